@@ -3,14 +3,15 @@
     import rowmill_steps
     rowmill_steps.watch()            # counts optimizer.step() of the first optimizer that steps
 
-or, where steps are not one optimizer's:
+or, if a step is not a step of one optimizer:
 
     rowmill_steps.step(samples=1024)
     with rowmill_steps.phase("evaluate"):
         ...
 
-The agent's socket is rowmill-steps in KINETO_IPC_SOCKET_DIR, else a name of the kernel. A job runs on
-without an agent: a message that cannot be sent is dropped, and after a refusal none is tried for 5 s.
+The agent's socket is rowmill-steps in KINETO_IPC_SOCKET_DIR, otherwise in the abstract namespace. A job
+also runs without an agent: a message that cannot be sent is dropped, and after a refused connection no
+message is sent for 5 s.
 """
 
 import contextlib
@@ -28,8 +29,8 @@ _AGAIN_NS = 5_000_000_000
 
 
 class _Sender:
-    # A step costs one system call: the message is a buffer in which four numbers change, the socket is
-    # connected once and never waits, and what is constant (version, phase, process) is written rarely.
+    # A step costs one system call. The message is a buffer in which only four numbers change per step;
+    # version, phase and process id change rarely. The socket is connected once and never blocks.
     __slots__ = ("address", "exposed", "message", "not_before", "number", "phase", "samples", "socket")
 
     def __init__(self):
@@ -41,7 +42,7 @@ class _Sender:
         self.enter("train")
 
     def begin(self):
-        # Samples and exposed communication of steps whose message found the queue full.
+        # Samples and exposed communication of steps whose message did not fit into the queue.
         self.samples, self.exposed = 0, None
         self.socket, self.not_before = None, 0
 
@@ -50,7 +51,7 @@ class _Sender:
         _HEAD.pack_into(self.message, 0, 1, _PHASES[phase], 0, os.getpid())
 
     def forked(self):
-        # A fork has a socket of its own, so that the kernel says whose a message is.
+        # A forked process opens a socket of its own, so that the kernel reports it as the sender.
         self.begin()
         self.enter(self.phase)
 
@@ -65,11 +66,11 @@ class _Sender:
         try:
             self.socket.send(self.message)
         except BlockingIOError:
-            # The next message says how many steps there were meanwhile, and has their samples.
+            # The queue is full. The next message has the new step number and the samples of this step.
             self.samples, self.exposed = samples, exposed
             return
         except OSError:
-            # The agent has gone; the next one has another socket of this name.
+            # The agent has ended. Its successor binds a new socket to the same name.
             self.begin()
             self.not_before = moment + _AGAIN_NS
             return
@@ -94,14 +95,14 @@ os.register_at_fork(after_in_child=_sender.forked)
 
 
 def step(samples=0, exposed_ns=None):
-    """One training step is done."""
+    """Reports that one training step is done."""
     _sender.number += 1
     _sender.send(samples, exposed_ns)
 
 
 @contextlib.contextmanager
 def phase(name):
-    """Evaluation ("evaluate"), a checkpoint ("save") or preparation ("setup"): never taken for a hang."""
+    """Marks evaluation ("evaluate"), a checkpoint ("save") or preparation ("setup"), which never count as a hang."""
     if name not in _PHASES:
         raise ValueError(f"phase: expected one of {', '.join(_PHASES)}, got {name!r}")
     before = _sender.phase
@@ -115,7 +116,7 @@ def phase(name):
 
 
 def watch(samples=0):
-    """Counts a step whenever the first optimizer that steps has stepped. The handle removes it."""
+    """Counts the steps of the first optimizer that makes one. Returns a handle that removes the hook."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     first = None

@@ -21,22 +21,24 @@ to=$(cd "$1" && pwd)
 cd "$root"
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
-cargo build --release -p rowmill -p bench
+# `cargo xtask ci` has compiled everything with another profile.
+profile=${ROWMILL_PROFILE:-release}
+cargo build --profile "$profile" -p rowmill -p bench
 mkdir "$files/kernels"
 if [ -n "$kernels" ]; then
   cp "$kernels"/*.cubin "$files/kernels/"
 else
-  cargo xtask kernels --emit "$files/kernels"
+  cargo xtask kernels --profile "$profile" --emit "$files/kernels"
 fi
 # The newest of the test programs that cargo names. The whole workspace: alone, the crate would be built with other features.
 program() {
-  cargo test --release --workspace --test it --no-run --message-format=json |
+  cargo test --profile "$profile" --workspace --test it --no-run --message-format=json |
     sed -n "s|.*crates/$1/tests/it/main.rs.*\"executable\":\"\([^\"]*/it-[^\"]*\)\".*|\1|p" | tail -n 1
 }
 strip -o "$files/device-tests" "$(program device)"
 strip -o "$files/train-tests" "$(program train)"
-strip -o "$files/rowmill" target/release/rowmill
-strip -o "$files/rowmill-bench" target/release/rowmill-bench
+strip -o "$files/rowmill" "target/$profile/rowmill"
+strip -o "$files/rowmill-bench" "target/$profile/rowmill-bench"
 if [ "$small" = yes ]; then
   find "$files/kernels" -name '*.cubin' ! -name '*-sm_80-*' ! -name '*-sm_90a-*' -delete
 fi

@@ -1,4 +1,5 @@
-//! Embeds every `configs/*.toml`, so that the binary knows the ready-made models anywhere.
+//! Embeds every `configs/*.toml` in the program, so that it finds the ready-made models wherever it
+//! is installed.
 
 use std::fmt::Write as _;
 use std::io::Error;

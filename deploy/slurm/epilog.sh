@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm epilog (Epilog=, as root): the job holds its GPUs no longer.
+# Slurm epilog (Epilog=, as root): removes the job from the files of its GPUs.
 folder=${ROWMILL_JOBS:-/run/rowmill-jobs}
 [ -d "$folder" ] || exit 0
 (
@@ -7,7 +7,7 @@ folder=${ROWMILL_JOBS:-/run/rowmill-jobs}
     flock 9
     for file in "$folder"/*; do
         [ -f "$file" ] || continue
-        # Readers see the old file or the new one, never a part.
+        # The file is replaced by a rename, so that readers see the old or the new file, never a part.
         awk -v job="$SLURM_JOB_ID" '$1 != job' "$file" >"$folder/.new" || continue
         if [ -s "$folder/.new" ]; then mv "$folder/.new" "$file"; else rm -f "$file" "$folder/.new"; fi
     done

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Slurm prolog (Prolog=, as root): notes for rowmill-agent and dcgm-exporter who holds which GPU.
-# A line is `job user uid`, and `array_task` behind it for a task of an array.
+# Slurm prolog (Prolog=, as root): writes for rowmill-agent and dcgm-exporter which job holds which GPU.
+# A line is `job user uid`, followed by `array_task` for a task of an array.
 folder=${ROWMILL_JOBS:-/run/rowmill-jobs}
 mkdir -p "$folder" && chmod 755 "$folder"
 task=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}

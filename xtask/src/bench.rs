@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: runs the benches of `bench/definitions` and records their figures.
-//! The product measures; this task chooses definitions and stores results.
+//! `cargo xtask bench`: runs the benches of `bench/definitions` and records their figures. The
+//! programs measure themselves; this task chooses definitions and stores results.
 
 mod definition;
 mod record;
@@ -32,7 +32,7 @@ JSON output to record. Commands measure in turns with the limits of the machine 
 samples. Each row has their number, the apparent clock and the CPU share of other processes. A definition may state
 the expected loss, so that a kernel with wrong results fails instead of being fast.";
 
-/// The parsed command line.
+/// The parsed command line of `cargo xtask bench`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BenchRequest {
     names: Vec<String>,
@@ -42,7 +42,7 @@ struct BenchRequest {
     print_only: bool,
 }
 
-/// Builds the product, runs the chosen benchmarks and records their figures.
+/// Builds the programs, runs the chosen benchmarks and records their figures.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let request = parse_arguments(arguments)?;
     let root = tree::root();
@@ -121,9 +121,9 @@ fn run_definition(
     Ok(record)
 }
 
-/// Parses the last line of `--format json`, which is the final report.
+/// Parses the last line of the output of `--format json`, which is the final report.
 fn parse_report(output: &str) -> Result<Value, String> {
-    // Warnings and progress of the product may precede the report.
+    // Warnings and progress of the program may precede the report.
     let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     serde_json::from_str(last).map_err(|error| format!("{error} in {last:?}"))
 }

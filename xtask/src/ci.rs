@@ -1,5 +1,5 @@
-//! `cargo xtask ci` runs the stages in order and times each. What a stage checks is in its own
-//! file.
+//! `cargo xtask ci` runs the stages in order and measures the time of each. The checks of a stage
+//! are in the stage's own file.
 
 mod agent;
 pub mod cargo;
@@ -15,7 +15,7 @@ use crate::command;
 use crate::error::Error;
 use crate::kernels;
 use crate::tidy;
-use cargo::cargo;
+use cargo::{PROFILE, cargo};
 use stage::CiStage;
 
 pub const HELP: &str = "\
@@ -27,11 +27,11 @@ Usage: cargo xtask ci [--full] [--only STAGE]...
 Stages:
   tools      rustfmt and clippy are present, or are installed
   format     cargo fmt --all --check
-  clippy     cargo clippy --release --workspace --all-targets -- -D warnings
+  clippy     cargo clippy --profile ci --workspace --all-targets -- -D warnings
   tidy       cargo xtask tidy
-  tests      the unit and integration tests that `cargo test --release --workspace --tests` runs, of two test
+  tests      the unit and integration tests that `cargo test --profile ci --workspace --tests` runs, of two test
              binaries at a time
-  doc tests  cargo test --release --workspace --doc
+  doc tests  cargo test --profile ci --workspace --doc
   kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
   gpu        bench/gpu/rehearse.py: what a machine with a GPU runs, on the emulator and on a stub of the driver,
              with a wrong kernel, a crash, a hang, a missing library and a full disk
@@ -84,7 +84,8 @@ Options:
   --full        also run the slow stages
   --only STAGE  run this stage only (may be repeated; slow stages too)";
 
-/// Name of every stage, whether it is slow, and its function.
+/// All stages in the order in which they run, with their name, whether they are slow, and their
+/// function.
 const STAGES: [(&str, bool, StageRun); 28] = [
     ("tools", false, tool::install),
     ("format", false, format),
@@ -116,8 +117,8 @@ const STAGES: [(&str, bool, StageRun); 28] = [
     ("corruption", true, full::damage_files),
 ];
 
-/// The function of a stage. A success returns a note; its first line stands in the table, and
-/// further lines stand below the table.
+/// The function of a stage. If the stage succeeds, it returns a note. The table of stages shows the
+/// first line of the note, and further lines are printed below the table.
 type StageRun = fn() -> Result<String, Error>;
 
 /// Runs the chosen stages. A failed stage does not stop the following ones.
@@ -135,7 +136,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     }
 }
 
-/// Names of the stages that the arguments choose.
+/// Returns the names of the stages that the arguments select.
 fn choose_stages(arguments: &[String]) -> Result<Vec<&'static str>, Error> {
     let wrong = |problem| Error::Usage { task: "ci", problem };
     let (mut full, mut only) = (false, Vec::new());
@@ -164,7 +165,8 @@ fn format() -> Result<String, Error> {
 }
 
 fn clippy() -> Result<String, Error> {
-    let arguments = ["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let arguments =
+        ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--", "-D", "warnings"];
     command::run(&mut cargo(&arguments)).map(|()| String::new())
 }
 

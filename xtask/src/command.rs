@@ -1,4 +1,4 @@
-//! Starts programs and shows each command as it would be typed.
+//! Starts programs, and prints each command as a user would type it.
 
 use std::process::{Command, Stdio};
 
@@ -26,13 +26,13 @@ pub fn capture_output(command: &mut Command) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program starts and succeeds; its output is hidden.
+/// Runs a program without showing its output. Returns whether it started and succeeded.
 pub fn succeeds(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// The command line as it would be typed.
+/// Formats a command as a user would type it.
 pub fn command_line(command: &Command) -> String {
     let mut parts = vec![command.get_program().to_string_lossy().into_owned()];
     for argument in command.get_args() {
@@ -43,16 +43,18 @@ pub fn command_line(command: &Command) -> String {
     parts.join(" ")
 }
 
-/// The cargo that started this program, in an environment as in a user's shell.
+/// Returns a command for the cargo that started this program, with the environment of a user's
+/// shell.
 pub fn cargo() -> Command {
-    // The same toolchain as this program's, even if another one comes first in PATH.
+    // `CARGO` is the cargo of this program's toolchain, even if another toolchain comes first in
+    // PATH.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     forget_package(&mut cargo);
     cargo
 }
 
-/// Removes the variables by which cargo describes this package. If they differ from those of a
-/// cargo that a user starts, `ring` is rebuilt, and everything that depends on it.
+/// Removes the variables by which cargo describes the package of this program. If the next cargo
+/// inherited these variables, it would rebuild `ring` and all crates that depend on it.
 pub fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

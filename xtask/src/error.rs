@@ -1,15 +1,15 @@
-//! The error of every task.
+//! The error type that all tasks share.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The reason for which a task stopped.
+/// The reason why a task stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line was not understood.
     #[error("{problem} (see `cargo xtask {task} --help`)")]
     Usage {
-        /// The task, or nothing if none was given.
+        /// Name of the task; empty if the command line has no task.
         task: &'static str,
         problem: String,
     },
@@ -26,10 +26,10 @@ pub enum Error {
     #[error("`{command}` failed: {problem}")]
     Program {
         command: String,
-        /// The exit status, or what is missing in the output.
+        /// The exit status of the program, or the part that its output lacks.
         problem: String,
     },
-    /// A check failed; the details are already printed.
+    /// A check failed, and its details are already printed.
     #[error("{what}")]
     Check { what: String },
 }

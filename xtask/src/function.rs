@@ -1,21 +1,21 @@
-//! Finds the functions of a masked Rust file with their length and number of parameters. It counts
-//! braces and does not parse, so it also works inside macros.
+//! Finds the functions of a masked Rust file with their length and number of parameters. The search
+//! counts braces instead of parsing, so it also finds functions inside macros.
 
 use crate::mask::{is_word, line_of, words};
 
-/// A function with a body, and its size.
+/// The name, place and size of a function that has a body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
-    /// The line of its `fn`, from 1.
+    /// Line of the keyword `fn`, counted from 1.
     pub line: usize,
-    /// Lines of code between its braces; blank lines and comments do not count.
+    /// Number of lines of code between the braces, without blank lines and comments.
     pub length: usize,
-    /// Number of parameters, the receiver included.
+    /// Number of parameters, including the receiver.
     pub parameters: usize,
 }
 
-/// All functions with a body, in order; nested ones count on their own as well.
+/// Finds all functions that have a body, in order. A nested function is also listed separately.
 pub fn find_functions(code: &str) -> Vec<Function> {
     words(code, "fn").filter_map(|at| parse_function(code, at)).collect()
 }
@@ -24,6 +24,7 @@ fn parse_function(code: &str, at: usize) -> Option<Function> {
     let bytes = code.as_bytes();
     let start = at + 2 + code[at + 2..].bytes().take_while(u8::is_ascii_whitespace).count();
     let end = start + code[start..].bytes().take_while(|&byte| is_word(byte)).count();
+    // A `fn` without a name is a function type such as `fn(u32) -> bool`.
     if start == end {
         return None;
     }
@@ -39,12 +40,12 @@ fn parse_function(code: &str, at: usize) -> Option<Function> {
     })
 }
 
-/// The position of the parameter list's parenthesis.
+/// Returns the position of the parenthesis that opens the parameter list, after any generics.
 fn skip_generics(bytes: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0;
     loop {
         match bytes.get(at)? {
-            // The `>` of an arrow closes no generics.
+            // The `>` of an arrow `->` does not close generics.
             b'-' if bytes.get(at + 1) == Some(&b'>') => at += 1,
             b'<' => depth += 1,
             b'>' => depth -= 1,
@@ -55,7 +56,7 @@ fn skip_generics(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// The position of the brace or parenthesis that closes the one at `open`.
+/// Returns the position of the brace or parenthesis that closes the one at `open`.
 fn find_closing(bytes: &[u8], open: usize) -> Option<usize> {
     let mut depth = 0;
     for (at, byte) in bytes.iter().enumerate().skip(open) {
@@ -71,7 +72,8 @@ fn find_closing(bytes: &[u8], open: usize) -> Option<usize> {
     None
 }
 
-/// The opening brace of the body; `None` for a declaration without a body.
+/// Returns the position of the brace that opens the body, or `None` for a declaration without a
+/// body.
 fn body_start(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match bytes.get(at)? {
@@ -90,6 +92,7 @@ fn count_parameters(list: &str) -> usize {
     for (at, &byte) in bytes.iter().enumerate() {
         match byte {
             b'(' | b'[' | b'{' | b'<' => depth += 1,
+            // The `>` of an arrow `->` does not close generics.
             b'>' if at > 0 && bytes[at - 1] == b'-' => {}
             b')' | b']' | b'}' | b'>' => depth -= 1,
             b',' if depth == 0 => {

@@ -1,5 +1,5 @@
-//! `cargo xtask graph`: which crate depends on which, from the manifests. Judges nothing; `tidy`
-//! does.
+//! `cargo xtask graph` prints the dependencies between crates, as the manifests list them. Whether
+//! an edge is allowed is checked by `tidy`.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ Edges that other edges imply are left out of the two pictures; the text has all 
 /// For each crate, the crates that it depends on.
 type Graph = BTreeMap<String, Vec<String>>;
 
-/// Prints the dependencies in the requested form.
+/// Prints the dependencies between crates in the requested format.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let tree = SourceTree::read(&tree::root())?;
@@ -39,7 +39,8 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads the edges among our own crates, and the edges to all others.
+/// Reads two graphs from the manifests: the edges between crates of the workspace, and their edges
+/// to other crates.
 fn read_graphs(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     let short = |package: &str| package.rsplit('/').next().unwrap_or(package).to_owned();
     let packages = tree.packages();
@@ -54,7 +55,7 @@ fn read_graphs(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     Ok((inner, outer))
 }
 
-/// The number of steps to the lowest crate.
+/// Returns the length of the longest path from a crate down to a crate without dependencies.
 fn depth(graph: &Graph, name: &str) -> usize {
     let below = graph.get(name).into_iter().flatten();
     below.map(|other| depth(graph, other) + 1).max().unwrap_or(0)
@@ -64,7 +65,7 @@ fn reaches(graph: &Graph, from: &str, to: &str) -> bool {
     graph.get(from).into_iter().flatten().any(|next| next == to || reaches(graph, next, to))
 }
 
-/// The graph without edges that a longer path implies.
+/// Returns the graph without the edges that a longer path implies.
 fn remove_implied(graph: &Graph) -> Graph {
     let mut kept = graph.clone();
     for edges in kept.values_mut() {
@@ -76,7 +77,7 @@ fn remove_implied(graph: &Graph) -> Graph {
 
 fn format_text(graph: &Graph) -> String {
     let mut names: Vec<&String> = graph.keys().collect();
-    // The deepest crates come first, so that every arrow points downwards.
+    // Crates with the longest paths below them come first, so that every arrow points downwards.
     names.sort_by_key(|name| (std::cmp::Reverse(depth(graph, name)), *name));
     let mut out = String::new();
     for name in names {

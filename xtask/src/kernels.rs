@@ -1,5 +1,5 @@
-//! `cargo xtask kernels`: compiles every kernel with NVIDIA's compiler, without a GPU, and compares
-//! the resources that each uses with the record. A test of `device` does the compiling.
+//! `cargo xtask kernels` compiles every kernel with NVIDIA's compiler, without a GPU, and compares
+//! the resources that each kernel uses with the record. A test of `device` runs the compiler.
 
 mod loads;
 
@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ci::cargo::cargo;
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::command;
 use crate::error::Error;
 use crate::tree;
@@ -26,23 +26,25 @@ Fails if a kernel does not compile, spills more than 64 bytes, has 1 to 3 loads 
 registers or memory or has fewer loads in flight than recorded in crates/device/kernels.tsv, or is
 missing there.
 
-Usage: cargo xtask kernels [--sm-70] [--emit FOLDER] [--record]
+Usage: cargo xtask kernels [--sm-70] [--emit FOLDER] [--profile NAME] [--record]
 
 Options:
   --sm-70        compile for sm_70 (V100) instead of the others
   --emit FOLDER  write the CUBIN of each source and architecture to FOLDER, to serve as the kernel
                  cache of a machine without NVRTC
+  --profile NAME cargo's profile for the compiling program [default: release]
   --record       rewrite crates/device/kernels.tsv";
 
 /// A version of NVIDIA's compiler and the architectures that it compiles for.
 struct Toolkit {
-    /// Pinned, because other versions allocate registers differently.
+    /// The compiler's pip package. The version is pinned, because other versions allocate registers
+    /// differently.
     package: &'static str,
-    /// The folder of the installation; `libraries` is relative to it.
+    /// The folder of the installation. `libraries` is relative to this folder.
     folder: &'static str,
     libraries: &'static str,
     architectures: &'static str,
-    /// The package of the disassembler, pinned too.
+    /// The pip package of the disassembler, whose version is pinned as well.
     disassembler: Option<&'static str>,
 }
 
@@ -53,43 +55,47 @@ const CUDA_13: Toolkit = Toolkit {
     architectures: "sm_75 sm_80 sm_89 sm_90a sm_100 sm_120",
     disassembler: Some("nvidia-cuda-nvdisasm==13.2.51"),
 };
-/// Version 12 for V100, which version 13 no longer supports.
+/// Version 12 of the compiler, for V100, which version 13 no longer supports.
 const CUDA_12: Toolkit = Toolkit {
     package: "nvidia-cuda-nvrtc-cu12==12.9.86",
     folder: "target/nvrtc12",
     libraries: "nvidia/cuda_nvrtc/lib",
     architectures: "sm_70",
-    // There is no package of version 12.
+    // NVIDIA publishes no pip package of the disassembler in version 12.
     disassembler: None,
 };
-/// The folder of the disassembler's installation, and the program in it.
+/// The folder in which the disassembler is installed, and the path of its program in this folder.
 const DISASSEMBLER: [&str; 2] = ["target/nvdisasm", "nvidia/cu13/bin/nvdisasm"];
-/// The file of recorded figures.
+/// The file with the recorded figures of all kernels.
 const RECORD: &str = "crates/device/kernels.tsv";
 
 /// The folder that holds the sources of all kernels.
 const SOURCES: &str = "crates/device/src";
-/// A kernel with marked loads must have at least this many in flight.
+/// Minimum number of loads in flight of a kernel with marked loads.
 const LOADS_IN_FLIGHT: u32 = 4;
-/// A kernel may spill this many bytes, because the compiler trades a few registers for one more
-/// block on each multiprocessor.
+/// Maximum number of bytes that a kernel may spill. Some spills are useful, because the compiler
+/// trades a few registers for one more block on each multiprocessor.
 const SPILL_BYTES: u32 = 64;
 
-/// Registers, bytes of shared memory and of spills, loads in flight.
+/// Figures of a kernel: registers, bytes of shared memory, bytes of spills, and loads in flight.
 type KernelFigures = [u32; 4];
-/// Figures by architecture and kernel, such as `sm_80 lookup`.
+/// The figures of all kernels by architecture and name, such as `sm_80 lookup`.
 type FigureTable = BTreeMap<String, KernelFigures>;
 
-/// Compiles the kernels and prints their figures; fails if they are worse than recorded.
+/// Compiles the kernels and prints their figures. Fails if any figure is worse than recorded.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let usage = |problem| Error::Usage { task: "kernels", problem };
     let (mut emit, mut record, mut toolkit) = (None, false, &CUDA_13);
+    let mut profile = "release";
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--emit" => {
                 let folder = rest.next().ok_or_else(|| usage("--emit expects a folder".into()))?;
                 emit = Some(PathBuf::from(folder));
+            }
+            "--profile" => {
+                profile = rest.next().ok_or_else(|| usage("--profile expects a name".into()))?;
             }
             "--record" => record = true,
             "--sm-70" => toolkit = &CUDA_12,
@@ -100,7 +106,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let libraries = install(&root, toolkit.package, [toolkit.folder, toolkit.libraries])?;
     let out = emit.unwrap_or_else(|| root.join("target/kernels"));
     std::fs::create_dir_all(&out).map_err(Error::io(&out))?;
-    let mut used = parse_table(&compile(toolkit, &libraries, &out)?);
+    let mut used = parse_table(&compile(profile, toolkit, &libraries, &out)?);
     if let Some(package) = toolkit.disassembler {
         count_loads(&root, &install(&root, package, DISASSEMBLER)?, &out, &mut used)?;
     }
@@ -113,6 +119,8 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let path = root.join(RECORD);
     let recorded = parse_table(&std::fs::read_to_string(&path).map_err(Error::io(&path))?);
     let (recorded, mut others): (FigureTable, FigureTable) =
+        // The record has kernels of both toolkits. The kernels of the other toolkit are neither
+        // compared nor changed.
         recorded.into_iter().partition(|(kernel, _)| toolkit.knows(kernel));
     if record {
         others.extend(used);
@@ -127,32 +135,35 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     Err(Error::Check { what: format!("{} kernels differ from {RECORD}; {hint}", problems.len()) })
 }
 
-/// The stage of `ci` for current architectures. It is skipped, with a note, if pip is missing.
+/// Runs the stage of `ci` for current architectures. If pip is missing, the stage is skipped and
+/// its note says so.
 pub fn stage() -> Result<String, Error> {
-    compile_as_stage(&[])
+    compile_as_stage(&["--profile", PROFILE])
 }
 
-/// The stage of `ci` for V100.
+/// Runs the stage of `ci` for V100, whose architecture is sm_70.
 pub fn stage_sm_70() -> Result<String, Error> {
-    compile_as_stage(&["--sm-70".to_owned()])
+    compile_as_stage(&["--sm-70"])
 }
 
-fn compile_as_stage(arguments: &[String]) -> Result<String, Error> {
+fn compile_as_stage(arguments: &[&str]) -> Result<String, Error> {
     if !command::succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
         return Ok("SKIPPED kernels under NVRTC: python3 with pip is not there".to_owned());
     }
-    run(arguments).map(|()| "all compile, and use what is recorded".to_owned())
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    run(&arguments).map(|()| "all compile, and use what is recorded".to_owned())
 }
 
 impl Toolkit {
-    /// Whether the architecture of a recorded kernel is one that this compiler supports.
+    /// Whether this compiler supports the architecture of a recorded kernel.
     fn knows(&self, kernel: &str) -> bool {
         let architecture = kernel.split(' ').next();
         self.architectures.split(' ').any(|known| Some(known) == architecture)
     }
 }
 
-/// Installs a package into a folder unless it is there, and returns the path of one part of it.
+/// Installs a package into a folder unless it is already installed. Returns the path of the
+/// requested part of it.
 fn install(root: &Path, package: &str, [folder, part]: [&str; 2]) -> Result<PathBuf, Error> {
     let target = root.join(folder);
     let part = target.join(part);
@@ -190,7 +201,8 @@ fn count_loads(
         Ok(counts.into_iter().map(named).collect())
     };
     let counts: Vec<Result<FigureTable, Error>> = std::thread::scope(|scope| {
-        // One disassembly per source and architecture; they are independent of each other.
+        // Each source and architecture is disassembled separately, so the disassemblies run in
+        // parallel.
         let (lines, count) = (images.lines().skip(1), &count);
         let threads: Vec<_> = lines.map(|line| scope.spawn(move || count(line))).collect();
         let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
@@ -206,11 +218,17 @@ fn count_loads(
     Ok(())
 }
 
-/// Compiles the kernels by a test of `device`, which writes the table of resources that is
-/// returned.
-fn compile(toolkit: &Toolkit, libraries: &Path, out: &Path) -> Result<String, Error> {
-    // `--workspace`, because `-p device` would rebuild its dependencies with other features.
-    let mut test = cargo(&["test", "--release", "--workspace", "--test", "it", "nvrtc::"]);
+/// Compiles the kernels by a test of `device` and returns the table of resources that the test
+/// writes.
+fn compile(
+    profile: &str,
+    toolkit: &Toolkit,
+    libraries: &Path,
+    out: &Path,
+) -> Result<String, Error> {
+    // `--workspace` is given because `-p device` would rebuild the dependencies of `device` with
+    // other features.
+    let mut test = cargo(&["test", "--profile", profile, "--workspace", "--test", "it", "nvrtc::"]);
     let out = std::path::absolute(out).map_err(Error::io(out))?;
     test.env("ROWMILL_ARCHITECTURES", toolkit.architectures);
     command::run(test.env("ROWMILL_CUDA_LIBRARIES", libraries).env("ROWMILL_KERNELS", &out))?;
@@ -218,7 +236,7 @@ fn compile(toolkit: &Toolkit, libraries: &Path, out: &Path) -> Result<String, Er
     std::fs::read_to_string(&path).map_err(Error::io(&path))
 }
 
-/// The first line of the file of records.
+/// The first line of the record, with the names of its columns.
 const HEAD: &str = "architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\tloads_in_flight\n";
 
 /// Formats a table as [`parse_table`] reads it.
@@ -235,15 +253,16 @@ fn parse_table(text: &str) -> FigureTable {
         let cells: Vec<&str> = line.split('\t').collect();
         let [architecture, kernel, figures @ ..] = &cells[..] else { return None };
         let mut figures: Vec<u32> = figures.iter().filter_map(|cell| cell.parse().ok()).collect();
-        // The compiler's output has three figures; loads in flight are counted later.
+        // The compiler reports three figures. Loads in flight are counted later and are 0 until
+        // then.
         figures.extend((figures.len() == 3).then_some(0));
         Some((format!("{architecture} {kernel}"), figures.try_into().ok()?))
     };
     text.lines().filter_map(line).collect()
 }
 
-/// One line per problem: kernels that spill too much, have too few loads in flight, use more than
-/// recorded, or occur on one side only.
+/// Returns one line for each kernel that spills too much, has too few loads in flight, uses more
+/// resources than recorded, or is missing in the record or in the sources.
 fn find_problems(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
     let mut problems = Vec::new();
     let spilling = used.iter().filter(|(_, figures)| figures[2] > SPILL_BYTES);

@@ -1,6 +1,7 @@
 //! All automation of the project: `cargo xtask {ci,tidy,bench,kernels,size,graph,map}`.
 //!
-//! Tasks read sources as text and run the product as a program; they link none of its crates.
+//! Tasks read sources as text and run rowmill's programs. `xtask` does not depend on any crate of
+//! the workspace.
 
 mod bench;
 mod ci;
@@ -76,5 +77,5 @@ fn run(arguments: &[String]) -> Result<(), Error> {
     run(rest)
 }
 
-/// A task gets its arguments and returns an error if a check failed.
+/// The function of a task, which gets the task's arguments and returns an error if a check failed.
 type Task = fn(&[String]) -> Result<(), Error>;

@@ -1,5 +1,5 @@
-//! `cargo xtask map`: writes docs/code-map.md, the first sentence of every source file, crate by
-//! crate and folder by folder. `ci` does not check that the page is current.
+//! `cargo xtask map` writes docs/code-map.md with the first sentence of every source file, by crate
+//! and folder. `ci` does not check that the page is current.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     std::fs::write(&path, page).map_err(Error::io(path))
 }
 
-/// The text of the page. Test files are left out.
+/// Returns the text of the page, which does not list test files.
 fn page(tree: &SourceTree) -> String {
     let mut page = HEAD.to_owned();
     for package in tree.packages() {
@@ -56,7 +56,7 @@ fn page(tree: &SourceTree) -> String {
     page
 }
 
-/// The first sentence of the `//!` comment at the start of a file.
+/// Returns the first sentence of the `//!` comment at the start of a file.
 fn first_sentence(text: &str) -> Option<String> {
     let lines = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
     let paragraph: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();

@@ -1,14 +1,15 @@
 //! Splits Rust text into code and comments by blanking out the rest, so that rules can search lines
-//! without being misled by strings. It only tokenizes; it does not parse.
+//! without being misled by strings. The text is tokenized but not parsed.
 
-/// Two texts with the length and the lines of the input, in which everything else is blank.
+/// The code and the comments of a file as two texts. Each text has the length and the lines of the
+/// input, and all other characters in it are blank.
 pub struct Masked {
-    /// The code. Of a string, only the quotes remain.
+    /// The code of the file, in which only the quotes of strings remain.
     pub code: String,
     pub comments: String,
 }
 
-/// The three kinds of text that are told apart.
+/// The three kinds of text that are distinguished.
 enum SourceToken {
     Code,
     Comment,
@@ -31,7 +32,8 @@ pub fn mask(text: &str) -> Masked {
         }
         at = end;
     }
-    // Blanking may split a character of several bytes inside a string, hence the lossy conversion.
+    // Blanking a string may split a character of several bytes, so the conversion must accept
+    // invalid UTF-8.
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Masked { code: text(code), comments: text(comments) }
 }
@@ -65,6 +67,7 @@ fn block_comment(rest: &[u8]) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {
         match &rest[at..rest.len().min(at + 2)] {
+            // Block comments of Rust may be nested.
             b"/*" => (depth, at) = (depth + 1, at + 2),
             b"*/" => (depth, at) = (depth - 1, at + 2),
             _ => at += 1,
@@ -98,6 +101,7 @@ fn raw_string(rest: &[u8]) -> Option<usize> {
     if rest.get(open) != Some(&b'"') {
         return None;
     }
+    // A raw string ends at a quote followed by as many `#` as it began with.
     let mut close = vec![b'"'];
     close.resize(1 + hashes, b'#');
     let body = &rest[open + 1..];
@@ -105,9 +109,10 @@ fn raw_string(rest: &[u8]) -> Option<usize> {
     Some(length.map_or(rest.len(), |length| open + 1 + length + close.len()))
 }
 
-/// The length of a character literal; `None` if the quote opens a lifetime.
+/// Returns the length of a character literal, or `None` if the quote opens a lifetime.
 fn character(rest: &[u8]) -> Option<usize> {
     if rest.get(1) == Some(&b'\\') {
+        // The search begins after the escaped character, which may itself be a quote, as in `'\''`.
         let end = rest.iter().skip(3).position(|&byte| byte == b'\'')?;
         return Some(end + 4);
     }
@@ -125,7 +130,7 @@ pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Byte positions at which `word` stands alone in `code`.
+/// Returns the byte positions at which `word` is a whole word of `code`.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
@@ -134,7 +139,7 @@ pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
     })
 }
 
-/// The line of a byte position; the first line is 1.
+/// Returns the line of a byte position, counted from 1.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1
 }

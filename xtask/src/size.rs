@@ -1,4 +1,5 @@
-//! `cargo xtask size`: lines per crate and file. `tidy` judges sizes; this task only prints them.
+//! `cargo xtask size` prints the number of lines per crate and file. `tidy` checks the limits of
+//! sizes.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ Options:
 `lines` are all lines; `code` leaves out blank lines and comments; `tests` are the lines of code in
 test files and behind `#[cfg(test)]`, a part of `code`.";
 
-/// Lines of one file, or of several.
+/// Numbers of lines of one file, or their sums over several files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LineCount {
     all: usize,
@@ -36,7 +37,7 @@ impl std::ops::AddAssign for LineCount {
     }
 }
 
-/// Prints the three tables.
+/// Prints the tables of crates, longest files and longest functions.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let (files, functions) = parse_arguments(arguments)?;
     let tree = SourceTree::read(&tree::root())?;

@@ -1,5 +1,5 @@
-//! Checks the rules of ARCHITECTURE.md and STYLE.md that a machine can check, one file per rule. It
-//! reads text and compiles nothing.
+//! Checks the rules of ARCHITECTURE.md and STYLE.md that a machine can check, with one file per
+//! rule. The rules read the sources as text and do not compile them.
 
 mod boundary;
 mod circle;
@@ -66,7 +66,7 @@ Rules:
   text       files open with `//!`; no to-do without an issue, no ignored test, no trailing
              blanks, no line over 100 columns; one integration test binary per crate";
 
-/// Checks the rules and prints each breach.
+/// Checks all rules and prints each violation.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let root = tree::root();
@@ -121,7 +121,7 @@ fn fix_sources(root: &Path, folder: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything that the ratchet counts by package.
+/// Returns all numbers that the ratchet limits by package.
 fn count_all(tree: &SourceTree, sources: &Sources) -> Vec<Count> {
     let mut all = vec![circle::count(sources), homonym::count(sources), verb::count(sources)];
     all.extend(parameter::count(sources));

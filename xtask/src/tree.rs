@@ -1,25 +1,27 @@
-//! The files of the repository as text by path, so that every rule can be tested on a few lines of
-//! text. Only manifests are parsed here.
+//! Reads the files of the repository as text by path, so that every rule can be tested on a few
+//! lines of text. Only manifests are parsed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Folders that are read besides the files at the root.
+/// Folders that are read in addition to the files at the root.
 const FOLDERS: [&str; 8] =
     [".ci", ".cargo", "bench", "configs", "crates", "docs", "testdata", "xtask"];
 
-/// Larger files are listed with empty text; no source is that large.
+/// Maximum size of a file whose text is read. Larger files are listed with empty text, because no
+/// source is that large.
 const LARGEST_TEXT_BYTES: u64 = 1 << 20;
 
-/// Paths relative to the root, with `/`, and the text of each; binary files have none.
+/// The files of the repository. A path is relative to the root and uses `/`. Binary files have
+/// empty text.
 #[derive(Debug, Default)]
 pub struct SourceTree {
     files: BTreeMap<String, String>,
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own).to_path_buf()
@@ -54,7 +56,7 @@ impl SourceTree {
             if entry.is_file() {
                 self.read_file(&entry, path)?;
             } else if entry.is_dir()
-                // Hidden folders, build outputs and Python's `__pycache__` are not sources.
+                // Hidden folders, build outputs and Python's `__pycache__` do not contain sources.
                 && !own.starts_with('.')
                 && own != "target"
                 && !own.starts_with('_')
@@ -76,23 +78,23 @@ impl SourceTree {
         Ok(())
     }
 
-    /// Path and text of every file, by path.
+    /// Returns path and text of every file, sorted by path.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Path and text of every Rust source.
+    /// Returns path and text of every Rust source.
     pub fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(path, _)| path.ends_with(".rs"))
     }
 
-    /// The text of one file.
+    /// Returns the text of one file, if the file exists.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Folders of the workspace's packages: `crates/…`, one level deep as in its manifest, and
-    /// `xtask`.
+    /// Returns the folders of the workspace's packages: the folders directly below `crates/`, as in
+    /// the manifest, and `xtask`.
     pub fn packages(&self) -> Vec<&str> {
         let manifests = self.files.keys().filter_map(|path| path.strip_suffix("/Cargo.toml"));
         let is_crate =
@@ -100,7 +102,7 @@ impl SourceTree {
         manifests.filter(|folder| *folder == "xtask" || is_crate(folder)).collect()
     }
 
-    /// Names of the dependencies in one package's manifest, by section.
+    /// Reads the names of the dependencies in one package's manifest, by section.
     pub fn dependencies(&self, package: &str) -> Result<Dependencies, Error> {
         let path = format!("{package}/Cargo.toml");
         let text = self.text(&path).unwrap_or_default();
@@ -117,12 +119,12 @@ impl SourceTree {
     }
 }
 
-/// The names of a package's dependencies in its manifest.
+/// Names of the dependencies that a package's manifest lists.
 #[derive(Debug, Default)]
 pub struct Dependencies {
-    /// `[dependencies]` and `[build-dependencies]`, of all targets.
+    /// Names in `[dependencies]` and `[build-dependencies]`, for all targets.
     pub normal: BTreeSet<String>,
-    /// `[dev-dependencies]`, of all targets.
+    /// Names in `[dev-dependencies]`, for all targets.
     pub development: BTreeSet<String>,
 }
 

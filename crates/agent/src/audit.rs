@@ -1,6 +1,6 @@
-//! The audit log: who requested what, from where, and the outcome, one JSON line each. The length
-//! of lines, their rate and the files are bounded, because anyone whose request is refused causes a
-//! line.
+//! The audit log: one JSON line per request, with the caller, its address, the request and the
+//! outcome. The length of lines, their rate and the size of the files are bounded, because every
+//! refused request of a stranger adds a line.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,18 +14,18 @@ use fleet::tracing::unix_ms;
 use fleet::untrusted::{OwnFolder, UntrustedError};
 use serde::Serialize;
 
-/// Largest length of a field of a line, in bytes.
+/// Largest length in bytes of one text field of an audit line. Longer texts are truncated.
 const FIELD_MAX: usize = 512;
-/// Rate limit of the lines of one caller.
+/// Rate limit of the audit lines of one authenticated caller.
 const CALLER: Rate = Rate { burst: 64.0, per_s: 4.0 };
-/// Rate limit of the lines about all callers without a valid token. They may use any number of
-/// addresses, and must not crowd out the lines of others.
+/// Rate limit of the audit lines about all callers without a valid token together. Such callers may
+/// use any number of addresses, and must not crowd out the lines of authenticated callers.
 const STRANGERS: Rate = Rate { burst: 64.0, per_s: 8.0 };
-/// Callers with a rate limit of their own.
+/// Number of callers that have a rate limit of their own. All further callers share one limit.
 const CALLERS_MAX: usize = 1024;
 
-/// The audit log, shared by all threads. It limits the rate of lines per caller and rotates its
-/// file.
+/// The audit log, shared by all threads. The log limits the rate of lines per caller and rotates
+/// its file.
 #[derive(Debug)]
 pub struct Audit {
     log: Mutex<AuditLog>,
@@ -38,7 +38,7 @@ struct AuditLog {
     file: Option<AuditFile>,
     callers: Quotas<String>,
     /// Rate limits for callers without a valid token: per address, and for all addresses together.
-    /// They are separate from `callers`, so that many addresses cannot evict known callers.
+    /// These limits are separate from `callers`, so that many addresses cannot evict known callers.
     addresses: Quotas<String>,
     strangers: Quotas<()>,
 }
@@ -68,7 +68,7 @@ impl Audit {
     /// predecessor together have at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// If the file cannot be opened or does not belong to the agent.
+    /// If the file cannot be opened or does not belong to the agent's user.
     pub fn open(path: Option<&Path>, bytes_max: u64) -> Result<Self, UntrustedError> {
         let file = path.map(|path| AuditFile::open(path, bytes_max / 2)).transpose()?;
         let quotas = || Quotas::new(CALLER, CALLERS_MAX);
@@ -81,7 +81,7 @@ impl Audit {
     /// Checks that the audit file could be opened, without creating it.
     ///
     /// # Errors
-    /// If its folder is missing, or the file does not belong to the agent.
+    /// If the folder of the file is missing, or the file does not belong to the agent's user.
     pub fn check(path: &Path) -> Result<(), UntrustedError> {
         let (folder, name) = place(path)?;
         if folder.owner(&name).is_some() {
@@ -113,11 +113,11 @@ impl Audit {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes how many lines were suppressed since the last call.
+    /// Writes how many audit lines were suppressed since the last call, one line per rate-limited
+    /// caller.
     pub fn write_suppressed(&self) {
         let mut log = self.lock();
-        // For unknown addresses only the total is written, because these lines are not rate
-        // limited.
+        // All unknown addresses share one summary line, because summary lines are not rate limited.
         let refused = log.addresses.take_refused().into_iter().map(|(_, count)| count);
         let strangers = log.strangers.take_refused().into_iter().map(|(_, count)| count);
         let strangers: u64 = refused.chain(strangers).sum();
@@ -137,7 +137,8 @@ impl AuditLog {
         let line = AuditLine { audit, who, verb, what: &what, outcome: &outcome };
         let mut text = serde_json::to_string(&line).unwrap_or_default();
         text.push('\n');
-        // A full disk must not stop the agent; the line goes to stderr then.
+        // A full disk must not stop the agent, so a line that cannot be written to the file goes to
+        // stderr.
         let is_written = self.file.as_mut().is_some_and(|file| file.write(text.as_bytes()).is_ok());
         if !is_written {
             let _ = std::io::stderr().write_all(text.as_bytes());
@@ -175,17 +176,17 @@ fn place(path: &Path) -> Result<(OwnFolder, PathBuf), UntrustedError> {
     Ok((folder, PathBuf::from(path.file_name().unwrap_or_default())))
 }
 
-/// Opens a file of the agent for appending. It must belong to the agent, and links are not
-/// followed.
+/// Opens a file of the agent for appending. The file must belong to the agent's user, and symbolic
+/// links are not followed.
 ///
 /// # Errors
-/// If its folder is missing, or the file does not belong to the agent.
+/// If the folder of the file is missing, or the file does not belong to the agent's user.
 pub fn append(path: &Path) -> Result<File, UntrustedError> {
     let (folder, name) = place(path)?;
     folder.append(name)
 }
 
-/// Removes control characters from a field and truncates it to the largest length.
+/// Removes control characters from a field and truncates it to [`FIELD_MAX`] bytes.
 fn cut(text: &str) -> String {
     let mut end = FIELD_MAX.min(text.len());
     while !text.is_char_boundary(end) {
@@ -221,7 +222,8 @@ mod tests {
         let lines = lines(&path);
         assert!(lines.iter().all(|line| line.len() < 2048 && !line.contains('\u{1b}')));
         let count_lines = |who: &str| lines.iter().filter(|line| line.contains(who)).count();
-        // Refilled quota may add a few lines while the test runs.
+        // The rate limit allows a few lines more per second, so slow test runs write a few more
+        // than 64.
         assert!(
             (64..100).contains(&count_lines("\"what\":\"x")),
             "{}",
@@ -236,7 +238,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.json");
         for round in 0..20 {
-            // The limit holds across a restart too.
+            // The size limit must also hold when the agent is restarted and reopens the log.
             let audit = Audit::open(Some(&path), 4096).unwrap();
             for at in 0..50 {
                 audit.line(&format!("user {at}"), "trace", "a", &format!("round {round}"));

@@ -1,5 +1,5 @@
-//! Checks everything that could keep the agent from starting, before it changes anything. Runs at
-//! every start; with `--check` the agent ends afterwards.
+//! Checks everything that could keep the agent from starting, before it changes anything. The
+//! checks run at every start. With `--check`, the agent exits after them.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -18,22 +18,24 @@ use crate::hub::Hub;
 use crate::page::dcgm::{self, Field};
 use crate::pods;
 
-/// The tokens and page fields that were read from files during the checks.
+/// The secrets of tokens and the list of page fields, as read from files during the checks.
 pub struct Checked {
-    /// Tokens of callers from other hosts.
+    /// Secrets of the tokens that callers from other hosts must send.
     pub secrets: Arc<Vec<CallerSecret>>,
-    /// Tokens that allow reading the pages without TLS; empty if everyone may.
+    /// Secrets that allow reading the pages over plain HTTP. If the list is empty, everyone may
+    /// read them.
     pub page_secrets: Arc<Vec<CallerSecret>>,
-    /// Fields of the page `/metrics/dcgm`.
+    /// Fields that the page `/metrics/dcgm` lists.
     pub fields: Arc<Vec<Field>>,
 }
 
-/// The problems of a configuration found so far.
+/// The problems of a configuration that the checks have found.
 #[derive(Default)]
 struct Problems(Vec<ConfigError>);
 
 impl Problems {
-    /// Returns what a check of the key `key` found; a failed check is added to the problems.
+    /// Unwraps the result of the check of the key `key`. A failed check is added to the problems
+    /// and gives the default value.
     fn take<T: Default, E: Into<ConfigError>>(&mut self, key: &str, checked: Result<T, E>) -> T {
         checked.map_err(ConfigError::at_key(key)).unwrap_or_else(|problem| {
             self.add(problem);
@@ -41,7 +43,7 @@ impl Problems {
         })
     }
 
-    /// Adds a problem unless it is already listed: nested folders fail for the same reason.
+    /// Adds a problem unless it is already listed, because nested folders fail for the same reason.
     fn add(&mut self, problem: ConfigError) {
         if self.0.iter().all(|other| other.to_string() != problem.to_string()) {
             self.0.push(problem);
@@ -49,7 +51,7 @@ impl Problems {
     }
 }
 
-/// Checks everything that a configuration names.
+/// Checks every file, folder, address and token that a configuration names.
 ///
 /// # Errors
 /// Returns every problem that would keep the agent from starting.
@@ -99,8 +101,8 @@ pub fn everything(config: &Config) -> Result<Checked, Vec<ConfigError>> {
     Ok(Checked { secrets, page_secrets, fields: Arc::new(fields) })
 }
 
-/// Lists sources that do not respond now, each with the consequence and a remedy. The agent starts
-/// nevertheless and retries.
+/// Lists data sources that do not respond, each with the consequence and a remedy. The agent starts
+/// without them and tries them again periodically.
 pub fn silent_sources(config: &Config) -> Vec<String> {
     let library = config.nvml.as_deref();
     let driver = gpu::load(library).map(drop);
@@ -113,13 +115,13 @@ pub fn silent_sources(config: &Config) -> Vec<String> {
     answers.into_iter().flatten().filter_map(Result::err).collect()
 }
 
-/// Whether rows are written to stdout.
+/// Whether rows are written to stdout, which the path `-` selects.
 fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Checks a folder of the agent. A missing folder passes if its parent is safe, because it will be
-/// created.
+/// Checks a folder of the agent. A missing folder passes if its parent is safe, because the agent
+/// creates the folder at the start.
 fn folder(path: &Path) -> Result<(), ConfigError> {
     match OwnFolder::open(path, MissingFolder::Refuse) {
         Err(error) if !error.is_missing() => Err(error.into()),
@@ -130,13 +132,15 @@ fn folder(path: &Path) -> Result<(), ConfigError> {
 fn sockets(place: &SocketPlace) -> Result<(), ConfigError> {
     Socket::check(place)?;
     if let SocketPlace::Folder(path) = place {
-        // If another user created a socket there, only root can remove it.
+        // If another user has created a socket there, only root can remove it, so the agent could
+        // not bind.
         own_socket::check(path)?;
     }
     Ok(())
 }
 
-/// Checks that an address can be bound, unless the agent that this one replaces holds it.
+/// Checks that an address can be bound. If an agent already runs on this socket, a failure is
+/// ignored, because that agent may hold the address until it is replaced.
 fn listens(config: &Config, address: SocketAddr) -> Result<(), ConfigError> {
     match TcpListener::bind(address) {
         Err(error) if own_socket::connect(&config.place()).is_err() => {

@@ -1,4 +1,4 @@
-//! The agent's configuration: a TOML file, overridden by flags.
+//! The agent's configuration, which is read from a TOML file and can be overridden by flags.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,9 +15,9 @@ use crate::counters::interval::INTERVAL_S;
 use crate::net::Net;
 use crate::periodic::policy::Policy;
 
-/// The state folder of an agent that runs as root.
+/// The default state folder of an agent that runs as root.
 const STATE_OF_ROOT: &str = "/var/lib/rowmill-agent";
-/// The longest name of a host, as in DNS.
+/// The largest length of a host name in bytes, as in DNS.
 const HOST_MAX: usize = 253;
 
 /// rowmill-agent: counters of this host, and traces of its PyTorch jobs on request.
@@ -31,7 +31,7 @@ Examples:
   rowmill-agent --config /etc/rowmill/agent.toml              everything from a file
   rowmill-agent --config agent.toml --check                   only check the file
 
-Jobs are started with KINETO_USE_DAEMON=1 KINETO_IPC_SOCKET_DIR=/run/kineto, and ask every 5 s.
+Jobs are started with KINETO_USE_DAEMON=1 KINETO_IPC_SOCKET_DIR=/run/kineto, and poll every 5 s.
 The folder must be writable for them: install -d -m 1777 /run/kineto. Without --socket-dir the agent
 uses the abstract socket @dynolog, which containers in another network namespace cannot reach.
 
@@ -43,7 +43,7 @@ Everyone may read them, unless the file names a secret (mode 0600) that scrapers
 status:
   metrics_token_file = \"/etc/rowmill/metrics.token\"
 
-Owners of GPUs are labels of rowmill_run_info only. Join from its side, as a GPU may have several runs:
+Owners of GPUs are labels of rowmill_run_info only. In a join it goes left, as a GPU may have several runs:
 rowmill_run_info{UUID!=\"\"} * on (instance, UUID) group_left () hw_gpu_utilization_ratio.
 
 Owners of GPUs come from a folder with one file per GPU and from the kubelet. Slurm variables of a process
@@ -55,7 +55,7 @@ count if its control group, its user or its work on the GPU confirms them:
 The number of GPUs that this host should have; alert rules compare it with the GPUs found:
   expected_gpus = 8
 
-Traces from other hosts (`rowmill fleet trace`) are off until the file has all of this:
+Traces for other hosts (`rowmill fleet trace`) are off until the file has these sections:
   [listen]
   address = \"0.0.0.0:9466\"
   certificate = \"/etc/rowmill/agent.pem\"     # chain, leaf first
@@ -64,28 +64,28 @@ Traces from other hosts (`rowmill fleet trace`) are off until the file has all o
   name = \"operations\"
   file = \"/etc/rowmill/operations.token\"     # at least 16 letters, mode 0600
   verbs = [\"status\", \"trace\", \"pause\"]
-  users = [1000]                             # users whose jobs it covers; [] for all
-  hosts = [\"10.0.0.0/8\"]                     # valid from here; [] for anywhere
+  users = [1000]                             # users whose jobs the token covers; [] for all
+  hosts = [\"10.0.0.0/8\"]                     # addresses from which the token is valid; [] for all
 
 Send rows to a hub and execute its orders, without opening a port here:
   [hub]
   url = \"https://hub.example:9470\"
-  ca = \"/etc/rowmill/hub.pem\"               # [default: the usual authorities]
+  ca = \"/etc/rowmill/hub.pem\"               # [default: the public authorities]
   token_file = \"/etc/rowmill/hub.token\"     # at least 16 letters, mode 0600
   queue_mib = 64                             # on disk while the hub is unreachable; then the oldest are dropped
   verbs = [\"trace\", \"pause\"]               # orders that the hub may send [default: none]
-  users = [1000]                             # users whose jobs it may trace; [] for all
+  users = [1000]                             # users whose jobs the hub may trace; [] for all
 
-The flags are keys too: socket_dir, metrics, state_dir, json, nvml, dcgm_page, dcgm_fields; a flag
-overrides its key. Further keys:
+Every flag is also a key of the file: socket_dir, metrics, state_dir, json, nvml, dcgm_page,
+dcgm_fields. A flag overrides its key. Further keys:
   host = \"gpu-17\"                          # name in rows and labels [default: the kernel's]
-  interval_s = 10                            # of rows and pages; a divisor of 60
-  audit = \"/var/log/rowmill/audit.jsonl\"   # who asked for what [default: stderr]
+  interval_s = 10                            # length of an interval of rows and pages; divides 60
+  audit = \"/var/log/rowmill/audit.jsonl\"   # log of all requests [default: stderr]
 
 Limits of disk use:
-  audit_mib = 64                             # the audit file and its predecessor
+  audit_mib = 64                             # of the audit file and its predecessor
   spool_mib = 8192                           # traces waiting to be fetched
-  spool_user_mib = 4096                      # of these, traces of one user [default: half]
+  spool_user_mib = 4096                      # traces of one user among them [default: half]
 
 Tools of dynolog (dyno, unitrace.py) on this host connect to this port [default: off]:
   dynolog = \"127.0.0.1:1778\"               # loopback only; a user's own processes only
@@ -93,19 +93,19 @@ Tools of dynolog (dyno, unitrace.py) on this host connect to this port [default:
 Trace a sample of every job's steps, within daily budgets for each workflow type:
   [periodic]                                 # every key may be left out
   traces_per_day = 24                        # per workflow type on this host
-  mib_per_day = 2048                         # written by the profiler
-  share_of_steps = 0.001                     # largest share that is recorded
-  slowdown_max = 0.03                        # of steps in three traces in a row, then backs off
+  mib_per_day = 2048                         # that the profiler may write
+  share_of_steps = 0.001                     # largest share of steps that is recorded
+  slowdown_max = 0.03                        # slowdown by three traces in a row, then backs off
   iterations = 5                             # steps per trace
   with = [\"shapes\"]                        # stacks, flops, modules, memory
   users = [1000]                             # users whose jobs are traced; [] for all
-  keep_mib = 4096                            # below state_dir/periodic; then the oldest are removed
+  keep_mib = 4096                            # in state_dir/periodic; the oldest are removed first
   [[periodic.workflow]]                      # the first matching name applies
   name = \"ranking-*\"
   traces_per_day = 96                        # 0 for none; mib_per_day and share_of_steps as well
 
-Processes of a user are traced for that user and for root only. Ends at SIGTERM or Ctrl-C; polls that
-come meanwhile are answered by the next agent where a socket unit holds the socket."
+Processes of a user are traced for that user and for root only. The agent ends at SIGTERM or
+Ctrl-C. If a socket unit holds the socket, the next agent answers the polls that arrive in between."
 )]
 pub struct Args {
     /// Read the configuration from this TOML file
@@ -139,8 +139,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// The file to name in a message about a wrong key: the configuration file, unless a flag set
-    /// the value.
+    /// The file to name in a message about a wrong key. The result is the configuration file, or
+    /// `None` if a flag set the value or there is no configuration file.
     pub fn origin(&self, key: &str) -> Option<&Path> {
         let is_flag = match key {
             "socket_dir" => self.socket_dir.is_some(),
@@ -155,79 +155,83 @@ impl Args {
     }
 }
 
-/// The agent's configuration: a TOML file, whose keys command-line flags may override.
+/// The agent's configuration, as read from a TOML file. Command-line flags may override some keys.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub socket_dir: Option<PathBuf>,
     pub metrics: Option<SocketAddr>,
-    /// File with the secret that scrapers must send; without it, everyone may read the pages.
+    /// File with the secret that scrapers must send. Without this file, everyone may read the
+    /// pages.
     pub metrics_token_file: Option<PathBuf>,
     pub state_dir: Option<PathBuf>,
     pub json: Option<PathBuf>,
     pub nvml: Option<PathBuf>,
     pub dcgm_page: Option<String>,
     pub dcgm_fields: Option<PathBuf>,
-    /// Number of GPUs that this host should have; fewer raise an alert.
+    /// Number of GPUs that this host should have. If a different number can be read, the agent
+    /// reports it in a note.
     pub expected_gpus: Option<u32>,
-    /// A folder with one file per GPU that names its jobs, as for dcgm-exporter's job mapping.
+    /// A folder with one file per GPU, which lists the ids of the jobs on that GPU. dcgm-exporter
+    /// uses the same format for its job mapping.
     pub job_mapping: Option<PathBuf>,
-    /// The kubelet's PodResources socket, which reports which pod holds which GPU.
+    /// The kubelet's PodResources socket, which reports which pod uses which GPU.
     pub pod_resources: Option<PathBuf>,
-    /// The kubelet's log folder, `/var/log/pods` by default; its entries join names and UIDs of
-    /// pods.
+    /// The kubelet's log folder, `/var/log/pods` by default. The names of its entries map the names
+    /// of pods to their UIDs.
     pub pod_logs: Option<PathBuf>,
-    /// Name of this host in rows and labels.
+    /// Name of this host in counter rows and in labels of metrics.
     pub host: Option<String>,
-    /// File of the audit log; stderr by default.
+    /// File of the audit log. Without it, audit lines go to stderr.
     pub audit: Option<PathBuf>,
-    /// Largest size of the audit log in MiB, 64 by default; the oldest lines are dropped.
+    /// Largest size of the audit log in MiB, 64 by default. The oldest lines are dropped first.
     pub audit_mib: Option<u64>,
-    /// Largest size of traces waiting to be fetched in MiB, 8192 by default.
+    /// Largest total size in MiB of the traces waiting to be fetched, 8192 by default.
     pub spool_mib: Option<u64>,
-    /// Largest size of the traces of one user waiting to be fetched in MiB; half of `spool_mib` by
-    /// default.
+    /// Largest total size in MiB of the traces of one user that wait to be fetched; half of
+    /// `spool_mib` by default.
     pub spool_user_mib: Option<u64>,
-    /// Length of an interval in seconds, 10 by default; a divisor of 60.
+    /// Length of a counter interval in seconds, 10 by default. The length must divide 60.
     pub interval_s: Option<u64>,
-    /// The hub that receives rows and sends orders.
+    /// The hub that receives counter rows and sends trace orders.
     pub hub: Option<HubConfig>,
     pub periodic: Option<Policy>,
-    /// Loopback address that serves dynolog's tools.
+    /// Loopback address at which dynolog's client tools are served.
     pub dynolog: Option<SocketAddr>,
     pub listen: Option<Listen>,
-    /// Tokens of callers at `listen`.
+    /// Tokens of the callers that may connect to the TLS address of `listen`.
     #[serde(default, rename = "token")]
     pub tokens: Vec<CallerToken>,
 }
 
-/// The TLS port that serves callers from other hosts.
+/// The TLS endpoint that serves callers from other hosts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
     pub address: SocketAddr,
-    /// The certificate chain in PEM, leaf first.
+    /// File with the server's certificate chain in PEM, leaf certificate first.
     pub certificate: PathBuf,
-    /// The private key in PEM.
+    /// File with the server's private key in PEM.
     pub key: PathBuf,
 }
 
-/// The hub that collects rows of many hosts and sends orders to their agents.
+/// The hub, which collects counter rows of many hosts and sends trace orders to their agents.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HubConfig {
     pub url: String,
-    /// The CA certificate of the hub; the usual authorities by default.
+    /// File with the CA certificate that signed the hub's certificate. By default, the public
+    /// certificate authorities are trusted.
     pub ca: Option<PathBuf>,
     /// File with the token by which the hub authenticates this host.
     pub token_file: PathBuf,
-    /// Largest size in MiB of rows queued on disk while the hub is unreachable.
+    /// Largest size in MiB of the rows that are queued on disk while the hub is unreachable.
     #[serde(default = "queue_mib")]
     pub queue_mib: u64,
     /// Kinds of orders that the hub may send.
     #[serde(default)]
     pub verbs: Vec<Verb>,
-    /// User ids whose jobs it may trace; empty for all users.
+    /// Ids of the users whose jobs the hub may trace. An empty list allows all users.
     #[serde(default)]
     pub users: Vec<u32>,
 }
@@ -236,18 +240,19 @@ fn queue_mib() -> u64 {
     64
 }
 
-/// A token of callers from other hosts, with its permissions.
+/// A token of callers from other hosts, with the permissions of those callers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallerToken {
-    /// Name in audit lines.
+    /// Name of the caller in audit lines.
     pub name: String,
     pub file: PathBuf,
     pub verbs: Vec<Verb>,
-    /// User ids whose jobs it may trace; empty for all users.
+    /// Ids of the users whose jobs the caller may trace. An empty list allows all users.
     #[serde(default)]
     pub users: Vec<u32>,
-    /// Networks from which it is valid, such as `10.0.0.0/8`; empty for any.
+    /// Networks from which the token is valid, such as `10.0.0.0/8`. An empty list allows every
+    /// address.
     #[serde(default)]
     pub hosts: Vec<String>,
 }
@@ -258,47 +263,47 @@ pub struct CallerToken {
 pub enum Verb {
     Status,
     Trace,
-    /// Release hardware counters for other tools.
+    /// Release the hardware counters for some seconds, so that other tools can use them.
     Pause,
 }
 
-/// An error of the configuration or of the agent's start.
+/// An error of the configuration, or of the agent's start.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A file cannot be read.
+    /// A configuration file that cannot be read.
     #[error("{}: cannot read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     /// A file that other users could have written or read, or that is not a regular file.
     #[error("{0}")]
     File(UntrustedError),
-    /// The file is not valid TOML, or has an unknown key.
+    /// A configuration file that is not valid TOML or has an unknown key.
     #[error("{}: {}", path.display(), source.to_string().trim_end())]
     Toml { path: PathBuf, source: Box<toml::de::Error> },
     /// A value or combination of values that is invalid.
     #[error("{what}: expected {expected}, got {got}")]
     Value { what: String, expected: String, got: String },
-    /// A failure of the operating system during the start.
+    /// A failure of the operating system while the agent starts.
     #[error("{what}: {source}")]
     Start { what: String, source: std::io::Error },
-    /// The socket that PyTorch polls cannot be used.
+    /// An error of the Unix socket that PyTorch processes poll.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// A folder of the agent cannot be used.
+    /// A folder of the agent that cannot be used because other users could change it.
     #[error(transparent)]
     Folder(#[from] UntrustedError),
     #[error("{}: {problem}", path.display())]
     Tls { path: PathBuf, problem: String },
-    /// The file or address that a key names cannot be used.
+    /// A file or an address that cannot be used, with the key that names it.
     #[error("{key}: {source}")]
     Key {
-        /// The key, such as `hub: token_file`.
+        /// Name of the configuration key, such as `hub: token_file`.
         key: String,
         source: Box<ConfigError>,
     },
 }
 
 impl ConfigError {
-    /// A hint for the user on how to fix the problem.
+    /// Returns a hint for the user on how to fix the problem.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Socket(SocketError::Taken { .. }) => Some(
@@ -351,7 +356,7 @@ impl ConfigError {
         }
     }
 
-    /// A hint about the file that a key names.
+    /// Returns a hint about the file that a key names.
     fn hint_of_key(&self, key: &str) -> Option<String> {
         let is_secret = key.ends_with("token_file") || key.ends_with(": file");
         match self {
@@ -368,8 +373,8 @@ impl ConfigError {
         }
     }
 
-    /// The wrong configuration key, such as `hub: url`; `None` if the problem does not concern a
-    /// key.
+    /// The name of the wrong configuration key, such as `hub: url`. `None` if the problem does not
+    /// concern a key.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Key { key: what, .. } | Self::Value { what, .. } => Some(what),
@@ -377,8 +382,8 @@ impl ConfigError {
         }
     }
 
-    /// For `map_err`: wraps the error of a file as [`ConfigError::Read`], or as
-    /// [`ConfigError::File`] if the file is not trusted.
+    /// Wraps the error of a file, for use with `map_err`: as [`ConfigError::File`] if the file is
+    /// not trusted, and as [`ConfigError::Read`] otherwise.
     pub fn file(error: UntrustedError) -> Self {
         match error {
             UntrustedError::Io { path, source, .. } => Self::Read { path, source },
@@ -386,13 +391,13 @@ impl ConfigError {
         }
     }
 
-    /// A [`ConfigError::Key`] for `map_err`.
+    /// Returns a closure for `map_err` that wraps an error in [`ConfigError::Key`].
     pub fn at_key<E: Into<Self>>(key: impl Into<String>) -> impl FnOnce(E) -> Self {
         let key = key.into();
         move |source| Self::Key { key, source: Box::new(source.into()) }
     }
 
-    /// A [`ConfigError::Start`] for `map_err`.
+    /// Returns a closure for `map_err` that wraps an I/O error in [`ConfigError::Start`].
     pub fn start(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Start { what, source }
@@ -400,8 +405,8 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Reads the configuration file that the flags name, if any, and applies the flags.
-    /// [`Config::problems`] checks the values.
+    /// Reads the configuration file that the flags name, if any, and applies the flags. The values
+    /// are not checked here, but by [`Config::problems`].
     ///
     /// # Errors
     /// If the file cannot be read, is not TOML or has an unknown key, or if no state folder can be
@@ -416,7 +421,8 @@ impl Config {
                 key.clone_from(flag);
             }
         };
-        // Paths in flags may be relative to the current folder; paths in the file must be absolute.
+        // The user types flags in a shell, so their paths may be relative; paths in the file must
+        // be absolute.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         over(&args.socket_dir.as_ref().map(absolute), &mut config.socket_dir);
         over(&args.state_dir, &mut config.state_dir);
@@ -431,47 +437,47 @@ impl Config {
         Ok(config)
     }
 
-    /// The place of the socket that PyTorch polls.
+    /// The place of the Unix socket that PyTorch processes poll.
     pub fn place(&self) -> SocketPlace {
         self.socket_dir.as_deref().map_or(SocketPlace::Abstract, SocketPlace::in_folder)
     }
 
-    /// The folder of finished traces and of state that survives a restart.
+    /// The folder of finished traces, and of state that must survive a restart of the agent.
     pub fn state(&self) -> PathBuf {
         self.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE_OF_ROOT))
     }
 
-    /// The folder in which finished traces wait to be fetched.
+    /// The folder in which finished traces wait until a client fetches them.
     pub fn spool(&self) -> PathBuf {
         self.state().join("traces")
     }
 
-    /// Largest size of the audit log in MiB.
+    /// Largest size of the audit log in MiB, with the default applied.
     pub fn audit_mib(&self) -> u64 {
         self.audit_mib.unwrap_or(64)
     }
 
-    /// Largest size in MiB of the traces waiting to be fetched.
+    /// Largest size in MiB of all traces that wait to be fetched, with the default applied.
     pub fn spool_mib(&self) -> u64 {
         self.spool_mib.unwrap_or(8192)
     }
 
-    /// Largest size in MiB of the traces of one user waiting to be fetched.
+    /// Largest size in MiB of the waiting traces of one user, with the default applied.
     pub fn spool_user_mib(&self) -> u64 {
         self.spool_user_mib.unwrap_or(self.spool_mib().div_ceil(2))
     }
 
-    /// The folder of the kubelet's pod logs.
+    /// The folder of the kubelet's pod logs, with the default applied.
     pub fn pod_logs(&self) -> PathBuf {
         self.pod_logs.clone().unwrap_or_else(|| "/var/log/pods".into())
     }
 
-    /// Length of an interval of counters in seconds.
+    /// Length of a counter interval in seconds, with the default applied.
     pub fn interval_s(&self) -> u64 {
         self.interval_s.unwrap_or(INTERVAL_S)
     }
 
-    /// Lists every invalid value, and every key that lacks another one.
+    /// Lists every invalid value, and every key that is set without another key that it requires.
     pub fn problems(&self) -> Vec<ConfigError> {
         let mut problems = self.endpoint_problems();
         problems.extend(self.token_problems());
@@ -485,13 +491,13 @@ impl Config {
     fn endpoint_problems(&self) -> Vec<ConfigError> {
         let mut problems = Vec::new();
         if self.listen.is_some() && self.tokens.is_empty() {
-            problems.push(wrong("listen", "at least one [[token]] beside it", "none"));
+            problems.push(wrong("listen", "at least one [[token]] section", "none"));
         }
         if self.listen.is_none() && !self.tokens.is_empty() {
             problems.push(wrong("token", "a [listen] with certificate and key", "none"));
         }
         if self.metrics_token_file.is_some() && self.metrics.is_none() {
-            let expected = "metrics = \"ADDRESS\" beside it";
+            let expected = "metrics = \"ADDRESS\" as well";
             problems.push(wrong("metrics_token_file", expected, "none"));
         }
         if let Some(url) = self.dcgm_page.as_ref().filter(|url| !is_page(url)) {
@@ -588,15 +594,16 @@ fn is_page(url: &str) -> bool {
     rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// Whether a URL is an https root to which paths can be appended.
+/// Whether a URL begins with `https://` and has no user name, query or fragment, so that paths can
+/// be appended to it.
 fn is_https_root(url: &str) -> bool {
     let is_wrong = |letter: char| "?#@".contains(letter) || letter.is_whitespace();
     let rest = url.strip_prefix("https://");
     rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(is_wrong))
 }
 
-/// The default state folder. Never in a folder that everyone may write, where another user could
-/// have created it first.
+/// Determines the default state folder. The folder is never inside a folder that all users may
+/// write to, because another user could have created it first.
 fn default_state(
     uid: u32,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -624,7 +631,7 @@ fn read(path: &Path) -> Result<Config, ConfigError> {
         .map_err(|source| ConfigError::Toml { path: path.to_owned(), source: Box::new(source) })
 }
 
-/// Parses a configuration from TOML text.
+/// Parses a configuration from the text of a TOML file.
 pub fn parse(text: &str) -> Result<Config, toml::de::Error> {
     toml::from_str(text)
 }
@@ -647,7 +654,7 @@ mod tests {
 
     #[test]
     fn a_port_without_token_and_a_token_without_port_are_refused() {
-        assert_eq!(check(LISTEN), "listen: expected at least one [[token]] beside it, got none");
+        assert_eq!(check(LISTEN), "listen: expected at least one [[token]] section, got none");
         let token = "[[token]]\nname = 'a'\nfile = 'f'\nverbs = ['status', 'trace']\n";
         assert_eq!(check(token), "token: expected a [listen] with certificate and key, got none");
         assert_eq!(check(&format!("{LISTEN}{token}")), "");

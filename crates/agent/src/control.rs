@@ -1,5 +1,5 @@
-//! The agent's endpoints: a Unix socket with the peer's user from the kernel, a TLS port with
-//! tokens, and plain HTTP for scrapers. One thread serves all connections.
+//! The agent's endpoints: a Unix socket whose callers the kernel identifies, a TLS port whose
+//! callers send tokens, and plain HTTP for scrapers. One thread serves all connections.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,13 +32,13 @@ pub mod route;
 
 pub use caller::{Caller, CallerSecret, ServiceContext, equal_secrets, page_secrets, secret};
 
-/// Timeout of a handshake, and of a request's head.
+/// Timeout of a TLS handshake, and of receiving the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(3);
-/// Longest lifetime of a connection.
+/// Longest lifetime of a connection of a client that sends commands.
 const LIFE: Duration = Duration::from_secs(600);
-/// Longest lifetime of a scraper's connection.
+/// Longest lifetime of a scraper's connection to the pages.
 const PAGE_LIFE: Duration = Duration::from_secs(60);
-/// Largest size in bytes of a request's head, and of buffered answers.
+/// Largest size in bytes of a request's head, and of the answers buffered for one connection.
 const HEAD_MAX: usize = 32 << 10;
 /// Largest size in bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
@@ -46,7 +46,7 @@ const BODY_MAX: usize = 64 << 10;
 /// Loads the certificate and key of the TLS port.
 ///
 /// # Errors
-/// If a file cannot be read or parsed, or the two do not belong together.
+/// If a file cannot be read or parsed, or the key does not belong to the certificate.
 pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     let wrong = |path: &Path, problem: String| ConfigError::Tls { path: path.to_owned(), problem };
     let read = |path: &Path, privacy| read_trusted(path, privacy).map_err(ConfigError::file);
@@ -81,7 +81,7 @@ pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     })
 }
 
-/// Describes the defect of a PEM file that should contain `expected`.
+/// Describes the defect of a PEM file that should contain `expected`, such as a private key.
 fn pem_error(path: &Path, expected: &str, error: pem::Error) -> ConfigError {
     let got = match error {
         pem::Error::Io(source) => return ConfigError::Read { path: path.to_owned(), source },
@@ -95,7 +95,8 @@ fn pem_error(path: &Path, expected: &str, error: pem::Error) -> ConfigError {
     ConfigError::Tls { path: path.to_owned(), problem }
 }
 
-/// The listeners, bound before the agent reports that it runs.
+/// The listening sockets of all endpoints. The sockets are bound before the agent reports that it
+/// runs.
 pub struct Listeners {
     unix: Option<UnixListener>,
     metrics: Option<TcpListener>,
@@ -104,10 +105,10 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds every configured listener and appends the addresses to `messages`.
+    /// Binds every configured endpoint and appends the bound addresses to `messages`.
     ///
     /// # Errors
-    /// If an address is in use, or certificate and key do not match.
+    /// If an address is in use, or the certificate and the key do not belong together.
     pub async fn bind(config: &Config, messages: &mut Vec<String>) -> Result<Self, ConfigError> {
         let unix = Some(unix(&config.place())?);
         let tcp = |address: SocketAddr| async move {
@@ -139,7 +140,7 @@ impl Listeners {
         Ok(Self { unix, metrics, tls: secured, dynolog })
     }
 
-    /// Serves until the runtime ends.
+    /// Serves all endpoints until the runtime shuts down.
     pub async fn serve(self, context: ServiceContext) {
         let mut tasks = Vec::new();
         if let Some(listener) = self.unix {
@@ -156,7 +157,8 @@ impl Listeners {
             tasks.push(tokio::spawn(serve_tls(listener, acceptor, context)));
         }
         for task in tasks {
-            // If one task panics, the others continue.
+            // A task that panics must not end the endpoints of the other tasks, so its error is
+            // ignored.
             let _ = task.await;
         }
         std::future::pending::<()>().await;
@@ -181,13 +183,14 @@ async fn serve_unix(listener: UnixListener, context: ServiceContext) {
         let Some(pass) = context.state.gates.commands.enter(Peer::User(uid)) else { continue };
         let verbs = vec![Verb::Status, Verb::Trace, Verb::Pause];
         let own = fleet::process::own_uid();
-        // Only root and the agent's own user may pause counters.
+        // Only root and the agent's own user may pause counters, because a pause affects all users.
         let verbs = if uid == 0 || uid == own { verbs } else { verbs[..2].to_vec() };
         let uids = if uid == 0 { Uids::All } else { Uids::Only(vec![uid]) };
         let caller = Caller { name: format!("user {uid}"), verbs, uids };
         let router = router.clone().layer(Extension(caller));
         tokio::spawn(connection(stream, router, pass, LIFE));
-        // Read from an accepted connection before accepting the next; it may hold a whole request.
+        // Yield so that the accepted connection is read before the next one is accepted. The
+        // connection may already hold a whole request.
         tokio::task::yield_now().await;
     }
 }
@@ -213,13 +216,14 @@ async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, context: Servic
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
-        // Admission comes before the handshake, the most expensive thing an unknown caller can
-        // cause.
+        // The gate decides before the TLS handshake, because the handshake is the most expensive
+        // work that an unknown caller can cause.
         let Some(pass) = context.state.gates.remote.enter(Peer::at(from.ip())) else { continue };
         let router = router.clone().layer(Extension(from));
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            // A slow handshake blocks only its own task.
+            // The handshake runs in the connection's own task, so a slow client does not delay
+            // other connections.
             let shaken = tokio::time::timeout(HEAD_PATIENCE, acceptor.accept(stream));
             let shaken = tokio::select! {
                 shaken = shaken => shaken,
@@ -248,14 +252,14 @@ async fn connection(
     builder.max_buf_size(HEAD_MAX);
     let served = builder.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // Errors of a connection concern only the caller.
+        // An error of a connection affects only its caller, so it is neither logged nor returned.
         _ = tokio::time::timeout(life, served) => {}
         () = pass.ended() => {}
     }
 }
 
-/// Handles a request whose head has arrived. Meanwhile its connection is not evicted in favor of
-/// another.
+/// Handles a request whose head has arrived. While it runs, the gate does not close the connection
+/// to make room for another one.
 async fn answer(From(pass): From<Arc<Admission>>, request: Request, next: Next) -> Response {
     let _busy = pass.busy();
     next.run(request).await

@@ -1,4 +1,5 @@
-//! Counters of this host: the thread that reads them twice a second and writes a row per interval.
+//! Counters of this host. One thread reads the counters twice a second and writes a row per
+//! interval.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,16 +26,17 @@ mod row_sink;
 
 pub use row_sink::RowSink;
 
-/// Time between two readings.
+/// Time between two readings of the counters.
 const PERIOD: Duration = Duration::from_millis(500);
 /// Time after which devices are listed again, and a lost device or driver is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Number of readings after which the driver is asked again which processes compute on a GPU.
+/// Number of readings after which the driver is queried again for the processes that compute on a
+/// GPU.
 const COMPUTING_EVERY: u64 = 10;
-/// The root folder of control groups.
+/// The mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Marks every GPU as lost because the driver does not respond.
+/// The JSON line of the host for one interval, as written to the file of rows.
 #[derive(Debug, Serialize)]
 struct HostLine<'a> {
     host: &'a str,
@@ -47,8 +49,8 @@ struct HostLine<'a> {
     groups: &'a BTreeMap<String, host::ControlGroup>,
 }
 
-/// Reads counters until the agent ends. A driver that is missing or stops responding is loaded
-/// again periodically; the host is read meanwhile.
+/// Reads counters until the agent ends. If the driver is missing or stops responding, it is loaded
+/// again periodically. The counters of the host are read in the meantime.
 pub fn run(state: &Arc<AgentState>, sink: RowSink) {
     let mut readings = Readings::new(state, sink);
     while !state.is_ending() {
@@ -63,7 +65,7 @@ pub fn run(state: &Arc<AgentState>, sink: RowSink) {
     }
 }
 
-/// The state of the reading thread between two readings.
+/// The state that the reading thread keeps between two readings.
 struct Readings<'a> {
     state: &'a AgentState,
     sink: RowSink,
@@ -73,7 +75,7 @@ struct Readings<'a> {
     last: ReadingTime,
     next: Instant,
     passes: u64,
-    /// Lost devices, and when each is tried again.
+    /// Lost devices by UUID, with the time at which each is tried again.
     retries: BTreeMap<String, Instant>,
 }
 
@@ -115,7 +117,7 @@ impl<'a> Readings<'a> {
         }
     }
 
-    /// Marks every GPU as lost because the driver is.
+    /// Marks every GPU as lost, because the driver does not respond.
     fn lose_driver(&mut self, problem: String) {
         self.retries.clear();
         let mut gpus = lock(&self.state.gpus);
@@ -127,11 +129,11 @@ impl<'a> Readings<'a> {
             .set_driver(false, vec![gpu::driver_note(&problem, self.state.config.nvml.as_deref())]);
     }
 
-    /// Waits for the next reading time, reads everything once, and returns how many devices
-    /// responded.
+    /// Waits for the next reading time, reads all devices and the host once, and returns how many
+    /// devices responded.
     fn pass(&mut self, gpus: Option<&mut Gpus<'_>>) -> usize {
         self.next += PERIOD;
-        // After a suspend of the machine, do not catch up on missed readings.
+        // After the machine was suspended, readings that were missed in the meantime are skipped.
         self.next = self.next.max(Instant::now());
         std::thread::sleep(self.next.saturating_duration_since(Instant::now()));
         let at = moment(self.began);
@@ -183,7 +185,8 @@ impl<'a> Readings<'a> {
                     take_reading(state, uuid, at, Ok(reading), &mut self.sink);
                 }
                 Err(error) => {
-                    // A call on a lost device can take long, so it is skipped for a while.
+                    // A call on a lost device can block for long, so the device is skipped until
+                    // the next retry.
                     self.retries.insert(uuid.clone(), Instant::now() + AGAIN);
                     state.with_gpu(uuid, |gpu| gpu.lost = Some(error.to_string()));
                 }
@@ -207,8 +210,8 @@ impl<'a> Readings<'a> {
     }
 }
 
-/// Updates the known GPUs from the driver's list. Whole GPUs that are no longer listed are kept as
-/// lost; removed instances are dropped.
+/// Updates the known GPUs from the driver's list. A whole GPU that is no longer listed is kept and
+/// marked as lost. A removed instance is dropped.
 fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
     let mut known = lock(&state.gpus);
     for identity in gpus.identities() {
@@ -257,7 +260,7 @@ fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut 
         HostState { host: ended.host, cores: ended.cores, groups: ended.groups };
 }
 
-/// Reads the control groups of all runs.
+/// Reads the control groups of all training runs on this host.
 fn groups(state: &AgentState) -> BTreeMap<String, host::ControlGroup> {
     let paths: BTreeSet<String> = {
         let owners = lock(&state.owners);

@@ -1,8 +1,9 @@
-//! Limits the connections of each peer to each endpoint. Every endpoint has its own gate, so a full
-//! endpoint does not block the others.
+//! Limits the connections of each peer to each endpoint of the agent. Every endpoint has its own
+//! gate, so a full endpoint does not block the others.
 //!
 //! A full gate closes the oldest connection whose request has not arrived. A peer that opens many
-//! and sends nothing thus loses them, while a prompt request is served. Independent of sockets.
+//! connections and sends nothing thus loses them, while a client that sends its request promptly is
+//! served. This module does not touch sockets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,34 +13,34 @@ use std::time::Instant;
 use fleet::quota::{Quotas, Rate};
 use tokio::sync::Notify;
 
-/// Limits for commands of this host, by user. A running order or sampling holds one connection.
+/// Limits for commands from this host, by user. A running order or sampling occupies one
+/// connection.
 const COMMANDS: GateLimits =
     GateLimits { all: 64, peer: 8, arrivals: Some(Rate { burst: 256.0, per_s: 64.0 }) };
-/// Limits for scrapers. All users of this host share one address, so one address may hold all
+/// Limits for scrapers. All users of this host share one address, so one address may have all
 /// connections.
 const PAGES: GateLimits = GateLimits { all: 64, peer: 64, arrivals: None };
-/// Limits for callers from other hosts. Each connection costs a handshake, so the arrival rate is
-/// limited too.
+/// Limits for callers from other hosts. Each connection costs a TLS handshake, so the rate of new
+/// connections is limited too.
 const REMOTE: GateLimits =
     GateLimits { all: 64, peer: 16, arrivals: Some(Rate { burst: 64.0, per_s: 16.0 }) };
-/// Limits for connections of dynolog's tools.
+/// Limits for connections of dynolog's client tools.
 const DYNOLOG: GateLimits = GateLimits { all: 32, peer: 32, arrivals: None };
-/// Most peers whose arrival rate is tracked separately.
+/// Largest number of peers whose rate of new connections is tracked separately.
 const PEERS_MAX: usize = 1024;
 
-/// A peer whose connections share a limit.
+/// A user or an address whose connections are limited together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
-    /// A user of this host.
     User(u32),
-    /// An address; for IPv6 a /64 network, all of which one host may own.
+    /// An IP address. IPv6 addresses are reduced to their /64 network, because one host may own all
+    /// addresses of a /64.
     Address(IpAddr),
 }
 
-/// The gates of all endpoints.
+/// The connection gates of all endpoints of the agent.
 #[derive(Clone, Debug)]
 pub struct Gates {
-    /// The gate for commands from this host.
     pub commands: Arc<Gate>,
     pub pages: Arc<Gate>,
     pub remote: Arc<Gate>,
@@ -55,7 +56,7 @@ impl Default for Gates {
 }
 
 impl Gates {
-    /// The number of connections that each endpoint refused, or closed in favor of others.
+    /// The number of connections that each endpoint refused, or closed to make room for others.
     pub fn refused(&self) -> [(&'static str, u64); 4] {
         [
             ("commands", self.commands.refused()),
@@ -66,17 +67,18 @@ impl Gates {
     }
 }
 
-/// The connection limits of one endpoint.
+/// The connection limits of one endpoint of the agent.
 #[derive(Clone, Copy, Debug)]
 pub struct GateLimits {
     pub all: usize,
-    /// Most connections of one peer at once.
+    /// Largest number of simultaneous connections of one peer.
     pub peer: usize,
-    /// Rate limit for new connections of one peer, if a connection is expensive to set up.
+    /// Rate limit for new connections of one peer. The limit is set only if a connection is
+    /// expensive to set up.
     pub arrivals: Option<Rate>,
 }
 
-/// The connections of an endpoint.
+/// Decides which connections an endpoint accepts, and which it closes to make room.
 #[derive(Debug)]
 pub struct Gate {
     limits: GateLimits,
@@ -84,8 +86,8 @@ pub struct Gate {
     table: Mutex<GateTable>,
 }
 
-/// The open connections and the rate limits of new ones. The gate locks it for each arrival and
-/// departure.
+/// The open connections and the rate limits for new ones. The gate locks the table for each arrival
+/// and departure.
 #[derive(Debug)]
 struct GateTable {
     next: u64,
@@ -94,17 +96,17 @@ struct GateTable {
     refused: u64,
 }
 
-/// A connection that the gate has accepted. `ended` tells its task to close it when the gate needs
-/// the place.
+/// A connection that the gate has accepted. `ended` notifies the task of the connection to close it
+/// when the gate needs the place.
 #[derive(Debug)]
 struct OpenConnection {
     peer: Peer,
-    /// Whether a request on it is being answered.
+    /// Whether a request on this connection is being answered.
     is_busy: bool,
     ended: Arc<Notify>,
 }
 
-/// Permission to keep a connection open. Dropping it frees the place.
+/// The permission to keep a connection open. Dropping it frees the place in the gate.
 #[derive(Debug)]
 pub struct Admission {
     gate: Arc<Gate>,
@@ -112,17 +114,18 @@ pub struct Admission {
     ended: Arc<Notify>,
 }
 
-/// While this guard lives, the gate does not close the connection to make room for another.
+/// Protects a connection from being closed while a request is answered. The gate closes the
+/// connection only after this guard is dropped.
 #[derive(Debug)]
 pub struct Busy<'a>(&'a Admission);
 
 impl Peer {
-    /// Returns the peer at an address.
+    /// Returns the peer to which an IP address belongs.
     pub fn at(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(address) => {
-                // A single host usually owns a whole /64 network, so its addresses count as one
-                // peer.
+                // A single host usually owns a whole /64 network, so all addresses of a /64 count
+                // as one peer.
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
             }
             address @ IpAddr::V4(_) => address,
@@ -131,14 +134,15 @@ impl Peer {
 }
 
 impl Gate {
-    /// Creates an endpoint without connections.
+    /// Creates the gate of an endpoint, without connections.
     pub fn new(limits: GateLimits) -> Arc<Self> {
         let arrivals = limits.arrivals.map(|rate| Quotas::new(rate, PEERS_MAX));
         let table = GateTable { next: 0, open: BTreeMap::new(), arrivals, refused: 0 };
         Arc::new(Self { limits, began: Instant::now(), table: Mutex::new(table) })
     }
 
-    /// Admits a connection, if necessary by closing an older one; `None` if it is refused.
+    /// Admits a connection, closing an older one if necessary. Returns `None` if the connection is
+    /// refused.
     pub fn enter(self: &Arc<Self>, peer: Peer) -> Option<Admission> {
         let mut table = self.lock();
         let now = self.began.elapsed();
@@ -154,32 +158,32 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, GateTable> {
-        // Every change of the table is complete in itself, so a panic of another task leaves it
-        // valid.
+        // Every change of the table is complete in itself, so the table is valid even if another
+        // task panicked.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of connections that were refused, or closed to make room.
+    /// Number of connections that were refused, or closed to make room for others.
     pub fn refused(&self) -> u64 {
         self.lock().refused
     }
 }
 
 impl GateTable {
-    /// Makes room for one more connection of `peer`, and returns whether that succeeded.
+    /// Makes room for one more connection of `peer`. Returns whether that succeeded.
     fn make_room(&mut self, peer: Peer, limits: GateLimits) -> bool {
         let count = |of: Peer| self.open.values().filter(|one| one.peer == of).count();
         let crowded = if count(peer) >= limits.peer {
             Some(peer)
         } else if self.open.len() >= limits.all {
-            // The peer with the most connections gives up one, so a flood by one peer does not
-            // affect the others.
+            // The peer with the most connections loses one, so a flood by one peer does not affect
+            // the others.
             self.open.values().map(|one| one.peer).max_by_key(|&peer| (count(peer), peer))
         } else {
             return true;
         };
-        // Ids ascend with time, so the first match is the oldest. Connections with a running
-        // request stay.
+        // Ids ascend with time, so the first match is the oldest connection. Connections on which a
+        // request is being answered are not closed.
         let oldest = self.open.iter().find(|(_, one)| Some(one.peer) == crowded && !one.is_busy);
         let Some(id) = oldest.map(|(&id, _)| id) else { return false };
         if let Some(gone) = self.open.remove(&id) {
@@ -191,12 +195,12 @@ impl GateTable {
 }
 
 impl Admission {
-    /// Waits until the gate needs the place of this connection.
+    /// Waits until the gate asks this connection to close.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }
 
-    /// Marks that a request is being answered, for as long as the guard lives.
+    /// Marks the connection as answering a request, for as long as the returned guard lives.
     pub fn busy(&self) -> Busy<'_> {
         self.mark(true);
         Busy(self)
@@ -241,7 +245,7 @@ mod tests {
         let busy = first[0].busy();
         let fourth = enter(1);
         assert_eq!(first.each_ref().map(is_ended), [false, true, false]);
-        // Connections of one user are not closed to make room for another user.
+        // A connection of one user must not be closed to make room for another user.
         let other = enter(2);
         let third = enter(3);
         assert!(!is_ended(&other) && !is_ended(&third) && is_ended(&first[2]));

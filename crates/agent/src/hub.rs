@@ -1,5 +1,6 @@
-//! The connection to the hub. Rows are sent from a queue on disk, and orders arrive by long poll,
-//! so that the host opens no port. Everything else works without a hub, or while it is unreachable.
+//! The connection to the hub. Rows are sent from a queue on disk. Orders arrive by long poll, so
+//! that the host opens no port. Counters, pages and traces work without a hub, or while it is
+//! unreachable.
 
 use std::sync::Arc;
 
@@ -17,12 +18,12 @@ pub mod row;
 
 pub use outbox::Hub;
 
-/// Most entries of one batch.
+/// Largest number of queue entries in one message to the hub.
 const BATCH_ENTRIES: usize = 512;
 /// Starts the threads that send rows and fetch orders, if a hub is configured.
 ///
 /// # Errors
-/// If the operating system refuses a thread.
+/// If the operating system cannot start a thread.
 pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> std::io::Result<()> {
     let Some(hub) = &state.hub else { return Ok(()) };
     let builder =
@@ -35,6 +36,8 @@ pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> std::io::Result<(
 fn send(state: &AgentState, hub: &Hub) {
     let mut wait = WAIT_MIN;
     let mut alone = 0_usize;
+    // After the hub refuses a batch, its entries are sent one by one, so that only the refused
+    // entry is dropped.
     while !state.is_ending() {
         let limit = if alone > 0 { 1 } else { BATCH_ENTRIES };
         match hub.deliver(limit) {

@@ -1,6 +1,6 @@
-//! `rowmill-agent`, which runs on every host of a fleet: serves PyTorch's trace polls, reads
-//! counters, and takes traces on request. It does not interpret traces and does not communicate
-//! with other agents.
+//! The program `rowmill-agent`, which runs on every host of a fleet. The agent answers the polls of
+//! PyTorch processes, reads counters, and takes traces on request. The agent neither interprets
+//! traces nor communicates with other agents.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -50,13 +50,13 @@ use counters::RowSink;
 use state::AgentState;
 use traces::Traces;
 
-/// Time between two scans of processes.
+/// Time between two scans of the host's processes.
 const LOOK: Duration = Duration::from_secs(5);
-/// Time between two removals of sockets of ended processes.
+/// Time between two removals of the sockets of ended processes.
 const SWEEP: Duration = Duration::from_secs(60);
-/// Requests served at the same time from `/proc` or the disk.
+/// Largest number of requests that read from `/proc` or the disk at the same time.
 const BLOCKING_MAX: usize = 24;
-/// Exit code for wrong usage or configuration.
+/// Exit code for wrong usage or a wrong configuration.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -77,20 +77,20 @@ fn main() -> ExitCode {
     ExitCode::from(EXIT_USAGE)
 }
 
-/// Reads and checks the configuration.
+/// Reads the configuration and checks everything that it names.
 fn prepare(args: &Args) -> Result<(Config, Checked), Vec<ConfigError>> {
     let config = Config::from_args(args).map_err(|problem| vec![problem])?;
     let checked = check::everything(&config)?;
     Ok((config, checked))
 }
 
-/// Prints a problem with its file and a hint.
+/// Prints a problem of the configuration with the name of its file and a hint.
 fn report(problem: &ConfigError, args: &Args) {
     let origin = problem.key().and_then(|key| args.origin(key));
     let origin = origin.map_or(String::new(), |path| format!("{}: ", path.display()));
     let text = format!("error: {origin}{problem}");
     match problem {
-        // The parser's message has several lines and marks the position.
+        // The TOML parser's message has several lines, because it marks the position of the error.
         ConfigError::Toml { .. } => text.lines().for_each(say),
         _ => say(&text),
     }
@@ -100,7 +100,8 @@ fn report(problem: &ConfigError, args: &Args) {
 }
 
 fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
-    // Created before the agent accepts requests, and checked again together with its parents.
+    // The state folder must exist before the agent accepts requests. Opening it checks the folder
+    // and its parents again.
     OwnFolder::open(&config.state(), MissingFolder::Make(0o700))?;
     fleet::process::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -139,10 +140,11 @@ fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
             _ = ended => {}
         }
     });
-    // A socket name left behind would make every process wait when it exits.
+    // If the socket's name stayed, every process would wait for an answer from it when the process
+    // exits.
     state.server.end();
     runtime.shutdown_timeout(Duration::from_secs(1));
-    // Wait for the thread to save today's used budgets.
+    // The thread of periodic traces saves the budgets used today before it ends.
     if let Some(periodic) = periodic {
         let until = Instant::now() + Duration::from_secs(2);
         while !periodic.is_finished() && Instant::now() < until {
@@ -157,19 +159,20 @@ fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Opens the socket that PyTorch polls: one passed in by systemd or another holder, or a new one.
+/// Opens the socket that PyTorch processes poll. The socket is either passed in by systemd or
+/// another process, or created.
 fn polls(place: &SocketPlace) -> Result<Socket, ConfigError> {
     let mut given = listenfd::ListenFd::from_env();
     for at in 0..given.len() {
         if let Ok(Some(socket)) = given.take_unix_datagram(at) {
             return Socket::adopt(socket)
-                .map_err(ConfigError::start("the socket that was handed over"));
+                .map_err(ConfigError::start("the socket that another process passed"));
         }
     }
     Ok(Socket::bind(place)?)
 }
 
-/// Starts all threads that do not serve connections.
+/// Starts all threads of the agent that do not serve connections.
 fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Result<(), ConfigError> {
     let spawn = |name: &str, stack: usize, work: Box<dyn FnOnce() + Send>| {
         let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
@@ -215,8 +218,8 @@ fn look(state: &AgentState, place: &SocketPlace) {
     }
 }
 
-/// Ends the agent at SIGTERM or Ctrl-C: threads by the stop flag, connections by the returned
-/// channel.
+/// Ends the agent at SIGTERM or Ctrl-C. Threads end by the stop flag of the state, connections by
+/// the returned channel.
 fn end_at_signal(
     state: &Arc<AgentState>,
 ) -> Result<tokio::sync::oneshot::Receiver<()>, ConfigError> {
@@ -234,7 +237,7 @@ fn end_at_signal(
     Ok(wait)
 }
 
-/// Writes a line to stderr. A closed stderr must not stop the agent.
+/// Writes a line to stderr. Errors are ignored, because a closed stderr must not stop the agent.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", without_controls(text));
 }

@@ -1,4 +1,4 @@
-//! Networks from which callers are allowed. Independent of the configuration.
+//! Networks from which callers are allowed to connect. This module does not use the configuration.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// Parses an address or network such as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`.
+    /// Parses an address or a network, such as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let address: IpAddr = address.parse().ok()?;
@@ -19,7 +19,7 @@ impl Net {
         (bits <= width).then_some(Self { address, bits })
     }
 
-    /// Whether the network contains an address.
+    /// Whether the network contains an IP address.
     pub fn has(self, other: IpAddr) -> bool {
         match (self.address, other.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {

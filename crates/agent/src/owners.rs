@@ -17,21 +17,23 @@ pub struct Owners {
     refusals: BTreeMap<Refusal, u64>,
 }
 
-/// Control groups of processes. A process is in its group from its start, so it is read once.
+/// Control groups of processes, by process id. A process stays in the group in which it was
+/// started, so its group is read once.
 #[derive(Clone, Debug, Default)]
 pub struct ControlGroups {
     by_pid: BTreeMap<u32, (u64, String)>,
 }
 
 impl ControlGroups {
-    /// Returns the control group of a process, if it is known.
+    /// Returns the path of the control group of a process, if it is known.
     pub fn get(&self, pid: &u32) -> Option<&str> {
         self.by_pid.get(pid).map(|(_, path)| path.as_str())
     }
 }
 
 impl Owners {
-    /// Reads the control groups of processes, except those that are known from the last decision.
+    /// Reads the control groups of processes. Groups that are known from the last decision are
+    /// reused.
     pub fn groups_of(&self, processes: &[Process]) -> ControlGroups {
         let group = |process: &Process| {
             let cached = self.groups.by_pid.get(&process.pid);
@@ -43,8 +45,8 @@ impl Owners {
         ControlGroups { by_pid: processes.iter().filter_map(group).collect() }
     }
 
-    /// Replaces the decided owners. A refused claim is counted once per process and reason, not at
-    /// every decision.
+    /// Replaces the decided owners. A refused claim is counted once per process and reason,
+    /// although it is refused again at every decision.
     pub fn renew(&mut self, decided: Ownership, groups: ControlGroups) {
         for (why, _) in decided.refused.difference(&self.decided.refused) {
             *self.refusals.entry(*why).or_default() += 1;
@@ -57,24 +59,24 @@ impl Owners {
         &self.decided.runs
     }
 
-    /// The runs that hold a GPU, by its UUID.
+    /// The runs that hold the GPU with the given UUID.
     pub fn runs_on(&self, uuid: &str) -> &[SchedulerRun] {
         self.decided.holders.get(uuid).map_or(&[], Vec::as_slice)
     }
 
-    /// Control groups of processes that belong to a run.
+    /// Control groups of all processes that belong to a run.
     pub fn run_groups(&self) -> BTreeSet<&str> {
         self.decided.runs.keys().filter_map(|pid| self.groups.get(pid)).collect()
     }
 
-    /// Refused claims by reason, including reasons that never occurred.
+    /// Number of refused claims by reason. Reasons that never occurred are included with 0.
     pub fn refusals(&self) -> impl Iterator<Item = (Refusal, u64)> {
         let count = |why: &Refusal| self.refusals.get(why).copied().unwrap_or(0);
         Refusal::ALL.into_iter().map(move |why| (why, count(&why)))
     }
 }
 
-/// Describes a GPU for the decision about owners.
+/// Describes a GPU in the form in which `fleet::ownership` decides about owners.
 pub fn known_gpu(identity: &GpuIdentity, computing: &BTreeSet<u32>) -> KnownGpu {
     let index = identity.index.to_string();
     let parent = identity.parent.as_ref().map(|parent| [index.clone(), parent.clone()]);

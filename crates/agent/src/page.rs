@@ -1,4 +1,4 @@
-//! Pages for scrapers: families of metrics in OpenMetrics, or in the older text format 0.0.4.
+//! Renders pages for scrapers, as OpenMetrics or in the older text format 0.0.4.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,18 +13,18 @@ pub mod dcgm;
 pub mod fleet;
 pub mod periodic;
 
-/// A label and its value.
+/// Name and value of a label of a sample.
 pub type MetricLabel = (&'static str, String);
 
-/// The media type of OpenMetrics.
+/// The media type of the OpenMetrics text format.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The media type of the older text format.
+/// The media type of the older Prometheus text format.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All samples of one metric.
+/// All samples of one metric, with the metric's name, help text and kind.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// Name without the suffix `_total`.
+    /// Name of the metric without the suffix `_total`.
     pub name: &'static str,
     pub help: &'static str,
     pub kind: MetricKind,
@@ -35,13 +35,12 @@ pub struct Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     Counter,
-    /// A value that goes up and down.
     Gauge,
     Info,
 }
 
 /// The identity of a metric: its name without `_total`, its help text and its kind. Samples are
-/// added under it by [`Families::add`].
+/// added to it by [`Families::add`].
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     name: &'static str,
@@ -50,17 +49,17 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// A metric whose value only grows.
+    /// Declares a metric whose value only grows.
     pub const fn counter(name: &'static str, help: &'static str) -> Self {
         Self { name, help, kind: MetricKind::Counter }
     }
 
-    /// A metric whose value goes up and down.
+    /// Declares a metric whose value goes up and down.
     pub const fn gauge(name: &'static str, help: &'static str) -> Self {
         Self { name, help, kind: MetricKind::Gauge }
     }
 
-    /// A metric that only carries labels.
+    /// Declares a metric whose samples only carry labels and have the value 1.
     pub const fn info(name: &'static str, help: &'static str) -> Self {
         Self { name, help, kind: MetricKind::Info }
     }
@@ -74,7 +73,8 @@ pub struct Families {
 }
 
 impl Families {
-    /// Adds a sample to a metric. `None` adds nothing, so unknown values are omitted.
+    /// Adds a sample to a metric. If the value is `None`, no sample is added, so unknown values are
+    /// omitted.
     pub fn add(&mut self, metric: Metric, labels: Vec<MetricLabel>, value: impl Into<Option<f64>>) {
         let Some(value) = value.into() else { return };
         let Metric { name, help, kind } = metric;
@@ -86,7 +86,7 @@ impl Families {
         self.families[place].samples.push((labels, value));
     }
 
-    /// Renders the page in the OpenMetrics format.
+    /// Renders the page in the OpenMetrics text format.
     pub fn openmetrics(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(MetricPage(self.families)));
@@ -95,14 +95,14 @@ impl Families {
         Ok(out)
     }
 
-    /// Renders the page in the text format 0.0.4.
+    /// Renders the page in the Prometheus text format 0.0.4.
     pub fn text(self) -> Result<String, fmt::Error> {
         Ok(older(&self.openmetrics()?))
     }
 }
 
-/// All metric families of one answer, as a collector of the Prometheus client, which writes them as
-/// text.
+/// All metric families of one answer. This type implements the collector trait of the Prometheus
+/// client library, which encodes the families as text.
 #[derive(Debug)]
 struct MetricPage(Vec<Family>);
 
@@ -131,8 +131,8 @@ impl Collector for MetricPage {
     }
 }
 
-/// Converts an OpenMetrics page to the older format: counters are named like their samples, info
-/// metrics become gauges, and there is no end mark.
+/// Converts an OpenMetrics page to the older text format. Counters are named like their samples,
+/// info metrics become gauges, and the end mark is removed.
 fn older(page: &str) -> String {
     let types: BTreeMap<&str, &str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();

@@ -1,6 +1,6 @@
-//! Periodic traces: a sample of the steps of every workflow type, within budgets. One process at a
-//! time is traced, chosen from those that train, are free and report their steps; the trace is kept
-//! with the number of steps it represents.
+//! Takes periodic traces, a sample of the steps of every workflow type, within budgets. One process
+//! at a time is traced. The process is chosen from those that train, are free and report their
+//! steps. The trace is kept with the number of steps that it represents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -31,23 +31,24 @@ pub mod policy;
 pub mod step_times;
 pub mod trace_store;
 
-/// Time between two rounds.
+/// Time between two rounds of the thread that takes periodic traces.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often the thread checks whether the agent is ending.
 const END: Duration = Duration::from_millis(200);
-/// How long steps are observed after a trace is written, because the profiler may still be active.
+/// How long steps are observed after a trace is written, because the profiler may still be active
+/// in that time.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Time between two scans of processes, if none came or went.
+/// Time between two scans of processes while no process starts or ends.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Time between two writes of the budgets file.
+/// Time between two writes of the file of used budgets.
 const SAVE: Duration = Duration::from_secs(60);
-/// The shortest timeout of a trace for a process that makes no steps.
+/// The shortest timeout of a trace, for a process that makes no steps.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The file of used budgets.
+/// The file name of the used budgets.
 const BUDGETS: &str = "periodic.json";
-/// Largest size of this file; a larger one was not written by the agent.
+/// Largest size in bytes of the budgets file. A larger file was not written by the agent.
 const BUDGETS_MAX: u64 = 16 << 20;
-/// The caller's name in audit lines.
+/// Name of periodic traces as a caller in audit lines.
 const WHO: &str = "periodic";
 
 /// The state of the thread that takes periodic traces.
@@ -58,41 +59,41 @@ struct PeriodicTracer {
     store: TraceStore,
     folder: OwnFolder,
     watched: BTreeMap<u32, Watched>,
-    /// Processes seen at the last refresh of `watched`, and its time.
+    /// Process ids at the last refresh of `watched`. The time of the refresh is `refreshed`.
     seen: Vec<u32>,
     refreshed: Instant,
     open: Option<OpenTrace>,
     saved: Instant,
 }
 
-/// A process that may be traced.
+/// A process of which periodic traces may be taken.
 struct Watched {
     workflow: Workflow,
     job: Option<String>,
     rank: Option<u32>,
     steps: u64,
-    /// Steps since the last kept trace of its workflow type.
+    /// Steps of this process since the last kept trace of its workflow type.
     since: u64,
     times: StepTimes,
-    /// The reason why it cannot be traced now.
+    /// The reason why the process cannot be traced at the moment.
     wait: Option<SkipReason>,
 }
 
-/// A periodic trace in progress.
+/// The periodic trace that is in progress.
 struct OpenTrace {
     token: String,
     workflow: Workflow,
     pid: u32,
     begun_unix_ms: u64,
-    /// Step times of the process before the request.
+    /// Step times of the process before the trace was requested.
     before: StepTimes,
     over: Option<(Instant, Result<TraceRow, String>)>,
 }
 
-/// Starts the thread, if periodic traces are configured.
+/// Starts the thread that takes periodic traces, if they are configured.
 ///
 /// # Errors
-/// If the folder of traces cannot be created, or the operating system refuses a thread.
+/// If the folder of traces cannot be created, or the operating system cannot start a thread.
 pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<Option<JoinHandle<()>>> {
     let Some(policy) = state.config.periodic.clone() else { return Ok(None) };
     let folder = state.config.state();
@@ -126,7 +127,7 @@ pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<Option
     builder.spawn(move || executor.run()).map(Some)
 }
 
-/// Lists the state of each workflow type of the given users.
+/// Lists the state of each workflow type of the users in `uids`.
 pub fn rows(state: &AgentState, uids: &Uids) -> Vec<PeriodicRow> {
     let Some(policy) = &state.config.periodic else { return Vec::new() };
     let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
@@ -139,7 +140,7 @@ pub fn rows(state: &AgentState, uids: &Uids) -> Vec<PeriodicRow> {
     seen.map(row).collect()
 }
 
-/// Derives notes about workflow types that back off or whose last trace was lost.
+/// Returns notes about workflow types that back off, or whose last trace was lost.
 pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
     let note = |row: &PeriodicRow| {
         let name = format!("{:?} of user {}", row.workflow, row.uid);
@@ -164,7 +165,7 @@ impl PeriodicTracer {
     fn run(&mut self) {
         while !self.state.is_ending() {
             let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
-            // The day changes at midnight UTC on all hosts, whatever their time zone is.
+            // The day changes at midnight UTC on all hosts, whatever their time zones are.
             lock(&self.state.periodic).start_day(now);
             self.watch();
             match self.open.take() {
@@ -175,7 +176,8 @@ impl PeriodicTracer {
                 self.save();
             }
             let woken = Instant::now() + LOOK;
-            // Short sleeps let the thread end quickly when the agent ends.
+            // The wait consists of short sleeps, so that the thread ends quickly when the agent
+            // ends.
             while !self.state.is_ending() && Instant::now() < woken {
                 thread::sleep(END);
             }
@@ -200,7 +202,7 @@ impl PeriodicTracer {
         if users.is_empty() { Uids::All } else { Uids::Only(users) }
     }
 
-    /// Counts the steps of all processes that could be traced.
+    /// Counts the steps of all processes of which periodic traces could be taken.
     fn watch(&mut self) {
         let seen = self.server_seen();
         let pids: Vec<u32> = seen.keys().copied().collect();
@@ -215,13 +217,15 @@ impl PeriodicTracer {
             let (Some(progress), Some(seen)) = (steps.progress(*pid), seen.get(pid)) else {
                 continue;
             };
-            // The count restarts if the process id was reused, and must not become negative.
+            // If the process id was reused, the number of steps restarts at zero, so the difference
+            // must not become negative.
             let made = progress.steps.saturating_sub(watched.steps);
             budgets.budget(&watched.workflow).add_steps(made);
             (watched.steps, watched.since) = (progress.steps, watched.since + made);
             let now = StepTotals { steps: progress.timed_steps, ns: progress.timed_ns };
             let is_busy = !seen.is_free || seen.is_asked;
-            // Steps under any profiler are slower, so they must not enter the comparison.
+            // Steps are slower under any profiler, so traced steps must not enter the mean of
+            // untraced steps.
             if is_busy || open == Some(*pid) {
                 watched.times.add_traced(now);
             } else {
@@ -241,8 +245,8 @@ impl PeriodicTracer {
         self.state.server.seen().into_iter().map(|seen| (seen.pid, seen)).collect()
     }
 
-    /// Updates the processes that could be traced. Not done every round, because with a thousand
-    /// processes it is too expensive.
+    /// Updates the list of processes that could be traced. The list is not updated in every round,
+    /// because that is too expensive with a thousand processes.
     fn refresh(&mut self) {
         let asked = lock(&self.state.roster).processes();
         let uids = self.uids();
@@ -250,8 +254,8 @@ impl PeriodicTracer {
         let is_wanted =
             |process: &Process| choices.get(&process.pid) == Some(&None) && uids.has(process.uid);
         let wanted: Vec<Process> = asked.into_iter().filter(is_wanted).collect();
-        // A process that has not reported steps is refreshed, because its run may not have been
-        // known.
+        // A process that has not reported steps is read again, because its run may not have been
+        // known at the last refresh.
         let is_kept = |pid: &u32, one: &Watched| {
             one.steps > 0 && wanted.iter().any(|process| process.pid == *pid)
         };
@@ -325,6 +329,7 @@ impl PeriodicTracer {
     fn order(&mut self, workflow: Workflow, pid: u32, size_max: u64) {
         let Some(watched) = self.watched.get(&pid) else { return };
         let before = watched.times.clone();
+        // The timeout is one minute plus three times the expected duration of the steps to record.
         let steps_ns = before.mean().unwrap_or_default() * 3.0 * f64::from(self.policy.iterations);
         let patience = PATIENCE + Duration::from_secs_f64(steps_ns * 1e-9);
         let token = tracing::unique_token();
@@ -346,7 +351,7 @@ impl PeriodicTracer {
         self.open = Some(OpenTrace { token, workflow, pid, begun_unix_ms, before, over });
     }
 
-    /// Checks whether the open trace is finished or lost.
+    /// Checks whether the trace in progress is finished or lost.
     fn follow(&mut self, mut open: OpenTrace, now: WallTime) {
         if open.over.is_none() {
             open.over = match self.traces.state(&open.token) {
@@ -391,7 +396,8 @@ impl PeriodicTracer {
         self.save();
     }
 
-    /// Stores a trace with its weight, and returns the bytes that the profiler wrote.
+    /// Stores a finished trace with its weight. Returns the number of bytes that the profiler
+    /// wrote.
     fn keep(
         &self,
         open: &OpenTrace,

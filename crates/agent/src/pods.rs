@@ -1,5 +1,6 @@
-//! Pods that hold GPUs, as the kubelet reports them (`PodResourcesLister/List`, version 1): one
-//! gRPC call over its socket, repeated. Lists allocations, not processes: idle pods are included.
+//! Finds the pods that hold GPUs, by calling the kubelet's gRPC method `PodResourcesLister/List`
+//! (version 1) over its socket periodically. The kubelet reports allocations, not processes, so
+//! idle pods are included.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,26 +14,26 @@ use tokio::net::UnixStream;
 
 use crate::state::{AgentState, lock};
 
-/// Time between two calls.
+/// Time between two calls of the kubelet.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Timeout of a call.
+/// Timeout of a call of the kubelet.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Larger answers are refused.
+/// Largest size of an answer in bytes. Larger answers are refused.
 const SIZE_MAX: usize = 16 << 20;
-/// Bytes of the frame header of a gRPC message: a compression flag and the length.
+/// Bytes of the header of a gRPC message, which contains a compression flag and the length.
 const FRAME: usize = 5;
-/// Prefix of the resource names of GPUs and their instances.
+/// Prefix of the Kubernetes resource names of GPUs and MIG instances.
 const VENDOR: &str = "nvidia.com/";
 
-/// The kubelet's answer to `List`, as far as the agent needs it.
+/// The kubelet's answer to `List`, with the fields that the agent needs.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ListPodResourcesResponse {
-    /// Pods of this host.
+    /// The pods that run on this host.
     #[prost(message, repeated, tag = "1")]
     pub pod_resources: Vec<PodResources>,
 }
 
-/// One pod and its containers.
+/// One pod, with the resources of its containers.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct PodResources {
     #[prost(string, tag = "1")]
@@ -43,7 +44,7 @@ pub struct PodResources {
     pub containers: Vec<ContainerResources>,
 }
 
-/// One container and the devices allocated to it.
+/// One container, with the devices that are allocated to it.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ContainerResources {
     #[prost(string, tag = "1")]
@@ -52,25 +53,25 @@ pub struct ContainerResources {
     pub devices: Vec<ContainerDevices>,
 }
 
-/// Devices of one kind.
+/// The devices of one kind that are allocated to a container.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ContainerDevices {
-    /// The kind, such as `nvidia.com/gpu`.
+    /// Kubernetes resource name of the kind, such as `nvidia.com/gpu`.
     #[prost(string, tag = "1")]
     pub resource_name: String,
-    /// UUIDs, followed by `::N` for time-shared GPUs.
+    /// UUIDs of the devices. The UUID of a time-shared GPU is followed by `::N`.
     #[prost(string, repeated, tag = "2")]
     pub device_ids: Vec<String>,
 }
 
-/// Calls the kubelet periodically until the agent ends.
+/// Calls the kubelet periodically and records the answers, until the agent ends.
 pub fn run(state: &Arc<AgentState>, socket: &Path) {
     let mut asked = None::<Instant>;
     while !state.is_ending() {
         if asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
             asked = Some(Instant::now());
             let answer = ask(socket);
-            // After a failure the old allocations may be outdated, so they are dropped.
+            // After a failed call the recorded allocations may be outdated, so they are dropped.
             *lock(&state.pods) = answer.as_ref().map(holders).unwrap_or_default();
             state.set_source("pods", answer.map(drop));
         }
@@ -78,7 +79,7 @@ pub fn run(state: &Arc<AgentState>, socket: &Path) {
     }
 }
 
-/// Calls the kubelet once and returns the pods of the host.
+/// Calls the kubelet once and returns the pods of this host.
 ///
 /// # Errors
 /// Returns a note with the problem, its consequence and a remedy.
@@ -106,7 +107,7 @@ async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
     let words = |error: h2::Error| error.to_string();
     let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
     let (client, connection) = h2::client::handshake(stream).await.map_err(words)?;
-    // Aborted at the end of this call.
+    // The connection is driven by a task of its own, which is aborted at the end of this call.
     let driven = tokio::spawn(connection);
     let mut client = client.ready().await.map_err(words)?;
     let request = Request::post("http://localhost/v1.PodResourcesLister/List")
@@ -141,7 +142,7 @@ async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
     message(&bytes)
 }
 
-/// Decodes the single message of an uncompressed gRPC body.
+/// Decodes the body of an uncompressed gRPC answer, which contains a single message.
 fn message(bytes: &[u8]) -> Result<ListPodResourcesResponse, String> {
     let wrong = || format!("expected one whole gRPC message, got {} bytes", bytes.len());
     let (head, body) = bytes.split_first_chunk::<FRAME>().ok_or_else(wrong)?;
@@ -152,7 +153,7 @@ fn message(bytes: &[u8]) -> Result<ListPodResourcesResponse, String> {
     ListPodResourcesResponse::decode(body).map_err(|error| error.to_string())
 }
 
-/// Lists the pods that hold each GPU, by UUID.
+/// Lists the pods that hold each GPU, by the UUID of the GPU.
 pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
     let mut holders_by_gpu = Holders::new();
     for pod in &answer.pod_resources {
@@ -167,7 +168,7 @@ pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
             let gpu_devices =
                 container.devices.iter().filter(|kind| kind.resource_name.starts_with(VENDOR));
             for id in gpu_devices.flat_map(|kind| &kind.device_ids) {
-                // Shares of a time-shared GPU count as the GPU itself.
+                // A share of a time-shared GPU counts as the whole GPU.
                 let uuid = id.split("::").next().unwrap_or(id);
                 let runs: &mut Vec<SchedulerRun> =
                     holders_by_gpu.entry(uuid.to_owned()).or_default();

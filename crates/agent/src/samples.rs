@@ -1,4 +1,4 @@
-//! Samples processes on request: their resource use, and where their threads wait.
+//! Samples processes on request: their use of resources, and where their threads wait.
 
 use std::fs;
 use std::thread;
@@ -12,17 +12,19 @@ use fleet::wire::{SampleOrder, Samples};
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
-/// The longest duration of an order, and the shortest interval between samples, in ms.
+/// The longest duration of a sampling order, and the shortest interval between two samples, in
+/// milliseconds.
 const BOUNDS_MS: (u64, u64) = (60_000, 10);
-/// Orders of different callers that run at the same time.
+/// Largest number of sampling orders that run at the same time. Each caller may run one.
 const ORDERS_MAX: usize = 8;
-/// Largest number of processes of an order.
+/// Largest number of processes of one sampling order.
 const PROCESSES_MAX: usize = 64;
 
-/// Samples the processes of an order for its duration.
+/// Samples the processes of an order for the duration that the order states.
 ///
 /// # Errors
-/// If the order is invalid, another one of the caller is running, or the caller may see no process.
+/// If the order is invalid, another one of the caller is running, or the caller may see none of the
+/// processes.
 pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samples, String> {
     let (longest, shortest) = BOUNDS_MS;
     let (length, every) = (order.length_ms, order.every_ms);
@@ -51,7 +53,7 @@ pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samp
     Ok(Samples { length_ms, spent_ms, processes })
 }
 
-/// Marks a caller's order as running until it is dropped.
+/// Marks a caller's order as running for as long as this guard lives.
 struct Turn<'a> {
     state: &'a AgentState,
     uids: &'a Uids,
@@ -74,7 +76,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// CPU time of this thread in nanoseconds, if the kernel reports it.
+/// CPU time of the calling thread in nanoseconds, if the kernel reports it.
 fn cpu_ns() -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok()
@@ -103,7 +105,7 @@ fn processes(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Vec
         (0, _) => {
             Err("no process to sample: no process polls for traces, or none of this run".to_owned())
         }
-        (_, 0) => Err("no process to sample: they belong to another user".to_owned()),
+        (_, 0) => Err("no process to sample: all belong to another user".to_owned()),
         (_, count) if count > PROCESSES_MAX => {
             Err(format!("expected at most {PROCESSES_MAX} processes, got {count}"))
         }

@@ -1,4 +1,4 @@
-//! Secrets in files that only their owner can read.
+//! Reads secrets from files that only their owner can access.
 
 use std::path::Path;
 
@@ -9,10 +9,11 @@ use crate::config::ConfigError;
 /// Smallest length of a secret in bytes.
 const SECRET_MIN: usize = 16;
 
-/// Reads a secret from a file that only its owner can access.
+/// Reads a secret from a file that only the file's owner can access.
 ///
 /// # Errors
-/// If the file cannot be read, is accessible to others, or holds too short a secret.
+/// If the file cannot be read, is accessible to other users, or contains a secret that is too
+/// short.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let bytes = read_trusted(path, Privacy::Secret).map_err(ConfigError::file)?;
     let secret = bytes.trim_ascii().to_vec();

@@ -1,4 +1,5 @@
-//! State shared by the agent's threads: tables behind locks held only for a lookup.
+//! State shared by the agent's threads. The state consists of tables behind locks, which are held
+//! only for a lookup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,9 +31,9 @@ use crate::uids::Uids;
 pub use crate::clock::unix_ns;
 pub use crate::lock::lock;
 
-/// How long a scan of processes is reused.
+/// How long the result of a scan of processes is reused.
 const LOOKED: Duration = Duration::from_millis(500);
-/// The longest pause, in seconds.
+/// The longest pause of a GPU's counters, in seconds.
 const PAUSE_MAX: u64 = 86_400;
 
 /// The state of the agent, shared by its threads. Each field has its own lock.
@@ -44,41 +45,40 @@ pub struct AgentState {
     pub roster: Mutex<Roster>,
     pub steps: Mutex<ReportedSteps>,
     pub gpus: Mutex<Vec<GpuState>>,
-    /// The last reading of the host, with quantiles over its cores.
+    /// The last reading of the host's counters, with quantiles over its cores.
     pub machine: Mutex<HostState>,
-    /// Runs of the polling processes, and the holders of each GPU.
+    /// Runs of the polling processes, and the runs that hold each GPU.
     pub owners: Mutex<Owners>,
-    /// GPUs that pods hold, by UUID.
+    /// Pods that hold GPUs, by the UUID of the GPU.
     pub pods: Mutex<Holders>,
-    /// Used budgets of periodic traces.
+    /// Budgets of periodic traces that were used today.
     pub periodic: Mutex<HostBudgets>,
-    /// Callers whose sampling order is running, at most one for each.
+    /// Callers whose sampling order is running, with at most one order per caller.
     pub sampling: Mutex<Vec<Uids>>,
-    /// Connection limits of all endpoints.
     pub gates: Gates,
-    /// Disk budget of finished traces.
+    /// Disk budget for the finished traces of all users.
     pub spool: Arc<SpoolBudget>,
-    /// Notes about missing capabilities.
+    /// Notes about capabilities that are missing on this host.
     pub notes: Mutex<Vec<String>>,
-    /// Sources that do not respond, each with a note.
+    /// Data sources that do not respond, with a note about each.
     silent_sources: Mutex<BTreeMap<&'static str, String>>,
-    /// State of the GPU driver, with notes about missing capabilities.
+    /// State of the GPU driver, with notes about capabilities that it lacks.
     driver: Mutex<DriverState>,
     /// Milliseconds from the agent's start to its last complete reading.
     read_ms: AtomicU64,
-    /// GPUs whose counters are paused for other tools, and until when.
+    /// GPUs whose counters are paused for other tools, with the time at which the pause ends.
     pub pauses: Mutex<BTreeMap<u32, Instant>>,
     pub audit: Audit,
-    /// The hub, if one is configured.
+    /// The queue and connection of the hub, if a hub is configured.
     pub hub: Option<Arc<Hub>>,
-    /// Jumps of the wall clock, and rows discarded because of them.
+    /// Jumps of the wall clock, and rows that were discarded because of such jumps.
     pub clock: ClockTally,
     pub stop: AtomicBool,
     began: Instant,
     looked: Mutex<Option<Instant>>,
 }
 
-/// State of the GPU driver, with notes about missing capabilities.
+/// Whether the GPU driver responds, with notes about capabilities that it lacks.
 #[derive(Debug, Default)]
 struct DriverState {
     is_up: bool,
@@ -91,28 +91,29 @@ pub struct GpuState {
     pub identity: GpuIdentity,
     pub intervals: Intervals,
     pub last: Option<CounterReading>,
-    /// Number of the last XID error; 0 for none.
+    /// Number of the last XID error; 0 if there was none.
     pub xid: u64,
-    /// The reason why it cannot be read, if it cannot.
+    /// The reason why the GPU cannot be read; `None` if it can be read.
     pub lost: Option<String>,
-    /// Users with compute processes on it.
+    /// Ids of the users whose processes compute on this GPU.
     pub computing: BTreeSet<u32>,
-    /// Whether it is known only from the page of a dcgm-exporter.
+    /// Whether the GPU is known only from the page of a dcgm-exporter.
     pub is_from_page: bool,
 }
 
-/// The last reading of the host and of its jobs' control groups.
+/// The last reading of the host's counters, and of the control groups of its jobs.
 #[derive(Debug, Default)]
 pub struct HostState {
     pub host: HostCounters,
-    /// Busy share of the cores in the last interval: p5, p25, p50, p75, p95.
+    /// Quantiles over the cores of their busy share in the last interval: p5, p25, p50, p75 and
+    /// p95.
     pub cores: Option<[f64; 5]>,
-    /// Control groups of jobs.
+    /// Counters of the control groups of jobs, by the path of the group.
     pub groups: BTreeMap<String, ControlGroup>,
 }
 
 impl AgentState {
-    /// Creates the initial state, before any reading.
+    /// Creates the initial state of the agent, before any reading.
     ///
     /// # Errors
     /// If the queue of the hub cannot be opened.
@@ -150,31 +151,31 @@ impl AgentState {
         })
     }
 
-    /// Whether the agent was asked to end.
+    /// Whether the agent has been asked to end.
     pub fn is_ending(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Time since the agent began.
+    /// Returns the time since the agent started.
     pub fn up(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Remaining seconds for which a GPU's counters are paused, if they are.
+    /// Remaining seconds for which the counters of a GPU are paused. `None` if they are not paused.
     pub fn paused(&self, gpu: u32) -> Option<u64> {
         let mut pauses = lock(&self.pauses);
         let left = pauses.get(&gpu)?.checked_duration_since(Instant::now());
         if left.is_none() {
             pauses.remove(&gpu);
         }
-        // Rounded up, so that a pause never shows 0 seconds while it lasts.
+        // The remaining time is rounded up, so that a pause that still lasts never shows 0 seconds.
         left.map(|left| left.as_secs() + 1)
     }
 
-    /// Pauses a GPU's counters. The caller's permission must have been checked.
+    /// Pauses the counters of a GPU. The caller's permission must have been checked before.
     ///
     /// # Errors
-    /// If there is no such GPU, or the pause is too long.
+    /// If the host has no such GPU, or the pause is too long.
     pub fn pause(&self, who: &str, order: Pause) -> Result<(), String> {
         let Pause { gpu, seconds } = order;
         let what = format!("gpu {gpu} {seconds} s");
@@ -196,10 +197,11 @@ impl AgentState {
         Ok(())
     }
 
-    /// Scans processes and determines the owners of processes and GPUs. A scan is reused for a
-    /// moment, unless another process has polled since.
+    /// Scans processes and determines the owners of processes and GPUs. The last scan is reused if
+    /// it is recent and no other process has polled since.
     pub fn look(&self) {
-        // The lock is held during the scan, so that concurrent callers share one scan.
+        // The lock is held during the scan, so that concurrent callers wait for one scan instead of
+        // starting several.
         let mut looked = lock(&self.looked);
         if looked.is_some_and(|at| at.elapsed() < LOOKED) {
             let roster = lock(&self.roster);
@@ -221,8 +223,8 @@ impl AgentState {
         let mapping = self.config.job_mapping.as_deref().map(JobMapping::read).unwrap_or_default();
         self.set_source("job_mapping", mapping.check());
         let mut scheduler = mapping.holders;
-        // Pods are keyed by UUID and mapping files usually by index, so the two sources rarely
-        // collide.
+        // Pods are keyed by UUID, and mapping files usually by index, so the keys of the two
+        // sources rarely collide.
         scheduler.extend(lock(&self.pods).clone());
         let gpus: Vec<KnownGpu> = {
             let gpus = lock(&self.gpus);
@@ -236,14 +238,14 @@ impl AgentState {
         let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
         let gone = |pid: &u32| Process::read(*pid).is_none();
         let gone: Vec<u32> = reporting.into_iter().filter(gone).collect();
-        // The lock is released while `/proc` is read, because the thread that receives steps needs
-        // it.
+        // The lock of the steps is released while `/proc` is read, because the thread that receives
+        // steps needs it.
         lock(&self.steps).keep(|pid| !gone.contains(&pid));
         lock(&self.owners).renew(decided, groups);
     }
 
-    /// Whether a process seems to hang, judged by its steps and by the busiest GPU of its run.
-    /// Callers that hold both locks must take that of the GPUs first.
+    /// Whether a process seems to hang, judged by its steps and by the busiest GPU of its run. A
+    /// caller that holds the locks of both GPUs and steps must lock the GPUs first.
     pub fn is_hung(
         &self,
         pid: u32,
@@ -260,33 +262,33 @@ impl AgentState {
         progress.is_hung(self.up(), busy)
     }
 
-    /// Applies `change` to the GPU with this UUID, if it is known.
+    /// Applies `change` to the GPU with this UUID. Returns `None` if no such GPU is known.
     pub fn with_gpu<T>(&self, uuid: &str, change: impl FnOnce(&mut GpuState) -> T) -> Option<T> {
         lock(&self.gpus).iter_mut().find(|gpu| gpu.identity.uuid == uuid).map(change)
     }
 
-    /// Records that a complete reading was made.
+    /// Records the time of a complete reading.
     pub fn has_read(&self) {
         let up_ms = u64::try_from(self.up().as_millis()).unwrap_or(u64::MAX);
         self.read_ms.store(up_ms, Ordering::Relaxed);
     }
 
-    /// Time since the last complete reading.
+    /// Time since the last complete reading of the counters.
     pub fn reading_age(&self) -> Duration {
         self.up().saturating_sub(Duration::from_millis(self.read_ms.load(Ordering::Relaxed)))
     }
 
-    /// Replaces the state of the driver and the notes about it.
+    /// Replaces the state of the GPU driver and the notes about it.
     pub fn set_driver(&self, is_up: bool, notes: Vec<String>) {
         *lock(&self.driver) = DriverState { is_up, notes };
     }
 
-    /// Whether the GPU driver responds.
+    /// Whether the GPU driver responded to the last call.
     pub fn has_driver(&self) -> bool {
         lock(&self.driver).is_up
     }
 
-    /// Collects all notes about missing capabilities.
+    /// Collects all notes about capabilities that are missing on this host.
     pub fn all_notes(&self) -> Vec<String> {
         let sources = lock(&self.silent_sources).values().cloned().collect();
         let gpus = self.missing_gpus().into_iter().collect();
@@ -299,8 +301,8 @@ impl AgentState {
         lock(&self.gpus).iter().filter(is_whole).count()
     }
 
-    /// A note if the number of GPUs differs from the expected one. Before the first reading the
-    /// number is unknown.
+    /// Returns a note if the number of GPUs differs from the expected one. Before the first reading
+    /// the number is unknown, so there is no note.
     fn missing_gpus(&self) -> Option<String> {
         let expected = self.config.expected_gpus?;
         let has_read = self.read_ms.load(Ordering::Relaxed) > 0;
@@ -313,7 +315,7 @@ impl AgentState {
         })
     }
 
-    /// Records whether a source responds. Its note is removed when it does.
+    /// Records whether a data source responds. If the source responds, its note is removed.
     pub fn set_source(&self, source: &'static str, answer: Result<(), String>) {
         let mut silent = lock(&self.silent_sources);
         match answer {
@@ -322,7 +324,7 @@ impl AgentState {
         };
     }
 
-    /// Adds a note, unless it already exists.
+    /// Adds a note about a missing capability, unless the same note already exists.
     pub fn note(&self, text: String) {
         let mut notes = lock(&self.notes);
         if !notes.contains(&text) {

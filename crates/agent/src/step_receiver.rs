@@ -1,6 +1,6 @@
-//! The thread that receives step messages. While messages arrive it polls the socket between
-//! pauses, so that no message has to wake it: a wake-up is two thirds of a message's cost to the
-//! job.
+//! The thread that receives the step messages of jobs. While messages arrive, it polls the socket
+//! between pauses, so that a message does not have to wake it. The wake-up would be two thirds of a
+//! message's cost to the job.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,21 +11,21 @@ use fleet::steps::StepMessage;
 
 use crate::state::{AgentState, lock};
 
-/// The shortest and the longest pause between two polls.
+/// The shortest and the longest pause between two polls of the socket.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// Messages that fit into the socket's queue under the smallest kernel setting in use
+/// Number of messages that fit into the socket's queue under the smallest kernel setting in use
 /// (`net.unix.max_dgram_qlen`).
 const QUEUE: usize = 10;
-/// Without a message for this long, the thread blocks until one arrives instead of polling.
+/// If no message arrives for this long, the thread stops polling and blocks until one arrives.
 const QUIET: Duration = Duration::from_secs(10);
-/// Rate limit of the messages of one user.
+/// Rate limit for the step messages of one user.
 const USER: Rate = Rate { burst: 20_000.0, per_s: 20_000.0 };
-/// Users with a rate limit of their own.
+/// Number of users that have a rate limit of their own. All further users share one limit.
 const USERS_MAX: usize = 256;
 /// How often a blocked thread checks whether the agent is ending.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Receives step messages until the agent ends.
+/// Receives the step messages of jobs until the agent ends.
 pub fn run(state: &AgentState, socket: &Socket) {
     let mut heard: Option<Instant> = None;
     let mut pause = PAUSES.0;
@@ -52,14 +52,14 @@ pub fn run(state: &AgentState, socket: &Socket) {
     }
 }
 
-/// Receives all queued messages and returns their number.
+/// Receives all queued messages and returns how many there were.
 fn drain(
     state: &AgentState,
     users: &mut Quotas<u32>,
     socket: &Socket,
 ) -> Result<usize, fleet::ipc::socket::SocketError> {
     let mut count = 0;
-    // Bounded, so that a sender without pause cannot keep the thread from ending.
+    // The number is bounded, so that a sender that never pauses cannot keep the thread from ending.
     while count < QUEUE * 100 && take(state, users, socket.waiting()?) {
         count += 1;
     }
@@ -78,7 +78,7 @@ fn take(state: &AgentState, users: &mut Quotas<u32>, message: Option<Datagram>) 
     true
 }
 
-/// The next pause, during which the queue should fill by about a third.
+/// Computes the next pause, during which the socket's queue should fill by about a third.
 fn next(pause: Duration, count: usize) -> Duration {
     match count {
         _ if count > QUEUE / 2 => (pause / 2).max(PAUSES.0),
@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn pauses_follow_the_rate_of_messages() {
-        // Pairs of a rate in messages per second and the range of pauses that it leads to.
+        // Each row has a rate in messages per second, and the longest and shortest pause in
+        // milliseconds to which the rate may lead.
         for (rate, longest_ms, shortest_ms) in [(0, 50, 50), (20, 50, 50), (1000, 6, 2)] {
             let mut pause = PAUSES.0;
             for _ in 0..100 {

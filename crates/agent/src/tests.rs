@@ -1,4 +1,5 @@
-//! Fuzz tests: malformed configurations, pages and requests are refused or parsed, and never panic.
+//! Fuzz tests. Malformed configurations, pages and requests must be refused or parsed, and must
+//! never cause a panic.
 
 use testkit::mutate::fuzz_parser;
 

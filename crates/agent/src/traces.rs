@@ -1,6 +1,7 @@
-//! Executes trace orders: one thread requests, watches and copies traces; another compresses them.
+//! Executes trace orders. One thread requests, watches and copies traces, and another one
+//! compresses them.
 //!
-//! Results stay in the spool folder until they are fetched and removed, or expire.
+//! Finished traces stay in the spool folder until they are fetched and removed, or expire.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -27,48 +28,49 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
-/// Time between two rounds while an order is open.
+/// Time between two rounds of the executing thread while an order is open.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time between two rounds otherwise.
+/// Time between two rounds of the executing thread while no order is open.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long finished orders are kept.
+/// How long finished orders are kept, so that their traces can be fetched.
 const KEPT: Duration = Duration::from_secs(3600);
-/// Largest number of open or kept orders in total, and of one caller.
+/// Largest number of orders, open or finished, in total and of one caller.
 const ORDERS_MAX: usize = 64;
 const CALLER_ORDERS_MAX: usize = 16;
-/// Largest number of open orders of one caller.
+/// Largest number of simultaneously open orders of one caller.
 const CALLER_OPEN_MAX: usize = 4;
-/// Largest number of processes of an order; no host has more GPUs or instances.
+/// Largest number of processes of one order. No host has more GPUs or MIG instances.
 const PROCESSES_MAX: usize = 128;
-/// Largest number of reasons in the refusal of an order.
+/// Largest number of reasons that the refusal of an order lists.
 const REASONS_MAX: usize = 8;
-/// The longest name of an order.
+/// The largest length of an order's name.
 const TOKEN_MAX: usize = 64;
 /// How far in the future an order may begin.
 const AHEAD_MAX: Duration = Duration::from_secs(3600);
-/// The file that lists the staging folders created for an order's processes.
+/// The file name of the list of staging folders that were created for an order's processes.
 const STAGINGS: &str = "staging.json";
-/// Largest size of this file; a larger one was not written by the agent.
+/// Largest size in bytes of the list of staging folders. A larger file was not written by the
+/// agent.
 const STAGINGS_MAX: u64 = 4 << 20;
-/// Bytes compressed at a time.
+/// Number of bytes that are compressed at a time.
 const BLOCK: usize = 256 << 10;
 
-/// The trace orders of this agent and their finished traces. Requests are sent to the thread that
-/// executes them.
+/// The trace orders of this agent and their finished traces. Requests are passed to the thread that
+/// executes orders.
 #[derive(Debug)]
 pub struct Traces {
     orders: Mutex<BTreeMap<String, TraceState>>,
     owners: Mutex<BTreeMap<String, Uids>>,
     inbox: Sender<TraceCommand>,
-    /// Finished traces, in one folder per order.
+    /// The folder of finished traces, with one folder per order.
     spool: OwnFolder,
-    /// Disk quota held by the traces of each order.
+    /// Disk quota that the traces of each order occupy.
     shares: Mutex<BTreeMap<String, Vec<SpoolShare>>>,
 }
 
-/// The most training iterations that one request for a trace may ask to record.
+/// Largest number of training iterations that one trace request may record.
 const ITERATIONS_MAX: u32 = 1000;
-/// The largest step multiple for a process that does not report its step time.
+/// The largest step multiple (`align`) for a process that does not report its step time.
 const UNTIMED_ALIGN_MAX: u32 = 10_000;
 
 /// A command for the thread that executes orders.
@@ -76,24 +78,24 @@ const UNTIMED_ALIGN_MAX: u32 = 10_000;
 enum TraceCommand {
     /// Start an order for processes that the caller may trace.
     Begin { order: TraceOrder, uids: Uids, reply: SyncSender<Result<TraceState, String>> },
-    /// Cancels the order with this token.
+    /// Cancel the order with this name.
     Cancel { token: String },
 }
 
-/// An order in progress.
+/// A trace order that is being executed.
 struct Running {
     order: TraceOrder,
     folder: Arc<OwnFolder>,
-    /// Chosen processes that have not been requested yet, and when to request them.
+    /// Chosen processes to which no request has been sent yet, with the time at which to send it.
     waiting: Option<(Vec<Process>, Duration)>,
     tracing: Option<Tracing>,
     packed: BTreeMap<u32, Result<TraceFile, String>>,
     packing: BTreeSet<u32>,
-    /// Whether it was cancelled; its results are then removed.
+    /// Whether the order was cancelled. The results of a cancelled order are removed.
     is_cancelled: bool,
 }
 
-/// A finished trace that is to be compressed.
+/// A finished trace that the other thread must compress.
 struct PackJob {
     token: String,
     pid: u32,
@@ -101,18 +103,18 @@ struct PackJob {
     name: String,
 }
 
-/// The result of a [`PackJob`]: the token of the order, the process, and the compressed file or the
-/// reason of the failure.
+/// The result of a [`PackJob`]: the token of the order, the process id, and the compressed file or
+/// the reason of the failure.
 type Packed = (String, u32, Result<TraceFile, String>);
 
 impl Traces {
-    /// Starts the two threads.
+    /// Starts the thread that executes orders and the thread that compresses traces.
     ///
     /// # Errors
-    /// If the spool folder cannot be created, or the operating system refuses a thread.
+    /// If the spool folder cannot be created, or the operating system cannot start a thread.
     pub fn start(state: &Arc<AgentState>) -> io::Result<Arc<Self>> {
         let spool = OwnFolder::open(&state.config.spool(), MissingFolder::Make(0o700))?;
-        // Remove the traces and staging folders that a killed agent left behind.
+        // Traces and staging folders that a killed agent left behind are removed.
         for name in spool.names()? {
             remove_stagings(&spool, &name);
             spool.remove_tree(name)?;
@@ -148,7 +150,7 @@ impl Traces {
     /// Starts an order and returns its initial state.
     ///
     /// # Errors
-    /// If the order is invalid, no process that the caller may trace polls, or there are too many
+    /// If the order is invalid, the caller may not trace any polling process, or there are too many
     /// orders.
     pub fn begin(&self, order: TraceOrder, uids: Uids) -> Result<TraceState, String> {
         let (reply, answer) = mpsc::sync_channel(1);
@@ -157,17 +159,18 @@ impl Traces {
         answer.recv().unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Returns the state of an order, if it exists.
+    /// Returns the state of an order. Returns `None` if the order does not exist.
     pub fn state(&self, token: &str) -> Option<TraceState> {
         lock(&self.orders).get(token).cloned()
     }
 
-    /// Returns the users whose processes an order may trace.
+    /// Returns the users whose processes an order may trace. Returns `None` if the order does not
+    /// exist.
     pub fn owner(&self, token: &str) -> Option<Uids> {
         lock(&self.owners).get(token).cloned()
     }
 
-    /// Opens the file of an order's trace.
+    /// Opens the file of a finished trace that belongs to an order.
     pub fn open(&self, token: &str, name: &str) -> Option<File> {
         let order_state = self.state(token)?;
         let files = order_state.rows.iter().filter_map(|row| row.file.as_ref());
@@ -175,20 +178,21 @@ impl Traces {
         self.folder(token).ok()?.open_file(&file.name, OFlags::RDONLY).ok()
     }
 
-    /// Opens the folder of an order's traces.
+    /// Opens the folder that contains the traces of an order.
     ///
     /// # Errors
-    /// If there is no such order.
+    /// If the order does not exist.
     pub fn folder(&self, token: &str) -> Result<OwnFolder, UntrustedError> {
         self.spool.folder(token)
     }
 
-    /// Cancels an order if it is running and removes its files. Returns whether it existed.
+    /// Cancels an order if it is running, or removes its files if it has ended. Returns whether the
+    /// order existed.
     pub fn cancel(&self, token: &str) -> bool {
         let is_over = lock(&self.orders).get(token).map(|order| order.is_over);
         match is_over {
             Some(true) => self.remove(token),
-            // Cannot fail: the thread lives as long as the agent.
+            // Sending cannot fail, because the receiving thread lives as long as the agent.
             Some(false) => drop(self.inbox.send(TraceCommand::Cancel { token: token.to_owned() })),
             None => {}
         }
@@ -199,7 +203,8 @@ impl Traces {
     fn keep_room(&self, token: &str, running: &mut Running, pid: u32, file: Option<&TraceFile>) {
         let share = running.tracing.as_mut().and_then(|tracing| tracing.take_share(pid));
         let Some((mut share, file)) = share.zip(file) else { return };
-        // The reservation covered the uncompressed trace too, which has been removed.
+        // The quota was reserved for the uncompressed and the compressed trace. The uncompressed
+        // one is removed, so only the compressed size is kept.
         share.shrink(file.bytes);
         lock(&self.shares).entry(token.to_owned()).or_default().push(share);
     }
@@ -207,13 +212,13 @@ impl Traces {
     fn remove(&self, token: &str) {
         lock(&self.orders).remove(token);
         lock(&self.owners).remove(token);
-        // A folder that cannot be removed now is removed at the next start.
+        // A folder that cannot be removed is removed at the agent's next start.
         let _ = self.spool.remove_tree(token);
         lock(&self.shares).remove(token);
     }
 }
 
-/// The state of the thread that executes orders.
+/// The state of the thread that executes trace orders.
 struct TraceWorker {
     state: Arc<AgentState>,
     traces: Arc<Traces>,
@@ -229,10 +234,11 @@ impl TraceWorker {
             let wait = self.running.values().map(|running| running.wait(now)).min();
             let wait = wait.unwrap_or(IDLE);
             let is_copying = self.running.values().any(Running::is_copying);
-            // Copies proceed in short turns, so the next turn must follow at once.
+            // Traces are copied in short turns. While one is being copied, the next turn must
+            // follow without a wait.
             let wait = if is_copying { Duration::ZERO } else { wait };
             match commands.recv_timeout(wait) {
-                // The caller may no longer be waiting.
+                // Sending the reply fails if the caller no longer waits, which does not matter.
                 Ok(TraceCommand::Begin { order, uids, reply }) => {
                     drop(reply.send(self.begin(order, &uids)));
                 }
@@ -270,8 +276,8 @@ impl TraceWorker {
         let server = &self.state.server;
         let now = server.now();
         let mut start = now;
-        // Ranks should record the same iterations, so all requests are answered within one round of
-        // polls.
+        // All ranks should record the same iterations, so all requests must be answered within one
+        // round of polls.
         if matches!(order.when, RecordWhen::Iterations { .. }) && chosen.len() > 1 {
             start = round_start(now, &server.polled(chosen.iter().map(|process| process.pid)));
         }
@@ -290,8 +296,8 @@ impl TraceWorker {
         Ok(first)
     }
 
-    /// Refuses iterations that would be recorded only after the order's timeout: a request cannot
-    /// be withdrawn, so the process would record them regardless.
+    /// Refuses iterations that would be recorded only after the order's timeout. A request cannot
+    /// be withdrawn, so the process would record them nevertheless.
     fn check_reach(&self, order: &TraceOrder, chosen: &[Process]) -> Result<(), String> {
         let RecordWhen::Iterations { count, align } = order.when else { return Ok(()) };
         let steps = lock(&self.state.steps);
@@ -307,8 +313,8 @@ impl TraceWorker {
                 }
                 continue;
             };
-            // In the worst case the process has just passed a multiple of `align` and needs `align`
-            // steps to the next.
+            // In the worst case the process has just passed a multiple of `align`, and reaches the
+            // next one after `align` steps.
             let end_s = step.as_secs_f64() * (f64::from(count) + f64::from(align));
             let patience_s = order.patience_ms as f64 * 1e-3;
             if end_s > patience_s {
@@ -324,13 +330,14 @@ impl TraceWorker {
         Ok(())
     }
 
-    /// Removes the oldest finished order if there are too many in total or of the caller.
+    /// Removes the oldest finished order if there are too many orders in total, or too many of the
+    /// caller.
     fn make_room(&mut self, uids: &Uids) -> Result<(), String> {
         let owners = lock(&self.traces.owners).clone();
         let own: Vec<&String> =
             owners.iter().filter(|(_, of)| *of == uids).map(|(token, _)| token).collect();
         let open = own.iter().filter(|token| self.running.contains_key(**token)).count();
-        // Root and operators share the total limit.
+        // Callers that may trace all users, such as root, are bounded by the total limit only.
         let (open_max, kept_max) = match uids {
             Uids::All => (ORDERS_MAX, ORDERS_MAX),
             Uids::Only(_) => (CALLER_OPEN_MAX, CALLER_ORDERS_MAX),
@@ -378,7 +385,7 @@ impl TraceWorker {
             let is_named = order.pids.contains(&pid);
             match skip {
                 _ if !is_named && !order.pids.is_empty() => {}
-                // The caller must not learn about processes of other users.
+                // The reasons must not reveal the processes of other users to the caller.
                 _ if !uids.has(process.uid) => {
                     reasons.extend(is_named.then(|| format!("{pid} belongs to another user")));
                 }
@@ -440,7 +447,8 @@ impl TraceWorker {
                 if outcome.state == RequestState::Written && is_new {
                     running.packing.insert(pid);
                     let (folder, name) = (Arc::clone(&running.folder), outcome.name);
-                    // Cannot fail: the receiver lives as long as this thread.
+                    // Sending cannot fail, because the compressing thread lives as long as this
+                    // one.
                     let _ = self.jobs.send(PackJob { token: token.clone(), pid, folder, name });
                 }
             }
@@ -475,7 +483,7 @@ impl TraceWorker {
 }
 
 impl Running {
-    /// How long nothing needs to be done. An order that waits for its start causes no work.
+    /// Returns how long the thread may wait. An order that waits for its start time causes no work.
     fn wait(&self, now: Duration) -> Duration {
         match &self.waiting {
             Some((_, start)) => start.saturating_sub(now).min(IDLE),
@@ -591,18 +599,18 @@ fn fleet_order(order: &TraceOrder) -> TracingOrder {
     }
 }
 
-/// Removes the staging folders created for the processes of an order.
+/// Removes the staging folders that were created for the processes of an order.
 fn remove_stagings(spool: &OwnFolder, order: &OsStr) {
     let read = spool.folder(order).and_then(|folder| folder.read(STAGINGS, STAGINGS_MAX));
     let bytes = read.ok().flatten().unwrap_or_default();
     let records: Vec<StagingRecord> = serde_json::from_slice(&bytes).unwrap_or_default();
     for record in records {
-        // Folders that are gone or hold files of another user are left alone.
+        // `remove` leaves alone folders that no longer exist or that contain files of another user.
         record.remove();
     }
 }
 
-/// Compresses a trace into a new file and removes the original.
+/// Compresses a finished trace into a new file and removes the original.
 fn pack(folder: &OwnFolder, name: &str) -> io::Result<TraceFile> {
     let mut from = folder.open_file(name, OFlags::RDONLY)?;
     let target = format!("{name}.gz");
@@ -629,7 +637,7 @@ fn pack(folder: &OwnFolder, name: &str) -> io::Result<TraceFile> {
     })
 }
 
-/// A file being written, with its checksum and length.
+/// Writes to a file, and computes the checksum and the length of what is written.
 struct Summed {
     file: File,
     hash: Xxh3,

@@ -1,6 +1,7 @@
 //! Sets of users whose processes a caller may access.
 
-/// The users whose processes a caller may trace or sample: all, or only those listed.
+/// The users whose processes a caller may trace or sample. The set contains all users, or only the
+/// listed ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uids {
     All,
@@ -8,7 +9,7 @@ pub enum Uids {
 }
 
 impl Uids {
-    /// Whether the set contains a user.
+    /// Whether the set contains the given user.
     pub fn has(&self, uid: u32) -> bool {
         match self {
             Self::All => true,

@@ -1,11 +1,11 @@
 //! Facts about a recording that tables, graphs and findings share.
 //!
-//! - What is analyzed: `scope`, `window`, `classify`, `device_step`, `job`.
-//! - Who caused what: `tree`, `frames`, `attribution`, `links`, `calls`, `named`.
-//! - Time: `interval`, `distribution`, `clock`, `skew`, `back_pressure`.
-//! - What to trust: `coverage`, `refuted`, `quality`, `disturbance`, `captures`, `writer`,
-//!   `cpu_run`.
-//! - Between ranks: `collectives`.
+//! - `scope`, `window`, `classify`, `device_step` and `job` define what is analyzed.
+//! - `tree`, `frames`, `attribution`, `links`, `calls` and `named` find what caused what.
+//! - `interval`, `distribution`, `clock`, `skew` and `back_pressure` deal with time.
+//! - `coverage`, `refuted`, `quality`, `disturbance`, `captures`, `writer` and `cpu_run` judge what
+//!   can be trusted.
+//! - `collectives` matches communication between ranks.
 
 pub mod attribution;
 pub mod back_pressure;

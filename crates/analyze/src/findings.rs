@@ -1,9 +1,9 @@
-//! Findings: named causes of waste in a job's traces, each with evidence, a remedy, and the time
-//! that a step would save.
+//! Reports findings, which are named causes of waste in a job's traces. Each has evidence, a
+//! remedy, and the time that a step would save.
 //!
-//! A rule reads shared facts of a rank or of the job and reports its finding, the graph edit that
-//! models its cure, and the sum of the rows themselves. This file asks the rules, prices what they
-//! found on the graph, and orders it.
+//! A rule reads shared facts of a rank or of the job. A rule returns its finding, the graph edit
+//! that models the cure, and the total time of the rows concerned. This file applies the rules,
+//! prices their findings on the dependency graph, and sorts them.
 
 mod cpu_run;
 mod custom_rule;
@@ -25,8 +25,8 @@ mod step_summary;
 mod tests;
 
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde::Serialize;
 
@@ -49,31 +49,32 @@ pub use rule::{CureSide, Limit, Rule};
 pub use rules::{rows_with_shapes, rules};
 pub use settings::{RuleSettings, Suppression};
 
-/// Minimum number of steps to judge how much steps vary.
+/// Minimum number of steps from which the variation of steps can be judged.
 const STEPS_MIN: usize = 3;
 
-/// All findings of a job, with the step time that they refer to.
+/// All findings of a job, with the step time to which their savings refer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FindingReport {
-    /// Quality findings first, then by severity, saving, rule and key.
+    /// Findings in the order of the report: quality first, then by severity, saving, rule and key.
     pub findings: Vec<Finding>,
-    /// Findings that the user suppressed.
+    /// Findings that the user's settings suppress.
     pub suppressed: Vec<Suppressed>,
-    /// Mean step of the slowest rank, or its window if it has no steps.
+    /// Mean step time of the slowest rank, or the length of its window if it has no steps.
     pub step_ns: i64,
-    /// Analyzed steps of the rank with the fewest.
+    /// Number of analyzed steps of the rank with the fewest.
     pub step_count: u64,
-    /// Time that a step would save with all remedies together, less than their sum. `None` if it is
-    /// within the variation of steps.
+    /// Time that a step would save with all remedies together, which is less than the sum of the
+    /// savings. The saving is `None` if it is within the variation of steps.
     pub joint_saving_ns: Option<i64>,
-    /// Critical path of the rank with the longest steps, by category, over its whole window.
+    /// Critical path of the rank with the longest steps, summed by category over its whole window.
     pub path: Vec<CategoryPart>,
-    /// How that rank's steps, window and critical path fit together, in words.
+    /// One line that explains how the steps, the window and the critical path of that rank fit
+    /// together.
     #[serde(rename = "account")]
     pub step_summary: String,
 }
 
-/// A finding that was suppressed.
+/// A finding that the user's settings suppress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Suppressed {
     pub key: String,
@@ -83,14 +84,16 @@ pub struct Suppressed {
 /// Applies all rules to a job, prices their findings on the dependency graph, and sorts them.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
+/// The cost is `O(n log n)` in the rows of the traces, plus one pass over the graph per finding.
 /// # Errors
-/// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
+/// Returns [`Error::Rules`] or [`Error::Pattern`] for invalid settings.
 pub fn collect_findings(
     job: &JobFacts<'_>,
     settings: &RuleSettings,
 ) -> Result<FindingReport, Error> {
     let own = settings.conditions()?;
+    // Rules read the waits of collectives through the facts of a rank, which cannot see other
+    // ranks.
     job.tell_waits();
     let mut findings = apply_rules(job, settings);
     for (rule, conditions) in &own {
@@ -104,6 +107,8 @@ pub fn collect_findings(
         step_count: job.ranks.iter().map(|rank| rank.step_count() as u64).min().unwrap_or(1),
         ..FindingReport::default()
     };
+    // Suppressed findings are removed before pricing, so that they do not contribute to the joint
+    // saving.
     findings.retain(|finding| {
         let suppression = settings.suppression(&finding.rule, &finding.key);
         report.suppressed.extend(suppression.map(|suppression| Suppressed {
@@ -113,14 +118,9 @@ pub fn collect_findings(
         suppression.is_none()
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
-        let mut pricer = Pricer::new(job.scopes(), job.measured());
-        for finding in &mut findings {
-            price(finding, job, &mut pricer);
-            host_device_split::add_split(finding, job, &mut pricer);
-            explain(finding, job, &mut pricer);
-        }
-        report.joint_saving_ns = price_jointly(&findings, job, &mut pricer);
+        report.joint_saving_ns = price_findings(&mut findings, job);
     }
+    // Severities are lowered after pricing, because the remaining severity depends on the saving.
     findings.iter_mut().for_each(severity_caps::lower_severity);
     (report.path, report.step_summary) = step_summary::summarize_step(job);
     sort(&mut findings);
@@ -129,13 +129,14 @@ pub fn collect_findings(
     Ok(report)
 }
 
-/// Runs the built-in rules on several threads. The findings come back in the order of the rules.
+/// Runs the built-in rules on several threads. Findings are returned in the order of the rules.
 ///
-/// One thread first computes the critical paths, which take longer than any rule. The others start
-/// with the last rule, because the first ones judge the quality of the recording, which the paths
-/// of several ranks wait for as well.
+/// One thread first computes the critical paths, which take longer than any rule. The other threads
+/// start with the last rule, because the first rules judge the quality of the recording, which with
+/// several ranks also needs the paths.
 fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
-    /// More threads than this wait for the facts that the rules share.
+    /// With more threads than this, the additional ones only wait for the facts that the rules
+    /// share.
     const MOST_THREADS: usize = 8;
     let rules: Vec<&Rule> = rules().collect();
     let results: Vec<OnceLock<Vec<Finding>>> = rules.iter().map(|_| OnceLock::new()).collect();
@@ -146,14 +147,21 @@ fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
             let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
             result.get_or_init(|| apply_rule(job, &limits));
         }
+        // The prices need these, so compute them beside the critical paths.
+        job.row_nodes();
+        job.pauses();
     };
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
-        (1..threads.min(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
+        (1..count_threads(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
         job.paths();
         work();
     });
     results.into_iter().filter_map(OnceLock::into_inner).flatten().collect()
+}
+
+/// Returns the number of threads to use: one per core, but at most `most`.
+fn count_threads(most: usize) -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(most)
 }
 
 fn apply_rule(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
@@ -173,13 +181,14 @@ fn apply_rule(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
     }
 }
 
-/// Merges the findings of several ranks into one: reported for the most affected rank, cured on
-/// all.
+/// Merges the findings of several ranks into one, which is reported for the most affected rank and
+/// cured on all ranks.
 fn merge_ranks(
     job: &JobFacts<'_>,
     limits: &RuleLimits<'_>,
     mut found: Vec<(u32, RuleFindings)>,
 ) -> Option<Finding> {
+    // If several ranks have equal savings, the lowest one is reported, so that reports are stable.
     let most = |(rank, found): &(u32, RuleFindings)| (found.high_ns, std::cmp::Reverse(*rank));
     let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
     let ranks: Vec<u32> = found.iter().map(|(rank, _)| *rank).collect();
@@ -227,7 +236,7 @@ fn build_finding(
     if is_weak {
         confidence = confidence.max(Confidence::Medium);
     }
-    // Without steps, set-up cannot be distinguished from steady work.
+    // In a recording without steps, set-up cannot be distinguished from steady work.
     let is_set_up = steps.is_empty() && job.issues().iter().any(|issue| issue.id == "warm-up");
     if is_set_up && rule.side == CureSide::Host {
         confidence = Confidence::Low;
@@ -235,7 +244,7 @@ fn build_finding(
     if rule.category != FindingCategory::Quality && job.verdict() >= QualityVerdict::Poor {
         confidence = Confidence::Low;
     }
-    // Without steps, the figures refer to the whole window.
+    // In a recording without steps, the figures refer to the whole window.
     let adapt = |text: String| match steps.is_empty() {
         true => text.replace("per step", "in the window"),
         false => text,
@@ -286,9 +295,9 @@ fn build_finding(
     }
 }
 
-/// Returns the most that a cure on the host can save in the window of a rank: the time in which
-/// its devices do nothing, and the device work that the cure removes. The rest of the window is
-/// device work that stays, however fast the host becomes.
+/// Returns the most that a cure on the host can save in the window of a rank, which is the idle
+/// time of the devices plus the device work that the cure removes. The rest of the window is device
+/// work that remains, however fast the host becomes.
 fn most_saved_on_host(rank: &RankFacts<'_>, edits: &[RowEdit]) -> i64 {
     let own = edits.iter().filter(|edit| edit.rank == rank.rank());
     let rows = own.flat_map(|edit| edit.rows.iter().copied());
@@ -296,7 +305,32 @@ fn most_saved_on_host(rank: &RankFacts<'_>, edits: &[RowEdit]) -> i64 {
     rank.idle_ns() + rank.total(&work)
 }
 
-/// Prices a finding on the graph. Its saving never exceeds the total time of its rows.
+/// Prices all findings on several threads, and returns the saving of all remedies together.
+fn price_findings(findings: &mut [Finding], job: &JobFacts<'_>) -> Option<i64> {
+    /// Each thread holds a copy of the weights and times of the graph.
+    const MOST_THREADS: usize = 4;
+    let joint_edits = joint_edits(findings, job);
+    let threads = count_threads(MOST_THREADS).min(findings.len());
+    let waiting = Mutex::new(findings.iter_mut());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let price_rest = |mut pricer: Pricer<'_>| {
+        while let Some(finding) = next() {
+            price(finding, job, &mut pricer);
+            host_device_split::add_split(finding, job, &mut pricer);
+            explain(finding, job, &mut pricer);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(|| price_rest(Pricer::new(job)))));
+        let mut pricer = Pricer::new(job);
+        let joint = joint_edits.and_then(|edits| price_jointly(&edits, job, &mut pricer));
+        price_rest(pricer);
+        joint
+    })
+}
+
+/// Prices a finding on the dependency graph. The saving never exceeds the total time of the
+/// finding's rows.
 fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let affected = affected_ranks(job, &finding.ranks, &finding.evidence);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
@@ -311,7 +345,7 @@ fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     finding.severity = finding.severity.min(severity_of(share));
 }
 
-/// Adds the limiting factor if the remedy saves far less than the time of its rows.
+/// Adds the limiting factor to a finding whose remedy saves far less than the time of its rows.
 fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let Some(remedy) = finding.remedy.as_ref() else { return };
     let at = reported_rank(job, &finding.ranks, &finding.evidence);
@@ -325,8 +359,8 @@ fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     limiting_factor::explain(finding, job, bound);
 }
 
-/// Returns the places of the ranks whose step time a finding affects: all ranks of a job. Ranks of
-/// different jobs do not affect each other, so only the reported one counts.
+/// Returns the indices of the ranks whose step time a finding affects, which are all ranks of one
+/// job. Ranks of different jobs do not affect each other, so only the reported rank counts then.
 fn affected_ranks(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Range<usize> {
     match reported_rank(job, ranks, evidence).filter(|_| !job.is_one_job()) {
         Some(at) => at..at + 1,
@@ -334,13 +368,13 @@ fn affected_ranks(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> R
     }
 }
 
-/// Returns the place in the job of the rank whose figures a finding reports.
+/// Returns the index in the job of the rank whose figures a finding reports.
 fn reported_rank(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Option<usize> {
     let rank = evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied())?;
     job.ranks.iter().position(|facts| facts.rank() == rank)
 }
 
-/// Returns the usual variation of steps, 95th percentile minus median, of the least steady rank.
+/// Returns the variation of steps (95th percentile − median) of the rank whose steps vary most.
 fn measure_noise(ranks: &[RankFacts<'_>]) -> i64 {
     let spread_ns = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
@@ -351,20 +385,22 @@ fn measure_noise(ranks: &[RankFacts<'_>]) -> i64 {
     ranks.iter().map(spread_ns).max().unwrap_or_default()
 }
 
-fn price_jointly(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+/// Returns the edits of all remedies with a saving; `None` if there are fewer than two.
+fn joint_edits(findings: &[Finding], job: &JobFacts<'_>) -> Option<Vec<RowEdit>> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
-    let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
+    let is_joint = remedies.len() >= 2 && job.is_one_job();
+    is_joint.then(|| remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect())
+}
+
+fn price_jointly(edits: &[RowEdit], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
-    if remedies.len() < 2 || !job.is_one_job() {
-        return None;
-    }
-    let joint_ns = (pricer.saving(&edits) / steps).max(0);
+    let joint_ns = (pricer.saving(edits) / steps).max(0);
     Some(joint_ns).filter(|ns| *ns == 0 || *ns > measure_noise(&job.ranks))
 }
 
-/// Replaces the saving of a finding by that of a simulation. The severity follows if it came from
-/// the old saving.
+/// Replaces the saving of a finding by a saving that was simulated. The severity is updated too, if
+/// it followed from the old saving.
 pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
     let Some(saving) = &mut finding.saving else { return };
     let noise = saving.mid_ns - saving.low_ns;
@@ -378,9 +414,10 @@ pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
     }
 }
 
-/// Marks findings that mostly share the rows of an earlier one: they save the same time.
+/// Marks findings whose rows mostly belong to an earlier finding, because both would save the same
+/// time.
 fn mark_shared_time(findings: &mut [Finding]) {
-    /// Maximum number of rows that are compared per finding.
+    /// Maximum number of rows of a finding that are compared with those of other findings.
     const LOOKED_AT: usize = 1024;
     for at in 1..findings.len() {
         let own = promised_edits(&findings[at]);
@@ -397,12 +434,12 @@ fn mark_shared_time(findings: &mut [Finding]) {
         };
         if let Some(rule) = findings[..at].iter().find(is_wider).map(|one| one.rule.clone()) {
             findings[at].advice +=
-                &format!(" Most of this time is {rule}'s, too: their savings do not add up.");
+                &format!(" {rule} also reports most of this time, so the savings do not add up.");
         }
     }
 }
 
-/// Returns the edits of a finding that promises a saving.
+/// Returns the graph edits of a finding that promises a saving.
 fn promised_edits(finding: &Finding) -> &[RowEdit] {
     let has_saving = finding.saving.is_some() && finding.severity < Severity::Info;
     match &finding.remedy {
@@ -412,7 +449,7 @@ fn promised_edits(finding: &Finding) -> &[RowEdit] {
 }
 
 /// Sorts findings in the order of the report. Within a severity, simulated savings come before
-/// recorded ones, because the two are not comparable.
+/// savings from the recording, because the two cannot be compared.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
 }

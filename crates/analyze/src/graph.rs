@@ -1,8 +1,9 @@
-//! The dependency graph and its one engine, [`relax`]: what had to wait for what, in (max, +).
+//! Defines the dependency graph, which records what had to wait for what, and its one algorithm
+//! [`relax`], a longest path in (max, +) algebra.
 //!
-//! It answers three questions: which chain of events bounded a step, how long the step would take
-//! with a faster kernel, and how long an unrecorded step takes. All are longest paths in a graph
-//! whose nodes wait for the latest of their predecessors.
+//! The graph answers three questions: which chain of events bounded a step, how long the step would
+//! take with a faster kernel, and how long an unrecorded step takes. All answers are longest paths
+//! in a graph whose nodes wait for the latest of their predecessors.
 
 pub mod critical_path;
 mod cycle;
@@ -15,11 +16,12 @@ mod tests;
 pub mod what_if;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 pub use cycle::Cycle;
 pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 
-/// Nodes, the edges into each, and an order in which every edge points forwards.
+/// The nodes, the edges into each node, and an order in which every edge points forwards.
 ///
 /// ```
 /// use analyze::graph::{DependencyGraph, Edge, EdgeKind, GraphNode, NodeId, NodeKind, relax};
@@ -33,50 +35,65 @@ pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 /// };
 /// // The last node waits for two others.
 /// let edges = [edge(0, 2, 3), edge(1, 2, 0)];
-/// let graph = DependencyGraph::new(vec![node(5), node(9), node(1)], &edges);
+/// let graph = DependencyGraph::new(vec![node(5), node(9), node(1)], edges.to_vec());
 /// assert_eq!(relax(&graph, 0).end, [5, 9, 10]);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct DependencyGraph {
-    nodes: Vec<GraphNode>,
-    /// Sorted by target; edges of one target keep their given order.
-    edges: Vec<Edge>,
-    /// First edge of each node; one entry more than nodes.
+    /// Shared by all copies, which differ in their weights alone.
+    shape: Arc<GraphShape>,
+    /// Nanoseconds from start to end, by node.
+    node_weights: Vec<i64>,
+    /// Nanoseconds from the end of the source to the earliest start of the target, by edge.
+    edge_weights: Vec<i64>,
+}
+
+/// Everything of a graph but its weights, one array per property: relaxing reads sources alone.
+#[derive(Debug, Default)]
+struct GraphShape {
+    node_kinds: Vec<NodeKind>,
+    edge_kinds: Vec<EdgeKind>,
+    /// Sources and targets by edge. Edges are sorted by target, and edges of one target keep their
+    /// given order.
+    sources: Vec<NodeId>,
+    targets: Vec<NodeId>,
+    /// Index of the first edge into each node, with one entry more than there are nodes.
     first_edge: Vec<u32>,
-    /// Nodes in topological order.
+    /// The nodes in topological order.
     order: Vec<NodeId>,
     /// Index of each node in `order`.
     place: Vec<u32>,
-    /// Edges by source: those of a node stand from `first_leaving` on; one entry more than nodes.
+    /// Edges grouped by source: the edges out of a node begin at its entry of `first_leaving`.
     leaving: Vec<u32>,
     first_leaving: Vec<u32>,
 }
 
-/// Start and end times of all nodes of a graph, by id.
+/// Start and end times of all nodes of a graph, indexed by node id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTimes {
-    /// When nodes without predecessors start.
+    /// Time at which nodes without predecessors start.
     pub origin: i64,
     pub start: Vec<i64>,
     pub end: Vec<i64>,
 }
 
-/// A node on a path, with the edge by which the path reached it.
+/// A node on a critical path, with the edge by which the path reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub node: NodeId,
-    /// The edge that decided when it started; `None` at the beginning of a path.
+    /// The edge that decided when the node started; `None` at the beginning of a path.
     pub via: Option<EdgeId>,
 }
 
 impl DependencyGraph {
-    /// A graph of nodes and edges. Several edges may join the same two nodes.
+    /// Creates a graph from nodes and edges. Several edges may connect the same two nodes.
     ///
     /// # Cost
-    /// `O(nodes + edges)`.
+    /// `O(nodes + edges)` if the edges are sorted by target, else `O(edges log edges)`.
     /// # Panics
-    /// If an edge names a node that is not there, or edges form a cycle: a builder's mistake.
-    pub fn new(nodes: Vec<GraphNode>, edges: &[Edge]) -> Self {
+    /// Panics if an edge names a node that does not exist, or if edges form a cycle, because both
+    /// are mistakes of the caller.
+    pub fn new(nodes: Vec<GraphNode>, edges: Vec<Edge>) -> Self {
         let built = Self::try_new(nodes, edges);
         assert!(built.is_ok(), "dependencies form no cycle");
         built.unwrap_or_default()
@@ -85,155 +102,187 @@ impl DependencyGraph {
     /// Builds a graph from edges that may form a cycle, such as those of an edited program.
     ///
     /// # Errors
-    /// [`Cycle`] names the nodes of one.
+    /// Returns a [`Cycle`] with the nodes of one cycle, if there is any.
     /// # Panics
-    /// If an edge names a node that is not there.
-    pub fn try_new(nodes: Vec<GraphNode>, edges: &[Edge]) -> Result<Self, Cycle> {
+    /// Panics if an edge names a node that does not exist.
+    pub fn try_new(nodes: Vec<GraphNode>, mut edges: Vec<Edge>) -> Result<Self, Cycle> {
         let count = nodes.len();
         assert!(
             edges.iter().all(|e| e.source.index() < count && e.target.index() < count),
             "edges join nodes of the graph"
         );
-        let (first_edge, by_target) = grouped(count, edges, |edge| edge.target);
-        let sorted: Vec<Edge> = by_target.iter().map(|at| edges[*at as usize]).collect();
-        let (first_leaving, leaving) = grouped(count, &sorted, |edge| edge.source);
-        let order = topological(&sorted, &first_edge, &first_leaving, &leaving);
+        // Builders add edges mostly by target. The sort recognizes sorted stretches.
+        edges.sort_by_key(|edge| edge.target);
+        let first_edge = first_of_groups(count, edges.iter().map(|edge| edge.target));
+        let (first_leaving, leaving) = group_by_source(count, &edges);
+        let order = topological(&edges, &first_edge, &first_leaving, &leaving);
         if order.len() < count {
-            return Err(cycle::find(count, &sorted, &order));
+            return Err(cycle::find(count, &edges, &order));
         }
         let mut place = vec![0; count];
         for (at, node) in order.iter().enumerate() {
             place[node.index()] = at as u32;
         }
-        Ok(Self { nodes, edges: sorted, first_edge, order, place, leaving, first_leaving })
+        let shape = GraphShape {
+            node_kinds: nodes.iter().map(|node| node.kind).collect(),
+            edge_kinds: edges.iter().map(|edge| edge.kind).collect(),
+            sources: edges.iter().map(|edge| edge.source).collect(),
+            targets: edges.iter().map(|edge| edge.target).collect(),
+            first_edge,
+            order,
+            place,
+            leaving,
+            first_leaving,
+        };
+        Ok(Self {
+            shape: Arc::new(shape),
+            node_weights: nodes.iter().map(|node| node.weight).collect(),
+            edge_weights: edges.iter().map(|edge| edge.weight).collect(),
+        })
     }
 
     /// Returns the number of nodes.
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.node_weights.len()
     }
 
     /// Returns whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.node_weights.is_empty()
     }
 
-    /// Returns the nodes, by id.
-    pub fn nodes(&self) -> &[GraphNode] {
-        &self.nodes
-    }
-
-    /// Returns the edges by id, which are grouped by target.
-    pub fn edges(&self) -> &[Edge] {
-        &self.edges
+    /// Returns all edges, each with its id; edges with the same target are neighbors.
+    pub fn edges(&self) -> impl ExactSizeIterator<Item = (EdgeId, Edge)> {
+        (0..self.edge_weights.len() as u32).map(|at| (EdgeId(at), self.edge(EdgeId(at))))
     }
 
     /// Returns the node with this id.
     pub fn node(&self, id: NodeId) -> GraphNode {
-        self.nodes[id.index()]
+        let (kind, weight) = (self.shape.node_kinds[id.index()], self.node_weights[id.index()]);
+        GraphNode { kind, weight }
     }
 
     /// Returns the edge with this id.
     pub fn edge(&self, id: EdgeId) -> Edge {
-        self.edges[id.0 as usize]
+        let (shape, at) = (&self.shape, id.0 as usize);
+        Edge {
+            kind: shape.edge_kinds[at],
+            source: shape.sources[at],
+            target: shape.targets[at],
+            weight: self.edge_weights[at],
+        }
     }
 
     /// Returns the edges into a node, each with its id.
     pub fn edges_into(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
-        self.range(node).map(|at| (EdgeId(at as u32), self.edges[at]))
+        self.range(node).map(|at| EdgeId(at as u32)).map(|id| (id, self.edge(id)))
     }
 
     /// Returns the edges out of a node, each with its id.
     pub fn edges_out_of(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
-        let from = self.first_leaving[node.index()] as usize;
-        let to = self.first_leaving[node.index() + 1] as usize;
-        self.leaving[from..to].iter().map(|at| (EdgeId(*at), self.edges[*at as usize]))
+        let GraphShape { leaving, first_leaving, .. } = &*self.shape;
+        let from = first_leaving[node.index()] as usize;
+        let to = first_leaving[node.index() + 1] as usize;
+        leaving[from..to].iter().map(|at| (EdgeId(*at), self.edge(EdgeId(*at))))
     }
 
     /// Returns the nodes in an order in which every edge points forwards.
     pub fn order(&self) -> &[NodeId] {
-        &self.order
+        &self.shape.order
+    }
+
+    /// Returns the place of a node in [`Self::order`].
+    pub fn place(&self, node: NodeId) -> u32 {
+        self.shape.place[node.index()]
     }
 
     /// Sets the weight of a node. Call [`relax_from`] afterwards to update the times.
     pub fn set_node_weight(&mut self, node: NodeId, weight: i64) {
-        self.nodes[node.index()].weight = weight;
+        self.node_weights[node.index()] = weight;
     }
 
     /// Sets the weight of an edge. Call [`relax_from`] on its target afterwards to update the
     /// times.
     pub fn set_edge_weight(&mut self, edge: EdgeId, weight: i64) {
-        self.edges[edge.0 as usize].weight = weight;
+        self.edge_weights[edge.0 as usize] = weight;
     }
 
     fn range(&self, node: NodeId) -> std::ops::Range<usize> {
-        self.first_edge[node.index()] as usize..self.first_edge[node.index() + 1] as usize
+        let first = &self.shape.first_edge;
+        first[node.index()] as usize..first[node.index() + 1] as usize
     }
 }
 
-/// Computes the start and end of every node if none waits longer than its predecessors require.
+/// Computes the start and end of every node, assuming that no node waits longer than its
+/// predecessors require.
 ///
 /// `start(n) = max over edges e into n of (end(source(e)) + weight(e))`, `origin` without edges;
 /// `end(n) = start(n) + weight(n)`.
 ///
 /// # Cost
-/// `O(nodes + edges)`, one pass.
+/// The cost is `O(nodes + edges)`, in one pass.
 pub fn relax(graph: &DependencyGraph, origin: i64) -> NodeTimes {
     let mut times = NodeTimes { origin, ..NodeTimes::default() };
     relax_into(graph, &mut times);
     times
 }
 
-/// [`relax`] from `times.origin` into the memory of earlier times, of this graph or another.
+/// Like [`relax`], but starts from `times.origin` and reuses the memory of earlier times, which may
+/// belong to another graph.
 pub fn relax_into(graph: &DependencyGraph, times: &mut NodeTimes) {
     times.start.resize(graph.len(), 0);
     times.end.resize(graph.len(), 0);
     relax_places(graph, times, 0);
 }
 
-/// Brings times up to date after the weights of some nodes, or of edges into them, have changed:
-/// only what moves, and what waits for it directly, is computed anew.
+/// Updates times after the weights of some nodes, or of edges into them, have changed. Only the
+/// nodes whose times move, and their direct successors, are recomputed.
 ///
 /// # Cost
-/// `O(k log k)` in the nodes computed and the edges at them; [`relax_into`] is faster where most
-/// of the graph moves.
+/// The cost is `O(k log k)` in the recomputed nodes and their edges; [`relax_into`] is faster if
+/// most of the graph moves.
 pub fn relax_changed(graph: &DependencyGraph, times: &mut NodeTimes, changed: &[NodeId]) {
-    let mut waiting: BTreeSet<u32> = changed.iter().map(|node| graph.place[node.index()]).collect();
+    let mut waiting: BTreeSet<u32> = changed.iter().map(|node| graph.place(*node)).collect();
     while let Some(place) = waiting.pop_first() {
-        let node = graph.order[place as usize];
+        let node = graph.order()[place as usize];
         let before = times.end[node.index()];
         relax_one(graph, times, node);
         if times.end[node.index()] != before {
             let targets = graph.edges_out_of(node).map(|(_, edge)| edge.target);
-            waiting.extend(targets.map(|target| graph.place[target.index()]));
+            waiting.extend(targets.map(|target| graph.place(target)));
         }
     }
 }
 
-/// Updates times after the weight of a node, or of edges into it, changed: recomputes only the
-/// nodes after it in the order.
+/// Updates times after the weight of a node, or of an edge into it, has changed. Only the nodes
+/// after it in the order are recomputed.
 ///
-/// After several changes, call it once for the one that stands first in [`DependencyGraph::order`].
+/// After several changes, call this function once with the changed node that comes first in
+/// [`DependencyGraph::order`].
 pub fn relax_from(graph: &DependencyGraph, times: &mut NodeTimes, changed: NodeId) {
-    relax_places(graph, times, graph.place[changed.index()] as usize);
+    relax_places(graph, times, graph.place(changed) as usize);
 }
 
 fn relax_places(graph: &DependencyGraph, times: &mut NodeTimes, first: usize) {
-    for &node in &graph.order[first..] {
+    for &node in &graph.order()[first..] {
         relax_one(graph, times, node);
     }
 }
 
 fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
-    let edges = &graph.edges[graph.range(node)];
-    let ready = edges.iter().map(|edge| times.end[edge.source.index()] + edge.weight).max();
+    let edges = graph.range(node);
+    let sources = &graph.shape.sources[edges.clone()];
+    let weights = &graph.edge_weights[edges];
+    let ready =
+        sources.iter().zip(weights).map(|(source, ns)| times.end[source.index()] + ns).max();
     let start = ready.unwrap_or(times.origin);
     times.start[node.index()] = start;
-    times.end[node.index()] = start + graph.nodes[node.index()].weight;
+    times.end[node.index()] = start + graph.node_weights[node.index()];
 }
 
-/// Returns the edge that decided when a node started. Among several, the one from the lowest node,
-/// then the lowest edge, counts. `None` for nodes without edges into them.
+/// Returns the edge that decided when a given node started. If several edges decided, the one from
+/// the lowest node is returned, and then the one with the lowest id. The result is `None` for a
+/// node without edges into it.
 pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -> Option<EdgeId> {
     let start = times.start[node.index()];
     let decides =
@@ -257,27 +306,34 @@ pub fn critical_path(graph: &DependencyGraph, times: &NodeTimes, last: NodeId) -
     path
 }
 
-/// Groups the indices of the edges by one of their nodes. Returns where each group begins, too.
-fn grouped(count: usize, edges: &[Edge], by: impl Fn(&Edge) -> NodeId) -> (Vec<u32>, Vec<u32>) {
+/// Returns where the group of each node begins if edges are grouped by these nodes; one entry more
+/// than nodes.
+fn first_of_groups(count: usize, nodes: impl Iterator<Item = NodeId>) -> Vec<u32> {
     let mut first = vec![0u32; count + 1];
-    edges.iter().for_each(|edge| first[by(edge).index() + 1] += 1);
+    nodes.for_each(|node| first[node.index() + 1] += 1);
     for node in 0..count {
         first[node + 1] += first[node];
     }
+    first
+}
+
+/// Groups the indices of the edges by source. Returns where each group begins, too.
+fn group_by_source(count: usize, edges: &[Edge]) -> (Vec<u32>, Vec<u32>) {
+    let first = first_of_groups(count, edges.iter().map(|edge| edge.source));
     let mut next = first.clone();
     let mut places = vec![0; edges.len()];
     for (at, edge) in edges.iter().enumerate() {
-        let place = &mut next[by(edge).index()];
+        let place = &mut next[edge.source.index()];
         places[*place as usize] = at as u32;
         *place += 1;
     }
     (first, places)
 }
 
-/// Sorts the nodes topologically. Nodes on or behind a cycle are left out.
+/// Sorts the nodes topologically. Nodes that lie on a cycle or depend on one are left out.
 ///
-/// The last node made ready goes first, which follows a thread as long as it can: neighbours in
-/// the order are neighbours in memory.
+/// The node that became ready last is taken first, so the order follows a thread as long as
+/// possible. Neighbors in the order are then neighbors in memory.
 fn topological(edges: &[Edge], into: &[u32], first: &[u32], leaving: &[u32]) -> Vec<NodeId> {
     let count = into.len() - 1;
     let mut waits: Vec<u32> = into.windows(2).map(|pair| pair[1] - pair[0]).collect();

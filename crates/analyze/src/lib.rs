@@ -1,10 +1,11 @@
-//! What happened in a recorded job, in exact nanoseconds.
+//! Analyzes what happened in a recorded job, in exact nanoseconds.
 //!
-//! The folders build on each other: `facts` of a rank or a job, `tables` that show them, `graph`
-//! for dependencies, critical paths and what-ifs, and `findings`, which name causes of waste.
-//! [`Scope`] selects the window and the device rows of one rank; [`JobFacts`] computes what
-//! several analyses share once. Everything is pure: no file, clock or environment, and the same
-//! input gives the same bytes. Prices of hardware and pictures belong to other crates.
+//! The folders build on each other. `facts` computes facts of a rank or a job, `tables` lists them,
+//! `graph` finds dependencies, critical paths and what-if answers, and `findings` names causes of
+//! waste. [`Scope`] selects the window and the device rows of one rank. [`JobFacts`] computes facts
+//! that several analyses share, each only once. All analyses are pure functions: they read no file,
+//! clock or environment, and the same input gives the same bytes. Hardware prices and pictures
+//! belong to other crates.
 
 mod error;
 mod facts;

@@ -1,5 +1,5 @@
-//! Tables: each module turns facts into flat rows, one analysis per file. They draw no conclusion;
-//! [`crate::findings`] does.
+//! Turns facts into tables, with one module per analysis, each of which returns flat rows. Tables
+//! draw no conclusions from the facts; [`crate::findings`] does.
 
 pub mod annotations;
 pub mod bandwidth;

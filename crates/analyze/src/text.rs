@@ -1,8 +1,8 @@
-//! Formats numbers as words of a sentence: times, sizes, counts with their nouns.
+//! Formats numbers for use in sentences: times, sizes, and counts with their nouns.
 
 use schema::unit::plural;
 
-/// `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`; three digits.
+/// Formats a time with three digits, such as `812 ns`, `1.50 µs`, `13.0 ms` or `4.21 s`.
 pub(crate) fn time(ns: i64) -> String {
     let ns = ns as f64;
     let (value, unit) = match ns.abs() {
@@ -19,7 +19,7 @@ pub(crate) fn time(ns: i64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// `12 B`, `64 KiB`, `38 MiB`.
+/// Formats a size, such as `12 B`, `64 KiB` or `38 MiB`.
 pub(super) fn bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -29,7 +29,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A count per step: `3`, `0.5`.
+/// Formats a count per step, such as `3` or `0.5`.
 pub(crate) fn each(count: f64) -> String {
     if count.fract() == 0.0 || count >= 10.0 {
         format!("{count:.0}")
@@ -38,13 +38,14 @@ pub(crate) fn each(count: f64) -> String {
     }
 }
 
-/// A count, of a step or of all, with its noun: `1 time`, `2 times`, `0.5 times`.
+/// Formats a count, per step or in total, with its noun, such as `1 time`, `2 times` or `0.5
+/// times`.
 pub(crate) fn counted(count: f64, noun: &str) -> String {
     let noun = if is_one(count) { noun.to_owned() } else { plural(noun) };
     format!("{} {noun}", each(count))
 }
 
-/// Chooses the verb that agrees with a count: `one` for 1, else `other`.
+/// Chooses the verb that agrees with a count: `one` for a count of 1, and `other` otherwise.
 pub(crate) fn agreeing<'a>(count: f64, one: &'a str, other: &'a str) -> &'a str {
     if is_one(count) { one } else { other }
 }

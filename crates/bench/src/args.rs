@@ -23,14 +23,14 @@ measured in the same run, interleaved with the steps, on as many threads.
   samples_per_s, step_ms            median of the timed steps; …_min and …_max beside them
   gemm_pct_of_peak                  time that all matrix products would need at the peak of their precision,
                                     fma_peak_gflop_per_s or bf16_peak_gflop_per_s, ÷ their time
-  rest_pct_of_step                  everything but the matrix products, gaps included
+  rest_pct_of_step                  everything except the matrix products, including gaps
   ops                               per operation: ms, share, GFLOP/s, useful GB/s, % of the roofline
   gemms                             per product and shape (M×K by K×N): ms, GFLOP/s, % of peak
   fma_peak_gflop_per_s              f32 multiply-adds in registers, the better of 256 and 512 bits
-  bf16_peak_gflop_per_s             pairs of bf16 in registers, where there is an instruction for them
+  bf16_peak_gflop_per_s             products of bf16 pairs in registers, if the CPU supports them
   gather_limit_gb_per_s             random rows as long as the tables', from an array as large
-  read_modify_write_limit_gb_per_s  the same, written back; bytes read and written
-  stream_limit_gb_per_s             one pass over that array
+  read_modify_write_limit_gb_per_s  random rows that are also written back; bytes read and written
+  stream_limit_gb_per_s             one sequential pass over that array
   apparent_clock_ghz, foreign_cpu   clock inferred from a chain of known latency; share of the time in
                                     which our threads waited for a core
   rejected_samples, trusted         samples with too low a clock or too much foreign CPU are dropped;
@@ -105,22 +105,23 @@ pub struct BenchCli {
 /// The measurements of `rowmill-bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Training steps: samples per second, time by operation, share of this machine's limits
+    /// Time training steps: samples per second, time by operation, share of this machine's limits
     #[command(after_help = TRAIN_AFTER)]
     Train(BenchTrain),
-    /// Lookups and row updates against plain random access; overhead per table
+    /// Compare lookups and row updates with plain random access, and measure the overhead per table
     #[command(after_help = EMBEDDING_AFTER)]
     Embedding(BenchEmbedding),
-    /// The three matrix products of linear layers against multiply-adds in registers
+    /// Compare the three matrix products of linear layers with multiply-adds in registers
     #[command(after_help = GEMM_AFTER)]
     Gemm(BenchGemm),
-    /// The dot interaction and its gradient
+    /// Time the dot interaction and its gradient
     #[command(after_help = INTERACTION_AFTER)]
     Interaction(BenchInteraction),
-    /// Criteo text to columns and to a prepared folder; Parquet to another
+    /// Time the conversion of Criteo text to columns and to a prepared folder, and of Parquet to
+    /// another
     #[command(after_help = DATA_AFTER)]
     Data(BenchData),
-    /// Reading and breaking down a trace: bytes per second, memory, critical path
+    /// Time reading and breaking down a trace: bytes per second, memory, critical path
     #[command(after_help = "\
 Examples:
   rowmill-bench trace
@@ -128,9 +129,10 @@ Examples:
 
 The events of PATH are repeated, shifted in time, until the text reaches --megabytes.")]
     Trace(BenchTrace),
-    /// Calibration, simulation, edits and draws of a recorded job, against reading its traces
+    /// Time calibration, simulation, edits and draws of a recorded job, relative to reading its
+    /// traces
     Predict(BenchPredict),
-    /// Errors of published methods of predicting steps and kernels
+    /// Print the errors of published methods that predict steps and kernels
     Published(BenchPublished),
 }
 
@@ -151,7 +153,7 @@ pub struct BenchTrain {
     /// Matrix products in f32 or bf16 [default: the configuration's]
     #[arg(long, value_name = "TYPE", value_parser = precision)]
     pub precision: Option<Precision>,
-    /// Ids per bag of pooled features; sequences are full
+    /// Number of ids per bag of pooled features; sequences are always full
     #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
     pub pooling: usize,
     /// Optimizer of the tables, such as sgd or rowwise_adagrad [default: the configuration's]
@@ -162,14 +164,14 @@ pub struct BenchTrain {
     /// uniform]
     #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
     pub distribution: Option<IdLaw>,
-    /// Cap every table at this many rows
+    /// Limit the number of rows of every table
     #[arg(long, value_name = "ROWS")]
     pub rows_cap: Option<u64>,
-    /// Samples per round
+    /// Number of samples per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
-    /// Steps per sample. The host waits for the device only after the last of them, so it may run
-    /// ahead of a GPU; on the CPU this makes no difference
+    /// Number of steps per sample. The host waits for the device only after the last of them, so it
+    /// may run ahead of a GPU; on the CPU this makes no difference
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub wait_every: usize,
     /// Record as many steps as are timed, and write the accepted ones to this folder, for `rowmill
@@ -183,32 +185,32 @@ pub struct BenchTrain {
 /// Options of `rowmill-bench embedding`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchEmbedding {
-    /// Tables, each with its own feature
+    /// Number of tables, each with its own feature
     #[arg(long, value_name = "T", default_value_t = 8, value_parser = at_least_one)]
     pub tables: usize,
-    /// Rows of each table
+    /// Number of rows of each table
     #[arg(long, value_name = "R", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub rows: u64,
-    /// Elements of a row
+    /// Number of elements of a row
     #[arg(long, value_name = "D", default_value_t = 64, value_parser = at_least_one)]
     pub dim: usize,
-    /// Ids per bag
+    /// Number of ids per bag
     #[arg(long, value_name = "L", default_value_t = 32, value_parser = at_least_one)]
     pub pooling: usize,
-    /// Samples
+    /// Number of samples per call
     #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
     pub batch_size: usize,
-    /// Format of the rows: f32, f16 or bf16
+    /// Data type of the rows: f32, f16 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = data_type)]
     pub data_type: DataType,
-    /// Optimizer
+    /// Optimizer of the tables, such as sgd or rowwise_adagrad
     #[arg(long, value_name = "RULE", default_value = "sgd", value_parser = optimizer)]
     pub optimizer: Optimizer,
     /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
     /// locality statistics of dlrm_datasets
     #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = str::parse::<IdLaw>)]
     pub distribution: IdLaw,
-    /// Calls of each pass per round
+    /// Number of calls of each pass per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
     #[command(flatten)]
@@ -218,21 +220,21 @@ pub struct BenchEmbedding {
 /// Options of `rowmill-bench gemm`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchGemm {
-    /// Shapes of the forward product
+    /// Shapes of the forward product, as MxKxN
     #[arg(long, value_name = "MxKxN", num_args = 1.., value_delimiter = ',', value_parser = gemm_shape,
           default_value = "2048x512x512,2048x1024x1024,2048x479x1024,2048x13x512")]
     pub shape: Vec<GemmShape>,
-    /// Products in f32 or bf16
+    /// Precision of the products: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = precision)]
     pub precision: Precision,
-    /// Calls of each product per round
+    /// Number of calls of each product per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
     #[command(flatten)]
     pub sampling: Sampling,
 }
 
-/// `Y[M, N] = X[M, K] Wᵀ`.
+/// Shape of the product `Y[M, N] = X[M, K] Wᵀ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmShape {
     pub m: usize,
@@ -243,16 +245,16 @@ pub struct GemmShape {
 /// Options of `rowmill-bench interaction`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchInteraction {
-    /// Pooled vectors per sample, besides the dense one
+    /// Number of pooled vectors per sample, besides the dense one
     #[arg(long, value_name = "F", default_value_t = 8, value_parser = at_least_one)]
     pub features: usize,
-    /// Elements of a vector
+    /// Number of elements of a vector
     #[arg(long, value_name = "D", default_value_t = 64, value_parser = at_least_one)]
     pub dim: usize,
-    /// Samples
+    /// Number of samples per call
     #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
     pub batch_size: usize,
-    /// Calls of each pass per round
+    /// Number of calls of each pass per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
     #[command(flatten)]
@@ -270,7 +272,8 @@ pub struct BenchData {
     pub megabytes: u64,
     #[command(flatten)]
     pub sampling: Sampling,
-    /// Run one stage on --file once, print what it cost, and stop: for a process of its own
+    /// Run one stage on --file once, print its time and memory, and stop; used for one measurement
+    /// in a separate process
     #[arg(long, hide = true, value_enum, requires_all = ["file", "out"])]
     pub once: Option<BenchStage>,
     /// Folder for the output of --once
@@ -278,19 +281,19 @@ pub struct BenchData {
     pub out: Option<PathBuf>,
 }
 
-/// One stage of data preparation.
+/// One stage of data preparation, which is measured separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchStage {
-    /// Text to columns of integers
+    /// Convert text to columns of integers
     Scan,
-    /// Text to a prepared folder.
+    /// Convert text to a prepared folder
     Convert,
-    /// Parquet files of a prepared folder to another folder.
+    /// Convert the Parquet files of a prepared folder to another folder
     Parquet,
 }
 
 impl BenchStage {
-    /// The name of the stage on the command line.
+    /// Returns the name of the stage on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scan => "scan",
@@ -333,10 +336,11 @@ pub struct BenchTrace {
     /// Size of the text, in millions of bytes
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub megabytes: u64,
-    /// Measurements of each kind; the median is reported
+    /// Number of measurements of each kind, of which the median is reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub repeats: u64,
-    /// Read this file once, print what it cost, and stop: one measurement in a process of its own
+    /// Read this file once, print its time and memory, and stop; used for one measurement in a
+    /// separate process
     #[arg(long, hide = true, value_name = "FILE")]
     pub once: Option<PathBuf>,
 }
@@ -365,7 +369,7 @@ pub struct BenchPredict {
     /// instead]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Measurements of each kind
+    /// Number of measurements of each kind
     #[arg(long, value_name = "N", default_value_t = 11)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
@@ -401,12 +405,12 @@ pub struct BenchPublished {
     pub grid: PublishedGrid,
 }
 
-/// Settings of the published MLPs.
+/// Number of settings and epochs with which the published MLPs are trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PublishedGrid {
-    /// 16 settings for 8 epochs each, the best one for 120
+    /// Try 16 settings for 8 epochs each, and train the best one for 120
     Small,
-    /// All 280 settings for 800 epochs each
+    /// Train all 280 settings for 800 epochs each
     Whole,
 }
 

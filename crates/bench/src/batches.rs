@@ -1,28 +1,28 @@
-//! Generates batches in memory: ids of a known distribution, in bags of one length per feature.
-//! Reads no files.
+//! Generates batches in memory: ids from a known distribution, in bags of equal length per feature.
+//! No files are read.
 
 use device::Pool;
 use schema::distribution::row_of;
 use schema::random::CounterRng;
 use schema::{Batch, IndexDistribution, JaggedTensor};
 
-/// Number of distinct samples, which are used in turn. The rows that they look up exceed the
+/// Number of distinct samples, which are used in turn. The rows that they look up do not fit in the
 /// caches.
 const SAMPLES: usize = 65_536;
-/// Smallest number of distinct batches.
+/// Smallest number of distinct batches, whatever their size.
 const BATCHES_MIN: usize = 4;
-/// Share of generated rows that are clicks.
+/// Share of generated samples whose label is a click.
 const CLICK_RATE: f64 = 0.25;
 const SEED: u64 = 1;
 
-/// The properties of generated batches.
+/// The properties of generated batches, from which their content is drawn.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// Rows of each feature's table.
+    /// Number of rows of each feature's table.
     pub rows: Vec<u64>,
-    /// Ids per bag of each feature.
+    /// Number of ids per bag of each feature.
     pub lengths: Vec<usize>,
-    /// Width of the dense input.
+    /// Number of dense features of each sample.
     pub dense_features: usize,
     /// Number of samples per batch.
     pub batch_size: usize,
@@ -30,24 +30,24 @@ pub struct Made {
     pub distributions: Vec<IndexDistribution>,
 }
 
-/// Generates as many batches as hold 65,536 samples, at least four.
+/// Generates the number of batches that hold 65,536 samples together, but at least four.
 pub fn make(pool: &Pool, made: &Made) -> Vec<Batch> {
     make_some(pool, made, distinct_batches(made.batch_size))
 }
 
-/// Generates the first `count` batches.
+/// Generates the batches with numbers from 0 to `count − 1`.
 pub fn make_some(pool: &Pool, made: &Made, count: usize) -> Vec<Batch> {
     let mut batches = vec![Batch::default(); count];
     pool.run_slices(&mut batches, 1, |number, batch| batch[0] = make_one(made, number as u64));
     batches
 }
 
-/// Number of batches that [`make`] generates.
+/// Returns the number of batches that [`make`] generates.
 pub fn distinct_batches(batch_size: usize) -> usize {
     (SAMPLES / batch_size).max(BATCHES_MIN)
 }
 
-/// Generates the batch with this number.
+/// Generates the batch with the given number. Equal numbers give equal batches.
 pub fn make_one(made: &Made, number: u64) -> Batch {
     let rng = CounterRng::new(SEED, number);
     let clicks = units(rng.child(2), made.batch_size);
@@ -71,10 +71,11 @@ fn bags(rng: CounterRng, made: &Made, number: u64) -> JaggedTensor {
         let count = (made.batch_size * length) as u64;
         let distribution = made.distributions[feature];
         if let IndexDistribution::Reuse(histogram) = distribution {
-            // All batches draw from one sequence of uses, so that each window of it has the
-            // measured reuse.
+            // All batches draw from one sequence of ids, so that each window of the sequence has
+            // the measured reuse.
             let (reused, rng) = (histogram.on(rows), CounterRng::new(SEED, feature as u64));
-            // Batch `number` takes the next `count` uses, whatever thread generates it.
+            // Batch `number` takes the next `count` ids of the sequence, on whichever thread it is
+            // generated.
             let uses = number * count..(number + 1) * count;
             values.extend(uses.map(|at| row_of(reused.rank(at, rng), rows) as i64));
             continue;

@@ -1,6 +1,7 @@
 //! Measurements of rowmill on this machine, for `rowmill-bench` and for the commands of `rowmill`
-//! that learn from measurements: samples with the conditions they were taken under, generated
-//! batches, tables and training steps. The commands of `rowmill-bench` are in its binary.
+//! that learn from measurements. The crate provides samples with the conditions under which they
+//! were taken, generated batches, tables and training steps. The commands of `rowmill-bench` are in
+//! its binary.
 
 pub mod batches;
 pub mod sample;

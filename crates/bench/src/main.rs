@@ -1,5 +1,5 @@
-//! `rowmill-bench`: measures rowmill on this machine, in turns with the limits of the machine.
-//! For the developers of rowmill; users measure their own jobs with `rowmill`.
+//! `rowmill-bench` measures rowmill on this machine, in turns with the limits of the machine. This
+//! program is for the developers of rowmill. Users measure their own jobs with `rowmill`.
 
 mod args;
 mod command;
@@ -11,8 +11,8 @@ use setup::{Session, help_wrap, interrupt};
 
 use args::BenchCli;
 
-/// Large pages reduce the page faults of large arrays, such as columns of traces and tables of
-/// models.
+/// Uses large pages, which reduce the page faults of large arrays such as columns of traces and
+/// tables of models.
 #[global_allocator]
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 

@@ -1,5 +1,6 @@
-//! Measures time together with its conditions: the apparent clock of the cores, and the share of
-//! time in which other programs used them. Decides which samples count.
+//! Measures times together with their conditions: the apparent clock of the cores, and the share of
+//! time in which other programs used the cores. This module also decides which samples are
+//! accepted.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,17 +12,18 @@ use serde::{Deserialize, Serialize};
 use setup::Session;
 use setup::error::{EXIT_INTERRUPTED, Error};
 
-/// Message at the first Ctrl-C during a measurement.
-pub const STOPPING: &str = "finishing the sample, then reporting what there is";
+/// Message that is printed at the first Ctrl-C during a measurement.
+pub const STOPPING: &str = "finishing the sample, then reporting the results so far";
 
-/// Limit of the turns, as a multiple of the requested number, if most samples are disturbed.
+/// Maximum number of turns as a multiple of the requested number, in case most samples are
+/// disturbed.
 pub const PATIENCE: u64 = 3;
 
-/// With fewer undisturbed samples than this, a kind of sample is not trusted, unless fewer were
-/// taken.
+/// Number of undisturbed samples that a kind of sample needs to be trusted. If fewer were taken,
+/// all of them must be undisturbed.
 const FEWEST: usize = 3;
 
-/// The number of samples, and the conditions under which they count.
+/// The number of samples, and the conditions under which they are accepted.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Samples")]
 pub struct Sampling {
@@ -43,10 +45,10 @@ pub struct Sampling {
 /// The conditions under which a value was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// The lower one of the clocks measured just before and just after.
+    /// The lower one of two clock rates, measured just before and just after the sample.
     pub apparent_clock_ghz: f64,
-    /// Share of time in which our threads waited for a core; `None` if the system does not report
-    /// it.
+    /// Share of time in which rowmill's threads waited for a core, or `None` if the system does not
+    /// report it.
     pub foreign_cpu: Option<f64>,
 }
 
@@ -57,33 +59,34 @@ pub struct BenchSample<T> {
     pub conditions: Conditions,
 }
 
-/// A sample in progress.
+/// A sample that is being measured.
 pub struct Watch {
     clock_ghz: f64,
     waited_ns: Option<u64>,
-    /// Time in which other programs had cores, at the start; `None` unless the sample is crowded.
+    /// Time for which other programs had used the cores when the sample started. The time is `None`
+    /// unless the sample is crowded.
     others_ns: Option<u64>,
     started: Instant,
 }
 
 impl Watch {
-    /// Begins a sample on the threads of `pool`.
+    /// Starts a sample on the threads of `pool`.
     pub fn start(pool: &Pool) -> Self {
         let clock_ghz = limits::apparent_ghz(pool);
         Self { clock_ghz, waited_ns: waited_ns(), others_ns: None, started: Instant::now() }
     }
 
-    /// Begins a sample of work on more threads than there are cores for it.
+    /// Starts a sample of work on more threads than there are cores.
     ///
-    /// Such threads also wait for each other, so their waiting counts only as far as other programs
-    /// had the cores meanwhile. The kernel counts that in hundredths of a second, which is too
-    /// coarse for a short sample.
+    /// Such threads also wait for each other, so their waits count only up to the time in which
+    /// other programs used the cores. The kernel counts that time in hundredths of a second, which
+    /// is too coarse for a short sample.
     pub fn start_crowded(pool: &Pool) -> Self {
         let others_ns = others_ns();
         Self { others_ns, ..Self::start(pool) }
     }
 
-    /// Ends the sample and returns its seconds and conditions.
+    /// Ends the sample and returns its duration in seconds and its conditions.
     pub fn stop(self, pool: &Pool) -> (f64, Conditions) {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
         let waited =
@@ -95,32 +98,33 @@ impl Watch {
         (seconds, Conditions { apparent_clock_ghz, foreign_cpu: waited.map(foreign) })
     }
 
-    /// Ends the sample; `value` computes its value from the seconds.
+    /// Ends the sample. `value` computes the measured value from the duration in seconds.
     pub fn sample<T>(self, pool: &Pool, value: impl FnOnce(f64) -> T) -> BenchSample<T> {
         let (seconds, conditions) = self.stop(pool);
         BenchSample { value: value(seconds), conditions }
     }
 }
 
-/// Time that threads of this process were runnable without a core, if the kernel reports it.
+/// Returns the time in which threads of this process were runnable without a core, if the kernel
+/// reports it.
 fn waited_ns() -> Option<u64> {
     let thread_waited_ns = |path: std::path::PathBuf| {
         let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
         // The second field of `schedstat` is the time on a run queue in nanoseconds.
         text.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
-    // A thread that ends meanwhile is not counted.
+    // A thread that ends while the list is read is not counted.
     let threads = std::fs::read_dir("/proc/self/task").ok()?;
     threads
         .flatten()
         .map(|thread| thread_waited_ns(thread.path()))
-        // The sum is `None` only if no thread could be read, so that a thread that ends does not
-        // discard the others.
+        // The sum is `None` only if no thread could be read. A thread that ends must not discard
+        // the times of the other threads.
         .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
 }
 
-/// Time in which other processes, or the host of a virtual machine, had cores of this machine, if
-/// reported.
+/// Returns the time in which other processes, or the host of a virtual machine, used the cores of
+/// this machine, if the kernel reports it.
 fn others_ns() -> Option<u64> {
     // Linux reports these times in ticks of 1/100 s (USER_HZ), whatever its timer frequency is.
     const TICK_NS: u64 = 10_000_000;
@@ -141,15 +145,15 @@ fn busy_ticks(text: &str) -> Option<u64> {
 
 /// Parses the CPU time of a process from the text of its `stat`.
 fn own_ticks(text: &str) -> Option<u64> {
-    // The name before the parenthesis may contain any characters.
+    // The program's name before the parenthesis may contain any characters, including spaces.
     let (_, fields) = text.rsplit_once(')')?;
     // `utime` and `stime` are fields 14 and 15 of `stat`, that is, 12 and 13 after the name.
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     Some(times.next()?.ok()? + times.next()?.ok()?)
 }
 
-/// Decides which samples count: those with nearly the best clock of the run and at least the
-/// requested clock, and with the cores to themselves.
+/// Decides which samples are accepted. An accepted sample has nearly the best clock of the run, at
+/// least the requested clock, and the cores to itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge {
     clock_ghz_min: f64,
@@ -158,13 +162,13 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Creates the judge of a run with these conditions.
+    /// Creates the judge for a run whose samples have these conditions.
     pub fn new<'a>(sampling: &Sampling, all: impl Iterator<Item = &'a Conditions>) -> Self {
         let best = all.map(|conditions| conditions.apparent_clock_ghz).fold(0.0, f64::max);
         let floor = sampling.clock_ghz_min.unwrap_or(0.0);
         Self {
-            // The best clock of the same run is the reference, because the nominal clock is unknown
-            // in virtual machines. An absolute floor catches runs that are throttled throughout.
+            // The reference is the best clock of the same run, because the nominal clock is unknown
+            // in virtual machines. The absolute minimum rejects runs that are throttled throughout.
             clock_ghz_min: floor.max(sampling.clock_share_min * best),
             foreign_cpu_max: sampling.foreign_cpu_max,
             clock_ghz_best: best,
@@ -179,23 +183,23 @@ impl Judge {
         conditions.foreign_cpu.is_some_and(|share| share > self.foreign_cpu_max)
     }
 
-    /// Whether the sample counts.
+    /// Returns whether a sample with these conditions is accepted.
     pub fn accepts(&self, conditions: &Conditions) -> bool {
         !self.is_slow(conditions) && !self.is_shared(conditions)
     }
 
-    /// Returns the samples that count, or all samples if too few count.
+    /// Returns the accepted samples, or all samples if too few are accepted.
     pub fn kept<'a, T>(&self, samples: &'a [BenchSample<T>]) -> Kept<'a, T> {
         let good: Vec<_> =
             samples.iter().filter(|sample| self.accepts(&sample.conditions)).collect();
-        // A median of one or two samples says little. With few samples in total, all must be
-        // undisturbed.
+        // A median of one or two samples is unreliable. If only few samples were taken, all of them
+        // must be undisturbed.
         let is_trusted = !samples.is_empty() && good.len() >= FEWEST.min(samples.len());
         Kept { samples: if is_trusted { good } else { samples.iter().collect() }, is_trusted }
     }
 
-    /// Returns the quality of a run: `all` conditions, and those of the samples that are `used` for
-    /// the figures.
+    /// Returns the quality of a run. `all` are the conditions of all samples, and `used` are those
+    /// of the samples from which figures are computed.
     pub fn quality<'a>(
         &self,
         all: impl Iterator<Item = &'a Conditions>,
@@ -223,15 +227,16 @@ impl Judge {
     }
 }
 
-/// The samples from which figures are computed.
+/// The samples from which the figures of a report are computed.
 pub struct Kept<'a, T> {
     samples: Vec<&'a BenchSample<T>>,
-    /// Whether the samples were undisturbed.
+    /// Whether enough samples were undisturbed. If too few samples were undisturbed, all samples
+    /// are kept.
     pub is_trusted: bool,
 }
 
 impl<T> Kept<'_, T> {
-    /// Returns median, minimum and maximum of `figure`.
+    /// Returns the median, minimum and maximum of `figure` over the samples.
     pub fn spread(&self, figure: impl Fn(&T) -> f64) -> Spread {
         let mut values: Vec<f64> = self.samples.iter().map(|s| figure(&s.value)).collect();
         let median = distribution::median(&mut values).unwrap_or(f64::NAN);
@@ -240,23 +245,23 @@ impl<T> Kept<'_, T> {
         Spread { median, min: at(0), max: at(last) }
     }
 
-    /// The median of `figure`.
+    /// Returns the median of `figure` over the samples.
     pub fn median(&self, figure: impl Fn(&T) -> f64) -> f64 {
         self.spread(figure).median
     }
 
-    /// Conditions of the samples that count.
+    /// Returns the conditions of the kept samples.
     pub fn conditions(&self) -> impl Iterator<Item = &Conditions> + '_ {
         self.samples.iter().map(|sample| &sample.conditions)
     }
 
-    /// Values of the samples that count.
+    /// Returns the values of the kept samples.
     pub fn values(&self) -> impl Iterator<Item = &T> + '_ {
         self.samples.iter().map(|sample| &sample.value)
     }
 }
 
-/// Median, minimum and maximum of a figure.
+/// Median, minimum and maximum of a measured figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -264,23 +269,24 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// The quality of the samples, which is part of every report.
+/// The quality of the samples of a run, which is part of every report.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quality {
     pub samples: usize,
-    /// Number of samples that did not count.
+    /// Number of samples that were not accepted.
     pub rejected_samples: usize,
     pub rejected_slow_clock: usize,
     pub rejected_foreign_cpu: usize,
-    /// Whether enough samples counted; otherwise the figures include all samples.
+    /// Whether enough samples were accepted. If too few samples were accepted, the figures include
+    /// all samples.
     pub trusted: bool,
-    /// Median over the samples used for the figures.
+    /// Median of the apparent clock over the samples from which the figures are computed.
     pub apparent_clock_ghz: f64,
-    /// The highest clock of the run.
+    /// The highest apparent clock of the run.
     pub apparent_clock_ghz_best: f64,
-    /// Samples with a lower clock did not count.
+    /// Smallest apparent clock of an accepted sample.
     pub apparent_clock_ghz_min: f64,
-    /// Median over the samples used for the figures.
+    /// Median share of foreign CPU time over the samples from which the figures are computed.
     pub foreign_cpu: Option<f64>,
 }
 
@@ -290,7 +296,7 @@ impl Quality {
         let foreign =
             self.foreign_cpu.map_or("unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s));
         let verdict =
-            if self.trusted { "" } else { "; too few were undisturbed, the figures are of all" };
+            if self.trusted { "" } else { "; too few samples were undisturbed, so all are used" };
         [
             (
                 "apparent clock, foreign CPU",
@@ -312,7 +318,7 @@ impl Quality {
         ]
     }
 
-    /// Returns a warning if too many samples were disturbed.
+    /// Returns a warning if too many samples were disturbed, or `None` otherwise.
     pub fn warning(&self) -> Option<String> {
         (!self.trusted).then(|| {
             format!(
@@ -324,10 +330,10 @@ impl Quality {
     }
 }
 
-/// Warns of disturbed samples and prints the report. Returns the exit code.
+/// Prints the report, after a warning if samples were disturbed. Returns the exit code.
 ///
 /// # Errors
-/// Fails if standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub fn conclude<T: Serialize>(
     session: &Session,
     quality: &Quality,
@@ -352,7 +358,7 @@ fn clock_ghz(text: &str) -> Result<f64, String> {
     clock.ok_or_else(|| "expected a clock above 0, such as 3.3".to_owned())
 }
 
-/// Calls `run` and appends the seconds it took to `seconds`.
+/// Calls `run`, appends its duration in seconds to `seconds`, and returns its value.
 pub fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let value = run();
@@ -360,7 +366,7 @@ pub fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Returns the median; NaN if there are no values.
+/// Returns the median of the values, or NaN if there are none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     distribution::median(&mut values).unwrap_or(f64::NAN)
 }

@@ -1,5 +1,5 @@
-//! Training steps on generated batches: times whole steps, or records the operations of each.
-//! Shared by `rowmill-bench train` and `rowmill predict learn`.
+//! Runs training steps on generated batches. This module times whole steps, or records the
+//! operations of each step. `rowmill-bench train` and `rowmill predict learn` share this module.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,18 +16,18 @@ use train::{Model, RankContext, SampleShare};
 use crate::batches::{self, Made};
 use crate::sample::{BenchSample, Watch};
 
-/// Number of steps before the first timed one.
+/// Number of untimed steps before the first timed one.
 pub const WARM_UP: usize = 3;
 
-/// A recorded training step: its time and the spans of its operations.
+/// A recorded training step: its duration and the spans of its operations.
 #[derive(Clone, Debug)]
 pub struct BenchStep {
     pub seconds: f64,
     pub spans: Vec<OpSpan>,
 }
 
-/// Records steps of a configuration, each on a different batch, so that steps reuse rows but never
-/// whole batches. Ends early once `stop` is set.
+/// Records training steps of a configuration. Each step uses a different batch, so steps reuse rows
+/// but never whole batches. Recording ends early once `stop` is set.
 pub fn record_steps(
     config: &JobConfig,
     pooling: usize,
@@ -41,22 +41,23 @@ pub fn record_steps(
     wanted.map(|_| steps.record_step()).collect()
 }
 
-/// A model on one rank that trains on generated batches and records steps.
+/// A model on one rank that trains on generated batches, with steps that can be recorded.
 pub struct BenchSteps<B: Backend> {
     pub context: RankContext<B>,
     model: Model<B>,
     batches: Vec<Batch>,
-    /// The clock of recorded spans.
+    /// The clock with which spans are recorded.
     pub clock: Clock,
-    /// Number of steps so far, of every kind.
+    /// Number of steps so far, both timed and recorded.
     step: usize,
 }
 
 impl<B: Backend> BenchSteps<B> {
-    /// Builds the model of `config` and `batches` distinct batches.
+    /// Builds the model of `config`, and generates `batches` distinct batches for it.
     ///
     /// # Errors
-    /// Fails if an id distribution cannot be read, or if the device has too little memory.
+    /// Returns an error if an id distribution cannot be read, or if the device has too little
+    /// memory.
     pub fn new(
         config: &JobConfig,
         pooling: usize,
@@ -86,19 +87,19 @@ impl<B: Backend> BenchSteps<B> {
         Ok(Self { context, model: trained, batches, clock, step: 0 })
     }
 
-    /// Trains the next `count` steps. All are started before the first wait. Returns the mean loss
-    /// of the last step.
+    /// Trains the next `count` steps and returns the mean loss of the last one. All steps are
+    /// started before the first wait for the device.
     ///
     /// # Errors
-    /// Fails if the loss is not finite, or if the device fails.
+    /// Returns an error if the loss is not finite, or if the device fails.
     pub fn train(&mut self, count: usize) -> Result<f64, Error> {
         let first = self.step;
         let share = |number: usize| {
             let batch = &self.batches[number % self.batches.len()];
             SampleShare { batch, first_sample: 0, global_size: batch.size }
         };
-        // A GPU works asynchronously. Starting all steps before the first wait lets the host run
-        // ahead, as it does in training.
+        // A GPU works asynchronously. All steps are started before the first wait, so that the host
+        // can run ahead as it does in training.
         let mut started = Vec::with_capacity(count);
         for number in first..first + count {
             let step = train::RunStep { number: number as u64, factor: 1.0 };
@@ -112,8 +113,8 @@ impl<B: Backend> BenchSteps<B> {
             loss = sum / share.global_size as f64;
         }
         if !loss.is_finite() {
-            // After a non-finite loss, weights no longer change, so steps would be faster than
-            // steps that train.
+            // After a non-finite loss, weights no longer change, so further steps would be faster
+            // than real training steps.
             let what = format!("the loss is {loss}, expected a finite number");
             let step = self.step as u64;
             return Err(train::Error::Diverged { step, what, checkpoint: None }.into());
@@ -121,13 +122,13 @@ impl<B: Backend> BenchSteps<B> {
         Ok(loss)
     }
 
-    /// Trains one step and records its operations.
+    /// Trains one step and records the spans of its operations.
     ///
     /// # Errors
-    /// As [`BenchSteps::train`].
+    /// Returns the errors of [`BenchSteps::train`].
     pub fn record_step(&mut self) -> Result<BenchSample<BenchStep>, Error> {
-        // The sample covers the whole step, so that the clocks before and after belong to this step
-        // alone.
+        // The sample covers the whole step, so that the clocks measured before and after belong to
+        // this step alone.
         let number = self.step as u64;
         let watch = Watch::start(self.context.device.host());
         self.context.profiler.begin_step(number);

@@ -1,4 +1,5 @@
-//! Tables, with the buffers of one call over all of them. Callers measure the time.
+//! Embedding tables with the buffers that one call over all of them needs. The callers measure the
+//! time.
 
 use device::buffer::Array;
 use device::ops::embedding_backward::TileOrigin;
@@ -13,11 +14,11 @@ use schema::{Bytes, JaggedTensor, Op, OptimizerConfig};
 use setup::error::{Error, RunError};
 use setup::machine;
 
-/// Number of floats that one chunk initializes.
+/// Number of floats that one task of the thread pool initializes.
 const FLOATS_PER_CHUNK: usize = 1 << 18;
 const LEARNING_RATE: f64 = 0.01;
 
-/// Tables of equal size, each with its own feature.
+/// Embedding tables of equal size, each with its own feature.
 pub struct BenchTables {
     weights: Vec<Weights>,
     states: Vec<Array<f32>>,
@@ -28,8 +29,9 @@ pub struct BenchTables {
     /// Number of backward passes so far.
     step: u64,
     scratch: embedding_backward::Scratch,
-    /// Pooled vectors, and their gradient. The type of memory must equal the trainer's, because
-    /// otherwise the output would not be streamed past the caches.
+    /// Pooled vectors, which also serve as their own gradient. The vectors must be in the same type
+    /// of memory as in the trainer, because otherwise the output would not be written past the
+    /// caches.
     pooled: Array<f32>,
 }
 
@@ -47,7 +49,7 @@ pub fn check_memory(shape: &EqualTables) -> Result<(), Error> {
 }
 
 impl BenchTables {
-    /// Builds the tables with random weights.
+    /// Builds tables with random weights and zeroed optimizer states.
     pub fn new(cpu: &Cpu, shape: &EqualTables) -> Self {
         let (rows, dim) = (shape.rows as usize, shape.dim);
         let filled = |table: usize| {
@@ -61,8 +63,8 @@ impl BenchTables {
         };
         let state = |_| {
             let mut state = Array::zeroed(rows * shape.optimizer.state_per_row(dim));
-            // The pages are written once, because untouched pages would be allocated during the
-            // first updates.
+            // All pages of the state are written once. Without this write, the first updates would
+            // include the time of allocating the pages.
             state.fill(0.0);
             std::hint::black_box(state)
         };
@@ -79,17 +81,17 @@ impl BenchTables {
         }
     }
 
-    /// Total bytes of the weights of all tables.
+    /// Returns the total bytes of the weights of all tables.
     pub fn bytes(&self) -> u64 {
         (self.weights.len() * self.rows * self.row_bytes()) as u64
     }
 
-    /// Bytes of the weights of one row.
+    /// Returns the bytes of the weights of one row.
     pub fn row_bytes(&self) -> usize {
         self.weights.first().map_or(0, |weights| self.dim * weights.data_type().bytes())
     }
 
-    /// Looks up and pools the rows of a batch.
+    /// Looks up the rows of a batch and pools them.
     pub fn forward(&mut self, cpu: &Cpu, jagged: &JaggedTensor) -> Result<Op, Error> {
         let (rows, dim, name) = (self.rows, self.dim, "t");
         let views = self.weights.iter().map(Weights::view);
@@ -131,8 +133,8 @@ impl BenchTables {
                 rows,
                 dim,
                 name,
-                // The random bits of rounding depend on the table's number, so tables must have
-                // different ones.
+                // The random bits for rounding depend on the number of the table, so each table
+                // needs its own number.
                 origin: TileOrigin { table, row: 0, column: 0 },
             })
             .collect();
@@ -144,7 +146,7 @@ impl BenchTables {
             output: SlotOutput::Pooled,
             gradient: &self.pooled,
             rule: UpdateRule::new(&self.config, 1.0, self.step),
-            // Each step draws other random bits, as in training.
+            // Each step draws other random bits for rounding, as in training.
             rounding: CounterRng::new(0, self.step),
         };
         self.step += 1;

@@ -1,7 +1,8 @@
-//! A client of one agent: over its own socket on this host, or over TLS with a token elsewhere.
+//! A client of one agent. The client connects over the agent's socket on this host, or over TLS
+//! with a token to another host.
 //!
-//! Failures are texts, not errors of the command: if one host does not answer, its ranks are
-//! reported as lost, and the other hosts continue.
+//! Failed requests return texts instead of errors of the command. If one host does not answer, its
+//! ranks are reported as lost, and the other hosts continue.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,22 +25,22 @@ use crate::args::Reach;
 use setup::error::{Error, UsageError};
 use setup::interrupt;
 
-/// Problems for which [`find_hint`] has advice.
+/// Problems that the client reports itself, and for which [`find_hint`] has advice.
 const NO_AGENT: &str = "no agent answers on this host";
 const UNKNOWN_AUTHORITY: &str =
-    "expected one of a known authority, got one of an unknown authority";
-const OTHER_NAME: &str = "expected one for this host name, got one for another name";
+    "expected one signed by a known authority, got one of an unknown authority";
+const OTHER_NAME: &str = "expected one for this host name, got one for another host";
 const NO_TLS: &str = "expected TLS, got another protocol";
 const REFUSED: &str = "Connection refused";
-/// Default port of agents.
+/// Default TLS port on which agents listen.
 const PORT: u16 = 9466;
-/// Most bytes of a response. Traces are larger, but are fetched in parts of 4 MiB.
+/// Largest size of a response in bytes. Traces are larger, but are fetched in parts of 4 MiB.
 const ANSWER_MAX: u64 = 16 << 20;
-/// Most headers of a response.
+/// Largest number of headers of a response.
 const HEADERS_MAX: usize = 32;
-/// Readings of a host's clock; the one with the shortest round trip is used.
+/// Number of readings of a host's clock, of which the one with the shortest round trip is used.
 const CLOCK_READINGS: usize = 5;
-/// Retries of a part of a trace before the fetch fails.
+/// Number of times a part of a trace is requested again before the fetch fails.
 const RETRIES: u32 = 5;
 
 /// A connection to the agent of one host, over its socket or over HTTPS.
@@ -49,18 +50,19 @@ pub struct Client {
     patience: Duration,
 }
 
-/// The connection to an agent: the local socket, or HTTPS with a token for remote hosts.
+/// The connection to an agent, which is the local socket or, for remote hosts, HTTPS with a token.
 enum Connection {
     Unix(SocketPlace),
     Tls { url: String, token: String, agent: ureq::Agent },
 }
 
-/// The difference between a host's clock and ours, needed to start all ranks at the same time.
+/// The difference between a host's clock and the clock of this host. The difference is needed to
+/// start all ranks at the same time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HostClock {
-    /// The host's clock minus ours.
+    /// The host's clock minus the clock of this host, in nanoseconds.
     pub offset_ns: i64,
-    /// Bound of the offset's error: half of the shortest round trip.
+    /// Bound of the error of `offset_ns`, which is half of the shortest round trip.
     pub uncertainty_ns: u64,
 }
 
@@ -75,7 +77,7 @@ impl HostClock {
 /// Makes a client for each of the agents on other hosts. Nothing is sent yet.
 ///
 /// # Errors
-/// The token file or the certificate is missing or empty.
+/// The token file or the certificate file is missing or empty.
 pub fn connect_remote(
     hosts: BTreeSet<String>,
     reach: &Reach,
@@ -128,7 +130,7 @@ fn read_certificates(path: &Path) -> Result<Vec<Certificate<'static>>, Error> {
     Ok(certificates)
 }
 
-/// One HTTP request to an agent.
+/// One HTTP request to an agent: method, path and body.
 #[derive(Clone, Copy)]
 struct AgentRequest<'a> {
     method: &'a str,
@@ -150,13 +152,13 @@ impl Client {
         matches!(self.connection, Connection::Unix(_))
     }
 
-    /// The name of the host as the user typed it.
+    /// The name of the host, as the user typed it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether an agent accepts connections at the socket of this host. Remote hosts are assumed to
-    /// be there until a request fails.
+    /// Whether an agent accepts connections at the socket of this host. Remote agents are assumed
+    /// to accept connections until a request fails.
     pub fn is_listening(&self) -> bool {
         match &self.connection {
             Connection::Unix(place) => control::connect(place).is_ok(),
@@ -164,14 +166,15 @@ impl Client {
         }
     }
 
-    /// Fetches the processes, GPUs and notes of a host, and reads its clock.
+    /// Fetches the processes, GPUs and notes of a host, and estimates the offset of its clock.
     pub fn fetch_status(&self) -> Result<(Status, HostClock), String> {
         let mut best: Option<(Status, HostClock)> = None;
         for _ in 0..CLOCK_READINGS {
             let before = unix_ns();
             let status: Status = self.get_json("GET", &format!("{ROOT}/status"), None)?;
             let after = unix_ns();
-            // The request and the answer are assumed to travel equally long.
+            // The request and the answer are assumed to take the same time, so the host's clock was
+            // read in the middle.
             let middle = before + (after - before) / 2;
             let clock = HostClock {
                 offset_ns: i64::try_from(status.unix_ns).unwrap_or(i64::MAX) - middle,
@@ -184,13 +187,13 @@ impl Client {
         best.ok_or_else(|| "no answer".to_owned())
     }
 
-    /// Orders traces and returns the state of the order.
+    /// Orders traces from the agent, and returns the state of the order.
     pub fn order_traces(&self, order: &TraceOrder) -> Result<TraceState, String> {
         let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
         self.get_json("POST", &format!("{ROOT}/traces"), Some(&body))
     }
 
-    /// Fetches the state of an order, or `None` if the agent does not know the order.
+    /// Fetches the state of an order. Returns `None` if the agent does not know the order.
     pub fn fetch_state(&self, token: &str) -> Result<Option<TraceState>, String> {
         let path = format!("{ROOT}/traces/{token}");
         match self.send(AgentRequest { method: "GET", path: &path, body: None })? {
@@ -199,9 +202,9 @@ impl Client {
         }
     }
 
-    /// Tells the agent to delete an order and its traces.
+    /// Requests that the agent deletes an order and its traces.
     pub fn delete_order(&self, token: &str) {
-        // A failure does no harm: the agent deletes orders by itself after an hour.
+        // A failure does no harm, because agents delete finished orders after an hour.
         let _ = self.get_body("DELETE", &format!("{ROOT}/traces/{token}"), None);
     }
 
@@ -211,21 +214,22 @@ impl Client {
         self.get_body("POST", &format!("{ROOT}/pause"), Some(&body)).map(drop)
     }
 
-    /// Samples processes and returns the samples, which takes as long as the order says.
+    /// Requests samples of processes. The answer arrives after the duration that the order states.
     pub fn sample_processes(&self, order: &SampleOrder) -> Result<Samples, String> {
         let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
         self.get_json("POST", &format!("{ROOT}/samples"), Some(&body))
     }
 
-    /// Fetches a trace into the file `to`, which appears only once it is complete and its checksum
-    /// is right. If a part fails, it is requested again from the end of what has arrived.
+    /// Fetches a trace into the file `to`. The file appears only when it is complete and its
+    /// checksum is right. If a part fails, it is requested again, starting at the last received
+    /// byte.
     pub fn fetch_trace(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
         let partial = PartialFile::new(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
         let mut out = create_anew(&partial.path).map_err(io)?;
         let (mut hash, mut fetched, mut failed) = (Xxh3::new(), 0, 0);
-        // The length is checked in every round, so that an agent cannot fill the disk by sending
-        // more than it announced.
+        // The length is checked in every round, so that a faulty agent cannot fill the disk by
+        // sending more bytes than it announced.
         while fetched < file.bytes {
             let path = format!("{ROOT}/traces/{token}/{}?from={fetched}", file.name);
             match self.get_body("GET", &path, None) {
@@ -243,7 +247,8 @@ impl Client {
                 }
                 Err(problem) if failed == RETRIES => return Err(problem),
                 Err(_) => {
-                    // Waits of 0.4, 0.8, … 6.4 s outlast a restart of the agent.
+                    // The waits are 0.4 s, 0.8 s, … up to 6.4 s, which together outlast a restart
+                    // of the agent.
                     failed += 1;
                     std::thread::sleep(Duration::from_millis(200 << failed));
                 }
@@ -295,6 +300,8 @@ impl Client {
         })?;
         stream.set_read_timeout(Some(self.patience)).map_err(words)?;
         let body = body.unwrap_or_default();
+        // With `Connection: close` the agent ends the stream after its answer, so the answer can be
+        // read to the end.
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n",
@@ -313,7 +320,7 @@ impl Client {
     }
 }
 
-/// Returns the body of a successful response, or else the reason why the agent refuses.
+/// Returns the body of a successful response, or the reason why the agent refused the request.
 fn accept(status: u16, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     if (200..300).contains(&status) {
         return Ok(bytes);
@@ -326,7 +333,7 @@ fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(bytes).map_err(|error| format!("unexpected answer: {error}"))
 }
 
-/// Finds the advice for a problem that a request ended with.
+/// Finds advice for the problem of a failed request.
 pub fn find_hint(problem: &str) -> Option<&'static str> {
     let hints = [
         (
@@ -336,9 +343,9 @@ pub fn find_hint(problem: &str) -> Option<&'static str> {
         ),
         (
             UNKNOWN_AUTHORITY,
-            "name the certificate of the agents' authority, or their own: --ca FILE",
+            "pass the CA certificate of the agents, or their own certificate: --ca FILE",
         ),
-        (OTHER_NAME, "name the host as its certificate does"),
+        (OTHER_NAME, "use the host name that is in its certificate"),
         (
             NO_TLS,
             "name the port of [listen] in the agent's configuration, such as --hosts HOST:9466; the \
@@ -353,7 +360,7 @@ pub fn find_hint(problem: &str) -> Option<&'static str> {
     hints.into_iter().find(|(words, _)| problem.contains(words)).map(|(_, hint)| hint)
 }
 
-/// Describes a failure of a TLS connection in plain words.
+/// Describes in plain words why a TLS connection failed.
 fn describe_failure(error: &ureq::Error) -> String {
     let text = error.to_string();
     let got = |words: &str| text.contains(words);
@@ -370,8 +377,8 @@ fn describe_failure(error: &ureq::Error) -> String {
     }
 }
 
-/// A partly fetched file, removed unless it was renamed to its final name. A second Ctrl-C, which
-/// runs no destructors, removes it too.
+/// A partly fetched file. The file is removed on drop unless it was renamed to its final name. A
+/// second Ctrl-C, which runs no destructors, removes the file too.
 struct PartialFile {
     path: PathBuf,
     _scope: interrupt::CleanupScope,
@@ -383,7 +390,7 @@ impl PartialFile {
         path.push(".partial");
         let path = PathBuf::from(path);
         let own = path.clone();
-        // An error is expected: the file may have been renamed by then, or not created yet.
+        // Removal may fail, because the file may have been renamed already, or may not exist yet.
         let scope = interrupt::scoped(move || drop(fs::remove_file(&own)));
         Self { path, _scope: scope }
     }
@@ -395,8 +402,8 @@ impl Drop for PartialFile {
     }
 }
 
-/// Calls `work` for every client on a thread of its own, so that a silent host delays no other.
-/// Results keep the order of the clients.
+/// Calls `work` for every client on a thread of its own, so that a host that does not answer does
+/// not delay the others. The results are in the order of the clients.
 pub fn ask_each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = clients.iter().map(|client| scope.spawn(|| work(client))).collect();
@@ -408,7 +415,7 @@ pub fn ask_each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync)
     })
 }
 
-/// Sends a request whose path is a whole URL.
+/// Sends a request over TLS to a complete URL.
 fn send_tls(
     agent: &ureq::Agent,
     request: AgentRequest<'_>,

@@ -1,5 +1,5 @@
-//! The command line as typed. These types decide nothing: `setup` resolves them into a job, a
-//! device and a session.
+//! The command line as typed. The types in this module only hold the arguments. `setup` resolves
+//! the arguments into a job, a device and a session.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -106,7 +106,7 @@ pub enum Command {
     /// Explain a configuration key, or a rule of `rowmill trace findings`
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
-    /// The former name of other commands, which its error names
+    /// The former name of other commands, which its error message lists
     #[command(hide = true, disable_help_flag = true)]
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -117,7 +117,7 @@ pub enum Command {
         after_help = "Example:\n  rowmill completions bash > ~/.local/share/bash-completion/completions/rowmill"
     )]
     Completions {
-        /// The shell
+        /// The shell for which the script is printed
         shell: Shell,
     },
 }
@@ -143,7 +143,7 @@ pub struct Explain {
     pub document: Option<Document>,
 }
 
-/// The document in which the whole configuration reference is printed.
+/// The format in which the whole configuration reference is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
     /// Markdown, as in docs/configuration.md
@@ -173,8 +173,8 @@ Ctrl-C finishes the step, saves a checkpoint and prints how to resume; a second 
 #[derive(Debug, Args)]
 #[command(after_help = TRAIN_EXAMPLES)]
 pub struct Train {
-    /// A TOML file, or the name of a ready-made configuration (see --list); --resume and
-    /// --resume-from take it from the run
+    /// A TOML file, or the name of a ready-made configuration (see --list). With --resume or
+    /// --resume-from, the configuration is taken from the run
     #[arg(required_unless_present_any = ["list", "resume", "resume_from"])]
     pub config: Option<String>,
     /// List the ready-made configurations and exit
@@ -193,7 +193,8 @@ pub struct Train {
     /// Training data: files, folders, `-`, or one prepared folder [default: data.train]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub train: Vec<String>,
-    /// Held-out data [default: data.evaluation, else the last data.hold_out of the training data]
+    /// Held-out data [default: data.evaluation, or else the last part of the training data, as
+    /// data.hold_out says]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub evaluation: Vec<String>,
     /// Train on ROWS generated rows that fit the model's columns; the configuration's [synthetic]
@@ -210,12 +211,12 @@ pub struct Train {
     /// configuration, the data and the sharding plan are taken from the run
     #[arg(long)]
     pub resume: bool,
-    /// Resume from this checkpoint of the run; later ones are renamed and no longer used
+    /// Resume from this checkpoint of the run; later checkpoints are renamed and no longer used
     #[arg(long, value_name = "CHECKPOINT")]
     pub resume_from: Option<PathBuf>,
     #[command(flatten)]
     pub rule_change: AcceptRuleChange,
-    /// Number of ranks [default: that of --plan or of mpirun, else 1]
+    /// Number of ranks [default: the number in --plan or of mpirun, or else 1]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks: Option<u32>,
     #[command(flatten)]
@@ -223,7 +224,7 @@ pub struct Train {
     /// How tables are split over ranks [default: table]
     #[arg(long, value_enum)]
     pub sharding: Option<Sharding>,
-    /// A sharding plan:
+    /// A file with a sharding plan, such as:
     /// {"world_size": 2, "tiles": [{"table": 0, "rows": {"start": 0, "end": 1000},
     /// "columns": {"start": 0, "end": 16}, "rank": 0}, …]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
@@ -237,7 +238,7 @@ pub struct Train {
     /// [default: pipelined]
     #[arg(long, value_name = "NAME|LIST")]
     pub schedule: Option<Schedule>,
-    /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)
+    /// Record the steps of --trace-steps into this folder; ui.perfetto.dev opens the files
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
     /// Steps to record, from A up to B, excluding B
@@ -245,7 +246,7 @@ pub struct Train {
     pub trace_steps: Range<u64>,
     #[command(flatten)]
     pub malformed: Malformed,
-    /// Print the memory the run would need, by use, and exit without writing anything
+    /// Print the memory that the run would need, by use, and exit without writing anything
     #[arg(long)]
     pub estimate: bool,
 }
@@ -276,7 +277,7 @@ Examples:
   rowmill eval runs/dlrm-default
   rowmill eval runs/first/checkpoints/step-000001000 --data day_23.gz")]
 pub struct Eval {
-    /// A checkpoint folder, or a run folder (its newest good checkpoint)
+    /// A checkpoint folder, or a run folder, of which the newest good checkpoint is used
     pub checkpoint: PathBuf,
     /// Labeled data: files or one prepared folder [default: the run's own held-out data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
@@ -301,9 +302,10 @@ One line per row of the input, in its order: line N of the output belongs to row
 A malformed row gives `nan` and is counted on stderr. Tables are memory-mapped from the checkpoint;
 each piece is verified when one of its rows is first looked up.")]
 pub struct Score {
-    /// A checkpoint folder, or a run folder (its newest good checkpoint)
+    /// A checkpoint folder, or a run folder, of which the newest good checkpoint is used
     pub checkpoint: PathBuf,
-    /// The rows: a file in the format the model was trained on, `-` for standard input
+    /// The rows to score: a file in the format on which the model was trained, or `-` for standard
+    /// input
     pub file: String,
     /// Score each row of a stream as soon as it arrives, instead of a block at a time
     #[arg(long, conflicts_with = "output")]
@@ -344,7 +346,7 @@ model.")]
 pub struct Synth {
     /// The file to write
     pub out: PathBuf,
-    /// Number of rows
+    /// Number of rows to generate
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: u64,
     /// Seed of the random numbers; the same seed gives the same bytes
@@ -357,8 +359,8 @@ pub struct Synth {
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
     /// How often ids occur: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with locality
-    /// statistics of dlrm_datasets [default: zipf:1.5; with --config the law of its [synthetic]
-    /// section, or else zipf:1.05]
+    /// statistics of dlrm_datasets [default: zipf:1.5; with --config the distribution of its
+    /// [synthetic] section, or else zipf:1.05]
     #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
     pub distribution: Option<IdLaw>,
 }
@@ -366,9 +368,10 @@ pub struct Synth {
 /// The layout of generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TextLayout {
-    /// That of Criteo: label, 13 integers and 26 hexadecimal categories, tab-separated, no header
+    /// The layout of Criteo's files: label, 13 integers and 26 hexadecimal categories,
+    /// tab-separated, no header
     Criteo,
-    /// Comma-separated with a header
+    /// Comma-separated values with a header
     Csv,
 }
 
@@ -395,7 +398,7 @@ pub struct Convert {
     /// Field delimiter, such as ';' or tab; sets data.delimiter
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
-    /// The folder to write
+    /// The folder of the prepared dataset to write
     #[arg(short, long = "output", alias = "out", value_name = "FOLDER")]
     pub out: PathBuf,
     /// Memory for counting exact ids, such as 512MiB or 4GiB [default: data.ids.memory_mib]
@@ -435,23 +438,23 @@ pub struct Stats {
 /// The verbs of `rowmill checkpoint`.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
-    /// Show what a checkpoint holds
+    /// Show the content of a checkpoint: model, step, optimizer and sizes
     #[command(after_help = "\
 Examples:
   rowmill checkpoint info runs/first
   rowmill checkpoint info runs/first/checkpoints/step-000001000 -v    its configuration too")]
     Info {
-        /// A checkpoint folder, or a run folder (its newest good checkpoint)
+        /// A checkpoint folder, or a run folder, of which the newest good checkpoint is used
         checkpoint: PathBuf,
     },
-    /// Verify every byte against the checksums
+    /// Verify every byte of checkpoints against their checksums
     #[command(after_help = "\
 Example:
   rowmill checkpoint verify runs/first
 
 Exits with code 1 if any checkpoint is damaged.")]
     Verify {
-        /// A checkpoint folder, or a run folder (all its checkpoints)
+        /// A checkpoint folder, or a run folder, of which all checkpoints are verified
         checkpoint: PathBuf,
     },
     /// Write the weights under the names of facebookresearch/dlrm or TorchRec
@@ -462,15 +465,15 @@ Examples:
 
 In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\"))")]
     Export {
-        /// A checkpoint folder, or a run folder (its newest good checkpoint)
+        /// A checkpoint folder, or a run folder, of which the newest good checkpoint is used
         checkpoint: PathBuf,
         /// Naming scheme of the weights
         #[arg(long, value_enum)]
         to: StateDict,
         /// The safetensors file to write
         out: PathBuf,
-        /// Also write a Python file that loads the weights as a torch.nn.Module and needs only
-        /// torch
+        /// Also write a Python file that loads the weights as a torch.nn.Module and needs no
+        /// package but torch
         #[arg(long, value_name = "FILE")]
         loader: Option<PathBuf>,
         /// Also write the optimizer states, as WEIGHT.STATE (Adagrad: .sum), to this file
@@ -492,7 +495,8 @@ first.")]
         /// Naming scheme of the weights
         #[arg(long, value_enum)]
         from: StateDict,
-        /// The state dict: safetensors, or .pt, .pth or .bin as torch.save writes it
+        /// The state dict to read: a safetensors file, or a .pt, .pth or .bin file written by
+        /// torch.save
         file: PathBuf,
         /// The configuration of the model
         #[arg(long, value_name = "CONFIG")]
@@ -500,21 +504,22 @@ first.")]
         /// Change a key of the configuration
         #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
         set: Vec<(String, String)>,
-        /// The run folder that receives the checkpoint
+        /// The run folder in which the checkpoint is created
         #[arg(long, value_name = "FOLDER")]
         run: PathBuf,
         /// Prepared data, from which transforms, vocabularies and the sizes of tables with
         /// rows = "auto" are copied
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
-        /// Optimizer states, as `checkpoint export --optimizer` writes them [default: zeros]
+        /// File with optimizer states, as written by `checkpoint export --optimizer` [default: all
+        /// states are zero]
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
         /// Accept optimizer states of another rule with the same state names, such as those of adam
         /// for sparse_adam
         #[arg(long, requires = "optimizer")]
         accept_rule_change: bool,
-        /// Training steps taken so far, for schedules and Adam's bias correction
+        /// Number of training steps taken so far, for schedules and Adam's bias correction
         #[arg(long, value_name = "N", default_value_t = 0)]
         step: u64,
     },
@@ -523,9 +528,9 @@ first.")]
 /// The naming scheme of the weights in a state dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StateDict {
-    /// Names of facebookresearch/dlrm
+    /// Names as in the PyTorch code of facebookresearch/dlrm
     Torch,
-    /// Names of TorchRec models
+    /// Names as in TorchRec models
     Torchrec,
 }
 
@@ -540,17 +545,17 @@ Writes Criteo-format text, prepares it, trains dlrm-criteo-kaggle scaled to this
 evaluates on rows it has not seen, saves a checkpoint and records a trace. Then it predicts a step of
 twice the batch, runs it, and prints the prediction error. A second run replaces the folder.")]
 pub struct Quickstart {
-    /// The folder to work in
+    /// The folder that receives all files of the quickstart
     #[arg(long, value_name = "FOLDER", default_value = "rowmill-quickstart")]
     pub folder: PathBuf,
-    /// Approximate seconds of training
+    /// Approximate duration of the training in seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
     #[command(flatten)]
     pub device: OnDevice,
 }
 
-/// Parses a size that is a whole number of MiB, and returns that number.
+/// Parses a size that is a whole number of MiB, and returns the number of MiB.
 fn mebibytes(text: &str) -> Result<u64, String> {
     let whole = bytes(text)?;
     let expected =
@@ -558,7 +563,7 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     whole.is_multiple_of(1 << 20).then_some(whole >> 20).ok_or_else(expected)
 }
 
-/// Parses a size with a binary unit, and returns its bytes.
+/// Parses a size with a binary unit, and returns the number of bytes.
 fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {

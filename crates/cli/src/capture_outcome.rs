@@ -1,7 +1,7 @@
-//! The outcome of a capture: a trace or a reason for each process, and the report made of the
-//! traces.
+//! The outcome of a capture: a trace or a reason for each process, and the report on the traces.
 //!
-//! Shared by `rowmill capture` and `rowmill fleet trace`, which differ in how they get the traces.
+//! `rowmill capture` and `rowmill fleet trace` share this module. The two commands differ in how
+//! they get the traces.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,26 +19,26 @@ use setup::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
 use setup::render;
 use setup::shell::quoted;
 
-/// Most characters of a command line that are shown.
+/// Largest number of characters of a command line that are shown.
 const COMMAND_WIDTH: usize = 60;
 
-/// The result of a capture, as it is printed.
+/// The result of a capture, in the form in which it is printed.
 #[derive(Serialize)]
 pub struct CaptureOutcome {
     #[serde(serialize_with = "render::path_text")]
     pub folder: PathBuf,
     #[serde(serialize_with = "render::path_text_or_null")]
     pub report: Option<PathBuf>,
-    /// The file with all ranks on one timeline; `None` for a single rank.
+    /// The file with all ranks on one timeline. `None` for a single rank.
     #[serde(serialize_with = "render::path_text_or_null")]
     pub merged: Option<PathBuf>,
-    /// Whether all ranks recorded at the same time; `None` for fewer than two ranks.
+    /// Whether all ranks recorded at the same time. `None` for fewer than two ranks.
     pub is_aligned: Option<bool>,
     pub processes: Vec<CaptureRow>,
 }
 
 impl CaptureOutcome {
-    /// The outcome of a capture into `folder` before its report is made.
+    /// Creates the outcome of a capture into `folder`, before the report is written.
     pub fn new(folder: &Path, processes: Vec<CaptureRow>) -> Self {
         let folder = folder.to_owned();
         Self { folder, report: None, merged: None, is_aligned: None, processes }
@@ -48,7 +48,7 @@ impl CaptureOutcome {
 /// A process of a capture: the path of its trace, or the reason why it has none.
 #[derive(Serialize)]
 pub struct CaptureRow {
-    /// The host of the process; `None` if it was captured without an agent.
+    /// The host of the process. `None` if the process was captured without an agent.
     pub host: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
@@ -60,7 +60,7 @@ pub struct CaptureRow {
     pub command: String,
 }
 
-/// Writes the report of the traces, prints the outcome, and decides the exit code. `stopped` is
+/// Writes the report on the traces, prints the outcome, and determines the exit code. `stopped` is
 /// true if the user interrupted the capture.
 pub fn report_outcome(
     mut outcome: CaptureOutcome,
@@ -72,6 +72,7 @@ pub fn report_outcome(
     let mut summary = String::new();
     if has_traces {
         let chosen = open_folder(&outcome.folder, session)?;
+        // The summary is text for people, so it is made only for the output format `table`.
         if session.console.format == OutputFormat::Table {
             summary = short_summary(&chosen)?;
         }
@@ -104,7 +105,7 @@ pub fn report_outcome(
     })
 }
 
-/// Names a process in progress lines: by its rank, if it has one, and its pid.
+/// Names a process in progress lines by its process id and, if known, its rank.
 pub fn process_title(process: &Process) -> String {
     match process.rank() {
         Some(rank) => format!("rank {rank} (process {})", process.pid),
@@ -112,7 +113,7 @@ pub fn process_title(process: &Process) -> String {
     }
 }
 
-/// Describes a process that polled for the first time by its title and its command line.
+/// Describes a process that polled for the first time, by its title and its command line.
 pub fn describe_process(process: &Process) -> String {
     format!("{}: {}", process_title(process), shorten_command(&process.command.join(" ")))
 }
@@ -129,7 +130,7 @@ fn table(outcome: &CaptureOutcome) -> String {
                 (None, None) => String::new(),
             };
             let size = row.path.is_some().then(|| schema::Bytes(row.bytes).to_string());
-            // A host that refused its order has a row without a process.
+            // A host that refused its order has a row whose process id is 0, which is not shown.
             let pid = if row.pid == 0 { String::new() } else { row.pid.to_string() };
             vec![pid, rank, row.state.into(), size.unwrap_or_default(), what]
         })
@@ -144,8 +145,9 @@ fn table(outcome: &CaptureOutcome) -> String {
     text
 }
 
-/// Whether the ranks recorded the same iterations. Such recordings share more than half of the
-/// shortest one; the ranks of a job run in lockstep, so the same iterations run at the same time.
+/// Whether the ranks recorded the same iterations. The ranks of a job run in lockstep, so the same
+/// iterations run at the same time. Recordings of the same iterations overlap for more than half of
+/// the shortest recording.
 fn is_aligned(traces: &[Trace]) -> Option<bool> {
     let spans: Option<Vec<(i64, i64)>> = traces.iter().map(operator_span).collect();
     let spans = spans.filter(|spans| spans.len() > 1)?;
@@ -155,7 +157,7 @@ fn is_aligned(traces: &[Trace]) -> Option<bool> {
     Some(2 * (until - from) > shortest)
 }
 
-/// The first start and the last end of a rank's operators.
+/// The first start and the last end of the operators that a rank recorded.
 fn operator_span(trace: &Trace) -> Option<(i64, i64)> {
     let is_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
     let rows: Vec<usize> = trace.rows().filter(is_operator).map(|row| row as usize).collect();
@@ -165,7 +167,7 @@ fn operator_span(trace: &Trace) -> Option<(i64, i64)> {
 }
 
 /// Shortens a command line to one printable line. A process can put anything into its command line,
-/// control sequences of the terminal included.
+/// including control sequences for the terminal.
 fn shorten_command(text: &str) -> String {
     let text: String = text
         .chars()

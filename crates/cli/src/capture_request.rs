@@ -10,8 +10,9 @@ use setup::error::{Error, UsageError};
 
 use crate::args::With;
 
-/// The socket at which processes poll for trace requests: in the folder `given`, or else in that of
-/// `KINETO_IPC_SOCKET_DIR`, or else the abstract socket.
+/// The socket at which processes poll for trace requests. The socket is in the folder `given`, or
+/// else in the folder that `KINETO_IPC_SOCKET_DIR` names. If neither is set, the abstract socket is
+/// used.
 pub fn socket_place(given: Option<&Path>) -> SocketPlace {
     let own = || std::env::var_os(fleet::ipc::socket::VARIABLE).map(PathBuf::from);
     let folder = given.map(Path::to_owned).or_else(own).filter(|path| !path.as_os_str().is_empty());
@@ -21,11 +22,11 @@ pub fn socket_place(given: Option<&Path>) -> SocketPlace {
 /// Checks that a folder is empty or does not exist yet.
 ///
 /// # Errors
-/// [`UsageError::Exists`] if the folder has entries or cannot be listed.
+/// [`UsageError::Exists`] if the folder contains files or cannot be listed.
 pub fn check_empty_folder(folder: &Path) -> Result<(), Error> {
     let is_free = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
-        // A folder that cannot be listed may hold anything, so it counts as occupied.
+        // A folder that cannot be listed may contain anything, so it counts as occupied.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     if is_free { Ok(()) } else { Err(UsageError::Exists { path: folder.to_owned() }.into()) }

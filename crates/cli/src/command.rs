@@ -1,4 +1,4 @@
-//! The commands of `rowmill`, one file for each.
+//! The commands of `rowmill`, with one file for each command.
 
 mod capture;
 mod checkpoint;
@@ -30,7 +30,7 @@ use setup::output;
 /// Runs a command and returns its exit code.
 ///
 /// # Errors
-/// The format does not suit the command, an output cannot be written, or the command fails.
+/// The output format does not suit the command, an output cannot be written, or the command fails.
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     let is_findings = matches!(&command, Command::Trace(trace) if trace.is_findings());
     if session.console.format == OutputFormat::Sarif && !is_findings {
@@ -45,7 +45,8 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     if !has_rows && !matches!(session.console.format, OutputFormat::Table | OutputFormat::Json) {
         return Err(UsageError::NoTable.into());
     }
-    // Checked before the work, so that an hour of it does not end at a file that cannot be written.
+    // The outputs are checked before the work begins, so that an hour of work does not end at a
+    // file that cannot be written.
     output::check_all(&command.outputs())?;
     match command {
         Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
@@ -72,7 +73,7 @@ fn done((): ()) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes the error that names the present command for `rowmill bench …`.
+/// Creates the error for `rowmill bench …`, which names the command that replaced it.
 fn moved_command(words: &[String]) -> Error {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
     let now = match first {

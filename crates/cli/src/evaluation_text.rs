@@ -4,15 +4,16 @@ use schema::TrainingConfig;
 use setup::render::{self, Console};
 use train::Evaluation;
 
-/// Warns if the figures mean nothing, because all labels are the same, or if the model is worse
-/// than the mean label. The advice depends on the settings in `training`.
+/// Warns if the figures mean nothing because all labels are the same, or if the model is worse than
+/// the mean label. The advice depends on the settings in `training`.
 pub fn warn_of_evaluation(
     console: Console,
     evaluation: Option<&Evaluation>,
     training: &TrainingConfig,
 ) {
     let Some(evaluation) = evaluation else { return };
-    // NaN has only one cause left here: a model with non-finite scores ends the run earlier.
+    // NaN means that all labels are the same. A model with scores that are not finite ends the run
+    // earlier.
     let entropy = evaluation.normalized_entropy;
     if entropy.is_nan() {
         console.warn(
@@ -30,7 +31,8 @@ pub fn warn_of_evaluation(
     }
 }
 
-/// Names the settings against overfitting that `training` does not use yet, as part of a list.
+/// Names the settings against overfitting that `training` does not use yet, as the end of a list in
+/// a sentence.
 pub fn against_overfitting(training: &TrainingConfig) -> &'static str {
     match (training.keep_best, training.patience) {
         (Some(_), Some(_)) => "",
@@ -39,7 +41,7 @@ pub fn against_overfitting(training: &TrainingConfig) -> &'static str {
     }
 }
 
-/// Lists the figures of an evaluation with their labels, for a table of facts.
+/// Lists the figures of an evaluation with their labels, as rows of a table.
 pub fn evaluation_rows(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("held-out samples", render::count(evaluation.samples)),

@@ -1,18 +1,20 @@
-//! Formats findings as text: the heading of one, and the list that ends the summary of a job.
+//! Formats findings as text: the heading of a finding, and the list of findings at the end of a
+//! job's summary.
 
 use analyze::findings::{Confidence, Finding, FindingCategory, FindingReport, Severity};
 use setup::render;
 
-/// Most characters of a line.
+/// Largest number of characters in a line.
 const WIDTH: usize = 96;
 
-/// Formats the heading of a finding in one line: severity, rule, title, saving, confidence.
+/// Formats the heading of a finding in one line: severity, rule, title, saving and confidence.
 pub fn heading(finding: &Finding) -> String {
     let severity = severity_word(finding.severity);
     let saving = finding.saving.map_or_else(String::new, |saving| {
         let nanos = |ns: i64| render::nanos(ns as f64);
+        // The middle estimate is zero if the wasted time is not on the critical path.
         if saving.mid_ns == 0 {
-            return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
+            return format!(" · not on the critical path ({} at most)", nanos(saving.high_ns));
         }
         if saving.is_within_noise() {
             return format!(
@@ -40,7 +42,7 @@ pub fn heading(finding: &Finding) -> String {
     format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
 }
 
-/// The severity as a word, padded to eight characters so that headings align.
+/// Returns the severity as a word, padded to eight characters so that headings align.
 pub fn severity_word(severity: Severity) -> &'static str {
     match severity {
         Severity::Critical => "critical",
@@ -63,7 +65,7 @@ pub fn top_findings(report: &FindingReport, count: usize) -> String {
     let mut lines = vec![match count {
         1 => "top finding".to_owned(),
         _ => {
-            "top findings (savings are of the longest step; all: rowmill trace findings)".to_owned()
+            "top findings (savings are in the longest step; all: rowmill trace findings)".to_owned()
         }
     }];
     for finding in found {
@@ -73,7 +75,7 @@ pub fn top_findings(report: &FindingReport, count: usize) -> String {
     lines.join("\n")
 }
 
-/// Wraps a text into indented lines.
+/// Wraps a text into lines that are indented.
 pub fn wrap_indented(text: &str) -> Vec<String> {
     let mut lines = vec![String::from("   ")];
     for word in text.split_whitespace() {

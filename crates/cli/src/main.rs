@@ -1,8 +1,8 @@
-//! The binary `rowmill`: parses the command line, runs one command, and prints its result.
+//! The binary `rowmill`, which parses the command line, runs one command, and prints its result.
 //!
-//! `args` has the options as typed. `setup` resolves them into jobs and devices. `command/<verb>`
-//! runs the command, and `setup::render` prints tables or JSON. Only this crate and `setup` deal
-//! with terminals, signals and exit codes.
+//! `args` defines the options as typed, and `setup` resolves them into jobs and devices.
+//! `command/<verb>` runs the command, and `setup::render` prints tables or JSON. Only this crate
+//! and `setup` deal with terminals, signals and exit codes.
 
 mod agent_client;
 mod args;
@@ -23,15 +23,15 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use args::Cli;
 use setup::{Session, help_wrap, interrupt};
 
-/// Puts the columns of traces and the tables of models on huge pages, which cause fewer page
-/// faults.
+/// The memory allocator, which puts large buffers such as the columns of traces and the tables of
+/// models on huge pages. Huge pages cause fewer page faults.
 #[global_allocator]
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 
 fn main() -> ExitCode {
     let mut command = help_wrap::wrap_help(Cli::command()).color(find_help_color());
     let matches = command.clone().get_matches();
-    // Resolves the arguments of subcommands, which `check_scopes` looks up by name.
+    // Building resolves the arguments of subcommands, which `check_scopes` looks up by name.
     command.build();
     args::check_scopes(&command, &matches).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -47,10 +47,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Finds the value of `--color` for help and usage errors. Clap prints those while it is still
-/// parsing the arguments, so its own result cannot be used.
+/// Finds the value of `--color` for help and usage errors. Clap prints these while it is still
+/// parsing the arguments, so the parsed value is not available.
 fn find_help_color() -> ColorChoice {
-    // Not `args()`, which panics on arguments that are not UTF-8, as paths may be.
+    // `args()` is not used, because it panics on arguments that are not UTF-8, which paths may be.
     let args: Vec<String> =
         std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let given = |choice: &str| {

@@ -1,9 +1,10 @@
-//! A small HTTP server for a browser on this machine: it listens on the loopback address, uses one
-//! thread per connection, and requires a secret in every path. The caller supplies the pages.
+//! A small HTTP server for a browser on this machine. The server listens on the loopback address,
+//! uses one thread per connection, and requires a secret in every path. The caller supplies the
+//! pages.
 //!
 //! Other users of the machine do not know the secret. The `Host` header is checked, so that a
-//! foreign site cannot reach the server through a host name of its own (DNS rebinding). No page may
-//! be framed.
+//! foreign site cannot reach the server through a host name of its own (DNS rebinding). Other sites
+//! cannot embed a page in a frame.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,18 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{fmt, thread};
 
-/// Most bytes of the head of a request.
+/// Largest size in bytes of the head of a request.
 const HEAD_MAX: usize = 16 << 10;
-/// Most headers of a request.
+/// Largest number of headers in a request.
 const HEADERS_MAX: usize = 64;
-/// Most connections at a time. A browser opens six per host.
+/// Largest number of simultaneous connections. A browser opens six per host.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a connection may be silent before it is closed.
+/// How long a connection may be idle before it is closed.
 const IDLE_MAX: Duration = Duration::from_secs(10);
-/// How often the server checks whether to stop.
+/// Time between two checks whether the server should stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A server that is bound to a port, with the secret that every path begins with.
+/// A server that is bound to a port, with the secret with which every path must begin.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -30,12 +31,12 @@ pub struct Server {
     token: String,
 }
 
-/// The response for one path: its bytes and the headers that depend on them.
+/// The response for one path, with its bytes and the headers that depend on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedPage {
-    /// The `Content-Type`, such as `text/html; charset=utf-8`.
+    /// Value of the header `Content-Type`, such as `text/html; charset=utf-8`.
     pub content_type: &'static str,
-    /// The content security policy; `None` for content that browsers do not display.
+    /// Value of the content security policy. `None` for content that browsers do not display.
     pub policy: Option<String>,
     pub body: Vec<u8>,
 }
@@ -51,10 +52,10 @@ enum RequestRefusal {
 }
 
 impl Server {
-    /// Listens on the loopback address. The port 0 stands for any free port.
+    /// Listens on the loopback address. With port 0, the system chooses a free port.
     ///
     /// # Errors
-    /// The port is in use, or the system gives no random numbers.
+    /// The port is in use, or the system cannot provide random numbers.
     pub fn bind(port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         let address = listener.local_addr()?;
@@ -64,16 +65,16 @@ impl Server {
         Ok(Self { listener, address, token })
     }
 
-    /// The path of the page `name` on this server, with the secret.
+    /// The path of the page `name` on this server, including the secret.
     pub fn path(&self, name: &str) -> String {
         format!("/{}/{name}", self.token)
     }
 
-    /// Answers requests until `stop` is set. `find` returns the page of a name, or `None` if there
-    /// is no such page.
+    /// Answers requests until `stop` is set. The function `find` returns the page with a name, or
+    /// `None` if there is no such page.
     ///
     /// # Errors
-    /// Accepting connections fails. A failure of a single connection ends only that one.
+    /// Accepting connections fails. A failure of a single connection ends only that connection.
     pub fn run(
         &self,
         stop: &AtomicBool,
@@ -88,12 +89,13 @@ impl Server {
                         open.fetch_add(1, Ordering::SeqCst);
                         let open = &open;
                         threads.spawn(move || {
-                            // A failure means that the browser closed the connection.
+                            // An error means that the browser closed the connection, which does not
+                            // matter.
                             let _ = self.serve(connection, find);
                             open.fetch_sub(1, Ordering::SeqCst);
                         });
                     }
-                    // Beyond the limit, connections are closed at once. Browsers try again.
+                    // Connections beyond the limit are closed at once. Browsers then try again.
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -109,7 +111,7 @@ impl Server {
         mut connection: TcpStream,
         find: &dyn Fn(&str) -> io::Result<Option<ServedPage>>,
     ) -> io::Result<()> {
-        // Some systems let accepted sockets inherit the listener's non-blocking mode.
+        // On some systems, accepted sockets inherit the listener's non-blocking mode.
         connection.set_nonblocking(false)?;
         connection.set_read_timeout(Some(IDLE_MAX))?;
         connection.set_write_timeout(Some(IDLE_MAX))?;
@@ -137,7 +139,7 @@ impl Server {
         connection.flush()
     }
 
-    /// Checks a request and returns the name of the requested page, and whether only its head is
+    /// Checks a request. Returns the name of the requested page, and whether only its head is
     /// requested.
     fn parse_request(&self, head: &[u8]) -> Result<(String, bool), RequestRefusal> {
         let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -150,8 +152,8 @@ impl Server {
             return Err(RequestRefusal::Malformed);
         }
         let host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
-        // Exactly one `Host`: with two, a proxy and this server could disagree about which one
-        // counts.
+        // A request must have exactly one `Host` header. With two, a proxy and this server could
+        // disagree about which one counts.
         let mut hosts = request.headers.iter().filter(host);
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
             return Err(RequestRefusal::ForeignHost);
@@ -211,7 +213,7 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && different == 0
 }
 
-/// Reads the head of a request, up to the empty line or [`HEAD_MAX`].
+/// Reads the head of a request, which ends at an empty line or at [`HEAD_MAX`] bytes.
 fn read_head(connection: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut block = [0; 2048];

@@ -11,7 +11,7 @@ use trace::export::{self, Options, Overlaps, WhichArguments};
 use trace::merge::{self, Offsets};
 use trace::store::Job;
 
-/// Writes all ranks of a job on one timeline, with their clocks aligned.
+/// Writes all ranks of a job on one timeline with aligned clocks.
 pub fn write_merged(job: &Job, out: &Path) -> Result<(), Error> {
     let ahead = estimate_clocks(job).into_iter().map(|clock| (clock.rank, clock.correction_ns));
     let offsets = Offsets { ahead_ns: ahead.collect() };
@@ -19,7 +19,8 @@ pub fn write_merged(job: &Job, out: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Options for writing all events with all arguments; overlapping events get lanes of their own.
+/// Options for writing all events with all arguments. Overlapping events are moved to lanes of
+/// their own.
 pub fn export_options() -> Options {
     Options { overlaps: Overlaps::Lanes, arguments: WhichArguments::All, counters: Vec::new() }
 }
@@ -27,7 +28,7 @@ pub fn export_options() -> Options {
 /// Checks that `out` is not one of the traces of the job.
 ///
 /// # Errors
-/// [`UsageError::OutputIsInput`] if it is.
+/// [`UsageError::OutputIsInput`] if `out` is a trace of the job.
 pub fn refuse_input(job: &Job, out: &Path) -> Result<(), Error> {
     match job.traces.iter().find(|trace| is_same(&trace.origin.path, out)) {
         Some(trace) => Err(UsageError::OutputIsInput { path: trace.origin.path.clone() }.into()),
@@ -40,8 +41,8 @@ pub fn is_same(path: &Path, other: &Path) -> bool {
     path.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
 }
 
-/// Estimates the clock offset of every rank from the ends of collectives, which end on all ranks at
-/// the same time.
+/// Estimates the clock offset of every rank from collectives, because a collective ends on all
+/// ranks at the same time.
 pub fn estimate_clocks(job: &Job) -> Vec<clock::RankClock> {
     let job = &trim_to_covered(job);
     let classifier = Classifier::new(ClassRule::Category);
@@ -50,7 +51,7 @@ pub fn estimate_clocks(job: &Job) -> Vec<clock::RankClock> {
     collectives::match_collectives(&scopes).compare_clocks(&scopes)
 }
 
-/// Trims the recordings of a job to the parts that are recorded completely.
+/// Trims the recordings of a job to the parts that were recorded completely.
 pub fn trim_to_covered(job: &Job) -> Cow<'_, Job> {
     if job.traces.iter().all(|trace| trace.cut.is_none()) {
         return Cow::Borrowed(job);

@@ -1,7 +1,7 @@
 //! Opens the traces of a job, builds its report and writes it as an HTML page.
 //!
-//! Shared by the commands that end with a page: `trace report`, `trace serve`, `capture`, `fleet
-//! trace` and `quickstart`.
+//! The commands that write a page share this module: `trace report`, `trace serve`, `capture`,
+//! `fleet trace` and `quickstart`.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -30,15 +30,15 @@ pub struct WrittenPage {
     pub events: u64,
     pub timeline_events: u64,
     pub timeline_steps: u64,
-    /// Describes the missing parts of the recordings.
+    /// Describes the missing parts of the recordings. `None` if they are complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording_cut: Option<String>,
 }
 
-/// Opens the traces that a report is made of.
+/// Opens the traces from which a report is built.
 ///
 /// # Errors
-/// As [`open_selection`].
+/// The errors of [`open_selection`].
 pub fn open_content(content: &ReportContent, session: &Session) -> Result<SelectedJob, Error> {
     let selection = Selection {
         paths: content.paths.clone(),
@@ -55,7 +55,7 @@ pub fn open_content(content: &ReportContent, session: &Session) -> Result<Select
 /// Builds the report of an opened job.
 ///
 /// # Errors
-/// A selected step does not exist.
+/// A step that the user selected does not exist.
 pub fn build_report(
     chosen: &SelectedJob,
     content: &ReportContent,
@@ -63,25 +63,26 @@ pub fn build_report(
 ) -> Result<JobReport, Error> {
     session.console.detail("analyzing");
     let scopes: Vec<Scope<'_>> = chosen.scopes();
-    let mut job = JobFacts::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let options = Options {
         title: content.title.clone().unwrap_or_else(|| job_title(&content.paths)),
         program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
         steps: content.steps.clone().unwrap_or(TimelineSteps::Fitting),
         events_max: Options::EVENTS_MAX,
     };
-    let found = find_findings(&mut job, &RuleSettings::default())?;
+    let found = find_findings(&job, &RuleSettings::default())?;
     Ok(report::build_report(&job, &found, &options)?)
 }
 
-/// Writes the page to `out`. If that fails, no partial file remains.
+/// Writes the page to the file `out`. If writing fails, no partial file remains.
 ///
 /// # Errors
-/// `out` cannot be written.
+/// The file `out` cannot be written.
 pub fn write_page(report: &JobReport, out: &Path) -> Result<WrittenPage, Error> {
     let mut bytes = 0;
     output::put(out, |file| {
-        // The file may be a pipe, whose size cannot be read afterwards.
+        // The bytes are counted while they are written, because the output may be a pipe, whose
+        // size cannot be read afterwards.
         let mut counter = CountingWriter { out: BufWriter::new(file), bytes: 0 };
         html::write(report, &PageOrigin::File, &mut counter).map_err(Error::io(out, "write"))?;
         bytes = counter.bytes;
@@ -101,7 +102,7 @@ pub fn write_page(report: &JobReport, out: &Path) -> Result<WrittenPage, Error> 
     })
 }
 
-/// A writer that counts the bytes it passes on, for the size in the printed result.
+/// A writer that counts the bytes that it passes on, because commands print the size.
 struct CountingWriter<W> {
     out: W,
     bytes: u64,
@@ -122,7 +123,7 @@ impl<W: Write> Write for CountingWriter<W> {
 /// Opens the traces in `folder`, as [`open_content`] does for paths that a user names.
 ///
 /// # Errors
-/// As [`open_selection`].
+/// The errors of [`open_selection`].
 pub fn open_folder(folder: &Path, session: &Session) -> Result<SelectedJob, Error> {
     open_content(&folder_content(folder, None), session)
 }
@@ -131,7 +132,7 @@ pub fn open_folder(folder: &Path, session: &Session) -> Result<SelectedJob, Erro
 /// folder.
 ///
 /// # Errors
-/// `out` cannot be written.
+/// The file `out` cannot be written.
 pub fn write_folder_page(
     job: &SelectedJob,
     folder: &Path,

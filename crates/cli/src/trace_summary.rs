@@ -1,5 +1,5 @@
-//! The summary of a job as one page of text, which `rowmill trace PATH`, `quickstart` and `capture`
-//! print.
+//! Formats the summary of a job as one page of text, which `rowmill trace PATH`, `quickstart` and
+//! `capture` print.
 
 use analyze::findings::{FindingReport, RuleSettings};
 use analyze::kernels::plain_name;
@@ -14,14 +14,14 @@ use setup::findings::find_findings;
 use setup::open_job::SelectedJob;
 use setup::render;
 
-/// Number of kernels and of operators on the page, unless `--top` sets another.
+/// Number of kernels and number of operators on the page, unless `--top` sets another number.
 pub const TOP: usize = 5;
-/// Most characters of a name in a table.
+/// Largest number of characters of a name in a table.
 const NAME_WIDTH: usize = 64;
-/// Number of findings on the page.
+/// Largest number of findings on the page.
 const FINDINGS: usize = 3;
 
-/// The content of the page: the summary of a job and its findings.
+/// The content of the page, which is the summary of a job and its findings.
 #[derive(Serialize)]
 pub struct SummaryPage {
     #[serde(flatten)]
@@ -31,19 +31,19 @@ pub struct SummaryPage {
     pub finding_count: usize,
 }
 
-/// Summarizes an opened job, with the `top` longest kernels and operators.
+/// Summarizes an opened job, with its `top` longest kernels and operators.
 ///
 /// # Errors
-/// A rule is invalid.
+/// A rule for findings is invalid.
 pub fn summarize(chosen: &SelectedJob, top: usize) -> Result<SummaryPage, Error> {
     let scopes = chosen.scopes();
-    let mut job = JobFacts::new(&scopes);
-    let findings = find_findings(&mut job, &RuleSettings::default())?;
+    let job = JobFacts::new(&scopes);
+    let findings = find_findings(&job, &RuleSettings::default())?;
     let summary = page::summarize_job(&job, top);
     Ok(SummaryPage { summary, findings, finding_count: FINDINGS })
 }
 
-/// Formats the page as text.
+/// Formats the summary page as text for the terminal.
 pub fn summary_text(page: &SummaryPage) -> String {
     let summary = &page.summary;
     let mut parts = vec![render::facts(&job_facts(page)), share_bars(summary)];
@@ -65,7 +65,7 @@ pub fn summary_text(page: &SummaryPage) -> String {
     parts.join("\n\n")
 }
 
-/// Whether no event of the recording was recognized. Findings are then withheld, because an empty
+/// Whether no event of the recording was recognized. No findings are shown then, because an empty
 /// list would look as if nothing were wrong.
 fn is_unknown(summary: &Summary) -> bool {
     let is_fatal = |issue: &quality::Issue| {
@@ -77,6 +77,7 @@ fn is_unknown(summary: &Summary) -> bool {
 fn job_facts(page: &SummaryPage) -> Vec<(&'static str, String)> {
     let job = &page.summary.job;
     let mut ranks = render::count(job.rank_count);
+    // The world size is shown only if traces of some ranks are missing.
     if let Some(world) = job.world_size.filter(|world| u64::from(*world) != job.rank_count) {
         ranks += &format!(" of {world}");
     }
@@ -103,7 +104,7 @@ fn job_facts(page: &SummaryPage) -> Vec<(&'static str, String)> {
     let is_pool = job.is_pool;
     let window = match job.window_rule {
         Some(WindowRule::Steps) => format!("{} whole steps", job.step_count),
-        Some(WindowRule::Hta) => "what Holistic Trace Analysis keeps".to_owned(),
+        Some(WindowRule::Hta) => "the part that Holistic Trace Analysis keeps".to_owned(),
         _ => "everything recorded".to_owned(),
     };
     let over = match job.rank_count {
@@ -140,8 +141,8 @@ fn job_facts(page: &SummaryPage) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Describes the median step of the slowest rank: on the host, and on the device if it differs
-/// there.
+/// Describes the median step of the slowest rank on the host. Adds the step on the device if it
+/// differs.
 fn describe_step(job: &JobSummary) -> String {
     let Some(ns) = job.step_p50_ns else { return "no steps named".to_owned() };
     let host = render::nanos(ns as f64);
@@ -161,11 +162,10 @@ fn describe_step(job: &JobSummary) -> String {
     }
 }
 
-/// The table of bars that shows where the time of the windows goes. Its parts add up to the
-/// windows.
+/// Formats the bars that show where the time of the windows goes. The parts add up to the windows.
 fn share_bars(summary: &Summary) -> String {
     if summary.job.device_count == 0 && !summary.job.is_of_host {
-        // If the recording is cut, device work may be missing from the file only.
+        // If the recording is cut, its device work may just be missing from the file.
         let is_known = summary.verdict != QualityVerdict::Broken;
         return if is_known { "no device work was recorded".to_owned() } else { String::new() };
     }
@@ -317,7 +317,7 @@ fn busy_name(summary: &Summary) -> &'static str {
     if summary.ranks.len() > 1 { "% of all ranks' busy time" } else { "% of busy" }
 }
 
-/// The verdict on the quality of the trace, with its warnings and errors.
+/// Formats the verdict on the quality of the trace, with its warnings and errors.
 fn quality_text(summary: &Summary) -> String {
     let mut lines = vec![format!("quality of the trace: {}", summary.verdict_words)];
     for kind in quality::by_kind(&summary.issues) {
@@ -333,7 +333,7 @@ fn quality_text(summary: &Summary) -> String {
     lines.join("\n")
 }
 
-/// Shortens a name to fit a table.
+/// Shortens a name so that it fits into a table.
 pub fn shorten_name(name: &str) -> String {
     let name = plain_name(name);
     if name.chars().count() <= NAME_WIDTH {
@@ -343,10 +343,10 @@ pub fn shorten_name(name: &str) -> String {
     format!("{kept}…")
 }
 
-/// Formats the summary that other commands end with, which has only one finding.
+/// Formats the summary that other commands print at their end, which has only one finding.
 ///
 /// # Errors
-/// As [`summarize`].
+/// The errors of [`summarize`].
 pub fn short_summary(job: &SelectedJob) -> Result<String, Error> {
     let mut page = summarize(job, TOP)?;
     page.finding_count = 1;

@@ -1,7 +1,7 @@
-//! One rank's handle of a communicator: sends and receives messages, matches them to operations and
-//! checks them.
+//! One rank's handle of a communicator, which sends and receives messages and matches them to
+//! operations.
 //!
-//! The collectives are in `verb.rs`. Independent of how messages are transported.
+//! The collectives are in `verb.rs`. This file does not depend on how messages are transported.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::transport::{Deadline, SharedTransport, TransportFailure};
 /// One rank's handle of a communicator, on which all ranks call the same collectives in the same
 /// order.
 ///
-/// Each logical stream of a job has its own communicator, so that collectives started on one do not
-/// wait for another.
+/// Each logical stream of a job has its own communicator, so that collectives started on one stream
+/// do not wait for those of another.
 pub struct Communicator {
     transport: SharedTransport,
     /// The ranks of the transport that take part, in rank order.
@@ -34,12 +34,13 @@ pub struct Communicator {
     step: u64,
     plan: u64,
     timeout: Option<Duration>,
-    /// Whether sums of `f32` are left to the transport.
+    /// Whether the transport computes sums of `f32`.
     native: bool,
     /// Messages of operations that a peer began before this rank finished the previous one, by
     /// peer.
     early: Vec<VecDeque<RankMessage>>,
-    /// The first error. After it, ranks may be out of step, so every later call fails.
+    /// The first error of a collective. Ranks may be out of step after it, so every later call
+    /// fails.
     failed: Option<Error>,
 }
 
@@ -79,19 +80,19 @@ impl Communicator {
         }
     }
 
-    /// The position of this rank among the members of the communicator.
+    /// Returns the position of this rank among the members of the communicator.
     #[must_use]
     pub fn rank(&self) -> Rank {
         Rank(self.position as u32)
     }
 
-    /// The number of members of the communicator.
+    /// Returns the number of members of the communicator.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.members.len()
     }
 
-    /// The name of the transport.
+    /// Returns the name of the transport.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.transport.name()
@@ -122,26 +123,27 @@ impl Communicator {
         self.transport.leave();
     }
 
-    /// The timeout of a peer's message; `None` is unlimited.
+    /// Returns how long to wait for a peer's message, or `None` if there is no limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Sets the timeout of a peer's message; `None` waits without limit.
+    /// Sets how long to wait for a peer's message. `None` waits without limit.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// Leaves sums of `f32` to the transport from now on. Returns false if the transport cannot
-    /// sum, or this communicator does not have all ranks. Operations are checked as before.
+    /// Makes the transport compute later sums of `f32`. Returns false if the transport cannot sum,
+    /// or if this communicator does not have all ranks. Ranks still check that they are in the same
+    /// operation.
     pub fn set_native(&mut self, native: bool) -> bool {
         let is_whole = self.members.len() == self.transport.world_size();
         self.native = native && is_whole && self.transport.sums();
         self.native
     }
 
-    /// Whether the transport sums values of type `element`.
+    /// Returns whether the transport sums values of type `element`.
     pub(crate) fn is_native(&self, element: ElementType) -> bool {
         self.native && element == ElementType::F32 && self.members.len() > 1
     }
@@ -153,7 +155,8 @@ impl Communicator {
         values: Vec<f32>,
     ) -> Result<Vec<f32>, Error> {
         let summed = self.transport.sum(values, Deadline::after(self.timeout));
-        // The rank that caused a delay is unknown here, because all have announced the operation.
+        // The rank that caused a delay is unknown here, because all ranks have announced the
+        // operation.
         let peer = usize::from(self.position == 0);
         summed.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
@@ -169,7 +172,7 @@ impl Communicator {
     /// Creates the communicator of the ranks that pass the same `group`, in rank order.
     ///
     /// # Errors
-    /// As [`Self::all_gather`].
+    /// Returns the same errors as [`Self::all_gather`].
     pub fn split(&mut self, group: u32) -> Result<Self, Error> {
         let next = self.next_channel.load(Ordering::Relaxed);
         let groups = self.all_gather(&[i64::from(group), i64::from(next)])?;
@@ -191,7 +194,7 @@ impl Communicator {
         made
     }
 
-    /// The positions of all other ranks, in rank order.
+    /// Returns the positions of all other ranks, in rank order.
     pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let own = self.position;
         (0..self.members.len()).filter(move |&peer| peer != own)
@@ -201,7 +204,7 @@ impl Communicator {
         self.transport.pool()
     }
 
-    /// Takes a buffer of `len` values from the pool. Its content is arbitrary.
+    /// Takes a buffer of `len` values from the pool. The content of the buffer is arbitrary.
     #[must_use]
     pub fn buffer<T: CommElement>(&self, len: usize) -> Vec<T> {
         self.pool().take(len)
@@ -212,7 +215,8 @@ impl Communicator {
         self.pool().give(buffer);
     }
 
-    /// Begins an operation: numbers it, and describes it for the headers of its messages.
+    /// Begins an operation by numbering it and creating the description for the headers of its
+    /// messages.
     pub(crate) fn begin(
         &mut self,
         verb: Verb,
@@ -228,10 +232,11 @@ impl Communicator {
         Ok(MessageOperation { verb, sequence, step, plan, element, count })
     }
 
-    /// Marks that the receives of an operation follow, in the order in which operations were begun.
+    /// Marks that the receives of an operation follow. Operations finish in the order in which they
+    /// were begun.
     ///
     /// # Panics
-    /// If one that was begun before has not been waited for.
+    /// Panics if an operation that was begun before this one has not been waited for.
     pub(crate) fn finish(&mut self, operation: &MessageOperation) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -269,7 +274,7 @@ impl Communicator {
         sent.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
 
-    /// Receives what `peer` sends in this phase of `operation`.
+    /// Receives the values that `peer` sends in this phase of `operation`.
     pub(crate) fn receive<T: CommElement>(
         &mut self,
         peer: usize,
@@ -280,7 +285,7 @@ impl Communicator {
         received.into_values().map_err(|payload| self.wrong_payload(operation, &payload))
     }
 
-    /// Like [`Self::receive`], but the values may stay in the sender's buffer.
+    /// Receives values like [`Self::receive`], but may leave them in the sender's buffer.
     pub(crate) fn receive_load(
         &mut self,
         peer: usize,
@@ -291,8 +296,8 @@ impl Communicator {
         received.map(|message| message.payload).map_err(|error| self.fail(error))
     }
 
-    /// The error for a payload of the wrong type. The header was checked, so the transport mixed up
-    /// messages.
+    /// Creates the error for a payload of the wrong type. The header was checked before, so the
+    /// transport must have mixed up messages.
     pub(crate) fn wrong_payload(
         &mut self,
         operation: &MessageOperation,
@@ -300,7 +305,7 @@ impl Communicator {
     ) -> Error {
         self.fail(Error::Transport {
             transport: self.transport.name(),
-            problem: format!("{operation} came with a payload of {}", payload.element().name()),
+            problem: format!("{operation} has a payload of type {}", payload.element().name()),
         })
     }
 
@@ -333,7 +338,7 @@ impl Communicator {
         Ok(message)
     }
 
-    /// The error for a peer that is in a different operation.
+    /// Creates the error for a peer that is in a different operation.
     fn mismatch(&self, peer: usize, operation: &MessageOperation, got: &MessageHeader) -> Error {
         Error::Mismatch {
             here: self.members[self.position] as u32,

@@ -1,6 +1,6 @@
 //! Wraps a transport in a simulated slower link with a latency and a bandwidth.
 //!
-//! For tests, and to estimate on one machine how a network would affect a job.
+//! Tests use the wrapper, and users can estimate on one machine how a network would affect a job.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,12 +11,12 @@ use crate::element::Pool;
 use crate::message::{HEADER_BYTES, RankMessage};
 use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
 
-/// The simulated link that the messages of a rank pass one after the other.
+/// The simulated link through which a rank's messages pass one after another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DelayedLink {
-    /// From the last byte sent to the last byte received.
+    /// Time from the last byte sent to the last byte received.
     pub latency: Duration,
-    /// Bytes per second.
+    /// Bandwidth in bytes per second.
     pub bandwidth: f64,
 }
 
@@ -30,9 +30,9 @@ pub struct Delayed {
 
 /// The sending side of the link. Messages queue here until the simulated transfer is over.
 struct Outgoing {
-    /// Is `None` once the transport is dropped.
+    /// Queue to the forwarding thread. The queue is `None` once the transport is dropped.
     queue: Option<Sender<Due>>,
-    /// When the link will be free again.
+    /// Time at which the link will have sent all queued messages.
     free: Instant,
 }
 
@@ -44,7 +44,7 @@ struct Due {
 }
 
 impl Delayed {
-    /// Delays the messages of `inner` as `link` describes.
+    /// Wraps `inner` so that its messages are delayed according to `link`.
     #[must_use]
     pub fn new(inner: SharedTransport, link: DelayedLink) -> Self {
         let (queue, due) = channel();
@@ -60,7 +60,8 @@ fn forward(through: &dyn Transport, due: &Receiver<Due>) {
     for Due { at, to, message } in due {
         std::thread::sleep(at.saturating_duration_since(Instant::now()));
         if through.send(to, message).is_err() {
-            // The receiver is gone; who waits for it, or for this rank, learns so itself.
+            // The receiving rank is gone. Ranks that wait for it or for this rank get the same
+            // error from the inner transport.
             return;
         }
     }
@@ -121,10 +122,11 @@ impl Transport for Delayed {
 
 impl Drop for Delayed {
     fn drop(&mut self) {
-        // What is on its way still arrives.
+        // Closing the queue lets the forwarder deliver the queued messages before it ends.
         self.outgoing.get_mut().unwrap_or_else(PoisonError::into_inner).queue = None;
         if let Some(forwarder) = self.forwarder.take() {
-            // It only sleeps and sends: nothing of its end is of interest.
+            // The forwarder only sleeps and sends. If it panicked, there is nothing to clean up
+            // here.
             let _ = forwarder.join();
         }
     }

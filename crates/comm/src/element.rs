@@ -1,4 +1,4 @@
-//! The element types of collectives, and the buffers of them that a transport moves.
+//! The element types of collectives, and the pooled buffers in which a transport moves elements.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use half::{bf16, f16};
 pub enum ElementType {
     F32,
     F16,
-    /// The upper half of an `f32`.
+    /// The `bfloat16` format, the upper half of an `f32`.
     Bf16,
     I32,
     I64,
@@ -20,7 +20,7 @@ pub enum ElementType {
 impl ElementType {
     const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I64, Self::U8];
 
-    /// The size of one element in bytes.
+    /// Returns the size of one element in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -31,7 +31,7 @@ impl ElementType {
         }
     }
 
-    /// The name of the type in Rust.
+    /// Returns the name of the type in Rust.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl ElementType {
 pub trait CommElement: bytemuck::Pod + Send + Sync + private::Stored {
     const TYPE: ElementType;
 
-    /// `self + other`. Integers wrap; `f16` and `bf16` are rounded.
+    /// Returns `self + other`. Integers wrap, and `f16` and `bf16` are rounded.
     #[must_use]
     fn plus(self, other: Self) -> Self;
 }
@@ -61,8 +61,8 @@ pub trait CommElement: bytemuck::Pod + Send + Sync + private::Stored {
 mod private {
     use super::{FreeList, Payload, Pool};
 
-    /// Converts buffers to payloads, and selects the free list of the type. Private, so that no
-    /// other crate can add element types.
+    /// Converts buffers to payloads, and selects the free list of the type. The trait is private,
+    /// so that no other crate can add element types.
     pub trait Stored: Sized {
         fn into_payload(values: Vec<Self>) -> Payload;
         fn from_payload(payload: Payload) -> Result<Vec<Self>, Payload>;
@@ -82,7 +82,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn element(&self) -> ElementType {
         match self {
@@ -95,7 +95,7 @@ impl Payload {
         }
     }
 
-    /// The values as bytes.
+    /// Returns the values as bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -108,7 +108,7 @@ impl Payload {
         }
     }
 
-    /// The values as mutable bytes, to receive into.
+    /// Returns the values as mutable bytes, so that a transport can receive into them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::F32(values) => bytemuck::cast_slice_mut(values),
@@ -120,15 +120,15 @@ impl Payload {
         }
     }
 
-    /// The values, if they are of type `T`.
+    /// Returns the values if their type is `T`.
     pub(crate) fn values<T: CommElement>(&self) -> Option<&[T]> {
         (self.element() == T::TYPE).then(|| bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The values, wherever they are stored.
+    /// Converts the payload to its values of type `T`.
     ///
     /// # Errors
-    /// The payload itself, if it is of another type.
+    /// Returns the payload unchanged if its elements have another type.
     pub fn into_values<T: CommElement>(self) -> Result<Vec<T>, Self> {
         T::from_payload(self)
     }
@@ -137,9 +137,9 @@ impl Payload {
 /// The content of a message: an owned payload, or one that the sender shares with several ranks.
 #[derive(Debug)]
 pub enum Load {
-    /// Owned by the receiver.
+    /// A payload owned by the receiver.
     Owned(Payload),
-    /// Returned to the sender's pool once no rank reads it.
+    /// A shared payload, which returns to the sender's pool once no rank reads it.
     Shared(Arc<Payload>),
 }
 
@@ -150,7 +150,7 @@ impl<T: CommElement> From<Vec<T>> for Load {
 }
 
 impl Load {
-    /// The values, wherever they are stored.
+    /// Returns the payload, whether it is owned or shared.
     #[must_use]
     pub fn payload(&self) -> &Payload {
         match self {
@@ -159,7 +159,7 @@ impl Load {
         }
     }
 
-    /// The values as mutable bytes; empty for a shared payload.
+    /// Returns the values as mutable bytes. A shared payload yields an empty slice.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Owned(payload) => payload.bytes_mut(),
@@ -167,7 +167,7 @@ impl Load {
         }
     }
 
-    /// Converts to an owned payload, copying a shared one into a buffer of `pool`.
+    /// Converts to an owned payload. A shared payload is copied into a buffer of `pool`.
     pub(crate) fn into_payload(self, pool: &Pool) -> Payload {
         match self {
             Self::Owned(payload) => payload,
@@ -190,8 +190,8 @@ impl<T: CommElement> From<Vec<T>> for Payload {
 /// Free buffers of one element type.
 pub type FreeList<T> = Mutex<Vec<Vec<T>>>;
 
-/// A pool of free buffers. Received buffers are reused for sending, so that steps allocate nothing
-/// once capacities suffice.
+/// A pool of free buffers. Received buffers are reused for sending, so steps allocate nothing once
+/// the buffers' capacities suffice.
 #[derive(Debug, Default)]
 pub struct Pool {
     f32: FreeList<f32>,
@@ -200,11 +200,12 @@ pub struct Pool {
     i32: FreeList<i32>,
     i64: FreeList<i64>,
     u8: FreeList<u8>,
-    /// Buffers that are shared with peers, or were until recently.
+    /// Buffers that are shared with peers, or that peers have released since the last check.
     lent: Mutex<Vec<Arc<Payload>>>,
 }
 
-/// Largest number of free buffers per type; beyond it the smallest are freed.
+/// Largest number of free buffers per element type. When it is exceeded, the smallest buffers are
+/// freed.
 const KEPT: usize = 64;
 
 impl Pool {
@@ -212,15 +213,16 @@ impl Pool {
     pub fn take<T: CommElement>(&self, len: usize) -> Vec<T> {
         self.take_back();
         let mut free_list = T::free_list(self).lock().unwrap_or_else(PoisonError::into_inner);
-        // Best fit, else the largest, which then grows once. Among equals the most recently used,
-        // which caches still hold.
+        // Choose the buffer that fits best. If none is large enough, choose the largest, which then
+        // grows once. Among equal buffers choose the most recently used one, because it is still in
+        // the caches.
         let fitting = (0..free_list.len()).rev().min_by_key(|&i| {
             (free_list[i].capacity() < len, free_list[i].capacity().abs_diff(len))
         });
         let mut values = fitting.map(|i| free_list.swap_remove(i)).unwrap_or_default();
         drop(free_list);
         if values.capacity() < len {
-            // Clear it, so that growing does not copy useless values.
+            // Clear the buffer, so that growing it does not copy useless values.
             values.clear();
         }
         values.resize(len, T::zeroed());
@@ -243,8 +245,8 @@ impl Pool {
         }
     }
 
-    /// Shares `values` with peers. They return to the pool when all peers have dropped their
-    /// reference.
+    /// Lends a buffer of values to peers, which read it without a copy. The buffer returns to the
+    /// pool when all peers have dropped their reference.
     pub(crate) fn lend<T: CommElement>(&self, values: Vec<T>) -> Arc<Payload> {
         let payload = Payload::from(values);
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,14 +269,14 @@ impl Pool {
         }
     }
 
-    /// Returns an owned payload to the pool.
+    /// Returns the buffer of an owned payload to the pool.
     pub(crate) fn give_load(&self, load: Load) {
         if let Load::Owned(payload) = load {
             self.give_payload(payload);
         }
     }
 
-    /// Like [`Self::take`], for an element type known at run time.
+    /// Takes a buffer like [`Self::take`], for an element type known at run time.
     pub fn take_payload(&self, element: ElementType, len: usize) -> Payload {
         match element {
             ElementType::F32 => Payload::F32(self.take(len)),
@@ -286,7 +288,7 @@ impl Pool {
         }
     }
 
-    /// Like [`Self::give`], for an element type known at run time.
+    /// Returns a buffer like [`Self::give`], for an element type known at run time.
     pub fn give_payload(&self, payload: Payload) {
         match payload {
             Payload::F32(values) => self.give(values),

@@ -1,6 +1,7 @@
-//! Ranks as threads of one process: buffers are handed over or lent, nothing is serialised.
+//! The transport between ranks that are threads of one process.
 //!
-//! This transport is the reference for every other one: it needs no network.
+//! Buffers are moved to the receiver or shared with it, and nothing is serialized. This transport
+//! is the reference for all others, because it needs no network.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// The ends of `size` ranks, in rank order.
+    /// Creates the ends of a transport of `size` ranks, in rank order.
     #[must_use]
     pub fn ends(size: u32) -> Vec<Self> {
         let mailboxes: Arc<[Mailbox]> = (0..size).map(|_| Mailbox::new(size as usize)).collect();
@@ -27,7 +28,7 @@ impl InProcess {
     }
 }
 
-/// A communicator over `size` ranks of this process: one end per rank, in rank order.
+/// Creates a communicator for each of `size` ranks of this process, in rank order.
 #[must_use]
 pub fn world(size: u32) -> Vec<Communicator> {
     InProcess::ends(size).into_iter().map(|end| Communicator::over(Arc::new(end))).collect()

@@ -1,9 +1,9 @@
 //! Communication between ranks: the six collectives of a training job.
 //!
-//! Two layers: a [`Transport`] moves bytes between ranks, and the collectives are written once
-//! above it. Reductions add in rank order, so results depend neither on the transport nor on which
-//! rank arrives first. When a rank leaves, the collectives of its peers fail instead of waiting.
-//! Independent of tables, batches and plans.
+//! The crate has two layers. A [`Transport`] moves bytes between ranks, and the collectives are
+//! written once above it. Reductions add in rank order, so results depend neither on the transport
+//! nor on which rank arrives first. When a rank leaves, the collectives of its peers fail instead
+//! of waiting. The crate does not depend on tables, batches or plans.
 
 mod communicator;
 mod delayed;

@@ -1,4 +1,4 @@
-//! Messages that have arrived at a rank but have not been received yet.
+//! Stores messages that have arrived at a rank but have not been received yet.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,14 @@ use std::time::Instant;
 use crate::message::RankMessage;
 use crate::transport::{Deadline, TransportFailure};
 
-/// Number of immediate retries of a waiting rank: some microseconds, about the time of exchanging a
-/// small message.
+/// Number of immediate retries of a waiting rank. 100 retries take some microseconds, about as long
+/// as the exchange of a small message.
 const LOOKS: usize = 100;
 /// Number of further retries, each after yielding the core, before the rank parks. With as many
 /// cores as ranks, waking a parked thread costs more than the wait.
 const YIELDS: usize = 100;
 
-/// Arrived messages, by sender.
+/// The messages that have arrived at a rank, by sender.
 pub struct Mailbox {
     inner: Mutex<Inner>,
     arrived: Condvar,
@@ -25,7 +25,7 @@ struct Inner {
     from: Vec<Arrivals>,
     /// The reason why no more messages can arrive from any rank.
     broken: Option<String>,
-    /// Number of parked receivers.
+    /// Number of receiving threads that are parked.
     parked: usize,
 }
 
@@ -75,7 +75,8 @@ impl Mailbox {
         self.wait(deadline, |inner| inner.from[from].take(channel), from)
     }
 
-    /// Waits until there is such a message or `deadline` passes; returns whether there is one.
+    /// Waits until a message of `channel` from rank `from` has arrived or `deadline` passes.
+    /// Returns whether a message has arrived.
     pub fn look(
         &self,
         from: usize,

@@ -1,4 +1,4 @@
-//! Messages between ranks: a header that names the collective, and a payload.
+//! Messages between ranks. A message has a header, which identifies the collective, and a payload.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use crate::element::{ElementType, Load};
 /// A kind of collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// One rank's values to all.
+    /// Sends one rank's values to all ranks.
     Broadcast,
-    /// Every rank's values to all.
+    /// Sends every rank's values to all ranks.
     AllGather,
-    /// The sum over ranks to all.
+    /// Sends the sum over ranks to all ranks.
     AllReduce,
-    /// The sum over ranks, a part to each.
+    /// Sums over ranks and sends each rank its part of the sum.
     ReduceScatter,
-    /// A part from each to each.
+    /// Sends a part from each rank to each rank.
     AllToAll,
     Barrier,
 }
 
 impl Verb {
-    /// All collectives, indexed by their code on the wire.
+    /// All collectives, indexed by their code in an encoded header.
     pub const ALL: [Self; 6] = [
         Self::Broadcast,
         Self::AllGather,
@@ -31,7 +31,7 @@ impl Verb {
         Self::Barrier,
     ];
 
-    /// The name of the collective in error messages and traces.
+    /// Returns the name of the collective in error messages and traces.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,8 +51,8 @@ impl fmt::Display for Verb {
     }
 }
 
-/// The operation that a message belongs to, as its sender sees it. Two ranks in the same operation
-/// agree on every field.
+/// The operation to which a message belongs, as described by its sender. Two ranks in the same
+/// operation agree on every field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageOperation {
     pub verb: Verb,
@@ -61,9 +61,10 @@ pub struct MessageOperation {
     pub step: u64,
     /// Hash of the job's configuration, data and plan.
     pub plan: u64,
-    /// Type of its elements.
+    /// Type of the elements that the operation moves.
     pub element: ElementType,
-    /// Number of elements if all ranks must agree on it; `None` if each message has its own length.
+    /// Number of elements, if all ranks must agree on it. The count is `None` if each message has
+    /// its own length.
     pub count: Option<u64>,
 }
 
@@ -78,30 +79,30 @@ impl fmt::Display for MessageOperation {
     }
 }
 
-/// The phase of an operation that a message belongs to.
+/// The phase of an operation to which a message belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// The only or first phase.
+    /// The only phase of an operation, or its first one.
     First,
-    /// The distribution of the sums of an all-reduce.
+    /// The second phase of an all-reduce, which distributes the sums.
     Second,
 }
 
-/// The header of a message, checked before its payload is used.
+/// The header of a message, which is checked before the payload is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHeader {
     pub channel: u32,
     pub operation: MessageOperation,
     pub phase: Phase,
-    /// Elements of the payload.
+    /// Number of elements in the payload.
     pub len: u64,
 }
 
-/// Bytes of a [`MessageHeader`] on a wire.
+/// Size of an encoded [`MessageHeader`] in bytes.
 pub const HEADER_BYTES: usize = 48;
 
 impl MessageHeader {
-    /// Encodes the header for the wire, in little-endian order.
+    /// Encodes the header in little-endian order.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let MessageOperation { verb, sequence, step, plan, element, count } = self.operation;
@@ -118,7 +119,7 @@ impl MessageHeader {
         bytes
     }
 
-    /// Decodes a header; `None` if the bytes are invalid.
+    /// Decodes a message header. Returns `None` if the bytes are invalid.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let [verb, element, phase, counted, rest @ ..] = bytes;
@@ -141,7 +142,7 @@ impl MessageHeader {
     }
 }
 
-/// A header and its payload.
+/// A message from one rank to another.
 #[derive(Debug)]
 pub struct RankMessage {
     pub header: MessageHeader,

@@ -1,7 +1,7 @@
-//! The MPI transport, for ranks that are processes on any hosts. The library is opened at run time
-//! and called by one thread.
+//! The MPI transport, for ranks that are processes on any hosts.
 //!
-//! MPI is not linked, so everything else works without it.
+//! The library is opened at run time, and one thread makes all calls to it. MPI is not linked, so
+//! all other parts of the program work without it.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -22,7 +22,8 @@ pub use library::{Interface, OpenError, candidates};
 use ffi::{Initialized, MpiFunctions, MpiHandle};
 use progress::{ProgressShared, ProgressTask};
 
-/// Largest size in bytes of one MPI message, whose count is an `int`.
+/// Largest size of one MPI message in bytes. MPI counts bytes in a C `int`, so it must be below
+/// 2³¹.
 pub const PIECE_BYTES: usize = 1 << 30;
 
 /// An opened MPI library that has the required functions. MPI itself is not started yet.
@@ -34,15 +35,15 @@ impl MpiLibrary {
     /// Opens one library by name or path.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] if the library is absent, unknown or lacks a function.
     pub fn open(name: &str) -> Result<Self, OpenError> {
         MpiHandle::open(name).map(|library| Self { library })
     }
 
-    /// Opens the first of [`candidates`] that can be used.
+    /// Opens the first of the [`candidates`] that can be used.
     ///
     /// # Errors
-    /// The reason for each candidate, if none can be used.
+    /// Returns the reason for each candidate if none can be used.
     pub fn search(launcher: Option<LauncherKind>) -> Result<Self, Vec<OpenError>> {
         let mut errors = Vec::new();
         for name in candidates(launcher) {
@@ -54,35 +55,36 @@ impl MpiLibrary {
         Err(errors)
     }
 
-    /// The name or path under which the library was opened.
+    /// Returns the name or path under which the library was opened.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.library.name
     }
 
-    /// The version text that the library reports.
+    /// Returns the version text that the library reports.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.library.version
     }
 
-    /// The binary interface of the library.
+    /// Returns the binary interface of the library.
     #[must_use]
     pub fn interface(&self) -> Interface {
         self.library.interface
     }
 
-    /// Starts MPI on a thread of its own, once per process. Large payloads are sent in pieces of at
-    /// most `piece_bytes`, which must not exceed [`PIECE_BYTES`].
+    /// Starts MPI on a new thread, at most once per process. Large payloads are sent in pieces of
+    /// at most `piece_bytes`, which must not exceed [`PIECE_BYTES`].
     ///
     /// # Errors
-    /// The message of MPI, or what the library lacks.
+    /// Returns the error text of MPI, or the function that the library lacks.
     pub fn start(&self, piece_bytes: usize) -> Result<Mpi, String> {
         let (told, hears) = mpsc::channel();
         let library = self.library.clone();
         let piece = piece_bytes.clamp(1, PIECE_BYTES);
         let serve = move || {
-            // The whole of it, not its handle alone: that may go to another thread.
+            // Make the closure capture the whole `MpiHandle`. A closure that captured only its raw
+            // pointer would not be `Send`.
             let library = library;
             match library.interface {
                 Interface::Mpich => serve(library.integers(), piece, &told),
@@ -97,11 +99,11 @@ impl MpiLibrary {
     }
 }
 
-/// Channel on which the MPI thread reports its start, or the reason why it failed.
+/// Channel on which the MPI thread reports that it has started, or why it failed.
 type Told = mpsc::Sender<Result<Mpi, String>>;
 
 fn serve<H: Copy>(table: Result<MpiFunctions<H>, OpenError>, piece: usize, told: &Told) {
-    // Who asked waits for the answer, so that each of them is received.
+    // The caller of `start` waits for the answer, so every answer is received.
     let started = table.map_err(|error| error.to_string());
     let started = started.and_then(|table| table.init().map(|world| (table, world)));
     let (table, world) = match started {
@@ -123,21 +125,22 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// The level of thread support that MPI gives: 0 single, 1 funneled, 2 serialized, 3 multiple.
+    /// Returns the level of thread support that MPI grants: 0 single, 1 funneled, 2 serialized, 3
+    /// multiple.
     #[must_use]
     pub fn thread_level(&self) -> i32 {
         self.world.thread_level
     }
 
     /// Shuts MPI down after all messages have been sent. Every rank must call it, and only after
-    /// success: after a failure of another rank it may never return.
+    /// success, because after a failure of another rank it may never return.
     ///
     /// # Errors
-    /// The message of MPI.
+    /// Returns the error text of MPI.
     pub fn finalize(&self) -> Result<(), String> {
         let (reply, hears) = mpsc::channel();
         self.shared.ask(ProgressTask::Finalize(reply));
-        hears.recv().map_err(|_| "MPI has ended before".to_owned())?
+        hears.recv().map_err(|_| "MPI has already ended".to_owned())?
     }
 
     /// Ends all ranks with exit code `code`. Returns after `patience` if this process is still

@@ -1,4 +1,5 @@
-//! The interface of transports, which carry messages between ranks. Independent of collectives.
+//! The interface of transports, which carry messages between ranks. This file does not depend on
+//! collectives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use crate::message::RankMessage;
 /// One rank's access to a transport. Messages of one channel from one rank arrive in the order in
 /// which they were sent.
 pub trait Transport: Send + Sync {
-    /// The name of the transport, as used by `--transport`.
+    /// Returns the name of the transport, which is the value of the option `--transport`.
     fn name(&self) -> &'static str;
 
     fn rank(&self) -> usize;
@@ -19,13 +20,14 @@ pub trait Transport: Send + Sync {
     /// Sends `message` to rank `to`, which may be this rank, without waiting until it is received.
     ///
     /// # Errors
-    /// [`TransportFailure`].
+    /// [`TransportFailure`] if the peer has left or the transport failed.
     fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure>;
 
     /// Receives the next message of `channel` from rank `from`, waiting until `deadline`.
     ///
     /// # Errors
-    /// [`TransportFailure`].
+    /// [`TransportFailure`] if no message arrives in time, the peer has left or the transport
+    /// failed.
     fn receive(
         &self,
         from: usize,
@@ -33,11 +35,11 @@ pub trait Transport: Send + Sync {
         deadline: Deadline,
     ) -> Result<RankMessage, TransportFailure>;
 
-    /// Waits until [`Self::receive`] would return at once, or until `deadline`; returns whether it
-    /// would.
+    /// Waits until [`Self::receive`] would return a message at once, or until `deadline`. Returns
+    /// whether a message has arrived.
     ///
     /// # Errors
-    /// [`TransportFailure`].
+    /// [`TransportFailure`] if the peer has left or the transport failed.
     fn probe(
         &self,
         from: usize,
@@ -45,25 +47,25 @@ pub trait Transport: Send + Sync {
         deadline: Deadline,
     ) -> Result<bool, TransportFailure>;
 
-    /// Whether the transport can sum `f32` over all ranks itself, with [`Self::sum`].
+    /// Returns whether the transport can sum `f32` over all ranks with [`Self::sum`].
     fn sums(&self) -> bool {
         false
     }
 
-    /// Sums `values` over all ranks, in an order of the transport's choice, waiting until
+    /// Sums `values` over all ranks in an order that the transport chooses, waiting until
     /// `deadline`. All ranks must call it equally often.
     ///
     /// # Errors
-    /// [`TransportFailure`].
+    /// [`TransportFailure`] if the sum is not ready in time or the transport failed.
     fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, TransportFailure> {
         let _ = (values, deadline);
-        Err(TransportFailure::Broken("adds nothing up".to_owned()))
+        Err(TransportFailure::Broken("this transport cannot sum values".to_owned()))
     }
 
     /// Ends all waiting of this rank, and tells peers that it sends no more.
     fn leave(&self);
 
-    /// The pool of buffers: those of received messages are reused for sending.
+    /// Returns the pool of buffers. Buffers of received messages are reused for sending.
     fn pool(&self) -> &Pool;
 }
 
@@ -87,10 +89,10 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// The deadline `timeout` from now, or none.
+    /// Returns the deadline that is `timeout` from now, or none without a timeout.
     #[must_use]
     pub fn after(timeout: Option<Duration>) -> Self {
-        // A time beyond the range of the clock never comes.
+        // A time beyond the range of the clock never comes, so the call waits without a limit.
         timeout
             .and_then(|timeout| Instant::now().checked_add(timeout))
             .map_or(Self::Never, Self::At)

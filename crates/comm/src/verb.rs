@@ -1,4 +1,5 @@
-//! The six collectives, over any transport: each blocking, and started.
+//! The six collectives, over any transport. Each collective has a blocking form, and a form that is
+//! started and waited for later.
 //!
 //! Reductions add in rank order, so the result has the same bytes on every transport and does not
 //! depend on which rank arrives first.
@@ -17,8 +18,9 @@ mod all_reduce;
 
 pub use all_reduce::VectorParts;
 
-/// A collective that was started. It owns its buffers until [`StartedCollective::wait`].
-#[must_use = "the peers wait for it: call `wait`"]
+/// A collective that was started. The collective owns its buffers until [`StartedCollective::wait`]
+/// returns them.
+#[must_use = "peers wait until this collective completes; call `wait`"]
 pub struct StartedCollective<B, R = B> {
     operation: MessageOperation,
     buffers: B,
@@ -33,20 +35,20 @@ impl<B, R> StartedCollective<B, R> {
     /// waited for in the order in which they were started.
     ///
     /// # Errors
-    /// As the blocking form.
+    /// Returns the same errors as the blocking form.
     /// # Panics
-    /// If one that was started before has not been waited for.
+    /// Panics if a collective that was started before this one has not been waited for.
     pub fn wait(self, communicator: &mut Communicator) -> Result<R, Error> {
         (self.finish)(communicator, self.operation, self.buffers)
     }
 }
 
 impl Communicator {
-    /// Sends `parts[r]` to rank r and replaces it by what rank r sent to this rank. Lengths may
-    /// differ.
+    /// Sends `parts[r]` to rank r and replaces it by the values that rank r sent to this rank.
+    /// Lengths may differ.
     ///
     /// # Errors
-    /// [`Error::PeerLeft`], [`Error::Mismatch`], [`Error::Timeout`], [`Error::Transport`].
+    /// [`Error::PeerLeft`], [`Error::Mismatch`], [`Error::Timeout`] or [`Error::Transport`].
     pub fn all_to_all<T: CommElement>(&mut self, parts: &mut [Vec<T>]) -> Result<(), Error> {
         let operation = self.begin_all_to_all(parts)?;
         self.finish_all_to_all(operation, parts)
@@ -55,7 +57,7 @@ impl Communicator {
     /// Starts [`Self::all_to_all`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As the blocking form.
+    /// Returns the same errors as the blocking form.
     pub fn start_all_to_all<T: CommElement>(
         &mut self,
         mut parts: Vec<Vec<T>>,
@@ -95,20 +97,21 @@ impl Communicator {
         Ok(())
     }
 
-    /// Gathers every rank's `mine`, in rank order. Lengths may differ.
+    /// Gathers the values `mine` of every rank, in rank order. Lengths may differ.
     ///
     /// # Errors
-    /// As [`Self::all_to_all`].
+    /// Returns the same errors as [`Self::all_to_all`].
     pub fn all_gather<T: CommElement>(&mut self, mine: &[T]) -> Result<Vec<Vec<T>>, Error> {
         let mut gathered = Vec::new();
         self.all_gather_into(mine, &mut gathered)?;
         Ok(gathered)
     }
 
-    /// Like [`Self::all_gather`], into `gathered`, whose buffers are reused.
+    /// Gathers values like [`Self::all_gather`] and stores them in `gathered`, whose buffers are
+    /// reused.
     ///
     /// # Errors
-    /// As the blocking form.
+    /// Returns the same errors as [`Self::all_gather`].
     pub fn all_gather_into<T: CommElement>(
         &mut self,
         mine: &[T],
@@ -125,7 +128,7 @@ impl Communicator {
     /// Starts [`Self::all_gather`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As the blocking form.
+    /// Returns the same errors as the blocking form.
     pub fn start_all_gather<T: CommElement>(
         &mut self,
         mine: Vec<T>,
@@ -164,13 +167,14 @@ impl Communicator {
         Ok(())
     }
 
-    /// Sums over ranks, in rank order: `parts[r]` is this rank's addend to the result of rank r.
+    /// Sums over ranks, in rank order. This rank contributes `parts[r]` to the result of rank r.
     /// Empties `parts`.
     ///
     /// # Numerics
-    /// Every addition is rounded to the element type; integers wrap.
+    /// Every addition is rounded to the element type. Integers wrap.
     /// # Errors
-    /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
+    /// [`Error::Mismatch`] if ranks disagree about the length, and the errors of
+    /// [`Self::all_to_all`].
     pub fn reduce_scatter<T: CommElement>(
         &mut self,
         parts: &mut [Vec<T>],
@@ -182,7 +186,7 @@ impl Communicator {
     /// Starts [`Self::reduce_scatter`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As the blocking form.
+    /// Returns the same errors as the blocking form.
     pub fn start_reduce_scatter<T: CommElement>(
         &mut self,
         mut parts: Vec<Vec<T>>,
@@ -204,7 +208,7 @@ impl Communicator {
         let operation = self.begin(Verb::ReduceScatter, T::TYPE, Some(own))?;
         for peer in self.peers() {
             let part = mem::take(&mut parts[peer]);
-            // The peer expects the length of its own part.
+            // The receiving peer expects the length of its own part.
             let sent = MessageOperation { count: Some(part.len() as u64), ..operation };
             self.send(peer, &sent, Phase::First, part)?;
         }
@@ -221,7 +225,8 @@ impl Communicator {
         self.add_up(&operation, own)
     }
 
-    /// Sums `own` and what all peers send in the first phase of `operation`, in rank order.
+    /// Sums `own` and the values that all peers send in the first phase of `operation`, in rank
+    /// order.
     fn add_up<T: CommElement>(
         &mut self,
         operation: &MessageOperation,
@@ -246,10 +251,10 @@ impl Communicator {
         Ok(sum.unwrap_or_default())
     }
 
-    /// Replaces `values` by those of rank `root`, which must be the same on all ranks.
+    /// Replaces `values` by the values of rank `root`, which must be the same rank on all ranks.
     ///
     /// # Errors
-    /// As [`Self::all_to_all`].
+    /// Returns the same errors as [`Self::all_to_all`].
     pub fn broadcast<T: CommElement>(
         &mut self,
         root: Rank,
@@ -262,7 +267,7 @@ impl Communicator {
     /// Starts [`Self::broadcast`] and returns without waiting for the root.
     ///
     /// # Errors
-    /// As the blocking form.
+    /// Returns the same errors as the blocking form.
     pub fn start_broadcast<T: CommElement>(
         &mut self,
         root: Rank,
@@ -286,7 +291,8 @@ impl Communicator {
     ) -> Result<MessageOperation, Error> {
         let operation = self.begin(Verb::Broadcast, T::TYPE, None)?;
         if root == self.rank() {
-            // One shared copy for all peers, which returns to the pool afterwards.
+            // Send one shared copy to all peers. The shared copy returns to the pool when all peers
+            // have read it.
             let mut copy = self.pool().take(values.len());
             copy.copy_from_slice(values);
             let lent = self.pool().lend(copy);
@@ -317,10 +323,10 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns once every rank has arrived.
+    /// Returns once every rank has called it.
     ///
     /// # Errors
-    /// As [`Self::all_to_all`].
+    /// Returns the same errors as [`Self::all_to_all`].
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.start_barrier()?.wait(self)
     }
@@ -328,7 +334,7 @@ impl Communicator {
     /// Starts [`Self::barrier`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As the blocking form.
+    /// Returns the same errors as the blocking form.
     pub fn start_barrier(&mut self) -> Result<StartedCollective<()>, Error> {
         let operation = self.begin(Verb::Barrier, u8::TYPE, Some(0))?;
         for peer in self.peers() {
@@ -359,8 +365,8 @@ impl Communicator {
         self.send(peer, operation, phase, copy)
     }
 
-    /// Compares the length of a payload with the count in its header, which only states what the
-    /// sender intended.
+    /// Compares the length of a payload with the length that this rank expects, because the count
+    /// in the header only states what the sender intended.
     fn check_len(
         &mut self,
         peer: usize,

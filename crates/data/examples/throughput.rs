@@ -105,10 +105,11 @@ fn timed(name: &str, bytes: u64, work: impl FnOnce() -> Outcome<u64>) -> Outcome
     Ok(())
 }
 
-/// CPU time of this process so far, in user and system mode.
+/// Returns the CPU time that this process has used in user and system mode, in seconds.
 fn busy_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let ticks: f64 = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
+    // The kernel counts CPU time in ticks of 10 ms.
     ticks / 100.0
 }

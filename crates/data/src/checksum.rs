@@ -1,5 +1,5 @@
-//! XXH3 checksums in the form in which JSON files carry them, and JSON texts sealed with their own
-//! checksum. Reads no files and does not interpret the texts.
+//! XXH3 checksums as JSON files store them, and JSON texts that carry their own checksum ("sealed"
+//! texts). This module does not read files or interpret the texts.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-/// An XXH3-64 value, shown and saved as sixteen hexadecimal digits, because JSON readers that keep
-/// numbers as f64 would round it.
+/// An XXH3-64 value. The value is shown and saved as sixteen hexadecimal digits, because JSON
+/// readers that keep numbers as f64 would round it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(pub u64);
 
-/// An XXH3-128 value that identifies a content: two contents with the same fingerprint are taken to
-/// be equal. Shown and saved as 32 hexadecimal digits.
+/// An XXH3-128 value that identifies a content. Two contents with the same fingerprint are taken to
+/// be equal. The value is shown and saved as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(pub u128);
 
@@ -104,12 +104,12 @@ pub enum Seal {
 }
 
 /// Serializes `content`, a JSON object, as one line whose first field is the checksum of the line.
-/// The checksum is computed with sixteen zeros in its own place.
+/// The checksum is computed with sixteen zeros in the place of its digits.
 ///
 /// # Errors
-/// If `content` cannot be serialized as JSON.
+/// Returns an error if `content` cannot be serialized as JSON.
 pub fn sealed(content: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    /// The serialized form of a sealed object: the checksum comes before all other fields.
+    /// The serialized form of a sealed object, in which the checksum precedes all other fields.
     #[derive(serde::Serialize)]
     struct Sealed<'a, T> {
         checksum: Checksum,

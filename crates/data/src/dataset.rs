@@ -1,5 +1,5 @@
-//! A prepared dataset: a folder with Parquet files (parts) and the manifest `dataset.json`. Batches
-//! are made from it by `load::loader`.
+//! A prepared dataset: a folder with Parquet files (parts) and the manifest `dataset.json`. The
+//! module `load::loader` makes batches from it.
 
 pub(crate) mod column_shape;
 pub(crate) mod fitted;
@@ -31,8 +31,8 @@ struct Inner {
     manifest: Manifest,
     /// Cumulative number of row groups, up to and including each part.
     group_ends: Vec<u64>,
-    /// Footers are read on first use: a process rarely reads a dataset of thousands of parts as a
-    /// whole.
+    /// Readers of the parts. A footer is read on first use, because a process rarely reads all
+    /// parts of a dataset that has thousands.
     parts: Vec<Mutex<Option<Arc<PartReader>>>>,
 }
 
@@ -43,10 +43,10 @@ impl std::fmt::Debug for Dataset {
 }
 
 impl Dataset {
-    /// Opens the dataset in `dir`: reads the manifest and checks the length of every part.
+    /// Opens the dataset in `dir`. Reads the manifest and checks the length of every part.
     ///
     /// # Errors
-    /// [`Error::Open`], [`Error::Manifest`], [`Error::PartSize`].
+    /// Returns [`Error::Open`], [`Error::Manifest`] or [`Error::PartSize`].
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let manifest = Manifest::read(dir)?;
         let mut groups = 0;
@@ -76,7 +76,7 @@ impl Dataset {
         self.inner.group_ends.last().copied().unwrap_or(0)
     }
 
-    /// Returns the folder that the dataset was opened in.
+    /// Returns the folder from which the dataset was opened.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.inner.dir
@@ -94,9 +94,9 @@ impl Dataset {
         &self.inner.manifest.fitted
     }
 
-    /// Divides the rows into a training range and, at the end, a held-out range. Where preparation
-    /// has split the rows by time, that split is used; otherwise `hold_out` is the share of
-    /// held-out rows.
+    /// Divides the rows into a training range and, at the end, a held-out range. If preparation
+    /// split the rows by time, that split is used. Otherwise `hold_out` is the share of held-out
+    /// rows.
     #[must_use]
     pub fn split(&self, hold_out: f64) -> (Range<u64>, Range<u64>) {
         let held_out = match self.inner.manifest.held_out {
@@ -110,11 +110,12 @@ impl Dataset {
     /// Counts the ids of each categorical column over all rows.
     ///
     /// # Errors
-    /// Any [`Error`] of opening the parts.
+    /// Returns any [`Error`] of opening the parts.
     pub(crate) fn ids(&self) -> Result<Vec<u64>, Error> {
         let columns = &self.inner.manifest.columns;
         let first = 1 + columns.dense.len();
         let mut ids = vec![0; columns.categorical.len()];
+        // Without lists, every column has exactly one id per row, so no footer has to be read.
         if columns.categorical.iter().all(|column| !column.is_list) {
             ids.fill(self.rows());
             return Ok(ids);
@@ -126,11 +127,11 @@ impl Dataset {
         Ok(ids)
     }
 
-    /// Finds the greatest id of a categorical column that stores integers as they are; `None` for a
-    /// column without ids.
+    /// Finds the greatest id of a categorical column that stores integers as they are. Returns
+    /// `None` for a column without ids.
     ///
     /// # Errors
-    /// [`Error::MissingColumn`], and any [`Error`] of reading the dataset.
+    /// Returns [`Error::MissingColumn`], or any [`Error`] of reading the dataset.
     pub fn greatest_id(&self, column: &str) -> Result<Option<u64>, Error> {
         let columns = &self.inner.manifest.columns;
         let Some(at) = columns.categorical.iter().position(|entry| entry.name == column) else {
@@ -155,7 +156,7 @@ impl Dataset {
     /// rows. Stops reading at the first label that differs.
     ///
     /// # Errors
-    /// Any [`Error`] of reading the dataset.
+    /// Returns any [`Error`] of reading the dataset.
     pub fn only_label(&self, rows: Range<u64>) -> Result<Option<f32>, Error> {
         let size = self.inner.manifest.row_group_rows;
         let mut only = None;
@@ -193,6 +194,7 @@ impl Dataset {
         let part = &manifest.parts[index];
         let path = self.inner.dir.join(&part.file);
         let reader = PartReader::open(&path, part, &manifest.columns)?;
+        // Rows are located by division, so every row group of a part but the last must be full.
         let mut left = part.rows;
         for (group, got) in reader.group_rows().into_iter().enumerate() {
             let expected = left.min(manifest.row_group_rows);

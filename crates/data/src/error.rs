@@ -50,7 +50,7 @@ pub enum Error {
     #[error("{}: expected a zip archive with one file, got {got}", path.display())]
     Archive {
         path: PathBuf,
-        /// Names of the files in the archive, or the kind of document.
+        /// Names of the files in the archive, or the kind of document that it is.
         got: String,
     },
     #[error("{}: lines end with CR, expected LF or CR LF", path.display())]
@@ -61,7 +61,7 @@ pub enum Error {
     NoGoodRows { path: PathBuf, malformed: u64, first: Option<Box<Malformed>> },
     #[error("{}", too_many(*rows, losses, *max, *read))]
     TooManyMalformed {
-        /// Rows that were read successfully.
+        /// Number of rows that were read successfully.
         rows: u64,
         losses: Box<Losses>,
         /// Largest allowed share of malformed rows.
@@ -72,7 +72,7 @@ pub enum Error {
     /// An id outside its table, in a column configured with `out_of_range = "error"`.
     #[error("{place}: column {column:?}: expected an id from 0 to {} (out_of_range = \"error\"), got {id}", rows - 1)]
     IdOutOfRange {
-        /// File and line, or the folder of the dataset.
+        /// File and line of the id, or the folder of the dataset.
         place: String,
         column: String,
         id: i64,
@@ -97,7 +97,7 @@ pub enum Error {
     MissingColumn { path: PathBuf, column: String, available: Vec<String> },
     #[error("{}: {count} columns are named {column:?}, expected one", path.display())]
     AmbiguousColumn {
-        /// The file, or `[data]` for the configuration.
+        /// The file with the columns, or `[data]` for the configuration.
         path: PathBuf,
         column: String,
         count: usize,
@@ -122,12 +122,12 @@ pub enum Error {
     )]
     VocabularyMemory {
         allowed_mib: u64,
-        /// MiB for the columns counted so far.
+        /// Number of MiB that the columns counted so far need.
         needed_mib: u64,
         categories: u64,
         rows: u64,
     },
-    /// The disk is too full for the temporary files of counting categories.
+    /// The disk has too little space for the temporary files of counting categories.
     #[error(
         "{}: counting categories needs about {needed} of temporary disk space, got {available}",
         folder.display()
@@ -150,27 +150,28 @@ pub enum Error {
     )]
     TableTooSmall {
         column: String,
-        /// Ids in use, including the two reserved ones.
+        /// Number of ids in use, including the two reserved ones.
         ids: u64,
         rows: u64,
     },
     #[error("resume position: {what}: expected {expected}, got {got}")]
     PositionMismatch {
         what: &'static str,
-        /// Value in the saved position.
+        /// Value of the setting in the saved position.
         expected: String,
-        /// Value in this run.
+        /// Value of the setting in this run.
         got: String,
     },
     #[error("{}: {source}", path.display())]
     Io {
-        /// `-` for a stream.
+        /// Path of the file, or `-` for a stream.
         path: PathBuf,
         source: io::Error,
     },
     #[error("{}: {problem}", path.display())]
     Array {
-        /// The file; for an array in an archive, the archive joined with the array's name.
+        /// Path of the array. For an array in an archive, it is the archive's path joined with the
+        /// array's name.
         path: PathBuf,
         problem: String,
     },
@@ -189,7 +190,7 @@ fn first_of(first: Option<&Malformed>) -> String {
         .unwrap_or_default()
 }
 
-/// Describes the malformed rows: their share, the most common reason and the first examples.
+/// Describes the malformed rows by their share, the most common reason and the first examples.
 fn too_many(rows: u64, losses: &Losses, max: Share, read: Option<Share>) -> String {
     let malformed = losses.malformed_lines;
     let all = rows + malformed;

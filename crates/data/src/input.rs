@@ -1,6 +1,6 @@
 //! Finds, opens and decompresses inputs: files, folders, archives, standard input, and objects in
-//! S3, in Google Cloud Storage or on web servers. It returns bytes and records which content was
-//! read; `parse` interprets them.
+//! S3, in Google Cloud Storage or on web servers. This module returns bytes and records which
+//! content was read. The module `parse` interprets the bytes.
 
 pub(crate) mod archive;
 pub(crate) mod decompress;

@@ -1,21 +1,22 @@
 //! Reads training data: raw files are *prepared* once into a dataset folder, from which a loader
 //! makes batches.
 //!
-//! The modules follow the way of the data:
+//! The modules follow the data from file to batch:
 //!
 //! - `input` finds, opens and decompresses files and objects on a network.
 //! - `parse` turns bytes into rows, one file per format.
 //! - `scan` reads all inputs of a request in order, on several threads, and limits malformed rows.
 //! - `prepare` fits the transforms and writes the dataset: Parquet files and `dataset.json`, in
 //!   bounded memory, with the same bytes for any number of threads.
-//! - `dataset` is what lies on disk: [`Dataset`], its manifest and the [`Fitted`] transforms, which
-//!   are enough to read new files.
+//! - `dataset` describes what is stored: [`Dataset`], its manifest and the [`Fitted`] transforms,
+//!   which are enough to read new files.
 //! - `load` yields batches: [`Loader`] from a dataset, in a seeded order that can be resumed
 //!   exactly, and [`read_for_scoring`] from raw files.
 //! - [`profile`] detects the format and columns of files, [`stats`] computes statistics of files
 //!   and datasets, and [`synthetic`] generates both.
 //!
-//! Of a model this crate knows only the names of its features and the number of rows of its tables.
+//! This crate knows only two things about a model: the names of its features and the number of rows
+//! of its tables.
 
 pub mod checksum;
 mod dataset;

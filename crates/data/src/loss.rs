@@ -1,5 +1,5 @@
-//! Counts records that were left out, by reason, and keeps the first few with file and line.
-//! `scan::limit` decides when there are too many.
+//! Counts records that were left out, by reason, and keeps the first few with file and line. The
+//! module `scan::limit` decides when there are too many.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ const GOT: &str = ", got ";
 /// Reasons why a record does not become a row. Only malformed records count against the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowRefusal {
-    /// The record cannot be parsed, with a description.
+    /// The record cannot be parsed; the text describes the problem.
     Malformed(String),
     /// The label is missing, and the configuration leaves such rows out.
     Unlabeled,
@@ -28,7 +28,7 @@ impl From<String> for RowRefusal {
     }
 }
 
-/// The place of a malformed record and what is wrong with it.
+/// The place of a malformed record, with a description of the problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Malformed {
     /// Path or URL as the user gave it.
@@ -45,17 +45,17 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Everything that reading left out, and counts of ids outside their tables. Equal to the default
-/// if all records were read and no ids were counted.
+/// Everything that reading left out, and counts of ids outside their tables. The value equals the
+/// default if all records were read and no ids were counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     pub malformed_lines: u64,
-    /// At most ten examples.
+    /// The first malformed records, at most ten, as examples.
     pub first: Vec<Malformed>,
     /// Number of records per reason, without the actual values.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
-    /// Counts per categorical column. Trailing columns without counts are omitted.
+    /// Counts of ids per categorical column. Trailing columns without counts are omitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<IdCount>,
     /// Rows that were left out because they have no label.
@@ -63,7 +63,8 @@ pub struct Losses {
     pub unlabeled: LeftOut,
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub repeated_headers: LeftOut,
-    /// Files without rows, such as the empty parts that Spark writes. The line of the first is 0.
+    /// Files without rows, such as the empty parts that Spark writes. The line of the first one is
+    /// recorded as 0.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub empty_files: LeftOut,
 }
@@ -96,7 +97,7 @@ impl LeftOut {
 pub struct IdCount {
     /// Rows of the column's table; `None` if ids are not counted.
     pub rows: Option<u64>,
-    /// Excluding missing ids; 0 if ids are not counted.
+    /// Number of ids without missing ones; 0 if ids are not counted.
     pub ids: u64,
     /// Ids that are not rows of the table.
     pub outside: u64,
@@ -146,7 +147,8 @@ impl Losses {
         }
     }
 
-    /// Returns the most frequent reason and its count; of several, the first by name.
+    /// Returns the most frequent reason and its count. Among equally frequent reasons, it is the
+    /// first by name.
     #[must_use]
     pub fn most_common_reason(&self) -> Option<(&str, u64)> {
         let most = self.reasons.iter().rev().max_by_key(|&(_, count)| *count);

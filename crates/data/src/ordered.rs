@@ -6,7 +6,7 @@
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-/// Sends an item into the pipeline; returns `false` if no more items are wanted.
+/// Sends an item into the pipeline. The function returns `false` if no more items are wanted.
 pub(crate) type SendItem<'a, I> = &'a mut dyn FnMut(I) -> bool;
 
 /// Largest number of items that are produced, processed or waiting at the same time.
@@ -23,7 +23,8 @@ fn depth(threads: usize) -> usize {
 /// thread.
 ///
 /// # Errors
-/// The first error of `consume`, otherwise that of `produce`. Either stops the pipeline.
+/// Returns the first error of `consume`, or else the error of `produce`. Either error stops the
+/// pipeline.
 pub(crate) fn run<I, O, E>(
     threads: usize,
     produce: impl FnOnce(SendItem<'_, I>) -> Result<(), E> + Send,

@@ -1,6 +1,6 @@
 //! Turns the bytes of one input into rows. `format` lists the file formats (text, CSV, Parquet and
-//! NumPy arrays); `field`, `number_form` and `datetime` parse single values. Nothing here knows
-//! which inputs belong together: `scan` reads several of them in order.
+//! NumPy arrays), and `field`, `number_form` and `datetime` parse single values. The module `scan`
+//! reads several inputs in order.
 
 pub(crate) mod block;
 pub mod criteo_tsv;

@@ -3,10 +3,10 @@
 //!
 //! # What is stored
 //! `label` and the dense columns are stored as f32 after their transform, and categorical columns
-//! as i64. With exact ids these are the final ids. Otherwise they are raw categories (the integer,
-//! or the XXH3-64 hash of the trimmed text as a bit pattern, or 0 if missing), which the loader
-//! takes modulo the table's rows. Columns of lists keep their lists; a missing list is empty, and
-//! missing elements are left out.
+//! as i64. With exact ids these are the final ids. In all other modes, the stored ids are raw
+//! categories (the integer, or the XXH3-64 hash of the trimmed text as a bit pattern, or 0 if
+//! missing), which the loader takes modulo the table's rows. Columns of lists keep their lists; a
+//! missing list is empty, and missing elements are left out.
 
 pub(crate) mod fit;
 pub(crate) mod request;
@@ -46,7 +46,8 @@ use crate::prepare::writer::{DatasetNotes, DatasetWriter, WriterOptions};
 use crate::scan::ScanInputs;
 use crate::scan::progress::{DataProgress, ProgressMeter};
 
-/// The result of a preparation: the dataset and what happened on the way.
+/// The result of a preparation: the dataset, the records that were left out, and the identities of
+/// the inputs.
 #[derive(Debug)]
 pub struct Prepared {
     pub dataset: Dataset,
@@ -57,8 +58,8 @@ pub struct Prepared {
     pub origins: Vec<InputOrigin>,
 }
 
-/// Returns the number of threads of the machine, but at most 8: a single thread reads, and cannot
-/// feed more.
+/// Returns the number of threads of the machine, but at most 8, because the single reading thread
+/// cannot feed more.
 #[must_use]
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(8)
@@ -88,15 +89,15 @@ pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
 /// `progress`.
 ///
 /// # Cost
-/// One pass over the inputs, one more if columns are standardized or ids are exact, and before that
-/// another to count rows if `hold_out` is not 0. Splitting by time takes one pass to find the cut
-/// and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any input.
-/// Counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is not
-/// enough.
+/// Reads the inputs once. Standardized columns or exact ids take one more pass, and before it
+/// another pass to count rows if `hold_out` is not 0. Splitting by time takes one pass to find the
+/// cut and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any
+/// input. Counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is
+/// not enough.
 /// # Errors
-/// Any [`Error`]. Nothing is left at `out` then, but finished parts are kept beside it, so that the
-/// same request resumes from there. It does not fit again and does not encode rows twice.
-/// Tab-separated text is read only from the last finished part on, other inputs from the start.
+/// Returns any [`Error`]. Nothing is left at `out` then, but finished parts are kept beside it. The
+/// same request resumes from them, and does not fit again or encode rows twice. Tab-separated text
+/// is read only from the last finished part on, and other inputs from the start.
 pub fn prepare(
     request: &PrepareRequest<'_>,
     progress: &mut dyn FnMut(DataProgress),
@@ -117,7 +118,7 @@ pub fn prepare(
         pace: BlockPace::FullBlocks,
         threads: request.threads.max(1),
     };
-    // Checked first, because fitting may take long.
+    // The output folder is checked first, because fitting may take long.
     if request.out.exists() {
         return Err(Error::OutExists { path: request.out.to_owned() });
     }
@@ -134,6 +135,7 @@ pub fn prepare(
         None => FitPlan::new(&unfitted(), &wanted, &is_list),
     };
     let mut fitted = given_state.unwrap_or_else(unfitted);
+    // A split by time takes a pass to find the cut, and one pass for each side.
     let passes = match (&plan, &wanted.time) {
         (None, Some(_)) => 3,
         (Some(_), Some(_)) => 4,
@@ -173,7 +175,7 @@ impl RowSplit {
     }
 }
 
-/// Finds the time from which on rows are held out. Takes 8 bytes per row.
+/// Finds the time from which on rows are held out. The search takes 8 bytes of memory per row.
 fn find_cut(
     request: &PrepareRequest<'_>,
     source: &ScanInputs<'_>,
@@ -199,6 +201,7 @@ fn fit_transforms(
 ) -> Result<(), Error> {
     let hold_out = request.hold_out;
     let mut rows = u64::MAX;
+    // The last rows are held out, so the rows are counted before any row is fitted.
     if hold_out != 0.0 && columns.cut.is_none() {
         let mut all = 0;
         source.scan(
@@ -211,6 +214,7 @@ fn fit_transforms(
         )?;
         rows = all - held_out_rows(all, hold_out);
     }
+    // `components` drops a trailing slash, so that the folder lies beside the output.
     let mut folder = request.out.components().collect::<PathBuf>().into_os_string();
     folder.push(".counting");
     let mut fitting = Fitter::new(plan, fitted.ids, rows, folder.into());

@@ -2,7 +2,8 @@
 //! values of every column. Files are streamed in bounded memory, and the result does not depend on
 //! the number of threads.
 //!
-//! It reports facts only; `schema::proposal` decides what the columns are used for.
+//! The profile contains only facts. The module `schema::proposal` decides what the columns are used
+//! for.
 
 mod column;
 mod leak;
@@ -34,9 +35,9 @@ pub use leak::{Leak, find_leaks};
 use column::{BlockColumnTally, ColumnCandidates, ProfiledColumn};
 use sniff::TextForm;
 
-/// Rows of Parquet files and arrays that are sampled to detect the kinds of values.
+/// Number of rows of Parquet files and arrays that are sampled to detect the kinds of values.
 const SAMPLE_ROWS: usize = 5000;
-/// Most files that are sampled if paths encode columns.
+/// Largest number of files that are sampled if paths encode columns.
 const SAMPLE_FILES: usize = 32;
 
 /// The result of [`profile_files`]: facts about the files, the way they are read, and a sample of
@@ -50,7 +51,7 @@ pub struct Profile {
     sample: Vec<SampleColumn>,
 }
 
-/// Trimmed values of one column in the first rows.
+/// Sample of a column: its trimmed values in the first rows.
 struct SampleColumn {
     name: String,
     values: Vec<Vec<u8>>,
@@ -59,10 +60,10 @@ struct SampleColumn {
 /// Profiles `inputs`, which must have the same columns. `delimiter` replaces the detected one.
 ///
 /// # Cost
-/// One pass over the files, in the memory of [`crate::stats::summarize_inputs`].
+/// Reads the files once, in the memory of [`crate::stats::summarize_inputs`].
 /// # Errors
-/// Any [`Error`] of reading the files. [`Error::TooManyMalformed`] uses the default limit of
-/// training.
+/// Returns any [`Error`] of reading the files. The limit of [`Error::TooManyMalformed`] is the
+/// default limit of training.
 pub fn profile_files(
     inputs: &[String],
     delimiter: Option<&str>,
@@ -262,6 +263,7 @@ fn sample_first_rows(
                 _ => {}
             });
         }
+        // The first block is enough for a sample.
         false
     })?;
     Ok(samples)
@@ -281,7 +283,7 @@ struct BlockTally {
 struct ProfileTally {
     columns: Vec<ProfiledColumn>,
     rows: u64,
-    /// Most frequent text for missing values.
+    /// The most frequent text that represents missing values, if any.
     missing: Option<String>,
     losses: Losses,
 }
@@ -300,7 +302,7 @@ impl ProfileTally {
     /// Summarizes the columns of files that are read as `data` describes.
     fn facts(self, data: &DataConfig, has_names: bool) -> FileFacts {
         let rows = self.rows;
-        // Columns whose number format is ambiguous follow the others.
+        // Columns whose number format is ambiguous take the format of an unambiguous column.
         let shown = self.columns.iter().find_map(|column| column.shown_form(rows));
         let usual = shown.unwrap_or(match data.delimiter.as_deref() {
             Some(";") => NumberForm::DecimalComma,
@@ -342,6 +344,7 @@ fn tally_all_blocks(
         |block| tally_block(&block, source.wanted, candidates),
         |looked| {
             rows += looked.rows;
+            // Files without any record are reported as empty.
             has_records[looked.file] |= looked.rows + looked.losses.records() > 0;
             losses.append(looked.losses);
             missing.iter_mut().zip(&looked.missing).for_each(|(sum, count)| *sum += count);
@@ -397,6 +400,7 @@ fn tally_block(
                 }
             }
         });
+        // Every column has one cell per row, so each column gives the number of rows.
         looked.rows = looked.rows.max(rows);
     }
     looked
@@ -418,6 +422,7 @@ fn detect_layout(facts: &FileFacts) -> Option<KnownLayout> {
         let column = &facts.columns[at];
         column.least >= Some(0.0) && column.greatest <= Some(5.0) && column.distinct <= 11
     };
+    // MovieLens gives times in seconds since 1970, all of them after 1992.
     let is_stamp = |at: usize| facts.columns[at].least > Some(7e8);
     let has_form = names.len() == 4 && is_stars(2) && is_stamp(3);
     let is_named = !facts.has_names || names == ["userId", "movieId", "rating", "timestamp"];

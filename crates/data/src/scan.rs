@@ -1,7 +1,7 @@
 //! Reads all inputs of a request in order through a pipeline: one thread produces blocks, several
 //! convert them into rows, and the caller consumes the rows.
 //!
-//! It is independent of the format of the inputs and of the consumer of the rows.
+//! The pipeline is independent of the format of the inputs and of the consumer of the rows.
 
 pub(crate) mod convert;
 pub(crate) mod criteo_files;
@@ -43,16 +43,16 @@ pub(crate) struct ScanInputs<'a> {
 }
 
 impl ScanInputs<'_> {
-    /// Tells for each categorical column whether it holds lists: it has a separator, or it holds
-    /// lists in the first file.
+    /// Tells for each categorical column whether it holds lists. A column holds lists if it has a
+    /// separator, or if it holds lists in the first file.
     pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
         let first = format::first_with_content(self.inputs)?;
         let first = Some(first).filter(|input| !input.is_empty() && *input != STDIN);
         format::reader(self.config).lists(self.wanted, first)
     }
 
-    /// Fails for problems that are visible before reading. `passes` is how often the inputs will be
-    /// read.
+    /// Fails for problems that are visible before reading. `passes` is the number of times that the
+    /// inputs will be read.
     pub(crate) fn check(&self, passes: u64) -> Result<(), Error> {
         if self.inputs.is_empty() {
             let problem = "expected at least one file, got none".to_owned();
@@ -121,6 +121,7 @@ impl ScanInputs<'_> {
         let mut text = 0;
         let first = from.map_or(0, |mark| mark.file);
         let passed = decompress::total_bytes(&self.inputs[..first])?;
+        // Inputs before the resume point count as read.
         observer.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
         for (file, name) in self.inputs.iter().enumerate().skip(first) {
             let shared: Arc<str> = name.as_str().into();
@@ -129,7 +130,8 @@ impl ScanInputs<'_> {
                 text += records.text_bytes() as u64;
                 let progress = ReadProgress {
                     bytes: pass.bytes(),
-                    // After resuming, the text before is unknown, so the total is too.
+                    // After resuming, the text before the resume point is unknown, so the total is
+                    // unknown, too.
                     bytes_total: from.map_or(pass.length(), |_| 0),
                     text,
                     row_bytes_least: layout.fields as u64,
@@ -216,6 +218,7 @@ impl<'a> FileTally<'a> {
         let has_rows = self.rows.iter().any(|rows| *rows > 0);
         let mut all = self.all();
         for ((rows, losses), input) in self.rows.iter().zip(&self.losses).zip(self.source.inputs) {
+            // A file without any record is accepted if another file has rows.
             if *rows == 0 && losses.records() == 0 && has_rows {
                 all.empty_files.count(input, 0);
             } else if *rows == 0 {

@@ -1,6 +1,6 @@
 //! Statistics of datasets and raw files: rows, click rate, and for each column range, missing
-//! values, distinct categories and skew. Streams in bounded memory; the result does not depend on
-//! the number of threads.
+//! values, distinct categories and skew. Rows are streamed in bounded memory, and the result does
+//! not depend on the number of threads.
 //!
 //! The caller formats the statistics as a table.
 
@@ -33,8 +33,9 @@ pub use figure::{CategoricalStats, CountMethod, DenseStats};
 use category::CategoryTally;
 use dense::DenseTally;
 
-/// Rows whose dense values are kept for quantiles. Up to this number quantiles are exact; beyond it
-/// they come from a uniform sample and are right to about 0.4 percentage points.
+/// Number of rows whose dense values are kept for quantiles. Up to this number, quantiles are
+/// exact. With more rows, quantiles come from a uniform sample and are accurate to about 0.4
+/// percentage points.
 const SAMPLE_ROWS: u64 = 1 << 16;
 const STREAM_SAMPLE: u64 = 0x57a7;
 
@@ -56,7 +57,8 @@ pub enum ValuesSeen {
     /// Values as they are in the files, where missing fields are known.
     Raw,
     /// Prepared values: dense values are transformed, and missing ones are filled in and not
-    /// counted as missing. Category 0 counts as missing, which it is unless the files contain a 0.
+    /// counted as missing. Category 0 counts as missing, although files may also contain a category
+    /// 0.
     Prepared,
 }
 
@@ -64,10 +66,10 @@ pub enum ValuesSeen {
 /// so far.
 ///
 /// # Cost
-/// One pass, decoded on `threads` threads, in at most 4 MiB per categorical column, 0.5 MiB per
-/// dense column, and the row groups in flight.
+/// Reads the rows once, on `threads` threads. Takes at most 4 MiB per categorical column, 0.5 MiB
+/// per dense column, and the row groups in flight.
 /// # Errors
-/// Any [`Error`] of reading the dataset.
+/// Returns any [`Error`] of reading the dataset.
 pub fn summarize_dataset(
     dataset: &Dataset,
     rows: Range<u64>,
@@ -103,9 +105,9 @@ pub fn summarize_dataset(
 /// Computes the statistics of raw files (or `-`), and the records that could not be read.
 ///
 /// # Cost
-/// One pass on `threads` threads, in the memory of [`summarize_dataset`].
+/// Reads the files once, on `threads` threads, in the memory of [`summarize_dataset`].
 /// # Errors
-/// Any [`Error`] of reading the files.
+/// Returns any [`Error`] of reading the files.
 pub fn summarize_inputs(
     inputs: &[String],
     config: &DataConfig,
@@ -141,17 +143,17 @@ pub fn summarize_inputs(
     Ok((stats, losses))
 }
 
-/// Number of dense and of categorical columns.
+/// Numbers of dense and of categorical columns.
 type Width = (usize, usize);
 
 fn tally_width(wanted: &WantedColumns) -> Width {
     (wanted.dense.len(), wanted.categorical.len())
 }
 
-/// A block of rows in columns, the unit of work of a thread.
+/// A block of rows in columns, which is the unit of work of a thread.
 struct BlockColumns {
     labels: Vec<f32>,
-    /// Each `[rows]`; NaN for missing values.
+    /// Values of each dense column, `[rows]`; NaN for missing values.
     dense: Vec<Vec<f64>>,
     categorical: Vec<BlockBags>,
 }
@@ -172,7 +174,7 @@ impl BlockColumns {
         }
     }
 
-    /// Decodes the rows `within` one row group.
+    /// Decodes the rows `within` of one row group.
     fn from_row_group(dataset: &Dataset, group: u64, within: Range<u64>) -> Result<Self, Error> {
         let columns = &dataset.manifest().columns;
         let (dense, categorical) = (columns.dense.len(), columns.categorical.len());
@@ -194,6 +196,7 @@ impl BlockColumns {
             for (column, bags) in block.categorical.iter_mut().enumerate() {
                 let stored = part::id_bags(&batch, 1 + dense + column);
                 for row in rows.clone() {
+                    // Prepared rows store a missing category as 0.
                     bags.push(stored.row(row).iter().copied().filter(|&value| value != 0));
                 }
             }

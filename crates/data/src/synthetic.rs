@@ -2,8 +2,9 @@
 //! pairwise interactions, so a training run can be compared with the best AUC any model could
 //! reach.
 //!
-//! The parts: `config`, `draw` (ids and counts), `planted` (probabilities), `text` (lines),
-//! `linear` and `score` (numbers of the report), `file` (writing).
+//! The module `config` describes the data, `draw` draws ids and counts, `planted` computes
+//! probabilities, and `text` formats lines. The modules `linear` and `score` compute numbers of the
+//! report, and `file` writes files.
 
 mod chunk;
 mod config;
@@ -30,22 +31,22 @@ pub use config::{Hotness, PlantedConfig, RowLayout, SyntheticConfig, SyntheticFe
 pub use draw::DrawnBlock;
 pub use reuse::reuse_histogram;
 
-/// Most rows, from the start of the file, on which the ceiling is measured.
+/// Largest number of rows, from the start of the file, on which the ceiling is measured.
 const CEILING_ROWS: u64 = 1 << 20;
 
-/// What is known about the written file.
+/// Measurements of the written file, with which the results of a training run can be compared.
 ///
-/// The ceiling is the AUC of the true probabilities against the labels drawn from them; no model
+/// The ceiling is the AUC of the true probabilities against the labels drawn from them. No model
 /// can be expected to do better on these rows. The linear result comes from a logistic regression
 /// on one-hot ids (ids without effect share a weight), on the presence of each field, and on
-/// piecewise linear functions of `ln(1 + x)`. It starts from the planted additive part and is
-/// fitted to the true probabilities of further rows. The better of start and fit is reported. It is
-/// therefore a lower estimate of the best linear model, which training on labels will hardly
-/// exceed.
+/// piecewise linear functions of `ln(1 + x)`. The regression starts from the planted additive part
+/// and is fitted to the true probabilities of further rows. The better of start and fit is
+/// reported. The linear result is therefore a lower estimate of the best linear model, which
+/// training on labels will hardly exceed. exceed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyntheticReport {
     pub rows: u64,
-    /// Counted before the text is compressed.
+    /// Number of bytes of the text before it is compressed.
     pub bytes_text: u64,
     pub seed: u64,
     /// Share of clicks in the written rows.
@@ -68,7 +69,7 @@ pub struct SyntheticReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteProgress {
     pub rows: u64,
-    /// Counted before the text is compressed.
+    /// Number of bytes of the text before it is compressed.
     pub bytes_text: u64,
 }
 
@@ -76,8 +77,8 @@ pub struct WriteProgress {
 /// under its name only when it is complete.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for an impossible configuration, before any file is created; [`Error::Io`]
-/// if writing fails.
+/// Returns [`Error::Synthetic`] for an impossible configuration, before any file is created, or
+/// [`Error::Io`] if writing fails.
 pub fn write(
     config: &SyntheticConfig,
     path: &Path,
@@ -91,7 +92,7 @@ pub fn write(
 /// Writes the rows to `out` without compression.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for an impossible configuration; [`Error::Io`] if `out` fails.
+/// Returns [`Error::Synthetic`] for an impossible configuration, or [`Error::Io`] if `out` fails.
 pub fn write_to(
     config: &SyntheticConfig,
     out: &mut dyn Write,
@@ -119,11 +120,11 @@ pub fn write_to(
     Ok(tally.report(config, &linear))
 }
 
-/// Generates the rows of a range, which may lie past the end of the file. Any part can be generated
-/// on its own.
+/// Generates the rows of a range, which may lie past the end of the file. Any range can be
+/// generated without the rows before it.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for an impossible configuration.
+/// Returns [`Error::Synthetic`] for an impossible configuration.
 pub fn draw_rows(config: &SyntheticConfig, rows: Range<u64>) -> Result<DrawnBlock, Error> {
     config.check()?;
     Ok(Planted::new(config).block(config, rows))
@@ -132,7 +133,7 @@ pub fn draw_rows(config: &SyntheticConfig, rows: Range<u64>) -> Result<DrawnBloc
 /// Computes the AUC of the true probabilities over a range of rows, such as the held-out ones.
 ///
 /// # Errors
-/// [`Error::Synthetic`] for an impossible configuration.
+/// Returns [`Error::Synthetic`] for an impossible configuration.
 pub fn ceiling_auc(
     config: &SyntheticConfig,
     rows: Range<u64>,
@@ -150,8 +151,9 @@ pub fn ceiling_auc(
     Ok(score::auc(&scores, &labels))
 }
 
-/// Estimates the peak memory of writing such rows: the pilot rows on which the planted model is
-/// scaled, the chunks of the file, or the chunks on which the linear model is fitted.
+/// Estimates the peak memory of writing the rows of `config`. The peak is that of the pilot rows on
+/// which the planted model is scaled, of the chunks of the file, or of the chunks on which the
+/// linear model is fitted.
 #[must_use]
 pub fn estimate_memory(config: &SyntheticConfig, threads: usize) -> u64 {
     let ids: f64 = config.features.iter().map(|feature| feature.hotness.mean()).sum();
@@ -161,7 +163,7 @@ pub fn estimate_memory(config: &SyntheticConfig, threads: usize) -> u64 {
     let written = rows(config.rows) * (row + text::row_bytes(config, ids));
     let fitted = rows(linear::fit_rows(config)) * (row + linear::row_bytes(config));
     let pilot = planted::PILOT_ROWS as f64 * row;
-    // Probabilities and labels for the report.
+    // The report needs the probabilities and labels of the first rows.
     let kept = config.rows.min(CEILING_ROWS) as f64 * (size_of::<f64>() + size_of::<bool>()) as f64;
     (written.max(fitted).max(pilot) + kept) as u64
 }

@@ -1,9 +1,10 @@
-//! The trainer's interface to a device: memory behind opaque handles, the operations of a step, and
-//! one block of numbers per step.
+//! The trainer's interface to a device: memory behind opaque handles, the operations of a
+//! training step, and one block of scalars per step.
 //!
-//! A handle hides its layout: how a matrix, a weight or a table is stored is up to the device.
-//! Every operation is queued and may run later. The outcome of a step (loss, distinct rows) stays
-//! on the device until [`Backend::outcome`] reads it. Independent of layers, ranks and files.
+//! A handle hides its layout, so each device decides how it stores a matrix, a weight or a table.
+//! Every operation is queued and may run later. The outcome of a step (its loss and the number of
+//! distinct rows) stays on the device until [`Backend::outcome`] reads it. This module does not
+//! depend on layers, ranks or files.
 
 mod arguments;
 mod on_cpu;
@@ -29,82 +30,87 @@ use crate::weights::{Weights, WeightsView};
 /// A device on which a model can be trained: the CPU, a GPU, or the emulator.
 ///
 /// # Contract
-/// - Handles are created before the first step. [`Backend::grow`] enlarges one only until the
-///   largest batch has been seen.
+/// - The trainer creates all handles before the first step. [`Backend::grow`] enlarges a handle
+///   only until the largest batch has been seen.
 /// - No operation of a step allocates device memory or waits for the device, except
-///   [`Backend::lend`], [`Backend::lend_gradient`] and [`Backend::read`], which pass values to the
-///   host.
+///   [`Backend::lend`], [`Backend::lend_gradient`] and [`Backend::read`], which pass values to
+///   the host.
 /// - Operations of one queue take effect in the order in which they were called.
-/// - Callers pass the sizes in use, such as `samples`. An operation fails before it writes anything
-///   if they exceed a handle.
+/// - Callers pass the sizes in use, such as `samples`. An operation fails before it writes
+///   anything if they exceed a handle.
 /// - Results have the same bytes for any number of threads and any division of the work.
-/// - A non-finite loss stops all later updates, so no weight changes.
+/// - A non-finite loss stops all later updates, so it never changes a weight.
 pub trait Backend: Sized + Send {
     /// An ordered queue of operations: a stream on a GPU, the calling thread on a CPU.
     type Queue: Send;
     /// A matrix of activations or of their gradients, in the layout that the device's matrix
     /// products use.
     type Matrix: Default + Send;
-    /// A row of f32: biases and other vectors, row-major pooled vectors, one value per sample.
+    /// A row of f32 values: a bias or other parameter vector, row-major pooled vectors, or one
+    /// value per sample.
     type Vector: Default + Send;
-    /// A weight `[N, K]` of a linear layer, in every form that its products read, with its gradient
-    /// and its optimizer state.
+    /// A weight `[N, K]` of a linear layer in every format that its matrix products read,
+    /// together with its gradient and its optimizer state.
     type Weight: Default + Send;
-    /// All tiles of embedding tables on one rank, with their optimizer states, their slots and the
-    /// sort buffers of an update. One lookup and one update serve all of them.
+    /// All tiles of embedding tables on one rank, with their optimizer states, their slots and
+    /// the sort buffers of an update. A lookup or an update processes all tiles of the rank in
+    /// one call.
     type Tables: Default + Send;
     /// The device's copy of the ids of a batch, if it needs one.
     type Jagged: Default + Send;
     /// The layout and buffers of an exchange of pooled vectors with other ranks.
     type Exchange: Default + Send;
-    /// The scalars of a step, written before it, and the results that the step produces.
+    /// The scalars of a step, which the host writes before it, and the results that the step
+    /// produces.
     type Scalars: Default + Send;
     /// A point in a queue that the host can wait for.
     type Event: Send;
 
-    /// Whether the device runs asynchronously. If so, the trainer reads the outcome of a step after
-    /// it has queued the next one, and the device checks ids.
+    /// Whether the device runs asynchronously. On an asynchronous device, the trainer reads the
+    /// outcome of a step after it has queued the next step, and the device checks the ids of the
+    /// batch.
     const IS_ASYNC: bool;
 
-    /// The host's thread pool. It computes initial values, checks values before a checkpoint, and
-    /// copies values that are read back.
+    /// Returns the host's thread pool. The pool computes initial values, checks values before a
+    /// checkpoint, and copies values that are read back.
     fn host(&self) -> &Pool;
 
-    /// Whether the update of `optimizer` is fused into the product that computes a weight's
-    /// gradient.
+    /// Returns whether the update rule of `optimizer` is fused into the product that computes the
+    /// gradient of a weight.
     fn fuses(optimizer: Optimizer) -> bool;
 
-    /// The number of values of an f32 matrix `[rows, columns]` in memory, padding included.
+    /// Returns how many values an f32 matrix `[rows, columns]` occupies in memory, padding
+    /// included.
     fn matrix_len(rows: usize, columns: usize) -> usize;
-    /// Bytes of a matrix `[rows, columns]`.
+    /// Returns the memory size in bytes of a matrix `[rows, columns]` in this precision.
     fn matrix_bytes(precision: Precision, rows: usize, columns: usize) -> usize;
-    /// Bytes of a vector of `len` values.
+    /// Returns the memory size in bytes of a vector of `len` values.
     fn vector_bytes(len: usize) -> usize;
-    /// Bytes of a weight with gradient and state.
+    /// Returns the memory size in bytes of a weight with its gradient and its optimizer state.
     fn weight_bytes(shape: WeightShape) -> usize;
-    /// Bytes of `len` weights of a tile in a format.
+    /// Returns the memory size in bytes of `len` tile weights in this number format.
     fn table_bytes(data_type: schema::DataType, len: usize) -> usize;
-    /// Bytes on the device for the ids of a batch and for the sort of its update. The host's copy
-    /// of the ids is not included.
+    /// Returns the device memory in bytes for the ids of a batch and for the sort of its update.
+    /// The host's copy of the ids is not included.
     fn update_bytes(shape: crate::ops::embedding_backward::ScratchShape) -> usize;
 
     /// Creates a new queue of operations.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// Fails if the device rejects the call.
     fn queue(&self) -> Result<Self::Queue, Error>;
     /// Returns the completion times of a queue, or `None` for devices whose calls return only after
     /// the work is done.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// Fails if the device rejects the call.
     fn moments(&self, _queue: &Self::Queue) -> Result<Option<QueueMoments>, Error> {
         Ok(None)
     }
     /// Allocates a matrix of zeros of the given size.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// Fails if the device cannot allocate the memory.
     fn matrix(
         &self,
         precision: Precision,
@@ -114,38 +120,39 @@ pub trait Backend: Sized + Send {
     /// Allocates a vector of `len` zeros.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// Fails if the device cannot allocate the memory.
     fn vector(&self, len: usize) -> Result<Self::Vector, Error>;
-    /// Allocates a weight of zeros with its gradient and state.
+    /// Allocates a weight of zeros with its gradient and its optimizer state.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// Fails if the device cannot allocate the memory.
     fn weight(&self, shape: WeightShape) -> Result<Self::Weight, Error>;
     /// Moves `tiles` to the device. Key `k` of every batch is looked up in slot `k`.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// Fails if the device cannot allocate the memory.
     fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Self::Tables, Error>;
     /// Creates the exchange of pooled vectors for this layout.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// Fails if the device cannot allocate the memory.
     fn exchange(&self, layout: ExchangeLayout) -> Result<Self::Exchange, Error>;
     /// Allocates the scalars of a step.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// Fails if the device cannot allocate the memory.
     fn scalars(&self) -> Result<Self::Scalars, Error>;
-    /// Grows a vector to at least `len` values. If it is enlarged, its values are unspecified.
+    /// Grows a vector to at least `len` values. The values are unspecified if the vector is
+    /// enlarged.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// Fails if the device cannot allocate the memory.
     fn grow(&self, vector: &mut Self::Vector, len: usize) -> Result<(), Error>;
 
-    /// Writes the host's row-major `rows` as `to` `[rows, columns]`.
+    /// Writes the host's row-major `rows` to the matrix `to` `[rows, columns]`.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn pack(
         &self,
         queue: &Self::Queue,
@@ -156,7 +163,7 @@ pub trait Backend: Sized + Send {
     /// Writes the host's `values` to `to` from element `at` on.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn write(
         &self,
         queue: &Self::Queue,
@@ -164,10 +171,10 @@ pub trait Backend: Sized + Send {
         to: &mut Self::Vector,
         at: usize,
     ) -> Result<(), Error>;
-    /// Copies the ids of a batch to the device, unless it reads them from host memory.
+    /// Copies the ids of a batch to the device, unless the device reads them from host memory.
     ///
     /// # Errors
-    /// [`Error::Jagged`].
+    /// Fails with [`Error::Jagged`] if the layout of the ids is invalid.
     fn send_ids(
         &self,
         queue: &Self::Queue,
@@ -175,11 +182,11 @@ pub trait Backend: Sized + Send {
         scales: Option<&[f32]>,
         to: &mut Self::Jagged,
     ) -> Result<(), Error>;
-    /// Returns the first `len` values, borrowed in place if the host can read them, otherwise
-    /// copied to `room`. Waits for the queue.
+    /// Returns the first `len` values of a vector. The values are borrowed in place if the host
+    /// can read them, and copied to `room` otherwise. Waits for the queue.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn read<'a>(
         &self,
         queue: &Self::Queue,
@@ -187,11 +194,11 @@ pub trait Backend: Sized + Send {
         len: usize,
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], Error>;
-    /// Passes the elements of `range` to `take`, for a message to another rank. Waits for the
+    /// Passes the elements of `range` to `take`, which sends them to another rank. Waits for the
     /// queue.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn lend(
         &self,
         queue: &Self::Queue,
@@ -200,10 +207,11 @@ pub trait Backend: Sized + Send {
         take: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error>;
 
-    /// Copies row-major `values` `[N, K]`, or a state in the layout of checkpoints, to a weight.
+    /// Copies row-major values `[N, K]`, or an optimizer state in the layout of checkpoints, to a
+    /// weight.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn set_weight(
         &self,
         queue: &Self::Queue,
@@ -211,11 +219,11 @@ pub trait Backend: Sized + Send {
         values: &[f32],
         to: &mut Self::Weight,
     ) -> Result<(), Error>;
-    /// Copies the row-major values, or the state in the layout of checkpoints, to `to`. Waits for
-    /// the queue.
+    /// Copies a weight's row-major values, or its optimizer state in the layout of checkpoints,
+    /// to `to`. Waits for the queue.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn get_weight(
         &self,
         queue: &Self::Queue,
@@ -223,17 +231,18 @@ pub trait Backend: Sized + Send {
         from: &Self::Weight,
         to: &mut [f32],
     ) -> Result<(), Error>;
-    /// Whether all values and the whole state are finite. Waits for the queue.
+    /// Returns whether all values and all optimizer state of a weight are finite. Waits for the
+    /// queue.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn is_finite(&self, queue: &Self::Queue, weight: &Self::Weight) -> Result<bool, Error>;
-    /// The number of elements of a weight's gradient in the layout in which ranks sum it.
+    /// Returns the number of elements of a weight's gradient in the layout in which ranks sum it.
     fn gradient_len(&self, weight: &Self::Weight) -> usize;
     /// Passes a weight's gradient to `take`, like [`Backend::lend`].
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn lend_gradient(
         &self,
         queue: &Self::Queue,
@@ -243,23 +252,23 @@ pub trait Backend: Sized + Send {
     /// Sets a weight's gradient to zero.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn clear_gradient(&self, queue: &Self::Queue, weight: &mut Self::Weight) -> Result<(), Error>;
-    /// Sets the first `len` values to zero.
+    /// Sets the first `len` values of a vector to zero.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn clear(
         &self,
         queue: &Self::Queue,
         vector: &mut Self::Vector,
         len: usize,
     ) -> Result<(), Error>;
-    /// Returns some rows of a tile and their state, borrowed in place if the host can read them,
-    /// otherwise copied to `room`. Waits for the queue.
+    /// Returns some rows of a tile and their optimizer state. The values are borrowed in place if
+    /// the host can read them, and copied to `room` otherwise. Waits for the queue.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn tile<'a>(
         &self,
         queue: &Self::Queue,
@@ -268,67 +277,70 @@ pub trait Backend: Sized + Send {
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error>;
 
-    /// `y = f(x Wᵀ + bias)`: [`crate::ops::gemm::forward`].
+    /// Computes the output of a linear layer, `y = f(x Wᵀ + bias)`:
+    /// [`crate::ops::gemm::forward`].
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn linear_forward(
         &self,
         queue: &Self::Queue,
         arguments: LinearForward<'_, Self>,
     ) -> Result<(), Error>;
-    /// `d_x = d_y W`: [`crate::ops::gemm::backward_input`].
+    /// Computes the gradient of a layer's input, `d_x = d_y W`:
+    /// [`crate::ops::gemm::backward_input`].
     ///
     /// # Errors
-    /// As [`Backend::linear_forward`].
+    /// Fails in the same cases as [`Backend::linear_forward`].
     fn linear_backward_input(
         &self,
         queue: &Self::Queue,
         arguments: LinearBackwardInput<'_, Self>,
     ) -> Result<(), Error>;
-    /// `dW = d_yᵀ x` and the bias's gradient: [`crate::ops::gemm::backward_weight`]; with `update`,
-    /// also updates the weight ([`Backend::fuses`]).
+    /// Computes the gradients of weight and bias, `dW = d_yᵀ x`:
+    /// [`crate::ops::gemm::backward_weight`]. With `update`, it also updates the weight
+    /// ([`Backend::fuses`]).
     ///
     /// # Errors
-    /// As [`Backend::linear_forward`].
+    /// Fails in the same cases as [`Backend::linear_forward`].
     fn linear_backward_weight(
         &self,
         queue: &Self::Queue,
         arguments: LinearBackwardWeight<'_, Self>,
         update: Option<&Self::Scalars>,
     ) -> Result<(), Error>;
-    /// `y = x · w + b`, one value per sample: [`crate::ops::gemm::column::forward`].
+    /// Computes `y = x · w + b`, one value per sample: [`crate::ops::gemm::column::forward`].
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn column_forward(
         &self,
         queue: &Self::Queue,
         arguments: ColumnForward<'_, Self>,
     ) -> Result<(), Error>;
-    /// The gradients of `w` and `b`: [`crate::ops::gemm::column::backward_weight`].
+    /// Computes the gradients of `w` and `b`: [`crate::ops::gemm::column::backward_weight`].
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn column_backward_weight(
         &self,
         queue: &Self::Queue,
         arguments: ColumnBackwardWeight<'_, Self>,
     ) -> Result<(), Error>;
-    /// The gradient of `x`: [`crate::ops::gemm::column::backward_input`].
+    /// Computes the gradient of `x`: [`crate::ops::gemm::column::backward_input`].
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn column_backward_input(
         &self,
         queue: &Self::Queue,
         arguments: ColumnBackwardInput<'_, Self>,
     ) -> Result<(), Error>;
-    /// Updates a weight from its own gradient or from the sum over all ranks. Serves weights whose
-    /// update is not fused into a product.
+    /// Updates a weight from its own gradient or from the sum over all ranks. Used for weights
+    /// whose update is not fused into a product.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn update_weight(
         &self,
         queue: &Self::Queue,
@@ -336,10 +348,10 @@ pub trait Backend: Sized + Send {
         sum: Option<GradientSum<'_>>,
         scalars: &Self::Scalars,
     ) -> Result<(), Error>;
-    /// Updates a vector from its own gradient or from the sum over all ranks.
+    /// Updates a vector from its own gradient or from its sum over all ranks.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn update_vector(
         &self,
         queue: &Self::Queue,
@@ -351,7 +363,7 @@ pub trait Backend: Sized + Send {
     /// Rounds an f32 matrix `[rows, columns]` to the precision of `to`.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn round(
         &self,
         queue: &Self::Queue,
@@ -359,10 +371,11 @@ pub trait Backend: Sized + Send {
         shape: MatrixShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
-    /// `d_y = 0 where y ≤ 0`, f32 `[rows, columns]`.
+    /// Sets the gradient `d_y`, f32 `[rows, columns]`, to 0 where the ReLU's output `y` is not
+    /// positive.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn relu_backward(
         &self,
         queue: &Self::Queue,
@@ -370,10 +383,10 @@ pub trait Backend: Sized + Send {
         shape: MatrixShape,
         d_y: &mut Self::Matrix,
     ) -> Result<(), Error>;
-    /// `to = from`, or `to += from`, or `to = 0` without `from`; f32 `[rows, columns]`.
+    /// Computes `to = from`, `to += from`, or `to = 0` without `from`, for f32 `[rows, columns]`.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn combine(
         &self,
         queue: &Self::Queue,
@@ -384,7 +397,7 @@ pub trait Backend: Sized + Send {
     /// Computes one cross layer: [`crate::ops::cross::forward`].
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn cross_forward(
         &self,
         queue: &Self::Queue,
@@ -393,24 +406,24 @@ pub trait Backend: Sized + Send {
     /// Computes the gradients of one cross layer: [`crate::ops::cross::backward`].
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn cross_backward(
         &self,
         queue: &Self::Queue,
         arguments: CrossBackward<'_, Self>,
     ) -> Result<(), Error>;
-    /// Checks that the device can run an interaction of this shape. Models call it before the first
-    /// step.
+    /// Checks that the device can run an interaction of this shape. Models call this function
+    /// before the first step.
     ///
     /// # Errors
-    /// If the vectors of one sample exceed the device's shared memory.
+    /// Fails if the vectors of one sample exceed the device's shared memory.
     fn check_interaction(&self, _shape: &interaction::Shape) -> Result<(), Error> {
         Ok(())
     }
     /// Computes the dot interaction: [`crate::ops::interaction::forward`].
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn interaction_forward(
         &self,
         queue: &Self::Queue,
@@ -419,16 +432,16 @@ pub trait Backend: Sized + Send {
     /// Computes the gradients of the dot interaction: [`crate::ops::interaction::backward`].
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn interaction_backward(
         &self,
         queue: &Self::Queue,
         arguments: InteractionBackward<'_, Self>,
     ) -> Result<(), Error>;
-    /// Concatenates a matrix and row-major vectors.
+    /// Concatenates the rows of a matrix and the rows of row-major vectors.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn join(
         &self,
         queue: &Self::Queue,
@@ -440,7 +453,7 @@ pub trait Backend: Sized + Send {
     /// Splits a matrix that [`Backend::join`] concatenated.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Precision`].
+    /// Fails with [`Error::Shape`] or [`Error::Precision`] if an argument does not match.
     fn split(
         &self,
         queue: &Self::Queue,
@@ -450,33 +463,33 @@ pub trait Backend: Sized + Send {
         right: &mut Self::Vector,
     ) -> Result<(), Error>;
 
-    /// Writes the scalars before a step and clears the results of the previous one. If its updates
-    /// were stopped, those of this step are stopped too.
+    /// Writes the scalars before a step and clears the results of the previous one. If the
+    /// updates of the previous step were stopped, the updates of this step are stopped too.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// Fails if the device rejects the call.
     fn begin(
         &self,
         queue: &Self::Queue,
         step: &StepScalars,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
-    /// Losses of the samples, their gradients and probabilities: [`crate::ops::loss::run`]. The sum
-    /// of the losses is added to `scalars`.
+    /// Computes the losses of the samples, their gradients and probabilities:
+    /// [`crate::ops::loss::run`]. The sum of the losses is added to `scalars`.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn loss(
         &self,
         queue: &Self::Queue,
         arguments: LossArguments<'_, Self>,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
-    /// Computes the probabilities of the logits, or uses those already computed by the loss. A
-    /// non-finite logit gives NaN.
+    /// Computes the probabilities of the logits, or uses those that [`Backend::loss`] has already
+    /// computed. A non-finite logit gives NaN.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn probabilities(
         &self,
         queue: &Self::Queue,
@@ -485,11 +498,11 @@ pub trait Backend: Sized + Send {
         form: Probabilities,
         to: &mut Self::Vector,
     ) -> Result<(), Error>;
-    /// Pools the rows of a batch: [`crate::ops::embedding_forward::run`]. An out-of-range id is an
-    /// error at once, or is recorded in `scalars` and reported at the end of the step.
+    /// Pools the rows of a batch: [`crate::ops::embedding_forward::run`]. An out-of-range id is
+    /// an error at once, or is recorded in `scalars` and reported at the end of the step.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Jagged`], [`Error::RowOutOfRange`].
+    /// Fails with [`Error::Shape`], [`Error::Jagged`] or [`Error::RowOutOfRange`].
     fn lookup(
         &self,
         queue: &Self::Queue,
@@ -498,11 +511,11 @@ pub trait Backend: Sized + Send {
         out: &mut Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
-    /// Updates the rows of the last lookup: [`crate::ops::embedding_backward::run`]. The number of
-    /// distinct rows is recorded in `scalars`.
+    /// Updates the table rows of the last lookup: [`crate::ops::embedding_backward::run`]. The
+    /// number of distinct rows is recorded in `scalars`.
     ///
     /// # Errors
-    /// As [`Backend::lookup`], before any weight changes.
+    /// Fails in the same cases as [`Backend::lookup`], before any weight changes.
     fn update_rows(
         &self,
         queue: &Self::Queue,
@@ -515,7 +528,7 @@ pub trait Backend: Sized + Send {
     /// [`crate::ops::exchange::assemble`].
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn assemble(
         &self,
         queue: &Self::Queue,
@@ -527,7 +540,7 @@ pub trait Backend: Sized + Send {
     /// Waits for the queue.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
     fn gather(
         &self,
         queue: &Self::Queue,
@@ -536,31 +549,31 @@ pub trait Backend: Sized + Send {
         to: &mut [f32],
     ) -> Result<(), Error>;
 
-    /// Whether updates are stopped, by a non-finite loss or an out-of-range id in this step or an
-    /// earlier one. Waits for the queue.
+    /// Returns whether updates are stopped because of a non-finite loss or an out-of-range id in
+    /// this step or an earlier one. Waits for the queue.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn is_stopped(&self, queue: &Self::Queue, scalars: &Self::Scalars) -> Result<bool, Error>;
     /// Stops the updates of the current step and of all later ones, because another rank has
     /// stopped its updates.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// Fails if the device rejects the call.
     fn stop(&self, queue: &Self::Queue, scalars: &mut Self::Scalars) -> Result<(), Error>;
     /// Ends a step and starts the transfer of its results to the host.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// Fails if the device rejects the call.
     fn end(&self, queue: &Self::Queue, scalars: &mut Self::Scalars) -> Result<Self::Event, Error>;
     /// Waits for the end of a step and returns its results.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device reports an earlier failure.
     fn outcome(&self, scalars: &mut Self::Scalars, end: Self::Event) -> Result<StepOutcome, Error>;
 }
 
-/// The size of a weight, with the precision of its products and the optimizer that updates it.
+/// The size of a weight, the precision of its products, and the optimizer that updates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightShape {
     pub n: usize,
@@ -572,25 +585,25 @@ pub struct WeightShape {
 /// The part of a weight that is copied from or to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightPart {
-    /// The values, `[N, K]`.
+    /// The values of the weight, `[N, K]`.
     Values,
-    /// The state: nothing for SGD, `[N, K]` for Adagrad, `[N]` for row-wise Adagrad, `[2, N, K]`
-    /// (means, then mean squares) for Adam, SparseAdam and LAMB.
+    /// The optimizer state of the weight. SGD has no state; Adagrad has `[N, K]`, row-wise
+    /// Adagrad `[N]`, and Adam, SparseAdam and LAMB have `[2, N, K]` (means, then mean squares).
     State,
 }
 
 /// The weights and state of one tile in host memory, which the device takes over.
 #[derive(Debug)]
 pub struct TileValues {
-    /// `[rows, dim]`.
+    /// Weights of the tile, `[rows, dim]`.
     pub weights: Weights,
-    /// `[rows, Optimizer::state_per_row(dim)]`.
+    /// Optimizer state, `[rows, Optimizer::state_per_row(dim)]`.
     pub state: crate::buffer::Array<f32>,
-    /// Rows of the tile.
+    /// Number of rows of the tile.
     pub rows: usize,
-    /// Columns of the tile, above 0.
+    /// Number of columns of the tile, above 0.
     pub dim: usize,
-    /// Name of the table, for messages.
+    /// Name of the tile's table, for error messages.
     pub name: String,
     /// Position of the tile in its table.
     pub origin: TileOrigin,
@@ -599,13 +612,13 @@ pub struct TileValues {
 /// A range of rows of one tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TileRows {
-    /// Index of the tile among those of the rank.
+    /// Index of the tile among the tiles of the rank.
     pub tile: usize,
-    /// The rows, counted from the tile's first.
+    /// Range of rows, counted from the tile's first row.
     pub rows: std::ops::Range<usize>,
 }
 
-/// Reusable host memory for rows that are copied from a device.
+/// Reusable host memory for the rows of a tile that are copied from a device.
 #[derive(Debug, Default)]
 pub struct TileRoom {
     pub weights: Option<Weights>,
@@ -615,22 +628,22 @@ pub struct TileRoom {
 /// The scalars of a step that are known before it, such as learning rates.
 #[derive(Clone, Copy, Debug)]
 pub struct StepScalars {
-    /// Update rule of dense parameters.
+    /// Update rule for the dense parameters.
     pub dense: UpdateRule,
-    /// Update rule of table rows.
+    /// Update rule for the rows of embedding tables.
     pub sparse: UpdateRule,
-    /// Divisor of the loss: the number of samples of all ranks.
+    /// Divisor of the loss: the number of samples in the batch, summed over all ranks.
     pub normaliser: f64,
-    /// Random bits for writing to 16-bit tables.
+    /// Random bits for stochastic rounding when rows of 16-bit tables are written.
     pub rounding: CounterRng,
 }
 
-/// The results of a step.
+/// The results of a step that the device reports to the trainer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepOutcome {
     /// Sum of the losses of this rank's samples.
     pub loss: f64,
-    /// Rows that were updated.
+    /// Number of embedding rows that were updated.
     pub updated: Updated,
     /// First position in `values` of an out-of-range id, on devices that check ids asynchronously.
     pub bad_id: Option<usize>,
@@ -639,9 +652,9 @@ pub struct StepOutcome {
 /// The ids to look up: the ids of this rank's batch, or the ids that all ranks sent to this one.
 pub struct BatchIds<'a, B: Backend> {
     pub jagged: &'a JaggedTensor,
-    /// A factor per bag, `[F·B]`, feature-major.
+    /// One scale factor per bag, `[F·B]`, feature-major.
     pub bag_scales: Option<&'a [f32]>,
-    /// The device's copy, made by [`Backend::send_ids`].
+    /// The device's copy of the ids, made by [`Backend::send_ids`].
     pub on_device: &'a B::Jagged,
 }
 
@@ -649,11 +662,11 @@ pub struct BatchIds<'a, B: Backend> {
 #[derive(Clone, Copy)]
 pub enum GradientSum<'a> {
     Whole(&'a [f32]),
-    /// The sum in several buffers; the function copies them into one.
+    /// The sum is split over several buffers, and the function copies them into one.
     Pieces(&'a dyn Fn(&mut [f32])),
 }
 
-/// The operation of [`Backend::combine`] on the target matrix.
+/// The operation that [`Backend::combine`] applies to the target matrix.
 pub enum Combine<'a, B: Backend> {
     Clear,
     Copy(&'a B::Matrix),
@@ -664,15 +677,16 @@ pub enum Combine<'a, B: Backend> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probabilities {
     Missing,
-    /// Written by [`Backend::loss`].
+    /// [`Backend::loss`] has written the probabilities.
     Computed,
 }
 
-/// How the gradient of a product's input is written.
+/// How a product writes the gradient of its input.
 pub enum InputGradient<'a, B: Backend> {
     Write,
-    /// Add it to the existing values.
+    /// Add the gradient to the existing values.
     Accumulate,
-    /// Write it, with 0 where this input, the output of a ReLU, is not positive.
+    /// Write the gradient, with 0 where the given input, which is the output of a ReLU, is not
+    /// positive.
     BeforeRelu(&'a B::Matrix),
 }

@@ -1,6 +1,6 @@
-//! Memory for large arrays: tables, their optimizer state, the columns of traces. Independent of
-//! what is stored; the GPU's buffers will live here too.
-#![expect(unsafe_code, reason = "allocates, and advises the kernel about pages")]
+//! Memory for large arrays such as tables, their optimizer state and the columns of traces. This
+//! module does not depend on what the arrays contain.
+#![expect(unsafe_code, reason = "implements an allocator, and advises the kernel about pages")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 
 use bytemuck::Pod;
 
-/// Arrays smaller than this stay on ordinary pages.
+/// Arrays smaller than this number of bytes stay on ordinary pages.
 const LARGE_BYTES: usize = 2 << 20;
 
 /// The system's allocator with large blocks on huge pages, for a program's `#[global_allocator]`.
@@ -21,30 +21,34 @@ const LARGE_BYTES: usize = 2 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct HugePages;
 
-// SAFETY: every call is passed on to `System` unchanged, and `System` is a valid allocator. The
-// advice does not change the contents of memory.
+// SAFETY: `HugePages` passes every call on to `System` unchanged, and `System` is a valid
+// allocator. The advice about huge pages does not change the contents of memory.
 unsafe impl GlobalAlloc for HugePages {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: our caller upholds the contract of `alloc`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `alloc`, which is passed on to `System`
+        // unchanged.
         advised(unsafe { System.alloc(layout) }, layout.size())
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: our caller upholds the contract of `alloc_zeroed`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`, passed on to `System`
+        // unchanged.
         advised(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: our caller upholds the contract of `realloc`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `realloc`, which is passed on to `System`
+        // unchanged.
         advised(unsafe { System.realloc(block, layout, size) }, size)
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: our caller upholds the contract of `dealloc`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `dealloc`, which is passed on to `System`
+        // unchanged.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -58,41 +62,45 @@ thread_local! {
 pub struct Counting;
 
 impl Counting {
-    /// Number of blocks that this thread has allocated or enlarged.
+    /// Returns the number of blocks that this thread has allocated or enlarged.
     #[must_use]
     pub fn allocations() -> u64 {
         ALLOCATIONS.get()
     }
 
     fn count() {
-        // `try_with` fails while a thread ends and its counter is gone. Such allocations are not
-        // counted.
+        // `try_with` fails while a thread ends, because its counter is already gone. Allocations
+        // at that moment are not counted.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
     }
 }
 
-// SAFETY: every call is passed on to `HugePages` unchanged, and `HugePages` is a valid allocator.
+// SAFETY: `Counting` passes every call on to `HugePages` unchanged, and `HugePages` is a valid
+// allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count();
-        // SAFETY: our caller upholds the contract of `alloc`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `alloc`, passed on to `HugePages` unchanged.
         unsafe { HugePages.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Self::count();
-        // SAFETY: our caller upholds the contract of `alloc_zeroed`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`, passed on to `HugePages`
+        // unchanged.
         unsafe { HugePages.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::count();
-        // SAFETY: our caller upholds the contract of `realloc`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `realloc`, passed on to `HugePages`
+        // unchanged.
         unsafe { HugePages.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: our caller upholds the contract of `dealloc`, which is passed on unchanged.
+        // SAFETY: the caller upholds the contract of `dealloc`, passed on to `HugePages`
+        // unchanged.
         unsafe { HugePages.dealloc(block, layout) }
     }
 }
@@ -108,7 +116,7 @@ fn advised(block: *mut u8, size: usize) -> *mut u8 {
 /// Number of 8-byte words in a cache line.
 const LINE_WORDS: usize = 8;
 
-/// A fixed number of values that begin on a cache line, on huge pages if they are many and the
+/// A fixed number of values that begin on a cache line. Large arrays lie on huge pages if the
 /// operating system grants them.
 ///
 /// A row of 128 bytes that begins in the middle of a cache line occupies three lines instead of
@@ -116,7 +124,7 @@ const LINE_WORDS: usize = 8;
 /// access; with pages of 2 MiB they miss it far less often. The kernel must be advised to use huge
 /// pages before the memory is first touched, so this type allocates its memory itself.
 pub struct Array<E> {
-    /// The allocation, whose start is not aligned.
+    /// The allocated words, whose start is not aligned to a cache line.
     words: Vec<u64>,
     /// Index of the first word that lies at the start of a cache line.
     start: usize,
@@ -125,7 +133,8 @@ pub struct Array<E> {
 }
 
 impl<E: Pod> Array<E> {
-    /// Bytes that `len` values take.
+    /// Returns the bytes that an array of `len` values allocates, 64 bytes for its alignment
+    /// included.
     #[must_use]
     pub fn bytes(len: usize) -> usize {
         Self::words(len).saturating_mul(8)
@@ -140,11 +149,12 @@ impl<E: Pod> Array<E> {
     pub fn zeroed(len: usize) -> Self {
         let words = vec![0u64; Self::words(len)];
         let bytes = size_of_val(words.as_slice());
+        // No page of `words` has been accessed yet, so the advice still has an effect.
         if bytes >= LARGE_BYTES {
             advise_huge_pages(words.as_ptr().cast(), bytes);
         }
-        // The allocator aligns the memory for words, so a cache line begins within the first eight
-        // words.
+        // The allocator aligns the memory for 8-byte words, so a cache line begins within the
+        // first eight words.
         let start = words.as_ptr().align_offset(LINE_WORDS * 8).min(LINE_WORDS);
         Self { words, start, len, element: PhantomData }
     }
@@ -203,9 +213,10 @@ impl<E: Pod + fmt::Debug> fmt::Debug for Array<E> {
 ///
 /// glibc's allocator keeps the memory that a thread freed for that thread, even after the thread
 /// has ended.
+///
 /// # Cost
-/// Walks all free blocks: some milliseconds for each GiB. Call it between the parts of a program,
-/// not within a loop.
+/// Walks all free blocks, which takes some milliseconds per GiB. Call the function between the
+/// parts of a program, not within a loop.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `malloc_trim` takes no pointer and may be called from any thread.
@@ -216,10 +227,10 @@ pub fn return_freed_memory() {
 
 /// Limits the arenas of the allocator (`M_ARENA_MAX`) for the threads that start from now on.
 ///
-/// By default glibc gives almost every thread an arena of its own, up to eight for each core, and
-/// never returns the end of an arena. Memory that one thread has freed is then of no use to another
-/// thread. One arena per concurrently running thread is enough. With 2 in place of 16, short
-/// training runs on two cores take 20 to 90 MiB less, in the same CPU time.
+/// By default glibc gives almost every thread an arena of its own, up to eight arenas per core, and
+/// never returns the end of an arena. Memory that one thread has freed cannot be used by another
+/// thread with its own arena. One arena per concurrently running thread is enough. With 2 arenas
+/// instead of 16, short training runs on two cores take 20 to 90 MiB less, in the same CPU time.
 pub fn limit_arenas(most: usize) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `mallopt` takes no pointer and locks the state that it changes.
@@ -231,15 +242,15 @@ pub fn limit_arenas(most: usize) {
     let _ = most;
 }
 
-/// Advises the kernel to use huge pages for a block. A refusal affects only speed.
+/// Advises the kernel to use huge pages for a block. If the kernel refuses, only speed suffers.
 ///
 /// The advice starts at the first page of the block, which may hold other data too. Advising only a
 /// part of the allocator's mapping would split it, and a split mapping cannot grow without a copy.
 #[cold]
 fn advise_huge_pages(block: *const u8, size: usize) {
     #[cfg(target_os = "linux")]
-    // SAFETY: `madvise` gets whole pages that hold the block and possibly other data of the
-    // allocator. All of them are mapped, and the advice does not change the contents of memory.
+    // SAFETY: `madvise` gets whole pages that hold `block` and possibly other data of the
+    // allocator. All these pages are mapped, and the advice does not change their contents.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE).max(1) as usize;
         let start = block as usize / page * page;

@@ -1,5 +1,5 @@
-//! The CPU as a device: a parking thread pool and an instruction set, which every operation takes
-//! as an argument. Independent of the operations themselves.
+//! The CPU as a device: a thread pool whose idle threads park, and an instruction set. Every
+//! operation takes both as an argument. This module does not depend on the operations.
 
 mod disjoint;
 mod isa;
@@ -18,25 +18,25 @@ pub use topology::Topology;
 #[derive(Debug)]
 pub struct Cpu {
     pub pool: Pool,
-    /// The instruction set the kernels use.
+    /// The instruction set that the kernels use.
     pub isa: Isa,
 }
 
 impl Cpu {
-    /// Creates `threads` threads (the caller's included) with the widest instruction set of this
-    /// machine.
+    /// Creates a device of `threads` threads, the caller's included, with the widest instruction
+    /// set of this machine.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self::with_isa(threads, Isa::detect())
     }
 
-    /// Creates `threads` threads with a chosen instruction set.
+    /// Creates a device of `threads` threads with a chosen instruction set.
     #[must_use]
     pub fn with_isa(threads: usize, isa: Isa) -> Self {
         Self { pool: Pool::new(threads), isa }
     }
 
-    /// Creates `threads` threads with the scalar kernels, which run on any machine.
+    /// Creates a device of `threads` threads with the scalar kernels, which run on any machine.
     #[must_use]
     pub fn portable(threads: usize) -> Self {
         Self::with_isa(threads, Isa::Portable)

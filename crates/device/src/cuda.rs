@@ -1,9 +1,10 @@
-//! A GPU behind a small driver: modules, launches with packed arguments, memory, copies, streams,
-//! events. Two kinds: NVIDIA's driver, opened at run time, and an emulator that compiles the same
-//! source as C++ and checks every access (decision 0048).
+//! A GPU behind a small driver interface: modules, launches with packed arguments, memory,
+//! copies, streams and events. There are two implementations: NVIDIA's driver, opened at run
+//! time, and an emulator that compiles the same source as C++ and checks every access (decision
+//! 0048).
 //!
-//! Operations are not here but in the `cuda.rs` of their folders. This module and its files are the
-//! only ones that name `cudarc`.
+//! The operations live in the `cuda.rs` files of their own folders. Only this module and its
+//! submodules use the crate `cudarc`.
 
 mod argument;
 pub mod blas;
@@ -42,7 +43,7 @@ pub use native::{GpuProperties, device_count, driver_version};
 pub use options::{CudaOptions, EventPurpose};
 pub use source::{KernelSource, PRELUDE};
 
-/// A device and the functions to drive it; cheap to clone.
+/// A device and the functions that control it. Clones are cheap and share the device.
 #[derive(Clone)]
 pub struct Driver {
     machine: Arc<GpuMachine>,
@@ -54,18 +55,19 @@ pub struct Driver {
 pub enum Accuracy {
     #[default]
     F32,
-    /// Rounds factors to the 10 mantissa bits of TF32 and sums in f32, so that tensor cores can be
-    /// used.
+    /// Rounds the factors to the 10 mantissa bits of TF32 and sums in f32, so that tensor cores
+    /// can be used.
     Tf32,
 }
 
-/// A stream: its work runs in order. Work of different streams is ordered only by events.
+/// A stream of device work, which runs in order. Only events order the work of different streams.
 pub struct Stream {
     driver: Driver,
     handle: usize,
 }
 
-/// A compiled source, loaded on one device. Its kernels are looked up by name.
+/// A compiled kernel source, loaded on one device. [`Module::kernel`] looks up its kernels by
+/// name.
 #[derive(Clone)]
 pub struct Module {
     driver: Driver,
@@ -80,7 +82,7 @@ enum ModuleHandle {
     Emulated(Arc<emulated::KernelLibrary>),
 }
 
-/// A function that runs on the device.
+/// A kernel: a function of a module that runs on the device.
 #[derive(Clone)]
 pub struct Kernel {
     driver: Driver,
@@ -99,8 +101,8 @@ impl Driver {
     /// Opens device `ordinal` of NVIDIA's driver.
     ///
     /// # Errors
-    /// [`DriverError::NoDriver`], [`DriverError::NoFunction`] and [`DriverError::NoDevice`]instead
-    /// of a panic of `cudarc`.
+    /// Fails with [`DriverError::NoDriver`], [`DriverError::NoFunction`] or
+    /// [`DriverError::NoDevice`], where `cudarc` itself would panic.
     pub fn cuda(ordinal: usize, options: CudaOptions) -> Result<Self, DriverError> {
         let device = native::NativeDevice::open(ordinal, options)?;
         let machine = Arc::new(GpuMachine::Native(Box::new(device)));
@@ -114,13 +116,14 @@ impl Driver {
         Self { machine, accuracy: Accuracy::F32 }
     }
 
-    /// Selects the precision of the library's products. The plain kernels always multiply f32.
+    /// Selects the precision of cuBLASLt's products. Rowmill's own kernels always multiply in
+    /// f32.
     #[must_use]
     pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
         Self { accuracy, ..self }
     }
 
-    /// The name of the device, for messages.
+    /// Returns the name of the device, for messages.
     #[must_use]
     pub fn name(&self) -> String {
         match &*self.machine {
@@ -129,17 +132,18 @@ impl Driver {
         }
     }
 
-    /// Whether the emulator runs the kernels. Its work is done when a call returns.
+    /// Returns whether the emulator runs the kernels. Emulated work has ended when a call
+    /// returns.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         matches!(&*self.machine, GpuMachine::Emulated(_))
     }
 
-    /// Returns free and total bytes of device memory; `None` for the emulator, which uses host
-    /// memory.
+    /// Returns the free and the total bytes of device memory, or `None` for the emulator, which
+    /// uses host memory.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn memory(&self) -> Result<Option<[usize; 2]>, DriverError> {
         match &*self.machine {
             GpuMachine::Native(device) => device.memory().map(Some),
@@ -147,7 +151,7 @@ impl Driver {
         }
     }
 
-    /// The properties of the GPU; `None` for the emulator.
+    /// Returns the properties of the GPU, or `None` for the emulator.
     #[must_use]
     pub fn properties(&self) -> Option<GpuProperties> {
         match &*self.machine {
@@ -156,7 +160,8 @@ impl Driver {
         }
     }
 
-    /// Whether the cache has usable code of a source for this GPU, so that NVRTC is not needed.
+    /// Returns whether the cache has usable code of a source for this GPU, so that the compiler
+    /// NVRTC is not needed.
     #[must_use]
     pub fn has_compiled(&self, source: KernelSource) -> bool {
         match &*self.machine {
@@ -165,8 +170,8 @@ impl Driver {
         }
     }
 
-    /// Bytes of shared memory available to a block. A kernel that needs more than the 48 KB of
-    /// every GPU is granted them at its first launch.
+    /// Returns the bytes of shared memory available to a block. A kernel that needs more than the
+    /// 48 KB that every GPU allows requests them at its first launch.
     #[must_use]
     pub fn shared_limit(&self) -> usize {
         match &*self.machine {
@@ -175,10 +180,10 @@ impl Driver {
         }
     }
 
-    /// Compiles a source, or loads it from the cache that an earlier run filled.
+    /// Compiles a kernel source, or loads it from the cache that an earlier run filled.
     ///
     /// # Errors
-    /// [`DriverError::Compile`] with the compiler's log.
+    /// Fails with [`DriverError::Compile`], which contains the compiler's log.
     pub fn module(&self, source: KernelSource) -> Result<Module, DriverError> {
         let handle = match &*self.machine {
             GpuMachine::Native(device) => ModuleHandle::Native(device.module(source)?),
@@ -187,10 +192,10 @@ impl Driver {
         Ok(Module { driver: self.clone(), name: source.name, handle })
     }
 
-    /// Allocates memory with unspecified content, aligned to 256 bytes.
+    /// Allocates device memory with unspecified content, aligned to 256 bytes.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`].
+    /// Fails with [`DriverError::OutOfMemory`] if the device has too little free memory.
     pub fn alloc(&self, bytes: usize) -> Result<Buffer, DriverError> {
         let address = match &*self.machine {
             GpuMachine::Native(device) => device.alloc(bytes)?,
@@ -202,7 +207,7 @@ impl Driver {
     /// Allocates zeroed, pinned host memory.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned, DriverError> {
         let memory = match &*self.machine {
             GpuMachine::Native(device) => PinnedMemory::Native(device.pinned(bytes)?),
@@ -214,7 +219,7 @@ impl Driver {
     /// Creates a new stream, on which operations run in order.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn stream(&self) -> Result<Stream, DriverError> {
         let handle = match &*self.machine {
             GpuMachine::Native(device) => device.stream()?,
@@ -226,7 +231,7 @@ impl Driver {
     /// Creates an event that is not yet recorded.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn event(&self, purpose: EventPurpose) -> Result<StreamEvent, DriverError> {
         let handle = match &*self.machine {
             GpuMachine::Native(device) => device.event(purpose)?,
@@ -237,10 +242,10 @@ impl Driver {
 }
 
 impl Module {
-    /// Finds the kernel of this name.
+    /// Finds the kernel of this name in the module.
     ///
     /// # Errors
-    /// [`DriverError::NoKernel`].
+    /// Fails with [`DriverError::NoKernel`] if the module does not define it.
     pub fn kernel(&self, name: &'static str) -> Result<Kernel, DriverError> {
         let missing =
             || DriverError::NoKernel { source_name: self.name.to_owned(), kernel: name.to_owned() };
@@ -258,13 +263,13 @@ impl Module {
 }
 
 impl Stream {
-    /// The device that the stream belongs to.
+    /// Returns the device to which the stream belongs.
     #[must_use]
     pub fn driver(&self) -> &Driver {
         &self.driver
     }
 
-    /// The index of the stream on its device.
+    /// Returns the driver's handle of the stream as a number.
     pub(crate) fn number(&self) -> usize {
         self.handle
     }
@@ -272,7 +277,8 @@ impl Stream {
     /// Launches `kernel` after all earlier work of the stream.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] before anything runs; [`DriverError::Fault`] of the emulator.
+    /// Fails with [`DriverError::Extent`] before anything runs, or with [`DriverError::Fault`] if
+    /// the emulator detects a fault of the kernel.
     pub fn launch(
         &self,
         kernel: &Kernel,
@@ -302,7 +308,7 @@ impl Stream {
     /// this returns.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if they do not fit.
+    /// Fails with [`DriverError::Extent`] if the bytes do not fit.
     pub fn upload(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> Result<(), DriverError> {
         let address = buffer.part("upload", start, bytes.len())?;
         if bytes.is_empty() {
@@ -314,11 +320,11 @@ impl Stream {
         }
     }
 
-    /// Copies parts of pinned memory, each to the start of a buffer, asynchronously. `done` is
-    /// recorded after the copies; waiting for the returned value gives the memory back.
+    /// Copies parts of pinned memory asynchronously, each to the start of a buffer, and then
+    /// records `done`. Wait for the returned value to get the pinned memory back.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if they do not fit.
+    /// Fails with [`DriverError::Extent`] if the bytes do not fit.
     pub fn upload_pinned(
         &self,
         pinned: Pinned,
@@ -335,11 +341,11 @@ impl Stream {
         Ok(InFlight::new(pinned, done))
     }
 
-    /// Copies a whole buffer to the start of pinned memory asynchronously; `done` is recorded
-    /// behind the copy.
+    /// Copies a whole buffer to the start of pinned memory asynchronously, and then records
+    /// `done`.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if it does not fit.
+    /// Fails with [`DriverError::Extent`] if the buffer does not fit.
     pub fn download_pinned(
         &self,
         buffer: &Buffer,
@@ -352,7 +358,8 @@ impl Stream {
         }
         match &*self.driver.machine {
             GpuMachine::Native(device) => {
-                // `InFlight`, which this function returns, owns the memory until `done` has passed.
+                // `InFlight`, which this function returns, owns the pinned memory until `done`
+                // has passed.
                 device.download(self.handle, buffer.address(), &mut pinned.bytes_mut()[..bytes])?;
             }
             GpuMachine::Emulated(device) => {
@@ -363,10 +370,10 @@ impl Stream {
         Ok(InFlight::new(pinned, done))
     }
 
-    /// Copies bytes of `buffer`, from byte `start` on, to the host, and waits for them.
+    /// Copies bytes of `buffer`, from byte `start` on, to the host, and waits for the copy.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if the buffer is shorter.
+    /// Fails with [`DriverError::Extent`] if the buffer is shorter than requested.
     pub fn download(
         &self,
         buffer: &Buffer,
@@ -386,10 +393,10 @@ impl Stream {
         }
     }
 
-    /// Copies the first `bytes` of one buffer to another.
+    /// Copies the first `bytes` bytes of one buffer to another.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if either buffer is shorter.
+    /// Fails with [`DriverError::Extent`] if either buffer is shorter than `bytes`.
     pub fn copy(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<(), DriverError> {
         let (from, to) = (from.part("copy from", 0, bytes)?, to.part("copy to", 0, bytes)?);
         match &*self.driver.machine {
@@ -398,10 +405,10 @@ impl Stream {
         }
     }
 
-    /// Sets every byte of a buffer.
+    /// Sets every byte of a buffer to `byte`.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), DriverError> {
         match &*self.driver.machine {
             GpuMachine::Native(device) => {
@@ -411,10 +418,10 @@ impl Stream {
         }
     }
 
-    /// Records `event` after the work queued so far.
+    /// Records `event` in the stream, after the work queued so far.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn record(&self, event: &StreamEvent) -> Result<(), DriverError> {
         match &*self.driver.machine {
             GpuMachine::Native(device) => device.record(event.handle(), self.handle),
@@ -422,10 +429,10 @@ impl Stream {
         }
     }
 
-    /// Makes later work of this stream wait for `event`.
+    /// Makes later work of this stream wait until `event` has passed.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn wait(&self, event: &StreamEvent) -> Result<(), DriverError> {
         match &*self.driver.machine {
             GpuMachine::Native(device) => device.wait(self.handle, event.handle()),
@@ -433,10 +440,10 @@ impl Stream {
         }
     }
 
-    /// Waits for all work of the stream.
+    /// Waits for all queued work of the stream.
     ///
     /// # Errors
-    /// [`DriverError::Call`], also if an earlier kernel failed.
+    /// Fails with [`DriverError::Call`], also if an earlier kernel failed.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         match &*self.driver.machine {
             GpuMachine::Native(device) => device.synchronize(self.handle),

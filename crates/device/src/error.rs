@@ -1,19 +1,20 @@
-//! Errors in the arguments of operations: mismatched shapes and out-of-range ids. Independent of
-//! files or configurations.
+//! Errors in the arguments of operations, such as mismatched shapes and out-of-range ids. The
+//! errors do not depend on files or configurations.
 
 use schema::Precision;
 use schema::batch::JaggedError;
 
 use crate::cuda::DriverError;
 
-/// An operation's error. No output of the caller has been written.
+/// The error of an operation. When an operation returns it, no output of the caller has been
+/// written, unless the documentation of the operation says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// An argument has the wrong number of elements.
     #[error("{op}: {what}: expected {expected}, got {got}")]
     Shape {
         op: &'static str,
-        /// The argument, with its shape where that helps.
+        /// Name of the argument, with its shape where that helps.
         what: &'static str,
         /// Number of elements (or extent) that the contract requires.
         expected: usize,
@@ -27,23 +28,24 @@ pub enum Error {
     #[error("{op}: {cause}")]
     Jagged {
         op: &'static str,
-        /// The violated part of the layout.
+        /// The rule of the layout that is violated.
         cause: JaggedError,
     },
-    /// An id does not name a row of its table. The first such id in `values` order is reported.
+    /// An id is not the number of a row of its table. The first such id in the order of `values`
+    /// is reported.
     #[error(
         "id out of range: table \"{table}\", sample {sample}, feature {feature}: \
          expected 0..{rows}, got {id}"
     )]
     RowOutOfRange {
-        /// Name of the table.
+        /// Name of the table in which the id was looked up.
         table: String,
-        /// Sample in the batch.
+        /// Index of the sample in its batch.
         sample: usize,
-        /// Key of the jagged tensor.
+        /// Index of the feature in the jagged tensor.
         feature: usize,
         id: i64,
-        /// Rows of the table.
+        /// Number of rows of the table.
         rows: usize,
     },
     /// A GPU, its driver or its compiler returned an error.

@@ -1,13 +1,13 @@
 //! Devices: threads, instruction sets and the kernels that run on them.
 //!
-//! The only crate with numeric `unsafe`. It operates on slices, shapes and update rules,
-//! independent of files, traces, ranks and models. Every operation takes a [`cpu::Cpu`] first and
-//! gives the same bytes for any number of threads, because the order of all sums depends only on
-//! the problem.
+//! This is the only crate with `unsafe` numeric code. The crate operates on slices, shapes and
+//! update rules, and does not depend on files, traces, ranks or models. Every operation takes a
+//! [`cpu::Cpu`] first. An operation computes the same bytes for any number of threads, because
+//! the order of all sums depends only on the problem.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),
-    expect(dead_code, reason = "the vector forms have no instruction set on this machine")
+    expect(dead_code, reason = "the vector code is unused on machines other than x86-64")
 )]
 
 pub mod backend;

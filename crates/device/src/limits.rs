@@ -1,8 +1,9 @@
 //! The limits of this machine, measured on demand: arithmetic, streaming, random rows, and the
 //! apparent clock of its cores.
 //!
-//! Each measurement takes milliseconds on the threads of a pool, so that it can be interleaved with
-//! the work it bounds. Independent of the operations; callers compare the figures.
+//! Each measurement takes milliseconds on the threads of a pool, so it can be interleaved with
+//! the work that it limits. The measurements do not depend on the operations; callers compare
+//! them with their own figures.
 
 mod arithmetic;
 mod clock;
@@ -23,7 +24,8 @@ mod tests {
         for threads in [1, 3] {
             for isa in Isa::all() {
                 let cpu = Cpu::with_isa(threads, isa);
-                // Cases: rows that are not a multiple of a register, and fewer rows than chunks.
+                // The sizes cover rows that are not a multiple of a register, and fewer rows than
+                // chunks.
                 for (bytes, row_bytes) in [(1 << 20, 256), (1 << 16, 52), (40, 40)] {
                     let mut rows = RowSet::new(&cpu.pool, bytes, row_bytes);
                     positive(rows.stream_gb_per_s(&cpu));

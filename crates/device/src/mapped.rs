@@ -1,14 +1,15 @@
-//! Files mapped into memory, to read a few rows of a large table without reading the rest. Does not
-//! interpret the bytes; the caller checks them first.
+//! Files that are mapped into memory, so that a few rows of a large table can be read without
+//! reading the rest. The mapping does not interpret the bytes; the caller checks them first.
 //!
 //! # Guarantees of a mapping
-//! The bytes are the current contents of the file. A process that writes to the file changes them
-//! during a read. If a process truncates the file, or the disk cannot be read, the operating system
-//! sends SIGBUS to a thread that accesses the lost part. Checkpoints are written under another
-//! name, renamed and never changed, and a deleted file stays mapped, so neither change happens
-//! unless another process damages the file. [`Mapping::check_length`] turns most of that into an
-//! error; what remains ends the program with a message instead of a core dump.
-#![expect(unsafe_code, reason = "maps files, and catches the signal of a file that was cut off")]
+//! The bytes are the current contents of the file, so a process that writes to the file changes
+//! them during a read. If a process truncates the file, or the disk cannot be read, the operating
+//! system sends SIGBUS to a thread that accesses the lost part. Checkpoints are written under
+//! another name, renamed and never changed, and a deleted file stays mapped. The bytes therefore
+//! stay valid unless another process damages the file. [`Mapping::check_length`] turns most cases
+//! of such damage into an error. All other cases end the program with a message instead of a core
+//! dump.
+#![expect(unsafe_code, reason = "maps files, and handles the signal that a truncated file raises")]
 
 use std::fs::File;
 use std::io;
@@ -28,12 +29,13 @@ impl Mapping {
     /// Maps all of `file` for reading.
     ///
     /// # Errors
-    /// The operating system's error.
+    /// Fails with the operating system's error if the file cannot be mapped.
     pub fn map(file: File) -> io::Result<Self> {
         catch_lost_pages();
-        // SAFETY: the mapping is read-only and lives as long as the value. This program never
-        // writes to a file under the name of a checkpoint. Against foreign writers, callers copy
-        // the bytes out and compare checksums before they use them.
+        // SAFETY: the mapping is read-only and lives as long as this value. This program never
+        // writes to a file under the name of a checkpoint. As a protection against other programs
+        // that write to the file, callers copy the bytes out and compare checksums before they
+        // use them.
         let bytes = unsafe { Mmap::map(&file)? };
         Ok(Self { file, bytes })
     }
@@ -42,7 +44,8 @@ impl Mapping {
     /// beyond its end raises SIGBUS.
     ///
     /// # Errors
-    /// The inner error is the present length of the file; the outer one is the operating system's.
+    /// The outer error is the operating system's. The inner error is the current length of the
+    /// file, returned if the file has become shorter.
     pub fn check_length(&self) -> io::Result<Result<(), u64>> {
         let now = self.file.metadata()?.len();
         Ok(if now < self.bytes.len() as u64 { Err(now) } else { Ok(()) })
@@ -62,18 +65,18 @@ const LOST: &[u8] =
     b"error: a file was cut off, or its disk could not be read, while it was mapped\n\
     hint: `rowmill checkpoint verify` says which file of a checkpoint is damaged\n";
 
-/// Exit code of a command whose file was lost, the same as for any unreadable file.
+/// Exit code of a command whose mapped file was lost, which is the code for any unreadable file.
 const EXIT_FAILED: i32 = 1;
 
-/// Installs a signal handler that ends the program with a message if a page of a mapped file cannot
-/// be read. The program cannot continue, because the instruction that accessed the page cannot
-/// complete.
+/// Installs a signal handler that ends the program with a message if a page of a mapped file
+/// cannot be read. The program cannot continue, because the instruction that accessed the page
+/// cannot complete.
 fn catch_lost_pages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let handler: extern "C" fn(libc::c_int) = on_lost_page;
-        // SAFETY: the handler calls only async-signal-safe functions (`write`, `_exit`). It
-        // replaces the default handler, which would also have ended the program.
+        // SAFETY: the handler calls only async-signal-safe functions (`write`, `_exit`). The
+        // handler replaces the default one, which would also have ended the program.
         unsafe {
             libc::signal(libc::SIGBUS, handler as libc::sighandler_t);
         }
@@ -81,7 +84,7 @@ fn catch_lost_pages() {
 }
 
 extern "C" fn on_lost_page(_signal: libc::c_int) {
-    // SAFETY: both calls are async-signal-safe, and the text is a constant.
+    // SAFETY: `write` and `_exit` are async-signal-safe, and `LOST` is a constant.
     unsafe {
         libc::write(libc::STDERR_FILENO, LOST.as_ptr().cast(), LOST.len());
         libc::_exit(EXIT_FAILED);
@@ -94,7 +97,8 @@ mod tests {
 
     use super::{EXIT_FAILED, LOST, Mapping};
 
-    /// Environment variable that is set for the child process of the test, which loses its file.
+    /// Environment variable that marks the child process of the test, whose mapped file is
+    /// truncated.
     const CHILD: &str = "ROWMILL_TEST_LOST_PAGE";
 
     #[test]

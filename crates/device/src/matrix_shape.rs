@@ -1,7 +1,7 @@
-//! The shape of a matrix.
+//! The shape of a matrix, as operations take it.
 
-/// The number of rows and columns of a matrix, as operations take it to check the length of a
-/// buffer. For a linear layer's weight `[N, K]`, rows are outputs and columns are inputs.
+/// The number of rows and columns of a matrix, by which operations check the length of a buffer.
+/// The weight `[N, K]` of a linear layer has a row per output and a column per input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixShape {
     pub rows: usize,
@@ -15,7 +15,7 @@ impl MatrixShape {
         Self { rows, columns }
     }
 
-    /// The number of elements of a row-major matrix of this shape.
+    /// Returns the number of elements of a row-major matrix of this shape.
     #[must_use]
     pub const fn elements(self) -> usize {
         self.rows * self.columns

@@ -1,5 +1,5 @@
-//! The few floating-point operations that the scalar oracles need, for f32 and f64 alike. One
-//! oracle thus serves as the specification in f32 and as the reference in f64.
+//! The floating-point operations that the scalar oracles need, for f32 and f64 alike. One oracle
+//! thus serves as the specification in f32 and as the reference in f64.
 
 use std::fmt::Debug;
 use std::iter::Sum;
@@ -30,10 +30,10 @@ pub trait Real:
     fn to_f64(self) -> f64;
     fn sqrt(self) -> Self;
     fn exp(self) -> Self;
-    /// ln(1 + x), accurate near 0.
+    /// Returns `ln(1 + x)`, accurate near 0.
     fn ln_1p(self) -> Self;
     fn abs(self) -> Self;
-    /// Returns the larger of the two.
+    /// Returns the larger of the two numbers.
     fn max(self, other: Self) -> Self;
 }
 

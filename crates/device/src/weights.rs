@@ -1,5 +1,6 @@
-//! The weights of a table in one of its formats, owned and borrowed. Independent of the shapes of
-//! tables; its only arithmetic is the conversion of single values.
+//! The weights of a table in one of its number formats, owned and borrowed. This module does not
+//! depend on the shapes of tables. The only arithmetic of the module is the conversion of single
+//! values.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,13 +14,13 @@ use crate::buffer::Array;
 use crate::real::Widen;
 use crate::rounding;
 
-/// The weights of one tile, in the format of its table.
+/// The weights of one tile, in the number format of its table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Weights {
     F32(Array<f32>),
-    /// Takes 2 bytes per weight: 11 significant bits, up to 65504.
+    /// Takes 2 bytes per weight, with 11 significant bits and values up to 65504.
     F16(Array<f16>),
-    /// Takes 2 bytes per weight: 8 significant bits, the range of f32.
+    /// Takes 2 bytes per weight, with 8 significant bits and the range of f32.
     Bf16(Array<bf16>),
 }
 
@@ -31,7 +32,7 @@ pub enum WeightsView<'a> {
     Bf16(&'a [bf16]),
 }
 
-/// An exclusive view of [`Weights`], to change them.
+/// An exclusive view of [`Weights`], through which they can be changed.
 #[derive(Debug)]
 pub enum WeightsMut<'a> {
     F32(&'a mut [f32]),
@@ -39,7 +40,7 @@ pub enum WeightsMut<'a> {
     Bf16(&'a mut [bf16]),
 }
 
-/// Calls `$use` with the slice or vector inside a value of one of the enums above.
+/// Calls `$use` with the slice or array inside a value of one of the enums above.
 macro_rules! each {
     ($enum:ident, $value:expr, $name:ident => $use:expr) => {
         match $value {
@@ -51,7 +52,7 @@ macro_rules! each {
 }
 
 impl Weights {
-    /// Allocates `len` zeros, on huge pages if the array is large.
+    /// Allocates `len` weights of zero, on huge pages if the array is large.
     #[must_use]
     pub fn zeroed(data_type: DataType, len: usize) -> Self {
         match data_type {
@@ -61,7 +62,7 @@ impl Weights {
         }
     }
 
-    /// Computes the bytes of `len` weights in a format.
+    /// Returns the memory size in bytes of `len` weights in a number format.
     #[must_use]
     pub fn bytes(data_type: DataType, len: usize) -> usize {
         match data_type {
@@ -71,19 +72,19 @@ impl Weights {
         }
     }
 
-    /// The number format of the weights.
+    /// Returns the number format of the weights.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         self.view().data_type()
     }
 
-    /// The number of weights, over all rows.
+    /// Returns the number of weights, over all rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.view().len()
     }
 
-    /// Whether there are no weights at all.
+    /// Returns whether there are no weights.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -111,7 +112,7 @@ impl Weights {
 }
 
 impl<'a> WeightsView<'a> {
-    /// The number format of the weights.
+    /// Returns the number format of the weights.
     #[must_use]
     pub fn data_type(self) -> DataType {
         match self {
@@ -121,13 +122,13 @@ impl<'a> WeightsView<'a> {
         }
     }
 
-    /// The number of weights, over all rows.
+    /// Returns the number of weights, over all rows.
     #[must_use]
     pub fn len(self) -> usize {
         each!(WeightsView, self, values => values.len())
     }
 
-    /// Whether there are no weights at all.
+    /// Returns whether there are no weights.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
@@ -143,17 +144,18 @@ impl<'a> WeightsView<'a> {
         }
     }
 
-    /// Whether the weights of `range` are finite.
+    /// Returns whether all weights in `range` are finite.
     #[must_use]
     pub fn are_finite(self, range: Range<usize>) -> bool {
         // The loop does not stop early, because comparing a whole register costs less than a
-        // branch.
+        // branch per value.
         each!(WeightsView, self, values => {
             values[range].iter().fold(true, |good, value| good & value.is_finite())
         })
     }
 
-    /// Finds the first non-finite weight in `range`: its position among all weights, and its value.
+    /// Finds the first non-finite weight in `range`. Returns its position among all weights, and
+    /// its value.
     #[must_use]
     pub fn first_not_finite(self, range: Range<usize>) -> Option<(usize, f32)> {
         if self.are_finite(range.clone()) {
@@ -165,8 +167,9 @@ impl<'a> WeightsView<'a> {
         })
     }
 
-    /// Number of weights in `range` with the largest magnitude of a 16-bit format, to which
-    /// rounding clips larger values; 0 for f32, which does not clip.
+    /// Returns the number of weights in `range` that have the largest magnitude of their 16-bit
+    /// format, to which rounding clips larger values. The result is 0 for f32, which does not
+    /// clip.
     #[must_use]
     pub fn count_at_limit(self, range: Range<usize>) -> usize {
         let at_limit = |bits: u16, limit: u16| usize::from(bits & 0x7fff == limit);
@@ -181,15 +184,15 @@ impl<'a> WeightsView<'a> {
         }
     }
 
-    /// Finds the first weight in `range` that [`Self::count_at_limit`] counts: its position among
-    /// all weights, and its value.
+    /// Finds the first weight in `range` that [`Self::count_at_limit`] counts. Returns its
+    /// position among all weights, and its value.
     #[must_use]
     pub fn first_at_limit(self, mut range: Range<usize>) -> Option<(usize, f32)> {
         let i = range.find(|&i| self.count_at_limit(i..i + 1) > 0)?;
         Some((i, each!(WeightsView, self, values => values[i].widen())))
     }
 
-    /// Returns exact copies in f32.
+    /// Returns exact copies of the weights in f32.
     #[must_use]
     pub fn to_f32(self) -> Vec<f32> {
         each!(WeightsView, self, values => values.iter().map(|&value| value.widen()).collect())
@@ -217,22 +220,22 @@ impl<'a> WeightsMut<'a> {
         }
     }
 
-    /// The number of weights, over all rows.
+    /// Returns the number of weights, over all rows.
     #[must_use]
     pub fn len(&self) -> usize {
         each!(WeightsMut, self, values => values.len())
     }
 
-    /// Whether there are no weights at all.
+    /// Returns whether there are no weights.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Overwrites all weights with `values`, rounded to nearest.
+    /// Overwrites all weights with `values`, each rounded to the nearest number of the format.
     ///
     /// # Panics
-    /// If the numbers of values and weights differ.
+    /// Panics if the numbers of values and weights differ.
     pub fn fill_from(&mut self, values: &[f32]) {
         match self {
             Self::F32(weights) => weights.copy_from_slice(values),
@@ -244,9 +247,9 @@ impl<'a> WeightsMut<'a> {
 
 /// A number format in which tables store weights.
 pub trait StoredWeight: Widen<f32> + Pod + PartialEq + fmt::Debug + Send + Sync {
-    /// Returns the nearest number of the format.
+    /// Returns the number of the format that is nearest to `value`.
     fn nearest(value: f32) -> Self;
-    /// Rounds `value` up or down depending on `noise` if the format is narrower than f32.
+    /// Rounds `value` up or down depending on `noise`, if the format is narrower than f32.
     fn round(value: f32, noise: u32) -> Self;
 }
 

@@ -1,5 +1,5 @@
-//! Reads which runs hold which GPUs, from mapping folders of schedulers, control groups and
-//! environments of processes. [`crate::ownership`] decides which of these sources counts.
+//! Reads which runs hold which GPUs. The sources are mapping folders of schedulers, control groups,
+//! and environments of processes. [`crate::ownership`] decides which source counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,18 +8,19 @@ use std::path::Path;
 
 use crate::process::Process;
 
-/// Limit of the files read from a mapping folder. A host has fewer GPUs and instances.
+/// Maximum number of files that are read from a mapping folder. A host has fewer GPUs and
+/// instances.
 const FILES_MAX: usize = 4096;
-/// Limit of a file's size, which is enough for many jobs.
+/// Maximum number of bytes that are read of a mapping file, which is enough for many jobs.
 const FILE_MAX: u64 = 64 << 10;
-/// Characters kept of a value from a job's environment.
+/// Number of characters that are kept of a value from a job's environment.
 const VALUE_MAX: usize = 256;
-/// Characters of an invalid line shown in a message.
+/// Number of characters of an invalid line that a message shows.
 const SHOWN_MAX: usize = 60;
-/// Characters kept of a workflow type's name.
+/// Number of characters that are kept of a workflow type's name.
 const WORKFLOW_MAX: usize = 64;
 
-/// A run of a user's job, as named by its scheduler or launcher.
+/// A run of a user's job, identified by its scheduler or launcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchedulerRun {
     /// `slurm`, `kubernetes`, `torchrun`, or `prolog` for runs from a mapping folder.
@@ -28,7 +29,7 @@ pub struct SchedulerRun {
     pub job: String,
     /// Another name of the same run: `123_4` for a task of an array, the UID of a pod.
     pub alias: Option<String>,
-    /// Name chosen by the user.
+    /// Name of the job that the user chose.
     pub name: Option<String>,
     /// Name of the user, or the user id if the name is unknown.
     pub user: Option<String>,
@@ -38,14 +39,16 @@ pub struct SchedulerRun {
     pub partition: Option<String>,
 }
 
-/// The runs that hold each GPU. The key is the index (`0`, or `0-1` for an instance) or the UUID.
+/// The runs that hold each GPU of a host. The key is the index (`0`, or `0-1` for an instance) or
+/// the UUID.
 pub type Holders = BTreeMap<String, Vec<SchedulerRun>>;
 
 impl SchedulerRun {
-    /// Whether both records describe the same run.
+    /// Whether this record and another one describe the same run.
     ///
-    /// Slurm and mapping folders use the same job numbers. Launchers have no central scheduler that
-    /// keeps names unique, so their runs are the same only if the user is the same as well.
+    /// Slurm and mapping folders use the same job numbers. Names from launchers such as torchrun
+    /// are not unique on a host, so two such runs are the same only if the user is the same as
+    /// well.
     pub fn is_same(&self, other: &Self) -> bool {
         let family = |run: &Self| if run.scheduler == "prolog" { "slurm" } else { run.scheduler };
         if family(self) != family(other) {
@@ -77,7 +80,7 @@ impl SchedulerRun {
         self.names().iter().any(|name| name == word)
     }
 
-    /// Fills missing fields from another record of the same run.
+    /// Fills fields that are missing in this record from another record of the same run.
     pub fn fill(&mut self, other: &Self) {
         let fill = |own: &mut Option<String>, other: &Option<String>| {
             if own.is_none() {
@@ -99,8 +102,8 @@ impl SchedulerRun {
     }
 }
 
-/// Returns the run named in a process's environment. It is not reliable, as a process chooses its
-/// environment.
+/// Returns the run that the environment of a process names. The result is not reliable, because
+/// users choose the environments of their processes.
 pub fn environment_run(process: &Process) -> Option<SchedulerRun> {
     let variable = |name: &str| {
         let value = process.variable(name).filter(|value| !value.is_empty())?;
@@ -123,6 +126,7 @@ pub fn environment_run(process: &Process) -> Option<SchedulerRun> {
         let scheduler = "kubernetes";
         return Some(SchedulerRun { scheduler, job, alias, partition, ..SchedulerRun::default() });
     }
+    // `none` is torchrun's default id, which all runs without an id share.
     let job = variable("TORCHELASTIC_RUN_ID").filter(|id| id != "none");
     let job = job.or_else(|| {
         let (host, port) = (variable("MASTER_ADDR")?, variable("MASTER_PORT")?);
@@ -131,8 +135,8 @@ pub fn environment_run(process: &Process) -> Option<SchedulerRun> {
     Some(SchedulerRun { scheduler: "torchrun", job, ..SchedulerRun::default() })
 }
 
-/// Returns the workflow type of a process, which groups similar runs. It is the type set in the
-/// environment, else the job's name, else the script's name.
+/// Returns the workflow type of a process, which groups similar runs. The type is set by the
+/// environment, otherwise it is the job's name, otherwise the script's name.
 pub fn workflow_of(process: &Process, run: Option<&SchedulerRun>) -> String {
     let own = ["ROWMILL_WORKFLOW", "PT_PROFILER_JOB_NAME"].iter();
     let own = own.filter_map(|name| process.variable(name)).find(|name| !name.is_empty());
@@ -152,7 +156,7 @@ pub fn gpus_of(process: &Process) -> Vec<String> {
     list.filter(|gpu| !gpu.is_empty() && gpu.len() <= 64).map(str::to_owned).collect()
 }
 
-/// Returns the run named in the path of a control group: `…/job_7/step_0/…`,
+/// Returns the run that the path of a control group names: `…/job_7/step_0/…`,
 /// `…/kubepods…/pod<uid>…`.
 ///
 /// Groups below `user.slice` are ignored, because systemd allows users to create groups of any name
@@ -162,7 +166,8 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
     if path.split('/').any(|part| part == "user.slice") {
         return None;
     }
-    // `/slurm/uid_N/job_N` in cgroup v1, `/system.slice/slurmstepd.scope/job_N` in v2.
+    // Slurm's groups are `/slurm/uid_N/job_N` in cgroup v1 and
+    // `/system.slice/slurmstepd.scope/job_N` in cgroup v2.
     let first = parts.next()?;
     let second = || parts.clone().next().unwrap_or_default();
     let is_slurm = |part: &str| part.starts_with("slurm") || part.ends_with("slurmstepd.scope");
@@ -177,10 +182,12 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
     }
     let mut parts = path.split('/').filter(|_| path.contains("kubepods"));
     let pod = parts.find_map(|part| {
-        // With systemd: `kubepods-burstable-pod<uid>.slice`, with `_` instead of `-`.
+        // With systemd, the group is `kubepods-burstable-pod<uid>.slice`, and the UID has `_`
+        // instead of `-`.
         let at = part.find("pod").filter(|_| part != "kubepods.slice")?;
         let rest = part[at..].strip_prefix("pods").unwrap_or(&part[at..]);
         let rest = rest.rsplit("pod").next()?.trim_end_matches(".slice");
+        // A pod's UID has 32 hexadecimal digits, with or without hyphens.
         let is_uid =
             rest.len() >= 32 && rest.bytes().all(|b| b.is_ascii_hexdigit() || b"-_".contains(&b));
         is_uid.then(|| rest.replace('_', "-"))
@@ -188,7 +195,8 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
     Some(SchedulerRun { scheduler: "kubernetes", job: pod, ..SchedulerRun::default() })
 }
 
-/// Reads the names of users from `/etc/passwd`. Network directories are not queried.
+/// Reads the names of users from `/etc/passwd`. Users that exist only in a network directory such
+/// as LDAP are not found.
 pub fn user_names() -> BTreeMap<u32, String> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let line = |line: &str| {
@@ -196,7 +204,8 @@ pub fn user_names() -> BTreeMap<u32, String> {
         let name = fields.next()?.to_owned();
         Some((fields.nth(1)?.parse().ok()?, name))
     };
-    // If a user id has several lines, the C library returns the first one.
+    // The lines are read in reverse, because the C library uses the first of several lines with the
+    // same user id.
     text.lines().rev().filter_map(line).collect()
 }
 
@@ -205,8 +214,8 @@ pub fn group_of(pid: u32) -> Option<String> {
     group_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// Selects the group in `/proc/PID/cgroup` that names a run. Otherwise selects the group of cgroup
-/// v2, or that of the memory controller in v1.
+/// Selects the group in `/proc/PID/cgroup` that names a run. If no group does, selects the group of
+/// cgroup v2, or the group of the memory controller in v1.
 fn group_in(text: &str) -> Option<String> {
     let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
     let named = text.lines().filter_map(path).find(|path| group_run(path).is_some());
@@ -217,8 +226,9 @@ fn group_in(text: &str) -> Option<String> {
         .or(path_after("0::"))
 }
 
-/// Reads the names of pods by UID, from the kubelet's log folders `namespace_name_uid`. They are
-/// needed because the kubelet's list of devices has only names, and control groups have only UIDs.
+/// Reads the names of pods by UID from the kubelet's log folders, which are named
+/// `namespace_name_uid`. The names connect the kubelet's list of devices, which has only names,
+/// with control groups, which have only UIDs.
 pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
     let entries = fs::read_dir(logs).into_iter().flatten().flatten();
     let pod = |entry: fs::DirEntry| {
@@ -237,12 +247,12 @@ pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
     entries.filter_map(pod).collect()
 }
 
-/// The content of a folder with one file per GPU, which is named by index (`0`, or `0-1` for an
-/// instance) or UUID. dcgm-exporter's job mapping and the prologs of jobstats write such folders,
-/// with one line per job.
+/// The content of a mapping folder. A mapping folder has one file per GPU, named by index (`0`, or
+/// `0-1` for an instance) or UUID, with one line per job. dcgm-exporter's job mapping and the
+/// prologs of jobstats use such folders.
 ///
 /// A line is `job` (dcgm-exporter), `job user`, or `job user uid [array_task]`
-/// (`deploy/slurm/prolog.sh`). A single `0` means that no job holds the GPU.
+/// (`deploy/slurm/prolog.sh`). A line `0` means that no job holds the GPU.
 #[derive(Debug, Default)]
 pub struct JobMapping {
     pub holders: Holders,
@@ -251,7 +261,8 @@ pub struct JobMapping {
 }
 
 impl JobMapping {
-    /// Reads the folder. Invalid lines are skipped.
+    /// Reads all files of a mapping folder. Invalid lines are skipped, and the first problem is
+    /// kept.
     pub fn read(folder: &Path) -> Self {
         let mut mapping = Self::default();
         let entries = match fs::read_dir(folder) {
@@ -272,10 +283,10 @@ impl JobMapping {
         mapping
     }
 
-    /// Whether everything in the folder could be read.
+    /// Checks that all files and lines of the folder were understood.
     ///
     /// # Errors
-    /// A note with the problem, its effect and its fix.
+    /// Returns a note with the problem, its effect and its fix.
     pub fn check(&self) -> Result<(), String> {
         let Some(problem) = &self.problem else { return Ok(()) };
         Err(format!(

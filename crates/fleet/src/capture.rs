@@ -1,5 +1,5 @@
-//! Tracks the processes that polled, chooses those to trace, and records the outcome of each
-//! request. Uses neither sockets nor clocks nor files.
+//! Tracks the processes that polled, chooses the processes to trace, and records the outcome of
+//! each request. This module uses neither sockets nor clocks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use crate::ipc::request::{CaptureRequest, POLL, Reason, Sight};
 use crate::ipc::socket::Peer;
 use crate::process::Process;
 
-/// Limits of the tracked processes, per user and in total. A host has fewer polling processes.
+/// Maximum numbers of tracked processes, per user and in total. A host has fewer polling processes.
 const USER_MAX: usize = 1024;
 const ALL_MAX: usize = 4096;
 
-/// A process that polled for requests.
+/// A process that has polled for requests, with its last poll and its request.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Process and user as reported by the kernel.
+    /// The process and its user, as the kernel reports them.
     pub peer: Peer,
-    /// The process id in its own namespace, which appears in the name of its trace file.
+    /// The process id in the process's own namespace, which is part of the name of its trace file.
     pub own_pid: i32,
     /// Slurm job id; 0 if unknown.
     pub job: i64,
-    /// Time of the last poll.
+    /// Time of the process's last poll.
     pub polled: Duration,
-    /// Whether its profiler was free at the last poll.
+    /// Whether the process's profiler was free at the last poll.
     pub is_free: bool,
     pub request: Option<CaptureRequest>,
 }
@@ -40,18 +40,18 @@ pub struct Capture {
 /// The reason why a polling process gets no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
-    /// It only starts other processes.
+    /// The process only starts other processes.
     Launcher,
-    /// It loads data for another process.
+    /// The process loads data for another process.
     Helper,
-    /// It belongs to another user.
+    /// The process belongs to another user.
     OtherUser,
-    /// It is not among the requested processes.
+    /// The process is not among the requested processes.
     NotWanted,
 }
 
 impl Skip {
-    /// Describes the reason in a line about the process.
+    /// Returns the reason as text for the line about the process.
     pub fn words(self) -> &'static str {
         match self {
             Self::Launcher => "skipped: a launcher",
@@ -69,7 +69,7 @@ impl Capture {
         Self { uid, ..Self::default() }
     }
 
-    /// Processes a message and returns the answer, if any.
+    /// Processes a message and returns the answer, if there is one.
     pub fn answer(&mut self, now: Duration, peer: Peer, bytes: &[u8]) -> Option<Vec<u8>> {
         match ProcessMessage::parse(bytes) {
             Ok(ProcessMessage::Register { .. }) => {
@@ -117,7 +117,7 @@ impl Capture {
         }
     }
 
-    /// Removes a process that ended.
+    /// Removes a process that has ended, together with its request.
     pub fn forget(&mut self, pid: u32) {
         self.members.remove(&pid);
     }
@@ -129,7 +129,7 @@ impl Capture {
         }
     }
 
-    /// Whether all requests have ended.
+    /// Whether all requests have ended, with a trace or a reason.
     pub fn is_over(&self) -> bool {
         self.members.values().filter_map(|m| m.request.as_ref()).all(CaptureRequest::is_over)
     }
@@ -149,8 +149,8 @@ impl Capture {
         let may_trace = self.uid == 0 || self.uid == peer.uid;
         if !self.members.contains_key(&peer.pid) {
             let of_user = self.members.values().filter(|member| member.peer.uid == peer.uid);
-            // A user can start any number of processes that poll once. Refuse those beyond the
-            // limits, so that they do not displace the processes of others.
+            // A user can start any number of processes that poll once. Processes beyond the limits
+            // are refused, so that they do not displace the processes of other users.
             if self.members.len() >= ALL_MAX || of_user.count() >= USER_MAX {
                 self.refused += 1;
                 return None;
@@ -163,10 +163,10 @@ impl Capture {
     }
 }
 
-/// Decides for each polling process whether to trace it. `wanted` lists processes or their
-/// ancestors; empty selects all.
+/// Decides for each polling process whether to trace it. `wanted` lists ids of processes or of
+/// their ancestors; an empty list selects all processes.
 ///
-/// Launchers and data loaders poll as well, but have nothing to record.
+/// Launchers and data loaders also poll, but they are skipped because they have nothing to record.
 pub fn choose(asked: &[Process], wanted: &[u32], uid: u32) -> Vec<(u32, Option<Skip>)> {
     let places: BTreeMap<u32, usize> =
         asked.iter().enumerate().map(|(at, process)| (process.pid, at)).collect();
@@ -193,16 +193,18 @@ pub fn choose(asked: &[Process], wanted: &[u32], uid: u32) -> Vec<(u32, Option<S
     asked.iter().map(|process| process.pid).zip(skips).collect()
 }
 
-/// Whether a process has the same rank as an ancestor, or is below a process that was requested
-/// itself.
+/// Whether a process is a helper, such as a data loader: it has the same rank as its ancestor
+/// `upper`, or `upper` was requested by its own id.
 fn is_helper(process: &Process, upper: &Process, wanted: &[u32]) -> bool {
     wanted.contains(&upper.pid) || (process.rank().is_some() && process.rank() == upper.rank())
 }
 
-/// Returns the ancestors of a process that still exist. `parents` caches lookups.
+/// Returns the ancestors of a process that still exist. `parents` caches the parent of each
+/// process, so that `/proc` is read once per process.
 fn ancestors(process: &Process, parents: &mut BTreeMap<u32, u32>) -> Vec<u32> {
     let (mut above, mut at) = (Vec::new(), process.parent);
-    // The limit ends the loop if processes end and start meanwhile. Real chains are shorter.
+    // If process ids are reused during the walk, the parents may form a cycle. The limit of 64 ends
+    // it; real chains are shorter.
     while at > 0 && above.len() < 64 {
         above.push(at);
         let look = || Process::read(at).map_or(0, |process| process.parent);
@@ -211,20 +213,23 @@ fn ancestors(process: &Process, parents: &mut BTreeMap<u32, u32>) -> Vec<u32> {
     above
 }
 
-/// Returns the best time to start answering with requests, so that all processes get them as
-/// simultaneously as their polls allow. It is after the longest pause between polls.
+/// Returns the time from which polls should be answered with requests, so that all processes get
+/// their requests within the shortest time. The returned time is shortly before the poll that ends
+/// the longest pause between polls.
 pub fn round_start(now: Duration, polled: &[Duration]) -> Duration {
     let period = POLL.as_millis();
     let mut phases: Vec<u128> = polled.iter().map(|at| at.as_millis() % period).collect();
     phases.sort_unstable();
     phases.dedup();
     let (Some(&first), Some(&last)) = (phases.first(), phases.last()) else { return now };
-    // The pause before the first phase wraps around.
+    // The pause from the last phase to the first one of the next period wraps around.
     let mut best = (first + period - last, first);
     for pair in phases.windows(2) {
         best = best.max((pair[1] - pair[0], pair[1]));
     }
     let (pause, phase) = best;
+    // The round starts up to half a second before the poll that ends the pause, so that a slightly
+    // early poll is not missed.
     let margin = (pause / 2).min(500);
     let (wanted, at) = ((phase + period - margin) % period, now.as_millis() % period);
     let wait = (wanted + period - at) % period;

@@ -1,4 +1,4 @@
-//! Users and groups that decide about access to files, as the kernel reports them.
+//! The user and groups that determine a process's access to files, as the kernel reports them.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether these credentials grant `bits` on a file, by its mode.
+    /// Whether the mode of a file grants the permissions `bits` to these credentials.
     pub(crate) fn may(&self, found: &Stat, bits: u32) -> bool {
         let shift = if found.st_uid == self.uid {
             6
@@ -31,23 +31,24 @@ impl Credentials {
     }
 }
 
-/// Returns the user of a process; `None` if it does not exist.
+/// Returns the user id of a process, or `None` if the process does not exist.
 pub fn uid_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     parse(&status).map(|owner| owner.uid)
 }
 
-/// Returns the user as which this process creates files; `u32::MAX` if the kernel does not report
-/// it.
+/// Returns the user id with which this process creates files, or `u32::MAX` if the kernel does not
+/// report it.
 pub fn own_uid() -> u32 {
     let status = fs::read_to_string("/proc/self/status").ok();
     status.as_deref().and_then(parse).map_or(u32::MAX, |own| own.uid)
 }
 
-/// Parses the user and groups in `/proc/PID/status` that apply to files.
+/// Parses the user and groups that apply to files from the text of `/proc/PID/status`.
 pub(crate) fn parse(status: &str) -> Option<Credentials> {
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // The columns are real, effective, saved and file system id.
+    // The columns are the real, effective, saved and file system id, and the last one applies to
+    // files.
     let last = |name| line(name)?.split_ascii_whitespace().nth(3)?.parse().ok();
     let groups = line("Groups:")?.split_ascii_whitespace();
     Some(Credentials {

@@ -1,4 +1,5 @@
-//! Diagnoses why a process does not poll, or could not write its trace. Changes nothing.
+//! Diagnoses why a process does not poll, or why it could not write its trace. The checks only read
+//! from `/proc` and the file system.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,15 +9,15 @@ use crate::ipc::socket::{FOLDER_MAX, SocketPlace, VARIABLE};
 use crate::ipc::staging;
 use crate::process::{self, Process};
 
-/// The environment variable that makes PyTorch poll. Its value is ignored.
+/// The environment variable that makes PyTorch poll, whatever its value.
 const SWITCH: &str = "KINETO_USE_DAEMON";
 
-/// The result of a check.
+/// The result of a check of one condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckVerdict {
-    /// The condition is met.
+    /// The condition for polling is met.
     Right,
-    /// The information is not accessible.
+    /// The condition could not be checked, because the information is not accessible.
     Unknown,
     Wrong,
 }
@@ -27,16 +28,17 @@ pub struct Check {
     pub name: &'static str,
     pub verdict: CheckVerdict,
     pub found: String,
-    /// The fix, if the check failed.
+    /// What the user can do about it, if the check failed.
     pub fix: Option<String>,
 }
 
-/// Whether PyTorch's libraries are loaded, as far as that is accessible.
+/// Whether the process has loaded PyTorch's libraries. Returns `false` if the list of libraries is
+/// not accessible.
 pub fn has_torch(process: &Process) -> bool {
     process.libraries("libtorch_cpu").is_some_and(|found| !found.is_empty())
 }
 
-/// Checks everything that must hold for a process to poll at `place`.
+/// Checks every condition that must hold for a process to poll at `place` and to write a trace.
 pub fn diagnose(process: &Process, place: &SocketPlace) -> Vec<Check> {
     let mut checks = vec![
         running(process),
@@ -171,6 +173,8 @@ fn socket_folder(process: &Process, folder: &Path) -> Check {
         return check(name, CheckVerdict::Wrong, format!("{shown}: no such folder"))
             .fix(format!("create it before the job starts: mkdir -m 1777 {shown}"));
     };
+    // To create a socket, a process needs the permissions to write and to search (3) in the class
+    // that applies to it.
     let bits = if found.uid() == process.uid {
         0o300
     } else if found.gid() == process.gid {
@@ -185,8 +189,8 @@ fn socket_folder(process: &Process, folder: &Path) -> Check {
         .fix(format!("allow the job to create sockets there: chmod 1777 {shown}"))
 }
 
-/// Checks the socket that the process created for answers. It proves that Kineto has started to
-/// poll.
+/// Checks whether the process has created its socket for answers, which proves that Kineto has
+/// started to poll.
 fn endpoint(process: &Process) -> Check {
     const CLIENT: &str = "dynoconfigclient";
     let name = "its own socket";
@@ -204,6 +208,7 @@ fn endpoint(process: &Process) -> Check {
         })
         .collect();
     let is_ours = |line: &&str| {
+        // Column 7 of `net/unix` is the inode, by which the sockets of a process are identified.
         let inode = line.split_ascii_whitespace().nth(6);
         line.contains(CLIENT) && inode.is_some_and(|inode| inodes.iter().any(|own| own == inode))
     };

@@ -1,6 +1,7 @@
-//! The daemon's side of Kineto's protocol: datagrams, requests, and the location of trace files.
+//! The daemon's side of Kineto's protocol, with its datagrams, its requests, and the location of
+//! trace files.
 //!
-//! The facts about the protocol were measured with torch 2.15.0. It has no acknowledgment and no
+//! The behavior of Kineto was measured with torch 2.15.0. The protocol has no acknowledgment and no
 //! error reply, so [`request`] infers the outcome of a request from polls and files.
 
 pub mod config;

@@ -6,8 +6,8 @@
 //! processes, and [`tracing`] carries out one order of traces. [`process`] reads facts about a
 //! process from the kernel, and [`sampling`] its activity. [`untrusted`] opens files of other users
 //! safely and manages our own folders; [`quota`] and [`spool`] limit the resources of each user;
-//! [`plain`] makes foreign text safe to display. [`allocation`] reads which runs exist, and
-//! [`ownership`] decides which run holds a GPU. [`wire`] and [`proto`] are the messages between
+//! [`plain`] makes text from other programs safe to display. [`allocation`] reads which runs exist,
+//! and [`ownership`] decides which run holds a GPU. [`wire`] and [`proto`] are the messages between
 //! agents, commands and a hub. Trace contents, terminals, HTTP and databases are out of scope.
 
 pub mod allocation;

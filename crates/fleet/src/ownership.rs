@@ -1,37 +1,40 @@
 //! Decides which run a process belongs to and which runs hold a GPU.
 //!
 //! Information from the scheduler (mapping folder, kubelet) always counts. A claim in the
-//! environment of a process counts only if the kernel or the scheduler confirms it, because anyone
-//! may start a process with any environment. Rejected claims are returned with the reason. Reads
-//! neither files nor clocks.
+//! environment of a process counts only if the kernel or the scheduler confirms it, because any
+//! user may start a process with any environment. Rejected claims are returned with the reason.
+//! This module reads neither files nor clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocation::{self, Holders, SchedulerRun};
 use crate::process::Process;
 
-/// Limit of the processes per user that are assigned to a run. A host has fewer GPUs and cores.
+/// Maximum number of processes per user that are assigned to a run. A host has fewer GPUs and
+/// cores.
 const PROCESSES_PER_USER: usize = 256;
-/// Limit of the processes per host that are assigned to a run.
+/// Maximum number of processes of all users that are assigned to a run.
 const PROCESSES_MAX: usize = 4096;
-/// Limit of the runs per user that only the user's own processes name.
+/// Maximum number of runs per user that only environments of the user's own processes name.
 const RUNS_PER_USER: usize = 32;
 
-/// The claim of one process, and what the kernel reports about it.
+/// The claim of one process to a run and to GPUs, with the facts that the kernel reports about the
+/// process.
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub pid: u32,
-    /// User id as reported by the kernel.
+    /// User id of the process, as the kernel reports it.
     pub uid: u32,
-    /// The run in the name of the control group, which the scheduler created.
+    /// The run that the name of the process's control group contains. The scheduler creates these
+    /// groups.
     pub group: Option<SchedulerRun>,
-    /// The run in the process's environment.
+    /// The run that the process's environment names.
     pub environment: Option<SchedulerRun>,
     /// GPUs that the run holds according to the environment.
     pub gpus: Vec<String>,
 }
 
-/// A GPU or instance whose holders are to be decided.
+/// A GPU or instance for which [`decide`] finds the holders.
 #[derive(Clone, Debug, Default)]
 pub struct KnownGpu {
     pub uuid: String,
@@ -40,22 +43,22 @@ pub struct KnownGpu {
     /// Index and UUID of the whole GPU if this is an instance. Holders of the whole GPU hold its
     /// instances.
     pub parent: Option<[String; 2]>,
-    /// Users with processes that compute on it, as reported by the driver.
+    /// Ids of users whose processes compute on the GPU, as the driver reports them.
     pub computing: BTreeSet<u32>,
 }
 
-/// The reason why a claim is rejected.
+/// The reason why a claim of a process is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The control group belongs to another job.
+    /// The control group of the process belongs to another job than the claimed one.
     Group,
-    /// The job belongs to another user.
+    /// According to the scheduler, the claimed job belongs to another user.
     User,
     /// The scheduler assigned the GPU to another run.
     Scheduler,
-    /// Neither the control group nor the scheduler nor work on the GPU confirms it.
+    /// Neither the control group nor the scheduler nor work on the GPU confirms the claim.
     Unproven,
-    /// Several runs claim the GPU, and all of them compute on it.
+    /// Several runs claim the GPU, and all of them compute on the GPU.
     Contested,
     /// The user has too many processes or runs.
     Limit,
@@ -79,18 +82,19 @@ impl Refusal {
     }
 }
 
-/// The decisions for one host.
+/// The decisions for one host: the run of each process, and the holders of each GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Ownership {
     pub runs: BTreeMap<u32, SchedulerRun>,
-    /// Runs that hold a GPU, by its UUID.
+    /// Runs that hold each GPU, by UUID of the GPU.
     pub holders: BTreeMap<String, Vec<SchedulerRun>>,
-    /// Processes with a rejected claim, and the reason.
+    /// Ids of processes with a rejected claim, each with the reason.
     pub refused: BTreeSet<(Refusal, u32)>,
 }
 
 impl Claim {
-    /// Creates the claim of a process in a control group. `pods` maps UIDs to pods.
+    /// Creates the claim of a process. `group` is the path of its control group, and `pods` maps
+    /// UIDs to pods.
     pub fn new(
         process: &Process,
         group: Option<&str>,
@@ -107,7 +111,7 @@ impl Claim {
     }
 }
 
-/// Decides all claims of a host.
+/// Decides all claims of a host: which run each process belongs to, and which runs hold each GPU.
 pub fn decide(
     scheduler: &Holders,
     gpus: &[KnownGpu],
@@ -126,8 +130,8 @@ pub fn decide(
     for claim in claims {
         let (processes, _) = counts.entry(claim.uid).or_default();
         *processes += 1;
-        // A user can start any number of processes, which must not slow down the decision or crowd
-        // out other users.
+        // A user can start any number of processes. Such processes must not slow down the decision
+        // or use up the limits of other users.
         if *processes > PROCESSES_PER_USER || decided.runs.len() >= PROCESSES_MAX {
             decided.refused.insert((Refusal::Limit, claim.pid));
             continue;
@@ -144,7 +148,7 @@ pub fn decide(
             }
             JoinedRun::Alone => {
                 let (_, own) = counts.entry(claim.uid).or_default();
-                // Runs in control groups are created by the scheduler, so only names from
+                // Only the scheduler can create runs in control groups, so only runs from
                 // environments are limited.
                 let is_counted = claim.group.is_some() || own.contains(&run.job);
                 if !is_counted && own.len() >= RUNS_PER_USER {
@@ -175,7 +179,7 @@ pub fn decide(
     decided
 }
 
-/// The relation between a process's run and the scheduler's runs.
+/// The result of looking up a process's run among the scheduler's runs.
 enum JoinedRun {
     /// The scheduler knows the run, and the process belongs to it.
     Known(SchedulerRun),
@@ -195,14 +199,15 @@ impl Ownership {
             Some(_) if group.scheduler == "slurm" => {
                 self.refused.insert((Refusal::Group, claim.pid));
             }
-            // Only the kubelet can connect the UID of a pod to its name.
+            // The name of a pod in the environment is ignored, because only the kubelet can connect
+            // the pod's UID to its name.
             _ => {}
         }
         Some(run)
     }
 
-    /// Combines the run of a process with the scheduler's record of it. Missing fields of the
-    /// record are filled.
+    /// Combines the run of a process with the scheduler's record of the run, and fills missing
+    /// fields of that record.
     fn join(
         &mut self,
         scheduler: &Holders,
@@ -222,7 +227,8 @@ impl Ownership {
         };
         let computes = || gpus.iter().filter(is_held).any(|gpu| gpu.computing.contains(&claim.uid));
         let names_user = known.uid.is_some() || known.user.is_some();
-        // A user cannot create the control group of a job, so it proves the claim.
+        // A user cannot create the control group of a job, so the group proves that the process
+        // belongs to the job.
         let by_group = claim.group.is_some();
         match (by_group || is_of_user, names_user) {
             (true, _) => {}
@@ -232,7 +238,8 @@ impl Ownership {
         }
         let mut whole = known.clone();
         whole.fill(run);
-        // The record may appear at several GPUs, and each of them gets the missing fields.
+        // The scheduler's record may be listed for several GPUs, and all copies get the missing
+        // fields.
         for held in self.holders.values_mut().flatten().filter(|held| held.is_same(run)) {
             held.fill(run);
         }
@@ -242,6 +249,7 @@ impl Ownership {
     /// Decides who holds a GPU that processes claim.
     fn hold(&mut self, gpu: &KnownGpu, claimed: &[(&Claim, SchedulerRun)]) {
         if let Some(held) = self.holders.get(&gpu.uuid) {
+            // The scheduler's record decides, so claims of other runs to this GPU are refused.
             let others =
                 claimed.iter().filter(|(_, run)| !held.iter().any(|held| held.is_same(run)));
             self.refused.extend(others.map(|(claim, _)| (Refusal::Scheduler, claim.pid)));
@@ -252,6 +260,8 @@ impl Ownership {
         let mut proven: Vec<_> = claimed.iter().filter(by_group).collect();
         if proven.is_empty() {
             proven = claimed.iter().filter(computes).collect();
+            // Without a control group, the claimants must all name the same run. If they name
+            // several runs, nothing shows which run owns the GPU.
             let is_one = |(_, run): &&(&Claim, SchedulerRun)| {
                 proven.first().is_some_and(|(_, first)| first.is_same(run) && first.uid == run.uid)
             };
@@ -280,8 +290,8 @@ impl Ownership {
     }
 }
 
-/// Returns the holders of a GPU according to the scheduler. All sources count. Holders of a whole
-/// GPU hold its instances that have no holders of their own.
+/// Returns the holders of a GPU according to the scheduler's records. An instance without holders
+/// of its own is held by the holders of the whole GPU.
 fn scheduler_holders(scheduler: &Holders, gpu: &KnownGpu) -> Vec<SchedulerRun> {
     let named = |keys: &[String; 2]| {
         let mut holders = Vec::<SchedulerRun>::new();

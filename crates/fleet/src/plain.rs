@@ -1,12 +1,13 @@
-//! Makes foreign text safe for terminals and logs. Names of jobs, commands and errors are chosen by
-//! whoever runs a job.
+//! Makes text from other programs safe for terminals and logs. Users of a host choose the names of
+//! their jobs, their commands and their error texts.
 
 /// Escapes every control character, as in `\u{1b}`, so that the text can neither move a terminal's
 /// cursor nor start a new line.
 pub fn without_controls(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
-        // Characters that change the direction of text could hide the text beside them.
+        // Invisible characters and characters that change the direction of text could hide other
+        // text.
         let is_hiding = matches!(letter,
             '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}'
             | '\u{feff}');

@@ -1,7 +1,8 @@
-//! Facts about a process from the kernel: start time, parents, user, environment and libraries.
+//! Reads facts about a process from the kernel: start time, parent, user, environment and
+//! libraries.
 //!
-//! Reads `/proc`. A process may end at any moment, and most facts about another user's process are
-//! not accessible.
+//! The source is `/proc`. A process may end at any moment, and most facts about another user's
+//! process are not accessible.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,8 @@ use crate::untrusted::{Expected, Owner, UntrustedError, UntrustedFolder};
 
 pub use crate::credentials::{own_uid, uid_of};
 
-/// The environment variables that are kept. A process may have any number of others of any length.
+/// The environment variables that are kept. All other variables are dropped, because a process may
+/// have any number of them.
 const VARIABLES: [&str; 29] = [
     "KINETO_IPC_SOCKET_DIR",
     "KINETO_ONDEMAND_TRACE_DIR",
@@ -48,46 +50,50 @@ const VARIABLES: [&str; 29] = [
     "TORCHELASTIC_RUN_ID",
     "WORLD_SIZE",
 ];
-/// Limits in bytes of the environment that is read, of one variable, and of all variables that are
-/// kept.
+/// Maximum sizes in bytes: of the environment that is read, of one variable, and of all variables
+/// that are kept.
 const ENVIRONMENT_MAX: u64 = 1 << 20;
 const VALUE_MAX: usize = 4096;
 const VALUES_MAX: usize = 8192;
-/// Bytes kept of a command line.
+/// Number of bytes that are kept of a command line.
 const COMMAND_MAX: u64 = 2048;
-/// Bytes read of a list of mapped files.
+/// Number of bytes that are read of a list of mapped files.
 const MAPS_MAX: u64 = 16 << 20;
-/// Larger files are not searched. The largest library of PyTorch has about a gigabyte.
+/// Maximum size of a file that is searched. The largest library of PyTorch has about a gigabyte.
 const SEARCHED_MAX: Bytes = Bytes(8 << 30);
 
-/// A process as described by `/proc` when it was read.
+/// A process as `/proc` described it at the time of reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// Start time in clock ticks since boot. It distinguishes the process from a later one with the
-    /// same id.
+    /// Start time in clock ticks since boot. The start time distinguishes the process from a later
+    /// process with the same id.
     pub started: u64,
     pub parent: u32,
-    /// `R`, `S`, `T` for stopped, `Z` for a zombie.
+    /// State of the process as in `/proc/PID/stat`, such as `R` for running, `T` for stopped and
+    /// `Z` for a zombie.
     pub state: char,
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
     pub command: Vec<String>,
-    /// The kept environment variables as they were at the start; `None` if not accessible.
+    /// The kept environment variables as they were at the start of the process; `None` if they are
+    /// not accessible.
     pub environment: Option<BTreeMap<String, String>>,
 }
 
 impl Process {
-    /// Reads a process. Returns `None` if it does not exist.
+    /// Reads the facts about a process. Returns `None` if the process does not exist.
     pub fn read(pid: u32) -> Option<Self> {
         let place = folder(pid);
         let (parent, state, started) = stat(&fs::read_to_string(place.join("stat")).ok()?)?;
-        // The folder's owner is not used: it is root for a process that protects its memory.
+        // The owner of the folder in `/proc` is not used, because it is root for a process that
+        // protects its memory.
         let owner = credentials::parse(&fs::read_to_string(place.join("status")).ok()?)?;
         let mut command = Vec::new();
         let opened = fs::File::open(place.join("cmdline"));
-        // An unreadable command line is treated as empty, like that of a kernel thread.
+        // An unreadable command line is treated as empty, which is also the command line of a
+        // kernel thread.
         let _ = opened.and_then(|file| file.take(COMMAND_MAX).read_to_end(&mut command));
         let environment = fs::File::open(place.join("environ")).and_then(variables).ok();
         Some(Self {
@@ -103,7 +109,7 @@ impl Process {
         })
     }
 
-    /// Returns a variable of the environment.
+    /// Returns the value of a kept environment variable.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.as_ref()?.get(name).map(String::as_str)
     }
@@ -118,7 +124,7 @@ impl Process {
         self.variable("WORLD_SIZE")?.parse().ok()
     }
 
-    /// Whether the process only starts others, as `torchrun` does.
+    /// Whether the process only starts other processes, as `torchrun` does.
     pub fn is_launcher(&self) -> bool {
         const MODULES: [&str; 3] =
             ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"];
@@ -127,13 +133,13 @@ impl Process {
             || self.command.iter().any(|word| MODULES.contains(&word.as_str()))
     }
 
-    /// Whether the process is still running.
+    /// Whether this process is still running, and not another one with the same id.
     pub fn is_alive(&self) -> bool {
         let text = fs::read_to_string(folder(self.pid).join("stat")).ok();
         let now = text.as_deref().and_then(stat);
         now.is_some_and(|(_, state, started)| {
-            // A zombie (Z) or dead (X) process does not run any more, and another start time
-            // belongs to another process with the same id.
+            // A zombie (Z) or dead (X) process no longer runs. If the start time differs, another
+            // process has the same id.
             started == self.started && !matches!(state, 'Z' | 'X')
         })
     }
@@ -143,35 +149,36 @@ impl Process {
         Credentials { uid: self.uid, gid: self.gid, groups: self.groups.clone() }
     }
 
-    /// Returns the process's root folder as a path in our view. It differs from `/` if the process
-    /// has its own mounts.
+    /// Returns the path at which this program sees the process's root folder. This path differs
+    /// from `/` if the process has its own mounts.
     pub fn root(&self) -> PathBuf {
         let ours = fs::read_link("/proc/self/ns/mnt").ok();
         let theirs = fs::read_link(folder(self.pid).join("ns/mnt")).ok();
-        // If the namespace is not accessible, the process is assumed to share our files.
+        // If the mount namespace is not accessible, the process is assumed to share our mounts.
         if theirs.is_none() || ours == theirs {
             return PathBuf::from("/");
         }
         folder(self.pid).join("root")
     }
 
-    /// Converts a path of the process to our view.
+    /// Converts a path that the process sees to a path that this program sees.
     pub fn path(&self, inside: &Path) -> PathBuf {
         self.root().join(inside.strip_prefix("/").unwrap_or(inside))
     }
 
-    /// Whether the process shares a namespace (`net`, `mnt`, `pid`) with us; `None` if not
-    /// accessible.
+    /// Whether the process shares a namespace (`net`, `mnt`, `pid`) with this program; `None` if
+    /// that is not accessible.
     pub fn shares(&self, space: &str) -> Option<bool> {
         let ours = fs::read_link(format!("/proc/self/ns/{space}")).ok()?;
         Some(fs::read_link(folder(self.pid).join("ns").join(space)).ok()? == ours)
     }
 
-    /// Returns mapped files whose names contain a word; `None` if not accessible.
+    /// Returns the paths of mapped files whose names contain a word; `None` if the list is not
+    /// accessible.
     pub fn libraries(&self, word: &str) -> Option<Vec<PathBuf>> {
         let mut maps = String::new();
         let file = fs::File::open(folder(self.pid).join("maps")).ok()?;
-        // A process may map any number of files, so the list is limited.
+        // A process may map any number of files, so only the start of the list is read.
         file.take(MAPS_MAX).read_to_string(&mut maps).ok()?;
         let mut libraries: Vec<PathBuf> = maps
             .lines()
@@ -195,9 +202,11 @@ pub fn all() -> Vec<u32> {
     pids
 }
 
-/// Whether a file that a process has mapped contains some bytes; `None` if it cannot be read.
+/// Whether a file that a process has mapped contains the bytes `needle`; `None` if the file cannot
+/// be read.
 ///
-/// The process controls the path, so the file is opened without blocking, whatever it is by now.
+/// The process controls the path and may have replaced the file, so it is opened as an untrusted
+/// file.
 pub fn contains(process: &Process, path: &Path, needle: &[u8]) -> Option<bool> {
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
     let folder = UntrustedFolder::open(&process.root(), folder, &process.credentials()).ok()?;
@@ -209,8 +218,8 @@ pub fn contains(process: &Process, path: &Path, needle: &[u8]) -> Option<bool> {
 fn search(mut file: impl Read, needle: &[u8]) -> Option<bool> {
     const BLOCK: usize = 1 << 20;
     let finder = memmem::Finder::new(needle);
-    // The end of each block is searched again with the next one, so that a match across the border
-    // is found.
+    // The end of each block is searched again together with the next block, so that a match across
+    // the border is found.
     let keep = needle.len().saturating_sub(1);
     let mut block = vec![0; BLOCK + keep];
     let mut held = 0;
@@ -228,12 +237,12 @@ fn search(mut file: impl Read, needle: &[u8]) -> Option<bool> {
     }
 }
 
-/// Raises this process's limit of open files to the maximum. Each trace holds two files, and each
-/// connection one.
+/// Raises this process's limit of open files to the maximum. Each trace keeps two files open, and
+/// each connection one.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
-    // If that fails, the process continues with fewer.
+    // If raising the limit fails, the program continues with the lower limit.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
@@ -241,13 +250,14 @@ fn folder(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Parses parent, state and start time in a line of `/proc/PID/stat`. The program's name may
-/// contain any characters.
+/// Parses parent, state and start time from a line of `/proc/PID/stat`. The fields are counted from
+/// the last parenthesis, because the program's name may contain any characters.
 fn stat(line: &str) -> Option<(u32, char, u64)> {
     let mut fields = line[line.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
-    // The start time is field 22 of `stat`. State and parent, fields 3 and 4, are already consumed.
+    // The start time is field 22 of `stat`. State and parent (fields 3 and 4) were already taken,
+    // so it is the 17th field after them, counted from 0.
     Some((parent, state, fields.nth(17)?.parse().ok()?))
 }
 
@@ -256,7 +266,7 @@ fn texts(bytes: &[u8]) -> impl Iterator<Item = String> {
     parts.map(|part| String::from_utf8_lossy(part).into_owned())
 }
 
-/// Reads the kept variables without loading the whole environment.
+/// Reads the variables to keep from an environment, without loading all of it into memory.
 fn variables(file: impl Read) -> io::Result<BTreeMap<String, String>> {
     let mut kept = BTreeMap::new();
     let (mut left, mut pair) = (VALUES_MAX, Vec::new());
@@ -267,8 +277,8 @@ fn variables(file: impl Read) -> io::Result<BTreeMap<String, String>> {
         let (name, value) = (&text[..at], text.get(at + 1..).unwrap_or_default());
         let variable = VARIABLES.iter().find(|variable| variable.as_bytes() == name);
         if let Some(name) = variable
-            // A longer value is skipped instead of truncated, because a truncated value could be
-            // another valid one.
+            // A value that is too long is skipped instead of truncated, because a truncated value
+            // could be another valid value.
             && value.len() <= VALUE_MAX.min(left)
         {
             left -= value.len();
@@ -290,7 +300,7 @@ mod tests {
     fn own_process_can_be_read() {
         let own = Process::read(std::process::id()).unwrap();
         assert!(own.is_alive() && all().contains(&own.pid));
-        // Only known variables are kept.
+        // `PATH` is not in `VARIABLES`, so it must not be kept.
         assert!(own.environment.is_some() && own.variable("PATH").is_none());
         assert_eq!(own.path(Path::new("/tmp/x")), Path::new("/tmp/x"));
         assert_eq!(own.shares("net"), Some(true));

@@ -1,5 +1,6 @@
-//! The protobuf messages between an agent and a hub: rows from a numbered queue, orders that the
-//! agent fetches, and traces in parts. `proto/hub.proto` describes them for other languages.
+//! The protobuf messages between an agent and a hub. An agent sends rows from a numbered queue,
+//! fetches orders, and sends traces in parts. `proto/hub.proto` describes the messages for other
+//! languages.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +10,18 @@ use crate::wire::{self, RecordWhen, TraceFile, TraceRow, TraceState};
 
 /// The version of all messages in this module.
 pub const VERSION: u32 = 1;
-/// Path for posting batches of rows.
+/// Path of the hub to which batches of rows are posted.
 pub const BATCHES: &str = "/hub/v1/batches";
-/// Path of the long poll for orders. The answer may take as long as the request allows.
+/// Path of the long poll for orders. The hub may delay its answer as long as the request allows.
 pub const ORDERS: &str = "/hub/v1/orders";
-/// Path for posting parts of traces.
+/// Path of the hub to which parts of traces are posted.
 pub const PARTS: &str = "/hub/v1/parts";
 /// Content type of all requests and answers.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";
-/// Limit of a message's size in bytes.
+/// Maximum size of a message in bytes.
 pub const SIZE_MAX: usize = 8 << 20;
 
-/// Entries of one queue, in the order of their numbers. Answered by [`Ack`].
+/// Entries of one queue, in the order of their numbers. The hub answers with an [`Ack`].
 #[derive(Clone, PartialEq, Message)]
 pub struct EntryBatch {
     #[prost(uint32, tag = "1")]
@@ -30,24 +31,24 @@ pub struct EntryBatch {
     /// Identifies the queue by 16 random bytes. An agent that lost its folder starts a new queue.
     #[prost(bytes = "vec", tag = "3")]
     pub queue: Vec<u8>,
-    /// Entries up to this number were delivered or dropped, and will not be sent again.
+    /// Number up to which entries were delivered or dropped, so they will not be sent again.
     #[prost(uint64, tag = "4")]
     pub gone_through: u64,
     #[prost(message, repeated, tag = "5")]
     pub entries: Vec<Entry>,
 }
 
-/// One entry of a queue. Each number is used once, so that a hub stores no entry twice.
+/// One entry of an agent's queue. Each number is used once, so that a hub stores no entry twice.
 #[derive(Clone, PartialEq, Message)]
 pub struct Entry {
-    /// Counts from 1 within the queue.
+    /// Number of the entry within its queue, from 1.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     #[prost(oneof = "Body", tags = "3, 4, 5")]
     pub body: Option<Body>,
 }
 
-/// The content of an entry.
+/// The content of one entry of a queue.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Body {
     #[prost(message, tag = "3")]
@@ -58,7 +59,7 @@ pub enum Body {
     Order(OrderState),
 }
 
-/// Confirms that all entries up to a number are stored.
+/// The hub's confirmation that it has stored all entries up to a number.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Ack {
     #[prost(uint64, tag = "1")]
@@ -69,12 +70,12 @@ pub struct Ack {
 /// zero.
 #[derive(Clone, PartialEq, Message)]
 pub struct GpuInterval {
-    /// Start, in seconds since 1970.
+    /// Start of the interval in seconds since 1970.
     #[prost(uint64, tag = "1")]
     pub start_unix_s: u64,
     #[prost(uint32, tag = "2")]
     pub length_s: u32,
-    /// Index among the GPUs of the host.
+    /// Index of the GPU among the GPUs of the host.
     #[prost(uint32, tag = "3")]
     pub index: u32,
     /// Permanent UUID of the GPU or instance.
@@ -88,24 +89,24 @@ pub struct GpuInterval {
     /// The runs to which the GPU is allocated.
     #[prost(message, repeated, tag = "7")]
     pub runs: Vec<GpuRun>,
-    /// Observed seconds. The rest of the interval was not observed.
+    /// Number of seconds of the interval that were observed.
     #[prost(double, tag = "8")]
     pub observed_s: f64,
     #[prost(uint64, tag = "9")]
     pub reads: u64,
-    /// Number of readings that contradict the previous one.
+    /// Number of readings that contradict the previous reading.
     #[prost(uint64, tag = "10")]
     pub suspect: u64,
-    /// Sums by name, such as `busy_s` or `energy_j`.
+    /// Sums of the interval by name, such as `busy_s` or `energy_j`.
     #[prost(btree_map = "string, double", tag = "11")]
     pub sums: BTreeMap<String, f64>,
-    /// Throttled seconds by reason.
+    /// Seconds in which the GPU was throttled, by reason.
     #[prost(btree_map = "string, double", tag = "12")]
     pub throttle_s: BTreeMap<String, f64>,
-    /// Number of errors by kind; XID errors as `xid_79`.
+    /// Number of errors by kind. XID errors have names such as `xid_79`.
     #[prost(btree_map = "string, uint64", tag = "13")]
     pub errors: BTreeMap<String, u64>,
-    /// Last reading of the used memory.
+    /// Used memory in bytes at the last reading.
     #[prost(uint64, optional, tag = "14")]
     pub memory_used: Option<u64>,
     #[prost(uint64, optional, tag = "15")]
@@ -113,15 +114,15 @@ pub struct GpuInterval {
     /// Maximum power draw in watts.
     #[prost(double, optional, tag = "16")]
     pub power_max_w: Option<f64>,
-    /// Maximum in degrees Celsius.
+    /// Maximum temperature in degrees Celsius.
     #[prost(double, optional, tag = "17")]
     pub temperature_max: Option<f64>,
 }
 
-/// A run that holds a GPU.
+/// A run that holds a GPU, as reported to the hub.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct GpuRun {
-    /// Source of the information: `slurm`, `kubernetes`, `torchrun`, `prolog`.
+    /// Source of the information about the run: `slurm`, `kubernetes`, `torchrun` or `prolog`.
     #[prost(string, tag = "1")]
     pub scheduler: String,
     #[prost(string, tag = "2")]
@@ -139,38 +140,38 @@ pub struct GpuRun {
 /// Activity of the host in one interval, as differences of the kernel's counters.
 #[derive(Clone, PartialEq, Message)]
 pub struct HostInterval {
-    /// Start, in seconds since 1970.
+    /// Start of the interval in seconds since 1970.
     #[prost(uint64, tag = "1")]
     pub start_unix_s: u64,
     #[prost(uint32, tag = "2")]
     pub length_s: u32,
-    /// Seconds between the two readings of the counters; 0 if there was no first one.
+    /// Seconds between the two readings of the counters; 0 if the first reading is missing.
     #[prost(double, tag = "3")]
     pub observed_s: f64,
-    /// Seconds of all CPUs by activity.
+    /// CPU seconds by activity, summed over all CPUs.
     #[prost(btree_map = "string, double", tag = "4")]
     pub cpu_s: BTreeMap<String, f64>,
-    /// Busy share of cores: p5, p25, p50, p75, p95 over cores.
+    /// Busy share of the cores as the quantiles p5, p25, p50, p75 and p95 over cores.
     #[prost(double, repeated, tag = "5")]
     pub cores_busy: Vec<f64>,
-    /// Seconds in which some tasks waited, by resource.
+    /// Seconds in which some task waited for a resource, by resource.
     #[prost(btree_map = "string, double", tag = "6")]
     pub pressure_s: BTreeMap<String, f64>,
     #[prost(uint64, tag = "7")]
     pub memory_total: u64,
-    /// Minimum of the memory available to a new program, in bytes.
+    /// Minimum of the memory that was available to a new program, in bytes.
     #[prost(uint64, tag = "8")]
     pub memory_available_min: u64,
     /// Bytes by device and direction: `network/eth0/receive`, `disk/sda/write`,
     /// `infiniband/mlx5_0:1/transmit`.
     #[prost(btree_map = "string, uint64", tag = "9")]
     pub bytes: BTreeMap<String, u64>,
-    /// CPU seconds by control group of a job.
+    /// CPU seconds of the jobs by control group.
     #[prost(btree_map = "string, double", tag = "10")]
     pub group_cpu_s: BTreeMap<String, f64>,
 }
 
-/// A request for orders. Answered by [`Orders`], immediately or when there are some.
+/// A request for orders. The hub answers with [`Orders`], immediately or once it has orders.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct OrdersWanted {
     #[prost(uint32, tag = "1")]
@@ -179,25 +180,25 @@ pub struct OrdersWanted {
     pub host: String,
     #[prost(bytes = "vec", tag = "3")]
     pub queue: Vec<u8>,
-    /// The last order number the agent knows.
+    /// Number of the last order that the agent has received.
     #[prost(uint64, tag = "4")]
     pub after: u64,
-    /// Time limit for delaying the answer.
+    /// Maximum time by which the hub may delay its answer.
     #[prost(uint32, tag = "5")]
     pub wait_ms: u32,
 }
 
-/// Orders in the order of their numbers; empty if there are none.
+/// New orders for the agent, sorted by their numbers.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Orders {
     #[prost(message, repeated, tag = "1")]
     pub orders: Vec<Order>,
 }
 
-/// One order to an agent.
+/// One order of the hub to an agent.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Order {
-    /// Assigned by the hub in ascending order for each queue.
+    /// Number of the order, which the hub assigns in ascending order for each queue.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     #[prost(oneof = "Wanted", tags = "2, 3, 4")]
@@ -209,7 +210,7 @@ pub struct Order {
 pub enum Wanted {
     #[prost(message, tag = "2")]
     Trace(TraceOrder),
-    /// Cancels the trace order of this name.
+    /// Cancels the trace order with this name.
     #[prost(string, tag = "3")]
     Cancel(String),
     /// Leaves a GPU's counters to other programs.
@@ -222,37 +223,37 @@ pub enum Wanted {
 pub struct TraceOrder {
     #[prost(string, tag = "1")]
     pub token: String,
-    /// Process ids; empty selects all.
+    /// Ids of the processes to trace. An empty list selects all processes.
     #[prost(uint32, repeated, tag = "2")]
     pub pids: Vec<u32>,
     /// Restricts the order to this Slurm job.
     #[prost(int64, optional, tag = "3")]
     pub job: Option<i64>,
-    /// Number of complete iterations; 0 for a duration.
+    /// Number of complete iterations to record, or 0 to record for a duration.
     #[prost(uint32, tag = "4")]
     pub iterations: u32,
-    /// Recording starts at the next multiple of this iteration.
+    /// Recording starts at the next multiple of this number of iterations.
     #[prost(uint32, tag = "5")]
     pub align: u32,
     /// Duration of the capture in milliseconds.
     #[prost(uint64, tag = "6")]
     pub length_ms: u64,
-    /// Seconds the profiler runs before recording.
+    /// Seconds for which the profiler runs before it records.
     #[prost(uint32, tag = "7")]
     pub warmup_s: u32,
-    /// Start of the duration.
+    /// Time at which a recording with a duration starts, in milliseconds since 1970.
     #[prost(uint64, tag = "8")]
     pub start_unix_ms: u64,
     /// Optional content of the traces.
     #[prost(string, repeated, tag = "9")]
     pub with: Vec<String>,
-    /// Larger traces are rejected.
+    /// Maximum size of a trace in bytes; larger traces are rejected.
     #[prost(uint64, tag = "10")]
     pub size_max: u64,
-    /// Time limit for the start, and without progress.
+    /// Maximum time until the recording starts, and afterwards without progress.
     #[prost(uint64, tag = "11")]
     pub patience_ms: u64,
-    /// Earliest time to answer a process with a request.
+    /// Earliest time at which a process may receive its request.
     #[prost(uint64, optional, tag = "12")]
     pub not_before_unix_ms: Option<u64>,
 }
@@ -262,26 +263,26 @@ pub struct TraceOrder {
 pub struct Pause {
     #[prost(uint32, tag = "1")]
     pub gpu: u32,
-    /// Length of the pause; 0 ends a pause.
+    /// Length of the pause in seconds; 0 ends a pause.
     #[prost(uint64, tag = "2")]
     pub seconds: u64,
 }
 
-/// The progress of an order, like [`TraceState`].
+/// The progress of an order, with the content of [`TraceState`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct OrderState {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Name of its traces; empty for other orders.
+    /// Name of the trace order; empty for other orders.
     #[prost(string, tag = "2")]
     pub token: String,
-    /// Whether the state is final.
+    /// Whether the order has ended.
     #[prost(bool, tag = "3")]
     pub is_over: bool,
-    /// The reason if nothing was done.
+    /// The reason if the order was not carried out.
     #[prost(string, tag = "4")]
     pub error: String,
-    /// One row per process.
+    /// The progress of each process of a trace order.
     #[prost(message, repeated, tag = "5")]
     pub processes: Vec<ProcessState>,
 }
@@ -295,13 +296,13 @@ pub struct ProcessState {
     pub rank: Option<u32>,
     #[prost(string, tag = "3")]
     pub command: String,
-    /// State of its request.
+    /// State of the request to the process, as one word.
     #[prost(string, tag = "4")]
     pub state: String,
-    /// The reason if there is no trace.
+    /// The reason if the process has no trace.
     #[prost(string, tag = "5")]
     pub reason: String,
-    /// Its trace, which is sent in parts.
+    /// The trace of the process, which is sent in parts.
     #[prost(message, optional, tag = "6")]
     pub file: Option<TraceFileBytes>,
 }
@@ -322,7 +323,8 @@ pub struct TraceFileBytes {
     pub checksum: String,
 }
 
-/// A part of a trace. Without bytes, it asks how much the hub has. Answered by [`PartAck`].
+/// A part of a trace file. A part without bytes asks how many bytes the hub has. The hub answers
+/// with a [`PartAck`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct TracePart {
     #[prost(uint32, tag = "1")]
@@ -335,14 +337,15 @@ pub struct TracePart {
     pub token: String,
     #[prost(message, optional, tag = "5")]
     pub file: Option<TraceFileBytes>,
-    /// Offset of the bytes in the file.
+    /// Offset of these bytes in the compressed file.
     #[prost(uint64, tag = "6")]
     pub offset: u64,
     #[prost(bytes = "vec", tag = "7")]
     pub bytes: Vec<u8>,
 }
 
-/// The number of leading bytes of a file that the hub has. The next part begins there.
+/// The number of bytes that the hub has from the start of a file. The next part begins at this
+/// offset.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct PartAck {
     #[prost(uint64, tag = "1")]

@@ -1,33 +1,35 @@
-//! Rate limits for many senders: each may send a burst, and then a number of units per second. A
-//! sender above its limit does not affect the others. The caller provides the time.
+//! Enforces rate limits for many senders. Each sender may use a burst of units at once, and then a
+//! number of units per second. A sender above its limit does not affect the others. The caller
+//! provides the current time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Interval between searches for senders to forget, as each search visits all of them.
+/// Minimum time between two searches for senders that can be forgotten, because each search visits
+/// all senders.
 const PRUNE: Duration = Duration::from_millis(250);
 
-/// The limit of one sender.
+/// The rate limit of one sender, which is enforced by a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Units available at once after a pause.
+    /// Number of units that are available at once after a pause.
     pub burst: f64,
-    /// Units that become available per second.
+    /// Number of units that become available per second.
     pub per_s: f64,
 }
 
-/// Token buckets for each sender.
+/// The token buckets of all senders with one common rate.
 #[derive(Debug)]
 pub struct Quotas<K> {
     rate: Rate,
     keys_max: usize,
     buckets: BTreeMap<K, Bucket>,
-    /// Shared by all senders above the maximum number that are tracked.
+    /// The bucket that all senders beyond `keys_max` share.
     rest: Bucket,
     pruned: Duration,
 }
 
-/// A token bucket: the units left, and the time of the last refill.
+/// A token bucket with the units left and the time of the last refill.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: f64,
@@ -43,11 +45,13 @@ impl<K: Ord + Clone> Quotas<K> {
         Self { rate, keys_max, buckets: BTreeMap::new(), rest, pruned: Duration::ZERO }
     }
 
-    /// Takes one unit for `key`. Returns `false`, and counts the refusal, if none is left.
+    /// Takes one unit for the sender `key`. If no unit is left, counts a refusal and returns
+    /// `false`.
     pub fn take(&mut self, now: Duration, key: &K) -> bool {
         let is_known = self.buckets.contains_key(key);
         let is_full = self.buckets.len() >= self.keys_max;
-        // Pruning visits all senders, so many new senders must not cause it at every message.
+        // Pruning visits all senders, so it runs at most once per `PRUNE`, even if every message
+        // comes from a new sender.
         if is_full && !is_known && now.saturating_sub(self.pruned) >= PRUNE {
             self.pruned = now;
             self.prune(now);
@@ -67,8 +71,8 @@ impl<K: Ord + Clone> Quotas<K> {
         true
     }
 
-    /// Returns the refusals per sender since the last call. `None` stands for all senders that
-    /// share a bucket.
+    /// Returns the number of refusals of each sender since the last call. The key `None` stands for
+    /// all senders that share a bucket.
     pub fn take_refused(&mut self) -> Vec<(Option<K>, u64)> {
         let tracked = self.buckets.iter_mut().map(|(key, bucket)| (Some(key.clone()), bucket));
         tracked
@@ -78,12 +82,13 @@ impl<K: Ord + Clone> Quotas<K> {
             .collect()
     }
 
-    /// Forgets senders with a full bucket, as a new sender starts with one.
+    /// Forgets senders with a full bucket, because a new sender starts with a full bucket as well.
     fn prune(&mut self, now: Duration) {
         let rate = self.rate;
         self.buckets.retain(|_, bucket| {
             bucket.fill(now, rate);
-            // Refusals that were not reported yet must not be lost.
+            // Senders with refusals that were not reported yet are kept, so that the refusals are
+            // not lost.
             bucket.left < rate.burst || bucket.refused > 0
         });
     }
@@ -93,8 +98,8 @@ impl Bucket {
     fn fill(&mut self, now: Duration, rate: Rate) {
         let since = now.saturating_sub(self.filled).as_secs_f64();
         self.left = (self.left + since * rate.per_s).min(rate.burst);
-        // Callers on several threads may pass times out of order. Time must not run backward, or
-        // units would be granted twice.
+        // Threads may pass times out of order. If `filled` moved backward, units would be granted
+        // twice.
         self.filled = self.filled.max(now);
     }
 }
@@ -125,7 +130,8 @@ mod tests {
         assert_eq!((taken, quotas.buckets.len()), (5, 4));
         let refused: u64 = quotas.take_refused().into_iter().map(|(_, count)| count).sum();
         assert_eq!(refused, 995);
-        // After a pause, earlier senders are forgotten, and new ones get their own buckets again.
+        // After a pause, the earlier senders must be forgotten, so that a new sender gets a bucket
+        // of its own.
         assert!(quotas.take(Duration::from_secs(9), &5000) && quotas.buckets.len() == 1);
     }
 }

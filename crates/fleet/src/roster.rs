@@ -1,5 +1,5 @@
-//! Keeps the polling processes with their description from `/proc`. Forgets ended processes, and
-//! removes the socket files they leave behind.
+//! Lists the polling processes with their description from `/proc`. Removes ended processes from
+//! the list, and the socket files that they leave behind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +13,11 @@ use crate::server::Server;
 
 /// Prefix of the sockets that PyTorch creates for answers and never removes.
 pub const CLIENT: &str = "dynoconfigclient";
-/// Limit of the entries of a socket folder read at once, as anyone may add more.
+/// Maximum number of entries of a socket folder that are read at once. The folder is open to all
+/// users, so it may have any number of entries.
 const SWEPT_MAX: usize = 4096;
 
-/// The processes that polled and still exist.
+/// The processes that have polled and still exist, with their description.
 #[derive(Debug, Default)]
 pub struct Roster {
     known: BTreeMap<u32, Process>,
@@ -32,8 +33,8 @@ impl Roster {
                 continue;
             }
             match Process::read(seen.pid) {
-                // The process id was reused. Requests to its previous owner do not apply to this
-                // process.
+                // The process is not in the roster yet. If its id was reused, the entry of the
+                // previous process was removed first, so old requests do not reach the new process.
                 Some(process) if !self.known.contains_key(&seen.pid) => {
                     self.known.insert(seen.pid, process);
                 }
@@ -50,15 +51,16 @@ impl Roster {
         self.known.values().cloned().collect()
     }
 
-    /// Returns one process by its id.
+    /// Returns one process of the roster by its id.
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.known.get(&pid)
     }
 }
 
-/// Removes sockets of ended processes from a socket folder. Returns the number of removed sockets.
+/// Removes the sockets of ended processes from a socket folder and returns how many it removed.
 ///
-/// An unbound socket refuses connections. Other files with such a name are left alone.
+/// A socket file without a process refuses connections, which identifies it. Other files with a
+/// client's name are kept.
 pub fn sweep(folder: &Path) -> usize {
     let Ok(probe) = UnixDatagram::unbound() else { return 0 };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(SWEPT_MAX);
@@ -71,7 +73,7 @@ pub fn sweep(folder: &Path) -> usize {
         tried.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     };
     let dead = entries.filter(is_client).filter(is_dead);
-    // Removes the directory entry, never the target of a link.
+    // `remove_file` removes the directory entry itself, never the target of a link.
     dead.filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
 }
 
@@ -83,8 +85,9 @@ mod tests {
 
     use super::sweep;
 
-    /// Sweeps until a socket is removed. A process started by another test holds copies of all open
-    /// sockets until it executes its program, and a copied socket still accepts connections.
+    /// Calls `sweep` until it removes a socket. A process that another test starts holds copies of
+    /// all open sockets until it executes its program, and a copied socket still accepts
+    /// connections.
     fn sweep_one(folder: &Path) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {

@@ -1,6 +1,7 @@
-//! Samples the activity of processes from `/proc`: where their threads run or wait, and the
-//! resources they used. The only cost to the processes is the kernel's locking of these files. The
-//! caller decides when to sample. Inaccessible values are `None`, never 0.
+//! Samples the activity of processes from `/proc`: the places where their threads run or wait, and
+//! the resources that they use. Nothing is attached to the processes, so they only wait while the
+//! kernel holds locks to read these files. The caller decides when to sample. Inaccessible values
+//! are `None`, never 0.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,22 +10,22 @@ use std::path::{Path, PathBuf};
 use crate::process::Process;
 use crate::wire::{Sampled, Used, Waiting};
 
-/// Limit of the threads sampled per process.
+/// Maximum number of threads that are sampled per process.
 const THREADS_MAX: usize = 1024;
-/// Limit of the distinct places counted per process.
+/// Maximum number of distinct places that are counted per process.
 const PLACES_MAX: usize = 4096;
-/// Limit of the places that are reported.
+/// Maximum number of places that are reported per process.
 const TOLD_MAX: usize = 40;
 /// Number of functions of a kernel stack that identify a place.
 const FRAMES: usize = 3;
 
-/// Takes samples of several processes.
+/// Takes samples of several processes and counts what their threads do.
 #[derive(Debug)]
 pub struct Sampler {
     targets: Vec<SampledProcess>,
 }
 
-/// The samples of one process so far.
+/// The process being sampled, and its samples so far.
 #[derive(Debug)]
 struct SampledProcess {
     process: Process,
@@ -35,7 +36,7 @@ struct SampledProcess {
     is_ended: bool,
 }
 
-/// The state of a thread in one sample.
+/// The name, state and place of a thread in one sample.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ThreadPlace {
     thread: String,
@@ -44,7 +45,7 @@ struct ThreadPlace {
 }
 
 impl Sampler {
-    /// Starts sampling the given processes.
+    /// Starts sampling the given processes and reads their counters for the first time.
     pub fn begin(processes: Vec<Process>) -> Self {
         let target = |process: Process| {
             let before = used(&folder(&process));
@@ -54,7 +55,7 @@ impl Sampler {
         Self { targets: processes.into_iter().map(target).collect() }
     }
 
-    /// Takes one sample of all processes.
+    /// Takes one sample of all threads of all processes that still run.
     pub fn look(&mut self) {
         for target in self.targets.iter_mut().filter(|target| !target.is_ended) {
             if !target.process.is_alive() {
@@ -64,8 +65,8 @@ impl Sampler {
             target.looks += 1;
             for thread in threads(&folder(&target.process)) {
                 let Some(place) = place(&thread) else { continue };
-                // Beyond the limit, only places that are already counted grow, because a process
-                // chooses the names of its threads.
+                // Beyond the limit, only places that are already counted grow. A process chooses
+                // the names of its threads, so it could otherwise use up the agent's memory.
                 let is_known = target.places.contains_key(&place);
                 if is_known || target.places.len() < PLACES_MAX {
                     *target.places.entry(place).or_default() += 1;
@@ -84,7 +85,8 @@ impl Sampler {
 impl SampledProcess {
     fn end(self) -> Sampled {
         let is_ended = self.is_ended || !self.process.is_alive();
-        // The process id of an ended process may belong to another one by now.
+        // The id of an ended process may belong to another process by now, so its counters are not
+        // read.
         let after = if is_ended { Used::default() } else { used(&folder(&self.process)) };
         let mut waiting: Vec<Waiting> = self
             .places
@@ -112,10 +114,11 @@ impl SampledProcess {
     }
 }
 
-/// Returns the resources used between two readings. Memory is the later value, with its growth.
+/// Returns the resources that a process used between two readings. Memory values are those of the
+/// later reading.
 fn since(after: &Used, before: &Used) -> Used {
-    // A counter may decrease if a thread ended, because its usage is no longer in the sum. The
-    // difference is then unknown.
+    // If a thread ended, its usage is no longer part of the sum, so a counter may decrease. The
+    // difference is unknown in that case.
     let count = |pick: fn(&Used) -> Option<u64>| pick(after)?.checked_sub(pick(before)?);
     let grown = after.anonymous_bytes.zip(before.anonymous_bytes);
     let grown = grown.map(|(now, then)| now.cast_signed() - then.cast_signed());
@@ -147,7 +150,7 @@ fn threads(folder: &Path) -> Vec<PathBuf> {
     entries.take(THREADS_MAX).map(|entry| entry.path()).collect()
 }
 
-/// Reads all counters of a process. Usage by threads that ended meanwhile is missing.
+/// Reads all counters of a process. The usage of threads that have ended is not included.
 fn used(folder: &Path) -> Used {
     let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (stat, io, rollup) = (text("stat"), text("io"), text("smaps_rollup"));
@@ -163,7 +166,8 @@ fn used(folder: &Path) -> Used {
         add(&mut cpu_ns, numbers.next().flatten());
         add(&mut run_delay_ns, numbers.next().flatten());
         let status = text("status");
-        // `status` of a process counts only its main thread, so the threads are added up.
+        // The file `status` of a process counts only its main thread, so the values of all threads
+        // are added up.
         add(&mut voluntary, named(&status, "voluntary_ctxt_switches:"));
         add(&mut forced, named(&status, "nonvoluntary_ctxt_switches:"));
     }
@@ -173,7 +177,8 @@ fn used(folder: &Path) -> Used {
         run_delay_ns,
         switches_voluntary: voluntary,
         switches_forced: forced,
-        // Field numbers start after the closing parenthesis, where field 0 is empty.
+        // Field numbers count from the closing parenthesis of the program's name, where field 0 is
+        // the empty text before the first space.
         faults_minor: field(8),
         faults_major: field(10),
         read_bytes: named(&io, "read_bytes:"),
@@ -181,6 +186,7 @@ fn used(folder: &Path) -> Used {
         read_calls: named(&io, "syscr:"),
         write_calls: named(&io, "syscw:"),
         threads: Some(threads.len() as u64).filter(|count| *count > 0),
+        // `smaps_rollup` is readable only with the right to inspect the process, `status` always.
         rss_bytes: bytes(named(&rollup, "Rss:")).or_else(|| rss(folder)),
         anonymous_bytes: bytes(named(&rollup, "Anonymous:")),
         anonymous_grown_bytes: None,
@@ -215,8 +221,8 @@ fn place(thread: &Path) -> Option<ThreadPlace> {
     Some(ThreadPlace { thread: name, state, at })
 }
 
-/// Returns where the kernel blocks a thread: the functions of its stack for root, else only the
-/// innermost one.
+/// Returns the kernel functions in which a thread waits: several functions of its stack if we are
+/// root, otherwise only the innermost one.
 fn waits_at(thread: &Path) -> Option<String> {
     let stack = fs::read_to_string(thread.join("stack")).unwrap_or_default();
     let frames: Vec<&str> = stack.lines().filter_map(function).take(FRAMES).collect();
@@ -258,7 +264,7 @@ mod tests {
     #[test]
     fn sleeping_process_waits_and_uses_no_cpu() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        // Waits until the program is loaded and sleeps.
+        // Waits until the child has loaded its program and sleeps.
         let sleeps = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap();
         for _ in 0..200 {
             if sleeps(child.id()).contains("sleep") {
@@ -299,7 +305,7 @@ mod tests {
         assert!(seen.used.cpu_ns.is_some_and(|ns| ns > 1_000_000), "{seen:?}");
     }
 
-    /// Runs in a separate process, because other tests free memory of this one meanwhile.
+    /// Samples a separate process, because other tests free memory of this process meanwhile.
     #[test]
     fn growing_memory_is_seen() {
         let script = r"read go; held=$(head -c 67108864 /dev/zero | tr '\0' x); echo; read go";

@@ -1,9 +1,8 @@
 //! Answers polls from a table in one thread, so that no poll waits for a file or for `/proc`.
 //!
-//! A poll costs one lookup, independent of the number of processes. Slower work (reading `/proc`,
-//! files and copies) is done by other threads, which change the table through this handle. An
-//! answer that would be late is not sent, because Kineto would take it for the answer to its next
-//! poll.
+//! A poll costs one lookup, independent of the number of processes. Slower work (reading `/proc`
+//! and files, and copying) is done by other threads, which change the table through a [`Server`]. A
+//! late answer is not sent, because Kineto would mistake it for the answer to its next poll.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,59 +15,62 @@ use crate::ipc::request::{CaptureRequest, Reason, RequestState, Sight};
 use crate::ipc::socket::{Datagram, Peer, Socket, SocketError};
 use crate::quota::{Quotas, Rate};
 
-/// Kineto waits 90 ms for an answer. Older polls than this are not answered.
+/// Maximum age of a poll that is answered. Kineto waits 90 ms for an answer.
 pub const LATE: Duration = Duration::from_millis(50);
 /// Interval at which the thread checks whether to end.
 const TICK: Duration = Duration::from_millis(250);
-/// Rate limits of messages per user and per process. A process polls at most once a second.
+/// Maximum rates of messages per user and per process. A process polls at most once a second.
 const USER: Rate = Rate { burst: 4096.0, per_s: 2048.0 };
 const PROCESS: Rate = Rate { burst: 256.0, per_s: 64.0 };
-/// Limits of the users and processes with separate rate limits.
+/// Maximum numbers of users and processes that have rate limits of their own.
 const USERS_MAX: usize = 256;
 const PROCESSES_MAX: usize = 8192;
-/// Upper bounds of the latency histogram in microseconds. One more bucket holds the rest.
+/// Upper bounds of the latency histogram in microseconds. Slower answers are only part of the
+/// total.
 const LATENCY_BOUNDS_US: [u64; 7] = [50, 100, 500, 1_000, 5_000, 20_000, 50_000];
 
-/// Observes every datagram: `<` from or `>` to a process, time, process id, bytes.
+/// A callback for every datagram. The arguments of the callback are the direction (`<` from a
+/// process, `>` to a process), the time, the process id and the bytes.
 pub type Tap = Box<dyn Fn(char, Duration, u32, &[u8]) + Send>;
 
-/// A handle of the answering thread and its table.
+/// A handle to the answering thread and to its table of processes.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<ServerShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A copy of one process's entry in the table.
+/// A copy of the table's entry for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenProcess {
     pub pid: u32,
     pub uid: u32,
-    /// Process id in its own namespace.
+    /// Process id in the process's own namespace.
     pub own_pid: i32,
     /// Slurm job id; 0 if unknown.
     pub job: i64,
-    /// Time of the last poll.
+    /// Time of the process's last poll on the clock of the server.
     pub polled: Duration,
-    /// Whether its profiler was free at the last poll.
+    /// Whether the process's profiler was free at the last poll.
     pub is_free: bool,
-    /// Whether it has an open request.
+    /// Whether the process has an open request.
     pub is_asked: bool,
 }
 
-/// Counters of the thread since its start.
+/// Counters of the answering thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerTally {
     pub answered: u64,
     /// Polls that were too old to be answered.
     pub late: u64,
-    /// Number of invalid messages that were rejected.
+    /// Number of messages that were rejected because they are invalid.
     pub refused: u64,
-    /// Messages above the rate limits, or whose sender does not read answers.
+    /// Messages above the rate limits, and answers that could not be sent because the process does
+    /// not read them.
     pub dropped: u64,
     /// Number of answers by latency, up to 50, 100, 500 µs, 1, 5, 20, 50 ms.
     pub within_us: [u64; 7],
-    /// Sum of all latencies in microseconds.
+    /// Sum of the latencies of all sent answers, in microseconds.
     pub sum_us: u64,
 }
 
@@ -96,7 +98,7 @@ struct ServerTable {
 }
 
 impl Server {
-    /// Starts to answer on `socket` on behalf of user `uid`.
+    /// Starts a thread that answers polls on `socket` on behalf of user `uid`.
     ///
     /// # Errors
     /// Fails if the operating system cannot create a thread.
@@ -114,28 +116,28 @@ impl Server {
             sum_us: AtomicU64::new(0),
         });
         let own = Arc::clone(&shared);
-        // The thread needs little stack, and the agent should use little memory.
+        // A small stack is enough for this thread and saves memory of the agent.
         let builder = thread::Builder::new().name("polls".to_owned()).stack_size(256 << 10);
         let thread = builder.spawn(move || own.run(&socket, tap.as_ref()))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Stops answering. The socket's name is free when this returns.
+    /// Stops the answering thread. The socket's name is free when this function returns.
     pub fn end(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It ends within one tick.
+            // The thread checks `stop` every `TICK`, so it ends within that time.
             let _ = thread.join();
         }
     }
 
-    /// Returns the time since the start, which is the clock of all requests.
+    /// Returns the time since the server's start. All times of requests use this clock.
     pub fn now(&self) -> Duration {
         self.shared.began.elapsed()
     }
 
-    /// Waits until a process polls or `wait` is over. Returns whether one polled.
+    /// Waits until a process polls, at most for `wait`. Returns whether a process polled.
     ///
     /// # Errors
     /// Fails if the socket can no longer be read.
@@ -170,29 +172,30 @@ impl Server {
             .collect()
     }
 
-    /// Returns the last poll times of some processes.
+    /// Returns the time of the last poll of each given process that has polled.
     pub fn polled(&self, pids: impl Iterator<Item = u32>) -> Vec<Duration> {
         let table = self.shared.lock();
         let members = table.capture.members();
         pids.filter_map(|pid| members.get(&pid)).map(|member| member.polled).collect()
     }
 
-    /// Sends a request to a process. Returns the process's id in its own namespace. `None` if it
-    /// has never polled, or if an earlier request to it is open.
+    /// Queues a request for a process, which is sent at its next poll. Returns the process's id in
+    /// its own namespace, or `None` if the process has never polled or an earlier request to it is
+    /// open.
     pub fn request(&self, pid: u32, request: CaptureRequest) -> Option<i32> {
         let mut table = self.shared.lock();
         let member = table.capture.members().get(&pid)?;
         if member.request.as_ref().is_some_and(|request| !request.is_over()) {
             return None;
         }
-        // Both values come from one lock of the table, so no poll can come between the check and
-        // the request.
+        // The table stays locked from the check to the request, so no poll can come between them.
         let own_pid = member.own_pid;
         table.capture.request(pid, request);
         Some(own_pid)
     }
 
-    /// Updates a request with the observed state of process and file. Returns its new state.
+    /// Updates a request with the observed state of process and file. Returns the new state of the
+    /// request.
     pub fn look(&self, pid: u32, sight: &Sight) -> Option<RequestState> {
         let now = self.now();
         let mut table = self.shared.lock();
@@ -215,7 +218,7 @@ impl Server {
         self.shared.lock().state(pid)
     }
 
-    /// Removes a process that ended.
+    /// Removes a process that has ended, with its request, from the table.
     pub fn forget(&self, pid: u32) {
         self.shared.lock().capture.forget(pid);
     }
@@ -254,14 +257,14 @@ impl ServerTable {
 }
 
 impl ServerShared {
-    /// If a thread panicked, the table is still consistent, because every change is a single
-    /// assignment.
+    /// Locks the table, even if a thread panicked while it held the lock. The table is consistent
+    /// then, because every change is a single assignment.
     fn lock(&self) -> MutexGuard<'_, ServerTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self, socket: &Socket, tap: Option<&Tap>) {
-        // Last time the queue of messages was empty.
+        // Time at which the queue of messages was last empty, which bounds the age of a message.
         let mut emptied = Instant::now();
         let mut senders = Senders::new();
         while !self.stop.load(Ordering::SeqCst) {
@@ -269,19 +272,21 @@ impl ServerShared {
             let message = match socket.receive(TICK) {
                 Ok(message) => message,
                 Err(error) => {
+                    // Nobody joins this thread while it runs, so the error is left for the next
+                    // call of `wait`.
                     self.lock().failure = Some(error);
                     self.heard.notify_all();
                     return;
                 }
             };
-            // A message that arrived while waiting is fresh. A queued message may be as old as the
-            // last read.
+            // A message that arrived while this thread waited is new. A message that was already
+            // queued may be as old as the last time the queue was empty.
             if message.is_none() || asked.elapsed() > Duration::from_millis(1) {
                 emptied = Instant::now();
             }
             let Some(message) = message else { continue };
-            // All senders share the queue. Excess messages of one sender only cost the time to read
-            // them.
+            // All senders share one queue, so messages above a sender's limit are read and dropped.
+            // Excess messages cost the other senders only the time to read them.
             if senders.may_send(self.began.elapsed(), message.peer) {
                 self.serve(socket, &message, emptied, tap);
             } else {
@@ -303,11 +308,11 @@ impl ServerShared {
         let answer = {
             let mut table = self.lock();
             table.messages += 1;
-            // The thread may have waited for the lock. An answer that is withheld must not count as
-            // sent.
+            // The age is checked after locking, because this thread may have waited for the lock. A
+            // withheld answer must not advance the request.
             let is_late = age > LATE || arrived.elapsed() > LATE;
             if !message.can_be_answered() {
-                // There is nobody to answer.
+                // The sender has no address, so it cannot receive an answer.
                 None
             } else if is_late {
                 self.late.fetch_add(1, Ordering::Relaxed);
@@ -316,6 +321,7 @@ impl ServerShared {
                 table.capture.answer(now, message.peer, &message.bytes)
             }
         };
+        // The table is unlocked here, so other threads need not wait while the answer is sent.
         let answer = answer.filter(|answer| {
             let is_sent = socket.answer(message, answer);
             self.dropped.fetch_add(u64::from(!is_sent), Ordering::Relaxed);
@@ -326,6 +332,8 @@ impl ServerShared {
             self.answered.fetch_add(1, Ordering::Relaxed);
             self.sum_us.fetch_add(took, Ordering::Relaxed);
             for (bound, count) in LATENCY_BOUNDS_US.iter().zip(&self.within_us) {
+                // The counts are cumulative, as in a Prometheus histogram: an answer counts for
+                // every bound that it meets.
                 if took <= *bound {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
@@ -351,8 +359,8 @@ impl Senders {
     }
 
     fn may_send(&mut self, now: Duration, peer: Peer) -> bool {
-        // The process is checked first, so that a flooding process does not block others of its
-        // user.
+        // The limit of the process is checked first, so that a flooding process does not use up the
+        // limit of its user's other processes.
         self.processes.take(now, &peer.pid) && self.users.take(now, &peer.uid)
     }
 }

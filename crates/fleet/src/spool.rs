@@ -1,12 +1,12 @@
-//! Budgets of disk space for completed traces, per user and in total. Touches no files: a
-//! [`SpoolShare`] reserves a number of bytes until it is dropped.
+//! Limits the disk space of completed traces, per user and in total. This module accesses no files.
+//! A [`SpoolShare`] reserves a number of bytes until it is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use schema::Bytes;
 
-/// The budget and its use by each user.
+/// The limits of disk space for traces, and the bytes that each user has reserved.
 #[derive(Debug)]
 pub struct SpoolBudget {
     user_max: Bytes,
@@ -14,7 +14,7 @@ pub struct SpoolBudget {
     used: Mutex<BTreeMap<u32, u64>>,
 }
 
-/// Reserved bytes of one user.
+/// A reservation of bytes for one user, which is released on drop.
 #[derive(Debug)]
 pub struct SpoolShare {
     budget: Arc<SpoolBudget>,
@@ -22,7 +22,7 @@ pub struct SpoolShare {
     bytes: u64,
 }
 
-/// The budget is exhausted.
+/// The error of a reservation that would exceed a limit of the budget.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{whose} traces on the agent's disk: expected at most {max}, got {got} with this one, room to \
@@ -30,19 +30,19 @@ pub struct SpoolShare {
     if *is_alone { "" } else { "fetch and remove other traces, or " }
 )]
 pub struct SpoolFull {
-    /// Description of the quota's owner.
+    /// Owner of the exceeded quota: `user 1000's` or `all`.
     pub whose: String,
     pub max: Bytes,
-    /// Bytes including the new trace.
+    /// Reserved bytes, including those of the new trace.
     pub got: Bytes,
-    /// Configuration key that sets the quota.
+    /// Configuration key that sets the exceeded limit.
     pub key: &'static str,
-    /// Whether this trace alone exceeds the quota.
+    /// Whether the new trace alone exceeds the limit.
     pub is_alone: bool,
 }
 
 impl SpoolBudget {
-    /// Creates a budget of `user_max` bytes for each user, and `all_max` in total.
+    /// Creates a budget of `user_max` bytes for each user and `all_max` bytes in total.
     pub fn new(user_max: Bytes, all_max: Bytes) -> Arc<Self> {
         Arc::new(Self { user_max, all_max, used: Mutex::default() })
     }
@@ -86,7 +86,7 @@ impl SpoolBudget {
 }
 
 impl SpoolShare {
-    /// Releases all but `bytes`.
+    /// Releases the reservation except for `bytes` bytes.
     pub fn shrink(&mut self, bytes: u64) {
         let rest = self.bytes.saturating_sub(bytes);
         self.budget.give_back(self.uid, rest);

@@ -1,9 +1,10 @@
-//! Training steps as reported by jobs: the datagram format, and the progress derived from it.
+//! The training steps that jobs report: the format of the datagrams, and the progress of each
+//! process.
 //!
-//! A datagram has 40 bytes, little-endian: version (u8, 1), phase (u8), two zero bytes, process id
-//! in its own namespace (u32), step (u64), monotonic nanoseconds (u64), samples of the step (u64),
-//! nanoseconds of exposed communication (u64, all ones if unknown). The kernel reports the sender.
-//! [`Reporter`] is the sending side.
+//! A datagram has 40 bytes with little-endian fields: version (u8, 1), phase (u8), two zero bytes,
+//! process id in its own namespace (u32), step (u64), monotonic nanoseconds (u64), samples of the
+//! step (u64), nanoseconds of exposed communication (u64, all ones if unknown). The kernel reports
+//! the sender of a datagram. [`Reporter`] is the sending side of this protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,26 +15,27 @@ mod reporter;
 
 pub use reporter::Reporter;
 
-/// Name of the socket in a socket folder.
+/// Name of the step socket in a socket folder.
 pub const NAME: &str = "rowmill-steps";
 /// Size of a datagram in bytes.
 pub const LENGTH: usize = 40;
-/// Number of step times that are kept. Their median is the step time.
+/// Number of the last step times that are kept; the reported step time is their median.
 const KEPT: usize = 32;
-/// A training process may hang if it completes no step for this long or for ten median steps,
-/// whichever is longer.
+/// Minimum time without a step after which a training process counts as hung. The limit is ten
+/// median steps if these are longer.
 const HANG_MIN: Duration = Duration::from_secs(120);
-/// Minimum busy share of a GPU in a collective that waits forever.
+/// Minimum busy share of the GPU of a hung process. A collective that waits forever keeps its GPU
+/// busy.
 const HANG_BUSY: f64 = 0.95;
-/// Limit of the tracked processes. A host has fewer.
+/// Maximum number of tracked processes. A host has fewer training processes.
 const PROCESSES_MAX: usize = 4096;
-/// Limit of the tracked processes per user.
+/// Maximum number of tracked processes of one user.
 const PROCESSES_PER_USER: usize = 256;
 
 /// The current activity of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Before the first step.
+    /// The job prepares its first step.
     Setup,
     Train,
     Evaluate,
@@ -41,21 +43,21 @@ pub enum Phase {
     Save,
 }
 
-/// One datagram of a training process.
+/// The content of one datagram of a training process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepMessage {
     pub phase: Phase,
-    /// Process id in its own namespace.
+    /// Process id in the process's own namespace.
     pub own_pid: u32,
     pub step: u64,
     /// Time on the process's monotonic clock.
     pub monotonic_ns: u64,
     pub samples: u64,
-    /// Exposed communication, if known.
+    /// Time of exposed communication in the step, if known.
     pub exposed_ns: Option<u64>,
 }
 
-/// A datagram is not a valid message.
+/// The reason why a datagram is not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepMessageError {
     #[error("step: expected {LENGTH} bytes, got {got}")]
@@ -101,13 +103,13 @@ impl StepMessage {
         Ok(Self { phase, own_pid, step, monotonic_ns, samples, exposed_ns })
     }
 
-    /// Encodes the message like its sender does.
+    /// Encodes the message in the same way as its sender.
     pub fn to_bytes(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         let phase = Phase::ALL.iter().position(|phase| *phase == self.phase).unwrap_or(0);
         (bytes[0], bytes[1]) = (1, u8::try_from(phase).unwrap_or(0));
         bytes[4..8].copy_from_slice(&self.own_pid.to_le_bytes());
-        // All ones mean "unknown" in the format.
+        // In the datagram, a field with all bits set means that the value is unknown.
         let exposed = self.exposed_ns.unwrap_or(u64::MAX);
         for (at, field) in [self.step, self.monotonic_ns, self.samples, exposed].iter().enumerate()
         {
@@ -117,23 +119,24 @@ impl StepMessage {
     }
 }
 
-/// The progress of one process.
+/// The training progress of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepProgress {
     pub phase: Phase,
     pub step: u64,
-    /// Time of the last message.
+    /// Time at which the last message of the process arrived.
     pub heard: Duration,
-    /// Time of the last step; `None` before the first.
+    /// Time of the last step; `None` before the first step.
     pub stepped: Option<Duration>,
     /// Number of steps since the first message.
     pub steps: u64,
     pub samples: u64,
-    /// Sum of the exposed communication.
+    /// Sum of the exposed communication of all steps.
     pub exposed_ns: u64,
-    /// Number of steps with a known time: those that followed another training step.
+    /// Number of steps with a known time. The time of a step is known if it followed another
+    /// training step.
     pub timed_steps: u64,
-    /// Sum of their times in nanoseconds.
+    /// Sum of the known step times in nanoseconds.
     pub timed_ns: u64,
     uid: u32,
     last_ns: u64,
@@ -148,20 +151,21 @@ impl StepProgress {
         Some(Duration::from_nanos(middle.unsigned_abs()))
     }
 
-    /// Whether the process seems to hang: it is training and its GPU is busy, but no step
-    /// completes.
+    /// Whether the process seems to hang, which means that it is training and its GPU is busy, but
+    /// no step completes.
     ///
-    /// `busy` is the recent busy share of its GPU. A job that evaluates, saves or has not completed
-    /// a step never counts as hung, because the expected time is unknown.
+    /// `busy` is the recent busy share of the process's GPU. A job that evaluates, saves or has not
+    /// completed a step never counts as hung, because the expected time is unknown.
     pub fn is_hung(&self, now: Duration, busy: f64) -> bool {
         let (Some(stepped), Some(median)) = (self.stepped, self.step_time()) else { return false };
-        // A job with slow steps has a longer limit, because one slow step is not a hang.
+        // Ten median steps may take longer than two minutes, and a job with such slow steps does
+        // not hang.
         let limit = HANG_MIN.max(median * 10);
         self.phase == Phase::Train && busy >= HANG_BUSY && now.saturating_sub(stepped) > limit
     }
 }
 
-/// All processes that report steps, by the process id that the kernel reports.
+/// The progress of all processes that report steps, by the process id that the kernel reports.
 #[derive(Debug, Default)]
 pub struct ReportedSteps {
     processes: BTreeMap<u32, StepProgress>,
@@ -169,11 +173,12 @@ pub struct ReportedSteps {
 }
 
 impl ReportedSteps {
-    /// Processes a message. Messages of processes above the limits are counted and dropped.
+    /// Updates the progress of the sender. Messages of processes above the limits are counted and
+    /// dropped.
     pub fn receive(&mut self, now: Duration, peer: Peer, message: &StepMessage) {
         let Peer { pid, uid } = peer;
-        // The kernel reports process 0 for a sender outside our namespace, which cannot be
-        // identified.
+        // The kernel reports process id 0 for a sender outside our namespace, so such senders
+        // cannot be told apart.
         if pid == 0 {
             return;
         }
@@ -198,15 +203,15 @@ impl ReportedSteps {
             last_ns: message.monotonic_ns,
             times_ns: VecDeque::new(),
         });
-        // Repeated and late messages are not steps. A smaller step number means that the job
-        // resumed.
+        // Repeated and late messages do not count as steps. A smaller step number with a later time
+        // counts, because the job resumed from a checkpoint.
         let is_step = message.phase == Phase::Train
             && (message.step != progress.step || progress.stepped.is_none())
             && message.monotonic_ns >= progress.last_ns;
         if is_step {
             let steps = message.step.saturating_sub(progress.step).max(1);
             let took = (message.monotonic_ns - progress.last_ns) / steps;
-            // The time between two phases is not a step time.
+            // The time since an evaluation or a checkpoint is not a step time.
             if progress.phase == Phase::Train && progress.stepped.is_some() {
                 if progress.times_ns.len() == KEPT {
                     progress.times_ns.pop_front();
@@ -240,7 +245,7 @@ impl ReportedSteps {
         &self.processes
     }
 
-    /// Removes processes that no longer exist.
+    /// Removes the processes for which `is_alive` returns `false`.
     pub fn keep(&mut self, is_alive: impl Fn(u32) -> bool) {
         self.processes.retain(|&pid, _| is_alive(pid));
     }
@@ -307,7 +312,7 @@ mod tests {
             steps.receive(s(41), peer(40), &message(phase, 20, 41));
             assert!(!steps.progress(40).unwrap().is_hung(s(9_000), 1.0), "{phase:?}");
         }
-        // The limit for slow steps is ten steps.
+        // With steps of 60 s, the limit is ten steps.
         let mut slow = ReportedSteps::default();
         for step in 1..=5 {
             slow.receive(s(step * 60), peer(41), &message(Phase::Train, step, step * 60));

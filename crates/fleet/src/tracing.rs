@@ -1,6 +1,6 @@
-//! Carries out one order of traces: sends requests to the chosen processes, watches and copies
-//! their files, and ends with a trace or a reason for each process. Runs in another thread than the
-//! answers to polls.
+//! Carries out one trace order: sends requests to the chosen processes, observes and copies their
+//! files, and ends with a trace or a reason for each process. It runs in a thread of its own,
+//! separate from the thread that answers polls.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,27 +18,27 @@ use crate::server::Server;
 use crate::spool::{SpoolBudget, SpoolFull, SpoolShare};
 use crate::untrusted::{Copying, OwnFolder};
 
-/// Time slice of a copy before other copies and files are checked.
+/// Time for which one copy runs before the other processes and files are checked.
 const COPY_TURN: Duration = Duration::from_millis(20);
-/// Time needed before a start besides a poll and the warm-up: the profiler's one-second interval
-/// and some margin.
+/// Time that must remain before a start, in addition to a poll and the warm-up. The time covers the
+/// profiler's interval of one second and a margin.
 pub const START_ROOM: Duration = Duration::from_secs(5);
 
 /// The parameters of an order, independent of the processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracingOrder {
-    /// Name of the order, part of every trace id: letters, digits and `-`.
+    /// Name of the order, which is part of every trace id: letters, digits and `-`.
     pub token: String,
     pub trigger: Trigger,
     /// Optional content of the traces.
     pub detail: Detail,
-    /// Larger traces are rejected.
+    /// Maximum size of a trace; larger traces are rejected.
     pub size_max: Bytes,
-    /// Time limit for the start, and without progress.
+    /// Maximum time until the recording starts, and afterwards without progress.
     pub patience: Duration,
 }
 
-/// The destination of the traces.
+/// The folder into which traces are copied, with an optional limit of disk space.
 #[derive(Clone, Debug)]
 pub struct TracePlace {
     folder: Arc<OwnFolder>,
@@ -51,7 +51,8 @@ impl TracePlace {
         Self { folder: Arc::new(folder), budget: None }
     }
 
-    /// Creates a place in a spool. A trace is lost if the budget of its user is exhausted.
+    /// Creates a place in the agent's spool, whose size is limited by `budget`. A trace is lost if
+    /// the budget of its user is exhausted.
     pub fn budgeted(folder: &Arc<OwnFolder>, budget: &Arc<SpoolBudget>) -> Self {
         Self { folder: Arc::clone(folder), budget: Some(Arc::clone(budget)) }
     }
@@ -63,7 +64,7 @@ impl TracePlace {
     }
 }
 
-/// An order that is being carried out.
+/// A trace order that is being carried out.
 #[derive(Debug)]
 pub struct Tracing {
     place: TracePlace,
@@ -75,16 +76,16 @@ pub struct Tracing {
 struct TracedProcess {
     process: Process,
     own_pid: i32,
-    /// Is `None` if the process cannot write a trace.
+    /// The folder for the trace; `None` if the process cannot write one.
     staging: Option<Staging>,
-    /// The copy in progress.
+    /// The copy of the completed trace, while it is in progress.
     copying: Option<Copying>,
-    /// The reserved disk space.
+    /// The disk space reserved for the trace.
     share: Option<SpoolShare>,
     name: String,
     bytes: u64,
     state: RequestState,
-    /// Path of the staging folder if it could not be removed.
+    /// Path of the staging folder, if it could not be removed.
     left: Option<PathBuf>,
 }
 
@@ -95,7 +96,7 @@ pub struct StateChange {
     pub state: RequestState,
 }
 
-/// The final or current outcome for one process.
+/// The outcome of an order for one process, which may not be final yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracingOutcome {
     pub process: Process,
@@ -123,7 +124,7 @@ impl Tracing {
             let id = format!("{}-{}", order.token, process.pid);
             let (staging, text, problem) = match prepare(&process, &id, order) {
                 Ok((staging, text)) => (Some(staging), text, None),
-                // A problem with one process must not end the capture of the others.
+                // A problem with one process must not end the order for the other processes.
                 Err(problem) => (None, String::new(), Some(problem)),
             };
             let mut request = CaptureRequest::new(server.now(), text, id, timing, order.patience);
@@ -152,7 +153,7 @@ impl Tracing {
         Self { place, targets }
     }
 
-    /// Checks every process and file, and continues one copy. Returns the changes.
+    /// Checks every process and its file, and continues one copy. Returns the changes of state.
     pub fn step(&mut self, server: &Server) -> Vec<StateChange> {
         self.copy(server);
         let mut changes = Vec::new();
@@ -164,6 +165,7 @@ impl Tracing {
             target.look(server, &self.place);
             if target.is_over() {
                 target.copying = None;
+                // A lost trace takes no disk space, so its reservation is released.
                 if target.state != RequestState::Written {
                     target.share = None;
                 }
@@ -177,7 +179,7 @@ impl Tracing {
         changes
     }
 
-    /// Whether there is a trace or a reason for every process.
+    /// Whether every process has a trace or a reason why it has none.
     pub fn is_over(&self) -> bool {
         self.targets.iter().all(TracedProcess::is_over)
     }
@@ -194,13 +196,13 @@ impl Tracing {
         }
     }
 
-    /// Returns records of the staging folders.
+    /// Returns the records of all staging folders, with which they can be removed after a crash.
     pub fn stagings(&self) -> Vec<StagingRecord> {
         let stagings = self.targets.iter().filter_map(|target| target.staging.as_ref());
         stagings.map(|staging| staging.record().clone()).collect()
     }
 
-    /// Hands over the reserved disk space of a process's trace.
+    /// Takes the reservation of disk space for a process's trace out of this order.
     pub fn take_share(&mut self, pid: u32) -> Option<SpoolShare> {
         self.targets.iter_mut().find(|target| target.process.pid == pid)?.share.take()
     }
@@ -245,12 +247,13 @@ impl TracedProcess {
     fn look(&mut self, server: &Server, place: &TracePlace) {
         let pid = self.process.pid;
         let sight = match &mut self.staging {
+            // A finished file is already open for copying, so its folder is no longer observed.
             Some(staging) if self.state != RequestState::Finished => {
                 staging.look(&self.process, self.own_pid)
             }
             _ => Sight::default(),
         };
-        // If the process was forgotten, it ended together with its table entry.
+        // The server has no entry for the process any more, so the process has ended.
         let gone = RequestState::Lost(Reason::Killed);
         self.state = server.look(pid, &sight).unwrap_or(gone);
         if self.state == RequestState::Finished && self.copying.is_none() {
@@ -277,7 +280,8 @@ impl TracedProcess {
     }
 }
 
-/// Chooses file names: the rank if every process has a distinct one, else the process id.
+/// Chooses the names of the trace files. A name has the rank if no other process has the same rank,
+/// otherwise the process id.
 fn names(processes: &[Process]) -> Vec<String> {
     let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
     for rank in processes.iter().filter_map(Process::rank) {
@@ -290,13 +294,15 @@ fn names(processes: &[Process]) -> Vec<String> {
     processes.iter().map(name).collect()
 }
 
-/// Returns the default time until recording starts, at which all profilers can have warmed up.
+/// Returns the time until recording starts by default, within which every profiler can receive its
+/// request and warm up.
 pub fn start_ahead(warmup: Duration) -> Duration {
     POLL + warmup + START_ROOM
 }
 
-/// Creates a name for an order that is unique over all hosts. Two orders of the same millisecond
-/// must not share a folder, and an unguessable name cannot be taken in advance.
+/// Creates a name for an order that is unique over all hosts. The name is random, so that two
+/// orders of the same millisecond do not share a folder, and no other user can create the folder in
+/// advance.
 pub fn unique_token() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{:x}-{random:016x}", unix_ms())
@@ -308,7 +314,7 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
-/// Converts a trigger to the clock of the requests.
+/// Converts the start of a recording from the wall clock to the clock of the requests.
 fn timing(trigger: Trigger, now: Duration) -> Timing {
     match trigger {
         Trigger::Iterations { .. } => Timing::Iterations,
@@ -321,7 +327,7 @@ fn timing(trigger: Trigger, now: Duration) -> Timing {
 }
 
 /// Prepares the folder of a process's trace and the text of its request. The error is the reason
-/// why there can be no trace.
+/// why the process cannot write a trace.
 fn prepare(process: &Process, id: &str, order: &TracingOrder) -> Result<(Staging, String), String> {
     let staging =
         Staging::prepare(process, id, order.size_max).map_err(|error| error.to_string())?;

@@ -1,9 +1,9 @@
-//! Opens files of untrusted processes: without following links, without blocking, and without
+//! Opens files of untrusted processes without following links, without blocking, and without
 //! looking up a name twice.
 //!
 //! The owner of a folder can replace anything in it between two system calls. So an
-//! [`UntrustedFolder`] is held by its descriptor, an [`UntrustedFile`] is checked by its own, and
-//! later reads use the same descriptor. An [`UntrustedError`] describes what was found instead of
+//! [`UntrustedFolder`] holds the descriptor of the folder, and an [`UntrustedFile`] is checked and
+//! read through one descriptor. An [`UntrustedError`] describes the entry that was found instead of
 //! the expected file.
 
 use std::fs;
@@ -34,26 +34,28 @@ pub use rustix::fs::OFlags;
 pub use trusted::{Privacy, open_trusted, read_trusted};
 use walk::Mounts;
 
-/// Limit of the entries that [`UntrustedFolder::clear`] visits, as the owner may keep adding more.
+/// Maximum number of entries that [`UntrustedFolder::clear`] visits, because the owner may keep
+/// adding entries.
 const CLEARED_MAX: usize = 64;
-/// The required owner of a file.
+/// The owner that a file must have to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The file must belong to this user and have only one name. A second name could belong to a
-    /// file that the user may not read.
+    /// The file must belong to this user and have only one name (hard link). Otherwise a process
+    /// could create a second name for a file that it may not read.
     Only(u32),
-    /// Any owner is accepted; the check only ensures safe reading.
+    /// Any owner is accepted, because the check only ensures that reading is safe.
     Anyone,
 }
 
-/// The requirements for a file.
+/// The requirements that a file must meet to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub owner: Owner,
     pub size_max: Bytes,
 }
 
-/// A folder held by its descriptor. Renaming or replacing it has no effect on later operations.
+/// An open folder of an untrusted user. Operations use its descriptor, so renaming or replacing the
+/// folder has no effect on them.
 #[derive(Debug)]
 pub struct UntrustedFolder {
     descriptor: OwnedFd,
@@ -73,26 +75,29 @@ impl UntrustedFolder {
     /// Opens the absolute `path` below `root`, component by component, on behalf of a process with
     /// the credentials `who`. `root` is trusted: `/`, or `/proc/PID/root` for the process's view.
     ///
-    /// Symbolic links are followed only if the process's user could not have created them: links of
-    /// root in folders that only others may write.
+    /// A symbolic link is followed only if the process's user could not have created it, that is,
+    /// if root owns it and the user may not write the folder that contains it.
     ///
     /// # Errors
-    /// Fails if a component is missing, is not a folder, is a link of the user, or is closed to the
-    /// user.
+    /// Fails if a component of `path` is missing, is not a folder, is a link that the user could
+    /// have created, or may not be searched by the user.
     pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<Self, UntrustedError> {
         let descriptor = walk::open(root, path, who)?;
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Creates a folder that only `who` may use. `who` must be allowed to create one here.
+    /// Creates the subfolder `name` for `who` alone. `who` must be allowed to create entries in
+    /// this folder.
     ///
     /// # Errors
-    /// Fails if `who` may not write here, if the name exists, or if the new folder was replaced
-    /// immediately.
+    /// Fails if `who` may not write to this folder, if the name exists, or if another process
+    /// replaced the new folder immediately.
     pub fn make(&self, name: &str, who: &Credentials) -> Result<Self, UntrustedError> {
         let path = self.path.join(name);
         let own = rustix::fs::fstat(&self.descriptor)
             .map_err(UntrustedError::io(&self.path, "look at"))?;
+        // This process may be root, for whom the kernel checks no permissions, so those of the user
+        // are checked here.
         if !who.may(&own, WRITE | ENTER) {
             return Err(UntrustedError::Unwritable { path: self.path.clone(), uid: who.uid });
         }
@@ -100,14 +105,14 @@ impl UntrustedFolder {
             .map_err(UntrustedError::io(&path, "make the folder"))?;
         let made = self.enter(name).and_then(|folder| folder.give(who).map(|()| folder));
         if made.is_err() {
-            // Removes only an empty folder, so nothing else can be lost.
+            // `REMOVEDIR` removes only an empty folder, so no file can be lost.
             let _ = rustix::fs::unlinkat(&self.descriptor, name, AtFlags::REMOVEDIR);
         }
         made
     }
 
-    /// Opens the regular file `name`; `None` if the name does not exist. Never blocks: a pipe or a
-    /// device is detected before it is opened.
+    /// Opens the regular file `name`, or returns `None` if the name does not exist. The call never
+    /// blocks, because pipes and devices are detected before they are opened.
     ///
     /// # Errors
     /// Fails if the name belongs to another kind of entry, or to a file that does not meet
@@ -128,8 +133,9 @@ impl UntrustedFolder {
         };
         let before = rustix::fs::fstat(&looked).map_err(UntrustedError::io(&path, "look at"))?;
         check(&path, &before, expected)?;
-        // Opens the same file for reading by its descriptor, not by its name. A lease on the file
-        // must not block us either.
+        // Opens the same file for reading through its descriptor, because the name may refer to
+        // another file by then. `reopen` does not wait if another process holds a lease on the
+        // file.
         let file = match walk::reopen(&looked) {
             Ok(file) => file,
             Err(Errno::AGAIN) => return Err(UntrustedError::Leased { path }),
@@ -137,6 +143,8 @@ impl UntrustedFolder {
         };
         let stat = rustix::fs::fstat(&file).map_err(UntrustedError::io(&path, "look at"))?;
         check(&path, &stat, expected)?;
+        // Both descriptors must refer to the same file, because only the first one was checked
+        // before opening.
         if identity(&stat) != identity(&before) {
             return Err(UntrustedError::Changed { path });
         }
@@ -159,7 +167,7 @@ impl UntrustedFolder {
         }
     }
 
-    /// Whether `name` in this folder still is the folder `other`.
+    /// Whether the entry `name` of this folder still is the folder `other`.
     pub fn holds(&self, name: &str, other: &Self) -> bool {
         let here = rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW);
         let held = rustix::fs::fstat(&other.descriptor);
@@ -167,17 +175,18 @@ impl UntrustedFolder {
     }
 
     /// Removes the folder `other`, which was created here as `name`, with the files of `uid` in it.
-    /// Returns whether it is gone. Entries of other users, subfolders, and a replacement folder
-    /// stay.
+    /// Returns whether the folder was removed. Entries of other users, subfolders, and a folder
+    /// that replaced `other` are kept.
     pub fn remove(&self, name: &str, other: &Self, uid: u32) -> bool {
         other.clear(uid);
-        // If the owner replaces the folder now, at worst another empty folder is removed.
+        // If the owner replaces the folder after this check, at worst another empty folder is
+        // removed.
         self.holds(name, other)
             && rustix::fs::unlinkat(&self.descriptor, name, AtFlags::REMOVEDIR).is_ok()
     }
 
-    /// Removes entries that are not folders and belong to `uid`, among those that exist at the
-    /// start.
+    /// Removes entries that belong to `uid` and are not folders. Entries added during the call may
+    /// be kept.
     fn clear(&self, uid: u32) {
         let Ok(entries) = rustix::fs::Dir::read_from(&self.descriptor) else { return };
         for entry in entries.flatten().take(CLEARED_MAX) {
@@ -186,8 +195,8 @@ impl UntrustedFolder {
             let is_users =
                 stat.is_ok_and(|stat| stat.st_uid == uid && kind(&stat) != FileType::Directory);
             if is_users {
-                // Removes the directory entry, never the target of a link. Its owner could remove
-                // it as well.
+                // `unlinkat` removes the directory entry, never the target of a link. The owner of
+                // the entry could remove it as well, so nothing is gained by an attack.
                 let _ = rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty());
             }
         }
@@ -196,7 +205,7 @@ impl UntrustedFolder {
     /// Opens the subfolder `name`.
     ///
     /// # Errors
-    /// Fails if it does not exist, or if the name belongs to another kind of entry.
+    /// Fails if the subfolder does not exist, or if the name belongs to another kind of entry.
     pub fn enter(&self, name: &str) -> Result<Self, UntrustedError> {
         let path = self.path.join(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -209,9 +218,10 @@ impl UntrustedFolder {
         }
     }
 
-    /// Gives the folder, which was just created, to `who`.
+    /// Makes `who` the owner of this folder, which was just created.
     ///
-    /// Creating and opening are two steps. If the folder is not empty or not ours, it was replaced.
+    /// Another process may replace the folder between its creation and its opening. The folder was
+    /// replaced if it is not empty or does not belong to this process's user.
     fn give(&self, who: &Credentials) -> Result<(), UntrustedError> {
         let look = || rustix::fs::fstat(&self.descriptor);
         let stat = look().map_err(UntrustedError::io(&self.path, "look at"))?;
@@ -279,9 +289,9 @@ fn check(path: &Path, found: &Stat, expected: &Expected) -> Result<(), Untrusted
         if found.st_uid != uid {
             return Err(UntrustedError::Owner { path: path(), expected: uid, got: found.st_uid });
         }
-        // Wide enough for the type on every platform, which differs.
+        // The type of `st_nlink` differs between platforms, and `u128` can hold all of them.
         let names = u128::from(found.st_nlink);
-        // A file that was removed meanwhile has no name, and can still be read.
+        // A file that was removed since it was opened has no name, but it can still be read.
         if names > 1 {
             return Err(UntrustedError::Names { path: path(), got: names });
         }

@@ -1,11 +1,11 @@
-//! The messages between an agent and its clients as plain data, for the Unix socket of a host and
-//! for the TLS port.
+//! The messages between an agent and its clients as plain data. The Unix socket of a host and the
+//! TLS port use the same messages.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The version at the start of every path.
+/// The protocol version, with which the path of every request begins.
 pub const ROOT: &str = "/v1";
 
 /// The status of an agent and its host.
@@ -13,48 +13,48 @@ pub const ROOT: &str = "/v1";
 pub struct Status {
     pub version: String,
     pub host: String,
-    /// Wall clock of the agent when it answered.
+    /// Time of the answer on the agent's wall clock.
     pub unix_ns: u64,
     pub processes: Vec<ProcessRow>,
     pub gpus: Vec<GpuRow>,
     /// Periodic traces by workflow type; empty if they are off.
     #[serde(default)]
     pub periodic: Vec<PeriodicRow>,
-    /// Missing information, and the reason.
+    /// Notes on information that is missing, with the reason.
     pub notes: Vec<String>,
 }
 
-/// Today's periodic traces of one workflow type, and their budgets.
+/// The periodic traces of one workflow type today, and their budgets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeriodicRow {
-    /// User of its processes.
+    /// Id of the user whose processes belong to this workflow type.
     #[serde(default)]
     pub uid: u32,
     pub workflow: String,
     /// Number of traces that were kept.
     pub traces: u32,
-    /// Limit of the traces per day, including lost ones.
+    /// Maximum number of traces per day, including lost ones.
     pub traces_max: u32,
     pub lost: u32,
     /// Bytes written by the profiler.
     pub bytes: u64,
-    /// Limit of the bytes written per day.
+    /// Maximum number of bytes that the profiler may write per day.
     pub bytes_max: u64,
     pub steps: u64,
     pub recorded: u64,
-    /// Limit of the share of steps that are recorded.
+    /// Maximum share of the steps that may be recorded.
     pub share_max: f64,
-    /// Slowdown of steps during the last trace, as a share.
+    /// Relative slowdown of the steps during the last trace, such as 0.03.
     pub slowdown: Option<f64>,
-    /// Standard deviation of the slowdown without a trace, if known.
+    /// Standard deviation of the relative slowdown in windows without a trace, if known.
     #[serde(default)]
     pub spread: Option<f64>,
     /// Number of consecutive traces with a significant slowdown.
     #[serde(default)]
     pub slow_in_row: u32,
-    /// Seconds until the next trace is allowed, after slow steps.
+    /// Seconds until the next trace is allowed, if traces slowed the steps down.
     pub backs_off_s: Option<u64>,
-    /// What the next trace waits for.
+    /// The event or condition for which the next trace waits.
     pub state: String,
     /// The reason if the last trace was lost.
     pub problem: Option<String>,
@@ -65,30 +65,30 @@ pub struct PeriodicRow {
 pub struct ProcessRow {
     pub pid: u32,
     pub uid: u32,
-    /// Name of its user, if known.
+    /// Name of the process's user, if known.
     #[serde(default)]
     pub user: Option<String>,
     pub rank: Option<u32>,
-    /// Number of ranks of its job.
+    /// Number of ranks of the process's job.
     pub world_size: Option<u32>,
-    /// Its job, as named by its scheduler.
+    /// Name of the process's job in its scheduler.
     pub job: Option<String>,
-    /// All names of its job, including an array task, `namespace/pod` or the pod's UID.
+    /// All names of the process's job, including an array task, `namespace/pod` or the pod's UID.
     #[serde(default)]
     pub names: Vec<String>,
     pub command: String,
     /// Milliseconds since the last poll.
     pub polled_ms: u64,
-    /// Whether its profiler is free.
+    /// Whether the process's profiler is free.
     pub is_free: bool,
-    /// The reason why it would not be traced.
+    /// The reason why an order would not trace the process.
     pub skip: Option<String>,
-    /// Its phase, if it reports steps.
+    /// Training phase of the process, if it reports steps.
     pub phase: Option<String>,
     pub step: Option<u64>,
     /// Median of the last step times.
     pub step_ns: Option<u64>,
-    /// Whether it seems to hang.
+    /// Whether the process seems to hang.
     pub is_hung: bool,
 }
 
@@ -99,46 +99,46 @@ pub struct GpuRow {
     /// The permanent UUID of the GPU.
     pub uuid: String,
     pub model: String,
-    /// The reason if it cannot be read.
+    /// The reason if the GPU cannot be read.
     pub lost: Option<String>,
-    /// Busy share of the last interval.
+    /// Share of the last interval in which the GPU was busy.
     pub busy: Option<f64>,
     /// Share of the last interval in which SMs were active.
     pub sm_active: Option<f64>,
-    /// Observed seconds of the last interval.
+    /// Number of observed seconds of the last interval.
     pub observed_s: f64,
-    /// The run to which it is allocated.
+    /// The run to which the GPU is allocated.
     pub job: Option<String>,
-    /// Whether it is allocated but was idle in the last interval.
+    /// Whether the GPU is allocated but was idle in the last interval.
     pub is_held_idle: bool,
-    /// Seconds for which its counters are left to other programs.
+    /// Seconds for which the GPU's counters are still left to other programs.
     pub paused_s: Option<u64>,
 }
 
 /// A request for traces of some processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceOrder {
-    /// Name of letters, digits and `-`, the same on all hosts.
+    /// Name of the order, which is the same on all hosts: letters, digits and `-`.
     pub token: String,
-    /// Process ids, or their ancestors; empty selects all.
+    /// Ids of the processes to trace, or of their ancestors. An empty list selects all processes.
     #[serde(default)]
     pub pids: Vec<u32>,
     /// Restricts the order to this Slurm job.
     pub job: Option<i64>,
     pub when: RecordWhen,
-    /// Optional content: `shapes`, `stacks`, `flops`, `modules`, `memory`.
+    /// Optional content of the traces: `shapes`, `stacks`, `flops`, `modules`, `memory`.
     #[serde(default)]
     pub with: Vec<String>,
-    /// Larger traces are rejected.
+    /// Maximum size of a trace in bytes; larger traces are rejected.
     pub size_max: u64,
-    /// Time limit for the start, and without progress.
+    /// Maximum time until the recording starts, and afterwards without progress.
     pub patience_ms: u64,
-    /// Earliest time to answer a process with a request.
+    /// Earliest time at which a process may receive its request.
     pub not_before_unix_ms: Option<u64>,
 }
 
 impl TraceOrder {
-    /// All values for `with`.
+    /// All allowed values of `with`.
     pub const DETAILS: [&'static str; 5] = ["shapes", "stacks", "flops", "modules", "memory"];
 }
 
@@ -165,12 +165,12 @@ impl fmt::Display for TraceOrder {
 pub enum RecordWhen {
     Iterations {
         count: u32,
-        /// Recording starts at the next multiple of this iteration.
+        /// Recording starts at the next multiple of this number of iterations.
         align: u32,
     },
     Duration {
         length_ms: u64,
-        /// Seconds the profiler runs before recording.
+        /// Seconds for which the profiler runs before it records.
         warmup_s: u32,
         start_unix_ms: u64,
     },
@@ -180,9 +180,9 @@ pub enum RecordWhen {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceState {
     pub token: String,
-    /// Whether the state is final.
+    /// Whether the order has ended for all processes.
     pub is_over: bool,
-    /// One row per process.
+    /// The progress of each process of the order.
     pub rows: Vec<TraceRow>,
 }
 
@@ -192,11 +192,11 @@ pub struct TraceRow {
     pub pid: u32,
     pub rank: Option<u32>,
     pub command: String,
-    /// State of its request.
+    /// State of the request to the process, as one word.
     pub state: String,
-    /// The reason if there is no trace.
+    /// The reason if the process has no trace.
     pub reason: Option<String>,
-    /// The file to fetch, once it is written.
+    /// The trace file to fetch, once it is written.
     pub file: Option<TraceFile>,
 }
 
@@ -227,9 +227,9 @@ pub struct SampleOrder {
 /// The sampled activity of some processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Samples {
-    /// Length of the sampling.
+    /// Time during which samples were taken.
     pub length_ms: u64,
-    /// CPU time of sampling them, if the kernel reports it.
+    /// CPU time that the agent spent on sampling, if the kernel reports it.
     pub spent_ms: Option<f64>,
     pub processes: Vec<Sampled>,
 }
@@ -241,25 +241,25 @@ pub struct Sampled {
     pub rank: Option<u32>,
     pub command: String,
     pub looks: u32,
-    /// Whether it ended meanwhile; then its usage is unknown.
+    /// Whether the process ended before its usage was read. The usage is unknown then.
     pub is_ended: bool,
     pub used: Used,
     /// Maximum of the resident memory over all samples.
     pub rss_peak_bytes: Option<u64>,
-    /// Places where its threads ran or waited, most frequent first.
+    /// Places where the process's threads ran or waited, most frequent first.
     pub waiting: Vec<Waiting>,
 }
 
 /// Resources used by a process; `None` if the kernel does not report them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// Nanoseconds on a CPU.
+    /// Nanoseconds that its threads spent on a CPU.
     pub cpu_ns: Option<u64>,
-    /// Nanoseconds in which it was runnable but had no CPU.
+    /// Nanoseconds in which its threads were runnable but had no CPU.
     pub run_delay_ns: Option<u64>,
-    /// Number of times it gave up a CPU to wait.
+    /// Number of times a thread gave up its CPU to wait.
     pub switches_voluntary: Option<u64>,
-    /// Number of times it was preempted.
+    /// Number of times a thread was preempted.
     pub switches_forced: Option<u64>,
     /// Page faults without disk access.
     pub faults_minor: Option<u64>,
@@ -271,22 +271,23 @@ pub struct Used {
     pub write_calls: Option<u64>,
     pub threads: Option<u64>,
     pub rss_bytes: Option<u64>,
-    /// Bytes in memory that belong to no file: memory that was allocated and touched.
+    /// Resident bytes that do not belong to a file, which is memory that was allocated and touched.
     pub anonymous_bytes: Option<u64>,
-    /// Growth of the anonymous memory.
+    /// Growth of the anonymous memory between the first and the last reading.
     pub anonymous_grown_bytes: Option<i64>,
     pub swap_bytes: Option<u64>,
 }
 
-/// The threads of one name at one place.
+/// The threads with the same name at the same place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     pub thread: String,
-    /// `R` on a CPU or in its queue, `S` waiting, `D` waiting for a disk or driver, `T` stopped.
+    /// State of the threads: `R` on a CPU or in its queue, `S` waiting, `D` waiting for a disk or
+    /// driver, `T` stopped.
     pub state: String,
-    /// Kernel functions of the stack, innermost first, or only the innermost one.
+    /// Functions of the kernel stack, innermost first, or only the innermost one without root.
     pub at: Option<String>,
-    /// Number of samples in which this was seen, over all threads.
+    /// Number of samples with this thread name, state and place, over all threads.
     pub looks: u32,
 }
 
@@ -294,13 +295,13 @@ pub struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     pub gpu: u32,
-    /// Length of the pause; 0 ends a pause.
+    /// Length of the pause in seconds; 0 ends a pause.
     pub seconds: u64,
 }
 
 /// The error of a request that was not carried out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OrderRefusal {
-    /// What, where, expected, got.
+    /// Text of the error: what is wrong, where, and what was expected.
     pub error: String,
 }

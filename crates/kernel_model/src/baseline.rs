@@ -1,17 +1,20 @@
-//! The part of a latency that needs no training: at least the launch overhead; above it, the kernel
-//! time plus the share of the overhead that passes before the kernel starts. `max(overhead, start ·
-//! overhead + slope · roofline)`.
+//! The baseline of a latency, which needs no forest: a linear function of launch overhead and
+//! roofline.
+//!
+//! Calls with short kernels take the launch overhead. Calls with longer kernels take `max(overhead,
+//! start · overhead + slope · roofline)`: the kernel time plus the share of the overhead that
+//! passes before the kernel starts.
 
 use serde::{Deserialize, Serialize};
 
-/// The latency of a call before any training: a linear function of launch overhead and roofline
-/// time, at least the overhead. Forests learn the residual over it.
+/// A linear function of launch overhead and roofline time that predicts the latency of a call, and
+/// never predicts less than the overhead. Forests learn the residual relative to this baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Baseline {
     /// Share of the launch overhead that has passed when the kernel starts.
     pub start: f64,
-    /// Kernel time as a multiple of roofline time.
+    /// Ratio of kernel time to roofline time.
     pub slope: f64,
 }
 
@@ -19,39 +22,42 @@ pub struct Baseline {
 #[derive(Clone, Copy, Debug)]
 pub struct BaselinePoint {
     pub roofline_ns: f64,
-    /// Launch overhead of the operation.
+    /// Launch overhead of the operation when it was measured.
     pub floor_ns: f64,
     pub latency_ns: f64,
 }
 
-/// The baseline of a device, with the launch overhead of one operation.
+/// The baseline of a device, together with the launch overhead of one operation.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceBaseline {
     pub overhead_ns: f64,
     pub line: Baseline,
 }
 
-/// Starts and slopes that are tried.
+/// Numbers of starts and slopes in the grid that a fit searches.
 const STARTS: u32 = 21;
 const SLOPES: u32 = 61;
 const SLOPE_LEAST: f64 = 0.7;
 const SLOPE_MOST: f64 = 8.0;
-/// Most points used, evenly chosen.
+/// Maximum number of points used by a fit. More points are thinned out evenly.
 const POINTS: usize = 2_000;
-/// Number of points that the baseline of the other devices counts for.
+/// Weight of the other devices' baseline in a fit to few points: it counts as much as this many
+/// points.
 const OTHERS: f64 = 2.0;
 const START_WEIGHT: f64 = 3.0;
 
 impl Baseline {
-    /// The roofline, at least the launch overhead: for devices without a fitted baseline.
+    /// The roofline, but at least the launch overhead. Devices without a fitted baseline use this
+    /// one.
     pub const ROOFLINE: Self = Self { start: 0.0, slope: 1.0 };
 
-    /// Fits start and slope by the least sum of absolute errors, in logarithms.
+    /// Fits start and slope by minimizing the sum of absolute errors of the logarithms.
     pub fn fit(points: &[BaselinePoint]) -> Self {
         Self::best(points, |_| 0.0)
     }
 
-    /// Fits a baseline to few points, shrunk towards this baseline of other devices.
+    /// Fits a baseline to few points. The fit is shrunk towards `self`, a baseline of other
+    /// devices.
     pub fn fit_near(self, points: &[BaselinePoint]) -> Self {
         Self::best(points, |line| {
             let slope = (line.slope / self.slope).ln().abs();
@@ -59,8 +65,8 @@ impl Baseline {
         })
     }
 
-    /// Takes the median of the starts and the median of the slopes; the roofline if there are no
-    /// baselines.
+    /// Takes the median of the starts and the median of the slopes. Returns the roofline if there
+    /// are no baselines.
     pub fn median(lines: impl Iterator<Item = Self> + Clone) -> Self {
         let middle = |value: fn(Self) -> f64| {
             let mut values: Vec<f64> = lines.clone().map(value).collect();
@@ -75,17 +81,18 @@ impl Baseline {
         self.start * floor_ns + self.slope * roofline_ns
     }
 
-    /// Predicts the latency of a call: at least the launch overhead.
+    /// Predicts the latency of a call, which is at least the launch overhead.
     pub fn ns(self, roofline_ns: f64, floor_ns: f64) -> f64 {
         self.above_ns(roofline_ns, floor_ns).max(floor_ns)
     }
 
-    /// Checks that start and slope are in the range that a fit can give.
+    /// Checks that start and slope are in the range that a fit can produce.
     pub fn is_valid(self) -> bool {
         (0.0..=1.0).contains(&self.start) && self.slope > 0.0 && self.slope.is_finite()
     }
 
-    /// The line with the least errors and penalty; the first of equal ones.
+    /// Finds the baseline of the grid with the smallest sum of errors and penalty. If two are
+    /// equal, the first one wins.
     fn best(points: &[BaselinePoint], penalty: impl Fn(Self) -> f64) -> Self {
         let step = points.len().div_ceil(POINTS).max(1);
         let error = |line: Self| {

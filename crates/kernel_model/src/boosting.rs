@@ -1,8 +1,7 @@
-//! Trains gradient-boosted trees on histograms: each tree learns the residuals of the trees before
-//! it.
+//! Trains gradient-boosted trees on histograms of binned features.
 //!
-//! One thread grows one forest in a fixed order, so the same rows give the same trees on any
-//! machine.
+//! Each tree learns the residuals that the earlier trees left. One thread grows one forest in a
+//! fixed order, so the same rows give the same trees on any machine.
 
 use std::ops::Range;
 
@@ -14,40 +13,42 @@ use super::forest::{Forest, LEAF_MOST, LEAVES, Tree};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BoostingParams {
     pub rounds: usize,
-    /// Leaves of a tree.
+    /// Maximum number of leaves of a tree.
     pub leaves: usize,
-    /// Learning rate: the share of its leaf values that a tree adds.
+    /// Learning rate: the factor by which the leaf values of a tree are scaled.
     pub rate: f64,
     /// Minimum number of rows in a leaf.
     pub rows: u32,
-    /// Share of the features that a tree may split on.
+    /// Share of the features on which a single tree may split.
     pub features: f64,
 }
 
-/// L2 regularization of leaf values: a leaf shrinks as if it held this many rows of residual zero.
+/// L2 regularization of leaf values. A leaf value shrinks as if the leaf held this many more rows
+/// with a residual of zero.
 const RIDGE: f64 = 1.0;
-/// Quantile of absolute residuals above which gradients are clipped (Huber loss).
+/// Quantile of the absolute residuals above which gradients are clipped (Huber loss).
 const OFF: f64 = 0.9;
-/// Gradient of clipped rows. Gradients are integers, so that sums do not depend on their order.
+/// Gradient of a row whose residual is clipped. Gradients are integers, so their sums do not depend
+/// on the order.
 const GRADIENT_MOST: i32 = 32_767;
-/// Bins of a feature in a histogram.
+/// Number of bins of each feature in a histogram.
 const BINS: usize = 256;
 
-/// Training rows: features as bins, and one target per row.
+/// Training rows, with each feature as a bin number, and one target per row.
 pub struct BinnedRows {
     pub features: usize,
     pub bins: Vec<u8>,
     pub targets: Vec<f32>,
 }
 
-/// Sum of gradients and number of rows in one bin.
+/// Sum of the gradients and number of rows in one bin of a feature.
 #[derive(Clone, Copy, Default)]
 struct BinSum {
     gradient: i64,
     rows: u32,
 }
 
-/// A leaf of the growing tree that may be split further.
+/// A leaf of the growing tree, with the histogram from which its best split is chosen.
 struct Leaf {
     start: usize,
     end: usize,
@@ -56,7 +57,7 @@ struct Leaf {
     node: usize,
 }
 
-/// The best split of a leaf: feature, bin, and gain in score.
+/// A candidate split of a leaf: rows whose `feature` is in a bin up to `bin` go left.
 #[derive(Clone, Copy)]
 struct Split {
     gain: f64,
@@ -64,13 +65,14 @@ struct Split {
     bin: usize,
 }
 
-/// A node of a tree that is being grown. Leaves refer to a range of the sorted rows.
+/// A node of a tree that is being grown. A leaf refers to a range of the sorted row numbers.
 enum GrowingNode {
     Leaf { start: usize, end: usize },
     Split { feature: usize, bin: usize, left: usize, right: usize },
 }
 
-/// Trains a forest. `seed` chooses the features that each tree may split on.
+/// Trains a forest on the rows of `table`. `seed` chooses the features on which each tree may
+/// split.
 pub fn train_forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Forest {
     if table.targets.is_empty() {
         return Forest::default();
@@ -103,7 +105,7 @@ fn compute_gradients(residuals: &[f32]) -> Vec<i32> {
     residuals.iter().map(|left| gradient(left) as i32).collect()
 }
 
-/// Draws the features that one tree may split on, in ascending order.
+/// Draws the features on which one tree may split, in ascending order.
 fn choose_features(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
     let wanted = ((features as f64 * part).ceil() as usize).clamp(1, features);
     let mut all: Vec<usize> = (0..features).collect();
@@ -125,7 +127,7 @@ fn grow_tree(
     let sums = sum_by_bin(table, &gradients, &rows, chosen);
     let mut leaves = vec![push_leaf(&mut nodes, 0..rows.len(), sums, chosen, params)];
     while leaves.len() < params.leaves.min(LEAVES) {
-        // Of equal gains, the first leaf wins, so that the order does not depend on rounding.
+        // If two leaves have the same gain, the first one wins, so the choice is deterministic.
         let mut best: Option<(usize, Split)> = None;
         for (at, leaf) in leaves.iter().enumerate() {
             if let Some(split) = leaf.best
@@ -139,6 +141,8 @@ fn grow_tree(
         let middle =
             parent.start + partition_rows(table, &mut rows[parent.start..parent.end], split);
         let (left, right) = (parent.start..middle, middle..parent.end);
+        // Sum only the smaller child and subtract it from the parent, which saves at least half the
+        // additions.
         let is_left_small = left.len() <= right.len();
         let small = if is_left_small { &rows[left.clone()] } else { &rows[right.clone()] };
         let small = sum_by_bin(table, &gradients, small, chosen);
@@ -170,7 +174,7 @@ fn push_leaf(
     Leaf { start, end, sums, best, node: nodes.len() - 1 }
 }
 
-/// Sums gradients and rows by bin, for each of the chosen features.
+/// Sums gradients and counts rows by bin, for each of the chosen features.
 fn sum_by_bin(
     table: &BinnedRows,
     gradients: &[i32],
@@ -215,6 +219,7 @@ fn find_best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32)
             left.gradient += sum.gradient;
             left.rows += sum.rows;
             let right = rows - left.rows;
+            // The right side only shrinks with later bins, so none of them can be a valid split.
             if right < least {
                 break;
             }
@@ -222,6 +227,7 @@ fn find_best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32)
                 continue;
             }
             let parts = score(left.gradient, left.rows) + score(gradient - left.gradient, right);
+            // Gains below 1e-9 are rounding noise of the scores and must not cause a split.
             let gain = parts - whole;
             if gain > 1e-9 && best.is_none_or(|other| gain > other.gain) {
                 best = Some(Split { gain, feature, bin });
@@ -231,7 +237,8 @@ fn find_best_split(sums: &[BinSum], total: BinSum, chosen: &[usize], least: u32)
     best
 }
 
-/// Partitions rows by a split, stable on both sides, and returns the number of rows on the left.
+/// Partitions rows by a split, keeping their order on both sides, and returns the number of rows on
+/// the left.
 fn partition_rows(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
     let is_left = |row: &u32| {
         usize::from(table.bins[*row as usize * table.features + split.feature]) <= split.bin
@@ -242,7 +249,7 @@ fn partition_rows(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
     left.len()
 }
 
-/// Returns the median, the mean of the two middle values where their number is even.
+/// Returns the median, which for an even number of values is the mean of the two middle ones.
 fn median(mut values: Vec<f32>) -> f64 {
     let middle = values.len() / 2;
     let is_even = values.len().is_multiple_of(2);
@@ -252,8 +259,8 @@ fn median(mut values: Vec<f32>) -> f64 {
     before.map_or(at, |before| (f64::from(before) + at) / 2.0)
 }
 
-/// Converts a grown tree to preorder. Leaf values are rounded to whole steps first, so that the
-/// next tree learns from the values that are stored.
+/// Converts a grown tree to preorder. Leaf values are rounded to whole steps first, so the next
+/// tree learns from the values that are stored.
 fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64) -> Tree {
     let value = |node: &GrowingNode| {
         let GrowingNode::Leaf { start, end } = *node else { return 0.0 };
@@ -265,7 +272,8 @@ fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64
     let most = values.iter().map(|value| value.abs()).fold(0.0, f64::max);
     let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
     let mut tree = Tree::new(step);
-    // Nodes still to be written, each with the split whose right side it begins.
+    // Stack of nodes that are not written to the tree yet. A right child is stored with its parent
+    // split, because writing it begins the right side of that split.
     let mut open: Vec<(usize, Option<usize>)> = vec![(0, None)];
     while let Some((at, right_of)) = open.pop() {
         if let Some(split) = right_of {

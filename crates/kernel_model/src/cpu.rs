@@ -1,9 +1,10 @@
 //! Predicts the time of the trainer's operations on a measured CPU.
 //!
-//! [`MeasuredSteps`] are training steps of many configurations, operation by operation. A
-//! [`CpuModel`] is trained on them: the time of an operation is a sum over amounts of work (FLOPs,
-//! bytes past each cache, rows, ids), each with a non-negative time per unit. Residuals of works of
-//! similar size correct it within bounds.
+//! [`MeasuredSteps`] are training steps of many configurations, timed operation by operation. A
+//! [`CpuModel`] is trained on these steps. The model predicts the time of an operation as a sum
+//! over amounts of work (FLOPs, bytes past each cache, rows, ids), each multiplied by a
+//! non-negative time per unit. Residuals of measured operations of similar size correct the sum
+//! within bounds.
 
 mod fit;
 mod join;

@@ -1,4 +1,4 @@
-//! The measured rows of one device, with the launch overhead and the state drift that they contain.
+//! Groups measured rows by device and fits the launch overhead and state drift that they contain.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use super::state_drift::{DriftSample, StateDrift};
 use super::work::Kind;
 
 /// Measured rows of one device and one kind, with the launch overhead, baseline and state drift
-/// fitted to its training rows.
+/// that were fitted to its training rows.
 pub struct DeviceRows {
     pub device: &'static HardwareSpec,
     pub rows: Vec<Measured>,
-    /// Launch overhead by operation.
+    /// Launch overhead by name of the operation.
     pub floors: BTreeMap<&'static str, LaunchOverhead>,
     pub line: Baseline,
-    /// State drift by operation.
+    /// State drift by name of the operation.
     drifts: BTreeMap<&'static str, StateDrift>,
 }
 
@@ -46,7 +46,8 @@ impl DeviceRows {
                 size: size(row),
                 log_residual: (floor.latency_ns(row, line) / line.ns(roofline(row), floor.ns)).ln(),
             };
-            // Only kinds with a single size: roofline time alone identifies similar rows.
+            // Fit drift only for kinds with a single size, because only their roofline time
+            // identifies similar rows.
             let is_seen = |row: &&Measured| floor.shows(row) && row.work.sizes().len() == 1;
             (*name, StateDrift::fit(rows.iter().filter(is_seen).map(seen).collect()))
         };
@@ -54,7 +55,7 @@ impl DeviceRows {
         Self { device: rows[0].device, rows, floors, line, drifts }
     }
 
-    /// Returns the launch overhead of a row's operation.
+    /// Returns the launch overhead of the operation that a row measures.
     pub fn floor(&self, row: &Measured) -> LaunchOverhead {
         self.floors.get(row.work.name()).cloned().unwrap_or_default()
     }
@@ -64,8 +65,8 @@ impl DeviceRows {
         self.floors.get(row.work.name()).map_or(0.0, |floor| floor.ns)
     }
 
-    /// Returns the latency that models predict: the measurement without host jitter and without
-    /// drift of the device's state.
+    /// Returns the latency that models are trained to predict: the measurement without host jitter
+    /// and without drift of the device's state.
     pub fn latency_ns(&self, row: &Measured) -> f64 {
         let name = row.work.name();
         let Some(floor) = self.floors.get(name) else { return row.latency_ns };
@@ -74,19 +75,19 @@ impl DeviceRows {
         floor.latency_ns(row, self.line) / more.exp()
     }
 
-    /// Decides whether a row counts in errors: it took longer than the launch overhead, and its
-    /// kernel is not known to be hidden by it.
+    /// Returns whether prediction errors include this row. The latency of the row must exceed the
+    /// launch overhead, and the overhead must not be known to hide its kernel.
     pub fn is_above_floor(&self, row: &Measured) -> bool {
         let floor = self.floors.get(row.work.name());
         self.latency_ns(row) > self.floor_ns(row) && !floor.is_some_and(|floor| floor.hides(row))
     }
 
-    /// Iterates over the rows of one part of the split.
+    /// Iterates over the rows that belong to one part of the split.
     pub fn part(&self, part: Part) -> impl Iterator<Item = &Measured> + Clone {
         self.rows.iter().filter(move |row| Part::for_work(&row.work) == part)
     }
 
-    /// Computes features and target of a row for training.
+    /// Computes the features of a row and the residual that a forest is trained to predict for it.
     pub fn example(&self, row: &Measured, line: Baseline) -> (Features, f32) {
         let floor = self.floor_ns(row);
         let base = line.ns(roofline_ns(&row.work, row.device), floor);
@@ -95,7 +96,7 @@ impl DeviceRows {
         (features, (self.latency_ns(row) / base).ln() as f32)
     }
 
-    /// Returns only the launch overheads, as a model stores them.
+    /// Returns only the launch overheads, in the form that a model stores.
     pub fn floors_ns(&self) -> LaunchOverheads {
         LaunchOverheads::new(self.floors.iter().map(|(name, floor)| ((*name).to_owned(), floor.ns)))
     }
@@ -114,7 +115,8 @@ fn roofline(row: &Measured) -> f64 {
     roofline_ns(&row.work, row.device)
 }
 
-/// The coordinate in which rows of like size are near: the logarithm of roofline time.
+/// Returns the logarithm of the roofline time. State drift compares rows that are close in this
+/// coordinate.
 fn size(row: &Measured) -> f64 {
     roofline(row).ln()
 }

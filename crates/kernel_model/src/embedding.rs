@@ -1,5 +1,7 @@
-//! Formulas for pooled lookups of embedding rows: bytes moved, cache hits, and the longest bag,
-//! whose rows one thread group reads one after the other.
+//! Predicts pooled lookups of embedding rows by formulas.
+//!
+//! The formulas depend on bytes moved, cache hits, and the longest bag, whose rows one thread group
+//! reads one after another.
 
 mod hit_rate;
 pub mod lookup;
@@ -12,9 +14,9 @@ pub use hit_rate::{HitCurve, Popularity};
 
 /// Bytes of a memory transaction.
 const SECTOR: f64 = 32.0;
-/// Table pointers, offsets and sizes that are read for each bag.
+/// Bytes of table pointers, offsets and sizes that a kernel reads for each bag.
 pub const BAG_BYTES: f64 = 96.0;
-/// Share of the cache that rows have: the rest is for outputs and indices that pass through.
+/// Share of the L2 cache that holds embedding rows. The rest holds outputs and indices in transit.
 pub const CACHE_SHARE: f64 = 0.9;
 
 /// The lookups of one batch in one embedding table.
@@ -31,10 +33,10 @@ pub struct TableLookup {
 }
 
 impl TableLookup {
-    /// Creates lookups with bags of one length and rows that are equally popular.
+    /// Creates lookups whose bags have equal lengths and whose rows are equally popular.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a size of 0, or beyond 2³².
+    /// [`Error::Shape`] if a size is 0 or larger than 2³².
     pub fn uniform(batch: u64, rows: u64, dim: u64, pooling: u64) -> Result<Self, Error> {
         let sizes = [batch, rows, dim, pooling];
         if sizes.iter().any(|size| !(1..=1 << 32).contains(size)) {
@@ -49,12 +51,12 @@ impl TableLookup {
         self.batch as f64 * self.pooling
     }
 
-    /// Returns the bytes of one row in whole memory transactions.
+    /// Returns the bytes of one row, rounded up to whole memory transactions.
     fn row_bytes(&self) -> f64 {
         sectors(4.0 * self.dim as f64)
     }
 
-    /// Returns the bytes of indices and results, which no cache keeps.
+    /// Returns the bytes of indices and results, which are used once and so never hit the cache.
     fn passing_bytes(&self) -> f64 {
         self.batch as f64 * (sectors(4.0 * self.pooling) + self.row_bytes())
     }
@@ -66,25 +68,24 @@ pub fn sectors(bytes: f64) -> f64 {
     SECTOR * (bytes / SECTOR).ceil()
 }
 
-/// Constants of the lookup formula that do not follow from bytes moved: start-up time and latency
-/// per row.
+/// Constants of the lookup formula that do not follow from bytes moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
     /// Time of an empty lookup.
     pub start_ns: f64,
-    /// Latency from one row of a bag to the next.
+    /// Latency from one row of a bag to the next, which a thread group cannot overlap.
     pub row_ns: f64,
 }
 
-/// Constants fitted to V100 lookups of the public 8-rank DLRM trace: batches of 16, bags of up to
-/// 100 rows.
+/// Constants fitted to V100 lookups of the public 8-rank DLRM trace, with batches of 16 and bags of
+/// up to 100 rows.
 pub const V100: Constants = Constants { start_ns: 5_200.0, row_ns: 610.0 };
 
 impl Constants {
-    /// Fits a line through the longest bags of lookups and their times, by relative errors.
+    /// Fits the constants by a line through (longest bag, time), with relative errors as weights.
     ///
     /// # Errors
-    /// [`Error::TooFew`] without two bags of different lengths.
+    /// [`Error::TooFew`] unless two lookups have longest bags of different lengths.
     pub fn fit(lookups: &[(u64, f64)]) -> Result<Self, Error> {
         let (mut w, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for &(longest, ns) in lookups {
@@ -96,6 +97,7 @@ impl Constants {
             xy += weight * longest * ns;
         }
         let spread = w * xx - x * x;
+        // If all bags have the same length, the slope of the line is undefined.
         if spread.is_nan() || spread <= 1e-9 * w * xx {
             return Err(Error::TooFew {
                 kind: "embedding",
@@ -108,16 +110,16 @@ impl Constants {
     }
 }
 
-/// Predicts the time of one lookup kernel for all tables: `t0 + max(DRAM, L2, longest bag · latency
-/// of a row)`.
+/// Predicts the time of one lookup kernel for all tables: `start + max(DRAM time, L2 time, longest
+/// bag · latency of a row)`.
 ///
-/// Tables share the cache in proportion to the bytes they use of it.
+/// Each table gets a share of the cache in proportion to the bytes of its rows that the batch uses.
 #[must_use]
 pub fn forward_ns(tables: &[TableLookup], device: &HardwareSpec, constants: Constants) -> f64 {
     let (dram, l2) = traffic(tables, device);
     let longest = tables.iter().map(|table| table.longest_bag).max().unwrap_or(0) as f64;
     let bandwidth = device.dram_sustained.unwrap_or(device.dram);
-    // Unmeasured cache bandwidth is assumed to be three times that of memory.
+    // Unmeasured cache bandwidth is assumed to be three times the memory bandwidth.
     let l2_bandwidth = device.l2.unwrap_or(3.0 * bandwidth);
     let moved = (1e9 * dram / bandwidth).max(1e9 * l2 / l2_bandwidth);
     constants.start_ns + moved.max(longest * constants.row_ns)
@@ -139,15 +141,15 @@ pub fn traffic(tables: &[TableLookup], device: &HardwareSpec) -> (f64, f64) {
     (dram, l2)
 }
 
-/// Computes the paper's lookup formula without a cache: every row comes from memory, and tables
-/// follow each other.
+/// Evaluates the paper's lookup formula without a cache: every row comes from memory, and tables
+/// are looked up one after another.
 #[must_use]
 pub fn published_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     plain_ns(tables, device, FORWARD)
 }
 
-/// Computes the paper's formula for an SGD row update: every row is read and written, at the rate
-/// of memory or of multiply-adds.
+/// Evaluates the paper's formula for an SGD row update without a cache. Every row is read and
+/// written, and the time is bound by memory or by multiply-adds.
 #[must_use]
 pub fn published_backward_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     let products = |table: &TableLookup| table.uses() * 4.0 * (table.dim / 4) as f64;
@@ -156,9 +158,9 @@ pub fn published_backward_ns(tables: &[TableLookup], device: &HardwareSpec) -> f
     plain_ns(tables, device, BACKWARD).max(computed)
 }
 
-/// A lookup reads each row once.
+/// Times that a lookup accesses each row: it reads the row once.
 const FORWARD: f64 = 1.0;
-/// An update reads and writes each row.
+/// Times that an update accesses each row: it reads and writes the row.
 const BACKWARD: f64 = 2.0;
 
 fn plain_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
@@ -169,14 +171,14 @@ fn plain_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
     1e9 * tables.iter().map(moved_bytes).sum::<f64>() / device.dram_sustained.unwrap_or(device.dram)
 }
 
-/// Computes the paper's lookup formula with a hit rate: the probability that all rows of a bag are
-/// cached at once.
+/// Evaluates the paper's lookup formula with a hit rate, the probability that all rows of a bag are
+/// in the cache at the same time.
 #[must_use]
 pub fn published_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     hit_rate_ns(tables, device, FORWARD)
 }
 
-/// Computes the paper's formula for an SGD row update with a hit rate.
+/// Evaluates the paper's formula for an SGD row update with the hit rate of the lookup formula.
 #[must_use]
 pub fn published_backward_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
     hit_rate_ns(tables, device, BACKWARD)
@@ -188,10 +190,12 @@ fn hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64
     let one = |table: &TableLookup| {
         let rows_of_block = (256 / table.dim).max(1) as f64;
         let blocks = rows_of_block * f64::from(device.multiprocessors);
+        // Only tables whose blocks run at the same time compete for the cache.
         let tables_at_once = (blocks / table.batch as f64).ceil().max(1.0);
         let cached = device.l2_bytes as f64 / (tables_at_once * 4.0 * table.dim as f64);
         let (rows, cached) = (table.rows as f64, cached.min(table.rows as f64));
-        // The probability C(cached, L) ÷ C(rows, L), multiplied factor by factor to avoid overflow.
+        // The probability that all L rows of a bag are cached is C(cached, L) ÷ C(rows, L). The
+        // product is computed factor by factor to avoid overflow.
         let bag = table.pooling.round() as u64;
         let all_hit: f64 = (0..bag)
             .map(|at| ((cached - at as f64) / (rows - at as f64)).clamp(0.0, 1.0))

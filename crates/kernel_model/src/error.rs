@@ -1,6 +1,6 @@
-//! Errors of works, measurements and model files.
+//! Errors of kernel descriptions, measurements and model files.
 
-/// Why a kernel time cannot be predicted, or a model cannot be trained or read.
+/// Reasons why a kernel time cannot be predicted, or why a model cannot be trained or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{kind}: expected {expected}, got {}", listed(sizes))]
@@ -9,14 +9,14 @@ pub enum Error {
     Operation { name: String, known: Vec<&'static str> },
     #[error("expected a column {column:?}, got {}", names(got))]
     Column { column: &'static str, got: Vec<String> },
-    /// Rows of a table that are not measurements.
+    /// Some rows of a table are not measurements.
     #[error(
         "{count} of {rows} rows are not measurements; line {line}: expected {expected}, got {got:?}"
     )]
     Rows {
         count: usize,
         rows: usize,
-        /// Line number of the first bad row.
+        /// Line number of the first row that is not a measurement.
         line: u64,
         expected: String,
         got: String,

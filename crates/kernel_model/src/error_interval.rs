@@ -1,21 +1,24 @@
-//! Intervals that covered nine of ten held-out rows (split conformal prediction): the coverage
-//! holds for new rows of the same kind, however wrong the model is.
+//! Computes intervals that covered nine of ten held-out rows (split conformal prediction).
+//!
+//! The coverage of the intervals holds for new rows of the same kind, however wrong the model is.
 
 use serde::{Deserialize, Serialize};
 
-/// Share of rows outside the interval at each end.
+/// Share of rows that lie outside the interval at each end.
 const TAIL: f64 = 0.05;
-/// Minimum number of rows in a group. With fewer rows, quantiles are whole rows and cover well
-/// above nine of ten.
+/// Minimum number of rows in a group. Quantiles of fewer rows are so coarse that they cover well
+/// above nine of ten rows.
 const ROWS: usize = 140;
 /// Maximum number of groups.
 const GROUPS: usize = 4;
 
-/// Quantiles of `ln(measured ÷ predicted)` by how far a latency lies above the launch overhead.
+/// Quantiles of `ln(measured ÷ predicted)`, by group. A group holds predictions of similar height,
+/// the logarithm of baseline over launch overhead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorInterval {
-    /// Upper ends of the groups, rising; one fewer than there are groups.
+    /// Heights that separate the groups, in ascending order. There is one fewer height than there
+    /// are groups.
     ends: Vec<f32>,
     low: Vec<f32>,
     high: Vec<f32>,
@@ -27,8 +30,8 @@ impl ErrorInterval {
         Self { ends: Vec::new(), low: vec![low as f32], high: vec![high as f32] }
     }
 
-    /// Computes quantiles by group from pairs of height above the launch overhead and `ln(measured
-    /// ÷ predicted)`.
+    /// Computes the quantiles of each group from pairs of height above the launch overhead and
+    /// `ln(measured ÷ predicted)`.
     pub fn from_rows(mut rows: Vec<(f32, f64)>) -> Self {
         rows.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let groups = (rows.len() / ROWS).clamp(1, GROUPS);
@@ -46,15 +49,16 @@ impl ErrorInterval {
         found
     }
 
-    /// Creates the interval of an unmeasured device: half as wide again as the hull of all measured
-    /// devices' intervals.
+    /// Creates the interval of an unmeasured device. The interval is half as wide again as the hull
+    /// of the intervals of all measured devices.
     pub fn hull(all: &[(f64, f64)]) -> Self {
         let low = all.iter().map(|one| one.0).fold(0.0, f64::min);
         let high = all.iter().map(|one| one.1).fold(0.0, f64::max);
         Self::flat(1.5 * low, 1.5 * high)
     }
 
-    /// Returns lowest and highest factor for a prediction at this height above the launch overhead.
+    /// Returns the lowest and highest factor for a prediction at this height above the launch
+    /// overhead.
     pub fn at(&self, above_floor: f32) -> (f64, f64) {
         let group = self.ends.partition_point(|end| *end <= above_floor);
         (f64::from(self.low[group]).exp(), f64::from(self.high[group]).exp())
@@ -71,7 +75,8 @@ impl ErrorInterval {
     }
 }
 
-/// Computes the ratio of mean absolute errors of two sets of rows; 1 if the second has no errors.
+/// Computes the ratio of the mean absolute errors of two sets of rows. The ratio is 1 if the second
+/// set has no errors.
 pub fn ratio(some: &[(f32, f64)], others: &[(f32, f64)]) -> f64 {
     let mean = |rows: &[(f32, f64)]| {
         rows.iter().map(|row| row.1.abs()).sum::<f64>() / rows.len().max(1) as f64
@@ -80,8 +85,8 @@ pub fn ratio(some: &[(f32, f64)], others: &[(f32, f64)]) -> f64 {
     if others > 0.0 { mean(some) / others } else { 1.0 }
 }
 
-/// Returns the quantiles between which nine of ten new values lie; a factor of e if there are no
-/// values.
+/// Returns the quantiles between which nine of ten new values lie. If there are no values, it
+/// assumes a factor of e in both directions.
 pub fn quantiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -91,7 +96,8 @@ pub fn quantiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
     if rank == 0 {
         return (first, last);
     }
-    // Between two values: whole ranks would cover up to a hundredth more than they promise.
+    // Interpolate between two values, because whole ranks would cover up to one percent more than
+    // the nominal share.
     let between = |outer: f64, inner: f64| outer + (inner - outer) * place.fract();
     let end = values.len() - rank;
     (between(values[rank - 1], values[rank]), between(values[end], values[end - 1]))

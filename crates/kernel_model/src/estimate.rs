@@ -1,8 +1,8 @@
-//! A predicted time with an interval around it.
+//! A predicted time with an interval around it, and the arithmetic on such times.
 
 use serde::Serialize;
 
-/// Lowest and highest factor on a time.
+/// The lowest and the highest factor by which a time may differ from its estimate.
 pub type Factors = (f64, f64);
 
 /// A predicted time with an interval around it, in nanoseconds.
@@ -20,20 +20,20 @@ impl Estimate {
         Self { mean_ns, low_ns: mean_ns * low, high_ns: mean_ns * high }
     }
 
-    /// Adds the times of two things that follow each other. Their errors may be correlated, so the
-    /// intervals add up.
+    /// Adds the times of two activities that follow each other. The errors of both estimates may be
+    /// correlated, so the bounds of the intervals are added too.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.combine(other, |a, b| a + b)
     }
 
-    /// Takes the maximum of mean, low and high, for two things that run in parallel.
+    /// Takes the maxima of mean, low and high, for two activities that run in parallel.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         self.combine(other, f64::max)
     }
 
-    /// Subtracts a time that overlaps this one, at least 0.
+    /// Subtracts the time of an activity that overlaps this one. The result is at least 0.
     #[must_use]
     pub fn beyond(self, other: Self) -> Self {
         self.combine(other, |a, b| (a - b).max(0.0))

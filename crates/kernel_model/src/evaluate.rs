@@ -1,4 +1,5 @@
-//! Computes prediction errors on held-out rows, beside those of the roofline.
+//! Computes prediction errors of models on held-out rows and compares them with errors of the
+//! roofline.
 
 use serde::Serialize;
 
@@ -16,8 +17,8 @@ use super::split::Part;
 pub struct KernelRow {
     pub kind: &'static str,
     pub device: String,
-    /// Rows above the launch overhead, which errors are computed on. For memory-bound kinds only
-    /// rows whose kernels are long enough to be observed.
+    /// Number of rows above the launch overhead, from which the errors are computed. For
+    /// memory-bound kinds it counts only rows whose kernels are long enough to be observed.
     pub rows: usize,
     /// Geometric mean of the absolute errors of max(roofline, launch overhead).
     pub roofline_gmae_pct: f64,
@@ -30,14 +31,14 @@ pub struct KernelRow {
     /// Geometric mean of the absolute errors of the model.
     pub gmae_pct: f64,
     pub mape_pct: f64,
-    /// Mean absolute error over rows of at least twice the launch overhead, which are mostly kernel
-    /// time.
+    /// Mean absolute error over rows of at least twice the launch overhead, whose latency is mostly
+    /// kernel time.
     pub kernel_mape_pct: f64,
     /// Share of all rows, including those at the launch overhead, that lie within their intervals.
     pub covered_pct: f64,
-    /// Launch overhead of the operation with most rows.
+    /// Launch overhead of the operation that the first row measures.
     pub floor_ns: f64,
-    /// Drift of the launch overhead from one row to the next.
+    /// Drift of the launch overhead from one row of the table to the next.
     pub drift_ns_per_row: f64,
 }
 
@@ -46,17 +47,18 @@ pub struct KernelRow {
 pub struct MlpRow {
     #[serde(flatten)]
     pub setting: MlpSetting,
-    /// Epoch with the least error on the calibration rows.
+    /// Epoch with the smallest error on the calibration rows.
     pub epoch: usize,
-    /// Geometric mean of its absolute errors there, of rows at the floor too.
+    /// Geometric mean of the MLP's absolute errors on the calibration rows, including rows at the
+    /// launch overhead.
     pub calibrate_gmae_pct: f64,
-    /// Geometric mean of its absolute errors on test rows above the floor.
+    /// Geometric mean of the MLP's absolute errors on test rows above the launch overhead.
     pub gmae_pct: f64,
     pub mape_pct: f64,
 }
 
-/// Computes errors by device on one part of the rows: [`Part::Test`] to judge a model,
-/// [`Part::Calibrate`] to choose how models are made.
+/// Computes the errors on each device for one part of the rows. [`Part::Test`] judges a model.
+/// [`Part::Calibrate`] helps to choose how models are trained.
 #[must_use]
 pub fn evaluate_model(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
     let peaks = peaks::peaks_by_device(rows);
@@ -66,6 +68,7 @@ pub fn evaluate_model(model: &KernelModel, rows: &[Measured], part: Part) -> Vec
 
 fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeaks) -> KernelRow {
     let tested: Vec<&Measured> = device.part(part).collect();
+    // Rows at the launch overhead contain no kernel time, so kernel errors exclude them.
     let above = |floors: f64| {
         let is_far = move |row: &&Measured| device.latency_ns(row) > floors * device.floor_ns(row);
         tested.iter().copied().filter(|row| device.is_above_floor(row)).filter(is_far)

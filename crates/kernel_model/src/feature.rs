@@ -1,33 +1,35 @@
-//! Computes the features of a work on a device: logarithms of sizes, how they fill tiles and waves
-//! of blocks, and the position on the roofline. Most are relative to the device, so that unmeasured
-//! devices are described in the same terms.
+//! Computes the features of an operation on a device.
+//!
+//! Features are logarithms of sizes, the fit of sizes to tiles and waves of thread blocks, and the
+//! position on the roofline. Most of them are relative to the device, so that one forest can
+//! describe unmeasured devices as well.
 
 use schema::HardwareSpec;
 
 use super::baseline::DeviceBaseline;
 use super::work::{Kind, Work};
 
-/// Tiles of a matrix product that libraries choose from: rows and columns of the output.
+/// Tile sizes that libraries choose from for a matrix product, as rows and columns of the output.
 const TILES: [(u64, u64); 5] = [(128, 128), (128, 64), (64, 64), (128, 32), (32, 32)];
 
-/// Maximum number of features of a work.
+/// Maximum number of features of an operation.
 pub const MOST: usize = 48;
 
-/// Computes the roofline time of a work from its FLOPs and bytes, in nanoseconds.
+/// Computes the roofline time of an operation from its FLOPs and bytes, in nanoseconds.
 #[must_use]
 pub fn roofline_ns(work: &Work, device: &HardwareSpec) -> f64 {
     let (flops, bytes) = work.flops_and_bytes();
     1e9 * (flops / device.peak.f32).max(bytes / device.dram)
 }
 
-/// Computes the lower bound of a work's time for any algorithm, in nanoseconds.
+/// Computes the lower bound of an operation's time for any algorithm, in nanoseconds.
 #[must_use]
 pub fn physics_ns(work: &Work, device: &HardwareSpec) -> f64 {
     let (_, bytes) = work.flops_and_bytes();
     1e9 * (work.least_flops() / device.peak.f32).max(bytes / device.dram)
 }
 
-/// Numeric features of one work. Which value means what depends on the kind alone.
+/// Numeric features of one operation. The meaning of each position depends only on the kind.
 #[derive(Clone, Debug)]
 pub struct Features {
     values: [f32; MOST],
@@ -35,12 +37,14 @@ pub struct Features {
 }
 
 impl Features {
-    /// Computes the features of a work on a device, relative to the device's baseline.
+    /// Computes the features of an operation on a device, relative to the device's baseline.
     #[must_use]
     pub fn compute(work: &Work, device: &HardwareSpec, baseline: DeviceBaseline) -> Self {
         let DeviceBaseline { overhead_ns, line } = baseline;
         let mut features = Self { values: [0.0; MOST], count: 0 };
         let (flops, bytes) = work.flops_and_bytes();
+        // The first feature must be the height above the launch overhead, which `above_floor`
+        // returns.
         features.log(line.above_ns(roofline_ns(work, device), overhead_ns) / overhead_ns);
         features.log(bytes / device.l2_bytes as f64);
         let units = f64::from(device.multiprocessors);
@@ -73,8 +77,8 @@ impl Features {
         &self.values[..self.count]
     }
 
-    /// Returns the logarithm of the baseline over the launch overhead: how much of a latency is
-    /// kernel time.
+    /// Returns the logarithm of the baseline over the launch overhead. The logarithm shows how much
+    /// of a latency is kernel time.
     #[must_use]
     pub fn above_floor(&self) -> f32 {
         self.values[0]
@@ -124,7 +128,8 @@ impl Features {
             return;
         };
         let out = work.conv_output();
-        // The convolution as a matrix product: output positions × channels, over windows.
+        // A convolution is a matrix product of [output positions, window] and [window, output
+        // channels].
         let positions = batch as f64 * (out as f64).powi(2);
         self.product(1, [positions as u64, channels_out, channels_in * kernel * kernel], units);
         for value in [batch, channels_in, size] {
@@ -146,7 +151,7 @@ impl Features {
     }
 
     fn elements(&mut self, elements: u64, units: f64) {
-        /// Elements of a block of 128 threads that move 16 bytes each.
+        /// Elements of a block of 128 threads in which each thread moves 16 bytes.
         const BLOCK: u64 = 512;
         self.log(elements as f64);
         self.divisor(elements);

@@ -1,8 +1,9 @@
-//! Calibrates a model for a new device with a few rows: they give its launch overhead and how its
-//! kernels differ from the shared forest.
+//! Calibrates a model for a new device with a few measurements of that device.
 //!
-//! Kernels that were timed alone contain no launch overhead. Their device gets a baseline of its
-//! own, and cross-validation chooses between own trees and the shared forest for the residual.
+//! Measured latencies of calls determine the launch overhead and how the device's kernels differ
+//! from the shared forest. Kernels that were timed alone contain no launch overhead, so their
+//! device gets its own baseline. Cross-validation then chooses whether the device's own trees or
+//! the shared forest predict the residual.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +25,12 @@ use super::{Error, Kind};
 
 /// Minimum number of rows to calibrate a device with.
 const ROWS_LEAST: usize = 5;
-/// Weight of the mean over all operations against the rows of one operation, in its launch
-/// overhead.
+/// Weight of the mean over all operations when the launch overhead of one operation is estimated. A
+/// measurement of that operation has weight 1.
 const ALL: f64 = 0.3;
-/// Number of folds of the cross-validation that chooses among [`Residual`]s.
+/// Number of folds of the cross-validation that chooses a [`Residual`].
 const FOLDS: u64 = 5;
-/// Hyperparameters for a device's own kernel times: few rows allow few leaves.
+/// Hyperparameters of a forest for one calibrated device. Few rows support only few leaves.
 const OWN: BoostingParams =
     BoostingParams { rounds: 200, leaves: 7, rate: 0.06, rows: 4, features: 0.5 };
 
@@ -40,10 +41,11 @@ pub struct SharedForest<'a> {
     pub pooled: &'a Forest,
 }
 
-/// Adds a device to a model, or replaces it, calibrated by a few rows.
+/// Adds a device to a model, calibrated by a few rows. A device that the model has already is
+/// replaced.
 ///
 /// # Errors
-/// [`Error::TooFew`] with fewer than five rows of the model's kind.
+/// [`Error::TooFew`] if there are fewer than five rows of the model's kind.
 pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
     let rows: Vec<Measured> =
         rows.iter().filter(|row| row.work.kind() == model.kind).copied().collect();
@@ -69,7 +71,7 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
     Ok(model)
 }
 
-/// Fits launch overhead, baseline and correction of a device to a few rows of call latencies.
+/// Fits launch overhead, baseline and correction of a device to a few measured latencies of calls.
 pub fn fit_device(
     kind: Kind,
     trees: SharedForest<'_>,
@@ -93,7 +95,8 @@ pub fn fit_device(
         })
         .collect();
     let correction = fit_correction(&found);
-    // Predict each row by a correction fitted to the others: this gives the error on new rows.
+    // Predict each row with a correction fitted to the other rows, which shows the error on new
+    // rows.
     let left_out = (0..found.len()).map(|at| {
         let mut others = found.clone();
         let (one, measured) = others.remove(at);
@@ -117,17 +120,17 @@ fn require_rows(kind: Kind, rows: &[Measured]) -> Result<(), Error> {
     if got < expected { Err(Error::TooFew { kind, expected, got }) } else { Ok(()) }
 }
 
-/// How the residual over the baseline of kernel times is predicted.
+/// The method that predicts the residual over the baseline of kernel times.
 #[derive(Clone, Copy, Debug)]
 enum Residual {
     None,
-    /// By trees trained on these rows.
+    /// A forest trained on the device's own rows predicts the residual.
     Own,
-    /// By the shared forest, corrected.
+    /// The shared forest predicts the residual, with a correction.
     Pooled,
 }
 
-/// Fits a device whose kernels were timed alone. Cross-validation chooses the residual.
+/// Fits a device whose kernels were timed alone. Cross-validation chooses the residual method.
 fn fit_kernel_times(
     kind: Kind,
     trees: SharedForest<'_>,
@@ -149,6 +152,7 @@ fn fit_kernel_times(
         left_out.iter().flat_map(fold_residuals).collect()
     };
     let error = |errors: &[f64]| errors.iter().map(|error| error.abs()).sum::<f64>();
+    // A residual is used only if it has a smaller cross-validation error than the baseline alone.
     let mut best = (Residual::None, log_errors(Residual::None));
     for residual in [Residual::Own, Residual::Pooled] {
         let errors = log_errors(residual);
@@ -166,7 +170,8 @@ fn log_error(model: &DeviceModel, row: &Measured, trees: SharedForest<'_>) -> f6
     (row.latency_ns / latency.ns).ln()
 }
 
-/// Fits a baseline over the shortest kernel of each operation.
+/// Fits a baseline in which the shortest kernel of each operation takes the place of the launch
+/// overhead.
 fn fit_baseline(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
     let mut shortest: BTreeMap<&str, f64> = BTreeMap::new();
     for row in rows {
@@ -193,7 +198,7 @@ fn fit_baseline(rows: &[Measured], device: &HardwareSpec) -> DeviceModel {
 }
 
 impl DeviceModel {
-    /// Adds a residual of the chosen kind.
+    /// Adds a residual of the chosen kind to the model.
     fn with_residual(
         mut self,
         residual: Residual,
@@ -204,7 +209,8 @@ impl DeviceModel {
             Residual::None => {}
             Residual::Own => self.residual = DeviceResidual::Own(self.own_trees(trees.bins, rows)),
             Residual::Pooled => {
-                // Predict without correction first, then fit the correction to the errors.
+                // Predict without a correction first, then fit the correction to the errors of
+                // these predictions.
                 let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
                 self.residual = DeviceResidual::Adapted(none);
                 let predict = |row: &Measured| {
@@ -240,10 +246,12 @@ impl DeviceModel {
     }
 }
 
-/// Scales the launch overheads of other devices by the rows that are at their overhead: rows of the
-/// operation if there are any, else of all operations.
+/// Scales the launch overheads of other devices to this device, by rows whose latency is close to
+/// the overhead. Rows of the same operation are used if there are any, otherwise rows of all
+/// operations.
 fn scale_overheads(usual: &LaunchOverheads, rows: &[Measured]) -> LaunchOverheads {
     let ratio = |row: &Measured| row.latency_ns / usual.ns(row.work.name());
+    // A latency is pure overhead if the kernel is short and the call is not much slower than usual.
     let is_at_floor = |row: &&Measured| {
         roofline_ns(&row.work, row.device) < 0.3 * usual.ns(row.work.name()) && ratio(row) < 3.0
     };
@@ -263,11 +271,13 @@ fn scale_overheads(usual: &LaunchOverheads, rows: &[Measured]) -> LaunchOverhead
     })
 }
 
-/// Fits a correction to pairs of predicted and measured latency, by ridge regression towards zero.
+/// Fits a correction to pairs of predicted and measured latency by ridge regression.
 fn fit_correction(rows: &[(Latency, f64)]) -> Correction {
     const SHIFT_RIDGE: f64 = 0.3;
     const SLOPE_RIDGE: f64 = 8.0;
     let share = |row: &(Latency, f64)| share(&row.0);
+    // Rows at the launch overhead say nothing about kernels, so a row counts by its share of kernel
+    // time.
     let weight: f64 = rows.iter().map(share).sum();
     if weight <= 0.0 {
         return Correction { middle: 0.0, shift: 0.0, slope: 0.0 };

@@ -1,4 +1,4 @@
-//! Serializes kernel models: JSON with a version, compressed with Zstandard.
+//! Serializes kernel models as versioned JSON that is compressed with Zstandard.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,15 @@ use super::feature::MOST;
 use super::forest::Forest;
 use super::model::{DeviceModel, DeviceResidual, KernelModel};
 
-/// File format version that is written, and the only one that can be read.
+/// Version of the file format that is written, and the only version that can be read.
 pub const VERSION: u32 = 3;
-/// Compression level. A high one is worth its time because a model is written once.
+/// Zstandard compression level. The high cost of this level is acceptable because a model is
+/// written once.
 const LEVEL: i32 = 19;
-/// Most bytes of JSON that are unpacked, so that a damaged file cannot exhaust the memory.
+/// Maximum size of the decompressed JSON, so that a damaged file cannot exhaust the memory.
 const JSON_BYTES_MOST: usize = 64 << 20;
 
-/// The JSON of a file.
+/// The JSON document of a model file.
 #[derive(Serialize, Deserialize)]
 struct ModelFile<M> {
     rowmill_kernel_model: u32,
@@ -26,7 +27,7 @@ impl KernelModel {
     /// Serializes the model as compressed JSON with a checksum.
     ///
     /// # Errors
-    /// [`Error::Model`] for numbers that JSON cannot hold.
+    /// [`Error::Model`] if the model contains numbers that JSON cannot represent.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let file = ModelFile { rowmill_kernel_model: VERSION, model: self };
         let json = serde_json::to_vec(&file)
@@ -42,13 +43,13 @@ impl KernelModel {
     /// Parses the bytes that [`KernelModel::to_bytes`] writes.
     ///
     /// # Errors
-    /// [`Error::Model`] for another version, damaged bytes, or bytes that are not a model.
+    /// [`Error::Model`] if the version differs, or if the bytes are damaged or are not a model.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let json = zstd::bulk::decompress(bytes, JSON_BYTES_MOST).map_err(|error| {
             let expected = format!("an undamaged kernel model of rowmill, version {VERSION}");
             wrong(&expected, &format!("bytes that cannot be decompressed ({error})"))
         })?;
-        // The version is read by itself only after an error, because that parses the JSON twice.
+        // Parse the version separately only after an error, because that parses the JSON twice.
         let file: ModelFile<Self> = serde_json::from_slice(&json).map_err(|error| {
             let version = serde_json::from_slice::<ModelFile<IgnoredAny>>(&json)
                 .map_or(VERSION, |file| file.rowmill_kernel_model);
@@ -71,7 +72,7 @@ fn check_version(version: u32) -> Result<(), Error> {
     }
 }
 
-/// Checks the facts that prediction relies on: lengths that agree, and positive numbers.
+/// Checks what prediction relies on: array lengths that agree, and positive finite numbers.
 fn is_valid(model: &KernelModel) -> bool {
     let features = model.bins.ends().len();
     let is_forest_valid = |forest: &Forest| forest.splits_only_on(features);

@@ -1,13 +1,13 @@
-//! Boosted trees: their evaluation, and their stored form.
+//! Boosted regression trees: fast evaluation, and the form in which they are stored.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-/// Largest value of a leaf in steps of its tree; the smallest is its negative. Few steps keep files
-/// small.
+/// Largest leaf value, counted in steps of its tree. The smallest leaf value is the negative of it.
+/// A small number of steps keeps files small.
 pub const LEAF_MOST: i32 = 511;
-/// Value of [`Node::below`] that marks a leaf: no bin lies below 0.
+/// Value of [`Node::below`] that marks a leaf. A split cannot have it because no bin lies below 0.
 const LEAF: u8 = 0;
 /// Number of the last bin.
 pub const BIN_MOST: u8 = u8::MAX - 1;
@@ -20,18 +20,19 @@ const TOGETHER: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Node {
     feature: u8,
-    /// Rows below this bin go to the next node, all others to `right`; [`LEAF`] for leaves.
+    /// Rows whose bin is below this one go to the next node, all others to `right`. Leaves have the
+    /// value [`LEAF`].
     below: u8,
     right: u16,
 }
 
-/// A regression tree as nodes in preorder.
+/// A regression tree, stored as its nodes in preorder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tree {
-    /// The size of a leaf's steps.
+    /// Difference between two adjacent leaf values.
     step: f32,
     nodes: Vec<Node>,
-    /// Value of each node; 0 for splits.
+    /// Value of each node, which is 0 for splits.
     values: Vec<f32>,
 }
 
@@ -41,8 +42,8 @@ impl Tree {
         Self { step, nodes: Vec::new(), values: Vec::new() }
     }
 
-    /// Appends a split as the next node in preorder and returns its number. Rows up to `bin` go
-    /// left, which comes next.
+    /// Appends a split as the next node in preorder and returns its number. Rows whose bin is at
+    /// most `bin` go left. The left side comes next in preorder.
     pub fn push_split(&mut self, feature: u8, bin: u8) -> usize {
         let number = self.nodes.len();
         self.nodes.push(Node { feature, below: bin.min(BIN_MOST) + 1, right: 0 });
@@ -56,7 +57,7 @@ impl Tree {
         self.values.push(steps as f32 * self.step);
     }
 
-    /// Marks that the right side of `split` comes next.
+    /// Makes the next appended node the right child of `split`.
     pub fn begin_right(&mut self, split: usize) {
         self.nodes[split].right = self.nodes.len() as u16;
     }
@@ -75,28 +76,29 @@ impl Tree {
     }
 }
 
-/// A split for the evaluation of many trees at once: a row on its right cannot reach any leaf on
-/// its left.
+/// A split in the form that evaluates many trees at once: a row on the right of the split cannot
+/// reach any leaf on its left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ExcludedLeaves {
     tree: u16,
-    /// A bit for each leaf of the tree; 0 for the excluded leaves.
+    /// One bit for each leaf of the tree. The bits of excluded leaves are 0.
     mask: u32,
 }
 
-/// A group of trees that is evaluated at once (QuickScorer, SIGIR 2015). Splits are ordered by
-/// feature and bin. Each split that a row is not below masks out the leaves on its left; the lowest
-/// remaining bit of a tree is the row's leaf. Unlike a walk down a tree, no step depends on the
-/// previous one.
+/// A group of trees that is evaluated at once (QuickScorer, SIGIR 2015).
+///
+/// Splits are ordered by feature and bin. If a row goes to the right of a split, the split masks
+/// out the leaves on its left. The lowest remaining bit of a tree marks the row's leaf. Unlike in a
+/// walk down a tree, no step depends on the previous one.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct TreesTogether {
-    /// Sorted by feature, then bin.
+    /// Splits sorted by feature, then by bin.
     splits: Vec<ExcludedLeaves>,
-    /// First split of each feature, and the end of its splits that each bin is not below.
+    /// For each feature, the index of its first split, and for each bin the end of the splits whose
+    /// right side that bin is on.
     begins: Vec<usize>,
     ends: Vec<[u32; 256]>,
-    /// Values of the leaves of all trees, from left to right, and the index of each tree's first
-    /// leaf.
+    /// Leaf values of all trees, from left to right, and the index of each tree's first leaf.
     leaves: Vec<f32>,
     firsts: Vec<u32>,
 }
@@ -107,7 +109,7 @@ impl TreesTogether {
         let mut splits: Vec<(u8, u8, ExcludedLeaves)> = Vec::new();
         for (number, tree) in trees.iter().enumerate() {
             group.firsts.push(group.leaves.len() as u32);
-            // Number of leaves to the left of each node.
+            // Number of leaves that lie to the left of each node of the tree.
             let mut before = Vec::with_capacity(tree.nodes.len());
             let mut leaves = 0u32;
             for (node, value) in tree.nodes.iter().zip(&tree.values) {
@@ -120,6 +122,8 @@ impl TreesTogether {
             for (node, from) in tree.nodes.iter().zip(&before).filter(|(node, _)| node.below > LEAF)
             {
                 let to = before[usize::from(node.right)];
+                // The mask is computed in 64 bits, because a tree may have 32 leaves and 1 << 32
+                // does not fit into 32 bits.
                 let left = ((1u64 << to) - (1u64 << from)) as u32;
                 let excluded = ExcludedLeaves { tree: number as u16, mask: !left };
                 splits.push((node.feature, node.below, excluded));
@@ -146,6 +150,8 @@ impl TreesTogether {
         let mut left = [u32::MAX; TOGETHER];
         for ((begin, ends), bin) in self.begins.iter().zip(&self.ends).zip(bins) {
             for split in &self.splits[*begin..ends[usize::from(*bin)] as usize] {
+                // Tree numbers are below `TOGETHER`, so the remainder only removes the bounds
+                // check.
                 left[usize::from(split.tree) % TOGETHER] &= split.mask;
             }
         }
@@ -167,7 +173,7 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Creates a forest of `trees` added to `start`, clamped to `bounds`.
+    /// Creates a forest that adds `trees` to `start` and clamps the sum to `bounds`.
     #[must_use]
     pub fn new(start: f32, bounds: RangeInclusive<f32>, trees: Vec<Tree>) -> Self {
         let bounds = bounds.into_inner();
@@ -191,8 +197,8 @@ impl Forest {
     }
 }
 
-/// A forest as it is stored: one array per field, which compresses and parses much better than one
-/// object per node. Trees follow each other, with their nodes in preorder.
+/// A forest in its stored form, with one array per field. Arrays compress and parse much better
+/// than one object per node. Trees follow each other, with their nodes in preorder.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ForestColumns {
@@ -200,11 +206,11 @@ struct ForestColumns {
     bounds: (f32, f32),
     /// The step of each tree.
     steps: Vec<f32>,
-    /// [`Node::below`] of each node.
+    /// [`Node::below`] of every node.
     below: Vec<u8>,
-    /// The feature of each split.
+    /// The feature of every split.
     features: Vec<u8>,
-    /// The value of each leaf as a multiple of its tree's step.
+    /// The value of every leaf as a multiple of its tree's step.
     leaves: Vec<i32>,
 }
 
@@ -252,7 +258,8 @@ impl TryFrom<ForestColumns> for Forest {
     }
 }
 
-/// Takes the nodes of one tree from the columns; `None` if the columns end before the tree does.
+/// Takes the nodes of one tree from the columns. Returns `None` if the columns end before the tree
+/// does.
 fn next_tree(
     step: f32,
     below: &mut impl Iterator<Item = u8>,
@@ -260,9 +267,9 @@ fn next_tree(
     leaves: &mut impl Iterator<Item = i32>,
 ) -> Option<Tree> {
     let mut tree = Tree::new(step);
-    // Splits whose right side has not begun yet.
+    // Stack of splits whose right side has not begun yet.
     let mut open: Vec<usize> = Vec::new();
-    // A tree has one leaf more than splits.
+    // The largest tree has `LEAVES` leaves and one split less, so a longer one is damaged.
     while tree.nodes.len() < 2 * LEAVES - 1 {
         let below = below.next()?;
         if below != LEAF {

@@ -1,5 +1,7 @@
-//! Kernels without a trained model, priced by formulas over the bytes they move: lookups, row
-//! updates, concatenations, transposes, triangles of interactions, copies.
+//! Predicts kernels that have no trained model by formulas over the bytes that they move.
+//!
+//! These kernels are embedding lookups, row updates, concatenations, transposes, triangles of
+//! interactions, and copies.
 
 use std::fmt;
 
@@ -13,51 +15,51 @@ use crate::tile_use::TileUse;
 
 /// Duration of an empty copy.
 pub const MOVE_NS: f64 = 1_500.0;
-/// Share of the memory's peak that copies of many pieces reach (arXiv:2201.07821).
+/// Share of the memory's peak bandwidth that copies of many pieces reach (arXiv:2201.07821).
 pub const MOVE_SHARE: f64 = 0.79;
-/// Lowest and highest factor on the estimated time of a copy; the paper's Table IV reports mean
-/// errors of 5 to 11 %.
+/// Lowest and highest factor by which a copy may differ from its estimate. The paper's Table IV
+/// reports mean errors of 5 to 11 %.
 pub const MOVED: (f64, f64) = (0.8, 1.3);
-/// Lowest and highest factor on the time of a formula that was not compared with measurements.
+/// Lowest and highest factor for a formula that was not compared with measurements.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Lowest and highest factor on V100 lookups that are bound by their longest bag; they were within
-/// 10 %.
+/// Lowest and highest factor for V100 lookups whose longest bag decides their time. The measured
+/// ones were within 10 % of the formula.
 const LONGEST_BAG: (f64, f64) = (1.0 / 1.15, 1.15);
-/// Time of an empty copy between host and device.
+/// Duration of an empty copy between host and device.
 const HOST_COPY_NS: f64 = 6_000.0;
-/// Bytes per ns over PCIe 3: pinned memory, and pageable memory by way of a pinned buffer
-/// (arXiv:2201.07821 measured 8.1 on A100 and V100).
+/// Bytes per nanosecond over PCIe 3, for pinned memory and for pageable memory that is copied by
+/// way of a pinned buffer. arXiv:2201.07821 measured 8.1 on A100 and V100.
 const PINNED: f64 = 12.0;
 const PAGEABLE: f64 = 8.1;
 
-/// A kind of kernel that is priced by a formula instead of a trained model.
+/// A kind of kernel whose time a formula predicts instead of a trained model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SingleKind {
     EmbeddingForward,
-    /// The update of the looked-up rows by SGD.
+    /// The SGD update of the rows that a batch looks up.
     EmbeddingBackward,
-    /// `parts` matrices of `rows × columns` side by side.
+    /// Joins `parts` matrices of `rows × columns` side by side.
     Concat,
-    /// `[rows, parts, columns]` to `[rows, columns, parts]`.
+    /// Transposes `[rows, parts, columns]` to `[rows, columns, parts]`.
     Transpose,
-    /// Pairs below the diagonal of `rows` matrices of `vectors × vectors`.
+    /// Gathers the entries below the diagonal of `rows` matrices of `vectors × vectors`.
     TrilForward,
-    /// Gradients of these pairs back into such matrices.
+    /// Scatters the gradients of these entries back into such matrices.
     TrilBackward,
-    /// A copy within a device.
+    /// Copies within the memory of one device.
     Copy,
-    /// Pinned memory of the host to a device.
+    /// Copies pinned host memory to a device.
     CopyToDevice,
-    /// Other memory of the host to a device.
+    /// Copies pageable host memory to a device.
     CopyToDevicePageable,
-    /// A device's memory to pinned memory of the host.
+    /// Copies device memory to pinned host memory.
     CopyToHost,
-    /// A device's memory to other memory of the host.
+    /// Copies device memory to pageable host memory.
     CopyToHostPageable,
 }
 
 impl SingleKind {
-    /// Every kind, in declaration order.
+    /// All kinds, in declaration order.
     pub const ALL: [Self; 11] = [
         Self::EmbeddingForward,
         Self::EmbeddingBackward,
@@ -72,7 +74,7 @@ impl SingleKind {
         Self::CopyToHostPageable,
     ];
 
-    /// Returns the name that users and tables use.
+    /// Returns the name of the kind in tables and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -90,13 +92,13 @@ impl SingleKind {
         }
     }
 
-    /// Finds the kind with a name.
+    /// Finds the kind with the given name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Names the sizes that describe a kernel of this kind, in order.
+    /// Returns the names of the sizes that describe a kernel of this kind, in order.
     #[must_use]
     pub fn sizes(self) -> &'static [&'static str] {
         match self {
@@ -118,7 +120,7 @@ impl SingleKind {
     }
 }
 
-/// A kernel of one of the [`SingleKind`]s with its sizes, in `f32`.
+/// A kernel of one of the [`SingleKind`]s with its sizes. All tensors are `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SingleWork {
     kind: SingleKind,
@@ -129,7 +131,8 @@ impl SingleWork {
     /// Creates a kernel after checking its sizes.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of sizes, a size of 0, and more than 2⁵³ values.
+    /// [`Error::Shape`] if the number of sizes is wrong, a size is 0, or there are more than 2⁵³
+    /// values.
     pub fn new(kind: SingleKind, given: &[u64]) -> Result<Self, Error> {
         const TABLES_MOST: u64 = 100_000;
         const MOST: u128 = 1 << 53;
@@ -162,7 +165,7 @@ impl SingleWork {
         }
     }
 
-    /// Returns the kind of kernel.
+    /// Returns the kind of the kernel.
     #[must_use]
     pub fn kind(&self) -> SingleKind {
         self.kind
@@ -174,7 +177,7 @@ impl SingleWork {
         &self.sizes[..self.kind.sizes().len()]
     }
 
-    /// Returns the tables of a lookup; empty for other kernels.
+    /// Returns the tables of a lookup. Other kernels have no tables, so their list is empty.
     #[must_use]
     pub fn tables(&self) -> Vec<TableLookup> {
         if !self.kind.is_lookup() {
@@ -194,7 +197,8 @@ impl SingleWork {
         vec![table; tables as usize]
     }
 
-    /// Returns the least number of bytes read and written; for lookups without any cache.
+    /// Returns the minimum number of bytes read and written. For lookups it assumes that no row is
+    /// cached.
     #[must_use]
     pub fn bytes(&self) -> f64 {
         let [a, b, c, ..] = self.sizes.map(|size| size as f64);
@@ -235,8 +239,8 @@ impl SingleWork {
         }
     }
 
-    /// Returns whether the formula was validated by measurements: V100 lookups bound by their
-    /// longest bag.
+    /// Returns whether the formula was validated by measurements. Only V100 lookups whose longest
+    /// bag decides their time were compared with measurements.
     #[must_use]
     pub fn is_measured(&self, device: &HardwareSpec) -> bool {
         let [.., pooling] = self.sizes;

@@ -1,4 +1,4 @@
-//! The MLP settings of Table II of arXiv:2201.07821, and a subset that trains in minutes.
+//! The MLP settings of Table II of arXiv:2201.07821, and a subset of them that trains in minutes.
 
 use schema::Optimizer;
 use serde::Serialize;
@@ -6,12 +6,12 @@ use serde::Serialize;
 /// Architecture and optimizer of one MLP of the grid search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MlpSetting {
-    /// Hidden layers, each followed by ReLU.
+    /// Number of hidden layers, each followed by ReLU.
     pub layers: usize,
     pub width: usize,
     #[serde(serialize_with = "by_name")]
     pub optimizer: Optimizer,
-    /// Learning rate of the optimizer; for SGD ten times that of the grid.
+    /// Learning rate of the optimizer. For SGD it is ten times the rate of the grid.
     pub learning_rate: f64,
 }
 
@@ -19,13 +19,13 @@ fn by_name<S: serde::Serializer>(optimizer: &Optimizer, to: S) -> Result<S::Ok, 
     to.serialize_str(optimizer.name())
 }
 
-/// Which settings a grid search tries, and for how many epochs.
+/// The settings that a grid search tries, and the number of epochs it trains each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MlpGrid {
-    /// A part of the published grid that takes minutes: every setting learns for a few epochs, and
-    /// the best one goes on.
+    /// A part of the published grid that takes minutes. Every setting is trained for a few epochs,
+    /// and only the best one is trained further.
     Small,
-    /// All 280 published settings, each for as many epochs as the published code uses.
+    /// All 280 published settings, each trained for as many epochs as in the published code.
     Whole,
 }
 
@@ -57,7 +57,7 @@ impl MlpGrid {
         settings
     }
 
-    /// Returns the epochs of every setting, and those of the best setting in total.
+    /// Returns the number of epochs for every setting, and the total number for the best setting.
     #[must_use]
     pub fn epochs(self) -> (usize, usize) {
         match self {

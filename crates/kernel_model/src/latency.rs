@@ -1,4 +1,4 @@
-//! The latency that a forest predicts for a call: baseline times residual.
+//! Predicts the latency of a call as the baseline times the residual of a forest.
 
 use schema::HardwareSpec;
 
@@ -12,13 +12,14 @@ use super::work::Work;
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     pub ns: f64,
-    /// Launch overhead below which kernels cannot be observed; 0 where kernels were timed alone.
+    /// Launch overhead, which hides shorter kernels. The overhead is 0 for devices whose kernels
+    /// were timed alone.
     pub floor_ns: f64,
     pub above_floor: f32,
 }
 
-/// Predicts the latency of a call: the baseline times the residual that the forest predicts, never
-/// below the physical limit.
+/// Predicts the latency of a call: the baseline times the residual that the forest predicts. The
+/// prediction is never below the physical limit.
 pub fn latency(
     bins: &Bins,
     forest: &Forest,

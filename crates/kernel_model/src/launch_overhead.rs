@@ -1,5 +1,7 @@
-//! Finds the host's share of a latency: the minimum over calls, its drift from row to row, and the
-//! host's speed while a row was measured.
+//! Estimates the host's share of a measured latency.
+//!
+//! The share consists of a minimum over calls, a drift from row to row, and the host's speed at the
+//! time of each measurement.
 
 use schema::median;
 
@@ -8,40 +10,41 @@ use super::feature::roofline_ns;
 use super::measured::Measured;
 use super::work::Kind;
 
-/// One of this many rows, those of the smallest works, determines the launch overhead, but at least
-/// [`LEAST`] rows.
+/// The smallest fiftieth of the operations determines the launch overhead, but at least [`LEAST`]
+/// rows.
 const SMALLEST: usize = 50;
 const LEAST: usize = 20;
 
-/// Calls on either side of a row whose median shows how fast the host was then.
+/// Number of calls on either side of a row whose median estimates the host's speed at that time.
 const BESIDE: usize = 3;
 /// Minimum number of calls without visible kernel time for tracking the host's speed.
 const CALLS: usize = 50;
-/// Kernels shorter than this share of the launch overhead cannot be observed; calls longer than
-/// [`SLOW`] overheads are not pure overhead.
+/// Kernels shorter than this share of the launch overhead cannot be observed. Calls longer than
+/// [`SLOW`] overheads contain more than overhead.
 const UNSEEN: f64 = 0.35;
 const SLOW: f64 = 1.6;
-/// Calls near in time must differ by less than this share of the difference of calls near in size.
+/// Host speed is tracked only if calls close in time differ by less than this share of the
+/// difference between calls close in size.
 const BY_TIME: f64 = 0.9;
 
-/// Host time that a call adds to its kernel: a minimum, a drift from row to row, and the host's
-/// changing speed.
+/// Host time that a call adds to its kernel: a minimum, a drift from row to row, and changes of the
+/// host's speed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaunchOverhead {
-    /// Latency of calls of the smallest works, nanoseconds.
+    /// Latency of the calls with the smallest operations, in nanoseconds.
     pub ns: f64,
     /// Nanoseconds by which each row takes longer than the row before it.
     pub drift_ns: f64,
-    /// Position in the table and latency of calls without visible kernel time; empty if the host's
-    /// speed did not change.
+    /// Position in the table and latency of calls without visible kernel time. The list is empty if
+    /// the host's speed did not change.
     calls: Vec<(u32, f64)>,
 }
 
 impl LaunchOverhead {
     /// Fits the launch overhead to rows of one operation on one device.
     ///
-    /// Takes the lower quartile of the smallest works. For kernel times, which contain no host
-    /// time, it takes the shortest.
+    /// The overhead is the lower quartile of the smallest operations' latencies. Kernel times
+    /// contain no host time, so for them the overhead is the shortest time.
     pub fn fit(rows: &[Measured]) -> Self {
         if rows.iter().any(|row| !row.timed.is_call()) {
             let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);
@@ -60,10 +63,11 @@ impl LaunchOverhead {
         Self { ns, drift_ns, calls: calls(rows, ns, drift_ns) }
     }
 
-    /// Returns the host time of a call at a position of the table: the median of the calls beside
+    /// Returns the host time of a call at a position of the table, the median of the calls around
     /// it.
     pub fn at(&self, place: u32) -> f64 {
         let after = self.calls.partition_point(|call| call.0 < place);
+        // Exclude the row's own call, so that its latency does not explain itself.
         let own = usize::from(self.calls.get(after).is_some_and(|call| call.0 == place));
         let before = &self.calls[after.saturating_sub(BESIDE)..after];
         let later = self.calls[after + own..].iter().take(BESIDE);
@@ -75,13 +79,14 @@ impl LaunchOverhead {
         roofline_ns(&row.work, row.device) >= UNSEEN * self.ns
     }
 
-    /// Returns whether a kernel is known to be hidden by the launch overhead. Small matrix products
-    /// stay so far behind the roofline that this is never known of them.
+    /// Returns whether the launch overhead is known to hide a kernel. Small matrix products never
+    /// count as hidden, because they are so much slower than their roofline.
     pub fn hides(&self, row: &Measured) -> bool {
         row.timed.is_call() && waits_for_memory(row) && !self.shows(row)
     }
 
-    /// Returns a row with the launch overhead at its position, to fit a baseline to.
+    /// Converts a row to a point for fitting a baseline, with the launch overhead at the row's
+    /// position.
     pub fn point(&self, row: &Measured) -> BaselinePoint {
         BaselinePoint {
             roofline_ns: roofline_ns(&row.work, row.device),
@@ -90,7 +95,7 @@ impl LaunchOverhead {
         }
     }
 
-    /// Converts a latency to what a host of constant speed without drift would have shown.
+    /// Converts a latency to the one that a host of constant speed without drift would have shown.
     pub fn latency_ns(&self, row: &Measured, line: Baseline) -> f64 {
         let point = self.point(row);
         let by = |floor_ns: f64| line.ns(point.roofline_ns, floor_ns);
@@ -98,11 +103,12 @@ impl LaunchOverhead {
     }
 }
 
-/// Returns the calls without visible kernel time, if neighbors in time are more alike than
-/// neighbors in size. Otherwise the kernels differ, not the host.
+/// Returns the calls without visible kernel time if their host's speed changed. The host's speed
+/// changed if calls close in time are more alike than calls close in size. Otherwise the kernels
+/// differ, not the host.
 ///
-/// Only memory-bound kinds qualify: small matrix products stay so far behind the roofline that none
-/// is known to be hidden.
+/// The host's speed is tracked only for memory-bound kinds. Small matrix products are so much
+/// slower than their roofline that no launch overhead is known to hide them.
 fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
     if !rows.first().is_some_and(waits_for_memory) {
         return Vec::new();
@@ -136,12 +142,12 @@ fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
     hidden.into_iter().map(|(row, ns)| (row.place, ns)).collect()
 }
 
-/// Returns whether a row is of a memory-bound kind.
+/// Returns whether a row measures a memory-bound kind.
 fn waits_for_memory(row: &Measured) -> bool {
     matches!(row.work.kind(), Kind::LayerNorm | Kind::Softmax | Kind::ElementWise)
 }
 
-/// Pairs each call with the median of the calls beside it.
+/// Pairs the latency of each call with the median of the calls beside it.
 fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)> + 'a {
     calls.iter().enumerate().map(|(at, (_, ns))| {
         let end = calls.len().min(at + 1 + BESIDE);
@@ -150,21 +156,21 @@ fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)>
     })
 }
 
-/// Returns the median, the mean of the two middle values if their number is even.
+/// Returns the median, which for an even number of values is the mean of the two middle ones.
 fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
     median::float_median(&mut values.collect::<Vec<f64>>())
 }
 
-/// Subtracts the drift from a latency; at least a tenth of it remains as kernel time.
+/// Subtracts the drift from a latency. At least a tenth of the latency remains as kernel time.
 fn without(row: &Measured, drift_ns: f64) -> f64 {
     (row.latency_ns - drift_ns * f64::from(row.place)).max(0.1 * row.latency_ns)
 }
 
-/// Fits how much longer each row takes than the one before: a line through low quantiles of blocks
-/// of rows.
+/// Fits how much longer each row takes than the row before it, by a line through low quantiles of
+/// blocks of rows.
 ///
-/// Only tables whose sizes do not depend on the position qualify; otherwise the slope would be that
-/// of the sizes.
+/// Only tables whose sizes do not depend on the position qualify, because otherwise the slope would
+/// reflect the sizes.
 fn drift_ns(rows: &[Measured]) -> f64 {
     const BLOCKS: usize = 40;
     const LEAST_ROWS: usize = 25;
@@ -182,11 +188,12 @@ fn drift_ns(rows: &[Measured]) -> f64 {
         (places / block.len() as f64, latencies[latencies.len() / 50])
     };
     let (slope, correlation) = line(rows.chunks(rows.len().div_ceil(BLOCKS)).map(low));
-    // Blocks with a constant floor scatter around it. Blocks with a growing floor lie on a line.
+    // If the overhead is constant, the blocks scatter around it. If the overhead grows, the blocks
+    // lie on a line.
     if correlation > 0.8 { slope } else { 0.0 }
 }
 
-/// Computes slope and correlation of points.
+/// Computes the slope of the regression line through points, and their correlation.
 fn line(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
     let count = points.clone().count() as f64;
     let sum = |of: fn((f64, f64)) -> f64| points.clone().map(of).sum::<f64>() / count;

@@ -1,5 +1,6 @@
-//! Evaluates models on a device that was left out of training, with none of its rows and with
-//! twenty.
+//! Evaluates models on a device that was left out of training.
+//!
+//! The model has seen either none of the device's measurements or twenty of them.
 
 use serde::Serialize;
 
@@ -19,29 +20,30 @@ use super::split::{Part, hash};
 use super::train_forest::{POOLED, UNSEEN, bins, forest};
 use super::work::Kind;
 
-/// Number of rows of the new device.
+/// Number of measurements of the new device that calibrate a model.
 const SHOTS: usize = 20;
-/// Number of random draws of these rows; errors are means over the draws.
+/// Number of random draws of calibration rows. Reported errors are means over the draws.
 const DRAWS: u64 = 5;
 
-/// Prediction errors on a device that was left out of training.
+/// Prediction errors for one kind of kernel on a device that was left out of training.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeftOutRow {
     pub kind: &'static str,
     pub device: String,
     /// Test rows above the floor, as in [`KernelRow::rows`](super::evaluate::KernelRow::rows).
     pub rows: usize,
-    /// Mean absolute error of max(roofline, launch overhead of the other devices).
+    /// Mean absolute error of a simple prediction, max(roofline, launch overhead of the other
+    /// devices).
     pub roofline_mape_pct: f64,
-    /// Error of the forest of the other devices, without a row of this device.
+    /// Mean absolute error of the forest trained on the other devices only.
     pub mape_pct: f64,
-    /// Error after calibration by twenty rows of this device.
+    /// Mean absolute error after calibration by twenty measurements of this device.
     pub shots_mape_pct: f64,
-    /// Share of rows within the interval for unmeasured devices.
+    /// Share of measured times within the interval for unmeasured devices.
     pub covered_pct: f64,
 }
 
-/// Forest, launch overheads and baseline of all devices but one.
+/// A model trained on all devices but one: its forest, launch overheads and baseline.
 struct Others {
     bins: Bins,
     unseen: Forest,
@@ -71,10 +73,12 @@ impl Others {
     }
 }
 
-/// Computes the interval for unmeasured devices: the worst of the devices when each is left out.
+/// Computes the interval of predictions on unmeasured devices. Leaves out each device in turn and
+/// returns the hull of the resulting intervals.
 pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> ErrorInterval {
     if devices.len() < 2 {
-        // A single device shows nothing about others, so assume a factor of e.
+        // A single device shows nothing about other devices, so assume a factor of e in both
+        // directions.
         return ErrorInterval::flat(-1.0, 1.0);
     }
     let ends = in_parallel(threads, devices.len(), |at| {
@@ -88,10 +92,11 @@ pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> ErrorInterval
     ErrorInterval::hull(&ends)
 }
 
-/// Leaves out each device of a kind in turn and returns the errors on it.
+/// Leaves out each device of a kind in turn and returns the prediction errors on that device.
 #[must_use]
 pub fn evaluate_left_out_devices(kind: Kind, rows: &[Measured], threads: usize) -> Vec<LeftOutRow> {
     let devices = by_device(kind, rows);
+    // With fewer than three devices, the remaining ones are too few for an interval.
     if devices.len() < 3 {
         return Vec::new();
     }
@@ -120,7 +125,8 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
         )
     });
     let shots_mape_pct = shots.sum::<f64>() / DRAWS as f64;
-    // Compute the interval from the remaining devices, as for a user with an unmeasured device.
+    // Compute the interval from the remaining devices, which is what a user with an unmeasured
+    // device gets.
     let interval = interval(&all_but(devices, at), 1);
     let covered = device.part(Part::Test).filter(|row| {
         let (low, high) = interval.at(0.0);
@@ -139,11 +145,11 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     }
 }
 
-/// Draws training rows for calibration, with latencies corrected for the drift of the host.
+/// Draws training rows for calibration and corrects their latencies for the drift of the host.
 fn draw_rows(device: &DeviceRows, draw: u64) -> Vec<Measured> {
     let mut rows: Vec<Measured> = device.part(Part::Train).copied().collect();
-    // Element-wise operations of one size share a hash, so a salt by operation draws each
-    // independently.
+    // Element-wise operations of one size share a hash. A different salt for each operation draws
+    // the operations independently.
     let salt = |row: &Measured| {
         1 + draw + DRAWS * row.work.element().map_or(0, |element| 1 + element as u64)
     };

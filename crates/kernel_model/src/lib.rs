@@ -1,10 +1,11 @@
-//! Predicts the time of a kernel on a device from its sizes: a baseline times a learned residual.
+//! Predicts the execution time of a kernel on a device from the kernel's sizes.
 //!
 //! The latency of a call includes its launch overhead, the host time that hides shorter kernels.
-//! Boosted trees learn `ln(latency ÷ baseline)`: one forest for each kind of kernel and device, and
-//! one over all devices for unmeasured ones. The result is the time of the *kernel*, without launch
-//! overhead, never below the physical limit. It has an interval that covered nine of ten
-//! calibration rows, and says whether the sizes lie within the training data.
+//! Boosted trees learn the residual `ln(latency ÷ baseline)`: one forest for each kind of kernel
+//! and device, and one over all devices for devices that were not measured. The result is the time
+//! of the *kernel* without launch overhead, and it is never below the physical limit. A prediction
+//! has an interval that covered nine of ten calibration rows, and it states whether the sizes lie
+//! within the training data.
 
 mod baseline;
 mod bins;

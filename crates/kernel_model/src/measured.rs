@@ -14,18 +14,18 @@ pub struct Measured {
     pub device: &'static HardwareSpec,
     pub latency_ns: f64,
     pub timed: Timed,
-    /// Position in its table: launch overhead may drift from row to row.
+    /// Position of the row in its table, because launch overhead may drift from row to row.
     pub place: u32,
 }
 
-/// Whether a time includes the host's share.
+/// Whether a measured time includes the host's launch overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timed {
-    /// A call, which includes the launch overhead.
+    /// The time of a whole call, which includes the launch overhead.
     #[default]
     Call,
-    /// The kernels alone, as a profiler records them.
+    /// The time of the kernels alone, as a profiler records it.
     Kernel,
 }
 
@@ -42,7 +42,7 @@ const NAME: &str = "OPName";
 const LATENCY: &str = "Latency";
 const DEVICE: &str = "Device";
 
-/// Reads the rows of one table of measurements, whose columns are named as NeuSight names them.
+/// Reads the rows of one table of measurements, whose columns have the names that NeuSight uses.
 pub struct Table {
     header: Vec<String>,
     name: usize,
@@ -54,14 +54,14 @@ pub struct Table {
     measured: Vec<Measured>,
 }
 
-/// Expected and actual value of a row that is not a measurement.
+/// The expected and the actual value of a row that is not a measurement.
 type Refusal = (String, String);
 
 impl Table {
     /// Creates a reader from the names of the columns.
     ///
     /// # Errors
-    /// [`Error::Column`] if the column of name, latency or device is missing.
+    /// [`Error::Column`] if the column for name, latency or device is missing.
     pub fn new(header: Vec<String>) -> Result<Self, Error> {
         let at = |column: &'static str| {
             let found = header.iter().position(|name| name.eq_ignore_ascii_case(column));
@@ -75,8 +75,8 @@ impl Table {
     /// Reads one row. A row that is not a measurement is counted and reported by [`Table::finish`].
     ///
     /// # Errors
-    /// [`Error::Column`] if a column of the operation's sizes is missing, [`Error::Hardware`] for
-    /// an unknown device, [`Error::Operation`] for an unknown operation.
+    /// [`Error::Column`] if a column of the operation's sizes is missing, [`Error::Hardware`] if
+    /// the device is unknown, [`Error::Operation`] if the operation is unknown.
     pub fn add(&mut self, line: u64, fields: &[&str]) -> Result<(), Error> {
         let place = self.rows as u32;
         self.rows += 1;
@@ -91,10 +91,11 @@ impl Table {
         Ok(())
     }
 
-    /// Returns the measurements.
+    /// Returns the measurements of the table.
     ///
     /// # Errors
-    /// [`Error::Rows`] if any row was none, with their count.
+    /// [`Error::Rows`] if some rows are not measurements. The error contains the number of these
+    /// rows.
     pub fn finish(self) -> Result<Vec<Measured>, Error> {
         let Some((line, expected, got)) = self.first else { return Ok(self.measured) };
         Err(Error::Rows { count: self.refused, rows: self.rows, line, expected, got })
@@ -136,17 +137,17 @@ impl Table {
     }
 }
 
-/// An operation by the name that a table or a user gives it.
+/// An operation that was looked up by the name in a table or on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     kind: Kind,
     element: Option<Element>,
 }
 
-/// Finds the operation with a name.
+/// Finds the operation with the given name.
 ///
 /// # Errors
-/// [`Error::Operation`], which lists all names.
+/// [`Error::Operation`] lists all known names if the name is unknown.
 pub fn operation(name: &str) -> Result<Operation, Error> {
     let kind = match name {
         "linear" => Kind::Linear,
@@ -169,16 +170,16 @@ pub fn operation(name: &str) -> Result<Operation, Error> {
 }
 
 impl Operation {
-    /// Creates a work with sizes in the order of [`Kind::sizes`].
+    /// Creates a kernel description with sizes in the order of [`Kind::sizes`].
     ///
     /// # Errors
-    /// [`Error::Shape`]
+    /// [`Error::Shape`] if the sizes are wrong for the kind.
     pub fn work(self, sizes: &[u64]) -> Result<Work, Error> {
         Work::checked(self.kind, self.element, sizes)
     }
 }
 
-/// The columns of an operation's sizes.
+/// Returns the names of the columns that contain an operation's sizes.
 fn columns(operation: Operation) -> &'static [&'static str] {
     match operation.kind {
         Kind::Linear | Kind::Bmm => &["B", "M", "N", "K"],
@@ -196,9 +197,10 @@ fn columns(operation: Operation) -> &'static [&'static str] {
     }
 }
 
-/// Creates a work from the columns of a table.
+/// Creates a kernel description from the sizes in the columns of a table.
 fn work(operation: Operation, sizes: &[u64]) -> Result<Work, Error> {
     match (operation.kind, sizes) {
+        // A linear layer treats all rows of a batch alike, so batch and rows form one size.
         (Kind::Linear, &[batch, m, n, k]) => operation.work(&[batch.saturating_mul(m), n, k]),
         (Kind::ElementWise, &[rows, columns]) => operation.work(&[rows.saturating_mul(columns)]),
         _ => operation.work(sizes),

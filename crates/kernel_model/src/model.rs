@@ -1,4 +1,4 @@
-//! The trained model of one kind of kernel, and its predictions for a work on a device.
+//! The trained model of one kind of kernel, and its predictions of a kernel's time on a device.
 
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
@@ -17,12 +17,12 @@ use super::work::{Kind, Work};
 const HIDDEN: f64 = 1.1;
 /// Latencies above this multiple of the launch overhead are kernel time alone.
 const SEEN: f64 = 3.0;
-/// Largest plausible ratio of a kernel's time to that of similar kernels at [`SEEN`]. At [`HIDDEN`]
-/// the ratio is 1.
+/// Largest plausible ratio of a kernel's time to the time of similar kernels when its latency is
+/// [`SEEN`] overheads. At [`HIDDEN`] overheads the ratio is 1.
 const BELIEVED: f64 = 12.0;
-/// Shortest kernel that was ever recorded.
+/// Duration of the shortest kernel that was ever recorded.
 const LAUNCH_NS: f64 = 1_000.0;
-/// Widening of an interval for each factor of e outside the training domain.
+/// Logarithm by which an interval widens for each factor of e outside the training domain.
 const WIDENING: f64 = 0.25;
 
 /// A table of measurements that a model was trained on.
@@ -45,14 +45,14 @@ impl LaunchOverheads {
         Self(floors.collect())
     }
 
-    /// Returns the overhead of an operation; the geometric mean of the others if it was not
-    /// measured.
+    /// Returns the overhead of an operation. If it was not measured, returns the geometric mean
+    /// over the other operations.
     pub(super) fn ns(&self, name: &str) -> f64 {
         let own_ns = self.0.iter().find(|(operation, _)| operation == name).map(|(_, ns)| *ns);
         own_ns.unwrap_or_else(|| mean(self.0.iter().map(|(_, ns)| *ns)))
     }
 
-    /// Takes the median over devices for each operation, the lower of the two in the middle: few
+    /// Takes the median over devices for each operation, and the lower of two middle values. Few
     /// hosts are much faster than others, but some are much slower.
     pub(super) fn median_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut names: Vec<&String> =
@@ -77,7 +77,7 @@ impl LaunchOverheads {
     }
 }
 
-/// Computes the geometric mean; 1 if there are no values.
+/// Computes the geometric mean, or 1 if the iterator is empty.
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) =
         values.fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
@@ -88,9 +88,9 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum DeviceResidual {
-    /// By a forest trained on this device.
+    /// A forest trained on this device predicts the residual.
     Own(Forest),
-    /// By the shared forest, corrected with a few rows.
+    /// The shared forest predicts the residual, corrected with a few rows of this device.
     Adapted(Correction),
 }
 
@@ -98,15 +98,15 @@ pub(super) enum DeviceResidual {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceModel {
-    /// Key of its hardware.
+    /// Key of the device in the hardware table.
     pub(super) device: String,
-    /// Number of its training rows.
+    /// Number of training rows of the device.
     pub(super) rows: usize,
     #[serde(rename = "floors_ns")]
     pub(super) floors: LaunchOverheads,
     pub(super) timed: Timed,
     pub(super) line: Baseline,
-    /// Median of measured over roofline time of long kernels.
+    /// Median ratio of measured time to roofline time of long kernels.
     pub(super) slack: f64,
     pub(super) residual: DeviceResidual,
     pub(super) interval: ErrorInterval,
@@ -119,8 +119,7 @@ impl DeviceModel {
         &self.device
     }
 
-    /// Predicts the latency of a call. `pooled` is the forest of all devices, for calibrated
-    /// devices.
+    /// Predicts the latency of a call. Calibrated devices need `pooled`, the forest of all devices.
     pub(super) fn latency(
         &self,
         bins: &Bins,
@@ -151,32 +150,33 @@ impl DeviceModel {
 pub struct Outside {
     pub size: &'static str,
     pub asked: u64,
-    /// Smallest and largest size of the training data.
+    /// Smallest and largest value of this size in the training data.
     pub least: u64,
     pub most: u64,
 }
 
-/// How well the training data support a price.
+/// How well the training data support a predicted time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Domain {
-    /// The device was not measured: the price is computed from its data sheet.
+    /// The device was not measured, so the time is predicted from its data sheet.
     pub is_unseen_device: bool,
-    /// The kernel is shorter than its launch overhead, so measurements of calls do not show it.
+    /// The kernel is shorter than its launch overhead, so measured latencies of calls do not show
+    /// it.
     pub is_under_floor: bool,
     /// The size that is farthest outside the training data.
     pub outside: Option<Outside>,
 }
 
 impl Domain {
-    /// Returns whether the price is an interpolation of measurements.
+    /// Returns whether the predicted time is an interpolation of measurements.
     #[must_use]
     pub fn is_inside(&self) -> bool {
         !self.is_unseen_device && !self.is_under_floor && self.outside.is_none()
     }
 }
 
-/// Predicted time of a kernel without launch overhead, with an interval that nine of ten
-/// measurements lie in.
+/// Predicted time of a kernel without launch overhead. Nine of ten measurements lie within its
+/// interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Price {
     pub mean_ns: f64,
@@ -185,13 +185,13 @@ pub struct Price {
     pub domain: Domain,
 }
 
-/// The parts of a model that price devices without any measurement.
+/// The parts of a model that predict times on devices without any measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Unseen {
-    /// Forest of all devices over the roofline.
+    /// Forest of all devices, which predicts residuals over the roofline.
     pub forest: Forest,
-    /// Worst interval of the devices when each was left out.
+    /// Hull of the intervals that result when each device is left out in turn.
     pub interval: ErrorInterval,
 }
 
@@ -201,18 +201,19 @@ pub(super) struct Unseen {
 pub struct KernelModel {
     pub(super) kind: Kind,
     pub(super) sources: Vec<Source>,
-    /// Range of each size in the training data.
+    /// Smallest and largest value of each size in the training data.
     pub(super) least: Vec<u64>,
     pub(super) most: Vec<u64>,
     pub(super) bins: Bins,
-    /// Forest of all devices over their baselines, for calibrated devices.
+    /// Forest of all devices for calibrated devices, which predicts residuals over a device's
+    /// baseline.
     pub(super) pooled: Forest,
     pub(super) unseen: Unseen,
     pub(super) devices: Vec<DeviceModel>,
 }
 
 impl KernelModel {
-    /// Returns the kind of kernel that the model prices.
+    /// Returns the kind of kernel whose time the model predicts.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -230,10 +231,10 @@ impl KernelModel {
         &self.devices
     }
 
-    /// Predicts the kernel time of a work on a device.
+    /// Predicts the kernel time of an operation on a device.
     ///
     /// # Cost
-    /// Some microseconds: 400 trees of 5 levels.
+    /// Takes some microseconds, for 400 trees of 5 levels.
     #[must_use]
     pub fn price(&self, work: &Work, device: &HardwareSpec) -> Price {
         let (latency, (low, high), slack) = self.latency(work, device);
@@ -243,14 +244,14 @@ impl KernelModel {
         let least = physics_ns(work, device).max(launch_ns);
         let high_ns = latency.ns * high * wider;
         let by_roofline = roofline_ns(work, device) * slack;
-        // Latencies just above the floor may still be variations of the host's time, so a kernel
-        // far below the floor remains hidden.
+        // Latencies just above the launch overhead may be variations of the host's time. Therefore
+        // a kernel whose roofline time is far below the overhead still counts as hidden.
         let above = (latency.ns / latency.floor_ns / HIDDEN).ln() / (SEEN / HIDDEN).ln();
         let believed = by_roofline * BELIEVED.powf(above.max(0.0));
         let is_under_floor = above < 0.0 || (above < 1.0 && latency.ns > believed);
         let (mean_ns, low_ns) = if is_under_floor {
-            // Every kernel between the physical limit and the floor would have been measured as the
-            // floor.
+            // Every kernel between the physical limit and the launch overhead has the overhead as
+            // its measured latency.
             let mean = believed.max(least).min(latency.ns.max(least));
             (mean, least.min(mean))
         } else {
@@ -262,7 +263,7 @@ impl KernelModel {
         Price { mean_ns, low_ns, high_ns: high_ns.max(mean_ns), domain }
     }
 
-    /// Predicts a latency, with the factors of its interval and the roofline slack.
+    /// Predicts a latency and returns it with the factors of its interval and the roofline slack.
     pub(super) fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, (f64, f64), f64) {
         if let Some(own) = self.find_device(device) {
             let latency = own.latency(&self.bins, Some(&self.pooled), work, device);

@@ -1,9 +1,9 @@
-//! Runs independent jobs on several threads, with results in the order of the jobs.
+//! Runs independent jobs on several threads and returns results in the order of the jobs.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `run` for each of `0..jobs` on up to `threads` threads and returns the results in order.
+/// Calls `run` for each of `0..jobs` on up to `threads` threads and returns the results in order.
 pub fn in_parallel<R: Send>(
     threads: usize,
     jobs: usize,
@@ -28,6 +28,8 @@ pub fn in_parallel<R: Send>(
         work();
     });
     let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Threads finish jobs out of order, and callers rely on an order that does not depend on
+    // threads.
     done.sort_by_key(|(job, _)| *job);
     done.into_iter().map(|(_, result)| result).collect()
 }

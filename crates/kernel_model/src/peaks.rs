@@ -1,4 +1,4 @@
-//! The roofline of arXiv:2201.07821 with measured peaks: the highest rates that rows of a table
+//! The roofline of arXiv:2201.07821 with measured peaks, the highest rates that rows of a table
 //! reached.
 
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use super::work::{Kind, Work};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredPeaks {
     pub flops: f64,
-    /// Rate of memory-bound kernels.
+    /// Highest bandwidth that memory-bound kernels reached.
     pub bytes: f64,
 }
 
-/// Tensors of at least this many times the L2 size are read from memory.
+/// A kernel that moves more than this many times the L2 size is taken to read device memory.
 const BEYOND_L2: f64 = 4.0;
 
 impl MeasuredPeaks {
-    /// Finds the highest rates over all training rows of all kinds. Without such rows it takes
-    /// benchmark results, or the data sheet.
+    /// Finds the highest rates over the training rows of all kinds. Without such rows it uses
+    /// benchmark results, or else the data sheet.
     #[must_use]
     pub fn from_rows(device: &HardwareSpec, rows: &[Measured]) -> Self {
         let (mut flops, mut bytes) = (0.0, 0.0);
@@ -32,8 +32,8 @@ impl MeasuredPeaks {
             let rate = |count: f64| 1e9 * count / row.latency_ns;
             match row.work.kind() {
                 Kind::Linear | Kind::Bmm => flops = rate(of_work).max(flops),
-                // Winograd's algorithm does fewer FLOPs than are counted, so the rate would be too
-                // high.
+                // Winograd's algorithm executes fewer FLOPs than are counted, so the rate would be
+                // too high.
                 Kind::Conv => {}
                 Kind::LayerNorm | Kind::Softmax | Kind::ElementWise => {
                     if moved > BEYOND_L2 * device.l2_bytes as f64 {
@@ -49,7 +49,7 @@ impl MeasuredPeaks {
         }
     }
 
-    /// Computes the published roofline, without launch overhead or cache.
+    /// Computes the time of the published roofline, without launch overhead or cache.
     #[must_use]
     pub fn roofline_ns(self, work: &Work) -> f64 {
         let (flops, bytes) = work.flops_and_bytes();
@@ -57,7 +57,7 @@ impl MeasuredPeaks {
     }
 }
 
-/// Finds the peaks of every device of the rows.
+/// Finds the peaks of every device that occurs in the rows.
 pub fn peaks_by_device(rows: &[Measured]) -> BTreeMap<&'static str, MeasuredPeaks> {
     let mut peaks = BTreeMap::new();
     for row in rows {

@@ -1,8 +1,8 @@
-//! The MLP kernel models of arXiv:2201.07821, for comparison: one MLP per kind and device, chosen
-//! by grid search.
+//! Trains the MLP kernel models of arXiv:2201.07821 for comparison with ours.
 //!
-//! The published search chose MLPs by the same rows that it reported errors on; this one uses the
-//! calibration rows. The caller provides the MLP implementation, because this crate has no layers.
+//! A grid search chooses one MLP per kind and device. The published search chose MLPs by the same
+//! rows on which it reported errors, whereas this one chooses by the calibration rows. The caller
+//! provides the implementation of the MLP, because this crate has no layers.
 
 use super::device_rows::{DeviceRows, by_device};
 use super::error_metrics::{gmae, mape};
@@ -16,9 +16,10 @@ use super::work::{Element, Kind, Work};
 /// Rows in the form that an MLP is trained on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MlpExamples {
-    /// `[N, inputs]`, row by row: logarithms of sizes; other inputs as they are.
+    /// Inputs with the shape `[N, inputs]`, row by row. Sizes are logarithms, other inputs are
+    /// unchanged.
     pub inputs: Vec<f32>,
-    /// `[N]`, `ln` of microseconds.
+    /// Targets with the shape `[N]`. Each target is the logarithm of a latency in microseconds.
     pub targets: Vec<f32>,
 }
 
@@ -27,15 +28,15 @@ pub struct MlpExamples {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlpProblem {
     pub kind: Kind,
-    /// Key of the device.
+    /// Key of the device in the hardware table.
     pub device: String,
     pub train: MlpExamples,
     pub calibrate: MlpExamples,
     pub test: MlpExamples,
 }
 
-/// Lists the problems of a kind by device. An MLP is trained on the same latencies as our models:
-/// without host jitter and drift.
+/// Creates the problem of each device for one kind. An MLP is trained on the same latencies as our
+/// models, without host jitter and drift.
 #[must_use]
 pub fn problems(kind: Kind, rows: &[Measured]) -> Vec<MlpProblem> {
     let problem = |device: &DeviceRows| MlpProblem {
@@ -57,7 +58,7 @@ fn examples(device: &DeviceRows, part: Part) -> MlpExamples {
     examples
 }
 
-/// Appends the inputs of a work.
+/// Appends the MLP's inputs for one operation to `to`.
 fn put_inputs(work: &Work, to: &mut Vec<f32>) {
     let log = |size: u64| (size as f64).ln() as f32;
     match (work.kind(), work.sizes()) {
@@ -75,22 +76,22 @@ fn put_inputs(work: &Work, to: &mut Vec<f32>) {
     }
 }
 
-/// An MLP that is trained on a [`MlpProblem`]. The caller implements it, because this crate has no
+/// An MLP that is trained on an [`MlpProblem`]. The caller implements it, because this crate has no
 /// layers.
 pub trait Regressor {
-    /// Error of training or prediction.
+    /// The error type of training and prediction.
     type Error;
 
     /// Trains for one epoch over all rows.
     ///
     /// # Errors
-    /// The error of the implementation.
+    /// Returns the error of the implementation.
     fn epoch(&mut self) -> Result<(), Self::Error>;
 
     /// Predicts the targets of rows.
     ///
     /// # Errors
-    /// The error of the implementation.
+    /// Returns the error of the implementation.
     fn predict(&mut self, inputs: &[f32]) -> Result<Vec<f32>, Self::Error>;
 }
 
@@ -98,12 +99,12 @@ pub trait Regressor {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenMlp {
     pub kind: Kind,
-    /// Key of the device.
+    /// Key of the device in the hardware table.
     pub device: String,
     pub setting: MlpSetting,
-    /// Epoch with the least error on the calibration rows.
+    /// Epoch with the smallest error on the calibration rows.
     pub epoch: usize,
-    /// Geometric mean of the absolute errors on the rows it was chosen by.
+    /// Geometric mean of the absolute errors on the calibration rows, by which the MLP was chosen.
     pub calibrate_gmae_pct: f64,
     /// Predictions for the test rows, in order.
     pub predicted_ns: Vec<f64>,
@@ -117,7 +118,7 @@ struct MlpLearner<R> {
     best: BestEpoch,
 }
 
-/// The epoch of an MLP with the least calibration error, with its predictions.
+/// The epoch of an MLP with the smallest calibration error, and the predictions after that epoch.
 #[derive(Clone)]
 struct BestEpoch {
     epoch: usize,
@@ -126,8 +127,8 @@ struct BestEpoch {
 }
 
 impl<R: Regressor> MlpLearner<R> {
-    /// Trains for some epochs and keeps the predictions of the epoch with the least error on the
-    /// calibration rows.
+    /// Trains an MLP for some epochs. Keeps the predictions of the epoch with the smallest error on
+    /// the calibration rows.
     fn learn(&mut self, problem: &MlpProblem, epochs: usize) -> Result<(), R::Error> {
         for _ in 0..epochs {
             self.regressor.epoch()?;
@@ -135,7 +136,7 @@ impl<R: Regressor> MlpLearner<R> {
             let predicted = self.regressor.predict(&problem.calibrate.inputs)?;
             let pairs = predicted.iter().zip(&problem.calibrate.targets);
             let error = gmae(pairs.map(|(predicted, target)| (nanos(*predicted), nanos(*target))));
-            // A comparison with NaN is false, so diverged MLPs are skipped.
+            // Comparisons with NaN are false, so MLPs that diverged are skipped.
             if error < self.best.calibrate_gmae_pct {
                 let predicted = self.regressor.predict(&problem.test.inputs)?;
                 self.best = BestEpoch { epoch: self.epochs, calibrate_gmae_pct: error, predicted };
@@ -149,11 +150,12 @@ fn nanos(ln_us: f32) -> f64 {
     1e3 * f64::from(ln_us).exp()
 }
 
-/// Finds the setting of a grid whose MLP has the least error on the calibration rows; `make`
-/// creates an MLP. `None` if no MLP has a finite error, as without calibration rows.
+/// Finds the setting of a grid whose MLP has the smallest error on the calibration rows. `make`
+/// creates an MLP. Returns `None` if no MLP has a finite error, for example if there are no
+/// calibration rows.
 ///
 /// # Errors
-/// Passes on the errors of the MLPs.
+/// Returns the first error of `make` or of an MLP.
 pub fn search<R: Regressor>(
     problem: &MlpProblem,
     grid: MlpGrid,
@@ -167,7 +169,7 @@ pub fn search<R: Regressor>(
         let mut learner = MlpLearner { regressor, setting, epochs: 0, best };
         learner.learn(problem, first)?;
         let error = learner.best.calibrate_gmae_pct;
-        // Of equal errors, the first setting wins.
+        // If two settings have equal errors, the first one wins.
         let least = chosen.as_ref().map_or(f64::INFINITY, |chosen| chosen.best.calibrate_gmae_pct);
         if error < least {
             chosen = Some(learner);
@@ -187,10 +189,11 @@ pub fn search<R: Regressor>(
 }
 
 /// Runs [`search`] for many problems in parallel and calls `found` with each result as it arrives.
-/// Results are in the order of the problems, without those that no MLP solves.
+/// The returned results are in the order of the problems. Problems for which no MLP has a finite
+/// error are missing.
 ///
 /// # Errors
-/// The first error of an MLP, in the order of the problems.
+/// Returns the first error of an MLP, in the order of the problems.
 pub fn search_all<'a, R: Regressor>(
     problems: &'a [MlpProblem],
     grid: MlpGrid,
@@ -215,7 +218,8 @@ where
     searched.into_iter().filter_map(|(_, chosen)| chosen.transpose()).collect()
 }
 
-/// Adds the errors of chosen MLPs to `table`, computed on the same test rows as its other errors.
+/// Adds the errors of chosen MLPs to `table`. All errors of the table are computed on the same test
+/// rows.
 pub fn add(table: &mut [KernelRow], rows: &[Measured], chosen: &[ChosenMlp]) {
     for mlps in chosen.chunk_by(|one, next| one.kind == next.kind) {
         let devices = by_device(mlps[0].kind, rows);

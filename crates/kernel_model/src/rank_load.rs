@@ -1,6 +1,8 @@
-//! Time and memory of the tiles of one rank: lookups, row updates, weights and states. Each tile is
-//! described once; the load of a rank is the sum over its tiles in plan order and allocates
-//! nothing.
+//! Predicts time and memory of the tiles of one rank: lookups, row updates, weights and optimizer
+//! states.
+//!
+//! Each tile is described once. The load of a rank is the sum over its tiles in plan order, and
+//! computing it allocates nothing.
 
 use schema::{HardwareSpec, Optimizer};
 
@@ -8,12 +10,12 @@ use crate::Estimate;
 use crate::embedding::{BAG_BYTES, CACHE_SHARE, HitCurve, V100, sectors};
 use crate::tile_use::TileUse;
 
-/// Lowest and highest factor on V100 lookups that are bound by their longest bag.
+/// Lowest and highest factor for V100 lookups whose longest bag decides their time.
 const MEASURED: (f64, f64) = (0.87, 1.15);
-/// Lowest and highest factor on the time of a formula that was not compared with measurements.
+/// Lowest and highest factor for a formula that was not compared with measurements.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Time to linearize, scan and sort a handful of ids: measured in the public 8-rank DLRM trace
-/// (V100), for one module of tables.
+/// Time to linearize, scan and sort a handful of ids. The time was measured for one module of
+/// tables in the public 8-rank DLRM trace (V100).
 const SORT_START_NS: f64 = 54_000.0;
 /// Time of the two kernels that update a handful of rows, from the same trace.
 const UPDATE_START_NS: f64 = 17_000.0;
@@ -21,7 +23,7 @@ const UPDATE_START_NS: f64 = 17_000.0;
 const SORTED_BYTES: f64 = 12.0;
 /// Bits of a key that one pass of the sort orders.
 const SORT_BITS: f64 = 8.0;
-/// Thread groups that sum the gradients of one row together.
+/// Number of thread groups that sum the gradients of one row together.
 const GROUPS_PER_ROW: f64 = 32.0;
 
 /// Number of kernel launches of a lookup.
@@ -32,16 +34,16 @@ pub const BACKWARD_LAUNCHES: u32 = 12;
 /// Precomputed terms of a tile that do not depend on the rank that holds it.
 #[derive(Clone, Debug)]
 pub struct TileTerms {
-    /// Columns that the tile adds to each sample.
+    /// Number of columns that the tile adds to each sample.
     width: f64,
     bags: f64,
     uses: f64,
     longest: f64,
-    /// Bytes of a row in whole transactions.
+    /// Bytes of a row in whole memory transactions.
     row_bytes: f64,
-    /// Bytes of indices and results, which no cache keeps.
+    /// Bytes of indices and results, which are used once and so never hit the cache.
     passing_bytes: f64,
-    /// Bytes of the rows that a batch uses.
+    /// Bytes of the distinct rows that a batch uses.
     used_bytes: f64,
     curve: HitCurve,
     rows: f64,
@@ -49,18 +51,19 @@ pub struct TileTerms {
     update_bytes: f64,
     gradient_bytes: f64,
     gradient_reads: f64,
-    /// Lookups of the most popular row.
+    /// Number of lookups of the most popular row.
     hottest: f64,
     weights: u64,
     states: u64,
 }
 
 impl TileTerms {
-    /// Computes the terms of a tile whose rows are updated by `rule`. `alike` is the tile before
-    /// it, whose hit curve is reused if it is equal.
+    /// Computes the terms of a tile whose rows are updated by `rule`. `alike` is the previous tile,
+    /// whose hit curve is reused if rows and popularity are equal.
     pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
         let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
         let row_bytes = sectors(dim * tile.weight_bytes as f64);
+        // A hit curve takes 24 evaluations over all classes of rows, so equal neighbors share it.
         let equal = alike.filter(|(other, _)| {
             other.uses == uses && other.rows == tile.rows && other.popularity == tile.popularity
         });
@@ -90,14 +93,14 @@ impl TileTerms {
     }
 }
 
-/// Time and memory of the tiles of one rank: lookups, row updates, weights and states.
+/// Time and memory of the tiles of one rank: lookups, row updates, weights and optimizer states.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankLoad {
-    /// Columns that the rank's tiles add to each sample.
+    /// Number of columns that the rank's tiles add to each sample.
     pub width: f64,
-    /// Ids looked up in a batch.
+    /// Number of ids looked up in a batch.
     pub uses: f64,
-    /// Bags looked up in a batch.
+    /// Number of bags looked up in a batch.
     pub bags: f64,
     pub forward: Estimate,
     pub backward: Estimate,
@@ -121,7 +124,7 @@ struct Sums {
 }
 
 impl RankLoad {
-    /// Sums the tiles of a rank, in plan order.
+    /// Sums the terms of a rank's tiles, in plan order.
     pub fn from_tiles<'a>(
         tiles: impl Iterator<Item = &'a TileTerms> + Clone,
         device: &HardwareSpec,
@@ -133,7 +136,7 @@ impl RankLoad {
         for tile in tiles {
             is_empty = false;
             load.add(tile);
-            // Tables share the cache in proportion to the bytes they use.
+            // Tables share the cache in proportion to the bytes of the rows that a batch uses.
             let share = if sums.used > 0.0 { tile.used_bytes / sums.used } else { 0.0 };
             let cached = CACHE_SHARE * device.l2_bytes as f64 * share / tile.row_bytes;
             sums.add(tile, tile.curve.at(cached));
@@ -171,7 +174,7 @@ impl Sums {
 /// Returns the bandwidths of memory and last-level cache in bytes per second.
 fn bandwidths(device: &HardwareSpec) -> (f64, f64) {
     let dram = device.dram_sustained.unwrap_or(device.dram);
-    // Unmeasured cache bandwidth is assumed to be three times that of memory.
+    // Unmeasured cache bandwidth is assumed to be three times the memory bandwidth.
     (dram, device.l2.unwrap_or(3.0 * dram))
 }
 
@@ -184,14 +187,14 @@ fn forward(sums: &Sums, device: &HardwareSpec) -> Estimate {
     Estimate::within(V100.start_ns + moved.max(longest), interval)
 }
 
-/// Predicts a row update: ids are sorted by row, the gradients of each row summed, and each row
-/// read and written once.
+/// Predicts a row update: ids are sorted by row, the gradients of each row are summed, and each row
+/// is read and written once.
 fn backward(sums: &Sums, uses: f64, device: &HardwareSpec) -> Estimate {
     let (dram, l2) = bandwidths(device);
     let passes = (sums.rows.max(2.0).log2() / SORT_BITS).ceil();
     let sort = 1e9 * 2.0 * passes * SORTED_BYTES * uses / dram;
-    // The gradient of a bag is read once for each of its ids. Reads hit the cache as far as the
-    // gradients fit.
+    // The row update reads the gradient of a bag once for each id of the bag. The share of the
+    // gradients that fits into the cache is the share of these reads that hit it.
     let cache = CACHE_SHARE * device.l2_bytes as f64;
     let missed = (1.0 - cache / sums.gradients.max(1.0)).max(0.0);
     let reads = (sums.gradient_reads * missed).max(sums.gradients.min(sums.gradient_reads));

@@ -1,12 +1,14 @@
-//! The shipped models, trained on NeuSight's measurements (MIT): five devices, 7,000 to 88,000 rows
-//! per kind.
+//! Loads the models that are shipped with rowmill.
+//!
+//! The models are trained on NeuSight's measurements (MIT license) of five devices, with 7,000 to
+//! 88,000 rows per kind.
 
 use super::{Error, KernelModel, Kind};
 
 /// Loads the shipped model of a kind.
 ///
 /// # Errors
-/// [`Error::Model`] if the file was made by another version of rowmill.
+/// [`Error::Model`] if the file was written by another version of rowmill.
 pub fn model(kind: Kind) -> Result<KernelModel, Error> {
     KernelModel::from_bytes(match kind {
         Kind::Linear => include_bytes!("../models/linear.kernels"),

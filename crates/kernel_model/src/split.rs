@@ -5,20 +5,21 @@ use schema::random::mix;
 
 use super::work::Work;
 
-/// Part of the train, calibrate and test split that a row belongs to.
+/// Part of the train, calibrate and test split to which a row belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Training rows, 60 of 100.
+    /// 60 % of the rows, on which models are trained.
     Train,
-    /// 20 % of the rows: the error intervals of predictions are computed on them.
+    /// 20 % of the rows, from which the error intervals of predictions are computed.
     Calibrate,
-    /// 20 % of the rows: the reported prediction errors are measured on them, and nothing else uses
-    /// them.
+    /// 20 % of the rows, on which the reported prediction errors are measured. No other computation
+    /// uses these rows.
     Test,
 }
 
 impl Part {
-    /// Assigns a work to a part by a hash. All element-wise operations of one size share a part.
+    /// Assigns an operation to a part by a hash. All element-wise operations of one size share a
+    /// part.
     #[must_use]
     pub fn for_work(work: &Work) -> Self {
         match hash(work, 0) % 100 {
@@ -29,7 +30,7 @@ impl Part {
     }
 }
 
-/// Hashes kind, sizes and `salt`, independent of the device.
+/// Hashes kind, sizes and `salt`. The hash does not depend on the device.
 pub fn hash(work: &Work, salt: u64) -> u64 {
     let start = mix(work.kind() as u64 + 1) ^ mix(salt.wrapping_add(0x9e37_79b9_7f4a_7c15));
     work.sizes().iter().fold(start, |hash, size| mix(hash.wrapping_mul(31).wrapping_add(*size)))

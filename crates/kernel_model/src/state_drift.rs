@@ -1,6 +1,7 @@
-//! Estimates slow changes of a device's state while a table is measured. Kernels whose tensors just
-//! fit L2 take up to a fifth longer in one part of a table than in another, because the memory
-//! layout depends on everything measured before.
+//! Estimates slow changes of a device's state while a table is measured.
+//!
+//! Kernels whose tensors just fit L2 take up to a fifth longer in one part of a table than in
+//! another, because the memory layout depends on everything measured before.
 
 use std::cmp::Ordering;
 
@@ -10,30 +11,29 @@ use schema::median;
 const LIKE: usize = 12;
 /// Number of rows measured just before and just after a row.
 const BESIDE: usize = 30;
-/// Number of these rows, the nearest in size, whose median is the drift.
+/// Number of these rows, those nearest in size, whose median residual is the drift.
 const NEAREST: usize = 5;
 /// Minimum number of rows to estimate a drift from.
 const ROWS: usize = 200;
-/// Residuals must be nearer to neighbors in size and time than to neighbors in size, by this
-/// factor.
+/// A drift is accepted only if it reduces the sum of absolute residuals to less than this share.
 const BY_TIME: f64 = 0.9;
 
-/// One measured row for the estimate of a device's state drift.
+/// One measured row from which a device's state drift is estimated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DriftSample {
-    /// Position in the table.
+    /// Position of the row in the table.
     pub place: u32,
     /// Logarithm of the roofline time.
     pub size: f64,
-    /// Natural logarithm of measured over baseline latency.
+    /// Natural logarithm of measured latency over baseline latency.
     pub log_residual: f64,
 }
 
-/// Slow changes of a device's latency over a table, by position; empty if the device's state did
-/// not change.
+/// Slow changes of a device's latency over a table, by position. The list is empty if the device's
+/// state did not change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateDrift {
-    /// In table order; residuals are relative to rows of similar size.
+    /// Rows in table order. The residual of each row is relative to rows of similar size.
     rows: Vec<DriftSample>,
 }
 
@@ -52,6 +52,7 @@ impl StateDrift {
                 middle(nearest(others.collect(), LIKE, |row| (row.size - rows[at].size).abs()))
             })
             .collect();
+        // A residual that all rows of similar size share is an error of the baseline, not drift.
         for (row, usual) in rows.iter_mut().zip(usual) {
             row.log_residual -= usual;
         }
@@ -64,8 +65,8 @@ impl StateDrift {
         if by_time < BY_TIME * by_size { found } else { Self::default() }
     }
 
-    /// Returns `ln` of the extra time of a row of some size at a position, estimated from other
-    /// rows.
+    /// Returns `ln` of the extra time of a row of some size at a position. The estimate uses other
+    /// rows only.
     pub fn at(&self, place: u32, size: f64) -> f64 {
         if self.rows.is_empty() {
             return 0.0;
@@ -78,7 +79,8 @@ impl StateDrift {
     }
 }
 
-/// Keeps the `count` nearest rows; of equally near ones, the first.
+/// Keeps the `count` rows with the smallest distance. If several are equally near, the first
+/// ones stay.
 fn nearest(
     mut rows: Vec<DriftSample>,
     count: usize,
@@ -90,7 +92,7 @@ fn nearest(
     rows
 }
 
-/// Returns the median residual of rows; 0 if there are none.
+/// Returns the median residual of rows, or 0 if there are no rows.
 fn middle(rows: Vec<DriftSample>) -> f64 {
     let mut log_residual: Vec<f64> = rows.into_iter().map(|row| row.log_residual).collect();
     median::float_median(&mut log_residual).unwrap_or_default()

@@ -1,6 +1,8 @@
-//! Computes Table IV of arXiv:2201.07821 for a device whose kernels a suite measured: errors of the
-//! published formulas, and of our models with none of the device's rows, with twenty, and with four
-//! fifths of them. Sweeps are small, so each fifth is predicted from the others.
+//! Computes the rows of Table IV of arXiv:2201.07821 for a device whose kernels a suite measured.
+//!
+//! Each row compares errors of the paper's formula with errors of our model, which has seen none of
+//! the device's measurements, twenty of them, or four fifths of them. A suite has few shapes per
+//! kernel, so errors come from five-fold cross-validation.
 
 use schema::HardwareSpec;
 use schema::random::mix;
@@ -16,25 +18,25 @@ use super::split::hash;
 use super::work::{Kind, Work};
 use crate::formula_kernels::{SingleKind, SingleWork};
 
-/// Number of calibration rows of the new device.
+/// Number of measurements of the new device that calibrate a model in the column `twenty`.
 const SHOTS: usize = 20;
-/// Number of random draws of these rows; errors are means over the draws.
+/// Number of random draws of calibration rows. Reported errors are means over the draws.
 const DRAWS: u64 = 5;
-/// Minimum number of rows of a kernel.
+/// Minimum number of measurements of a kernel. Kernels with fewer get no row in the table.
 const ROWS_LEAST: usize = 10;
-/// Number of folds that are predicted in turn.
+/// Number of folds of the cross-validation. Each fold is predicted from the other four.
 const FOLDS: u64 = 5;
-/// Tensors of at least this many times the L2 size are read from memory.
+/// A kernel that moves more than this many times the L2 size is taken to read device memory.
 const BEYOND_L2: f64 = 4.0;
 
-/// A measured kernel of a recorded suite.
+/// A kernel of a recorded suite with its measured time.
 #[derive(Clone, Copy, Debug)]
 pub struct SuiteMeasured {
     pub work: SuiteWork,
     pub ns: f64,
 }
 
-/// A kernel of a suite, priced by a trained model or by a formula.
+/// A kernel of a suite, whose time a trained model or a formula predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuiteWork {
     Learned(Work),
@@ -42,7 +44,7 @@ pub enum SuiteWork {
 }
 
 impl SuiteWork {
-    /// Returns the fold of the kernel, the same on every device.
+    /// Returns the cross-validation fold of the kernel, which is the same on every device.
     fn fold(&self) -> u64 {
         self.hash(0) % FOLDS
     }
@@ -59,7 +61,7 @@ impl SuiteWork {
     }
 }
 
-/// Geometric mean and mean of absolute errors, in percent.
+/// Errors of a set of predictions: geometric mean and mean of the absolute errors, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ErrorPair {
     pub gmae_pct: f64,
@@ -84,57 +86,59 @@ impl ErrorPair {
     }
 }
 
-/// One row of the table: errors of the paper and of our models for one kernel.
+/// One row of the table: the paper's errors and our models' errors for one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SuiteRow {
-    /// Label of the paper, if it has one: `L` for tables beyond L2, `H` for hit rates.
+    /// The paper's label for the kernel, if it has one: `L` means tables beyond L2, `H` means hit
+    /// rates.
     pub kernel: &'static str,
     pub shapes: usize,
-    /// Least errors of the paper's three devices.
+    /// Smallest errors among the three devices of the paper.
     pub paper: Option<ErrorPair>,
-    /// Errors of the paper's formula on this device with measured peak rates; `None` where the
-    /// paper has an MLP.
+    /// Errors of the paper's formula on this device with measured peak rates. The field is `None`
+    /// where the paper uses an MLP.
     pub published: Option<ErrorPair>,
-    /// Errors of our model without any row of this device.
+    /// Errors of our model when it has seen no measurement of this device.
     pub no_rows: ErrorPair,
-    /// Errors after calibration by twenty rows.
+    /// Errors of our model after calibration by twenty measurements of this device.
     pub twenty: Option<ErrorPair>,
-    /// Errors after calibration by four fifths of the rows.
+    /// Errors of our model after calibration by four fifths of the device's measurements.
     pub all: Option<ErrorPair>,
-    /// Share of rows within the interval.
+    /// Share of measured times that lie within the predicted interval.
     pub covered_pct: f64,
-    /// Whether `all` is at or below the paper's errors.
+    /// Whether the errors in `all` are at most the paper's errors.
     pub is_met: Option<bool>,
 }
 
-/// Definition of one row of the table.
+/// Definition of one row of the table: which kernels it covers and which formula it evaluates.
 struct TableLine {
     label: &'static str,
     kernel: TableKernel,
-    /// Restricts lookups to tables larger than L2.
+    /// Restricts lookups to tables larger than the L2 cache.
     is_large: bool,
     paper: Option<ErrorPair>,
     published: Published,
 }
 
-/// The kernels that one row of the table is about.
+/// The kind of kernel that one row of the table covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TableKernel {
     Learned(Kind),
     Single(SingleKind),
 }
 
-/// The paper's formula for a kernel.
+/// The formula that the paper uses to predict a kernel.
 #[derive(Clone, Copy)]
 enum Published {
-    /// An MLP, or nothing.
+    /// The paper uses an MLP or does not cover the kernel.
     None,
-    /// The lookup formula, without or with hit rates.
+    /// The lookup formula that ignores cache hits.
     Plain,
+    /// The lookup formula that takes L2 hit rates into account.
     HitRate,
-    /// Bytes by the highest rate.
+    /// Bytes moved, divided by the highest measured bandwidth.
     Bytes,
-    /// FLOPs and bytes by the highest rates.
+    /// The larger of the compute time and the memory time at the highest measured rates.
     Roofline,
 }
 
@@ -163,7 +167,8 @@ const fn large(
 const FORWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingForward);
 const BACKWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingBackward);
 
-/// Table IV of the paper with the least of its three columns, then kernels that only our suite has.
+/// Table IV of the paper with the smallest errors among its three devices, followed by kernels that
+/// only our suite measures.
 const LINES: [TableLine; 20] = [
     line("EL-F", FORWARD, least(8.63, 33.19), Published::Plain),
     large("EL-FL", FORWARD, least(2.89, 5.52), Published::Plain),
@@ -207,17 +212,17 @@ const LINES: [TableLine; 20] = [
     line("element_wise", TableKernel::Learned(Kind::ElementWise), None, Published::Roofline),
 ];
 
-/// Highest rates of training kernels, per nanosecond.
+/// Highest rates that the training kernels reached, per nanosecond.
 struct Reached {
     bytes: f64,
     flops: f64,
 }
 
-/// Computes the table of a device. `model` provides the model of a kind that has no rows of this
-/// device.
+/// Computes the table of a device. `model` returns, for a kind of kernel, a model that has seen no
+/// measurement of this device.
 ///
 /// # Errors
-/// Passes on the errors of `model`.
+/// Returns the error of `model` if it fails.
 pub fn rows<E>(
     measured: &[SuiteMeasured],
     device: &'static HardwareSpec,
@@ -240,6 +245,8 @@ pub fn rows<E>(
             let (tested, learned): (Vec<&SuiteMeasured>, Vec<&SuiteMeasured>) =
                 own.iter().partition(is_judged);
             let learned: Vec<SuiteMeasured> = learned.into_iter().copied().collect();
+            // Rates come from all kernels of the suite, because a single kernel may not reach the
+            // peaks.
             let rates = find_rates(measured, fold, device);
             judged.published.extend(line.published_ns(&learned, device, &rates, &tested));
             match &model {
@@ -252,10 +259,10 @@ pub fn rows<E>(
     Ok(rows)
 }
 
-/// Pairs of predicted and measured time.
+/// Pairs of a predicted time and a measured time, in nanoseconds.
 type Pairs = Vec<(f64, f64)>;
 
-/// Predictions of each fold from the other folds.
+/// Predictions of all folds, each made from the other folds.
 #[derive(Default)]
 struct Judged {
     published: Pairs,
@@ -295,7 +302,7 @@ impl TableLine {
         }
     }
 
-    /// Predicts with the paper's formula; empty where it has none.
+    /// Predicts kernels with the paper's formula. Returns no pairs where the paper has no formula.
     fn published_ns(
         &self,
         learned: &[SuiteMeasured],
@@ -303,7 +310,8 @@ impl TableLine {
         rates: &Reached,
         tested: &[&SuiteMeasured],
     ) -> Pairs {
-        // Like the paper, price lookups by the highest rate reached on this device.
+        // Price lookups like the paper does, by the highest rate that any kernel reached on this
+        // device.
         let here = HardwareSpec { dram_sustained: Some(1e9 * rates.bytes), ..device.clone() };
         let own = learned.iter().map(|row| bytes_moved(&row.work) / row.ns).fold(0.0, f64::max);
         let formula_ns = |work: &SuiteWork| -> Option<f64> {
@@ -326,14 +334,14 @@ impl TableLine {
     }
 }
 
-/// Whether the published lookup formula counts L2 hits.
+/// Whether the published lookup formula takes L2 hits into account.
 #[derive(Clone, Copy)]
 enum Hits {
     Ignored,
     Counted,
 }
 
-/// Evaluates the published formula of lookups or row updates.
+/// Evaluates the paper's formula for embedding lookups or for row updates.
 fn published_lookup_ns(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
     let tables = work.tables();
     match (work.kind(), hits) {
@@ -360,8 +368,8 @@ fn bytes_moved(work: &SuiteWork) -> f64 {
     }
 }
 
-/// Finds the highest rates over all rows outside a fold, or takes data-sheet rates if there are
-/// none.
+/// Finds the highest rates over all measurements outside a fold. Uses the data-sheet rates if no
+/// measurement qualifies.
 fn find_rates(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
     let learned = || measured.iter().filter(|row| row.work.fold() != fold);
     let is_over_memory = |row: &&SuiteMeasured| {
@@ -383,15 +391,16 @@ fn find_rates(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> R
     Reached { bytes, flops: flops.unwrap_or(1e-9 * device.peak.f32) }
 }
 
-/// Draws a few rows to calibrate with.
+/// Draws the few measurements that calibrate a model.
 fn draw_rows(learned: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
     let mut rows = learned.to_vec();
+    // Sorting by a salted hash is a random draw that is the same on every machine.
     rows.sort_by_key(|row| (row.work.hash(1 + draw), row.work));
     rows.truncate(SHOTS);
     rows
 }
 
-/// Evaluates a trained model of other devices, calibrated by rows of this one.
+/// Evaluates a model trained on other devices: uncalibrated, and calibrated by this device's rows.
 fn evaluate_model(
     model: &KernelModel,
     device: &'static HardwareSpec,
@@ -427,7 +436,8 @@ fn evaluate_model(
     }
 }
 
-/// Evaluates formulas and, with rows, a fitted sum of amounts with residual correction.
+/// Evaluates the formula of a kernel and a model fitted to measurements. The fitted model is a sum
+/// of amounts of work times unit costs, with a residual correction.
 fn evaluate_formula(
     device: &HardwareSpec,
     learned: &[SuiteMeasured],
@@ -458,7 +468,7 @@ fn evaluate_formula(
     }
 }
 
-/// Describes a kernel as amounts of work, each with a unit time to be learned.
+/// Describes a kernel as amounts of work, whose unit costs are fitted.
 fn amounts(work: &SingleWork, device: &HardwareSpec) -> CpuWork {
     let bytes = work.bytes();
     let past = (bytes - device.l2_bytes as f64).max(0.0);

@@ -1,5 +1,6 @@
-//! Estimates the use of each tile of a plan by a batch from feature statistics: bags, ids and
-//! distinct rows.
+//! Estimates how a batch uses each tile of a plan: its bags, ids and distinct rows.
+//!
+//! The estimates are computed from feature statistics.
 
 use schema::{FeatureStats, ModelConfig, ShardingPlan, Tile};
 
@@ -8,18 +9,19 @@ use crate::embedding::Popularity;
 /// Expected use of one tile of a sharding plan by a batch of all ranks.
 #[derive(Clone, Debug)]
 pub struct TileUse {
-    /// Position of its table in the model.
+    /// Position of the tile's table in the model.
     pub table: usize,
     pub rank: usize,
     pub dim: usize,
     pub rows: u64,
     pub weight_bytes: usize,
-    /// Bags; each position of a sequence is one bag.
+    /// Number of bags that are looked up in the tile. Each position of a sequence counts as one
+    /// bag.
     pub bags: usize,
     pub vectors: usize,
-    /// Ids that select one of its rows.
+    /// Number of ids in the batch that select one of the tile's rows.
     pub uses: f64,
-    /// Ids in the longest bag that select its rows.
+    /// Number of ids in the longest bag that select the tile's rows.
     pub longest_bag: u64,
     pub popularity: Popularity,
 }
@@ -32,11 +34,11 @@ impl TileUse {
     }
 }
 
-/// Lists the tiles of a plan for a batch of `samples` over all ranks. Shards of rows get a
-/// proportional share of the ids, because popular rows are scattered.
+/// Lists the tiles of a plan for a batch of `samples` over all ranks. Row shards get a share of the
+/// ids in proportion to their rows, because popular rows are scattered.
 ///
-/// `features` follow the order of the model. Features of one table use the id distribution of the
-/// first.
+/// `features` follow the order of the model. All features of a table use the id distribution of its
+/// first feature.
 #[must_use]
 pub fn list_tiles(
     model: &ModelConfig,
@@ -71,6 +73,7 @@ pub fn list_tiles(
         let ids: f64 = of_table.iter().map(|stats| kept(stats.ids_per_bag)).sum();
         let longest = of_table.iter().map(|stats| stats.longest_bag).max().unwrap_or(0);
         let share = tile.row_count() as f64 / table.rows.max(1) as f64;
+        // Each position of a sequence is a bag of at most one id.
         let longest = if table.sequence_length.is_some() { longest.min(1) } else { longest };
         let whole = popularity(table.rows.max(1), first[at]);
         TileUse {

@@ -1,5 +1,6 @@
-//! Trains the model of one kind on measured rows. The same rows give the same model, byte for byte,
-//! with any number of threads.
+//! Trains the model of one kind of kernel on measured rows.
+//!
+//! The same rows give the same model, byte for byte, with any number of threads.
 
 use super::Error;
 use super::bins::Bins;
@@ -19,15 +20,15 @@ use super::work::Kind;
 pub const MODEL_BYTES_MOST: usize = 300_000;
 /// Minimum number of training rows of a device.
 const ROWS_LEAST: usize = 200;
-/// Devices with fewer calibration rows than this also use cross-validation residuals of the
-/// training rows for their interval. Quantiles of few rows may miss the nominal coverage by several
+/// If a device has fewer calibration rows than this, its interval also uses cross-validation
+/// residuals of the training rows. Quantiles of few rows may miss the nominal coverage by several
 /// percent.
 const CALIBRATION_FEW: usize = 500;
 
-/// Trains the model of one kind on rows of any devices; rows of other kinds are ignored.
+/// Trains the model of one kind on rows of any devices. Rows of other kinds are ignored.
 ///
 /// # Errors
-/// [`Error::TooFew`] for a device with fewer than 200 rows to learn from.
+/// [`Error::TooFew`] if a device has fewer than 200 training rows.
 pub fn train(
     kind: Kind,
     rows: &[Measured],
@@ -69,8 +70,8 @@ pub fn train(
     Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
 }
 
-/// Builds the model of a device from its forests: first the forest of all rows, then those of the
-/// cross-validation, if any.
+/// Builds the model of a device from its forests. The first forest is trained on all rows. The
+/// others, if any, belong to the folds of the cross-validation.
 fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>) -> DeviceModel {
     let forest = if forests.is_empty() { Forest::default() } else { forests.remove(0) };
     let mut model = DeviceModel {
@@ -108,7 +109,7 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
     model
 }
 
-/// Finds smallest and largest value of each size over the training rows.
+/// Finds the smallest and largest value of each size over the training rows.
 fn ranges(kind: Kind, rows: &[Measured]) -> (Vec<u64>, Vec<u64>) {
     let count = kind.sizes().len();
     let (mut least, mut most) = (vec![u64::MAX; count], vec![0; count]);

@@ -1,4 +1,5 @@
-//! Trains a forest on the rows of some devices: over the baseline of each device, or the roofline.
+//! Trains a forest on the rows of some devices, with residuals over each device's baseline or over
+//! the roofline.
 
 use super::baseline::Baseline;
 use super::bins::Bins;
@@ -9,7 +10,7 @@ use super::forest::Forest;
 use super::measured::Measured;
 use super::split::{self, Part};
 
-/// Parts of the training rows for cross-validation; each is predicted by trees that learned from
+/// Number of folds of the cross-validation. Each fold is predicted by trees that were trained on
 /// the others.
 pub const FOLDS: u64 = 5;
 /// Configuration of the forest of one device.
@@ -17,20 +18,23 @@ pub const OWN: ForestConfig = ForestConfig {
     target: ResidualTarget::Baseline,
     params: BoostingParams { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 },
 };
-/// Hyperparameters over all devices: fewer trees with fewer leaves.
+/// Hyperparameters of forests over all devices, which have fewer trees with fewer leaves.
 const BROAD: BoostingParams =
     BoostingParams { rounds: 120, leaves: 7, rate: 0.1, rows: 100, features: 0.3 };
-/// Configuration of the forest that calibrated devices share, over their baselines.
+/// Configuration of the forest that calibrated devices share. Residuals of this forest are relative
+/// to the devices' baselines.
 pub const POOLED: ForestConfig = ForestConfig { target: ResidualTarget::Baseline, params: BROAD };
-/// Configuration of the forest for unmeasured devices, over the roofline.
+/// Configuration of the forest for unmeasured devices. Residuals of this forest are relative to the
+/// roofline.
 pub const UNSEEN: ForestConfig = ForestConfig { target: ResidualTarget::Roofline, params: BROAD };
 
-/// What the residual is relative to.
+/// The reference time that a residual is relative to.
 #[derive(Clone, Copy, Debug)]
 pub enum ResidualTarget {
     /// The baseline of each device.
     Baseline,
-    /// The roofline. An unmeasured device has no baseline, and those of other devices mislead.
+    /// The roofline of the device. An unmeasured device has no baseline, and baselines of other
+    /// devices mislead.
     Roofline,
 }
 
@@ -50,11 +54,11 @@ pub struct ForestConfig {
     params: BoostingParams,
 }
 
-/// Which training rows a forest is trained on.
+/// The training rows that a forest is trained on.
 #[derive(Clone, Copy, Debug)]
 pub enum TrainingRows {
     All,
-    /// All folds but one.
+    /// The rows of all folds except this one.
     Without(u64),
 }
 
@@ -67,12 +71,12 @@ impl TrainingRows {
     }
 }
 
-/// Assigns a row to a fold by a hash of its work.
+/// Assigns a row to a fold by a hash of its operation and sizes.
 pub fn fold_of(row: &Measured) -> u64 {
     split::hash(&row.work, 1) % FOLDS
 }
 
-/// Computes the feature bins of all training rows.
+/// Computes the bins of every feature from all training rows.
 pub fn bins(devices: &[&DeviceRows]) -> Bins {
     let examples: Vec<Features> = examples(devices, ResidualTarget::Baseline, TrainingRows::All)
         .map(|(features, _)| features)

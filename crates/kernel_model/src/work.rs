@@ -1,5 +1,6 @@
-//! The vocabulary of kernel models (decision 0005): kind and sizes of a kernel, and the least FLOPs
-//! and bytes it needs.
+//! The vocabulary of kernel models (decision 0005).
+//!
+//! A kernel is described by its kind and sizes. The minimum FLOPs and bytes follow from them.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ use super::Error;
 /// Bytes of an `f32`.
 const F32: u128 = 4;
 
-/// An element-wise operation that kernel models know.
+/// An element-wise operation for which kernel models have measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Element {
     Add,
@@ -22,10 +23,10 @@ pub enum Element {
 }
 
 impl Element {
-    /// Every operation, in declaration order.
+    /// All operations, in declaration order.
     pub const ALL: [Self; 5] = [Self::Add, Self::Mul, Self::Gelu, Self::Relu, Self::Tanh];
 
-    /// Returns the name that tables and users use.
+    /// Returns the name of the operation in tables and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,7 +38,7 @@ impl Element {
         }
     }
 
-    /// Returns the tensors read and written, and the FLOPs per element.
+    /// Returns the number of tensors read and written, and the FLOPs per element.
     fn tensors_and_flops(self) -> (u128, u128) {
         match self {
             Self::Add | Self::Mul => (3, 1),
@@ -48,29 +49,29 @@ impl Element {
     }
 }
 
-/// A kind of kernel with a trained model of its own.
+/// A kind of kernel that has its own trained model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A linear layer, forward.
+    /// The forward pass of a linear layer.
     Linear,
     /// A batch of matrix products.
     Bmm,
-    /// A 2D convolution, forward.
+    /// The forward pass of a 2D convolution.
     Conv,
     /// Layer normalization over rows.
     LayerNorm,
     Softmax,
-    /// One operation on every element.
+    /// One operation that is applied to every element of a tensor.
     ElementWise,
 }
 
 impl Kind {
-    /// Every kind, in declaration order.
+    /// All kinds, in declaration order.
     pub const ALL: [Self; 6] =
         [Self::Linear, Self::Bmm, Self::Conv, Self::LayerNorm, Self::Softmax, Self::ElementWise];
 
-    /// Returns the name that files and tables use.
+    /// Returns the name of the kind in files and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// Names the sizes that describe a work of this kind, in order.
+    /// Returns the names of the sizes that describe a kernel of this kind, in order.
     #[must_use]
     pub fn sizes(self) -> &'static [&'static str] {
         match self {
@@ -98,7 +99,8 @@ impl Kind {
     }
 }
 
-/// An operation with its sizes, in `f32`: what a kernel model prices.
+/// A kernel description: an operation with its sizes, in `f32`. Kernel models predict the time of
+/// such a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Work {
     kind: Kind,
@@ -107,19 +109,19 @@ pub struct Work {
 }
 
 impl Work {
-    /// Creates a work of any kind but element-wise.
+    /// Creates a kernel description of any kind except element-wise.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of sizes, a size of 0 (padding may be), a convolution
-    /// without an output, or FLOPs and bytes beyond 2⁶³.
+    /// [`Error::Shape`] if the number of sizes is wrong, a size other than padding is 0, a
+    /// convolution has no output, or FLOPs or bytes exceed 2⁶³.
     pub fn new(kind: Kind, sizes: &[u64]) -> Result<Self, Error> {
         Self::checked(kind, None, sizes)
     }
 
-    /// Creates an element-wise work.
+    /// Creates the description of an element-wise kernel.
     ///
     /// # Errors
-    /// [`Error::Shape`] for no elements, or too many.
+    /// [`Error::Shape`] if the number of elements is 0 or too large.
     pub fn element_wise(element: Element, elements: u64) -> Result<Self, Error> {
         Self::checked(Kind::ElementWise, Some(element), &[elements])
     }
@@ -156,7 +158,7 @@ impl Work {
                 return Err(wrong("a kernel no larger than the padded input".to_owned()));
             }
         }
-        // 2⁶³ FLOPs take days on the fastest device: a size is mistyped.
+        // 2⁶³ FLOPs take days on the fastest device, so such a size is mistyped.
         const MOST: u128 = 1 << 63;
         match work.counted() {
             Some((flops, bytes)) if flops < MOST && bytes < MOST => Ok(work),
@@ -170,7 +172,7 @@ impl Work {
         self.kind
     }
 
-    /// Returns the operation of an element-wise work.
+    /// Returns the operation of an element-wise kernel.
     #[must_use]
     pub fn element(&self) -> Option<Element> {
         self.element
@@ -182,20 +184,21 @@ impl Work {
         &self.sizes[..self.kind.sizes().len()]
     }
 
-    /// Returns the name that users give the operation.
+    /// Returns the name of the operation on the command line.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.element.map_or(self.kind.name(), Element::name)
     }
 
-    /// Returns FLOPs and the least bytes moved, each tensor counted once.
+    /// Returns the FLOPs and the minimum bytes moved, with each tensor counted once.
     #[must_use]
     pub fn flops_and_bytes(&self) -> (f64, f64) {
-        // Checked when it was made.
+        // The constructor checked that the counts fit, so the fallback is never used.
         self.counted().map_or((0.0, 0.0), |(flops, bytes)| (flops as f64, bytes as f64))
     }
 
-    /// Returns the least FLOPs of any algorithm: Winograd's needs a quarter for 3 × 3 windows.
+    /// Returns the minimum FLOPs of any algorithm. Winograd's algorithm needs a quarter of the
+    /// direct FLOPs for 3 × 3 windows.
     #[must_use]
     pub fn least_flops(&self) -> f64 {
         let (flops, _) = self.flops_and_bytes();
@@ -203,7 +206,7 @@ impl Work {
         if is_reducible { flops / 4.0 } else { flops }
     }
 
-    /// Returns height and width of a convolution's output.
+    /// Returns the height of a convolution's output, which equals its width.
     #[must_use]
     pub fn conv_output(&self) -> u64 {
         let [_, _, _, kernel, size, stride, padding] = self.sizes;
@@ -229,6 +232,7 @@ impl Work {
             }
             Kind::LayerNorm | Kind::Softmax => {
                 let elements = a.checked_mul(b)?;
+                // Layer normalization and softmax are counted with five operations per element.
                 (product(&[5, elements])?, product(&[2, F32, elements])?)
             }
             Kind::ElementWise => {
@@ -239,7 +243,7 @@ impl Work {
     }
 }
 
-/// Formats a work as its name and sizes, such as `linear 512 1024 1024`.
+/// Formats a kernel description as its name and sizes, such as `linear 512 1024 1024`.
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;

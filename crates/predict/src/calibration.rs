@@ -1,7 +1,8 @@
-//! Time samples of a host and its devices, from which programs are priced. No sample is dropped.
+//! Time samples of a host and its devices, from which programs are priced. A calibration keeps all
+//! samples.
 //!
-//! Overheads have long tails, so a trimmed mean would be too small, and so would the sum over a
-//! step's thousand overheads.
+//! Outliers are kept because overheads have long tails. A trimmed mean would be too small, and the
+//! error would add up over the thousand overheads of a step.
 
 pub mod collect;
 pub mod constants;
@@ -26,36 +27,34 @@ pub use samples::{WorkSamples, mean};
 
 use crate::program::{Overhead, WorkKind};
 
-/// Time samples of one or more recordings of a machine, by what they measure. Prices of programs
-/// come from it.
+/// Time samples of one or more recordings of a machine, grouped by what they measure. Programs are
+/// priced from a calibration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
     pub machine: Machine,
-    /// For each recording: steps that were read, times ranks.
+    /// For each recording, the number of its steps multiplied by the number of its ranks.
     pub recordings: Vec<u32>,
-    /// Overheads of the host.
     pub overheads: BTreeMap<Key<Overhead>, Vec<i64>>,
-    /// Work of the devices.
     pub works: BTreeMap<Key<WorkKind>, WorkSamples>,
     pub waits: BTreeMap<Waiting, Vec<i64>>,
     /// Operation and bytes of collectives, with the transfer time after the last rank arrived.
     pub transfers: BTreeMap<(String, u64), Vec<i64>>,
     /// Host time of each rank and run relative to the mean of all; 1 is the mean.
     pub factors: Vec<f64>,
-    /// Device time of each rank and step relative to the usual one of its recording. On a shared
-    /// CPU it shows what other programs took.
+    /// Device time of each rank and step relative to the median step of its recording. On a shared
+    /// CPU, a factor above 1 shows that other programs took part of its time.
     pub work_factors: Vec<f64>,
     pub launches: launches::Launches,
     /// Profiler overhead per event, already subtracted from host samples; 0 if unknown.
     pub event_ns: f64,
 }
 
-/// The host and devices that the samples were taken on.
+/// The host and devices on which the samples were recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// Name of the host; empty if unknown.
     pub host: String,
-    /// The devices' names, each once.
+    /// Names of the devices, without duplicates.
     pub devices: Vec<String>,
 }
 
@@ -86,7 +85,7 @@ impl Calibration {
         self.launches.merge(other.launches);
     }
 
-    /// Returns the number of steps that were read, times ranks.
+    /// Returns the number of recorded steps, with each step counted once for each rank.
     pub fn step_count(&self) -> u32 {
         self.recordings.iter().sum()
     }

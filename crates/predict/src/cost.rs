@@ -1,4 +1,4 @@
-//! The time of every part of a [`Program`], with the evidence for each.
+//! Times of all parts of a [`Program`], each with the evidence behind it.
 
 use std::collections::BTreeMap;
 
@@ -8,88 +8,91 @@ use serde::{Deserialize, Serialize};
 use crate::program::{Action, Program, Returns, WorkKind};
 use crate::recording::RecordedTimes;
 
-/// Evidence behind a cost, from most to least certain.
+/// Evidence behind a cost, ordered from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Samples of the same operator or kernel with the same sizes.
+    /// The cost comes from samples of the same operator or kernel with the same sizes.
     Measured,
-    /// Samples of other sizes or of the class.
+    /// The cost comes from samples of other sizes, or of other operators of the class.
     Modelled,
     Unknown,
 }
 
-/// The time of an action or work, with its evidence.
+/// The duration of an action or work, with the evidence behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     pub ns: i64,
-    /// Evidence; `None` for parts without a time of their own, such as waits.
+    /// Evidence behind the time. The source is `None` for parts without a duration of their own,
+    /// such as waits.
     pub source: Option<Source>,
 }
 
 impl Cost {
-    /// A cost without any samples: 0 ns, reported as unknown.
+    /// Cost of a part for which no samples exist: 0 ns, reported as unknown.
     pub const UNKNOWN: Self = Self { ns: 0, source: Some(Source::Unknown) };
 }
 
-/// Latencies and waits that are the same everywhere on a host, in nanoseconds.
+/// Latencies and waits in nanoseconds that are assumed to be equal everywhere in a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
-    /// From the start of a launch to the start of its kernel.
+    /// Time from the start of a launch call to the start of its kernel.
     pub launch_ns: i64,
-    /// From the start of a copying or setting call to the start of its work.
+    /// Time from the start of a copy or memory-set call to the start of its device work.
     pub copy_launch_ns: i64,
-    /// Between two works of a stream when the second is queued.
+    /// Time between two works of a stream when the second is already queued.
     pub queue_gap_ns: i64,
-    /// From the end of awaited work of another stream to the start of what waits.
+    /// Time from the end of work on another stream to the start of the work that waits for it.
     pub event_wait_ns: i64,
-    /// From the end of awaited work, or the start of the call, to the return of a wait.
+    /// Time from the end of the awaited work, or from the start of the call if that is later, to
+    /// the return of a synchronizing call.
     pub sync_return_ns: i64,
-    /// From the end of a copy to the return of the call that blocks for it.
+    /// Time from the end of a copy to the return of the call that blocks for it.
     pub copy_return_ns: i64,
-    /// From a thread's last work to the next work of the thread that waits for it, by the name of
-    /// that work.
+    /// Time from a thread's last work to the next work of the thread that waits for it. The key is
+    /// the name of that next work.
     pub hand_over_ns: BTreeMap<String, i64>,
-    /// Transfer times of collectives, by operation.
+    /// Transfer times of collectives by name of the operation.
     pub transfer: BTreeMap<String, Transfer>,
 }
 
-/// Linear model of the time to move data between ranks: `fixed + bytes · per byte`.
+/// Linear model of the time to move data between ranks: `fixed_ns + bytes · per_byte_ns`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transfer {
-    /// Nanoseconds of an empty message.
+    /// Time of an empty message, in nanoseconds.
     pub fixed_ns: f64,
     pub per_byte_ns: f64,
 }
 
-/// The time of every part of a program, beside the constants for waits.
+/// Times of all parts of a program, with the constants for its waits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     pub ranks: Vec<RankCosts>,
     pub constants: Constants,
 }
 
-/// The time of every action and work of one rank.
+/// Times of all actions and works of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankCosts {
-    /// Start of its step on the common clock.
+    /// Start of the rank's step on the clock that all ranks share.
     pub start_ns: i64,
-    /// Indexed by thread and action; 0 for actions that only wait.
+    /// Costs indexed by thread and action. Actions that only wait cost 0.
     pub actions: Vec<Vec<Cost>>,
-    /// Indexed by work; unused for collectives of several ranks.
+    /// Costs indexed by work. Entries of collectives that join several ranks are not used.
     pub works: Vec<Cost>,
-    /// Start, relative to the step's start, of each work that an earlier step launched.
+    /// Start of each work that an earlier step launched, relative to the start of this step. The
+    /// key is the index of the work.
     pub left_running_ns: BTreeMap<u32, i64>,
 }
 
 impl Constants {
-    /// Returns the number of constants.
+    /// Returns the number of constants, for reports of a model's size.
     pub fn count(&self) -> usize {
         let per_byte = self.transfer.values().filter(|transfer| transfer.per_byte_ns != 0.0);
         6 + self.hand_over_ns.len() + self.transfer.len() + per_byte.count()
     }
 
-    /// Returns the time from the start of a call to the start of its work.
+    /// Returns the time from the start of a call to the start of the device work it launches.
     pub fn latency_ns(&self, kind: WorkKind) -> i64 {
         match kind {
             WorkKind::Kernel => self.launch_ns,
@@ -97,8 +100,8 @@ impl Constants {
         }
     }
 
-    /// Returns the time of a collective after all ranks have arrived; `None` for unknown
-    /// operations.
+    /// Returns the time that a collective takes after all ranks have arrived, or `None` for
+    /// operations without samples.
     pub fn transfer_ns(&self, operation: CollectiveOperation, bytes: u64) -> Option<i64> {
         let transfer = self.transfer.get(&operation_name(operation))?;
         let ns = transfer.fixed_ns + transfer.per_byte_ns * bytes as f64;
@@ -106,18 +109,19 @@ impl Constants {
     }
 }
 
-/// Returns the name of an operation in files.
+/// Returns the name of a collective operation as it is written in files.
 pub fn operation_name(operation: CollectiveOperation) -> String {
     let text = serde_json::to_string(&operation).unwrap_or_default();
     text.trim_matches('"').to_owned()
 }
 
-/// Parses the name of an operation in files.
+/// Parses the name of a collective operation as it is written in files.
 pub fn parse_operation(name: &str) -> Option<CollectiveOperation> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
 }
 
-/// Takes host segments and kernels from a recording, and constants for all waits.
+/// Builds costs that replay a recording: host segments and kernels keep their recorded times, and
+/// waits take the constants.
 pub fn replay(program: &Program, recorded: &RecordedTimes, constants: &Constants) -> Costs {
     let measured = |(from, to): (i64, i64)| Cost { ns: to - from, source: Some(Source::Measured) };
     let ranks = program.ranks.iter().zip(&recorded.ranks).map(|(rank, recorded)| {

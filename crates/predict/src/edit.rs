@@ -1,6 +1,7 @@
-//! Edits of a program, one per file, as if the training code were changed.
+//! Edits of a program, one per file, which predict the effect of changes to the training code.
 //!
-//! Edits change programs only; a calibration prices the result. Knows no file.
+//! Edits change programs only. A calibration prices the edited program, and the callers read and
+//! write files.
 
 mod close_gap;
 mod drop_exchange;
@@ -27,7 +28,7 @@ use self::position::EditPosition;
 use crate::Error;
 use crate::program::Program;
 
-/// The content of a file of edits: `[[edit]]` tables, applied in order.
+/// The content of a file of edits: `[[edit]]` tables, which are applied in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edits {
@@ -35,83 +36,87 @@ pub struct Edits {
     pub edit: Vec<Edit>,
 }
 
-/// A change of a program. Names select outermost operators, or kernels. `*` matches any text, and
-/// `name[2]` the third operator of that name on each rank.
+/// A change of a program. Names select outermost operators or kernels. In a name, `*` matches any
+/// text, and `name[2]` selects the third operator of that name on each rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {
-    /// Removes operators with everything they launch.
+    /// Removes operators with all device work that they launch.
     Remove { operators: String },
-    /// Removes the time before operators, which Python, NumPy or a read took.
+    /// Removes the host time before operators, which Python, NumPy or reading data took.
     CloseGap { before: String },
-    /// Calls an operator once more after each of other operators.
+    /// Inserts another call of an operator after each call of other operators.
     Insert {
-        /// Operator to copy: the first of the name on each rank.
+        /// Operator to copy: the first one of this name on each rank.
         operator: String,
         after: String,
     },
-    /// Fuses runs of consecutive operators into one, such as lookups of many tables into a batched
-    /// one.
+    /// Fuses each run of consecutive operators into one operator, such as the lookups of many
+    /// tables into one batched lookup.
     Fuse {
         operators: String,
-        /// Factor on the sum of their kernel times.
+        /// Factor on the sum of the kernel times of the fused operators.
         #[serde(default = "one")]
         factor: f64,
     },
-    /// Moves the kernels of operators to a stream of their own.
+    /// Moves the kernels of operators to a new stream.
     Parallelise {
         operators: String,
-        /// The operator whose kernels wait for them.
+        /// The operator whose kernels wait for the moved kernels.
         join: String,
     },
-    /// Replaces the launches of a region of operators by one graph launch.
+    /// Replaces all launches between two operators by the launch of one graph.
     Graph { from: String, to: String },
-    /// Pins the host memory of copies to devices, so that the host no longer waits for them.
+    /// Pins the host memory of copies to devices, so that the host no longer waits for these
+    /// copies.
     PinCopies {},
-    /// Scales the time of kernels.
+    /// Multiplies the time of kernels by a factor.
     Scale {
-        /// Kernels to scale, by their own name.
+        /// Names of the kernels to scale, rather than of the operators that launch them.
         kernels: String,
         factor: f64,
     },
-    /// Replaces operators by another operator.
+    /// Replaces operators by copies of another operator.
     Replace {
         operators: String,
-        /// Replacement: the first operator of the name on each rank is copied.
+        /// Replacement operator: the first one of this name on each rank is copied.
         with: String,
     },
     /// Moves operators to another place on their thread.
     Reorder {
         operators: String,
-        /// New predecessor: the nearest one before, or else the next one.
+        /// Operator after which the moved one runs: the nearest one before it, or else the next one
+        /// after it.
         after: String,
     },
-    /// Moves operators to a thread of their own.
+    /// Moves operators to a new thread.
     Thread {
         operators: String,
-        /// The operator that waits for them; without it, nothing in this step does.
+        /// The operator that waits for the moved operators. Without `join`, nothing in this step
+        /// waits for the moved operators.
         #[serde(skip_serializing_if = "Option::is_none")]
         join: Option<String>,
     },
     /// Removes one collective from all ranks.
     DropExchange {
         operators: String,
-        /// Which of the collectives on each rank, counted from 0.
+        /// Index of the removed collective among the matching collectives of each rank, counted
+        /// from 0.
         #[serde(default)]
         occurrence: usize,
     },
-    /// Moves embedding tables to another rank.
+    /// Moves embedding tables from one rank to another.
     MoveTable {
-        /// Kernels that look up and update rows, by their own names.
+        /// Names of the kernels that look up and update rows, rather than of operators.
         kernels: String,
-        /// Rank that has the tables.
+        /// Rank that holds the tables before the edit.
         from: u32,
-        /// Rank that gets the tables.
+        /// Rank that receives the tables.
         to: u32,
-        /// Share of the first rank's kernel time.
+        /// Share of the kernel time of rank `from` that moves.
         share: f64,
     },
-    /// Changes the number of ranks at constant work per rank.
+    /// Changes the number of ranks while each rank keeps its amount of work (weak scaling).
     ScaleRanks { to: usize },
 }
 
@@ -119,11 +124,11 @@ fn one() -> f64 {
     1.0
 }
 
-/// Applies edits to a program in order. Without edits the result equals the program.
+/// Applies edits to a program in order. Without edits, the result equals the program.
 ///
 /// # Errors
-/// [`Error::NothingSelected`] suggests similar names for a pattern without a match;
-/// [`Error::Edit`] gives the reason why an edit cannot be made.
+/// [`Error::NothingSelected`] for a pattern without a match, with similar names from the program.
+/// [`Error::Edit`] for an edit that cannot be applied, with the reason.
 pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
     let mut edited = program.clone();
     for (at, edit) in edits.iter().enumerate() {
@@ -171,7 +176,7 @@ fn check_factor(position: EditPosition, factor: f64) -> Result<f64, Error> {
 }
 
 impl Edit {
-    /// Returns the name of the edit in files.
+    /// Returns the name of the kind of edit as it is written in files.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Remove { .. } => "remove",

@@ -1,9 +1,10 @@
-//! Why a step cannot be predicted.
+//! Causes for which a step cannot be predicted.
 
 use analyze::graph::Cycle;
 use schema::unit::counted;
 
-/// Why a step cannot be predicted, an edit not applied, or a calibration not read.
+/// Cause for which a step cannot be predicted, an edit cannot be applied, or a calibration cannot
+/// be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("rank {rank}: expected operators or calls of the host in the step, got none")]
@@ -12,14 +13,14 @@ pub enum Error {
     TooFewSteps { rank: u32, expected: usize, got: usize },
     #[error("expected the traces of at least {}, got {got}", counted(*expected as u64, "rank"))]
     TooFewRanks { expected: usize, got: usize },
-    /// A program whose parts wait for each other in a cycle.
+    /// The actions of a program wait for each other in a cycle.
     #[error("program: {what} is part of a cycle of waits: {source}")]
     Cycle {
-        /// First member of the cycle.
+        /// First action or work of the cycle.
         what: String,
         source: Cycle,
     },
-    /// An edit that selects nothing.
+    /// The name pattern of an edit matches nothing in the program.
     #[error(
         "edit {number} ({kind}): {what}: expected a name in the program, got {got:?}{}",
         nearest(names)
@@ -29,17 +30,17 @@ pub enum Error {
         kind: &'static str,
         what: &'static str,
         got: String,
-        /// Similar names in the program.
+        /// Similar names in the program, which the message suggests.
         names: Vec<String>,
     },
     #[error("edit {number} ({kind}): expected {expected}, got {got}")]
     Edit { number: usize, kind: &'static str, expected: String, got: String },
-    /// A workload that the trainer cannot run.
+    /// The trainer cannot run the described workload.
     #[error("workload: expected {expected}, got {got}")]
     Workload { expected: String, got: String },
     #[error("execution trace of rank {rank}: expected {expected}, got {got}")]
     Execution { rank: u32, expected: String, got: String },
-    /// An unrecorded step time that contradicts the recording.
+    /// The given time of unrecorded steps contradicts the recording.
     #[error("unrecorded step: expected {expected}, got {got}")]
     Unrecorded { expected: String, got: String },
     #[error("calibration: expected {expected}, got {got}")]

@@ -1,4 +1,4 @@
-//! Computes prediction errors against recordings.
+//! Computes errors of predictions by comparison with recordings.
 
 pub mod iterations;
 pub mod leave_out;
@@ -11,32 +11,32 @@ use crate::program::Program;
 use crate::recording::Step;
 use crate::simulate::Simulation;
 
-/// One rank of a step, predicted and recorded.
+/// Comparison of the predicted and the recorded step of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayRow {
     pub rank: u32,
-    /// Whether its samples were used to derive constants.
+    /// Whether samples of this rank were used to derive the constants.
     pub is_calibrated: bool,
     pub measured_ns: i64,
     pub step_ns: i64,
     pub error_pct: f64,
-    /// Recorded share without device work, between the first and the last device work.
+    /// Recorded idle share of the time between the first and the last device work.
     pub measured_idle_pct: f64,
     pub idle_pct: f64,
-    /// Predicted time with any device work.
+    /// Predicted time in which any device work runs.
     pub busy_ns: i64,
-    /// Device works that the step launches.
+    /// Number of device works that the step launches.
     pub works: usize,
-    /// Percentage of works that start within 50 µs of the recorded time.
+    /// Percentage of the works whose predicted start lies within 50 µs of the recorded start.
     pub starts_near_pct: f64,
-    /// Largest error of the end of a collective.
+    /// Largest absolute error of the end time of a collective.
     pub collective_end_worst_ns: i64,
 }
 
-/// Largest difference of a start that counts as near.
+/// Largest difference between a predicted and a recorded start that counts as near.
 pub const NEAR_NS: i64 = 50_000;
 
-/// Compares a simulation to the recording of its program.
+/// Compares a simulation with the recording of its program, rank by rank.
 pub fn ranks(step: &Step, simulation: &Simulation, calibrated: &[usize]) -> Vec<ReplayRow> {
     let row = |at: usize| {
         let (rank, recorded) = (&step.program.ranks[at], &step.recorded.ranks[at]);
@@ -71,12 +71,13 @@ pub fn ranks(step: &Step, simulation: &Simulation, calibrated: &[usize]) -> Vec<
     (0..step.program.ranks.len()).map(row).collect()
 }
 
-/// A prediction's error, in percent of what was recorded.
+/// Returns the error of a predicted time in percent of the measured time.
 pub fn error_pct(predicted: i64, measured: i64) -> f64 {
     100.0 * (predicted - measured) as f64 / measured.max(1) as f64
 }
 
-/// The geometric mean of errors' sizes; errors below 0.01 % count as that.
+/// Returns the geometric mean of the absolute errors. Errors below 0.01 % count as 0.01 %, because
+/// the logarithm of 0 is infinite.
 pub fn geomean_pct(errors: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut count) = (0.0, 0u32);
     for error in errors {
@@ -86,13 +87,14 @@ pub fn geomean_pct(errors: impl Iterator<Item = f64>) -> f64 {
     if count == 0 { 0.0 } else { (sum / f64::from(count)).exp() }
 }
 
-/// Returns when each work of a rank runs in a simulation.
+/// Returns the start and end of each work of a rank in a simulation.
 pub(crate) fn works(program: &Program, simulation: &Simulation, rank: usize) -> Vec<(i64, i64)> {
     let places = 0..program.ranks[rank].works.len() as u32;
     places.map(|work| simulation.work_ns(rank, work)).collect()
 }
 
-/// Busy time, and the idle share of the time from the first work to the last, in percent.
+/// Returns the busy time, and the idle share of the time from the first work to the last in
+/// percent.
 pub(crate) fn idle(mut works: Vec<(i64, i64)>) -> (i64, f64) {
     works.sort_unstable();
     let from = works.iter().map(|work| work.0).min().unwrap_or_default();

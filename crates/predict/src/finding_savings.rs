@@ -1,5 +1,5 @@
-//! Computes the savings of findings by simulation instead of the recording's graph: rows of
-//! remedies become works and actions of the step's program.
+//! Computes the savings of findings by simulation instead of on the graph of the recording. Rows of
+//! remedies are mapped to works and actions of the step's program.
 
 use analyze::findings::{self, Action as RowAction, Finding, RowEdit};
 use analyze::graph::{self, DependencyGraph, EdgeKind, NodeId};
@@ -8,19 +8,20 @@ use crate::program::{Action, Overhead, Returns};
 use crate::recording::{Place, Step};
 use crate::simulate::Simulation;
 
-/// Weight of an edge that no longer decides: earlier than any time, yet far from overflow.
+/// Weight of an edge that no longer delays its target. This weight is earlier than any time and far
+/// from overflow.
 const NEVER: i64 = -(1 << 60);
 
-/// Prices the remedies of findings on the simulation of a recorded step, sorts the findings, and
-/// returns how many were priced.
+/// Computes the savings of findings on the simulation of a recorded step and sorts the findings by
+/// them. Returns the number of findings that were repriced.
 ///
-/// A finding keeps the saving from its recording if its remedy has no counterpart in a program:
-/// nested operators, device gaps, earlier ranks, or rows of other steps only.
-/// [`Saving::source`](findings::Saving::source) tells which one applies. `is_inside` decides
-/// whether a row of a rank belongs to the step.
+/// A finding keeps the saving from its recording if its remedy cannot be expressed in the program.
+/// Such remedies are edits of nested operators, of device gaps, of earlier ranks, or only of rows
+/// of other steps. [`Saving::source`](findings::Saving::source) says where a saving comes from.
+/// `is_inside` decides whether a row of a rank belongs to the step.
 ///
 /// # Cost
-/// `O(n)` in the simulation's nodes for each finding.
+/// `O(n)` for each finding, where `n` is the number of nodes of the simulation.
 pub fn reprice_findings(
     step: &Step,
     simulation: &Simulation,
@@ -52,7 +53,7 @@ pub fn reprice_findings(
     repriced
 }
 
-/// A simulated step while the edits of a remedy are applied.
+/// A simulated step on which the edits of one remedy are being applied.
 struct EditedSimulation<'a> {
     step: &'a Step,
     simulation: &'a Simulation,
@@ -61,9 +62,11 @@ struct EditedSimulation<'a> {
 }
 
 impl EditedSimulation<'_> {
-    /// Applies an edit of rows; `None` if a row of the step has no counterpart.
+    /// Applies an edit of rows. Returns `None` if a row of the step has no counterpart in the
+    /// program.
     fn apply(&mut self, edit: &RowEdit, is_inside: &impl Fn(u32, u32) -> bool) -> Option<()> {
-        // Programs contain only time that rows cover.
+        // A program contains only time that rows cover, so edits of bare time spans have no
+        // counterpart.
         if !edit.spans.is_empty() {
             return None;
         }
@@ -95,7 +98,7 @@ impl EditedSimulation<'_> {
         Some(())
     }
 
-    /// Returns the nodes whose weights are the cost of a place.
+    /// Returns the nodes whose weights add up to the cost of a place.
     fn nodes(&self, rank: usize, place: Place) -> Vec<NodeId> {
         let (thread, range) = match place {
             Place::Work(work) => return vec![self.simulation.work_node(rank, work)],
@@ -118,7 +121,7 @@ impl EditedSimulation<'_> {
         }
     }
 
-    /// Removes the host's waits for devices.
+    /// Removes the waits of host actions for device work.
     fn unblock(&mut self, rank: usize, place: Place) -> Option<()> {
         let Place::Actions { thread, first, last } = place else { return None };
         let actions = &self.step.program.ranks[rank].threads[thread].actions;
@@ -136,7 +139,7 @@ impl EditedSimulation<'_> {
         Some(())
     }
 
-    /// Removes the gap before a place on its thread.
+    /// Removes the host time between a place and the operator before it on its thread.
     fn close_gap(&mut self, rank: usize, place: Place) -> Option<()> {
         let Place::Actions { thread, first, .. } = place else { return None };
         let before = first.checked_sub(1)?;

@@ -1,10 +1,10 @@
-//! Predicts training steps. A [`Program`](program::Program) is a step without times,
-//! [`calibration`] and [`cost`] give its times, and [`simulate`] combines both. Kernel times of
-//! hardware that was not recorded come from `kernel_model`.
+//! Predicts the duration of training steps. A [`Program`](program::Program) is a step without
+//! times, [`calibration`] and [`cost`] provide the times of its parts, and [`simulate`] combines
+//! both. Kernel times on hardware that was not recorded come from the crate `kernel_model`.
 //!
-//! A simulated step is a trace like any other. The simulation engine is `analyze::graph`: programs
-//! become dependency graphs, which it relaxes. The crate is pure: it uses no file, clock or
-//! environment, and the same input gives the same bytes.
+//! A simulated step can be written as a trace and analyzed like a recorded one. The simulation
+//! engine is `analyze::graph`, which computes the start times in the dependency graph of a program.
+//! The crate is pure: it uses no file, clock or environment, and equal input gives equal bytes.
 
 pub mod calibration;
 pub mod cost;

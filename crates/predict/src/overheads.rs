@@ -1,4 +1,4 @@
-//! Statistics of the host's overheads, and whether they depend on operators and sizes.
+//! Statistics of the host's overheads, and tests of whether they depend on operators and sizes.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,29 @@ use serde::Serialize;
 use crate::calibration::{Calibration, mean};
 use crate::program::{OVERHEADS, Overhead};
 
-/// Statistics of one kind of host overhead, over all operators or for one of them.
+/// Statistics of one kind of host overhead, for one operator or over all operators.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct OverheadRow {
-    /// The rank, step or file that the samples come from.
+    /// Name of the rank, step or file from which the samples come.
     pub source: String,
-    /// One of T1 to T5, or `host_only` for operators without calls.
+    /// One of the overheads T1 to T5, or `host_only` for operators without calls.
     pub overhead: Overhead,
-    /// The operator; `None` for all operators together.
+    /// Name of the operator, or `None` for all operators together.
     pub operator: Option<String>,
     pub count: u64,
     pub total_ns: i64,
     pub mean_ns: f64,
     pub std_ns: f64,
     pub median_ns: i64,
-    /// Mean within 1.5 interquartile ranges of the quartiles, as published; the difference to the
-    /// mean measures the tail.
+    /// Mean of the samples within 1.5 interquartile ranges of the quartiles, as in
+    /// arXiv:2201.07821. The difference between this mean and the mean of all samples measures the
+    /// tail of the distribution.
     pub trimmed_mean_ns: f64,
     pub max_ns: i64,
 }
 
-/// Summarizes every kind of overhead of a calibration, with its `top` operators by total time.
+/// Summarizes each kind of overhead of a calibration, followed by its `top` operators by total
+/// time.
 pub fn summarize_overheads(
     source: &str,
     calibration: &Calibration,
@@ -55,10 +57,10 @@ pub fn summarize_overheads(
     rows
 }
 
-/// Computes the host time of a recording per launched kernel, copy or set; `None` if nothing was
-/// launched.
+/// Computes the host time of a recording per launched kernel, copy or memory set. Returns `None` if
+/// nothing was launched.
 ///
-/// A step whose host is busy throughout takes at least this long for each launch.
+/// A step whose host is always busy takes at least this time for each launch.
 #[must_use]
 pub fn host_ns_per_launch(calibration: &Calibration) -> Option<f64> {
     let host: f64 = calibration.overheads.values().flatten().map(|ns| *ns as f64).sum();
@@ -94,26 +96,26 @@ fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// An overhead of an operator that depends on sizes more than its samples scatter.
+/// An overhead of an operator whose mean differs significantly between tensor sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeRow {
     pub overhead: Overhead,
     pub operator: String,
-    /// Sizes with the smallest mean.
+    /// Tensor sizes with the smallest mean.
     pub least: String,
     pub least_ns: f64,
-    /// Sizes with the largest mean.
+    /// Tensor sizes with the largest mean.
     pub most: String,
     pub most_ns: f64,
-    /// Difference of the means in standard errors.
+    /// Difference of the two means, in standard errors.
     pub standard_errors: f64,
 }
 
-/// Sizes, mean of their samples, and squared standard error of the mean.
+/// Tensor sizes, mean of their samples, and squared standard error of that mean.
 type SizedMean<'a> = (&'a str, f64, f64);
 
-/// Finds overheads inside operators that depend on sizes, largest difference first. Only sizes with
-/// at least 5 samples count, and only differences above `limit` standard errors.
+/// Finds overheads inside operators that depend on tensor sizes, sorted by significance. Only sizes
+/// with at least 5 samples count, and only differences of more than `limit` standard errors.
 pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     const SAMPLES_MIN: usize = 5;
     let depends_on_sizes =
@@ -152,24 +154,25 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     found
 }
 
-/// A kind of overhead whose mean differs between sources more than its samples scatter.
+/// A kind of overhead whose mean differs significantly between sources, such as ranks or files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExceptionRow {
     pub overhead: Overhead,
-    /// Source with the smallest mean.
+    /// Source with the smallest mean overhead.
     pub least: String,
     pub least_ns: f64,
-    /// Source with the largest mean.
+    /// Source with the largest mean overhead.
     pub most: String,
     pub most_ns: f64,
-    /// Difference of the means in standard errors.
+    /// Difference of the two means, in standard errors.
     pub standard_errors: f64,
 }
 
-/// Finds kinds of overhead that depend on their source: smallest and largest mean differ by more
-/// than `limit` standard errors.
+/// Finds kinds of overhead that depend on their source. The smallest and the largest mean of such a
+/// kind differ by more than `limit` standard errors.
 ///
-/// The published model assumes that overheads depend neither on the model nor on sizes.
+/// The published model (arXiv:2201.07821) assumes that overheads depend neither on the network nor
+/// on tensor sizes.
 pub fn exceptions(rows: &[OverheadRow], limit: f64) -> Vec<ExceptionRow> {
     let mut found = Vec::new();
     for overhead in OVERHEADS {

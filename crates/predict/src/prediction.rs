@@ -1,4 +1,4 @@
-//! Predicts a step from a calibration: its time, its interval, and the evidence for both.
+//! Predicts the time of a step from a calibration, with an interval and the evidence for it.
 
 mod evidence;
 mod interval;
@@ -21,51 +21,52 @@ use crate::program::Program;
 use crate::recording::{RankSetting, Setting, Step};
 use crate::simulate::{self, Simulation};
 
-/// The predicted step of one rank: of a recording, of a recording with edits, or of a program that
-/// was never run. Columns that only some of these have are optional.
+/// The predicted step of one rank. The step may be recorded, recorded and edited, or never run.
+/// Columns that exist only for some of these kinds are optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct PredictedStepRow {
-    /// Name of the edits. This and the other columns about edits are left out without edits.
+    /// Name of the edits. Without edits, this and all other columns about edits are left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edits: Option<String>,
     pub rank: u32,
-    /// Predicted step without the edits.
+    /// Predicted step time without the edits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_ns: Option<i64>,
-    /// Predicted step time on the host.
+    /// Predicted step time, measured on the host.
     pub step_ns: i64,
-    /// Median of the draws: a step with the usual disturbance.
+    /// Median of the random draws, which is the time of a step with typical disturbances.
     pub median_ns: i64,
-    /// 5th percentile of the draws.
+    /// 5th percentile of the random draws.
     pub low_ns: i64,
-    /// 95th percentile of the draws.
+    /// 95th percentile of the random draws.
     pub high_ns: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saving_ns: Option<i64>,
-    /// Relative to the step without the edits.
+    /// Saving relative to the predicted step without the edits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saving_pct: Option<f64>,
-    /// Time with any device work.
+    /// Time in which any device work runs.
     pub busy_ns: i64,
-    /// Share without device work, between the first and the last device work.
+    /// Idle share of the time between the first and the last device work.
     pub idle_pct: f64,
-    /// Share of actions and works priced by samples of the same name and sizes.
+    /// Share of actions and works that are priced by samples of the same name and sizes.
     pub measured_pct: f64,
-    /// Share priced by samples of other sizes or of the class.
+    /// Share of actions and works that are priced by samples of other sizes or of the class.
     pub modelled_pct: f64,
     pub unknown_pct: f64,
-    /// The recorded step, or the mean of several; `None` where none was recorded.
+    /// Time of the recorded step, or mean time of several. The time is `None` if no step was
+    /// recorded.
     pub measured_ns: Option<i64>,
     pub error_pct: Option<f64>,
-    /// Error of a baseline that is computed without a simulation.
+    /// Error of a simple baseline that is computed without a simulation.
     pub baseline_error_pct: Option<f64>,
-    /// Coefficient of variation of the measured steps; `None` for a single one.
+    /// Coefficient of variation of the measured steps, or `None` for a single step.
     pub noise_pct: Option<f64>,
 }
 
 impl PredictedStepRow {
-    /// Adds the mean of measured steps, their coefficient of variation, and the errors of the
-    /// prediction and of a baseline.
+    /// Stores the mean of measured steps and their coefficient of variation, and computes the
+    /// errors of the prediction and of a baseline.
     pub fn add_measured(&mut self, mean_ns: f64, noise_pct: f64, baseline_ns: f64) {
         let error_pct = |ns: f64| Some(100.0 * (ns - mean_ns) / mean_ns.max(1.0));
         self.measured_ns = Some(mean_ns.round() as i64);
@@ -75,7 +76,7 @@ impl PredictedStepRow {
     }
 }
 
-/// A program predicted from a calibration, with costs, simulation, and a row per rank.
+/// A predicted program with its costs, its simulation, and one row per rank.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     pub costs: Costs,
@@ -83,11 +84,11 @@ pub struct Prediction {
     pub rows: Vec<PredictedStepRow>,
 }
 
-/// Predicts a recorded step from a calibration. Starts of ranks, and work left running by the
-/// previous step, are as recorded.
+/// Predicts a recorded step from a calibration. Each rank starts as recorded, and work that the
+/// previous step left running ends as recorded.
 ///
 /// # Errors
-/// [`Error::Cycle`].
+/// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
 pub fn predict_step(
     step: &Step,
     calibration: &Calibration,
@@ -102,11 +103,11 @@ pub fn predict_step(
     Ok(prediction)
 }
 
-/// Predicts a program that was never run: its ranks start together, without work left running from
-/// before.
+/// Predicts a program that was never run. The ranks of the program start together, and no work of
+/// an earlier step is running.
 ///
 /// # Errors
-/// [`Error::Cycle`].
+/// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
 pub fn predict_never_run(
     program: &Program,
     calibration: &Calibration,
@@ -116,14 +117,14 @@ pub fn predict_never_run(
     predict_program(program, &setting, calibration, draws)
 }
 
-/// Predicts a program from a calibration. Starts of ranks, and work left running by the previous
-/// step, come from `setting`.
+/// Predicts a program from a calibration. `setting` gives the start of each rank and the work that
+/// the previous step left running.
 ///
-/// For the interval, each draw picks one sample for every action and work, and one host factor for
-/// every rank, because a slow host is slow everywhere.
+/// For the interval, each draw picks one sample for every action and work. Each draw also picks one
+/// host factor for each rank, because a slow host is slow throughout the step.
 ///
 /// # Errors
-/// [`Error::Cycle`].
+/// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
 pub fn predict_program(
     program: &Program,
     setting: &Setting,
@@ -134,7 +135,8 @@ pub fn predict_program(
     predict_with_prices(program, setting, calibration, &prices, draws)
 }
 
-/// As [`predict_program`], for callers that predict several programs with the same prices.
+/// Predicts a program as [`predict_program`] does, for callers that predict several programs with
+/// the same prices.
 fn predict_with_prices(
     program: &Program,
     setting: &Setting,

@@ -1,5 +1,5 @@
-//! A step without times: the actions of its threads in order, the device work they launch, and who
-//! waits for whom. Times are in [`Costs`](crate::cost::Costs).
+//! A step without times: the actions of its threads in order, the device work that they launch, and
+//! the dependencies between them. Times are stored in [`Costs`](crate::cost::Costs).
 
 pub mod from_execution_trace;
 pub mod from_trainer;
@@ -9,33 +9,33 @@ use schema::CellType;
 use serde::{Deserialize, Serialize};
 use trace::store::{LaunchShape, StringId, Strings};
 
-/// A step of all ranks without times. It is built from a recording, from the trainer's operations
-/// or from execution traces.
+/// A step of all ranks without times. The program is built from a recording, from the operations of
+/// the trainer, or from execution traces.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     pub names: Strings,
     pub ranks: Vec<Rank>,
-    /// Collectives that their participants enter together.
+    /// Collectives, each of which starts when all of its participants have arrived.
     pub collectives: Vec<Collective>,
 }
 
-/// One rank's part of a step: threads, streams and device work.
+/// One rank's part of a step: its threads, streams and device work.
 #[derive(Clone, Debug, Default)]
 pub struct Rank {
     pub rank: u32,
-    /// Position of the recorded rank that this one repeats.
+    /// Position of the recorded rank whose work this rank repeats, if an edit added it.
     pub copy_of: Option<usize>,
-    /// Position of the thread that runs the step; the step ends with it.
+    /// Position of the thread that runs the step. The step ends when this thread ends.
     pub main: usize,
-    /// Name of the step in a trace.
+    /// Name of the step in a written trace.
     pub step: StringId,
     pub threads: Vec<Thread>,
     pub streams: Vec<Stream>,
-    /// Work of the devices, ordered within a stream by [`Work::behind`].
+    /// Device work of the rank. Within a stream, [`Work::behind`] gives the order.
     pub works: Vec<Work>,
 }
 
-/// A host thread with its actions in order.
+/// A host thread with its actions in execution order.
 #[derive(Clone, Debug, Default)]
 pub struct Thread {
     pub pid: i64,
@@ -43,70 +43,70 @@ pub struct Thread {
     pub actions: Vec<Action>,
 }
 
-/// One thing that a thread does. Costs belong to `Host` and `Call`; the others only order events.
+/// One action of a thread. Only `Host` and `Call` have costs; the other actions order events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begins an operator or an annotation.
+    /// Begins an operator or an annotation on the thread.
     Begin(Mark),
-    /// Ends the innermost open mark.
+    /// Ends the operator or annotation that began last and is still open.
     End,
-    /// Host time, whatever the host did.
+    /// Host time of any kind, such as Python or work on tensors.
     Host(Segment),
     /// A call of the device's runtime API.
     Call(Call),
-    /// A wait for device work without a call that shows it.
+    /// A wait for device work that no recorded call explains.
     Wait(Vec<WorkId>),
     /// Releases the thread that awaits this signal.
     Signal(u32),
-    /// Waits for a signal of another thread.
+    /// Blocks the thread until another thread sends a signal.
     Await {
         signal: u32,
-        /// Next work of the thread, by which waking up is priced; `None` if it starts with data
-        /// that the other thread prepared.
+        /// Name of the thread's next work, which selects the hand-over time. The name is `None` if
+        /// the thread starts with data that the other thread has already prepared.
         wakes: Option<StringId>,
     },
 }
 
-/// The begin of an operator or annotation.
+/// The begin of an operator or annotation on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub name: StringId,
     pub kind: MarkKind,
 }
 
-/// The kind of row that a [`Mark`] becomes in a trace.
+/// The kind of row that a [`Mark`] becomes in a written trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkKind {
     Operator,
-    /// A range that only labels its content.
+    /// A range that only labels the operators inside it.
     Annotation,
 }
 
-/// Why the host takes time: the overheads T1 to T5 of arXiv:2201.07821, split where the paper uses
-/// one name for two.
+/// The cause of host time: the overheads T1 to T5 of arXiv:2201.07821, with separate names where
+/// the paper uses one name for two causes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, CellType,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Overhead {
-    /// T1: between two operators of a thread.
+    /// T1: time between two operators of a thread.
     BetweenOps,
-    /// T2: from the start of an operator to its first call.
+    /// T2: time from the start of an operator to its first runtime call.
     BeforeFirstLaunch,
-    /// T3: from the end of an operator's last call to the operator's end.
+    /// T3: time from the end of an operator's last runtime call to the end of the operator.
     AfterLastLaunch,
-    /// T4: inside a call.
+    /// T4: time inside a runtime call.
     RuntimeCall,
-    /// T5: between two calls of an operator.
+    /// T5: time between two runtime calls of an operator.
     BetweenLaunches,
-    /// The whole time of an operator without calls.
+    /// The whole time of an operator without runtime calls.
     HostOnly,
-    /// The part of an operator's time that is work on its data, for operators fused into another
-    /// one. Never sampled.
+    /// The part of an operator's host time that is work on its tensors, which remains when the
+    /// operator is fused into another one. This part is never sampled.
     HostWork,
 }
 
-/// Every kind of overhead that is sampled, in order.
+/// Every kind of overhead that is sampled, in the order of tables.
 pub const OVERHEADS: [Overhead; 6] = [
     Overhead::BetweenOps,
     Overhead::BeforeFirstLaunch,
@@ -116,111 +116,116 @@ pub const OVERHEADS: [Overhead; 6] = [
     Overhead::HostOnly,
 ];
 
-/// A stretch of host time, identified by what its samples are.
+/// A stretch of host time. Segments with equal fields have the same samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Segment {
     pub overhead: Overhead,
-    /// The operator; between operators, the next one; for calls, the call's name.
+    /// Name of the operator. Between operators, it is the following operator; for calls, it is the
+    /// name of the call.
     pub op: StringId,
-    /// Tensor sizes of the operator; between operators, the preceding one.
+    /// Tensor sizes of the operator. Between operators, it is the name of the preceding operator.
     pub detail: StringId,
 }
 
-/// A call of the device's runtime API.
+/// A call of the device's runtime API, such as a launch or a synchronization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Segment that prices the call; its operator is the call's name.
+    /// Segment that prices the call. The `op` of this segment is the name of the call.
     pub cost: Segment,
     pub launches: Vec<WorkId>,
-    /// Work that must end before the call returns.
+    /// Device work that must end before the call returns.
     pub awaits: Vec<WorkId>,
-    /// Work that must end before the device's queue accepts the launches.
+    /// Device work that must end before the device's queue has room for the launches.
     pub room: Option<WorkId>,
     pub returns: Returns,
 }
 
-/// When a call returns.
+/// The event after which a runtime call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Returns {
-    /// After its own time.
+    /// The call returns after its own host time, without waiting for the device.
     AtOnce,
-    /// After the copy that it launched.
+    /// The call returns after the copy that it launched has ended.
     AfterCopy,
-    /// After the work that it awaits.
+    /// The call returns after the device work that it awaits has ended.
     AfterAwaited,
 }
 
-/// Index into [`Rank::works`].
+/// Index of device work in [`Rank::works`].
 pub type WorkId = u32;
 
-/// A stream of a device, by device and stream number.
+/// A stream, identified by its device and its number on that device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stream {
     pub device: i32,
     pub number: i32,
 }
 
-/// A kernel, copy or memory set on a device.
+/// Device work: a kernel, a copy or a memory set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     pub name: StringId,
     pub kind: WorkKind,
-    /// Index into [`Rank::streams`].
+    /// Index of the work's stream in [`Rank::streams`].
     pub stream: u32,
-    /// Operator that launched it; empty if none did.
+    /// Name of the operator that launched the work, or empty if it was launched outside operators.
     pub op: StringId,
-    /// Sizes that determine the time: tensor sizes, grid and block of a kernel, bytes of a copy.
+    /// Sizes that determine the duration: tensor sizes, grid and block of a kernel, or bytes of a
+    /// copy.
     pub detail: StringId,
     pub shape: Option<LaunchShape>,
-    /// Bytes of a copy or a set.
+    /// Bytes that a copy or a memory set writes.
     pub bytes: Option<u64>,
-    /// Work that precedes it on its stream.
+    /// The work that precedes it on its stream, and must end before it starts.
     pub behind: Option<WorkId>,
-    /// Work of other streams that must end before.
+    /// Works of other streams that must end before this work starts.
     pub after: Vec<WorkId>,
-    /// Index of the collective that it takes part in.
+    /// Index of the collective in which the work takes part.
     pub collective: Option<u32>,
-    /// Parts whose costs add up to its cost; empty if it is priced as itself.
+    /// Parts whose costs add up to the cost of the work. The list is empty if the work has its own
+    /// price.
     pub parts: Vec<Part>,
-    /// Factor on its cost.
+    /// Factor on the cost of the work.
     pub scale: f64,
-    /// Whether this step launches it. Work that an earlier step launched runs at its recorded time.
+    /// Whether this step launches the work. Work that an earlier step launched runs at its recorded
+    /// time.
     pub is_launched: bool,
 }
 
-/// A share of another program's work, identified by its samples.
+/// A weighted share of the cost of a work, identified by the key of its samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
     pub kind: WorkKind,
     pub name: StringId,
-    /// See [`Work::detail`].
+    /// Sizes that determine the duration, as in [`Work::detail`].
     pub detail: StringId,
     pub weight: f64,
 }
 
-/// The kind of device work.
+/// The kind of device work, which determines its launch latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
     Kernel,
     Copy,
-    /// Memory that is set to a value.
+    /// A memory set, which writes one value to a region of device memory.
     Set,
 }
 
-/// A collective of several ranks. The transfer starts when the last rank has arrived.
+/// A collective in which several ranks take part. The transfer of a collective starts when the last
+/// rank has arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
     pub operation: CollectiveOperation,
-    /// Bytes of the larger side of the message, on the rank with the most.
+    /// Bytes of the larger of the sent and received messages, on the rank with the most bytes.
     pub bytes: u64,
-    /// Positions of ranks with their work.
+    /// Participants: the position of each rank with its work.
     pub parts: Vec<(usize, WorkId)>,
 }
 
 impl Overhead {
-    /// Returns the name in files and tables.
+    /// Returns the name of the overhead in files and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::BetweenOps => "between_ops",
@@ -235,19 +240,19 @@ impl Overhead {
 }
 
 impl Action {
-    /// Returns whether the action is host time between operators.
+    /// Returns whether the action is host time between two operators.
     pub fn is_gap(&self) -> bool {
         matches!(self, Self::Host(segment) if segment.overhead == Overhead::BetweenOps)
     }
 }
 
 impl Work {
-    /// Returns the work as one part of a cost.
+    /// Returns the work itself as a part of a cost, with weight 1.
     pub fn as_part(&self) -> Part {
         Part { kind: self.kind, name: self.name, detail: self.detail, weight: 1.0 }
     }
 
-    /// Returns the parts whose costs add up to the work's cost.
+    /// Returns the parts whose costs add up to the cost of the work.
     pub fn cost_parts(&self) -> Vec<Part> {
         if self.parts.is_empty() { vec![self.as_part()] } else { self.parts.clone() }
     }

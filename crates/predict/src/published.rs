@@ -1,5 +1,6 @@
-//! Published methods of predicting a step, for comparison with our simulation. They predict only
-//! when a step ends. `rowmill-bench published` prints their errors; predictions do not use them.
+//! Published methods that predict the time of a step, for comparison with rowmill's simulation. The
+//! published methods predict only the end of a step. `rowmill-bench published` prints the errors of
+//! these methods, and predictions do not use the methods.
 
 pub mod algorithm1;
 pub mod published_code;
@@ -13,23 +14,24 @@ use crate::evaluate::{error_pct, leave_out};
 use crate::recording::Step;
 use crate::simulate;
 
-/// Errors of published methods on a rank whose samples were not used for calibration. They belong
-/// beside the error of our prediction, [`leave_out::LeftOutRankRow`].
+/// Errors of published methods on a rank whose samples were not used for calibration. The errors
+/// are compared with the error of rowmill's prediction in [`leave_out::LeftOutRankRow`].
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct PublishedRow {
     pub rank: u32,
     pub measured_ns: i64,
-    /// Our simulation with one mean for all time between operators, as published.
+    /// Error of rowmill's simulation with a single mean for all time between operators, as
+    /// published.
     pub one_mean_error_pct: f64,
-    /// Our simulation with samples trimmed at 1.5 interquartile ranges.
+    /// Error of rowmill's simulation with samples trimmed at 1.5 interquartile ranges.
     pub trimmed_error_pct: f64,
-    /// See [`published_code`].
+    /// Error of the published code, which [`published_code`] reimplements.
     pub published_code_error_pct: f64,
-    /// See [`algorithm1`].
+    /// Error of the published algorithm, which [`algorithm1`] implements.
     pub published_error_pct: f64,
 }
 
-/// Predicts each rank of a step from the samples of the other ranks, with every published method.
+/// Predicts each rank of a step with every published method, from the samples of the other ranks.
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] for a job of one rank, and [`Error::Cycle`] from the simulation.

@@ -1,8 +1,8 @@
-//! Reads recorded traces into a [`Program`], and the recorded times apart from it.
+//! Reads recorded traces into a [`Program`], and stores the recorded times separately from it.
 //!
-//! Dependencies come from the graph of the recording (`analyze::graph::measured`). Only its nodes
-//! and edges are read: its weights absorb unexplained time, so relaxing it would only reproduce the
-//! recording.
+//! Dependencies come from the graph of the recording (`analyze::graph::measured`). Only the nodes
+//! and edges of this graph are read. The weights of the graph contain unexplained time, so a
+//! simulation with them would only reproduce the recording.
 
 mod reader;
 mod recorded;
@@ -29,29 +29,30 @@ use self::reader::RankReader;
 use crate::Error;
 use crate::program::{Collective, Program, Rank};
 
-/// Tensor sizes of operators, which traces do not store in columns and are read from the files.
+/// Tensor sizes of operators. The sizes are read from the trace files, because the column store
+/// does not contain them.
 #[derive(Clone, Debug, Default)]
 pub struct TensorSizes {
     pub tensors: OperatorTensors,
-    /// FLOPs and bytes of operators that report both, as our own runs do; by rank and row.
+    /// FLOPs and bytes of operators that report both, as rowmill's own runs do, by rank and row.
     pub work: BTreeMap<(u32, u32), OpWork>,
 }
 
-/// The traces of a job, prepared for reading any of its steps.
+/// The traces of a job, prepared so that any of its steps can be read.
 pub struct Job<'a> {
     facts: analyze::JobFacts<'a>,
     structure: Structure,
-    /// The key is rank and row.
+    /// Tensor sizes as text. The key of the map is a rank and a row.
     size_texts: BTreeMap<(u32, u32), String>,
     work: BTreeMap<(u32, u32), OpWork>,
 }
 
 impl<'a> Job<'a> {
     /// Prepares the traces of a job. `sizes` reads the tensor sizes of the given rows of each scope
-    /// from the files; it may return nothing.
+    /// from the files. The function may return nothing if the files have no sizes.
     ///
     /// # Cost
-    /// `O(n log n)` in the rows of the traces.
+    /// `O(n log n)` in the number of rows of the traces.
     pub fn new(scopes: &'a [Scope<'a>], sizes: impl FnOnce(&[Vec<u32>]) -> TensorSizes) -> Self {
         let facts = analyze::JobFacts::new(scopes);
         let asked = facts.ranks.iter().map(|rank| sizes::rows(rank.scope, rank.tree()));
@@ -68,16 +69,16 @@ impl<'a> Job<'a> {
         Self { facts, structure, size_texts, work: sizes.work }
     }
 
-    /// Returns the number of collectives that keep their measured time, waits included, because
-    /// some of their ranks were not recorded.
+    /// Returns the number of collectives of which some ranks were not recorded. Such collectives
+    /// keep their measured time, waits included.
     pub fn partial_collectives(&self) -> usize {
         self.structure.partial
     }
 
-    /// Reads the step between the given spans, one per scope.
+    /// Reads one step between the given spans, one span per scope.
     ///
     /// # Errors
-    /// [`Error::NoHostRows`] for a rank of which nothing was recorded in its span.
+    /// [`Error::NoHostRows`] for a rank without any recorded host rows in its span.
     pub fn step(&self, spans: &[Span]) -> Result<Step, Error> {
         let mut step = Step::default();
         let mut work_of: Vec<BTreeMap<u32, u32>> = Vec::new();
@@ -109,7 +110,7 @@ impl<'a> Job<'a> {
         Ok(step)
     }
 
-    /// Adds the collectives whose participants are all in the step.
+    /// Adds the collectives whose participants were all launched in the step.
     fn meet(&self, program: &mut Program, work_of: &[BTreeMap<u32, u32>]) {
         for one in &self.structure.meetings {
             let part = |&(rank, row): &(usize, u32)| Some((rank, *work_of[rank].get(&row)?));

@@ -1,8 +1,8 @@
-//! Simulates a program: program and costs become a [`DependencyGraph`], whose solution gives the
-//! start and end of everything.
+//! Simulates a program on its hosts and devices. A program and its costs become a
+//! [`DependencyGraph`], whose solution gives the start and end of every action and work.
 //!
-//! Graph and solver are those of `analyze::graph`. Contention is not modelled, unless the costs
-//! already include it.
+//! The graph and its solver belong to `analyze::graph`. Contention between kernels is not modelled
+//! unless the costs already include it.
 
 mod write;
 
@@ -17,43 +17,43 @@ use crate::program::{Action, Call, Program, Rank, Returns, Work, WorkId};
 
 pub use write::traces;
 
-/// The solved dependency graph of a program: when every part starts and ends.
+/// The solved dependency graph of a program. The graph holds the start and end of every part.
 #[derive(Clone, Debug)]
 pub struct Simulation {
     pub graph: DependencyGraph,
-    /// Solution, in nanoseconds on the common clock.
+    /// Start and end of each node, in nanoseconds on the clock that all ranks share.
     pub times: NodeTimes,
     ranks: Vec<RankNodes>,
 }
 
-/// First and last node of a work.
+/// First and last node of a work. The two nodes differ only for collectives.
 type Ends = (NodeId, NodeId);
 
-/// The graph nodes of one rank.
+/// The graph nodes of one rank's step.
 #[derive(Clone, Debug)]
 struct RankNodes {
     start: NodeId,
     main: usize,
-    /// Node at whose end an action is done, indexed by thread and action.
+    /// The node at whose end each action ends, indexed by thread and action.
     actions: Vec<Vec<NodeId>>,
     /// First and last node of each work.
     works: Vec<Ends>,
 }
 
 impl Simulation {
-    /// Returns when the step of a rank starts.
+    /// Returns the time at which the step of a rank starts.
     pub fn start_ns(&self, rank: usize) -> i64 {
         self.end(self.ranks[rank].start)
     }
 
-    /// Returns the step time of a rank on the host.
+    /// Returns the step time of a rank, measured on its main host thread.
     pub fn step_ns(&self, rank: usize) -> i64 {
         let nodes = &self.ranks[rank];
         let last = nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start);
         self.end(last) - self.end(nodes.start)
     }
 
-    /// Returns begin and end of an action.
+    /// Returns the begin and end of an action.
     pub fn action_ns(&self, rank: usize, thread: usize, action: usize) -> (i64, i64) {
         let nodes = &self.ranks[rank];
         let actions = &nodes.actions[thread];
@@ -61,19 +61,20 @@ impl Simulation {
         (self.end(before), self.end(actions[action]))
     }
 
-    /// Returns begin and end of a work.
+    /// Returns the begin and end of a device work.
     pub fn work_ns(&self, rank: usize, work: WorkId) -> (i64, i64) {
         let (first, last) = self.ranks[rank].works[work as usize];
         (self.times.start[first.index()], self.end(last))
     }
 
-    /// Returns the node whose weight is the own time of an action; for actions that only wait, the
-    /// waiting node.
+    /// Returns the node whose weight is the own time of an action. For actions that only wait, this
+    /// node is the waiting node.
     pub fn action_node(&self, rank: usize, thread: usize, action: usize) -> NodeId {
         self.ranks[rank].actions[thread][action]
     }
 
-    /// Returns the node whose weight is the time of a work; for collectives, the transfer.
+    /// Returns the node whose weight is the duration of a work. For a collective, this node is the
+    /// node of the transfer.
     pub fn work_node(&self, rank: usize, work: WorkId) -> NodeId {
         self.ranks[rank].works[work as usize].1
     }
@@ -83,12 +84,12 @@ impl Simulation {
     }
 }
 
-/// Simulates a program: builds its dependency graph and relaxes it.
+/// Simulates a program: builds its dependency graph and computes all start and end times.
 ///
 /// # Cost
-/// `O(n)` in actions and works.
+/// `O(n)` in the number of actions and works.
 /// # Errors
-/// [`Error::Cycle`] where the program waits for itself.
+/// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
 pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
     let origin = costs.ranks.iter().map(|rank| rank.start_ns).min().unwrap_or_default();
     let mut draft = Draft { constants: &costs.constants, nodes: Vec::new(), edges: Vec::new() };
@@ -106,7 +107,7 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
             draft.edge(EdgeKind::Rendezvous, hub, transfer, 0);
         }
     }
-    let graph = DependencyGraph::try_new(draft.nodes, &draft.edges).map_err(|source| {
+    let graph = DependencyGraph::try_new(draft.nodes, draft.edges).map_err(|source| {
         let what =
             source.nodes.first().map_or_else(String::new, |node| named(program, &ranks, *node));
         Error::Cycle { what, source }
@@ -115,7 +116,7 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
     Ok(Simulation { graph, times, ranks })
 }
 
-/// Describes a node for error messages.
+/// Describes a node of the graph for error messages.
 fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
     for (rank, nodes) in program.ranks.iter().zip(ranks) {
         let works = rank.works.iter().zip(&nodes.works);
@@ -133,7 +134,7 @@ fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
     "a collective".to_owned()
 }
 
-/// A graph while it is built.
+/// A dependency graph to which nodes and edges are still being added.
 struct Draft<'a> {
     constants: &'a Constants,
     nodes: Vec<GraphNode>,
@@ -185,6 +186,8 @@ impl Draft<'_> {
             thread.actions.iter().zip(costs).map(one).collect()
         });
         let actions: Vec<Vec<NodeId>> = actions.collect();
+        // A thread may wait for a signal of a later thread, so these edges are added when all
+        // actions have nodes.
         for (signal, node, name) in std::mem::take(&mut open.awaiting) {
             let Some(Some(source)) = open.signalled.get(signal as usize) else { continue };
             let weight = name.and_then(|name| self.constants.hand_over_ns.get(program.text(name)));
@@ -196,7 +199,7 @@ impl Draft<'_> {
         RankNodes { start, main: rank.main, actions, works }
     }
 
-    /// Adds one node for a work, or arrival and transfer for a collective.
+    /// Adds one node for a work. A collective gets two nodes: its arrival and its transfer.
     fn work_nodes(&mut self, program: &Program, work: &Work, cost: Cost) -> Ends {
         let collective = work.collective.map(|at| &program.collectives[at as usize]);
         let Some(collective) = collective else {
@@ -208,7 +211,7 @@ impl Draft<'_> {
         (arrival, self.node(NodeKind::Collective, transfer.unwrap_or(cost.ns)))
     }
 
-    /// Adds an action and returns the node at whose end it is done.
+    /// Adds an action and returns the node at whose end the action ends.
     fn action(
         &mut self,
         open: &mut PendingLinks<'_>,
@@ -254,6 +257,8 @@ impl Draft<'_> {
         let order = EdgeKind::ProgramOrder;
         let mut at = before;
         if !call.launches.is_empty() {
+            // The launch is a node of its own, because work may start before the call returns, and
+            // a full queue delays the launch.
             at = self.node(NodeKind::Launch, 0);
             self.edge(order, before, at, 0);
             if let Some(room) = call.room {
@@ -298,6 +303,8 @@ impl Draft<'_> {
     ) {
         for (at, work) in rank.works.iter().enumerate() {
             let node = nodes[at].0;
+            // Work that an earlier step launched has no launch in this step and only occupies its
+            // stream.
             if let Some(left) = costs.left_running_ns.get(&(at as u32)) {
                 self.edge(EdgeKind::StreamOrder, start, node, *left);
                 continue;
@@ -317,13 +324,13 @@ impl Draft<'_> {
     }
 }
 
-/// Links of a rank that are resolved while its actions are added.
+/// Links between actions and works of a rank that are resolved while actions are added.
 struct PendingLinks<'a> {
     works: &'a [Ends],
-    /// Node at whose end the launch of each work begins.
+    /// For each work, the node at whose end its launch begins.
     launched: Vec<Option<NodeId>>,
-    /// Node at whose end each signal is given.
+    /// For each signal, the node at whose end it is sent.
     signalled: Vec<Option<NodeId>>,
-    /// Nodes that wait for a signal, with the name that prices waking up.
+    /// Nodes that wait for a signal, with the name that selects the hand-over time.
     awaiting: Vec<(u32, NodeId, Option<StringId>)>,
 }

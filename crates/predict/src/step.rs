@@ -1,10 +1,11 @@
-//! Predicts a step on hardware that was not recorded: time by stage and rank, an interval, and
-//! memory, from a configuration, a plan and a topology.
+//! Predicts a step on hardware that was not recorded. The prediction has a time for each stage and
+//! rank, an interval and the memory, and needs a configuration, a plan and a topology.
 //!
-//! A step runs in the trainer's order: ids move to the ranks of their rows, lookups, pooled vectors
-//! move back, dense layers with gradient reductions beside the backward pass, gradients move to the
-//! ranks of their rows, and row updates. Ranks meet at every exchange, so a stage takes as long as
-//! on its slowest rank.
+//! A step runs in the trainer's order. Ids move to the ranks that hold their rows, the rows are
+//! looked up, and the pooled vectors move back. Then the dense layers run, while gradients are
+//! reduced over ranks beside the backward pass. Gradients then move to the ranks of their rows,
+//! which update them. Ranks synchronize at every exchange, so a stage takes as long as on its
+//! slowest rank.
 
 pub mod cpu;
 mod dense;
@@ -30,16 +31,17 @@ pub use pricer::{StepCost, StepPricer};
 pub use rank_exchange::RankExchange;
 pub use sweep::{SweepRow, mark_best};
 
-/// The hardware and kernel models that a step is priced with.
+/// The hardware and the kernel models from which a step is priced.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions<'a> {
     pub topology: &'a Topology,
     pub models: &'a Models,
-    /// Host time per launch; a step takes at least the sum over its launches. Use 0 to ignore it.
+    /// Host time per launch in nanoseconds. A step takes at least the sum over its launches. Use 0
+    /// to ignore the host.
     pub launch_ns: f64,
 }
 
-/// The stages of a step, in order. Ranks meet at each exchange between them.
+/// The stages of a step, in order. Ranks synchronize at each exchange between two stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -48,16 +50,17 @@ pub enum Stage {
     EmbeddingForward,
     /// Pooled vectors move to the ranks of their samples.
     OutputDist,
-    /// Dense layers forward and backward, gradient reductions, and updates.
+    /// Dense layers run forward and backward, gradients are reduced, and dense parameters are
+    /// updated.
     Dense,
-    /// Gradients move to the ranks that hold the rows.
+    /// Gradients of pooled vectors move to the ranks that hold the rows.
     GradientDist,
-    /// Ids are sorted, gradients summed by row, and rows updated.
+    /// Ids are sorted, gradients are summed by row, and rows are updated.
     EmbeddingBackward,
 }
 
 impl Stage {
-    /// Every stage, in order.
+    /// All stages in the order in which they run.
     pub const ALL: [Self; 6] = [
         Self::InputDist,
         Self::EmbeddingForward,
@@ -81,13 +84,13 @@ impl Stage {
     }
 }
 
-/// One rank's part of a priced step.
+/// One rank's part of a predicted step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankPrice {
     pub rank: u32,
     /// Time of each stage on this rank, in the order of [`Stage::ALL`].
     pub stages: [Estimate; 6],
-    /// Mean time that it waits for slower ranks.
+    /// Mean time for which the rank waits for slower ranks.
     pub wait_ns: f64,
     pub memory: Memory,
 }
@@ -96,21 +99,22 @@ pub struct RankPrice {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepPrice {
     pub cost: StepCost,
-    /// Time of each stage on its slowest rank.
+    /// Time of each stage on its slowest rank, in the order of [`Stage::ALL`].
     pub stages: [Estimate; 6],
     pub ranks: Vec<RankPrice>,
-    /// Dense operations of the rank with most samples.
+    /// Dense operations of the rank with the most samples.
     pub ops: Vec<OpPrice>,
-    /// Launches of a rank, at most.
+    /// Number of kernel launches on the rank that launches most.
     pub launches: u32,
     pub samples_per_s: f64,
     pub domain: StepDomain,
 }
 
-/// Predicts time and memory of a step.
+/// Predicts the time and memory of a step.
 ///
 /// # Errors
-/// [`Error::Workload`] for what no step can be made of, and more ranks than the topology has.
+/// [`Error::Workload`] for a workload that the trainer cannot run, and for more ranks than the
+/// topology has.
 pub fn price(workload: Workload<'_>, conditions: Conditions<'_>) -> Result<StepPrice, Error> {
     Ok(StepPricer::new(workload, conditions)?.into_price())
 }

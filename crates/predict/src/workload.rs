@@ -6,41 +6,43 @@ use schema::{FeatureStats, JobConfig, ShardingPlan};
 
 use crate::Error;
 
-/// The workload of a training step. With it, all operations of the step and their sizes are known.
+/// The workload of a training step. The workload determines all operations of the step and their
+/// sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
-    /// The job; `training.batch_size` counts the samples of all ranks.
+    /// The job configuration. The configuration's `training.batch_size` counts the samples of all
+    /// ranks.
     pub config: &'a JobConfig,
     pub plan: &'a ShardingPlan,
     /// Statistics of each feature, in the model's order.
     pub features: &'a [FeatureStats],
 }
 
-/// The operations in which a single rank updates dense weights.
+/// The operations in which a single rank updates its dense weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseUpdates {
-    /// Fused into the product that computes the gradient, for optimizers that allow it: as rowmill
-    /// does.
+    /// Updates are fused into the product that computes the gradient, as in rowmill, if the
+    /// optimizer allows it.
     WithinProducts,
-    /// As separate operations: as on a GPU.
+    /// Updates are separate operations, as PyTorch runs them on a GPU.
     Apart,
 }
 
 impl Workload<'_> {
-    /// Returns the number of ranks of the plan.
+    /// Returns the number of ranks in the sharding plan.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.plan.world_size() as usize
     }
 
-    /// Returns the number of samples of a rank's share of the batch.
+    /// Returns the number of samples of the batch that a rank processes.
     #[must_use]
     pub fn samples(&self, rank: usize) -> usize {
         let cut = |rank: usize| self.config.training.batch_size * rank / self.ranks();
         cut(rank + 1) - cut(rank)
     }
 
-    /// Returns the expected use of each tile, in plan order.
+    /// Returns the expected use of each tile, in the order of the plan.
     #[must_use]
     pub fn tiles(&self) -> Vec<TileUse> {
         let samples = self.config.training.batch_size;
@@ -50,7 +52,7 @@ impl Workload<'_> {
     /// Checks that the trainer could run the workload.
     ///
     /// # Errors
-    /// [`Error::Workload`]
+    /// [`Error::Workload`] with the first part of the workload that does not fit the model.
     pub fn check(&self) -> Result<(), Error> {
         let model = &self.config.model;
         let wrong = |expected: String, got: String| Err(Error::Workload { expected, got });
@@ -66,7 +68,7 @@ impl Workload<'_> {
         if self.config.training.batch_size == 0 || self.plan.world_size() == 0 {
             let (samples, ranks) = (self.config.training.batch_size, self.plan.world_size());
             return wrong(
-                "a sample and a rank at least".to_owned(),
+                "at least one sample and one rank".to_owned(),
                 format!("{samples} samples, {ranks} ranks"),
             );
         }

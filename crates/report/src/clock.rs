@@ -1,6 +1,8 @@
-//! The page's clock: nanoseconds since the first event of any rank, with aligned clocks.
+//! The page's clock, which counts nanoseconds from the first event of any rank after the ranks'
+//! clocks were aligned.
 //!
-//! Absolute nanoseconds exceed the exact integers of JavaScript; these do not.
+//! Absolute nanoseconds exceed the integers that JavaScript represents exactly. Times on the page's
+//! clock do not.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +10,7 @@ use analyze::clock::RankClock;
 use analyze::collectives::Collectives;
 use analyze::{Scope, window};
 
-/// Converts times of ranks to the page's clock.
+/// Converts times on the clocks of ranks to the page's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zero {
     /// Zero of the page's clock, in absolute nanoseconds.
@@ -18,8 +20,8 @@ pub struct Zero {
 }
 
 impl Zero {
-    /// Determines the zero from the start of the ranks' windows. Clock offsets are derived from the
-    /// ends of collectives.
+    /// Sets the zero of the page's clock to the earliest start of a rank's window. The offsets
+    /// between the ranks' clocks are derived from the ends of collectives.
     pub fn new(scopes: &[Scope<'_>], matched: &Collectives) -> Self {
         let clocks = matched.compare_clocks(scopes);
         let ahead: BTreeMap<u32, i64> =
@@ -33,7 +35,7 @@ impl Zero {
         Self { time_ns, clocks, ahead }
     }
 
-    /// Converts a time of a rank.
+    /// Converts a time on the clock of a rank to the page's clock.
     pub fn at(&self, rank: u32, time_ns: i64) -> i64 {
         let ahead = self.ahead.get(&rank).copied().unwrap_or(0);
         time_ns.saturating_sub(ahead).saturating_sub(self.time_ns)

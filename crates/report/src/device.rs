@@ -1,4 +1,5 @@
-//! The device tab: work by name over all ranks, with distributions, occupancy and queues.
+//! The device tab of the page: device work by name over all ranks, with distributions, occupancy
+//! and queues.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,16 +11,17 @@ use analyze::queue::{self, StreamQueue};
 use analyze::{Scope, WorkClass};
 use serde::Serialize;
 
-/// Limit of the listed names. Those with the most time are listed; the others are summed up.
+/// Maximum number of listed kernel names. Those with the most time are listed, and the others are
+/// summed.
 const NAMES: usize = 120;
 
-/// Device work of a job by name, with occupancy and queues.
+/// Device work of a job by name, with the occupancy of devices and the queues of streams.
 #[derive(Clone, Debug, Serialize)]
 pub struct DevicePart {
-    /// By name and class, longest total time first.
+    /// Work by name and class, sorted by descending total time.
     pub kernels: Vec<KernelView>,
     pub left_out_names: u64,
-    /// Number of rows with these names.
+    /// Number of device rows with the names that are left out.
     pub left_out_count: u64,
     pub left_out_ns: i64,
     pub occupancy: Vec<Occupancy>,
@@ -30,17 +32,18 @@ pub struct DevicePart {
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelView {
     pub name: String,
-    /// The name without types and arguments.
+    /// Name of the kernel without types and arguments.
     pub short_name: String,
     pub class: WorkClass,
     pub count: u64,
-    /// Sum of the durations.
+    /// Sum of the durations of all rows.
     pub total_ns: i64,
-    /// Histogram with bins at powers of two: lower bound and count.
+    /// Histogram of durations with bins at powers of two, as lower bound and count.
     pub durations: Vec<(i64, u64)>,
-    /// Histogram with bins at powers of two: lower bound and count. Empty for work without bytes.
+    /// Histogram of bytes with bins at powers of two, as lower bound and count. The histogram is
+    /// empty for work without bytes.
     pub bytes: Vec<(i64, u64)>,
-    /// Ranks that have such work, in order.
+    /// Ranks that ran such work, in ascending order.
     pub ranks: Vec<KernelOfRank>,
 }
 
@@ -49,25 +52,25 @@ pub struct KernelView {
 pub struct KernelOfRank {
     pub rank: u32,
     pub count: u64,
-    /// Sum of the durations.
+    /// Sum of the durations of all rows on this rank.
     pub total_ns: i64,
-    /// Share of the busy time of the window.
+    /// Share of the busy time in the window, in percent.
     pub busy_pct: Option<f64>,
     #[serde(flatten)]
     pub durations: Durations,
     pub streams: String,
-    /// The most frequent grid.
+    /// The most frequent launch grid.
     pub grid: Option<String>,
     pub block: Option<String>,
     pub shape_count: u64,
     pub registers: Option<u32>,
     /// Shared memory per block, in bytes.
     pub shared_memory_bytes: Option<u32>,
-    /// Estimated occupancy, averaged over time.
+    /// Estimated occupancy, averaged over the kernel's time.
     pub occupancy_pct: Option<f64>,
-    /// Average over the kernel's time.
+    /// Number of blocks per multiprocessor, averaged over the kernel's time.
     pub blocks_per_sm: Option<f64>,
-    /// Bytes copied or set.
+    /// Bytes that copies and memory sets wrote.
     pub bytes: Option<u64>,
 }
 
@@ -134,7 +137,8 @@ impl KernelView {
     }
 }
 
-/// Adds the histograms of one rank. If a name has two classes, which is rare, both get all bins.
+/// Adds the histograms of one rank to the views with the same name. In the rare case that a name
+/// has two classes, both views get all bins.
 fn add_histograms(kernels: &mut [KernelView], rows: &[HistogramRow]) {
     let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, view) in kernels.iter().enumerate() {

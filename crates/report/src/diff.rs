@@ -1,4 +1,5 @@
-//! Compares two recordings of a job: the changes, and one step of each recording on a timeline.
+//! Compares two recordings of a job: lists the changes, and shows one step of each recording on a
+//! timeline.
 
 use analyze::diff::{self as analysis, Diff, DiffSubject, DiffUnit, SpentChange};
 use analyze::{JobFacts, Scope, coverage, cpu_run};
@@ -9,42 +10,44 @@ use crate::step::{self, StepView};
 use crate::timeline::{self, Timeline};
 use crate::{Error, Options, TimelineSteps, path};
 
-/// Limit of the listed changes per subject, largest first.
+/// Maximum number of listed changes per subject. The largest changes are listed.
 const CHANGES: usize = 150;
-/// Limit of the times that are drawn per recording.
+/// Maximum number of unit times that are drawn for each recording.
 const TIMES: usize = 2000;
-/// The listed subjects. Paths of the call tree are left out: they are many and repeat the
-/// operators.
+/// Subjects whose changes are listed. Paths of the call tree are left out, because they are
+/// numerous and repeat the changes of operators.
 const SUBJECTS: [DiffSubject; 4] =
     [DiffSubject::Kernel, DiffSubject::Operator, DiffSubject::Host, DiffSubject::Call];
 
-/// Everything that the page of a comparison shows.
+/// All data that the page of a comparison shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiffReport {
     pub title: String,
     pub program: String,
-    /// Whether both are runs of our own trainer, whose device is a pool of CPU threads.
+    /// Whether both recordings are runs of rowmill's own trainer, whose device is a pool of CPU
+    /// threads.
     pub is_pool: bool,
-    /// The missing parts of the recordings, in one line.
+    /// One line that describes the missing parts of the recordings.
     pub missing: Option<String>,
-    /// The largest changes that are not noise.
+    /// The comparison, with only the largest changes that are not noise.
     pub diff: Diff,
     /// Number of changes that are not listed, because they are noise or small.
     pub left_out_count: u64,
-    /// The trace before, then the trace after.
+    /// Views of the recording before the change and of the recording after it.
     pub sides: [SideView; 2],
 }
 
-/// One of the two recordings on the page.
+/// One of the two compared recordings, as the page shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SideView {
     pub name: String,
-    /// Time of each unit, in the order of ranks and time.
+    /// Time of each compared unit, such as a step, in the order of ranks and time.
     pub units_ns: Vec<i64>,
-    /// The step shown on the timeline, for each rank; empty if the trace has no steps.
+    /// The step that the timeline shows, for each rank. The list is empty if the trace has no
+    /// steps.
     pub steps: Vec<StepView>,
-    /// The step closest to the median, for all ranks. Without steps, the beginning of the
-    /// recording.
+    /// Timeline of all ranks during the step closest to the median. Without steps, the timeline
+    /// shows the beginning of the recording.
     pub timeline: Timeline,
 }
 
@@ -55,10 +58,10 @@ pub struct RecordingSide<'a> {
     pub job: &'a JobFacts<'a>,
 }
 
-/// Builds the page's data from a comparison and its two recordings.
+/// Builds the data of the page from a comparison and its two recordings.
 ///
 /// # Errors
-/// Only those of building a timeline. The shown step always exists, so they do not occur in
+/// Returns the errors of building a timeline. The shown step always exists, so no error occurs in
 /// practice.
 pub fn build_report(
     sides: [RecordingSide<'_>; 2],
@@ -93,7 +96,7 @@ fn view(side: RecordingSide<'_>, unit: DiffUnit, options: &Options) -> Result<Si
     let number = if unit == DiffUnit::Step { median_step(scopes) } else { None };
     let steps =
         number.map_or(TimelineSteps::Fitting, |number| TimelineSteps::Numbered(number..number + 1));
-    // Two timelines share the limit of one.
+    // Each of the two timelines gets half of the limit for one page.
     let events_max = options.events_max / 2;
     let wanted = Options { steps, events_max, ..options.clone() };
     let timeline = timeline::build_timeline(scopes, &marked, &zero, &wanted)?;
@@ -104,7 +107,7 @@ fn view(side: RecordingSide<'_>, unit: DiffUnit, options: &Options) -> Result<Si
     Ok(SideView { name: side.name.to_owned(), units_ns, steps, timeline })
 }
 
-/// Returns the number of the median step.
+/// Returns the number of the step with the median duration over all ranks, or `None` without steps.
 fn median_step(scopes: &[Scope<'_>]) -> Option<i64> {
     let mut steps: Vec<(i64, i64)> = Vec::new();
     for scope in scopes {

@@ -1,18 +1,18 @@
-//! The error type of the crate.
+//! The error type of this crate.
 
 use std::ops::Range;
 
-/// A report could not be built or written.
+/// Cause for which a report could not be built or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The windows have none of the requested steps.
+    /// The requested steps do not lie in the windows of the traces.
     #[error("steps {}..{}: expected some of {known}, got none", asked.start, asked.end)]
     NoSuchStep {
         asked: Range<i64>,
-        /// Describes the existing steps.
+        /// Text that lists the numbers of the existing steps.
         known: String,
     },
-    /// A value cannot be represented as JSON.
+    /// The data contains a value that cannot be represented as JSON.
     #[error("cannot write the report's data: {0}")]
     Data(#[from] serde_json::Error),
 }

@@ -1,4 +1,4 @@
-//! The findings tab, with times converted to the page's clock.
+//! The findings tab of the page, with times converted to the page's clock.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,23 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// The findings of a job, with the totals they refer to.
+/// The findings of a job, with the totals to which they refer.
 #[derive(Clone, Debug, Serialize)]
 pub struct FindingPart {
-    /// Findings about trace quality come first, then the most severe.
+    /// Findings about the quality of the trace come first. The others are sorted by descending
+    /// severity.
     pub rows: Vec<FindingView>,
-    /// Findings that the user marked as known.
+    /// Findings that the user marked as known in a suppression file.
     pub suppressed: Vec<Suppressed>,
-    /// Mean step time of the slowest rank. Without steps, the length of the window.
+    /// Mean step time of the slowest rank, or the length of the window if there are no steps.
     pub step_ns: i64,
-    /// Saving per step if all findings are fixed.
+    /// Saving per step if the remedies of all findings are applied.
     pub joint_saving_ns: Option<i64>,
-    /// One line that relates steps, window and critical path.
+    /// One line that relates steps, window and critical path to each other.
     pub account: String,
 }
 
-/// One finding without its edit of the graph; see [`Finding`].
+/// One finding as the page shows it, which is a [`Finding`] without the edits of its remedy.
 #[derive(Clone, Debug, Serialize)]
 pub struct FindingView {
     pub rule: String,
@@ -34,36 +35,37 @@ pub struct FindingView {
     pub category: FindingCategory,
     pub severity: Severity,
     pub confidence: Confidence,
-    /// Ranks that have the finding; empty if it concerns the whole job.
+    /// Ranks that have the finding. The list is empty if the finding concerns the whole job.
     pub ranks: Vec<u32>,
     pub what: String,
     pub advice: String,
-    /// The reason why advice is withheld.
+    /// The reason for which the severity is lowered, if it is.
     pub held_back: Option<HeldBack>,
-    /// The limiting factor without these rows, if the saving is far below their sum.
+    /// The limiting factor after removal of these rows, if the saving is far below their total
+    /// time.
     pub bound: Option<LimitingFactor>,
-    /// Estimated saving per step.
+    /// Estimated saving per step, if it could be computed.
     pub saving: Option<Saving>,
     pub numbers: Vec<Number>,
     pub proofs: Vec<ProofView>,
-    /// Key that a suppression refers to.
+    /// Key by which a suppression refers to this finding.
     pub key: String,
 }
 
-/// A row that supports the finding; see [`Evidence`].
+/// Rows that support a finding, as the page shows them; see [`Evidence`].
 #[derive(Clone, Debug, Serialize)]
 pub struct ProofView {
     pub rank: u32,
     pub name: String,
-    /// Enclosing events, outermost first.
+    /// Names of the enclosing events, outermost first.
     pub within: Vec<String>,
-    /// File and line in Python.
+    /// File and line of the Python code.
     pub source: Option<String>,
-    /// The longest row with this name: start on the page's clock, and duration.
+    /// Start on the page's clock and duration of the longest row with this name.
     pub at: Option<(i64, i64)>,
     /// Number of rows with this name.
     pub count: u64,
-    /// Sum of the rows' durations.
+    /// Sum of the durations of these rows.
     pub total_ns: i64,
 }
 

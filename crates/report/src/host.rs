@@ -1,4 +1,4 @@
-//! The host tab: operators by name over all ranks, annotations, and runtime calls.
+//! The host tab of the page: operators by name over all ranks, annotations, and runtime calls.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,22 +10,23 @@ use analyze::launches::{self, GroupedBy, LaunchDistribution, LaunchSummary};
 use analyze::ops::{self, OpRow};
 use serde::Serialize;
 
-/// Limit of the listed names. Those with the most self time on host and device are listed.
+/// Maximum number of listed operator names. Those with the most self time on host and device are
+/// listed.
 const NAMES: usize = 150;
-/// Limit of the listed annotations per rank.
+/// Maximum number of listed annotations per rank.
 const ANNOTATIONS: usize = 30;
 
-/// Operators, annotations and launches of the hosts.
+/// Operators, annotations and launches on the hosts of all ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostPart {
-    /// Longest self host time first.
+    /// Operators by name, sorted by descending self time on the host.
     pub operators: Vec<OperatorView>,
     pub left_out_names: u64,
-    /// By rank, longest host time first.
+    /// Annotations by rank, sorted by descending host time.
     pub annotations: Vec<AnnotationRow>,
-    /// Calls that launch work, and their launch delays, by rank.
+    /// Runtime calls that launch work, with the distribution of their launch delays, by rank.
     pub calls: Vec<LaunchDistribution>,
-    /// One summary per rank.
+    /// Launch summaries, one for each rank.
     pub launches: Vec<LaunchSummary>,
 }
 
@@ -34,17 +35,17 @@ pub struct HostPart {
 pub struct OperatorView {
     pub name: String,
     pub count: u64,
-    /// Host time including called operators.
+    /// Host time including the time of called operators.
     pub host_ns: i64,
-    /// Host time excluding called operators.
+    /// Host time excluding the time of called operators.
     pub host_self_ns: i64,
-    /// Device work launched inside, including called operators.
+    /// Time of device work that the operators or operators called by them launched.
     pub device_ns: i64,
-    /// Device work launched directly.
+    /// Time of device work that the operators launched directly.
     pub device_self_ns: i64,
-    /// Number of device rows launched inside.
+    /// Number of device rows that the operators or operators called by them launched.
     pub kernel_count: u64,
-    /// Ranks that have such operators, in order.
+    /// Ranks that ran such operators, in ascending order.
     pub ranks: Vec<OperatorOfRank>,
 }
 
@@ -53,15 +54,15 @@ pub struct OperatorView {
 pub struct OperatorOfRank {
     pub rank: u32,
     pub count: u64,
-    /// Host time including called operators.
+    /// Host time including the time of called operators.
     pub host_ns: i64,
-    /// Host time excluding called operators.
+    /// Host time excluding the time of called operators.
     pub host_self_ns: i64,
-    /// Device work launched inside, including called operators.
+    /// Time of device work that the operators or operators called by them launched.
     pub device_ns: i64,
-    /// Device work launched directly.
+    /// Time of device work that the operators launched directly.
     pub device_self_ns: i64,
-    /// Distribution of the duration of one call on the host.
+    /// Distribution of the host time of a single call.
     #[serde(flatten)]
     pub durations: Durations,
 }

@@ -1,8 +1,9 @@
-//! Renders a report as one HTML file: markup, style, script and data, with no external resources.
+//! Renders a report as one HTML file with markup, style, script and data, without external
+//! resources.
 //!
-//! Names come from traces and are untrusted. The data is JSON in which no character can end its
-//! element, the script displays it as text only, and a content security policy allows only the
-//! script with the given hash.
+//! Names come from traces and are untrusted. The data is JSON in which no character can end the
+//! enclosing element, and the script shows it only as text. A content security policy allows only
+//! the script whose hash it contains.
 
 #[cfg(test)]
 mod tests;
@@ -60,7 +61,7 @@ const DIFF_SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// Script of the page of a training run.
+/// Script of the page that shows a training run.
 const TRAINING_SCRIPT: &str = concat!(
     "'use strict';\n(() => {\n",
     include_str!("page/format.js"),
@@ -71,7 +72,7 @@ const TRAINING_SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// Script of the page of a prediction.
+/// Script of the page that shows a prediction.
 const PREDICTED_SCRIPT: &str = concat!(
     "'use strict';\n(() => {\n",
     include_str!("page/format.js"),
@@ -83,26 +84,26 @@ const PREDICTED_SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// The way in which a page is delivered, which determines what its script may access.
+/// The way in which a page is delivered. The way determines what the script of the page may access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageOrigin {
-    /// A file, which may access nothing.
+    /// The page is a file, whose script may not access the network.
     File,
-    /// A server that also offers the trace for ui.perfetto.dev.
+    /// The page comes from a server that also offers the trace to ui.perfetto.dev.
     Server {
         /// Path of the trace on the server.
         trace: String,
-        /// Title of the trace in ui.perfetto.dev.
+        /// Title under which ui.perfetto.dev shows the trace.
         file_name: String,
     },
-    /// A server that predicts the step again with edits.
+    /// The page comes from a server that predicts the step again after edits.
     Editor {
         /// Path of the edit service on the server.
         edit: String,
     },
 }
 
-/// Renders the page of a job in memory.
+/// Renders the page of a job in memory and returns it.
 ///
 /// # Errors
 /// [`Error::Data`] if a value cannot be represented as JSON.
@@ -110,10 +111,10 @@ pub fn page(report: &JobReport, origin: &PageOrigin) -> Result<String, Error> {
     render(&report.title, report, SCRIPT, origin)
 }
 
-/// Writes the page of a job to `out` without buffering it.
+/// Writes the page of a job to `out`, without holding it in memory.
 ///
 /// # Errors
-/// Passes on the errors of `out`, and those of values that cannot be represented as JSON.
+/// Returns the errors of `out`, and an error for values that cannot be represented as JSON.
 pub fn write(report: &JobReport, origin: &PageOrigin, out: &mut impl Write) -> io::Result<()> {
     write_page(&report.title, report, SCRIPT, origin, out)
 }
@@ -126,7 +127,7 @@ pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
     render(&report.title, report, DIFF_SCRIPT, &PageOrigin::File)
 }
 
-/// Renders the page of a training run.
+/// Renders the page that shows a training run.
 ///
 /// # Errors
 /// [`Error::Data`] if a value cannot be represented as JSON.
@@ -134,7 +135,7 @@ pub fn training_page(report: &TrainingReport) -> Result<String, Error> {
     render(&report.title, report, TRAINING_SCRIPT, &PageOrigin::File)
 }
 
-/// Renders the page of a prediction. If it is served by an editor, it offers edits.
+/// Renders the page of a prediction. If an editor serves the page, it also offers edits.
 ///
 /// # Errors
 /// [`Error::Data`] if a value cannot be represented as JSON.
@@ -154,7 +155,7 @@ fn render(
     origin: &PageOrigin,
 ) -> Result<String, Error> {
     let mut page = Vec::new();
-    // Writing to memory cannot fail, so the error is a value that JSON cannot represent.
+    // Writing to memory cannot fail, so any error here is a value that JSON cannot represent.
     write_page(title, data, script, origin, &mut page)
         .map_err(|error| Error::Data(serde::ser::Error::custom(error)))?;
     String::from_utf8(page).map_err(|error| Error::Data(serde::ser::Error::custom(error)))
@@ -186,6 +187,8 @@ fn write_page(
          <script type=\"application/json\" id=\"data\">"
     );
     out.write_all(head.as_bytes())?;
+    // A browser does not execute a script of type `application/json`, so the data cannot run as
+    // code.
     embed(data, out)?;
     out.write_all(b"</script>\n<script type=\"application/json\" id=\"server\">")?;
     embed(&server, out)?;
@@ -195,8 +198,8 @@ fn write_page(
     Ok(())
 }
 
-/// Returns the content security policy of a job's page: it may only run its script and use its
-/// style.
+/// Returns the content security policy of a job's page. The policy allows only the page's own
+/// script and style.
 pub fn policy(origin: &PageOrigin) -> String {
     policy_for(SCRIPT, origin)
 }
@@ -218,14 +221,15 @@ fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
-/// Writes a value as JSON and escapes characters that HTML interprets or that end a line of script.
+/// Writes a value as JSON. Characters that HTML interprets, or that end a line of script, are
+/// escaped.
 fn embed(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     let to = &mut Serializer::with_formatter(out, Embedded(CompactFormatter));
     value.serialize(to).map_err(io::Error::from)
 }
 
-/// Escapes characters with a meaning in HTML. In JSON they occur only inside strings, where an
-/// escape is equivalent.
+/// JSON formatter that escapes characters with a meaning in HTML. These characters occur only
+/// inside JSON strings, where an escape sequence is equivalent.
 struct Embedded(CompactFormatter);
 
 impl Formatter for Embedded {

@@ -1,4 +1,4 @@
-//! The idle tab: causes and owners of idle device time, and the longest gaps.
+//! The idle tab of the page: causes and owners of idle device time, and the longest gaps.
 
 use std::cmp::Reverse;
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Limit of the listed gaps, over all ranks.
+/// Maximum number of listed gaps over all ranks.
 const GAPS: usize = 200;
 
-/// Idle time of all devices by cause and owner.
+/// Idle time of all devices, by cause and owner.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdlePart {
-    /// By rank, device and cause. The rows of a device sum to its idle time.
+    /// Idle time by rank, device and cause. The rows of one device sum to its idle time.
     pub causes: Vec<DeviceIdle>,
     /// Owners with the most idle time, by rank and device.
     pub owners: Vec<IdleOwner>,
@@ -27,7 +27,7 @@ pub struct IdlePart {
 pub struct GapView {
     pub rank: u32,
     pub device: i32,
-    /// Start on the page's clock.
+    /// Start of the gap on the page's clock.
     pub at_ns: i64,
     pub idle_ns: i64,
     /// The cause with the largest share of the gap.

@@ -1,10 +1,10 @@
-//! Reports as self-contained HTML pages: a job's traces, a comparison, a prediction, a training
-//! run.
+//! Builds reports as self-contained HTML pages about the traces of a job, a comparison of two jobs,
+//! a prediction, or a training run.
 //!
-//! [`build_report`] runs every analysis once and keeps the results that the page shows. Likewise,
+//! [`build_report`] runs every analysis of a job once and keeps the results that its page shows.
 //! [`diff::build_report`] compares two jobs, [`predicted::build_page`] shows a prediction, and
-//! [`training::build_report`] the metrics of a training run. [`html`] renders the result as one
-//! file that needs no network. The same traces and options give the same bytes.
+//! [`training::build_report`] shows the metrics of a training run. [`html`] renders each result as
+//! one file that needs no network. Equal traces and options give equal bytes.
 
 mod clock;
 mod device;
@@ -45,12 +45,12 @@ pub use step::StepPart;
 pub use timeline::Timeline;
 pub use training::TrainingReport;
 
-/// Everything that the page of a job shows: the results of all analyses.
+/// All data that the page of a job shows, which are the results of all analyses.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobReport {
     pub title: String,
     pub program: String,
-    /// The missing parts of the recordings, in one line.
+    /// One line that describes the missing parts of the recordings.
     pub missing: Option<String>,
     pub summary: Summary,
     /// Issues of the recordings, one line per kind.
@@ -71,9 +71,9 @@ pub struct JobReport {
 pub struct IssueLine {
     pub id: &'static str,
     pub severity: quality::Severity,
-    /// The issue, and the ranks that have the same or a similar one.
+    /// Description of the issue, with the ranks that have it or a similar one.
     pub words: String,
-    /// The analyses that the problem affects.
+    /// Analyses whose results the issue affects.
     pub matters: &'static str,
     pub hint: &'static str,
 }
@@ -88,15 +88,15 @@ fn line(kind: &quality::IssueKind, job: &JobFacts<'_>) -> IssueLine {
     }
 }
 
-/// Number of kernels and of operators in the summary.
+/// Number of kernels, and of operators, in the summary.
 const TOP: usize = 8;
 
-/// Runs all analyses of a job for its page. The findings were computed before.
+/// Runs all analyses of a job for its page. The findings are computed by the caller.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the traces.
+/// `O(n log n)` in the number of rows of the traces.
 /// # Errors
-/// [`Error::NoSuchStep`] if the windows have none of the requested steps.
+/// [`Error::NoSuchStep`] if the requested steps do not lie in the windows of the traces.
 pub fn build_report(
     job: &JobFacts<'_>,
     findings: &findings::FindingReport,

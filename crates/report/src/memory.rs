@@ -1,5 +1,5 @@
-//! The memory tab: copies and their bandwidth, memory over time, peaks, and allocations by
-//! operator.
+//! The memory tab of the page: copies and their bandwidth, memory over time, peaks, and allocations
+//! by operator.
 
 use analyze::JobFacts;
 use analyze::bandwidth::{self, Bandwidth};
@@ -8,32 +8,32 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Number of points of a curve, about the columns of a screen.
+/// Maximum number of points of a curve, about as many as a screen has columns.
 const POINTS: usize = 1000;
-/// Limit of the listed operators per device.
+/// Maximum number of listed operators per device.
 const OPERATORS: usize = 20;
 
-/// Copies and allocations of a job.
+/// Copies and memory allocations of a job, by rank.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MemoryPart {
-    /// By rank, then time.
+    /// Copies, sorted by rank and time.
     pub copies: Vec<Bandwidth>,
-    /// By rank and device.
+    /// Peaks of allocated memory, by rank and device.
     pub peaks: Vec<MemoryPeak>,
     /// Operators with the most allocations, by rank and device.
     pub operators: Vec<AllocatorRow>,
-    /// One per rank and device with allocations.
+    /// Curves, one for each rank and device with allocations.
     pub curves: Vec<Curve>,
 }
 
-/// Memory of a device over time, thinned for display.
+/// Memory of a device over time, reduced to a number of points that can be drawn.
 #[derive(Clone, Debug, Serialize)]
 pub struct Curve {
     pub rank: u32,
-    /// −1 for the host.
+    /// Index of the device, or −1 for the host.
     pub device: i32,
-    /// Time on the page's clock, allocated bytes, reserved bytes. Each period is represented by its
-    /// point with the most allocated bytes.
+    /// Each point is a time on the page's clock, allocated bytes and reserved bytes. Each period is
+    /// represented by its point with the most allocated bytes.
     pub points: Vec<(i64, i64, i64)>,
 }
 

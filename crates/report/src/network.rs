@@ -1,4 +1,5 @@
-//! The network tab: collectives with arrival, wait and transfer of each rank, and stragglers.
+//! The network tab of the page: collectives with arrival, wait and transfer of each rank, and
+//! stragglers.
 
 use std::cmp::Reverse;
 
@@ -10,26 +11,27 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Limit of the listed collectives. Those with the most waiting and transfer are listed.
+/// Maximum number of listed collectives. Those with the most waiting and transfer time are listed.
 const LISTED: usize = 300;
 
 /// The communication between the ranks of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkPart {
-    /// Whether the ranks' windows overlap in time. If not, waiting between ranks is undefined.
+    /// Whether the windows of the ranks overlap in time. Without an overlap, waits between ranks
+    /// are undefined.
     pub is_simultaneous: bool,
     pub collectives: Vec<CollectiveView>,
     pub collective_count: u64,
     pub unmatched: Vec<Unmatched>,
-    /// All ranks; the one that was last most often comes first.
+    /// All ranks, sorted by how often they arrived last, most often first.
     pub stragglers: Vec<Straggler>,
-    /// Causes of the lateness of the last rank, for each listed collective.
+    /// Causes for which the last rank was late, for each listed collective.
     pub arrivals: Vec<LateArrival>,
-    /// Offsets between the ranks' clocks.
+    /// Offsets between the clocks of the ranks.
     pub clocks: Vec<RankClock>,
 }
 
-/// One collective; see [`Matched`].
+/// One collective as the page shows it; see [`Matched`].
 #[derive(Clone, Debug, Serialize)]
 pub struct CollectiveView {
     pub index: u32,
@@ -38,20 +40,20 @@ pub struct CollectiveView {
     pub operation: CollectiveOperation,
     pub group: String,
     pub group_size: u32,
-    /// Size of the largest message.
+    /// Bytes of the largest message among the ranks.
     pub bytes: Option<u64>,
     pub dtype: String,
-    /// Upper limit of the time for moving the data.
+    /// Upper bound of the time in which the data was moved.
     pub transfer_ns: i64,
     pub last_rank: Option<u32>,
-    /// Time after the second-last arrival.
+    /// Time from the second-last arrival to the last arrival.
     pub late_by_ns: i64,
-    /// Last arrival minus first.
+    /// Time from the first arrival to the last arrival.
     pub arrival_spread_ns: i64,
-    /// Sum over all ranks.
+    /// Sum of the waits of all ranks.
     pub wait_ns: i64,
     pub bus_bandwidth_gb_per_s: Option<f64>,
-    /// Rank, arrival on the page's clock, wait, duration.
+    /// For each rank: its number, its arrival on the page's clock, its wait, and its duration.
     pub ranks: Vec<(u32, i64, i64, i64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Options of a job's report, and the selection of steps on its timeline.
+//! Options of a job's report, with the selection of steps on its timeline.
 
 use std::ops::Range;
 
@@ -9,22 +9,23 @@ pub struct Options {
     /// Name and version of the program that writes the page.
     pub program: String,
     pub steps: TimelineSteps,
-    /// Limit of the number of events on the timeline, for [`TimelineSteps::Fitting`].
+    /// Maximum number of events on the timeline for [`TimelineSteps::Fitting`].
     pub events_max: usize,
 }
 
 /// Selects the steps that the timeline shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimelineSteps {
-    /// The first steps, as many as [`Options::events_max`] allows, and at least one.
+    /// As many of the first steps as [`Options::events_max`] allows, but at least one.
     Fitting,
-    /// The given number of first steps.
+    /// The given number of steps, from the first one on.
     First(usize),
-    /// The steps with these numbers.
+    /// The steps whose numbers lie in this range.
     Numbered(Range<i64>),
 }
 
 impl Options {
-    /// Default for `events_max`: the timeline stays smooth, and the file is small enough to mail.
+    /// Default of `events_max`. With this number of events, the timeline scrolls smoothly, and the
+    /// file is small enough to send by mail.
     pub const EVENTS_MAX: usize = 200_000;
 }

@@ -1,4 +1,5 @@
-//! The critical path tab: the paths of job and ranks by category, by name, and over time.
+//! The critical path tab of the page: the paths of the job and of each rank by category, by name
+//! and over time.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +9,16 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Limit of the listed names per path.
+/// Maximum number of listed names per path.
 const CONTRIBUTORS: usize = 40;
-/// Number of columns of a strip, equal to `STRIP_WIDTH` of `chart.js`.
+/// Number of columns of the strip that shows a path over time. The number must equal `STRIP_WIDTH`
+/// of `chart.js`.
 const STRETCHES: usize = 1060;
 
-/// The critical paths of a job.
+/// The critical paths of a job and of its ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathPart {
-    /// The job's path comes first if there are several ranks, then one path per rank.
+    /// The paths of all ranks. With several ranks, the path of the job precedes their paths.
     pub paths: Vec<PathView>,
     pub evidence: WaitEvidence,
 }
@@ -24,22 +26,23 @@ pub struct PathPart {
 /// One critical path, prepared for display.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathView {
-    /// Is `None` for the job's path.
+    /// Number of the rank, or `None` for the path of the job.
     pub rank: Option<u32>,
-    /// Start on the page's clock.
+    /// Start of the window on the page's clock.
     pub at_ns: i64,
-    /// The parts sum to this time.
+    /// Length of the window, to which the parts sum up.
     pub window_ns: i64,
     pub parts: Vec<CategoryPart>,
-    /// By category and name, longest first.
+    /// Contributors by category and name, sorted by descending time.
     pub contributors: Vec<Contributor>,
-    /// In order of time: rank, index of the part, start on the page's clock, duration. Neighbors of
-    /// the same rank and category are joined. If there are more than a screen shows, each column is
-    /// assigned to the part with its largest share.
+    /// Segments of the path in order of time: rank, index of the part, start on the page's clock,
+    /// and duration. Neighboring segments of the same rank and category are joined. If there are
+    /// more segments than a screen shows, each column shows the part with its largest share.
     pub strip: Vec<(u32, usize, i64, i64)>,
 }
 
-/// Builds the tab. Also returns the rows on the job's path as pairs of rank and row.
+/// Builds the tab with the critical paths. The second result is the rows on the path of the job, as
+/// pairs of rank and row.
 pub(crate) fn build_part(found: &CriticalPath, zero: &Zero) -> (PathPart, Vec<(u32, u32)>) {
     let marked = found.job.as_ref().or(found.ranks.first()).map_or_else(Vec::new, Path::overlay);
     let paths = found.job.iter().chain(&found.ranks).map(|path| view(path, zero)).collect();
@@ -77,8 +80,8 @@ fn strip(path: &Path, zero: &Zero) -> Vec<(u32, PathCategory, i64, i64)> {
     joined(majority(segments, start, path.window_ns))
 }
 
-/// Divides a window into columns of equal length, and returns the rank and category with the
-/// largest share of each.
+/// Divides a window into columns of equal length. Returns the rank and category with the largest
+/// share of each column.
 fn majority(
     segments: impl Iterator<Item = (u32, PathCategory, i64, i64)>,
     start: i64,
@@ -101,14 +104,14 @@ fn majority(
         }
     }
     columns.into_iter().enumerate().filter_map(move |(column, shares)| {
-        // Of equal shares, the first by rank and category wins.
+        // Among equal shares, the first one by rank and category is chosen.
         let most = shares.into_iter().rev().max_by_key(|(_, share)| *share);
         let ((rank, category), _) = most?;
         Some((rank, category, edge(column), edge(column + 1) - edge(column)))
     })
 }
 
-/// Joins neighbors of the same rank and category.
+/// Joins neighboring segments of the same rank and category.
 fn joined(
     segments: impl Iterator<Item = (u32, PathCategory, i64, i64)>,
 ) -> Vec<(u32, PathCategory, i64, i64)> {
@@ -130,8 +133,8 @@ mod tests {
 
     #[test]
     fn each_column_shows_its_largest_share() {
-        // In every hundredth part, 60 ns of work precede 40 ns of idle time. Only the last column
-        // is all idle.
+        // In each column, 60 ns of work precede 40 ns of idle time. Only the last column is
+        // completely idle.
         let count = STRETCHES as i64;
         let each = |at: i64| {
             let works = if at + 1 < count { 60 } else { 0 };

@@ -1,5 +1,5 @@
 //! Compares a recorded step with its prediction: bars of both on a timeline, the execution graph of
-//! the prediction, and the prediction error. All times are computed elsewhere.
+//! the prediction, and the prediction error. All times are computed by `predict`.
 
 use std::collections::BTreeMap;
 
@@ -12,48 +12,48 @@ use predict::simulate::Simulation;
 use serde::Serialize;
 use trace::store::StringId;
 
-/// Everything that the page of a prediction shows.
+/// All data that the page of a prediction shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Predicted {
     pub title: String,
     pub program: String,
-    /// The applied edits as the text of an edits file; empty without edits.
+    /// Text of the file with the applied edits. The text is empty without edits.
     pub edits: String,
-    /// The recorded ranks, and those that edits add.
+    /// The recorded ranks, followed by the ranks that edits add.
     pub ranks: Vec<RankView>,
-    /// Unique names. Bars refer to them by index.
+    /// Unique names, to which bars refer by index.
     pub names: Vec<String>,
 }
 
-/// A rank's step, recorded and predicted.
+/// The step of one rank, recorded and predicted.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankView {
-    /// The prediction with edits. Its base is the step without edits.
+    /// The prediction with edits. The base time of this row is the prediction without edits.
     pub row: PredictedStepRow,
     pub measured_ns: i64,
     /// Error of the prediction without edits, in percent of the recorded time.
     pub error_pct: f64,
     pub measured: BarLanes,
     pub predicted: BarLanes,
-    /// Dependencies in the predicted step, by indices of its bars.
+    /// Dependencies in the predicted step, as indices of two bars with the kind of the dependency.
     pub edges: Vec<(u32, u32, EdgeKind)>,
 }
 
-/// Bars in lanes: first threads, then streams.
+/// Bars in lanes. The lanes of threads come first, followed by the lanes of streams.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BarLanes {
     pub lanes: Vec<String>,
-    /// Operators by thread, followed by device work.
+    /// Bars of operators by thread, followed by bars of device work.
     pub bars: Vec<Bar>,
 }
 
-/// An operator or a piece of device work. Times are nanoseconds since the start of the step.
+/// An operator or a piece of device work. Times are in nanoseconds since the start of the step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bar {
     pub lane: u32,
     pub start_ns: i64,
     pub end_ns: i64,
-    /// Index in [`Predicted::names`].
+    /// Index of the name in [`Predicted::names`].
     pub name: u32,
     /// Index of the text with the tensor sizes in [`Predicted::names`].
     pub sizes: u32,
@@ -72,25 +72,25 @@ pub enum BarKind {
     Communication,
 }
 
-/// The reason why one bar waits for another.
+/// The reason for which one bar waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
-    /// Work waits for the operator that launches it.
+    /// Device work waits for the operator that launches it.
     Launch,
-    /// Work waits for the previous work of its stream.
+    /// Device work waits for the previous work of its stream.
     Queue,
-    /// Work waits for work of another stream.
+    /// Device work waits for work of another stream.
     Event,
     /// An operator waits for device work.
     Wait,
 }
 
-/// Builds the page's data from a recorded step and its prediction. `edits` is the text of the edits
-/// file.
+/// Builds the data of the page from a recorded step and its prediction. `edits` is the text of the
+/// file with the edits.
 pub fn build_page(title: &str, step: &Step, found: &WhatIf, edits: String) -> Predicted {
     let mut names = Names::default();
-    // Recorded names come first, so that their indices do not depend on the edits.
+    // Recorded names are interned first, so that their indices do not depend on the edits.
     let recorded = step.program.ranks.iter().zip(&step.recorded.ranks);
     let measured: Vec<BarLanes> = recorded
         .map(|(rank, when)| DrawnRank { program: &step.program, rank }.lanes(&mut names, when).0)
@@ -121,7 +121,7 @@ pub fn build_page(title: &str, step: &Step, found: &WhatIf, edits: String) -> Pr
     }
 }
 
-/// Interns the names of bars.
+/// Interns the names of bars, so that each name is stored once.
 #[derive(Default)]
 struct Names {
     all: Vec<String>,
@@ -140,11 +140,11 @@ impl Names {
     }
 }
 
-/// Source of the times of a step: either the recording or a simulation.
+/// Source of the times of a step, which is either a recording or a simulation.
 trait ActionTimes {
-    /// Returns the end of a thread's action.
+    /// Returns the end of an action of a thread.
     fn action_ns(&self, thread: usize, action: usize) -> i64;
-    /// Returns start and end of a piece of work.
+    /// Returns the start and end of a piece of device work.
     fn work_ns(&self, work: u32) -> (i64, i64);
 }
 
@@ -158,7 +158,7 @@ impl ActionTimes for RankTimes {
     }
 }
 
-/// The times of one rank in a simulation, which is identified by its index.
+/// The times of one rank in a simulation. The second field is the index of the rank.
 struct Simulated<'a>(&'a Simulation, usize);
 
 impl ActionTimes for Simulated<'_> {
@@ -173,13 +173,13 @@ impl ActionTimes for Simulated<'_> {
     }
 }
 
-/// A rank to be drawn, with its program.
+/// A rank that is drawn, with the program that contains it.
 struct DrawnRank<'a> {
     program: &'a Program,
     rank: &'a Rank,
 }
 
-/// For each bar of an operator: thread, first action and last action.
+/// For each bar of an operator, its thread, its first action and its last action.
 type Operators = Vec<(usize, usize, usize)>;
 
 impl DrawnRank<'_> {
@@ -252,7 +252,7 @@ impl DrawnRank<'_> {
     }
 }
 
-/// Lists the outermost operators of a rank's threads in order.
+/// Lists the outermost operators of a rank, thread by thread, in execution order.
 fn operators(rank: &Rank) -> Operators {
     let mut found = Vec::new();
     for (thread, of) in rank.threads.iter().enumerate() {

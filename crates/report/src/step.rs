@@ -1,4 +1,4 @@
-//! The steps tab: each step of each rank, on the page's clock.
+//! The steps tab of the page: each step of each rank, on the page's clock.
 
 use analyze::job::{JobFacts, RankFacts};
 use analyze::steps;
@@ -6,34 +6,34 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// Limit of the listed rows, which keeps the page small.
+/// Maximum number of listed steps, which keeps the page small.
 const ROWS_MAX: usize = 4000;
 
-/// The steps of all ranks.
+/// The recorded steps of all ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepPart {
-    /// By rank, then start.
+    /// Steps, sorted by rank and start.
     pub rows: Vec<StepView>,
     pub left_out_count: u64,
 }
 
-/// One step of one rank; see [`steps::StepRow`].
+/// One step of one rank as the page shows it; see [`steps::StepRow`].
 #[derive(Clone, Debug, Serialize)]
 pub struct StepView {
     pub rank: u32,
     pub number: i64,
-    /// Start on the page's clock.
+    /// Start of the step on the page's clock.
     pub at_ns: i64,
     pub host_ns: i64,
-    /// Time to the start of the next step.
+    /// Time from the start of this step to the start of the next step.
     pub period_ns: Option<i64>,
-    /// Whether the step was recorded completely.
+    /// Whether the whole step was recorded.
     pub is_whole: bool,
     pub busy_ns: Option<i64>,
     pub idle_ns: Option<i64>,
     pub compute_ns: Option<i64>,
     pub communication_ns: Option<i64>,
-    /// Communication without concurrent compute.
+    /// Time of communication during which no compute runs.
     pub exposed_communication_ns: Option<i64>,
     /// Time of copies and memory sets.
     pub memory_ns: Option<i64>,
@@ -44,7 +44,8 @@ pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> StepPart {
     let mut rows: Vec<StepView> = of_all.map(|row| view(row, zero)).collect();
     let left_out_count = rows.len().saturating_sub(ROWS_MAX) as u64;
     if left_out_count > 0 {
-        // The same steps are listed for every rank.
+        // Each rank keeps the same number of steps, so that the same steps are listed for every
+        // rank.
         let each = ROWS_MAX / job.ranks.len().max(1);
         let mut seen = std::collections::BTreeMap::<u32, usize>::new();
         rows.retain(|row| {

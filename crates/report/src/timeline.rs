@@ -1,7 +1,8 @@
-//! The timeline tab: all events of some steps, arranged in lanes and packed for a canvas.
+//! The timeline tab of the page: all events of some steps, arranged in lanes and packed for a
+//! canvas.
 //!
-//! A lane is a line of a thread or stream on which no two events overlap: one level of a stack of
-//! operators, or the kernels of a stream. [`pack`] describes the bytes.
+//! A lane is a line of a thread or stream on which no two events overlap. Examples are one level of
+//! a stack of operators, and the kernels of a stream. [`pack`] describes the packed format.
 
 mod choose;
 mod event;
@@ -22,31 +23,33 @@ use crate::{Error, Options};
 use event::DrawnEvent;
 use lay::PackedLane;
 
-/// The events of some steps in the packed form that the page's script draws.
+/// The events of some steps, in the packed form that the page's script draws.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Timeline {
-    /// On the page's clock.
+    /// Start of the timeline on the page's clock.
     pub start_ns: i64,
-    /// On the page's clock, exclusive.
+    /// End of the timeline on the page's clock, exclusive.
     pub end_ns: i64,
-    /// Numbers of the included steps; empty if all are included or the traces have no steps.
+    /// Numbers of the included steps. The list is empty if all steps are included or the traces
+    /// have no steps.
     pub steps: Vec<i64>,
-    /// Number of steps in the windows.
+    /// Number of steps in the windows of the traces.
     pub step_count: u64,
     pub event_count: u64,
-    /// Python frames in the range that are omitted because of the limit.
+    /// Number of Python frames in the range that are omitted because of the limit.
     pub python_left_out_count: u64,
     /// Whether later events of the step are omitted because of the limit.
     pub is_cut: bool,
-    /// Threads and streams, by rank.
+    /// Threads and streams, sorted by rank.
     pub tracks: Vec<TrackView>,
-    /// Index of the track, depth and number of events of each lane.
+    /// For each lane: the index of its track, its depth, and its number of events.
     pub lanes: Vec<(u32, u32, u32)>,
-    /// Name, index in `kinds` and short name (empty if equal to the name) of each kind of event,
-    /// most frequent first.
+    /// Labels of events by descending frequency: name, index in `kinds`, and short name. The short
+    /// name is empty if it equals the name.
     pub labels: Vec<(String, u8, String)>,
     pub kinds: [&'static str; KINDS.len()],
-    /// Details of device work: launch shapes, bytes, messages.
+    /// Details of device work, such as launch shapes, bytes and messages. Events refer to them by
+    /// index.
     pub notes: Vec<String>,
     /// The packed events, lane after lane, as base64.
     pub events: String,
@@ -54,18 +57,19 @@ pub struct Timeline {
     pub marked: String,
 }
 
-/// A thread or a stream, as a group of lanes.
+/// A thread or a stream, which is shown as a group of lanes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrackView {
     pub rank: u32,
     pub side: &'static str,
-    /// Is `None` for threads of the host.
+    /// Index of the device, or `None` for threads of the host.
     pub device: Option<i32>,
     pub name: String,
     pub depth: u32,
 }
 
-/// The kinds of events, each drawn in its own color. Classes of device work have their usual names.
+/// The kinds of events, each of which has its own color. Classes of device work keep their usual
+/// names.
 pub const KINDS: [&str; 12] = [
     "compute",
     "communication",
@@ -81,8 +85,8 @@ pub const KINDS: [&str; 12] = [
     "unknown",
 ];
 
-/// Builds the timeline of the selected steps of all ranks. `marked` are pairs of rank and row on
-/// the critical path.
+/// Builds the timeline of the selected steps of all ranks. `marked` contains pairs of a rank and a
+/// row on the critical path.
 pub(crate) fn build_timeline(
     scopes: &[Scope<'_>],
     marked: &[(u32, u32)],
@@ -123,7 +127,7 @@ pub(crate) fn build_timeline(
     })
 }
 
-/// Collects the lanes of all ranks.
+/// Collects the lanes, tracks and texts of all ranks.
 struct LaneSink<'a> {
     texts: &'a mut InternedTexts,
     lines: &'a mut Vec<PackedLane>,
@@ -157,7 +161,8 @@ fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut LaneSink<'
                 .or_insert_with(|| sink.texts.label(trace.strings.get(name), kind));
             sink.texts.counts[label as usize] += 1;
             let note = if is_device { sink.texts.note(trace, *row) } else { 0 };
-            // The profiler's own work may begin before all other events.
+            // The profiler's own work may begin before the first event, so its start is clamped to
+            // 0.
             let start = zero.at(trace.rank, trace.slices.start(*row)).max(0);
             let end = zero.at(trace.rank, trace.slices.end(*row)).max(start);
             DrawnEvent { row: *row, start, end, label, note }
@@ -197,7 +202,7 @@ fn track_name(trace: &Trace, track: usize, is_device: bool) -> String {
     }
 }
 
-/// Returns the index in [`KINDS`].
+/// Returns the index of an event's kind in [`KINDS`].
 fn kind(trace: &Trace, row: u32, class: Option<WorkClass>) -> u8 {
     match trace.kind(row) {
         EventKind::Kernel | EventKind::Memcpy | EventKind::Memset => match class {
@@ -217,7 +222,7 @@ fn kind(trace: &Trace, row: u32, class: Option<WorkClass>) -> u8 {
     }
 }
 
-/// Interned names and notes.
+/// Interned labels and notes of events, with the number of events of each label.
 #[derive(Debug)]
 struct InternedTexts {
     labels: BTreeMap<(String, u8), u32>,
@@ -228,7 +233,7 @@ struct InternedTexts {
 
 impl Default for InternedTexts {
     fn default() -> Self {
-        // Note 0 is empty.
+        // Index 0 is the empty note of events without details.
         let notes = vec![String::new()];
         Self { labels: BTreeMap::new(), counts: Vec::new(), notes, note_places: BTreeMap::new() }
     }
@@ -237,7 +242,7 @@ impl Default for InternedTexts {
 /// Labels in descending order of frequency.
 struct Labels {
     texts: Vec<(String, u8, String)>,
-    /// Rank of each label, indexed by the number from [`InternedTexts::label`].
+    /// Position of each label in `texts`, indexed by the number from [`InternedTexts::label`].
     place: Vec<u32>,
 }
 
@@ -276,7 +281,8 @@ impl InternedTexts {
     }
 }
 
-/// Adds short names, which are as distinct as the names. Operators' names are short already.
+/// Adds short names to labels of device work. Different names get different short names. Names of
+/// operators are short already, so they get none.
 fn with_short(all: Vec<(String, u8)>) -> Vec<(String, u8, String)> {
     const OPERATOR: u8 = 4;
     let mut names: Vec<&str> =

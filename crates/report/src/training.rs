@@ -1,6 +1,7 @@
-//! The page of a training run: its metrics, speed, and use of the embedding tables.
+//! Builds the page of a training run, with its metrics, its speed and the use of its embedding
+//! tables.
 //!
-//! The input is the text of a run's `metrics.jsonl`.
+//! The input is the text of the file `metrics.jsonl` of a run.
 
 mod page_data;
 mod verdict;
@@ -12,16 +13,16 @@ pub use page_data::{
     TrainingOutcome, TrainingReport, TrainingVerdict,
 };
 
-/// Limit of the points of a curve, above the pixels of a plot.
+/// Maximum number of points of a curve, which exceeds the number of pixels of a plot.
 const POINTS_MAX: usize = 1500;
 
-/// Facts about a run that are not in its metrics.
+/// Facts about a training run that its metrics do not contain.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     pub title: String,
     /// Name and version of the program that writes the page.
     pub program: String,
-    /// The metric by which the run chose its best checkpoint, if it did.
+    /// The metric by which the run chose its best checkpoint, if it chose one.
     pub best_by: Option<schema::Figure>,
     pub tables: Vec<TableShape>,
 }
@@ -52,7 +53,8 @@ enum LogLine {
     Other,
 }
 
-/// Builds the page's data from the text of `metrics.jsonl`. Unreadable lines are counted.
+/// Builds the data of the page from the text of `metrics.jsonl`. Lines that cannot be parsed are
+/// counted.
 #[must_use]
 pub fn build_report(lines: &str, about: &About) -> TrainingReport {
     let mut report = empty(about);
@@ -83,7 +85,7 @@ fn empty(about: &About) -> TrainingReport {
         name: table.name.clone(),
         rows: table.rows,
         dim: table.dim,
-        // Norm of a row whose weights are uniform in ±1/√R.
+        // Expected norm of a row whose weights are drawn uniformly from ±1/√R.
         drawn_norm: (table.dim as f64 / (3.0 * table.rows.max(1) as f64)).sqrt(),
         uses: Vec::new(),
     };
@@ -116,7 +118,7 @@ fn used(step: u64, value: &serde_json::Value) -> Option<TableUse> {
     Some(TableUse { step, rows_changed, row_norm: value.get("row_norm")?.as_f64()? })
 }
 
-/// Computes the totals of the run.
+/// Computes the total steps, samples and time of the run.
 fn sums(report: &mut TrainingReport) {
     let ends = report.evaluations.iter().map(|evaluation| evaluation.step);
     let ends = ends.chain(report.checkpoints.iter().map(|checkpoint| checkpoint.step));
@@ -129,13 +131,13 @@ fn sums(report: &mut TrainingReport) {
     report.input_wait_share = whole.interval.input_wait_share;
 }
 
-/// Several log lines, averaged.
+/// The average of several log lines, with their total time.
 struct AveragedLines {
     interval: LogInterval,
     seconds: f64,
 }
 
-/// Averages consecutive lines, the first of which began at `before` samples.
+/// Averages consecutive log lines. The first line began after `before` samples.
 fn average(lines: &[LogInterval], before: u64) -> AveragedLines {
     let (mut seconds, mut waited, mut loss, mut at) = (0.0, 0.0, 0.0, before);
     for line in lines {
@@ -159,7 +161,7 @@ fn average(lines: &[LogInterval], before: u64) -> AveragedLines {
     AveragedLines { interval, seconds }
 }
 
-/// Averages neighboring log lines if there are more than a plot can show.
+/// Averages neighboring log lines if there are more lines than a plot can show.
 fn thin(report: &mut TrainingReport) {
     let per_point = report.intervals.len().div_ceil(POINTS_MAX);
     if per_point <= 1 {

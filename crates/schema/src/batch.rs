@@ -1,6 +1,7 @@
 //! A batch in host memory: dense features, labels, and the jagged ids of all sparse features.
 
-/// A bag of ids for each feature and sample, feature-major: bag `(f, b)` has the number `f·B + b`.
+/// Ragged ids of a batch: one bag of ids for each pair of feature and sample. Bags are stored
+/// feature-major, so the bag of feature `f` and sample `b` has the index `f·B + b`.
 ///
 /// Invariant (checked by [`JaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at 0,
 /// never decreases, and ends at `values.len()`. If present, `weights` is as long as `values`.
@@ -20,9 +21,10 @@ pub struct JaggedTensor {
     pub features: usize,
     /// B, the number of samples.
     pub batch_size: usize,
-    /// Bag boundaries, `[F·B + 1]`.
+    /// Boundaries of the bags, `[F·B + 1]`: bag `i` is `values[offsets[i]..offsets[i + 1]]`.
     pub offsets: Vec<usize>,
-    /// Ids, `[nnz]`. Negative ids can be represented, so that errors can name them.
+    /// Ids of all bags, `[nnz]`. The type is signed so that an error message can name a negative
+    /// id.
     pub values: Vec<i64>,
     /// One weight per id, `[nnz]`, for weighted pooling.
     pub weights: Option<Vec<f32>>,
@@ -51,6 +53,7 @@ impl JaggedTensor {
             end += length;
             offsets.push(end);
         }
+        // Without features, the number of samples does not follow from the lengths.
         let batch_size = lengths.len().checked_div(features).unwrap_or(0);
         Self { features, batch_size, offsets, values, weights: None }
     }
@@ -71,7 +74,8 @@ impl JaggedTensor {
     /// Checks the invariant of the layout.
     ///
     /// # Errors
-    /// The first violated part of the invariant, with both numbers.
+    /// Returns the first part of the invariant that is violated, with the expected and the actual
+    /// number.
     pub fn check(&self) -> Result<(), JaggedError> {
         let expected = self.features * self.batch_size + 1;
         if self.offsets.len() != expected {
@@ -92,7 +96,7 @@ impl JaggedTensor {
         }
     }
 
-    /// Returns the samples `range` of every feature as a separate tensor.
+    /// Copies the samples in `range`, for every feature, into a separate tensor.
     #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let batch_size = range.len();
@@ -101,8 +105,12 @@ impl JaggedTensor {
         out.offsets.reserve(self.features * batch_size);
         out.weights = self.weights.as_ref().map(|_| Vec::new());
         for feature in 0..self.features {
+            // The bags of one feature are contiguous, so the samples are copied as one block per
+            // feature.
             let first = feature * self.batch_size + range.start;
             let (from, to) = (self.offsets[first], self.offsets[first + batch_size]);
+            // The copy has its own `values`, so its offsets are shifted to where this feature
+            // begins there.
             let shift = out.values.len();
             let ends = &self.offsets[first + 1..=first + batch_size];
             out.offsets.extend(ends.iter().map(|&end| end - from + shift));
@@ -120,13 +128,13 @@ impl JaggedTensor {
 pub enum JaggedError {
     #[error("offsets: expected {expected} entries, got {got}")]
     OffsetCount {
-        /// Always `F·B + 1` for `F` features and `B` samples.
+        /// The expected number of offsets is always `F·B + 1` for `F` features and `B` samples.
         expected: usize,
         got: usize,
     },
     #[error("offsets fall after bag {bag}")]
     OffsetsFall {
-        /// The bag that ends before it starts.
+        /// Index of the first bag whose end offset is below its start offset.
         bag: usize,
     },
     /// The offsets do not cover all values.
@@ -143,9 +151,9 @@ pub struct Batch {
     pub size: usize,
     /// Dense features, `[B, dense_features]`.
     pub dense: Vec<f32>,
-    /// Features are in the order of the model's features.
+    /// Ids of the sparse features, in the order of [`crate::ModelConfig::features`].
     pub sparse: JaggedTensor,
-    /// Labels, `[B]`.
+    /// Labels of the samples, `[B]`.
     pub labels: Vec<f32>,
 }
 
@@ -154,11 +162,13 @@ impl Batch {
     /// sparse features and ids.
     #[must_use]
     pub fn bytes(samples: usize, dense: usize, features: usize, ids: usize) -> usize {
+        // Each sample has one label besides its dense features. There is one offset more than there
+        // are bags.
         let numbers = samples * (1 + dense) * size_of::<f32>();
         numbers + ids * size_of::<i64>() + (features * samples + 1) * size_of::<usize>()
     }
 
-    /// Returns the samples `range` as a separate batch.
+    /// Copies the samples in `range` into a separate batch.
     #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let width = self.dense.len().checked_div(self.size).unwrap_or(0);

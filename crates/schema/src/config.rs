@@ -1,7 +1,8 @@
-//! The configuration of a job as one TOML text: `[model]`, `[optimizer]`, `[schedule]`,
-//! `[training]`, `[data]`, `[synthetic]`.
+//! The configuration of a job as one TOML text with the sections `[model]`, `[optimizer]`,
+//! `[schedule]`, `[training]`, `[data]` and `[synthetic]`.
 //!
-//! Parses the text, applies overrides, and rejects unknown keys and invalid shapes. Reads no files.
+//! This module parses the text, applies overrides, and rejects unknown keys and invalid shapes. The
+//! module does not read files.
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -18,23 +19,24 @@ use crate::training::TrainingConfig;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizers {
-    /// Applied to tables, fused into the embedding backward.
+    /// Optimizer of the tables, whose update is fused into the embedding backward.
     pub sparse: OptimizerConfig,
-    /// Applied to MLPs and cross layers.
+    /// Optimizer of the dense parameters, which are those of MLPs and cross layers.
     pub dense: OptimizerConfig,
 }
 
-/// Limit of a batch's samples. No device has memory for more, and byte counts below it do not
-/// overflow.
+/// Largest batch size that is accepted. No device has memory for more samples, and the byte counts
+/// of smaller batches do not overflow.
 const BATCH_SIZE_MAX: usize = i32::MAX as usize;
 
-/// A complete job. [`JobConfig::parse`] returns only valid ones.
+/// Configuration of a complete training job. [`JobConfig::parse`] returns only valid
+/// configurations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobConfig {
     pub model: ModelConfig,
     pub optimizer: Optimizers,
-    /// Applies to both optimizers.
+    /// Learning-rate schedule, which applies to both optimizers.
     #[serde(default)]
     pub schedule: LearningRateSchedule,
     pub training: TrainingConfig,
@@ -45,19 +47,20 @@ pub struct JobConfig {
 }
 
 impl JobConfig {
-    /// Parses a job, and applies `overrides` as (key, value) pairs in order.
+    /// Parses the TOML text of a job, and applies `overrides` as (key, value) pairs in order.
     ///
     /// A key is a dotted path, or an unambiguous end of one (`batch_size` for
     /// `training.batch_size`). An entry of a list is addressed by its name
-    /// (`model.tables.C3.rows`). A value is TOML; anything else is taken as text.
+    /// (`model.tables.C3.rows`). A value is parsed as TOML; if that fails, the value is a text.
     ///
     /// # Errors
-    /// [`ConfigError`] with the name of the key.
+    /// Returns a [`ConfigError`] that names the key.
     pub fn parse(text: &str, overrides: &[(String, String)]) -> Result<Self, ConfigError> {
         let mut table: Table = toml::from_str(text).map_err(syntax)?;
         let mut lines = reference::KeyLines::parse(text);
         for (key, value) in overrides {
             let fail = |problem| ConfigError::Override { key: key.clone(), problem };
+            // An overridden value is not in the text, so an error about it must not name a line.
             lines.forget(&reference::set(&mut table, key, value).map_err(fail)?);
         }
         let problems = reference::check(&table, &lines);
@@ -68,6 +71,8 @@ impl JobConfig {
     }
 
     fn complete(mut config: Self) -> Result<Self, ConfigError> {
+        // The data comes first, because the model may take its dense width from the number of dense
+        // columns.
         config.data.complete();
         config.model.complete(config.data.dense_columns().len());
         config.model.check()?;
@@ -80,7 +85,8 @@ impl JobConfig {
         Ok(config)
     }
 
-    /// Sets the rows of every table with `rows = "auto"` to the result of `rows`.
+    /// Calls `rows` for every table with `rows = "auto"`, and stores the result as its number of
+    /// rows.
     pub fn size_tables(&mut self, rows: impl FnMut(&TableConfig) -> u64) {
         self.model.size_tables(rows);
         self.note_table_rows();
@@ -89,6 +95,7 @@ impl JobConfig {
     fn note_table_rows(&mut self) {
         let tables = &self.model.tables;
         let features = self.model.features().into_iter();
+        // The rows of an `auto` table are noted when `size_tables` has determined them.
         let known = features.filter(|feature| !tables[feature.table].is_auto());
         let rows = |feature: crate::model::Feature<'_>| {
             (feature.name.to_owned(), tables[feature.table].rows)
@@ -96,10 +103,10 @@ impl JobConfig {
         self.data.table_rows = known.map(rows).collect();
     }
 
-    /// Formats the job as TOML, including overrides. [`JobConfig::parse`] restores it.
+    /// Formats the job, overrides included, as TOML that [`JobConfig::parse`] reads back.
     ///
     /// # Errors
-    /// [`ConfigError::Syntax`] if a number cannot be written as TOML.
+    /// Returns [`ConfigError::Syntax`] if a number cannot be written as TOML.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         toml::to_string(self).map_err(|error| ConfigError::Syntax { message: error.to_string() })
     }
@@ -135,8 +142,8 @@ impl JobConfig {
         Ok(())
     }
 
-    /// Rejects `rows = "auto"` if the data cannot determine the number of rows, and metrics that
-    /// nothing would compute.
+    /// Rejects `rows = "auto"` if the data cannot determine the number of rows. Also rejects a
+    /// patience without evaluations, and an `auc_by` column that the model does not look up.
     fn check_auto(&self) -> Result<(), ConfigError> {
         if let Some(label) = &self.data.label
             && label.positive_from.is_some()
@@ -149,6 +156,7 @@ impl JobConfig {
         for feature in self.model.features() {
             let table = &self.model.tables[feature.table];
             let column = columns.iter().find(|column| column.column == feature.name);
+            // The hashes of texts have no greatest id from which the number of rows could follow.
             let is_number = column.is_some_and(|column| column.kind == CategoryKind::Integer);
             if table.is_auto() && self.data.ids == IdMode::Modulo && !is_number {
                 let text = format!(
@@ -163,7 +171,7 @@ impl JobConfig {
         if training.patience.is_some()
             && (training.keep_best.is_none() || training.evaluate_every.is_none())
         {
-            let text = "expected keep_best and evaluate_every beside it: patience counts \
+            let text = "expected keep_best and evaluate_every, too: patience counts \
                         evaluations without a better figure";
             return Err(ConfigError::shape("training.patience", text.to_owned()));
         }
@@ -176,7 +184,8 @@ impl JobConfig {
         Ok(())
     }
 
-    /// Rejects options that do not apply to text files.
+    /// Rejects options of text files, such as delimiter, quote and date format, that the format or
+    /// the column's transform does not use.
     fn check_text(&self) -> Result<(), ConfigError> {
         let data = &self.data;
         for (key, text, most) in
@@ -184,9 +193,10 @@ impl JobConfig {
         {
             let Some(text) = text else { continue };
             if data.format != DataFormat::Csv {
-                let problem = "expected format = \"csv\" beside it".to_owned();
+                let problem = "expected format = \"csv\" in the same section".to_owned();
                 return Err(ConfigError::shape(key, problem));
             }
+            // An empty quote turns quoting off, while a delimiter needs at least one character.
             let least = usize::from(most > 1);
             let is_text = text.is_ascii() && !text.contains(['\n', '\r']);
             if !is_text || !(least..=most).contains(&text.len()) {
@@ -197,27 +207,30 @@ impl JobConfig {
         if data.hold_out_by.is_some() && data.format.has_own_columns() {
             let named = DataFormat::ALL.into_iter().filter(|format| !format.has_own_columns());
             let named: Vec<String> = named.map(|format| format.name().to_owned()).collect();
-            let problem = format!("expected format {} beside it", reference::listed(&named));
+            let problem =
+                format!("expected format {} in the same section", reference::listed(&named));
             return Err(ConfigError::shape("data.hold_out_by", problem));
         }
         for column in &data.dense {
             let key = format!("data.dense.{}", column.column);
             let is_time = column.transform == DenseTransform::Datetime;
             if !is_time && (column.date_format.is_some() || !column.parts.is_empty()) {
-                let problem = "expected transform = \"datetime\" beside parts and date_format";
+                let problem = "expected transform = \"datetime\" with parts and date_format";
                 return Err(ConfigError::shape(key, problem.to_owned()));
             }
         }
         Ok(())
     }
 
-    /// Rejects rules for ids that do not apply to any column.
+    /// Rejects the id rules `min_count`, `out_of_range` and `missing` of columns to which they
+    /// cannot apply.
     fn check_ids(&self) -> Result<(), ConfigError> {
         for column in &self.data.categorical {
+            // Hashed texts and exact ids have no range, so `out_of_range` cannot apply to them.
             let (text, exact) = match (column.kind, self.data.ids) {
                 (_, IdMode::Modulo) if column.min_count.is_some() => {
                     let key = format!("data.categorical {:?}: min_count", column.column);
-                    let text = "expected ids.mode = \"exact\" in [data] beside it".to_owned();
+                    let text = "expected ids.mode = \"exact\" in [data] for this key".to_owned();
                     return Err(ConfigError::shape(key, text));
                 }
                 (CategoryKind::String, _) => ("a column of kind integer or hex", false),

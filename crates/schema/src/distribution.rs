@@ -1,4 +1,4 @@
-//! Frequencies of the ids of a table: uniform, Zipf, or a measured histogram of reuse.
+//! Distributions of the ids of a table: uniform, Zipf, or a measured histogram of reuse.
 
 mod law;
 mod reuse;
@@ -11,15 +11,18 @@ pub use reuse::{ReuseError, ReuseHistogram, ReusedRows};
 /// The distribution of ids over the rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-#[expect(clippy::large_enum_variant, reason = "one per table, and copied like a number")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one per table, and it is copied like a number"
+)]
 pub enum IndexDistribution {
     Uniform,
     /// `P(rank k) ∝ k^-exponent` over exactly the table's rows.
     Zipf {
-        /// Skew of the distribution. 1.05 is typical of production tables.
+        /// Skew of the distribution; 1.05 is typical of production tables.
         exponent: f64,
     },
-    /// Rows classified by their number of uses per batch.
+    /// A measured histogram, which groups rows into classes by their number of uses per batch.
     Reuse(ReuseHistogram),
 }
 
@@ -27,13 +30,15 @@ impl IndexDistribution {
     /// Returns the frequency rank in `0..rows` (0 is the most frequent) at the quantile `u` in `[0,
     /// 1)`.
     ///
-    /// Zipf uses the inverse of the continuous distribution, bounded to `rows` ranks.
+    /// The Zipf case inverts the continuous distribution and clamps the result to `rows` ranks.
     #[must_use]
     pub fn rank_at(self, u: f64, rows: u64) -> u64 {
         match self {
             Self::Uniform => ((u * rows as f64) as u64).min(rows - 1),
             Self::Zipf { exponent } => {
                 let n = rows as f64 + 1.0;
+                // At exponent 1 the integral is a logarithm, and the general formula would divide
+                // by 0.
                 let k = if (exponent - 1.0).abs() < 1e-9 {
                     (u * n.ln()).exp()
                 } else {
@@ -53,7 +58,8 @@ impl IndexDistribution {
     }
 }
 
-/// Returns the row with a frequency rank. The mapping scatters frequent rows over the table.
+/// Returns the row that has the given frequency rank. A multiplicative hash scatters frequent rows
+/// over the table.
 #[must_use]
 pub fn row_of(rank: u64, rows: u64) -> u64 {
     ((u128::from(rank) * 2_654_435_761 + 12_345) % u128::from(rows)) as u64

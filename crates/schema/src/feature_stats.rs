@@ -1,15 +1,15 @@
-//! Statistics of a sparse feature's use: ids per bag and the frequencies of rows. They replace data
-//! that was not read in a prediction.
+//! Statistics of how a sparse feature is used: ids per bag and frequencies of rows. A prediction
+//! uses them when it does not read the data itself.
 
 use serde::Serialize;
 
 use crate::distribution::IndexDistribution;
 use crate::model::ModelConfig;
 
-/// The use of one sparse feature per batch.
+/// Statistics of one sparse feature: the lengths of its bags and the rows that it looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FeatureStats {
-    /// Mean number of ids per bag. Ids beyond a sequence's length are not looked up.
+    /// Mean number of ids per bag. Ids beyond a table's sequence length are not looked up.
     pub ids_per_bag: f64,
     /// Number of ids in the longest bag.
     pub longest_bag: u64,
@@ -17,10 +17,10 @@ pub struct FeatureStats {
     pub ids: IndexDistribution,
 }
 
-/// The mean number of ids per bag is invalid.
+/// Error of a mean number of ids per bag that is negative, not finite, or above the longest bag.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "feature statistics: expected from 0 to {longest} ids a bag on average, the longest bag having {longest}, got {mean}"
+    "feature statistics: expected a mean of 0 to {longest} ids per bag, because the longest bag has {longest}, got {mean}"
 )]
 pub struct FeatureStatsError {
     pub mean: f64,
@@ -31,7 +31,8 @@ impl FeatureStats {
     /// Creates statistics from the mean and the maximum number of ids per bag.
     ///
     /// # Errors
-    /// [`FeatureStatsError`] if the mean is not finite, is negative, or exceeds the maximum.
+    /// Returns [`FeatureStatsError`] if the mean is not finite, is negative, or exceeds the
+    /// maximum.
     pub fn new(
         ids_per_bag: f64,
         longest_bag: u64,
@@ -43,8 +44,8 @@ impl FeatureStats {
         Ok(Self { ids_per_bag, longest_bag, ids })
     }
 
-    /// Returns statistics for each feature of a model with bags of equal length and uniform
-    /// lookups.
+    /// Returns the same statistics for each feature of `model`: bags of `ids_per_bag` ids, and
+    /// lookups that are uniform over the rows.
     #[must_use]
     pub fn uniform(model: &ModelConfig, ids_per_bag: u32) -> Vec<Self> {
         let one = Self {
@@ -67,7 +68,7 @@ mod tests {
         assert!(check(1.5, 4).is_ok() && check(0.0, 0).is_ok());
         for (mean, longest) in [(5.0, 4), (-1.0, 4), (f64::NAN, 4)] {
             let error = check(mean, longest).unwrap_err();
-            assert!(error.to_string().contains("from 0 to 4 ids"), "{error}");
+            assert!(error.to_string().contains("mean of 0 to 4 ids"), "{error}");
         }
     }
 }

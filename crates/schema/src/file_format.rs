@@ -1,9 +1,9 @@
-//! Detects the type of a file by its first bytes: compressed, an archive, or other content. Data
-//! and traces share this list.
+//! Detects from the first bytes of a file whether it is compressed, an archive, or other content.
+//! The readers of data and of traces share this list.
 //!
 //! File names are ignored, because they are often wrong.
 
-/// Number of bytes needed for detection, which is the size of a tar header.
+/// Number of bytes that detection needs at most, which is the size of a tar header.
 pub const HEAD_BYTES: usize = 512;
 
 /// The compression or archive format of a file.
@@ -19,10 +19,10 @@ pub enum FileFormat {
     Plain,
 }
 
-/// Position of the checksum in a tar header.
+/// Byte range of the checksum in a tar header.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// Signatures of formats that are read neither as data nor as traces.
+/// Signatures of file types, with the names by which error messages describe them.
 const SIGNATURES: [(&[u8], &str); 35] = [
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -64,13 +64,14 @@ const SIGNATURES: [(&[u8], &str); 35] = [
 /// Detects the container format from the first bytes of a file.
 #[must_use]
 pub fn detect_format(head: &[u8]) -> FileFormat {
-    // RFC 1952; its only compression method is 8.
+    // RFC 1952 defines two magic bytes and then the compression method, which is always 8.
     if head.starts_with(&[0x1f, 0x8b, 8]) || matches!(head, [0x1f, 0x8b]) {
         FileFormat::Gzip
     } else if is_zstd(head) {
         FileFormat::Zstd
     } else if matches!(head, [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..]) {
-        // The signature of a block follows the digit for the block size.
+        // The signature of a block must follow the digit for the block size, so that a text such as
+        // `BZhang` is not taken for bzip2.
         FileFormat::Bzip2
     } else if head.starts_with(b"\xfd7zXZ\0") {
         FileFormat::Xz
@@ -105,7 +106,7 @@ pub fn describe_format(head: &[u8]) -> Option<&'static str> {
     SIGNATURES.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, name)| *name)
 }
 
-/// Detects a Zstandard frame or a skippable frame, RFC 8878.
+/// Detects a Zstandard frame or a skippable frame, as RFC 8878 defines them.
 fn is_zstd(head: &[u8]) -> bool {
     head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
         || matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
@@ -119,6 +120,7 @@ fn is_tar(head: &[u8]) -> bool {
     let digits = String::from_utf8_lossy(&header[CHECKSUM]);
     let digits = digits.trim_matches(|c: char| c == '\0' || c.is_whitespace());
     let Ok(stated) = u32::from_str_radix(digits, 8) else { return false };
+    // The checksum is computed as if its own bytes were spaces.
     let sum =
         |(at, byte): (usize, &u8)| u32::from(if CHECKSUM.contains(&at) { b' ' } else { *byte });
     header[0] != 0 && header.iter().enumerate().map(sum).sum::<u32>() == stated

@@ -1,9 +1,10 @@
 //! The shared types of rowmill as plain data: configurations, batches, plans, operations and units.
 //!
-//! This crate uses neither files nor clocks nor threads nor the environment. All other crates may
+//! This crate does not use files, clocks, threads or the environment, so all other crates may
 //! depend on it.
 
-// The derives of `table` name this crate by its path from outside; here only tests use them.
+// The derive macros of `table` refer to this crate as `::schema`. Inside the crate, where only
+// tests use them, that name needs this alias.
 #[cfg(test)]
 extern crate self as schema;
 

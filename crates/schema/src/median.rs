@@ -1,10 +1,10 @@
 //! The median, with one definition for the whole workspace.
 
-/// Sorts the values and returns the middle one, or the mean of the two middle ones. `None` if there
-/// are no values.
+/// Sorts the values and returns the middle one, or the mean of the two middle ones. Returns `None`
+/// if there are no values.
 ///
 /// # Cost
-/// `O(n log n)`.
+/// Sorting takes `O(n log n)` time.
 #[must_use]
 pub fn float_median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -12,16 +12,17 @@ pub fn float_median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(*low, values[values.len() / 2]))
 }
 
-/// Sorts the values and returns the middle one, or the mean of the two middle ones, rounded down.
-/// `None` if there are no values.
+/// Sorts the values and returns the middle one, or the mean of the two middle ones rounded down.
+/// Returns `None` if there are no values.
 ///
 /// # Cost
-/// `O(n log n)`.
+/// Sorting takes `O(n log n)` time.
 #[must_use]
 pub fn integer_median(values: &mut [i64]) -> Option<i64> {
     values.sort_unstable();
     let low = *values.get(values.len().checked_sub(1)? / 2)?;
     let high = values[values.len() / 2];
+    // The sum of two i64 values may overflow, so it is computed in i128.
     Some((i128::from(low) + i128::from(high)).div_euclid(2) as i64)
 }
 

@@ -1,5 +1,5 @@
 //! The architecture of a recommendation model: tables, dense arch, interaction, over arch and loss.
-//! Weights are not part of it; `plan` assigns tables to ranks.
+//! This module does not hold weights, and [`crate::plan`] assigns the tables to ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,30 +11,30 @@ use crate::unit::Bytes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// Sum of the rows; zeros for an empty bag.
+    /// The sum of the bag's rows. An empty bag gives zeros.
     #[default]
     Sum,
-    /// Mean of the rows; zeros for an empty bag.
+    /// The mean of the bag's rows. An empty bag gives zeros.
     Mean,
     /// No pooling. Each of the first [`TableConfig::sequence_length`] ids gives a separate vector;
-    /// shorter bags are padded with zeros, and later ids are ignored. This corresponds to
-    /// TorchRec's `EmbeddingCollection` with `JaggedTensor.to_padded_dense`.
+    /// shorter bags are padded with zeros, and later ids are ignored. A table without pooling
+    /// corresponds to TorchRec's `EmbeddingCollection` with `JaggedTensor.to_padded_dense`.
     None,
 }
 
-/// Limit of the sequence length for tables without pooling.
+/// Largest sequence length of a table without pooling.
 pub const SEQUENCE_LENGTH_MAX: usize = 65_536;
 
 /// The format of a table's weights in memory and in checkpoints. Sums, gradients and optimizer
-/// state are always f32; writing to a 16-bit table rounds stochastically.
+/// state are always f32. Writing to a 16-bit table rounds stochastically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataType {
     #[default]
     F32,
-    /// 2 bytes: 11 significant bits, up to 65504.
+    /// A 16-bit IEEE float with 11 significant bits and values up to 65504.
     F16,
-    /// 2 bytes: 8 significant bits, the range of f32.
+    /// A bfloat16 with 8 significant bits and the range of f32.
     Bf16,
 }
 
@@ -53,30 +53,32 @@ impl DataType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableConfig {
-    /// Unique name. `t{0..7}` defines eight tables.
+    /// Unique name of the table. A range such as `t{0..7}` defines eight tables.
     pub name: String,
     /// R, the number of rows; [`AUTO_ROWS`] until the data determines it.
     #[serde(with = "rows")]
     pub rows: u64,
     /// D, the embedding dimension.
     pub dim: usize,
-    /// Applies to all features of this table.
+    /// Pooling of all features that use this table.
     #[serde(default)]
     pub pooling: Pooling,
-    /// Number of vectors per bag; only without pooling.
+    /// Number of vectors per bag, which is set only for a table without pooling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
     #[serde(default)]
     pub data_type: DataType,
-    /// The features that use this table. If empty, the feature with the table's own name.
+    /// The features that use this table. If the list is empty, only the feature with the table's
+    /// own name uses it.
     #[serde(default)]
     pub features: Vec<String>,
 }
 
-/// Represents `rows = "auto"`: as many rows as the ids of the training data need.
+/// Value of [`TableConfig::rows`] for `rows = "auto"`: the table gets as many rows as the ids of
+/// the training data need.
 pub const AUTO_ROWS: u64 = 0;
 
-/// Reads and writes `rows`, which is a number or `"auto"`.
+/// Serializes and deserializes `rows`, which is a number or the word `auto`.
 mod rows {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
@@ -96,7 +98,7 @@ mod rows {
         from.deserialize_any(Rows)
     }
 
-    /// Visitor that accepts a number or a word where the configuration expects rows.
+    /// Visitor that accepts a number or the word `auto` as a number of rows.
     struct Rows;
 
     impl Visitor<'_> for Rows {
@@ -124,20 +126,21 @@ mod rows {
 }
 
 impl TableConfig {
-    /// Whether the data determines the number of rows.
+    /// Whether the number of rows is `auto` and still has to be determined from the data.
     #[must_use]
     pub fn is_auto(&self) -> bool {
         self.rows == AUTO_ROWS
     }
 
-    /// Returns the number of vectors per bag: 1 with pooling.
+    /// Returns the number of vectors per bag, which is 1 for a pooled table.
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.sequence_length.unwrap_or(1)
     }
 }
 
-/// The half of the matrix of pairwise products that the dot interaction keeps, and its order.
+/// Order of the pairwise products in the output of the dot interaction. The matrix of products is
+/// symmetric, so only one of its triangles is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TriangleOrder {
@@ -148,30 +151,30 @@ pub enum TriangleOrder {
     Upper,
 }
 
-/// The combination of the dense vector, if there is one, with the vectors of the sparse features. A
-/// feature without pooling counts as one feature per position.
+/// The interaction, which combines the dense vector, if there is one, with the vectors of the
+/// sparse features. A feature without pooling counts as one feature per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Interaction {
-    /// The dense output, followed by the pairwise dot products of all vectors. Without dense
-    /// features, only the products of the pooled vectors.
+    /// The output is the dense vector, followed by the pairwise dot products of all vectors.
+    /// Without dense features, the output is only the products of the pooled vectors.
     Dot {
         #[serde(default)]
         order: TriangleOrder,
-        /// Whether products of a vector with itself are kept.
+        /// Whether the products of each vector with itself are kept, too.
         #[serde(default)]
         itself: bool,
     },
     Cat,
-    /// Low-rank cross network: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
+    /// A low-rank cross network, whose layers compute `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
     DcnV2 {
         layers: usize,
-        /// Rank of each layer's product `W V`.
+        /// Rank of the product `W_l V_l` of each layer.
         rank: usize,
     },
 }
 
-/// The loss of a batch, as the mean over its samples.
+/// The training objective. The loss of a batch is the mean over its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
@@ -192,27 +195,27 @@ pub enum DenseInit {
     Torchrec,
 }
 
-/// A complete model. [`crate::JobConfig::parse`] returns a valid one; other sources must call
-/// [`ModelConfig::check`].
+/// Architecture of a complete model. [`crate::JobConfig::parse`] returns a valid one; code that
+/// builds a model in another way must call [`ModelConfig::check`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// Used for display only.
+    /// Name of the model, which is used for display only.
     pub name: String,
     /// Seed of the initial weights.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Limit of the rows per table; larger ids wrap around. Allows trying a large model on a small
-    /// machine.
+    /// Largest number of rows per table. Larger ids wrap around, so that a large model can be tried
+    /// on a small machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_cap: Option<u64>,
-    /// Width of the dense input. If omitted, the number of dense columns in the data.
+    /// Width of the dense input, which defaults to the number of dense columns in the data.
     #[serde(default = "dense_features_of_the_data")]
     pub dense_features: usize,
     /// Widths of the bottom MLP's layers, without the input.
     #[serde(default)]
     pub bottom: Vec<usize>,
-    /// Widths of the top MLP's layers, without the input. The last is 1.
+    /// Widths of the top MLP's layers, without the input. The last width is 1, for the logit.
     pub top: Vec<usize>,
     pub interaction: Interaction,
     pub loss: Loss,
@@ -225,21 +228,21 @@ fn default_seed() -> u64 {
     42
 }
 
-/// Represents a width that [`crate::JobConfig`] takes from the data.
+/// Placeholder for a width that [`crate::JobConfig`] takes from the data.
 const DENSE_FEATURES_OF_THE_DATA: usize = usize::MAX;
 
 fn dense_features_of_the_data() -> usize {
     DENSE_FEATURES_OF_THE_DATA
 }
 
-/// One sparse feature, in the model's feature order: by table, then by feature within the table.
+/// One sparse feature. Features are ordered by table, and within a table as its list names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature<'a> {
-    /// Name of the feature and its column.
+    /// Name of the feature, which is also the name of its column.
     pub name: &'a str,
-    /// Index of its table.
+    /// Index of the feature's table in [`ModelConfig::tables`].
     pub table: usize,
-    /// First column of its vectors in `[B, ΣD]`.
+    /// First column of the feature's vectors in the pooled output `[B, ΣD]`.
     pub column: usize,
 }
 
@@ -255,6 +258,8 @@ impl ModelConfig {
         };
         self.tables = self.tables.iter().flat_map(named).collect();
         for table in &mut self.tables {
+            // A table with `rows = "auto"` keeps 0 rows here, and `size_tables` applies the cap to
+            // it.
             if let Some(cap) = self.rows_cap {
                 table.rows = table.rows.min(cap.max(1));
             }
@@ -264,18 +269,19 @@ impl ModelConfig {
         }
     }
 
-    /// Sets the rows of every table with `rows = "auto"` to the result of `rows`, limited by
-    /// `rows_cap`.
+    /// Calls `rows` for every table with `rows = "auto"`, and stores the result, limited by
+    /// `rows_cap`, as its number of rows.
     pub fn size_tables(&mut self, mut rows: impl FnMut(&TableConfig) -> u64) {
         for at in 0..self.tables.len() {
             if self.tables[at].is_auto() {
+                // A table needs at least one row, even if the data has no ids.
                 let rows = rows(&self.tables[at]).max(1);
                 self.tables[at].rows = self.rows_cap.map_or(rows, |cap| rows.min(cap.max(1)));
             }
         }
     }
 
-    /// Whether the data has yet to determine the rows of a table.
+    /// Whether a table still has `rows = "auto"`, so that the data must determine its rows first.
     #[must_use]
     pub fn has_auto_tables(&self) -> bool {
         self.tables.iter().any(TableConfig::is_auto)
@@ -289,26 +295,29 @@ impl ModelConfig {
         for (table, config) in self.tables.iter().enumerate() {
             for name in &config.features {
                 features.push(Feature { name, table, column });
+                // A feature without pooling has one vector per position, and its vectors are
+                // adjacent.
                 column += config.dim * config.vectors();
             }
         }
         features
     }
 
-    /// Counts the vectors of all sparse features: one per pooled feature, one per position of the
-    /// others.
+    /// Counts the vectors of all sparse features. A pooled feature has one vector, and any other
+    /// feature has one per position of its sequence.
     #[must_use]
     pub fn sparse_vectors(&self) -> usize {
         self.tables.iter().map(|table| table.vectors() * table.features.len()).sum()
     }
 
-    /// Returns ΣD over the vectors of all sparse features.
+    /// Returns ΣD, the total width of the vectors of all sparse features.
     #[must_use]
     pub fn pooled_width(&self) -> usize {
         self.tables.iter().map(|table| table.dim * table.vectors() * table.features.len()).sum()
     }
 
-    /// Counts the ids of a batch beyond their table's sequence length, which are not looked up.
+    /// Counts the ids of a batch that are beyond their table's sequence length and therefore not
+    /// looked up.
     #[must_use]
     pub fn ids_left_out(&self, sparse: &JaggedTensor) -> usize {
         let lengths = self
@@ -323,7 +332,8 @@ impl ModelConfig {
         lengths.enumerate().map(left_out_of_feature).sum()
     }
 
-    /// Returns the width of the bottom MLP's output.
+    /// Returns the width of the bottom MLP's output, or of the dense input if there is no bottom
+    /// MLP.
     #[must_use]
     pub fn dense_width(&self) -> usize {
         self.bottom.last().copied().unwrap_or(self.dense_features)
@@ -335,15 +345,15 @@ impl ModelConfig {
         self.dense_width() > 0
     }
 
-    /// Counts the vectors in the interaction: the dense vector, if there is one, and those of all
-    /// sparse features.
+    /// Counts the vectors that enter the interaction: the dense vector, if there is one, and all
+    /// vectors of the sparse features.
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.sparse_vectors() + usize::from(self.has_dense())
     }
 
-    /// Returns the dimension of the vectors in the dot interaction: that of the dense vector, or
-    /// that of the tables if there is none.
+    /// Returns the dimension of the vectors in the dot interaction. All vectors have the width of
+    /// the dense vector, or the dimension of the tables without a dense vector.
     #[must_use]
     pub fn dot_dim(&self) -> usize {
         match self.tables.first() {
@@ -358,6 +368,8 @@ impl ModelConfig {
         let vectors = self.vectors();
         match self.interaction {
             Interaction::Dot { itself, .. } => {
+                // With v vectors, a triangle of the products has v(v − 1)/2 entries, or v(v + 1)/2
+                // with its diagonal.
                 let partners = if itself { vectors + 1 } else { vectors.saturating_sub(1) };
                 self.dense_width() + vectors * partners / 2
             }
@@ -367,7 +379,7 @@ impl ModelConfig {
         }
     }
 
-    /// Returns the size of all tables in their data types, plus their optimizer state in f32.
+    /// Returns the bytes of all tables: weights in their data types, and optimizer state in f32.
     #[must_use]
     pub fn table_bytes(&self, optimizer: crate::Optimizer) -> Bytes {
         let bytes = |table: &TableConfig| {
@@ -378,10 +390,10 @@ impl ModelConfig {
         Bytes(self.tables.iter().map(bytes).fold(0, u64::saturating_add))
     }
 
-    /// Rejects impossible shapes.
+    /// Checks that the widths of layers, tables and interaction fit together.
     ///
     /// # Errors
-    /// [`ConfigError::Shape`] with the key, the layer and both numbers.
+    /// Returns [`ConfigError::Shape`] with the key, the layer and the two numbers that disagree.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_widths()?;
         self.check_tables()?;
@@ -415,7 +427,7 @@ impl ModelConfig {
         }
         if self.dense_features == 0 && !self.bottom.is_empty() {
             let text = format!(
-                "expected an empty bottom MLP where dense_features is 0, got {} layers",
+                "expected an empty bottom MLP because dense_features is 0, got {} layers",
                 self.bottom.len()
             );
             return Err(ConfigError::shape("model.bottom", text));
@@ -424,6 +436,8 @@ impl ModelConfig {
             let text = "the model has neither dense features nor tables".to_owned();
             return Err(ConfigError::shape("model.tables", text));
         }
+        // Without dense features, the only vector of a sample has no other vector to be multiplied
+        // with.
         if self.interaction_width() == 0 {
             let text = "the dot interaction of a single vector gives nothing: expected another \
                         table, dense features, or kind = \"cat\"";
@@ -441,13 +455,17 @@ impl ModelConfig {
                 let text = "expected a dim of at least 1, got 0".to_owned();
                 return Err(ConfigError::shape(key, text));
             }
+            // Ids are i64, so the rows of a larger table could not all be addressed.
             if table.rows > i64::MAX as u64 {
                 let text = format!("expected at most {} rows, got {}", i64::MAX, table.rows);
                 return Err(ConfigError::shape(key, text));
             }
             check_sequence(&key, table)?;
             if !seen.insert(&table.name) {
-                return Err(ConfigError::shape(key, "a table of this name exists already".into()));
+                return Err(ConfigError::shape(
+                    key,
+                    "a table with this name already exists".into(),
+                ));
             }
             for feature in &table.features {
                 if !seen_features.insert(feature) {
@@ -463,6 +481,7 @@ impl ModelConfig {
         let dense = self.dot_dim();
         let layer = self.bottom.len().saturating_sub(1);
         for (i, table) in self.tables.iter().enumerate() {
+            // Without a dense vector, all tables are compared with the first one.
             if table.dim != dense && !self.has_dense() {
                 let text = format!(
                     "the dot interaction needs all tables to be equally wide: table {:?} has dim \
@@ -488,7 +507,7 @@ fn check_sequence(key: &str, table: &TableConfig) -> Result<(), ConfigError> {
     let fail = |problem: String| Err(ConfigError::shape(format!("{key}.sequence_length"), problem));
     match (table.pooling, table.sequence_length) {
         (Pooling::None, None) => fail(
-            "missing: expected how many ids of a bag are looked up, because pooling is \"none\""
+            "missing: expected the number of ids of a bag to look up, because pooling is \"none\""
                 .to_owned(),
         ),
         (Pooling::None, Some(length)) if !(1..=SEQUENCE_LENGTH_MAX).contains(&length) => {

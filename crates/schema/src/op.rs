@@ -6,61 +6,62 @@
 use crate::optimizer::Optimizer;
 use crate::training::Precision;
 
-/// One of the three matrix products of a linear layer. `m`, `n`, `k` in [`Op::Gemm`] are those of
-/// the product.
+/// One of the three matrix products of a linear layer. The sizes `m`, `n` and `k` in [`Op::Gemm`]
+/// are those of this product, not of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GemmProduct {
-    /// `Y[B, out] = X[B, in] Wᵀ`.
+    /// Output of the layer: `Y[B, out] = X[B, in] Wᵀ`.
     Forward,
-    /// `dX[B, in] = dY[B, out] W`.
+    /// Gradient of the layer's input: `dX[B, in] = dY[B, out] W`.
     BackwardInput,
-    /// `dW[out, in] = dYᵀ X`.
+    /// Gradient of the layer's weight: `dW[out, in] = dYᵀ X`.
     BackwardWeight,
 }
 
-/// An operation of the trainer, with its shape.
+/// An operation of the trainer, with the shape that determines its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Waits for the loader's next batch.
     InputWait { batch_size: usize },
     /// Sends ids to the ranks that own them.
     InputDist {
-        /// Ids sent by this rank.
+        /// Number of ids that this rank sends.
         ids: usize,
     },
     /// Looks up and pools all local tiles.
     EmbeddingForward {
         bags: usize,
         ids: usize,
-        /// Σ over ids of D.
+        /// Sum of the dimension D over all ids.
         elements: usize,
-        /// Σ over bags of D.
+        /// Sum of the dimension D over all bags.
         pooled_elements: usize,
-        /// Σ over ids of the row size in bytes.
+        /// Sum of the row size in bytes over all ids.
         row_bytes: usize,
     },
     /// Sends pooled vectors to the ranks of their samples.
     OutputDist {
-        /// f32 values sent by this rank.
+        /// Number of f32 values that this rank sends.
         elements: usize,
     },
     /// Sends gradients of pooled vectors to the owners of the rows.
     GradientDist {
-        /// f32 values sent by this rank.
+        /// Number of f32 values that this rank sends.
         elements: usize,
     },
-    /// Sorts and sums gradients, and updates the rows of all local tiles, fused.
+    /// Sorts and sums the gradients by row, and updates the rows of all local tiles in the same
+    /// operation.
     EmbeddingBackward {
         ids: usize,
-        /// Distinct updated rows, over all tiles.
+        /// Number of distinct rows that are updated, over all tiles.
         unique_rows: usize,
-        /// Σ over ids of D.
+        /// Sum of the dimension D over all ids.
         elements: usize,
-        /// Σ over distinct rows of D.
+        /// Sum of the dimension D over the distinct rows.
         unique_elements: usize,
-        /// Σ over distinct rows of the row size in bytes.
+        /// Sum of the row size in bytes over the distinct rows.
         unique_row_bytes: usize,
-        /// Σ over bags of D.
+        /// Sum of the dimension D over all bags.
         pooled_elements: usize,
         optimizer: Optimizer,
     },
@@ -69,7 +70,7 @@ pub enum Op {
     /// gradient of the bias in [`GemmProduct::BackwardWeight`].
     Gemm {
         product: GemmProduct,
-        /// Precision of the factors.
+        /// Precision of the two factors; the sums are always f32.
         precision: Precision,
         m: usize,
         n: usize,
@@ -78,19 +79,19 @@ pub enum Op {
     /// Copies values to the layout of the matrix products: the dense features of a batch, or values
     /// rounded for products of a lower precision.
     Pack { elements: usize },
-    /// The gradient of a ReLU that is not fused into a product of the backward.
+    /// Computes the gradient of a ReLU that is not fused into a matrix product of the backward.
     ReluBackward { elements: usize },
-    /// Pairwise dot products or their backward.
+    /// Computes the pairwise dot products of the interaction, or their gradient.
     Interaction { batch_size: usize, vectors: usize, dim: usize, pass: Pass },
     /// Concatenates dense and pooled vectors, or splits their gradients.
     Concat {
-        /// B times the width.
+        /// Number of values, which is B times the width.
         elements: usize,
         pass: Pass,
     },
-    /// Element-wise part of a cross layer, or its backward.
+    /// Computes the element-wise part of a cross layer, or its gradient.
     Cross {
-        /// B times the width.
+        /// Number of values, which is B times the width.
         elements: usize,
         pass: Pass,
     },
@@ -102,7 +103,7 @@ pub enum Op {
     /// weight are fused into the product that computes its gradient, so they do not appear here.
     DenseUpdate {
         elements: usize,
-        /// Values that are also written in the layout of the matrix products.
+        /// Number of values that are also written in the layout of the matrix products.
         packed: usize,
         optimizer: Optimizer,
     },
@@ -115,12 +116,12 @@ pub enum Pass {
     Backward,
 }
 
-/// Lower bounds of an operation's cost.
+/// Lower bounds of an operation's cost: the arithmetic and the memory traffic that it cannot avoid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpWork {
-    /// A multiply-add counts as two.
+    /// Number of floating-point operations; a multiply-add counts as two.
     pub flops: u64,
-    /// Useful bytes read and written, each tensor once.
+    /// Bytes read and written if each tensor is accessed only once.
     pub bytes: u64,
 }
 
@@ -181,7 +182,7 @@ impl Op {
         }
     }
 
-    /// Computes FLOPs and useful bytes.
+    /// Computes the FLOPs and the useful bytes of the operation from its shape.
     #[must_use]
     pub fn work(&self) -> OpWork {
         let (flops, bytes) = match *self {
@@ -202,6 +203,7 @@ impl Op {
                 optimizer,
             } => {
                 let (update, state) = row_update(optimizer, unique_rows, unique_elements);
+                // Rows and their state are read and written.
                 let rows = 2 * (unique_row_bytes + 4 * state);
                 (elements + update, 8 * ids + 4 * pooled_elements + rows)
             }
@@ -210,14 +212,16 @@ impl Op {
                     Precision::F32 => 4,
                     Precision::Bf16 => 2,
                 };
-                // The gradient of a weight is always f32.
+                // The gradient of a weight is f32 in every precision.
                 let result = if product == GemmProduct::BackwardWeight { 4 } else { value };
                 (2 * m * n * k, value * (m * k + k * n) + result * m * n)
             }
             Self::Pack { elements } => (0, 8 * elements),
+            // Output and gradient are read, and the gradient of the input is written.
             Self::ReluBackward { elements } => (elements, 12 * elements),
             Self::Interaction { batch_size, vectors, dim, pass } => {
                 let inputs = batch_size * vectors * dim;
+                // Products of a vector with itself are not counted.
                 let pairs = batch_size * vectors * (vectors - 1) / 2;
                 match pass {
                     Pass::Forward => (2 * pairs * dim, 4 * (inputs + pairs)),
@@ -231,8 +235,9 @@ impl Op {
             },
             Self::Loss { batch_size } => (8 * batch_size, 16 * batch_size),
             Self::DenseUpdate { elements, packed, optimizer } => {
-                // The few values of row-wise Adagrad are neglected.
+                // The state of row-wise Adagrad has one value per row, which is negligible here.
                 let (flops, state) = row_update(optimizer, 0, elements);
+                // Weights and state are read and written, and gradients are only read.
                 (flops, 12 * elements + 4 * packed + 8 * state)
             }
         };
@@ -259,7 +264,7 @@ mod tests {
 
     #[test]
     fn useful_bytes_of_the_embedding_match_the_baselines() {
-        // 8 tables, B = 2048, L = 32, D = 64, all rows distinct.
+        // The shapes describe 8 tables with B = 2048, L = 32 and D = 64, and all rows are distinct.
         let (ids, bags) = (8 * 2048 * 32, 8 * 2048);
         let forward = Op::EmbeddingForward {
             bags,

@@ -1,48 +1,50 @@
-//! Optimizers and learning-rate schedules: the rules and their constants. The arithmetic is in
-//! `device`.
+//! Optimizers and learning-rate schedules, as rules with their constants. The crate `device`
+//! implements the arithmetic.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config_error::ConfigError;
 
-/// An update rule; see `device::optimizer` for the formulas.
+/// An update rule of the optimizer. The module `device::optimizer` implements its formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Optimizer {
-    /// `w −= η g`; no state.
+    /// Computes `w −= η g` and keeps no state.
     Sgd,
-    /// `h += g²; w −= η g / (√h + ε)`; one state value per weight.
+    /// Computes `h += g²; w −= η g / (√h + ε)` and keeps one state value per weight.
     Adagrad,
-    /// `m += mean(g²); w −= η g / (√m + ε)`; one state value per row.
+    /// Computes `m += mean(g²); w −= η g / (√m + ε)` and keeps one state value per row.
     RowwiseAdagrad,
-    /// `w −= η m̂ / (√v̂ + ε)`: Adam with ε beside the corrected root, as FBGEMM's on tables and
-    /// `torch.optim.Adam` on dense parameters; two state values per weight.
+    /// Computes `w −= η m̂ / (√v̂ + ε)` and keeps two state values per weight. Like FBGEMM's Adam
+    /// for tables and `torch.optim.Adam` for dense parameters, it adds ε to the bias-corrected
+    /// root.
     Adam,
-    /// `w −= η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)`: Adam with ε beside the root before its
-    /// correction, as `torch.optim.SparseAdam`; two state values per weight.
+    /// Computes `w −= η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)` and keeps two state values per
+    /// weight. Like `torch.optim.SparseAdam`, it adds ε to the root before the bias correction.
     SparseAdam,
-    /// [`Optimizer::Adam`]'s direction, scaled to the norm of the row (of the tensor, for dense
-    /// parameters); two state values per weight.
+    /// Scales the direction of [`Optimizer::Adam`] to the norm of the row or, for dense parameters,
+    /// of the tensor. The rule keeps two state values per weight.
     Lamb,
 }
 
-/// The gradients that the update of one weight depends on.
+/// The extent of the gradients on which the update of one weight depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
     Element,
-    /// Gradients of the whole row. Such a rule keeps one value of each state per row.
+    /// The update depends on the gradients of the whole row. A rule of this kind keeps one value of
+    /// each state per row.
     Row,
-    /// The norms of the whole tensor, or of the row for tables.
+    /// The update depends on norms of the whole tensor or, for tables, of the row.
     Tensor,
 }
 
 impl Optimizer {
-    /// All rules, in the order of their declaration.
+    /// All update rules, in the order of their declaration.
     pub const ALL: [Self; 6] =
         [Self::Sgd, Self::Adagrad, Self::RowwiseAdagrad, Self::Adam, Self::SparseAdam, Self::Lamb];
 
-    /// Returns what the update of one weight depends on. Row-wise Adagrad uses the mean square of a
-    /// row, LAMB two norms.
+    /// Returns the extent of the gradients on which the update of one weight depends. Row-wise
+    /// Adagrad uses the mean square of a row, and LAMB uses two norms.
     #[must_use]
     pub fn granularity(self) -> Granularity {
         match self {
@@ -97,15 +99,16 @@ impl std::fmt::Display for Optimizer {
     }
 }
 
-/// The way in which weight decay enters a rule.
+/// The way in which weight decay enters an update rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightDecayMode {
     #[default]
     None,
-    /// Added to the gradient: `g + λ w` replaces `g`.
+    /// The decay is added to the gradient: `g + λ w` replaces `g`.
     L2,
-    /// Separate from the gradient: `w −= η λ w`, which does not affect the rule's state.
+    /// The decay is separate from the gradient: `w −= η λ w`, which does not affect the rule's
+    /// state.
     Decoupled,
 }
 
@@ -125,17 +128,19 @@ pub struct OptimizerConfig {
     pub kind: Optimizer,
     /// Base learning rate η.
     pub learning_rate: f64,
-    /// ε, added outside the root. Adam and LAMB add it to the corrected root, SparseAdam to the
-    /// root before its correction. SGD ignores it.
+    /// The constant ε, which is added to the root in the denominator. Adam and LAMB add it after
+    /// the bias correction, and SparseAdam before it. SGD does not use it.
     #[serde(default = "default_epsilon")]
     pub epsilon: f64,
-    /// β₁, the share of the mean gradient kept per step. Used by Adam, SparseAdam and LAMB.
+    /// The constant β₁, which is the share of the mean gradient kept per step. Adam, SparseAdam and
+    /// LAMB use it.
     #[serde(default = "default_beta1")]
     pub beta1: f64,
-    /// β₂, the share of the mean squared gradient kept per step. Used by Adam, SparseAdam and LAMB.
+    /// The constant β₂, which is the share of the mean squared gradient kept per step. Adam,
+    /// SparseAdam and LAMB use it.
     #[serde(default = "default_beta2")]
     pub beta2: f64,
-    /// λ of the weight decay. Rows of a table decay when a batch looks them up.
+    /// The factor λ of the weight decay. A row of a table decays only when a batch looks it up.
     #[serde(default)]
     pub weight_decay: f64,
     #[serde(default)]
@@ -160,7 +165,7 @@ impl OptimizerConfig {
     /// Rejects constants that could make a weight NaN or infinite.
     ///
     /// # Errors
-    /// [`ConfigError::Shape`] with the name of the constant below `key`.
+    /// Returns [`ConfigError::Shape`] with the name of the constant below `key`.
     pub fn check(&self, key: &str) -> Result<(), ConfigError> {
         let fail = |name: &str, text| Err(ConfigError::shape(format!("{key}.{name}"), text));
         for (name, value) in [
@@ -171,10 +176,13 @@ impl OptimizerConfig {
             if !value.is_finite() || value < 0.0 {
                 return fail(name, format!("expected a finite number ≥ 0, got {value}"));
             }
-            // Updates are computed in f32.
+            // Updates are computed in f32, so a constant must be finite as f32.
             if !(value as f32).is_finite() {
                 let most = f32::MAX;
-                return fail(name, format!("expected at most {most:e}, as f32 has, got {value:e}"));
+                return fail(
+                    name,
+                    format!("expected at most {most:e}, the largest f32, got {value:e}"),
+                );
             }
         }
         for (name, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
@@ -213,8 +221,8 @@ fn default_beta2() -> f64 {
     0.999
 }
 
-/// The learning-rate schedule over training steps `s = 0, 1, …`: linear warm-up, constant,
-/// polynomial decay, constant.
+/// The learning-rate schedule over training steps `s = 0, 1, …`. After a linear warm-up the rate is
+/// constant, then it decays as a polynomial, and then it is constant again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LearningRateSchedule {
@@ -225,7 +233,7 @@ pub struct LearningRateSchedule {
     pub decay_steps: u64,
     /// Exponent of the decay `((end − s) / decay_steps)^decay_power`.
     pub decay_power: f64,
-    /// Lower limit of the factor.
+    /// Lower limit of the factor during and after the decay.
     pub decay_floor: f64,
 }
 
@@ -240,6 +248,7 @@ impl LearningRateSchedule {
             return 1.0;
         }
         let end = self.decay_start_step + self.decay_steps;
+        // After the decay, `saturating_sub` keeps the factor at its last value.
         let left = end.saturating_sub(step) as f64 / self.decay_steps as f64;
         left.powf(self.decay_power).max(self.decay_floor)
     }
@@ -274,7 +283,7 @@ mod tests {
             texts,
             [
                 "dense.learning_rate: expected a finite number ≥ 0, got -1",
-                "dense.learning_rate: expected at most 3.4028235e38, as f32 has, got 1e39",
+                "dense.learning_rate: expected at most 3.4028235e38, the largest f32, got 1e39",
                 "dense.weight_decay: expected a finite number ≥ 0, got NaN",
                 "dense.beta1: expected a share in [0, 1), got 1",
                 "dense.beta2: expected a share in [0, 1), got -0.1",

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::TableConfig;
 use crate::unit::{Rank, TableId};
 
-/// One rectangle of one table on one rank.
+/// One rectangle of a table's rows and columns, stored on one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tile {
@@ -23,26 +23,26 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// Returns D, the number of columns.
+    /// Returns D, the number of columns of the tile.
     #[must_use]
     pub fn dim(&self) -> usize {
         self.columns.len()
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows of the tile.
     #[must_use]
     pub fn row_count(&self) -> usize {
         (self.rows.end - self.rows.start) as usize
     }
 }
 
-/// A plan is invalid.
+/// Error of a plan that is not a tiling of its tables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A tile refers to a table, row, column or rank that does not exist.
     #[error("tile {tile}: {what}: expected below {bound}, got {got}")]
     OutOfRange {
-        /// Index in the plan.
+        /// Index of the tile in the plan.
         tile: usize,
         what: &'static str,
         bound: u64,
@@ -51,29 +51,30 @@ pub enum PlanError {
     /// A tile has no rows or columns.
     #[error("tile {tile} of table {table:?} is empty")]
     Empty {
-        /// Index in the plan.
+        /// Index of the tile in the plan.
         tile: usize,
         table: String,
     },
-    /// Two tiles share a cell.
+    /// Two tiles share a cell of their table.
     #[error("tiles {first} and {second} of table {table:?} overlap")]
     Overlap {
         table: String,
-        /// Index in the plan.
+        /// Index of the first tile in the plan.
         first: usize,
-        /// Index in the plan.
+        /// Index of the second tile in the plan.
         second: usize,
     },
     #[error("table {table:?}: expected tiles over {expected} weights, got {got}")]
     Uncovered {
         table: String,
-        /// rows × dim.
+        /// Number of weights of the table, which is rows × dim.
         expected: u128,
         got: u128,
     },
 }
 
-/// The tiles of all tables over `world_size` ranks. Every weight is on exactly one rank.
+/// A sharding plan: the tiles of all tables over `world_size` ranks. Every weight is on exactly one
+/// rank.
 ///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};
@@ -98,11 +99,11 @@ pub struct ShardingPlan {
 }
 
 impl ShardingPlan {
-    /// Checks that `tiles` cover each table exactly once. Sorts them by table, first row and first
-    /// column.
+    /// Creates a plan from tiles that cover each table exactly once. Sorts them by table, first row
+    /// and first column.
     ///
     /// # Errors
-    /// [`PlanError`] with tile and table.
+    /// Returns a [`PlanError`] that names the tile and the table.
     pub fn new(
         world_size: u32,
         mut tiles: Vec<Tile>,
@@ -141,6 +142,7 @@ impl ShardingPlan {
     pub fn table_wise(tables: &[TableConfig], world_size: u32) -> Self {
         let mut order: Vec<usize> = (0..tables.len()).collect();
         let weights = |id: &usize| u128::from(tables[*id].rows) * tables[*id].dim as u128;
+        // Placing the largest tables first keeps the loads of the ranks close together.
         order.sort_by_key(|id| std::cmp::Reverse(weights(id)));
         let mut load = vec![0u128; world_size as usize];
         let mut tiles = Vec::new();
@@ -191,8 +193,8 @@ impl ShardingPlan {
         Self::from_tiles(world_size, tiles)
     }
 
-    /// Alternates between tables: whole, by rows, by columns, and as a 2 × 2 grid, with ranks in
-    /// rotation.
+    /// Shards the tables in turn as a whole, by rows, by columns, and as a 2 × 2 grid. The ranks
+    /// are assigned in rotation.
     #[must_use]
     pub fn mixed(tables: &[TableConfig], world_size: u32) -> Self {
         let mut tiles = Vec::new();
@@ -253,7 +255,7 @@ fn check_cover(id: usize, table: &TableConfig, tiles: &[Tile]) -> Result<(), Pla
         tiles.iter().enumerate().filter(|(_, tile)| tile.table.index() == id).collect();
     for (n, (first, a)) in own.iter().enumerate() {
         for (second, b) in &own[n + 1..] {
-            // Tiles are sorted by first row, so no later tile overlaps.
+            // Tiles are sorted by first row, so no later tile can overlap this one.
             if b.rows.start >= a.rows.end {
                 break;
             }
@@ -263,8 +265,10 @@ fn check_cover(id: usize, table: &TableConfig, tiles: &[Tile]) -> Result<(), Pla
             }
         }
     }
+    // Tiles without overlaps cover the table exactly if their areas sum to its area.
     let area = |tile: &Tile| tile.row_count() as u128 * tile.dim() as u128;
     let got: u128 = own.iter().map(|(_, tile)| area(tile)).sum();
+    // The number of weights may exceed 64 bits, because the rows alone may need 63 bits.
     let expected = u128::from(table.rows) * table.dim as u128;
     if got != expected {
         return Err(PlanError::Uncovered { table: table.name.clone(), expected, got });

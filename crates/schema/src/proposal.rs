@@ -1,18 +1,19 @@
-//! Proposes a configuration for files without one: the use of each column, the sizes of tables and
-//! layers, and the training. Input are facts, output is a commented TOML text.
+//! Proposes a configuration for files that have none: the use of each column, the sizes of tables
+//! and layers, and the training settings. The input is facts about the columns, and the output is a
+//! commented TOML text.
 //!
 //! # Rules
-//! Columns that are constant, empty or different in every row are left out.
-//! Times split held-out rows from the others, and give hour and weekday as inputs.
-//! Text, integers that are identifiers, and integers with few values become categories. A number
-//! with up to 1,000 integer values is both a number and a category.
-//! Without a number, the dense input is the constant 1. The bottom MLP turns it into a learned
-//! vector, whose products with the rows of the tables are biases of their ids, as in a
-//! factorization machine (Rendle, ICDM 2010). Weight decay keeps the vectors small.
-//! Numbers are standardized. Amounts and counts with a long tail are transformed by a logarithm.
-//! The embedding dimension is the power of two at or below 6·n^¼, with n the categories of the
-//! largest table (DCN, arXiv:1708.05123, section 4.1), from 8 to 32. The dot interaction requires
-//! one dimension for all tables.
+//! - Columns that are constant, empty or different in every row are left out.
+//! - A time column selects the held-out rows, and gives hour and weekday as inputs.
+//! - Text, integers that are identifiers, and integers with few values become categories. A number
+//!   with up to 1,000 integer values is both a number and a category.
+//! - If no column is a number, the dense input is the constant 1. The bottom MLP turns it into a
+//!   learned vector, whose products with the rows of the tables are biases of their ids, as in a
+//!   factorization machine (Rendle, ICDM 2010). Weight decay keeps the vectors small.
+//! - Numbers are standardized. Amounts and counts with a long tail are transformed by a logarithm.
+//! - The embedding dimension is the power of two at or below 6·n^¼, from 8 to 32, where n is the
+//!   number of categories of the largest table (DCN, arXiv:1708.05123, section 4.1). All tables
+//!   have the same dimension, because the dot interaction requires it.
 
 mod error;
 mod label;
@@ -28,7 +29,7 @@ pub use plan::Wish;
 use plan::{Input, ProposalPlan};
 use role::{Role, role_of};
 
-/// A proposed configuration, and remarks about it.
+/// A proposed configuration, with the use of each column and remarks for the user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
     pub text: String,
@@ -38,19 +39,20 @@ pub struct Proposal {
     pub remarks: Vec<String>,
 }
 
-/// The use of one column, with a reason.
+/// The use of one column in the proposed model, with the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Use {
     pub column: String,
-    /// `label`, `number`, `category`, …
+    /// Name of the role, such as `label`, `number` or `category`.
     pub role: String,
     pub reason: String,
 }
 
-/// Proposes a configuration that trains on files with these facts without changes.
+/// Proposes a configuration for files with these facts. Training can start from the proposal
+/// without changes.
 ///
 /// # Errors
-/// [`ProposalError`] if no label can be determined, or if there are no inputs.
+/// Returns a [`ProposalError`] if no label can be determined, or if there are no inputs.
 pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError> {
     let facts = named(facts);
     let label = label::plan_label(&facts, wish)?;
@@ -88,10 +90,12 @@ fn remarks(
 ) -> Vec<String> {
     let mut remarks: Vec<String> = inputs.iter().filter_map(merged).collect();
     remarks.extend(inputs.iter().filter_map(guessed));
+    // Without a time, the last rows are held out, and these have one label if rows are sorted by
+    // it.
     let sorted = label.is_sorted && label.distinct > 1 && label.numbers == label.present;
     if sorted && plan.time.is_none() && plan.holds_out {
         remarks.push(format!(
-            "the rows are sorted by {}: the held-out rows would all have one label; shuffle the \
+            "the rows are sorted by {}, so the held-out rows would all have one label; shuffle the \
              file first, or name held-out files with --evaluation",
             label.name
         ));
@@ -111,7 +115,7 @@ fn merged(input: &Input<'_>) -> Option<String> {
     let (texts, name) = (input.facts.merged_texts, &input.facts.name);
     (input.role.is_category() && input.role.is_integer() && texts > 0).then(|| {
         format!(
-            "column {name}: {} of {} different texts are the same whole number as another, such as \
+            "column {name}: {} of {} different texts are the same integer as another text, such as \
              007 and 7, and share its id; kind = \"string\" tells them apart",
             count(texts),
             count(input.facts.distinct)
@@ -154,7 +158,7 @@ pub fn column_names(facts: &FileFacts) -> Vec<String> {
     named(facts).columns.into_iter().map(|column| column.name).collect()
 }
 
-/// Renames the columns to those of a published layout.
+/// Renames the columns as in the published layout, if the file has one.
 fn named(facts: &FileFacts) -> FileFacts {
     let mut facts = facts.clone();
     let names: Vec<String> = match facts.layout {
@@ -174,8 +178,8 @@ fn named(facts: &FileFacts) -> FileFacts {
     facts
 }
 
-/// Number of a table's rows above which counting categories needs more memory than most machines
-/// have.
+/// Number of categories over all tables above which counting them needs more memory than most
+/// machines have.
 const EXACT_CATEGORIES: u64 = 40_000_000;
 
 impl ProposalPlan {
@@ -185,7 +189,7 @@ impl ProposalPlan {
         let all: u64 = tables().map(|input| input.role.categories(input.facts)).sum();
         let dim = dim_of(most);
         let has_dense = inputs.iter().any(|input| input.role.is_dense());
-        // A list is not a number, so it does not count.
+        // The constant needs a column with a single value per row, which a list does not have.
         let single = || tables().find(|input| input.facts.list.is_none());
         let constant =
             if has_dense { None } else { single().map(|input| input.facts.name.clone()) };
@@ -194,9 +198,11 @@ impl ProposalPlan {
         let time = times.max_by_key(|input| input.facts.distinct);
         let time = time.map(|input| (input.facts.name.clone(), input.facts.is_sorted));
         let holds_out = wish.evaluation.is_empty();
+        // The proposed `hold_out` is 0.1.
         let share = if holds_out { 0.9 } else { 1.0 };
         let rows = ((facts.rows as f64 * share) as u64).max(1);
         let most = if constant.is_some() { 1024 } else { 4096 };
+        // An epoch has 64 to 128 steps, within the limits of the batch size.
         let batch_size = (rows / 128).next_power_of_two().clamp(32, most);
         let per_epoch = rows.div_ceil(batch_size);
         let epochs = match rows {
@@ -218,6 +224,7 @@ impl ProposalPlan {
             batch_size,
             epochs,
             steps: per_epoch * epochs,
+            // The model is evaluated twice per epoch, or more often if an epoch is long.
             evaluate_every: (per_epoch / 2).clamp(1, 20_000),
             time,
             holds_out,
@@ -226,7 +233,8 @@ impl ProposalPlan {
     }
 }
 
-/// Returns the power of two at or below 6·n^¼, from 8 to 32.
+/// Returns the embedding dimension for a table of `categories` rows: the power of two at or below
+/// 6·n^¼, from 8 to 32.
 fn dim_of(categories: u64) -> usize {
     let width = 6.0 * (categories.max(1) as f64).sqrt().sqrt();
     let power = 1 << (width.log2().floor() as u32).min(10);

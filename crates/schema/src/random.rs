@@ -1,7 +1,8 @@
-//! A counter-based random generator. The value depends only on the key, so any rank, thread or
-//! chunk can generate its own part of a random tensor without communication.
+//! A counter-based random generator. A number depends only on the key and the counter, so any rank,
+//! thread or chunk can generate its own part of a random tensor without communication.
 //!
-//! Not for cryptography. The mixing function is the 64-bit finalizer of SplitMix64.
+//! The generator is not suited for cryptography. The mixing function is the 64-bit finalizer of
+//! SplitMix64.
 
 /// Mixes 64 bits so that similar inputs give unrelated outputs.
 #[must_use]
@@ -12,8 +13,8 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A stream of random numbers addressed by a counter. `stream` separates independent uses of one
-/// seed.
+/// A sequence of random numbers that are addressed by a counter. The argument `stream` of
+/// [`CounterRng::new`] separates independent uses of one seed.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterRng {
     key: u64,
@@ -27,7 +28,8 @@ impl CounterRng {
         Self { key }
     }
 
-    /// Derives a generator: `rng.child(table).child(row)` addresses a row of a table.
+    /// Derives an independent generator. For example, `rng.child(table).child(row)` addresses a row
+    /// of a table.
     #[must_use]
     pub fn child(self, stream: u64) -> Self {
         Self { key: mix(self.key.wrapping_add(mix(stream.wrapping_add(0x632b_e59b_d9b4_e019)))) }
@@ -50,6 +52,7 @@ impl CounterRng {
     #[must_use]
     #[inline]
     pub fn unit(self, counter: u64) -> f64 {
+        // An f64 has 53 significant bits, so 11 of the 64 bits are dropped.
         (self.bits(counter) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
@@ -57,6 +60,7 @@ impl CounterRng {
     #[must_use]
     #[inline]
     pub fn below(self, counter: u64, bound: u64) -> u64 {
+        // A multiplication replaces the slower remainder (Lemire, arXiv:1805.10941).
         ((u128::from(self.bits(counter)) * u128::from(bound)) >> 64) as u64
     }
 
@@ -64,6 +68,7 @@ impl CounterRng {
     /// + 1`).
     #[must_use]
     pub fn normal(self, counter: u64) -> f64 {
+        // `1 - unit` is above 0, so its logarithm is finite.
         let radius = (-2.0 * (1.0 - self.unit(counter.wrapping_mul(2))).ln()).sqrt();
         let angle = std::f64::consts::TAU * self.unit(counter.wrapping_mul(2).wrapping_add(1));
         radius * angle.cos()

@@ -1,5 +1,6 @@
-//! The reference of all configuration keys with meaning, type, default and range, and the check of
-//! a configuration against it. A test compares it with the types of [`crate::JobConfig`].
+//! The reference of all configuration keys: the meaning, type, default and range of each.
+//! Configurations are checked against it, and a test compares it with the types of
+//! [`crate::JobConfig`].
 
 mod check;
 mod edit;
@@ -11,10 +12,10 @@ pub(crate) use check::{KeyLines, check};
 pub(crate) use edit::set;
 pub use keys::KEYS;
 
-/// A key of a configuration.
+/// A key of a configuration, as documentation and error messages describe it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConfigKey {
-    /// Dotted path; `[]` represents each entry of a list, `*` any name.
+    /// Dotted path of the key, in which `[]` stands for each entry of a list and `*` for any name.
     pub path: &'static str,
     pub kind: ValueKind,
     pub need: Need,
@@ -31,37 +32,37 @@ pub enum ValueKind {
     Number,
     Boolean,
     Text,
-    /// One of these texts.
+    /// A text that is one of the listed choices.
     Choice(&'static [&'static str]),
     Integers,
     Texts,
-    /// A list of these texts.
+    /// A list of texts, each of which is one of the listed choices.
     Choices(&'static [&'static str]),
-    /// An integer, or `"auto"`.
+    /// An integer, or the text `auto`.
     Rows,
-    /// A section of keys.
+    /// A section with keys of its own.
     Section,
     /// A list of entries with their own keys.
     Sections,
-    /// One entry with its own keys per name.
+    /// A section with one entry per name. Each entry has keys of its own.
     SectionPerName,
 }
 
 /// The condition under which a key is required.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Need {
-    /// Required in its section.
+    /// The key is required wherever its section is present.
     Always,
     Never {
-        /// The behavior without the key.
+        /// Description of the behavior if the key is omitted.
         default: &'static str,
     },
-    /// Only allowed with one value of the section's `kind` or `mode`.
+    /// The key is allowed only with one value of the section's `kind` or `mode`.
     With {
         tag: &'static str,
-        /// Whether the key is required in that case.
+        /// Whether the key is required with that value of `kind` or `mode`.
         is_required: bool,
-        /// The behavior without the key.
+        /// Description of the behavior if the key is omitted.
         default: &'static str,
     },
 }
@@ -73,24 +74,27 @@ impl ConfigKey {
         self.path.rsplit('.').next().unwrap_or(self.path)
     }
 
-    /// Returns the path of the enclosing section; empty for a section itself.
+    /// Returns the path of the enclosing section, which is empty for a top-level section.
     #[must_use]
     pub fn section(&self) -> &'static str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
 
-    /// Describes the allowed values: `an integer of at least 1`, `"dot", "cat" or "dcn_v2"`.
+    /// Describes the allowed values, for example `a number, 0 or more` or `"dot", "cat" or
+    /// "dcn_v2"`.
     #[must_use]
     pub fn expected(&self) -> String {
         let kind = self.kind.to_string();
         let range = match self.kind {
+            // The text for this kind already contains the range.
             ValueKind::Rows => "",
             _ => self.range,
         };
         if range.is_empty() { kind } else { format!("{kind}, {range}") }
     }
 
-    /// Describes the behavior without the key; empty if there is nothing to describe.
+    /// Describes the behavior if the key is omitted. The text is empty if there is nothing to
+    /// describe.
     #[must_use]
     pub fn default(&self) -> &'static str {
         match self.need {
@@ -119,13 +123,13 @@ impl fmt::Display for ValueKind {
     }
 }
 
-/// Formats `"a", "b" or "c"`.
+/// Joins quoted choices for a message, such as `"a", "b" or "c"`.
 fn either(choices: &[&str]) -> String {
     let quoted: Vec<String> = choices.iter().map(|choice| format!("{choice:?}")).collect();
     listed(&quoted)
 }
 
-/// Formats `a, b or c`.
+/// Joins items for a message, such as `a, b or c`.
 pub(crate) fn listed(items: &[String]) -> String {
     match items {
         [] => String::new(),
@@ -134,7 +138,7 @@ pub(crate) fn listed(items: &[String]) -> String {
     }
 }
 
-/// Returns the keys directly in `section`.
+/// Returns the keys directly in `section`, without the keys of nested sections.
 pub fn keys_of(section: &str) -> impl Iterator<Item = &'static ConfigKey> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
@@ -148,22 +152,26 @@ pub fn find(text: &str) -> Vec<&'static ConfigKey> {
     if let Some(key) = KEYS.iter().find(|key| plain(key.path) == wanted) {
         return vec![key];
     }
+    // Whole parts of a path must match, so that `rows` does not find `shuffle_rows`.
     let end = format!(".{wanted}");
     KEYS.iter().filter(|key| plain(key.path).ends_with(&end)).collect()
 }
 
-/// Returns the most similar name among `known`.
+/// Returns the name among `known` that is most similar to `name`, or `None` if all differ too much.
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let best = known.map(|known| (distance(name, known), known)).min()?;
+    // At most a third of the letters may differ, so that unrelated names are not suggested.
     let most = 2.max(name.chars().count() / 3);
     (best.0 <= most).then_some(best.1)
 }
 
-/// Computes Levenshtein's distance: letters to change, add or remove.
+/// Computes the Levenshtein distance: the number of letters to change, add or remove.
 #[must_use]
 pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
+    // One row of the distance matrix is enough. `diagonal` keeps the value that an update of the
+    // row overwrites.
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
         let mut diagonal = row[0];

@@ -11,18 +11,18 @@ use crate::model::TableConfig;
 use crate::optimizer::Optimizer;
 use crate::plan::Tile;
 
-/// The columns that a rule's mean or norm covers.
+/// The columns over which an update rule takes its mean or norm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowScope {
-    /// The rule treats each weight separately, so no plan affects it.
+    /// The rule treats each weight separately, so the sharding plan does not affect it.
     EachWeight,
-    /// The rule depends on rows, but there is no state yet, so any scope may start.
+    /// The rule depends on rows, but there is no state yet, so training may start with any scope.
     Undecided,
-    /// All columns of a row, in every table.
+    /// The mean or norm covers all columns of a row, in every table.
     WholeRows,
-    /// The columns of each tile, where a table's columns are split; all other rows are whole. Never
-    /// empty; ordered by table and first row.
+    /// The mean or norm covers only the columns of one tile in rows whose columns are split, and
+    /// whole rows elsewhere. The list is not empty, and is ordered by table and first row.
     ColumnTiles(Vec<ColumnSplit>),
 }
 
@@ -31,7 +31,7 @@ pub enum RowScope {
 pub struct ColumnSplit {
     pub table: String,
     pub rows: Range<u64>,
-    /// The columns of each tile, ascending; at least two tiles.
+    /// Columns of each tile in ascending order; there are at least two tiles.
     pub columns: Vec<Range<usize>>,
 }
 
@@ -39,13 +39,13 @@ pub struct ColumnSplit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeDifference {
     pub table: String,
-    /// The first scope of the table, as text.
+    /// Description of the table's scope in the first of the two scopes.
     pub before: String,
-    /// The second scope of the table, as text.
+    /// Description of the table's scope in the second of the two scopes.
     pub after: String,
 }
 
-/// Limit of the tiles that messages list.
+/// Largest number of tables or tiles that a message lists.
 const LISTED: usize = 6;
 
 impl RowScope {
@@ -60,7 +60,8 @@ impl RowScope {
         if splits.is_empty() { Self::WholeRows } else { Self::ColumnTiles(splits) }
     }
 
-    /// Whether state of this scope can continue under `other` without changing the rule.
+    /// Whether optimizer state of this scope can continue under `other` without changing the update
+    /// rule.
     #[must_use]
     pub fn continues_as(&self, other: &Self) -> bool {
         *self == Self::Undecided || self == other
@@ -100,8 +101,8 @@ impl RowScope {
         }
     }
 
-    /// Returns the first table that `self` and `other` treat differently, in the order of their
-    /// names in `self`, then in `other`.
+    /// Returns the first table that `self` and `other` treat differently. The split tables of
+    /// `self` are compared first, then the split tables of `other`.
     #[must_use]
     pub fn first_difference(&self, other: &Self) -> Option<ScopeDifference> {
         let splits = |scope: &Self, table: &str| -> Vec<ColumnSplit> {
@@ -153,6 +154,7 @@ fn splits_of(id: u32, table: &TableConfig, tiles: &[Tile]) -> Vec<ColumnSplit> {
     cuts.sort_unstable();
     cuts.dedup();
     let mut splits: Vec<ColumnSplit> = Vec::new();
+    // Between two cuts, all rows have the same tiles.
     for rows in cuts.windows(2).map(|cut| cut[0]..cut[1]) {
         let here = own.iter().filter(|tile| tile.rows.contains(&rows.start));
         let mut columns: Vec<Range<usize>> = here.map(|tile| tile.columns.clone()).collect();
@@ -164,6 +166,7 @@ fn splits_of(id: u32, table: &TableConfig, tiles: &[Tile]) -> Vec<ColumnSplit> {
             _ => splits.push(ColumnSplit { table: table.name.clone(), rows, columns }),
         }
     }
+    // Rows with a single tile are whole rows.
     splits.retain(|split| split.columns.len() > 1);
     splits
 }
@@ -221,7 +224,8 @@ mod tests {
             rows: 0..rows,
             columns: vec![0..3, 3..6],
         };
-        // `c` by columns; `d` as a grid of 2 × 2, whose upper and lower halves are split alike.
+        // The plan splits `c` by columns. The plan splits `d` as a grid of 2 × 2, whose two halves
+        // have the same columns and therefore count as one split.
         assert_eq!(splits, [split("c", 9), split("d", 8)]);
     }
 

@@ -1,5 +1,5 @@
 //! The columns of input files: label, dense and categorical columns, and the mapping of categories
-//! to ids. The files are read by `data`.
+//! to ids. The crate `data` reads the files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// Training files: plain, `.gz` or `.zst`, `-` for standard input. Relative to the folder in
-    /// which the command runs.
+    /// Training files: plain, `.gz` or `.zst`, or `-` for standard input. Paths are relative to the
+    /// folder in which the command runs.
     #[serde(default)]
     pub train: Vec<String>,
-    /// Held-out files. If empty, `hold_out` of the training data is used.
+    /// Held-out files. If the list is empty, the share `hold_out` of the training data is held out.
     #[serde(default)]
     pub evaluation: Vec<String>,
     /// Share at the end of the training data that is held out if `evaluation` names no file.
@@ -25,11 +25,11 @@ pub struct DataConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_out_by: Option<String>,
     pub format: DataFormat,
-    /// Separator of fields in `csv`: up to four ASCII characters; a comma if omitted.
+    /// Separator of fields in `csv` files, of up to four ASCII characters; a comma if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<String>,
-    /// Quote of fields in `csv` that contain separators or line ends: one ASCII character or empty;
-    /// `"` if omitted.
+    /// Quote character in `csv` files for fields that contain separators or line ends. The quote is
+    /// one ASCII character, or empty if fields are never quoted; `"` if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
     /// A published preparation that determines label, dense and categorical columns.
@@ -38,13 +38,13 @@ pub struct DataConfig {
     /// Column names in order, for files without a header.
     #[serde(default)]
     pub columns: Vec<String>,
-    /// Required without a preset.
+    /// Label column, which is required without a preset.
     #[serde(default)]
     pub label: Option<LabelColumn>,
-    /// In the order of the model's dense input. Required without a preset.
+    /// Dense columns in the order of the model's dense input; required without a preset.
     #[serde(default)]
     pub dense: Vec<DenseColumn>,
-    /// Each model feature names one. Required without a preset.
+    /// Categorical columns, of which each model feature names one; required without a preset.
     #[serde(default)]
     pub categorical: Vec<CategoricalColumn>,
     /// Text that represents a missing value, in addition to the empty field.
@@ -52,8 +52,8 @@ pub struct DataConfig {
     pub missing: Option<String>,
     #[serde(default)]
     pub ids: IdMode,
-    /// Number of rows of each categorical column's table. Set only for complete jobs, which know
-    /// the model; not part of the written configuration.
+    /// Number of rows of each categorical column's table. These numbers are set only in complete
+    /// jobs, where the model is known, and are not written to the configuration file.
     #[serde(skip)]
     pub table_rows: BTreeMap<String, u64>,
 }
@@ -66,7 +66,8 @@ fn default_hold_out() -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataFormat {
-    /// Criteo's tab-separated layout: label, 13 integers, 26 hexadecimal categories; no header.
+    /// Criteo's tab-separated layout without a header: a label, 13 integers and 26 hexadecimal
+    /// categories.
     Criteo,
     /// Text with quoted fields, separated by commas or by `delimiter`. `columns` or a header line
     /// names the columns.
@@ -75,12 +76,12 @@ pub enum DataFormat {
     Tsv,
     Parquet,
     /// NumPy arrays as in TorchRec and MLPerf: `X_dense.npy`, `X_labels.npy`, and `X_sparse.npy` or
-    /// `X_sparse_multi_hot.npz`; an input names one of them. Column names are those of Criteo's
-    /// layout. Dense values are already transformed, which presets take into account.
+    /// `X_sparse_multi_hot.npz`. An input path names one of these files. The column names are those
+    /// of Criteo's layout. Dense values are already transformed, which presets take into account.
     Npy,
 }
 
-/// Properties of a format apart from its reader.
+/// Properties of a file format that do not depend on its reader.
 struct FormatFacts {
     name: &'static str,
     has_header_line: bool,
@@ -103,7 +104,7 @@ impl DataFormat {
         FormatFacts { name, has_header_line, holds_numbers, has_own_columns }
     }
 
-    /// Returns the name in configurations.
+    /// Returns the format's name in configurations.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.facts().name
@@ -132,9 +133,10 @@ impl DataFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// facebookresearch/dlrm: negatives to 0, missing 0, `ln(x + 1)`.
+    /// Preparation of facebookresearch/dlrm: negative and missing values become 0, and then `ln(x +
+    /// 1)` is applied.
     CriteoDlrm,
-    /// TorchRec: missing to 0, `ln(x + 3)`.
+    /// Preparation of TorchRec: missing values become 0, and then `ln(x + 3)` is applied.
     CriteoTorchrec,
 }
 
@@ -143,10 +145,10 @@ pub enum Preset {
 #[serde(deny_unknown_fields)]
 pub struct LabelColumn {
     pub column: String,
-    /// Values that mean 1; all others mean 0. If empty, the column is numeric.
+    /// Values that mean 1; all other values mean 0. If the list is empty, the column holds numbers.
     #[serde(default)]
     pub positive: Vec<String>,
-    /// For counts such as clicks: the lowest integer that means 1; lower ones mean 0.
+    /// Lowest integer that means 1, for a column of counts such as clicks. Lower counts mean 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positive_from: Option<i64>,
     #[serde(default, skip_serializing_if = "Unlabeled::is_malformed")]
@@ -161,7 +163,7 @@ impl LabelColumn {
         Self { column: column.into(), positive, positive_from, unlabeled }
     }
 
-    /// Whether the values themselves are the labels.
+    /// Whether the values of the column are themselves the labels.
     #[must_use]
     pub fn is_number(&self) -> bool {
         self.positive.is_empty() && self.positive_from.is_none()
@@ -172,10 +174,10 @@ impl LabelColumn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlabeled {
-    /// Counts as malformed, of which only a small share is allowed.
+    /// The row counts as malformed, of which only a small share is allowed.
     #[default]
     Malformed,
-    /// Skipped and counted, without a limit.
+    /// The row is skipped and counted, without a limit.
     LeaveOut,
 }
 
@@ -193,16 +195,16 @@ pub struct DenseColumn {
     pub column: String,
     #[serde(default)]
     pub transform: DenseTransform,
-    /// Notation of the numbers.
+    /// Notation in which the numbers are written.
     #[serde(default, skip_serializing_if = "NumberForm::is_plain")]
     pub number: NumberForm,
-    /// With `transform = "datetime"`: the parts of a time, each a separate input; hour, weekday and
-    /// age if omitted.
+    /// Parts of the time, each of which is a separate input, with `transform = "datetime"`. If the
+    /// list is empty, hour, weekday and age are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<DatePart>,
-    /// With `transform = "datetime"`: the format of times in strftime notation. If omitted,
-    /// times are read as ISO 8601, or as a number of seconds, milliseconds, microseconds or
-    /// nanoseconds since 1970.
+    /// Format of the times in strftime notation, with `transform = "datetime"`. If omitted, times
+    /// are read as ISO 8601, or as a number of seconds, milliseconds, microseconds or nanoseconds
+    /// since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date_format: Option<String>,
 }
@@ -215,16 +217,16 @@ impl DenseColumn {
         Self { column: column.into(), transform, number, parts, date_format }
     }
 
-    /// Returns the single part of a time that the column represents after the configuration was
-    /// read.
+    /// Returns the part of a time that the column stands for, or `None` for other columns. Reading
+    /// a configuration splits a time column into one column per part.
     #[must_use]
     pub fn part(&self) -> Option<DatePart> {
         let is_time = self.transform == DenseTransform::Datetime;
         self.parts.first().copied().filter(|_| is_time)
     }
 
-    /// Returns the name of the model's input: the column's name, and the part of a time if there is
-    /// one.
+    /// Returns the name of the model's input. The name is the column's name, followed by the part
+    /// of a time if the column is a time.
     #[must_use]
     pub fn name(&self) -> String {
         match self.part() {
@@ -233,7 +235,7 @@ impl DenseColumn {
         }
     }
 
-    /// Splits the column into one per part of a time.
+    /// Splits a time column into one column per part. Other columns stay as they are.
     fn split(self) -> Vec<Self> {
         if self.transform != DenseTransform::Datetime {
             return vec![self];
@@ -257,10 +259,10 @@ impl DenseColumn {
 pub enum NumberForm {
     #[default]
     Plain,
-    /// `$1,234.50`, `(4.21)`, `12 %`, `1 234 EUR`: decimal point, with currency signs and thousands
-    /// separators ignored, and parentheses for negative amounts.
+    /// Amounts such as `$1,234.50`, `(4.21)`, `12 %` or `1 234 EUR`. The point is decimal, currency
+    /// signs and thousands separators are ignored, and parentheses mean a negative amount.
     Money,
-    /// `1.234,50 €`: the same with a decimal comma.
+    /// Amounts such as `1.234,50 €`, which are like [`NumberForm::Money`] but with a decimal comma.
     DecimalComma,
 }
 
@@ -284,16 +286,16 @@ pub enum DatePart {
     Month,
     /// Years since 2000, divided by ten.
     Year,
-    /// Time before the newest training row, in standard deviations of the column; negative after
-    /// it.
+    /// Time by which a row precedes the newest training row, in standard deviations of the column.
+    /// The age is negative for rows after that time.
     Age,
 }
 
 impl DatePart {
-    /// The parts derived by default.
+    /// The parts that are used if a configuration does not list any.
     pub const USUAL: [Self; 3] = [Self::Hour, Self::Weekday, Self::Age];
 
-    /// Returns the name in configurations.
+    /// Returns the part's name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -307,22 +309,24 @@ impl DatePart {
     }
 }
 
-/// A function of one dense value. A missing value is replaced by 0 before.
+/// A transform of one dense value. Unless noted otherwise, a missing value is first replaced by 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenseTransform {
     #[default]
     None,
-    /// `ln(max(x, 0) + 1)`.
+    /// Computes `ln(max(x, 0) + 1)`.
     Log1p,
-    /// `ln(max(x, −2) + 3)`.
+    /// Computes `ln(max(x, −2) + 3)`.
     Log3,
-    /// `(x − mean) / deviation`, both over the training data. A missing value becomes the mean.
+    /// Computes `(x − mean) / deviation`, with both constants taken from the training data. A
+    /// missing value becomes the mean.
     Standardise,
-    /// Parts of a time, each a separate input; see `parts`. A missing time gives 0.
+    /// Extracts the parts of a time that [`DenseColumn::parts`] lists, each as a separate input. A
+    /// missing time gives 0.
     Datetime,
-    /// Always 1. If there are no numbers, the bottom MLP turns it into a learned vector, whose dot
-    /// products with the rows of the tables are biases of their ids.
+    /// The constant 1. If there are no numbers, the bottom MLP turns it into a learned vector,
+    /// whose dot products with the rows of the tables are biases of their ids.
     One,
 }
 
@@ -334,19 +338,19 @@ pub struct CategoricalColumn {
     pub column: String,
     #[serde(default)]
     pub kind: CategoryKind,
-    /// Separator of a list of categories (multi-hot); one category if omitted. Not needed for
-    /// Parquet list columns.
+    /// Separator of a list of categories (multi-hot). Without a separator, each field is one
+    /// category. List columns of Parquet files do not need it.
     #[serde(default)]
     pub separator: Option<String>,
-    /// With `ids.mode = "modulo"`: the treatment of an id outside `0..rows` of its table; `modulo`
-    /// if omitted. Not allowed for hashed text, which has no range.
+    /// Treatment of an id outside `0..rows` of its table, with `ids.mode = "modulo"`; `modulo` if
+    /// omitted. This key is not allowed for hashed text, which has no range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_range: Option<OutOfRange>,
-    /// The id that represents a missing one, such as −1. Not allowed for text.
+    /// Id that represents a missing category, such as −1. This key is not allowed for text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<i64>,
-    /// With `ids.mode = "exact"`: minimum number of occurrences for a separate row; that of `ids`
-    /// if omitted.
+    /// Minimum number of occurrences for a separate row, with `ids.mode = "exact"`; the value in
+    /// `ids` if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_count: Option<u64>,
 }
@@ -355,16 +359,18 @@ pub struct CategoricalColumn {
 ///
 /// Ids of kind `integer`, and all ids of Parquet and NumPy files, are counted if they are outside
 /// their table. Hexadecimal text is treated as hashes, most of which are outside, so it is not
-/// counted unless the column sets one of these.
+/// counted unless the column sets `out_of_range`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutOfRange {
-    /// The remainder by the number of rows, never negative as in Python: −1 becomes the last row.
+    /// The id becomes its remainder by the number of rows. As in Python, the remainder is never
+    /// negative, so −1 becomes the last row.
     #[default]
     Modulo,
-    /// The command ends with an error.
+    /// The command stops with an error.
     Error,
-    /// The id counts as missing: row 0 in a column of single ids, dropped from a list.
+    /// The id counts as missing: it becomes row 0 in a column of single ids, and is dropped from a
+    /// list.
     Missing,
 }
 
@@ -379,7 +385,7 @@ impl fmt::Display for OutOfRange {
     }
 }
 
-/// The notation of a category.
+/// The notation in which categories are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CategoryKind {
@@ -387,7 +393,7 @@ pub enum CategoryKind {
     Integer,
     /// A hexadecimal integer, which is the id before `ids` is applied.
     Hex,
-    /// Any text, hashed with XXH3.
+    /// Any text, which is hashed with XXH3.
     #[default]
     String,
 }
@@ -396,13 +402,15 @@ pub enum CategoryKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
 pub enum IdMode {
-    /// The category or its hash modulo the number of rows. A missing category is row 0.
+    /// The row is the category, or its hash, modulo the number of rows. A missing category becomes
+    /// row 0.
     #[default]
     Modulo,
-    /// Ids `2, 3, …` by first appearance among categories that occur at least `min_count` times in
-    /// the training data; 0 is missing, 1 is rare or unseen.
+    /// Categories that occur at least `min_count` times in the training data get the rows `2, 3, …`
+    /// by first appearance. Row 0 is for missing categories, and row 1 is for rare or unseen ones.
     Exact {
-        /// Minimum number of occurrences; called `threshold` in earlier versions.
+        /// Minimum number of occurrences for a separate row. Earlier versions called it
+        /// `threshold`.
         #[serde(default, alias = "threshold")]
         min_count: u64,
         /// Memory limit of the counting, in MiB.
@@ -415,7 +423,7 @@ fn default_memory_mib() -> u64 {
     1024
 }
 
-/// Numbers of Criteo's columns `I1`…`I13` and `C1`…`C26`.
+/// Numbers of Criteo's dense columns, `I1` to `I13`, and categorical columns, `C1` to `C26`.
 const CRITEO_DENSE: usize = 13;
 const CRITEO_CATEGORICAL: usize = 26;
 
@@ -442,12 +450,13 @@ impl DataConfig {
         }
     }
 
-    /// Expands ranges of columns.
+    /// Expands ranges of column names, and splits each time column into its parts.
     pub(crate) fn complete(&mut self) {
         let dense = |column: &DenseColumn| {
             let named = |name| DenseColumn { column: name, ..column.clone() };
             crate::pattern::expand(&column.column).into_iter().map(named).collect::<Vec<_>>()
         };
+        // A range may name several times, so ranges are expanded before times are split.
         let dense = self.dense.iter().flat_map(dense).flat_map(DenseColumn::split);
         self.dense = dense.collect();
         let categorical = |column: &CategoricalColumn| {
@@ -487,7 +496,7 @@ impl DataConfig {
             .collect()
     }
 
-    /// Returns the label column, or that of the preset.
+    /// Returns the preset's label column, or the configured one if there is no preset.
     #[must_use]
     pub fn label_column(&self) -> Option<LabelColumn> {
         match self.preset {

@@ -12,10 +12,10 @@ use crate::model::TableConfig;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyntheticConfig {
-    /// Distribution for all tables; the generator's default if omitted.
+    /// Distribution of all tables; the generator's default if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<IdLaw>,
-    /// Distribution for single tables, by name.
+    /// Distributions of single tables, by table name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tables: BTreeMap<String, IdLaw>,
 }
@@ -27,7 +27,7 @@ impl SyntheticConfig {
         self.tables.get(table).or(self.ids.as_ref())
     }
 
-    /// Whether nothing is configured.
+    /// Whether the section does not configure any distribution.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -39,6 +39,8 @@ impl SyntheticConfig {
         }
         for (name, law) in &self.tables {
             let key = format!("synthetic.tables.{name}");
+            // A misspelled table name would otherwise leave the table with the default
+            // distribution.
             if !tables.iter().any(|table| table.name == *name) {
                 let problem = format!("no such table among the {} of the model", tables.len());
                 return Err(ConfigError::shape(key, problem));

@@ -1,7 +1,8 @@
-//! The columns of a table: names with their units, types and nullability.
+//! The columns of a result table: their names with units, their types, and whether values may be
+//! missing.
 //!
-//! They are derived from the struct of a row, so they are known before there is a row. Text, JSON
-//! and Parquet files are views of them; `setup/table_output.rs` writes these.
+//! Columns are derived from the struct of a row, so they are known even if a table has no rows. The
+//! file `setup/table_output.rs` writes tables as text, JSON and Parquet.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +19,11 @@ pub enum ColumnType {
     Boolean,
     /// A string, or the name of an enum's variant.
     Text,
-    /// A list or an object. JSON alone shows it; other formats leave the column out.
+    /// A list or an object. Only JSON output contains it; other formats omit the column.
     Nested,
 }
 
-/// Unit of the numbers of a column.
+/// Unit of the numbers in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnUnit {
     Nanoseconds,
@@ -30,24 +31,25 @@ pub enum ColumnUnit {
     Bytes,
 }
 
-/// A column of a table. Its name ends with its unit.
+/// A column of a result table. The name of a numeric column ends with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     pub name: &'static str,
     pub value_type: ColumnType,
     /// Whether a value may be missing. Text and JSON show a non-finite float as a missing value,
-    /// in any column.
+    /// even if this is false.
     pub is_nullable: bool,
 }
 
 impl Column {
-    /// A column of values of the Rust type `T`.
+    /// Creates a column for values of the Rust type `T`.
     #[must_use]
     pub fn new<T: CellType>(name: &'static str) -> Self {
         Self { name, value_type: T::TYPE, is_nullable: T::IS_NULLABLE }
     }
 
-    /// The unit that the name ends with, as in `busy_ns`; `_max` may follow it.
+    /// Returns the unit with which the name ends, as in `busy_ns`. The suffix `_max` may follow the
+    /// unit.
     #[must_use]
     pub fn unit(&self) -> Option<ColumnUnit> {
         let name = self.name.strip_suffix("_max").unwrap_or(self.name);
@@ -67,10 +69,10 @@ impl Column {
     }
 }
 
-/// A row of a table. `#[derive(TableRow)]` reads the columns off the fields and their serde
+/// A row of a result table. `#[derive(TableRow)]` takes the columns from the fields and their serde
 /// attributes, so they are the keys of the serialized row, in the same order.
 pub trait TableRow {
-    /// The columns of a table of such rows, in the order of the fields.
+    /// Returns the columns of a table of such rows, in the order of the fields.
     fn columns() -> Vec<Column>;
 }
 
@@ -80,13 +82,13 @@ impl<T: TableRow> TableRow for &T {
     }
 }
 
-/// The column type of a Rust type. `#[derive(CellType)]` provides it for enums and for structs.
+/// The column type of a Rust type. `#[derive(CellType)]` implements it for enums and structs.
 pub trait CellType {
     const TYPE: ColumnType;
     const IS_NULLABLE: bool = false;
 }
 
-/// Implements [`CellType`] for types that have no parameters.
+/// Implements [`CellType`] for types without type parameters.
 macro_rules! cell_types {
     ($($column:ident: $($value:ty)*;)*) => {
         $($(impl CellType for $value { const TYPE: ColumnType = ColumnType::$column; })*)*

@@ -1,5 +1,5 @@
-//! The hardware of a step: the capabilities of one device ([`HardwareSpec`]), and the links between
-//! devices ([`Topology`]). Plain data with its sources.
+//! The hardware of a training step: the capabilities of one device ([`HardwareSpec`]), and the
+//! links between devices ([`Topology`]). All values are plain data with their sources.
 
 mod link;
 mod rows;
@@ -13,63 +13,65 @@ use crate::reference::distance;
 pub use link::{Link, LinkError};
 pub use rows::HARDWARE;
 
-/// FLOP/s of one device by number format; `None` if the device has no such unit.
+/// Peak FLOP/s of one device by number format; `None` if the device has no unit for the format.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flops {
-    /// `f32` outside of tensor and matrix cores.
+    /// Rate for `f32` outside of tensor and matrix cores.
     pub f32: f64,
-    /// `f32` rounded to ten bits in tensor cores.
+    /// Rate for `f32` rounded to ten bits (TF32) in tensor cores.
     pub tf32: Option<f64>,
-    /// 16-bit floats, in tensor or matrix cores if there are any.
+    /// Rate for 16-bit floats, in tensor or matrix cores if the device has them.
     pub f16: Option<f64>,
 }
 
-/// The capabilities of one device, as PyTorch counts devices.
+/// The capabilities of one device. Devices are counted as PyTorch counts them, so a card with two
+/// dies is two devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HardwareSpec {
-    /// Name on the command line, such as `v100`.
+    /// Name of the device on the command line, such as `v100`.
     pub key: Cow<'static, str>,
-    /// Name reported by the driver.
+    /// Name of the device as its driver reports it.
     pub name: Cow<'static, str>,
     pub peak: Flops,
-    /// FLOP/s of `f32` reached in a benchmark.
+    /// Rate for `f32` that a benchmark reached, in FLOP/s.
     pub sustained_f32: Option<f64>,
     /// Peak bandwidth of the device's memory, in bytes per second.
     pub dram: f64,
-    /// Bandwidth reached in a benchmark, in bytes per second.
+    /// Memory bandwidth that a benchmark reached, in bytes per second.
     pub dram_sustained: Option<f64>,
     /// Size of the last cache shared by all multiprocessors.
     pub l2_bytes: u64,
-    /// Bandwidth of that cache reached in a benchmark, in bytes per second.
+    /// Bandwidth of the last shared cache that a benchmark reached, in bytes per second.
     pub l2: Option<f64>,
-    /// Multiprocessors, compute units or cores.
+    /// Number of multiprocessors, compute units or cores.
     pub multiprocessors: u32,
     pub clock_mhz: u32,
-    /// Power limit; 0 if unknown.
+    /// Power limit in watts; 0 if unknown.
     pub power_w: u32,
     pub memory_bytes: u64,
-    /// Duration of the shortest recorded kernel.
+    /// Duration of the shortest kernel in recorded traces, in nanoseconds.
     pub launch_floor_ns: Option<u32>,
     /// Sources of these numbers.
     pub source: Cow<'static, str>,
 }
 
 impl HardwareSpec {
-    /// Returns the FLOPs per byte above which arithmetic is the limit.
+    /// Returns the ridge point of the roofline: the FLOPs per byte above which arithmetic is the
+    /// limit.
     #[must_use]
     pub fn ridge(&self) -> f64 {
         self.peak.f32 / self.dram
     }
 }
 
-/// A hardware or topology is unknown or invalid.
+/// Error of a hardware or topology that is unknown or invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HardwareError {
-    /// There is no device of this name.
-    #[error("hardware {name:?}: expected a known device, got none of that name; like it: {}", near.join(", "))]
+    /// No known device has this name.
+    #[error("hardware {name:?}: expected the name of a known device; similar names are {}", near.join(", "))]
     Unknown { name: String, near: Vec<String> },
-    /// A count of devices or hosts is invalid.
+    /// The number of devices or hosts is invalid.
     #[error(
         "hardware {text:?}: expected DEVICE, DEVICExN or HOSTSxDEVICExN with counts from 1 to 65536, such as h100x8"
     )]
@@ -79,14 +81,15 @@ pub enum HardwareError {
 /// Finds a device by key or name, ignoring case.
 ///
 /// # Errors
-/// [`HardwareError::Unknown`] with the most similar names.
+/// Returns [`HardwareError::Unknown`] with the most similar names.
 pub fn hardware(name: &str) -> Result<&'static HardwareSpec, HardwareError> {
     let wanted = plain(name);
+    // Traces contain the full name of a device, while users type its short key.
     let found = HARDWARE.iter().find(|row| plain(&row.key) == wanted || plain(&row.name) == wanted);
     found.ok_or_else(|| HardwareError::Unknown { name: name.to_owned(), near: nearest(&wanted) })
 }
 
-/// Keeps only letters and digits, in lower case.
+/// Keeps only the letters and digits of a name, in lower case, so that spellings compare as equal.
 fn plain(text: &str) -> String {
     let kept = text.chars().filter(char::is_ascii_alphanumeric);
     kept.map(|letter| letter.to_ascii_lowercase()).collect()
@@ -105,19 +108,21 @@ fn nearest(wanted: &str) -> Vec<String> {
 pub struct Topology {
     pub device: HardwareSpec,
     pub hosts: u32,
-    /// One rank per device.
+    /// Number of ranks on each host, with one rank per device.
     pub ranks_per_host: u32,
-    /// Link between devices of a host.
+    /// Link between the devices of one host.
     pub within: Link,
     pub between: Link,
 }
 
 impl Topology {
-    /// Parses `h100`, `h100x8` or `4xh100x8`. Links are those measured on similar machines.
+    /// Parses a topology such as `h100`, `h100x8` or `4xh100x8`. The links are [`Link::within`] and
+    /// [`Link::network`].
     ///
     /// # Errors
-    /// [`HardwareError`] if the device is unknown or a count is invalid.
+    /// Returns a [`HardwareError`] if the device is unknown or a count is invalid.
     pub fn parse(text: &str) -> Result<Self, HardwareError> {
+        // The whole text is tried as a name first, because a name may contain an `x`.
         if let Ok(device) = hardware(text) {
             return Ok(Self::uniform(device, 1, 1));
         }
@@ -126,6 +131,7 @@ impl Topology {
             Some((hosts, rest)) if !hosts.is_empty() && is_number(hosts) => (hosts, rest),
             _ => ("1", &*lower),
         };
+        // The last `x` separates the count, because the name of a device may contain an `x`.
         let (device, ranks) = match rest.rsplit_once('x') {
             Some((device, ranks)) if is_number(ranks) => (device, ranks),
             _ => (rest, "1"),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// IEEE floats of 32 bits.
+    /// Products are computed from 32-bit IEEE floats.
     #[default]
     F32,
     /// Weights, activations and their gradients are rounded to bf16 before a product.
@@ -27,18 +27,18 @@ impl std::fmt::Display for Precision {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingConfig {
-    /// Samples per step over all ranks.
+    /// Number of samples per step over all ranks.
     pub batch_size: usize,
     /// Precision of the matrix products.
     #[serde(default)]
     pub precision: Precision,
-    /// Passes over the training data.
+    /// Number of passes over the training data.
     #[serde(default = "one")]
     pub epochs: u64,
-    /// Stop after this many steps, even within an epoch.
+    /// Number of steps after which training stops, even within an epoch.
     #[serde(default)]
     pub steps: Option<u64>,
-    /// Seed of the shuffle.
+    /// Seed of the shuffle of the training data.
     #[serde(default)]
     pub seed: u64,
     /// Number of samples from which the shuffle draws; 0 keeps the order of the files.
@@ -47,28 +47,29 @@ pub struct TrainingConfig {
     /// Whether to skip the last, smaller batch of an epoch.
     #[serde(default)]
     pub drop_last: bool,
-    /// Steps between log lines.
+    /// Number of steps between log lines.
     #[serde(default = "default_log_every")]
     pub log_every: u64,
-    /// Steps between evaluations on the held-out data. There is always one at the end.
+    /// Number of steps between evaluations on the held-out data. Training always ends with an
+    /// evaluation.
     #[serde(default)]
     pub evaluate_every: Option<u64>,
-    /// Samples per evaluation; all if omitted.
+    /// Number of held-out samples per evaluation; all if omitted.
     #[serde(default)]
     pub evaluate_samples: Option<u64>,
-    /// Steps between checkpoints. There is always one at the end.
+    /// Number of steps between checkpoints. Training always ends with a checkpoint.
     #[serde(default)]
     pub checkpoint_every: Option<u64>,
-    /// Number of checkpoints to keep.
+    /// Number of the newest checkpoints to keep.
     #[serde(default = "default_keep")]
     pub keep_checkpoints: usize,
-    /// Also keep the checkpoint with the best value of this held-out metric.
+    /// Held-out metric whose best checkpoint is kept in addition to the newest ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_best: Option<Figure>,
-    /// Stop after this many evaluations in a row without an improvement.
+    /// Number of evaluations in a row without an improvement after which training stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
-    /// The feature whose ids group held-out samples for an AUC within groups.
+    /// Feature whose ids group the held-out samples for an AUC within groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auc_by: Option<String>,
 }
@@ -77,16 +78,16 @@ pub struct TrainingConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// A higher value is better.
+    /// Area under the ROC curve; a higher value is better.
     Auc,
-    /// A lower value is better.
+    /// Normalized entropy; a lower value is better.
     NormalizedEntropy,
-    /// A lower value is better.
+    /// Training objective on the held-out samples; a lower value is better.
     Loss,
 }
 
 impl Figure {
-    /// Returns the name in configurations.
+    /// Returns the metric's name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

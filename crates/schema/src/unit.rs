@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A participant of the training job, `0..world_size`.
+/// A participant of the training job, numbered `0..world_size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Rank(pub u32);
 
 impl Rank {
-    /// The rank as an index into per-rank arrays.
+    /// Returns the rank as an index into per-rank arrays.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -31,21 +31,22 @@ impl fmt::Display for Rank {
 pub struct TableId(pub u32);
 
 impl TableId {
-    /// The table as an index into [`crate::ModelConfig::tables`].
+    /// Returns the table as an index into [`crate::ModelConfig::tables`].
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Integer nanoseconds: a point on a trace's clock or a duration, by context.
+/// Integer nanoseconds. Depending on the context, they are a point on a trace's clock or a
+/// duration.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Nanos(pub i64);
 
-/// An amount of memory or traffic; displays in binary units.
+/// A number of bytes of memory or traffic, which displays in binary units.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -68,7 +69,8 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A part of a whole, from 0 to 1; displays in per cent and is read as `1%` or `0.01`.
+/// A part of a whole, from 0 to 1. A share displays as a percentage, and is parsed from `1%` or
+/// `0.01`.
 ///
 /// ```
 /// use schema::Share;
@@ -81,7 +83,7 @@ impl fmt::Display for Bytes {
 pub struct Share(pub f64);
 
 impl Share {
-    /// `part` of `whole`; nothing of nothing is nothing.
+    /// Returns the share of `part` in `whole`. The share of nothing in nothing is 0.
     #[must_use]
     pub fn from_parts(part: u64, whole: u64) -> Self {
         Self(part as f64 / whole.max(1) as f64)
@@ -98,7 +100,7 @@ impl FromStr for Share {
         };
         let value = number.parse::<f64>().ok().map(|number| number * scale);
         match value {
-            // Whoever writes 1 may mean one per cent or all.
+            // The text `1` is rejected, because it may mean 1 % or 100 %.
             Some(value) if scale == 1.0 && value == 1.0 => Err("write 1% or 100%".to_owned()),
             Some(value) if (0.0..=1.0).contains(&value) => Ok(Self(value)),
             _ => Err("expected a share from 0% to 100%, such as 1% or 0.01".to_owned()),
@@ -107,11 +109,13 @@ impl FromStr for Share {
 }
 
 impl fmt::Display for Share {
-    /// With as many digits as tell 99.95 % from 100 % and 1.001 % from 1 %.
+    /// Formats a percentage with enough digits to distinguish 99.95 % from 100 %, and 1.001 % from
+    /// 1 %.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = 100.0 * self.0;
         let is_told = |decimals: usize| {
             let shown: f64 = format!("{percent:.decimals$}").parse().unwrap_or(percent);
+            // The error is relative to the distance from 0 % or 100 %, whichever is nearer.
             (shown - percent).abs() <= 5e-4 * percent.min(100.0 - percent)
         };
         let decimals = (0..6).find(|&decimals| is_told(decimals)).unwrap_or(6);
@@ -133,15 +137,15 @@ pub fn count(value: u64) -> String {
     text
 }
 
-/// `1 rank`, `2 ranks`, `1,234 processes`.
+/// Formats a number with its noun in singular or plural: `1 rank`, `2 ranks`, `1,234 processes`.
 #[must_use]
 pub fn counted(value: u64, noun: &str) -> String {
     let noun = if value == 1 { noun.to_owned() } else { plural(noun) };
     format!("{} {noun}", count(value))
 }
 
-/// The plural of an English noun: `ranks`, `processes`, `launches`, `copies`. Of several words the
-/// first is the noun where `of` follows it: `pieces of work`.
+/// Returns the plural of an English noun: `ranks`, `processes`, `launches`, `copies`. In a phrase
+/// with `of`, the word before it takes the plural: `pieces of work`.
 #[must_use]
 pub fn plural(noun: &str) -> String {
     if let Some((head, rest)) = noun.split_once(" of ") {
@@ -157,8 +161,8 @@ pub fn plural(noun: &str) -> String {
     }
 }
 
-/// The names side by side, cut where they would make a message too long: files of a wrong format
-/// have thousands of columns whose names are anything.
+/// Joins names with commas, and cuts the text where it would make a message too long. Files of a
+/// wrong format can have thousands of columns with arbitrary names.
 #[must_use]
 pub fn listed(names: &[String]) -> String {
     const SHOWN: usize = 400;
@@ -171,6 +175,8 @@ pub fn listed(names: &[String]) -> String {
                 text += &format!("… ({} in all)", count(names.len() as u64));
                 return text;
             }
+            // Names from a binary file may contain control characters, which a terminal would
+            // interpret.
             if letter.is_control() {
                 text.extend(letter.escape_default());
             } else {

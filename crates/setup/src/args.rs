@@ -1,4 +1,4 @@
-//! Options that several commands of both programs share, as clap parses them.
+//! Options that several commands of both programs share, in the form that clap parses.
 
 mod device;
 mod output_path;
@@ -15,13 +15,14 @@ pub use selection::{ClassifyChoice, Selection, WindowChoice};
 pub use size::size;
 pub use step::NeverRunStep;
 
-/// Limit of `--threads`: more than the cores of any machine, and few enough that all can start.
+/// Largest accepted number of threads. This number exceeds the cores of any machine, and still
+/// allows all threads to start.
 const THREADS_MAX: usize = 1024;
 
-/// Limit of the ranks of one process. Each rank is at least one thread.
+/// Largest accepted number of ranks of one process. Each rank is at least one thread.
 pub const RANKS_MAX: u32 = 1024;
 
-/// The options of every command.
+/// The options that every command accepts.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
@@ -41,27 +42,27 @@ pub struct Global {
     pub verbose: u8,
 }
 
-/// How results are printed.
+/// The format in which results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// Aligned columns for people
     Table,
-    /// For programs: one JSON value per line.
+    /// One JSON value per line, for programs
     Json,
-    /// Comma-separated values with a header; tables only.
+    /// Comma-separated values with a header, for tables only
     Csv,
-    /// A Markdown table; tables only.
+    /// A Markdown table, for tables only
     Md,
-    /// Parquet, with --output FILE; tables only.
+    /// Parquet, for tables only and with --output FILE
     Parquet,
-    /// SARIF 2.1.0, for code hosts; `rowmill trace findings` only.
+    /// SARIF 2.1.0 for code hosts, only of `rowmill trace findings`
     Sarif,
 }
 
-/// When messages are colored.
+/// The condition under which messages are colored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    /// Use color on a terminal, unless NO_COLOR is set
     Auto,
     /// Always use color
     Always,
@@ -69,7 +70,7 @@ pub enum Color {
     Never,
 }
 
-/// Ranks that are processes.
+/// Options of commands whose ranks may be processes.
 #[derive(Clone, Debug, Args)]
 pub struct Processes {
     /// How ranks communicate: as threads of this process, or over MPI as processes started by
@@ -91,7 +92,7 @@ pub struct Processes {
     pub collectives: Collectives,
 }
 
-/// Who sums over processes.
+/// The software that sums values over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Collectives {
     /// Rowmill itself, in rank order
@@ -100,19 +101,19 @@ pub enum Collectives {
     Native,
 }
 
-/// What carries messages between ranks.
+/// The layer that carries messages between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TransportChoice {
-    /// MPI under a launcher, else threads.
+    /// Use MPI under a launcher, and threads otherwise
     Auto,
-    /// Threads of this process.
+    /// Use threads of this process
     #[value(name = "in_process")]
     InProcess,
-    /// Processes that a launcher started
+    /// Use the processes that a launcher started
     Mpi,
 }
 
-/// What malformed rows do.
+/// Options that set how malformed rows are treated.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Malformed {
     /// Fail if a larger share of rows is malformed, such as 1% or 0.01. A single malformed row is
@@ -125,21 +126,21 @@ pub struct Malformed {
     pub strict: bool,
 }
 
-/// A way of splitting tables over ranks.
+/// A way of dividing tables among ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sharding {
-    /// Each table whole on one rank
+    /// Keep each table whole on one rank
     Table,
-    /// Blocks of rows of every table.
+    /// Split every table into blocks of rows
     Row,
-    /// Blocks of columns of every table.
+    /// Split every table into blocks of columns
     Column,
-    /// Tables take turns: whole, rows, columns, grid.
+    /// Divide tables in four ways in turn: whole, rows, columns, grid
     Mixed,
 }
 
-/// Finds the subcommand that the arguments of this process name, with its options. `verb` is the
-/// definition of the program's whole command line.
+/// Finds the subcommand that the arguments of this process select, with its options. `verb` is the
+/// definition of the whole command line of the program.
 pub fn command_in_use(mut verb: clap::Command) -> clap::Command {
     let matches = verb.clone().try_get_matches_from(std::env::args_os()).ok();
     let mut matches = matches.as_ref();

@@ -1,5 +1,5 @@
-//! Finds the checkpoint that a path names. The path is a checkpoint folder or a run folder, which
-//! stands for the run's best checkpoint, or for its newest undamaged one.
+//! Finds the checkpoint that a path selects. The path is a checkpoint folder or a run folder. A run
+//! folder selects the run's best checkpoint, or otherwise its newest undamaged one.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use crate::render::Console;
 
 const MANIFEST: &str = "manifest.json";
 
-/// Finds the checkpoint folder at `path`. If `path` is a run folder, takes its best checkpoint if
-/// it keeps one, else its newest undamaged one, and names damaged ones on stderr.
+/// Finds the checkpoint folder at `path`. In a run folder, this checkpoint is the best one if the
+/// run keeps one, and otherwise the newest undamaged one. Damaged checkpoints are named on stderr.
 ///
 /// # Errors
-/// `path` does not exist, or has no undamaged checkpoint.
+/// Returns an error if `path` does not exist or has no undamaged checkpoint.
 pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     if path.join(MANIFEST).exists() {
         return Ok(path.to_owned());
@@ -53,16 +53,17 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     }
 }
 
-/// Finds a checkpoint as [`find`] does, and refuses one without the transforms of its rows.
+/// Finds a checkpoint as [`find`] does, and rejects one that lacks the transforms of its rows.
 pub fn find_for_rows(path: &Path, console: Console) -> Result<PathBuf, Error> {
     check_reads_rows(find(path, console)?)
 }
 
-/// Checkpoints of a run up to this size are verified before they are mapped, which takes about
-/// 10 ms. In larger ones, each row is verified when it is looked up.
+/// Checkpoints of a run up to this size are verified before they are mapped into memory, which
+/// takes about 10 ms. In larger checkpoints, each row is verified when it is looked up.
 const VERIFIED_BYTES: u64 = 64 << 20;
 
-/// Finds a checkpoint as [`find_for_rows`] does, but does not verify all of a large one.
+/// Finds a checkpoint as [`find_for_rows`] does, but does not verify the whole of a large
+/// checkpoint.
 pub fn find_to_map(path: &Path, console: Console) -> Result<PathBuf, Error> {
     let is_run = path.is_dir() && !path.join(MANIFEST).exists();
     if is_run {
@@ -85,7 +86,8 @@ fn check_reads_rows(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Lists the checkpoints at `path`: the folder itself, or all of a run folder, oldest first.
+/// Lists the checkpoints at `path`: the folder itself if it is a checkpoint, or all checkpoints of
+/// a run folder, oldest first.
 pub fn all(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if path.join(MANIFEST).exists() {
         return Ok(vec![path.to_owned()]);
@@ -100,14 +102,14 @@ pub fn all(path: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(folders)
 }
 
-/// Returns the run folder of a checkpoint folder `<run>/checkpoints/step-…`.
+/// Returns the run folder of the checkpoint folder `<run>/checkpoints/step-…`.
 pub fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let checkpoints = checkpoint.parent()?;
     (checkpoints.file_name()? == "checkpoints").then(|| checkpoints.parent().map(Path::to_owned))?
 }
 
-/// Refuses to resume a run whose newest checkpoint is damaged. The error names the damage and the
-/// previous undamaged checkpoint.
+/// Rejects a run whose newest checkpoint is damaged, before it is resumed. The error names the
+/// damage and the previous undamaged checkpoint.
 pub fn check_newest(run: &Path) -> Result<(), Error> {
     let Some(newest) = checkpoint::list(run)?.pop() else { return Ok(()) };
     let Some(reason) = damage(&newest) else { return Ok(()) };
@@ -115,7 +117,7 @@ pub fn check_newest(run: &Path) -> Result<(), Error> {
     Err(RunError::DamagedCheckpoint { path: newest, reason, previous }.into())
 }
 
-/// Describes the damage of a checkpoint; `None` if it is undamaged.
+/// Describes the damage of a checkpoint, or returns `None` if it is undamaged.
 pub fn damage(folder: &Path) -> Option<String> {
     match Checkpoint::open(folder) {
         Ok(checkpoint) => checkpoint.verify().first().map(ToString::to_string),
@@ -123,7 +125,7 @@ pub fn damage(folder: &Path) -> Option<String> {
     }
 }
 
-/// Refuses to resume `run` from a checkpoint that is damaged or belongs to another run.
+/// Rejects resuming `run` from a checkpoint that is damaged or belongs to another run.
 pub fn check_chosen(run: &Path, chosen: &Path) -> Result<(), Error> {
     let folders = checkpoint::list(run)?;
     let whole = std::fs::canonicalize(chosen).map_err(Error::io(chosen, "open"))?;

@@ -1,5 +1,5 @@
-//! Finds the configuration that a name stands for: a TOML file, or a ready-made configuration that
-//! is built into the program.
+//! Finds the configuration with a given name, which is a TOML file or a ready-made configuration
+//! built into the program.
 
 use std::path::Path;
 
@@ -7,10 +7,11 @@ use schema::JobConfig;
 
 use crate::error::{Error, UsageError};
 
-/// Name and text of every ready-made configuration, by name; `build.rs` embeds `configs/*.toml`.
+/// Name and text of every ready-made configuration, sorted by name. `build.rs` embeds
+/// `configs/*.toml`.
 pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/ready_made.rs"));
 
-/// A configuration with its overrides applied.
+/// A configuration to which all overrides have been applied.
 #[derive(Clone, Debug)]
 pub struct ResolvedJob {
     /// The path or the ready-made name that the user gave.
@@ -18,7 +19,7 @@ pub struct ResolvedJob {
     pub config: JobConfig,
 }
 
-/// Reads the configuration `name` with `overrides` applied in their order.
+/// Reads the configuration `name` and applies `overrides` in their order.
 pub fn job(name: &str, overrides: &[(String, String)]) -> Result<ResolvedJob, Error> {
     let text = text(name)?;
     let config = JobConfig::parse(&text, overrides).map_err(|source| UsageError::Config {
@@ -28,14 +29,15 @@ pub fn job(name: &str, overrides: &[(String, String)]) -> Result<ResolvedJob, Er
     Ok(ResolvedJob { origin: name.to_owned(), config })
 }
 
-/// Combines the overrides of `--set` with those of `--delimiter`, which come first.
+/// Combines the overrides of `--delimiter` and `--set`. The former come first, so that `--set`
+/// takes precedence.
 pub fn overrides(delimiter: Option<&str>, set: &[(String, String)]) -> Vec<(String, String)> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let csv = delimiter.map(|text| [pair("data.format", "csv"), pair("data.delimiter", text)]);
     csv.into_iter().flatten().chain(set.iter().cloned()).collect()
 }
 
-/// Parses all ready-made configurations.
+/// Parses all ready-made configurations, in the order of their names.
 pub fn ready_made() -> Result<Vec<ResolvedJob>, Error> {
     READY_MADE.iter().map(|(name, _)| job(name, &[])).collect()
 }
@@ -52,7 +54,7 @@ fn text(name: &str) -> Result<String, Error> {
     Err(UsageError::UnknownConfig { name: name.to_owned(), known }.into())
 }
 
-/// Size limit of a configuration. A larger file is taken for data.
+/// Largest accepted size of a configuration in bytes. A larger file is assumed to be data.
 const BYTES_MAX: u64 = 16 << 20;
 
 fn text_of(path: &Path) -> Result<String, Error> {

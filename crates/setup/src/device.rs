@@ -18,7 +18,7 @@ use crate::Session;
 use crate::args::{DeviceName, OnDevice};
 use crate::error::{Error, UsageError};
 
-/// An open device that computes a model.
+/// An open device on which a model is computed.
 #[derive(Clone, Debug)]
 pub enum ComputeDevice {
     Cpu(Isa),
@@ -26,11 +26,11 @@ pub enum ComputeDevice {
 }
 
 impl ComputeDevice {
-    /// Returns the free and the total bytes of a GPU's memory, or `None` for devices that use the
-    /// host's memory.
+    /// Returns the free and the total bytes of a GPU's memory. Returns `None` for devices that use
+    /// the memory of the host.
     ///
     /// # Errors
-    /// [`UsageError::NoDevice`] if the driver does not answer.
+    /// [`UsageError::NoDevice`] if the driver does not respond.
     pub fn memory(&self, name: DeviceName) -> Result<Option<[Bytes; 2]>, Error> {
         let Self::Gpu(driver) = self else { return Ok(None) };
         let refused = |source| UsageError::NoDevice { name, source: Box::new(source) };
@@ -38,10 +38,11 @@ impl ComputeDevice {
         Ok(memory.map(|bytes| bytes.map(|bytes| Bytes(bytes as u64))))
     }
 
-    /// Opens the device and compiles its kernels, or loads those that an earlier run compiled.
+    /// Opens the device and compiles its kernels, or loads the kernels that an earlier run
+    /// compiled.
     ///
     /// # Errors
-    /// [`UsageError::NoDevice`] names the missing driver, library or compiler.
+    /// [`UsageError::NoDevice`] with the name of the missing driver, library or compiler.
     pub fn open(on: OnDevice, session: &Session) -> Result<Self, Error> {
         let OnDevice { device: name, tf32 } = on;
         let opened = match name {
@@ -66,7 +67,7 @@ impl ComputeDevice {
 }
 
 impl ComputeDevice {
-    /// Returns how a CPU multiplies bf16 matrices, or `None` for other devices.
+    /// Returns the way in which a CPU multiplies bf16 matrices, or `None` for other devices.
     pub fn bf16_products(&self) -> Option<Bf16Products> {
         match self {
             Self::Cpu(isa) => Some(isa.bf16_products()),
@@ -74,10 +75,11 @@ impl ComputeDevice {
         }
     }
 
-    /// Makes the device multiply bf16 matrices with the same instructions as `run` did so far.
+    /// Makes the device multiply bf16 matrices with the same instructions that `run` has used so
+    /// far.
     ///
     /// # Errors
-    /// [`UsageError::OtherArithmetic`] if this CPU lacks them.
+    /// [`UsageError::OtherArithmetic`] if this CPU lacks these instructions.
     pub fn multiplying_as(self, products: Bf16Products, run: &Path) -> Result<Self, Error> {
         match self {
             Self::Cpu(isa) => {
@@ -103,7 +105,7 @@ fn report_products(name: DeviceName, device: &Cuda, session: &Session) {
 }
 
 /// Runs `$body` with a function `$open(threads)`, which opens `$device` with a number of host
-/// threads. A macro because CPU and GPU are of different types.
+/// threads. This code is a macro because the CPU and the GPU have different types.
 #[macro_export]
 macro_rules! on_device {
     ($device:expr, $open:ident => $body:expr) => {
@@ -126,7 +128,8 @@ pub fn compiler() -> PathBuf {
     std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from)
 }
 
-/// Opens the GPU with this number, or without a number the GPU of this process's local rank.
+/// Opens the GPU with the given number. Without a number, the GPU of this process's local rank is
+/// opened.
 fn cuda(number: Option<usize>, session: &Session) -> Result<Driver, DriverError> {
     let ordinal = match number {
         Some(number) => number,
@@ -135,14 +138,14 @@ fn cuda(number: Option<usize>, session: &Session) -> Result<Driver, DriverError>
     Driver::cuda(ordinal, cuda_options()?)
 }
 
-/// Assigns the processes that a launcher started on one host to the GPUs in turn.
+/// Assigns the processes that a launcher started on one host to the GPUs of that host in turn.
 fn ordinal_of_local_rank(session: &Session) -> Result<usize, DriverError> {
     let launcher = launcher::detect(|name| std::env::var(name).ok());
     let Some(local_rank) = launcher.and_then(|launcher| launcher.local_rank) else { return Ok(0) };
     let (local_rank, count) = (local_rank as usize, device_count()?);
-    // A scheduler may show each process only a GPU of its own, which is then not shared.
+    // A scheduler may show each process only its own GPU, which is then not shared.
     let has_own = count == 1 && variable("CUDA_VISIBLE_DEVICES").is_some();
-    // Only the first rank without a GPU of its own warns, so each host prints one line.
+    // Only the first rank without its own GPU warns, so that each host prints one line.
     if local_rank == count && count > 0 && !has_own {
         session.console.warn(format_args!(
             "more processes on this host than its {count} GPUs: local rank {local_rank} shares \
@@ -152,16 +155,16 @@ fn ordinal_of_local_rank(session: &Session) -> Result<usize, DriverError> {
     Ok(local_rank.checked_rem(count).unwrap_or(0))
 }
 
-/// Reads the settings of GPUs from environment variables.
+/// Reads the settings for GPUs from environment variables.
 ///
 /// # Errors
-/// No folder for compiled kernels is known.
+/// Returns an error if no folder for compiled kernels is known.
 pub fn cuda_options() -> Result<CudaOptions, DriverError> {
     Ok(CudaOptions::from_variables(|name| std::env::var_os(name), kernel_folder()?))
 }
 
-/// Configures the emulator for training: it checks barriers, masks and the ends of buffers.
-/// Checking every access would take 30 times as long.
+/// Configures the emulator for training. The emulator checks barriers, masks and the ends of
+/// buffers. Checking every access would take 30 times as long.
 fn emulation() -> Result<Emulation, DriverError> {
     let (compiler, cache) = (compiler(), kernel_folder()?);
     let (order, checks, replaced) = (BlockOrder::Ascending, Checks::Few, Vec::new());
@@ -169,7 +172,8 @@ fn emulation() -> Result<Emulation, DriverError> {
     Ok(Emulation { compiler, cache, order, checks, shared_limit, replaced })
 }
 
-/// Returns the folder of compiled kernels: `ROWMILL_KERNELS`, or a folder in the user's cache.
+/// Returns the folder of compiled kernels, which is `ROWMILL_KERNELS` or a folder in the user's
+/// cache.
 fn kernel_folder() -> Result<PathBuf, DriverError> {
     let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
     let folder = variable("ROWMILL_KERNELS")
@@ -180,7 +184,7 @@ fn kernel_folder() -> Result<PathBuf, DriverError> {
     })
 }
 
-/// Reads an environment variable; an empty one counts as unset.
+/// Reads an environment variable. An empty variable counts as unset.
 fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

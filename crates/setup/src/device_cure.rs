@@ -1,4 +1,4 @@
-//! Hints for devices and NVIDIA libraries that cannot be used.
+//! Provides hints for devices and NVIDIA libraries that cannot be used.
 
 use device::cuda::DriverError;
 
@@ -9,7 +9,7 @@ pub fn suggest_cure(error: &DriverError) -> &'static str {
             "install NVIDIA's driver, or let the linker find it (LD_LIBRARY_PATH)"
         }
         DriverError::NoFunction { .. } => {
-            "install a driver of CUDA 12 or 13, and take stubs of it out of LD_LIBRARY_PATH"
+            "install a driver for CUDA 12 or 13, and remove its stubs from LD_LIBRARY_PATH"
         }
         DriverError::NoTf32 => "leave --tf32 out, or name a GPU with --device cuda",
         DriverError::NoDevice { .. } => "let this process see a GPU (CUDA_VISIBLE_DEVICES)",
@@ -17,7 +17,7 @@ pub fn suggest_cure(error: &DriverError) -> &'static str {
         DriverError::Cache { .. } => {
             "name a folder of your own in ROWMILL_KERNELS that nobody else may write (chmod go-w)"
         }
-        DriverError::Compile { .. } => "name a C++ compiler in CXX, or fix what the compiler says",
+        DriverError::Compile { .. } => "name a C++ compiler in CXX, or fix the compiler error",
         _ => "see what nvidia-smi says",
     }
 }

@@ -1,5 +1,6 @@
-//! Errors of commands, their hints and exit codes. [`UsageError`] is for what the user corrects,
-//! [`RunError`] for what the machine refused; each variant has its message and its hint beside it.
+//! Errors of commands, with their hints and exit codes. [`UsageError`] is for errors that the user
+//! corrects, and [`RunError`] for work that the machine prevented. Each variant is defined together
+//! with its message and its hint.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,42 +15,42 @@ mod usage;
 pub use run::RunError;
 pub use usage::UsageError;
 
-/// Exit code of a run stopped by Ctrl-C after saving.
+/// Exit code of a run that Ctrl-C stopped after it had saved its state.
 pub const EXIT_INTERRUPTED: u8 = 130;
-/// Exit code of [`RunError`], and of commands whose result is bad.
+/// Exit code of [`RunError`], and of commands whose result is negative.
 pub const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 2;
-/// Exit code of `--fail-on` where findings reach its threshold.
+/// Exit code of `--fail-on` if findings reach its threshold.
 pub const EXIT_FOUND: u8 = 3;
-/// Exit code of `findings --fail-on` and `doctor` where parts of the recording are missing.
+/// Exit code of `findings --fail-on` and `doctor` if parts of the recording are missing.
 pub const EXIT_BROKEN: u8 = 4;
 
-/// Why a command failed.
+/// Cause for which a command failed, with the rank that failed if there are several.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Usage(#[from] UsageError),
     #[error(transparent)]
     Run(#[from] RunError),
-    /// An error of one of several ranks. `peer` ends the message with the host of the rank that the
-    /// error names, or is empty.
+    /// An error of one rank among several. `peer` ends the message with the host of the rank that
+    /// the error names, or is empty.
     #[error("rank {rank} on {host}: {source}{peer}")]
     OnRank { rank: u32, host: String, peer: String, source: Box<Self> },
 }
 
 impl Error {
-    /// Returns a function for `map_err` that makes [`RunError::Io`].
+    /// Returns a function for `map_err` that converts an I/O error to [`RunError::Io`].
     pub fn io(path: impl Into<PathBuf>, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| RunError::Io { path, doing, source }.into()
     }
 
-    /// Reports that stdout cannot be written.
+    /// Creates the error for a standard output that cannot be written.
     pub fn output(source: io::Error) -> Self {
         RunError::Output { source }.into()
     }
 
-    /// The exit code of the process.
+    /// Returns the exit code with which the process ends.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => EXIT_USAGE,
@@ -58,7 +59,8 @@ impl Error {
         }
     }
 
-    /// Whether the reader of stdout closed it, as in `rowmill … | head`. That is not a failure.
+    /// Returns whether the reader of standard output closed it, as in `rowmill … | head`. A closed
+    /// output does not count as a failure.
     pub fn is_closed_output(&self) -> bool {
         matches!(
             self,
@@ -66,7 +68,7 @@ impl Error {
         )
     }
 
-    /// Returns the hint for a user of `verb`. Commands that read files without a
+    /// Returns the hint for a user of the command `verb`. Commands that read files without a
     /// configuration get no hint that names a key or an option which they do not have.
     pub fn applicable_hint(&self, verb: &clap::Command) -> Option<String> {
         let has_config = verb.get_arguments().any(|argument| {
@@ -92,7 +94,8 @@ impl Error {
     }
 }
 
-/// Ignores that a reader closed stdout early, for commands whose exit code carries a result.
+/// Ignores that a reader closed standard output early, for commands whose exit code carries the
+/// result.
 pub fn unless_closed(output: Result<(), Error>) -> Result<(), Error> {
     match output {
         Err(error) if error.is_closed_output() => Ok(()),
@@ -100,8 +103,8 @@ pub fn unless_closed(output: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Whether `verb` has every option that `hint` names, and `hint` names no key of a configuration.
-/// Text after `rowmill` is a command line of its own and is not checked.
+/// Returns whether `verb` has every option that `hint` names, and `hint` names no key of a
+/// configuration. Text after `rowmill` is a separate command line and is not checked.
 fn is_applicable(hint: &str, verb: &clap::Command) -> bool {
     let own = hint.split("rowmill ").next().unwrap_or(hint);
     let has = |name: &str| verb.get_arguments().any(|option| option.get_long() == Some(name));
@@ -120,7 +123,8 @@ impl From<data::Error> for Error {
             _ => None,
         };
         match problem {
-            // The address or the credentials are wrong, rather than the store out of reach.
+            // In these cases the address or the credentials are wrong, rather than the store being
+            // unreachable.
             Some(
                 RemoteProblem::Address { .. }
                 | RemoteProblem::NotFound { .. }

@@ -1,13 +1,13 @@
-//! Rewrites messages of libraries and of the operating system for users: error numbers are removed,
+//! Rewrites messages of libraries and of the operating system for users. Error numbers are removed,
 //! and names of Rust types are replaced by words.
 
 /// Start of the error number in messages of the standard library, such as ` (os error 13)`.
 const MARK: &str = " (os error ";
-/// Start of serde's messages about values of a wrong type.
+/// Start of the messages in which serde reports values of a wrong type.
 const WRONG: [&str; 2] = ["invalid type: ", "invalid value: "];
 const EXPECTED: &str = ", expected ";
 
-/// Rewrites a message for users. Text without numbers and types stays as it is.
+/// Rewrites a message for users. Text without error numbers and types stays unchanged.
 pub fn plain(text: &str) -> String {
     reordered(&without_numbers(text))
 }
@@ -35,7 +35,8 @@ fn reordered(text: &str) -> String {
         plain += before;
         let said = &marked[mark.len()..];
         let line = said.find('\n').unwrap_or(said.len());
-        // The value comes first and may itself contain `, expected `, so the last one is serde's.
+        // The value comes first and may itself contain `, expected `, so the last occurrence is
+        // serde's.
         let Some(middle) = said[..line].rfind(EXPECTED) else {
             plain += mark;
             rest = said;
@@ -65,7 +66,7 @@ fn type_words(name: &str) -> &str {
         other if other.starts_with("struct ") || other.contains("tagged enum ") => {
             "keys with values"
         }
-        other if other.starts_with("enum ") => "one of the names it can have",
+        other if other.starts_with("enum ") => "one of the allowed names",
         other => other,
     }
 }

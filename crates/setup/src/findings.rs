@@ -1,4 +1,4 @@
-//! Runs the rules that find problems in a job, after reading the tensor shapes that they need.
+//! Runs the rules that find problems in a job, after reading the tensor shapes that the rules need.
 
 use analyze::Scope;
 use analyze::findings::{self, Finding, FindingReport, RuleSettings};
@@ -8,13 +8,14 @@ use predict::recording::Span;
 use crate::error::Error;
 use crate::shapes::{each_with_shapes, tensors};
 
-/// Reads tensor shapes from the files of a job and runs the rules on it.
-pub fn find_findings(
-    job: &mut JobFacts<'_>,
-    settings: &RuleSettings,
-) -> Result<FindingReport, Error> {
-    job.know_shapes(find_shapes(job));
-    Ok(findings::collect_findings(job, settings)?)
+/// Reads tensor shapes from the files of a job and runs the rules on the job.
+pub fn find_findings(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
+    std::thread::scope(|scope| {
+        // The dependency graph takes the longest and needs no shapes.
+        scope.spawn(|| job.measured());
+        job.know_shapes(find_shapes(job));
+        Ok(findings::collect_findings(job, settings)?)
+    })
 }
 
 /// Reads the sizes and types of the tensors of the operators with the longest kernels. Operators
@@ -31,8 +32,7 @@ fn find_shapes(job: &JobFacts<'_>) -> OperatorTensors {
 
 /// Finds the problems of a recording for which a saving is known.
 pub fn with_savings(scopes: &[Scope<'_>]) -> Result<Vec<Finding>, Error> {
-    let mut findings =
-        find_findings(&mut JobFacts::new(scopes), &RuleSettings::default())?.findings;
+    let mut findings = find_findings(&JobFacts::new(scopes), &RuleSettings::default())?.findings;
     findings.retain(|finding| finding.saving.is_some());
     Ok(findings)
 }

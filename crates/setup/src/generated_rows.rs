@@ -1,4 +1,5 @@
-//! Writes generated rows to text files. [`crate::synthetic`] chooses their columns and values.
+//! Writes generated rows to text files. [`crate::synthetic`] chooses the columns and the values of
+//! the rows.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -11,11 +12,11 @@ use crate::Session;
 use crate::error::Error;
 use crate::progress::{Meter, ProgressUnit};
 
-/// Writes the rows to `path` in the form that `columns` describes, which
-/// [`crate::synthetic::adapt`] has adapted to generated rows.
+/// Writes the rows to `path` in the form that `columns` describes. [`crate::synthetic::adapt`] must
+/// have adapted `columns` to generated rows.
 ///
 /// # Errors
-/// `path` cannot be written. A partial file is removed.
+/// Returns an error if `path` cannot be written. A partial file is removed.
 pub fn write(
     config: &SyntheticConfig,
     columns: &DataConfig,
@@ -25,7 +26,7 @@ pub fn write(
 ) -> Result<SyntheticReport, Error> {
     let written = write_file(config, columns, path, threads, progress);
     if written.is_err() {
-        // The first error is reported, not one of the removal.
+        // The writing error is reported, even if the removal of the file fails too.
         drop(std::fs::remove_file(path));
     }
     written
@@ -47,7 +48,7 @@ fn write_file(
     Ok(report)
 }
 
-/// Adds the path of the file to an error of the stream that writes it.
+/// Adds the path of the file to an error of the stream that writes the file.
 pub fn named(error: data::Error, path: &Path) -> Error {
     match error {
         data::Error::Io { source, .. } => Error::io(path, "write")(source),
@@ -55,8 +56,8 @@ pub fn named(error: data::Error, path: &Path) -> Error {
     }
 }
 
-/// A writer that drops the first line, the header. A job that names its columns reads files without
-/// one.
+/// A writer that drops the first line, which is the header. A job that names its columns reads
+/// files without a header.
 struct WithoutHeader<W> {
     out: W,
     skipping: bool,
@@ -77,10 +78,11 @@ impl<W: Write> Write for WithoutHeader<W> {
     }
 }
 
-/// Writes generated rows to `out` with a progress bar. Returns a report of the rows, and seconds.
+/// Writes generated rows to `out` with a progress bar. Returns a report about the rows, and the
+/// elapsed seconds.
 ///
 /// # Errors
-/// `out` cannot be written.
+/// Returns an error if `out` cannot be written.
 pub fn write_with_progress(
     config: &SyntheticConfig,
     out: &Path,

@@ -1,12 +1,12 @@
-//! Wraps the text after the options in `--help`. Prose flows to the width of the terminal, and an
-//! explanation beside a name is wrapped in its own column.
+//! Wraps the text that follows the options in `--help`. Prose is wrapped at the width of the
+//! terminal, and the explanation of a name is wrapped within its own column.
 
 use clap::Command;
 
-/// Width limit of `--help` in columns; both programs set it as `max_term_width`.
+/// Largest width of `--help` in columns, which both programs set as `max_term_width`.
 const WIDTH: usize = 100;
 
-/// Wraps the texts of `command` and of all its subcommands.
+/// Wraps the help texts of `command` and of all its subcommands.
 pub fn wrap_help(command: Command) -> Command {
     let text = command.get_after_help().map(|text| laid_out(&text.to_string()));
     let command = match text {
@@ -21,7 +21,7 @@ pub fn wrap_help(command: Command) -> Command {
 /// Joins lines of prose, which clap wraps at the width of the terminal, and wraps explanations.
 fn laid_out(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
-    // The column in which the explanation of the current entry begins.
+    // The column in which the explanation of the current entry begins, if the line is an entry.
     let mut column = None;
     let mut goes_on = false;
     for line in text.lines() {
@@ -51,13 +51,13 @@ fn laid_out(text: &str) -> String {
     wrapped.collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a line continues in the next one, because it is full.
+/// Returns whether the paragraph of a line continues in the next line, because this line is full.
 fn is_prose(line: &str) -> bool {
     const FILLED: usize = 80;
     !line.starts_with(' ') && line.len() >= FILLED
 }
 
-/// Returns the column in which the explanation begins in `  name    explanation`.
+/// Returns the column in which the explanation begins in a line such as `  name    explanation`.
 fn explanation(line: &str) -> Option<usize> {
     let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '))?;
     let gap = name.find("  ")?;
@@ -65,7 +65,7 @@ fn explanation(line: &str) -> Option<usize> {
     Some(2 + gap + rest)
 }
 
-/// Wraps `line` at the width limit, and indents its continuation to column `at`.
+/// Wraps `line` at the largest width, and indents its continuation to column `at`.
 fn wrapped(line: &str, at: usize) -> String {
     let (mut out, mut width) = (line[..at].to_owned(), at);
     for (i, word) in line[at..].split(' ').enumerate() {

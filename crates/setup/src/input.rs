@@ -1,5 +1,5 @@
-//! Opens the rows that a command reads: files are prepared once into the run's folder, a prepared
-//! folder is opened as it is, and held-out rows are separated from training rows.
+//! Opens the rows that a command reads. Files are prepared once into the run's folder, and a
+//! prepared folder is opened as it is. Held-out rows are separated from training rows.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -21,36 +21,42 @@ use crate::{interrupt, output, render};
 
 /// The path that stands for standard input.
 const STDIN: &str = "-";
-/// Part of the key of prepared data. Increase it when the same inputs are prepared differently.
+/// Part of the key that names prepared data. This version must be increased when a change prepares
+/// the same inputs differently.
 const KEY_VERSION: u8 = 2;
 
-/// The input paths of the user, with the settings to read and prepare them.
+/// The input paths of the user, with the settings to read and prepare their rows.
 #[derive(Clone, Copy, Debug)]
 pub struct InputSource<'a> {
-    /// Files, `-`, or one prepared folder.
+    /// Files, or `-` for standard input, or one prepared folder.
     pub paths: &'a [String],
     pub config: &'a DataConfig,
-    /// Transforms and vocabularies to use. If absent, they are fitted on the input.
+    /// Transforms and vocabularies to use. If the value is `None`, transforms and vocabularies are
+    /// fitted on the input.
     pub fitted: Option<&'a Fitted>,
-    /// Share of rows at the end that are held out and not used for fitting.
+    /// Share of the rows, at the end of the input, that are held out and not used for fitting.
     pub hold_out: f64,
-    /// The folder of prepared data.
+    /// The folder in which prepared data is cached.
     pub cache: &'a Path,
     pub strictness: Strictness,
-    /// The report of the generator if the rows are generated, stored with the dataset.
+    /// The report of the generator if the rows are generated. The report is stored with the
+    /// dataset.
     pub generator: Option<&'a serde_json::Value>,
 }
 
-/// Converts the options for malformed rows.
+/// Converts the command-line options for malformed rows to a rule for reading them.
 pub fn strictness(malformed: args::Malformed) -> Strictness {
     if malformed.strict { Strictness::Stop } else { Strictness::AtMost(malformed.malformed_max) }
 }
 
-/// Opens the input, and prepares it first if necessary. Reports on stderr which of the two happens.
+/// Opens the input, and prepares it first if that is necessary. Reports on stderr whether prepared
+/// data is reused.
 pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, Error> {
     let paths = files_of(source.paths)?;
     let source = &InputSource { paths: &paths, ..*source };
     for path in source.paths {
+        // All paths are checked before any is read, so that a wrong one does not waste a
+        // preparation.
         check(path, source.paths.len())?;
     }
     if let [path] = source.paths
@@ -93,6 +99,7 @@ pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, E
         prepared::PreparedFolder::None(folder) => folder,
     };
     let prepared = match prepare(session, source, &folder, Begin::Resume) {
+        // Rows prepared before an input changed must not be mixed with its new rows.
         Err(Error::Run(RunError::Data { source: error @ data::Error::InputChanged { .. } })) => {
             session.console.say(format_args!("{error}; beginning anew"));
             prepare(session, source, &folder, Begin::Restart)?
@@ -103,7 +110,7 @@ pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, E
     Ok(prepared.dataset)
 }
 
-/// Opens a prepared folder, and warns if it has no checksums.
+/// Opens a prepared folder, and warns if its files have no checksums.
 fn open(session: &Session, folder: &Path) -> Result<Dataset, Error> {
     let dataset = Dataset::open(folder)?;
     if !dataset.manifest().has_checksums() {
@@ -116,7 +123,8 @@ fn open(session: &Session, folder: &Path) -> Result<Dataset, Error> {
     Ok(dataset)
 }
 
-/// Prepares the input into `folder` with a progress bar, and reports rows that could not be read.
+/// Prepares the input into `folder` with a progress bar, and reports the rows that could not be
+/// read.
 pub fn prepare(
     session: &Session,
     source: &InputSource<'_>,
@@ -125,7 +133,7 @@ pub fn prepare(
 ) -> Result<Prepared, Error> {
     let paths = files_of(source.paths)?;
     let source = &InputSource { paths: &paths, ..*source };
-    // Dropped last, so that a failed preparation leaves no empty folders.
+    // `_made` is dropped last, so that a failed preparation leaves no empty folders.
     let _made = folder.parent().filter(|parent| *parent != Path::new("")).map(output::folder);
     let _made = _made.transpose()?;
     let _interrupted = interrupt::scoped({
@@ -151,7 +159,7 @@ pub fn prepare(
         if progress.temporary_bytes > temporary {
             temporary = progress.temporary_bytes;
             let size = Bytes(temporary);
-            meter.say(format_args!("counting will need some {size} of temporary files"));
+            meter.say(format_args!("counting will need about {size} of temporary files"));
         }
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
@@ -176,13 +184,14 @@ pub fn prepare(
     Ok(prepared)
 }
 
-/// Whether a repeated preparation continues an interrupted one. Standard input cannot be read
-/// again.
+/// Returns whether a repeated preparation continues an interrupted one. A preparation from standard
+/// input never continues, because standard input cannot be read again.
 fn goes_on(source: &InputSource<'_>, begin: Begin) -> bool {
     begin == Begin::Resume && !source.paths.iter().any(|path| path == STDIN)
 }
 
-/// Reports at Ctrl-C which prepared rows are kept and how to resume, and removes the rest.
+/// Reports at Ctrl-C which prepared rows are kept and how to resume. If none can be kept, the
+/// partial results are removed.
 fn say_what_is_kept(folder: &Path, goes_on: bool) {
     match data::find_unfinished(folder).filter(|_| goes_on) {
         Some(kept) if kept.rows > 0 => eprintln!(
@@ -213,7 +222,8 @@ pub fn absolute(paths: &[String]) -> Vec<String> {
     paths.iter().map(absolute).collect()
 }
 
-/// Reports the lines that were left out beside `rows` good rows, and quotes the first of them.
+/// Reports the lines that were left out, in addition to `rows` good rows, and quotes the first of
+/// them.
 pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
     for (left_out, what) in [
         (&losses.unlabeled, "rows without a label"),
@@ -250,7 +260,7 @@ pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
     }
 }
 
-/// Reports the columns in which categories are too rare for a row of their own.
+/// Reports the columns with categories that are too rare to get a row of their own.
 fn report_rare(session: &Session, fitted: &Fitted) {
     const SHOWN: usize = 5;
     let columns = fitted.categorical.iter().zip(&fitted.rare);
@@ -273,11 +283,11 @@ fn report_rare(session: &Session, fitted: &Fitted) {
     }
 }
 
-/// Warns of ids outside their tables, starting with the columns that have most of them.
+/// Warns about ids outside their tables. The columns with the most such ids come first.
 pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
     const SHOWN: usize = 5;
     let columns = config.categorical_columns();
-    // Counts that were made for tables of other sizes are ignored.
+    // Counts that were made for tables of other sizes do not apply, so they are ignored.
     let fits = |(column, count): &(&CategoricalColumn, &IdCount)| {
         let rows = config.table_rows.get(&column.column);
         count.outside > 0 && count.rows.is_some() && count.rows == rows.copied()
@@ -309,17 +319,18 @@ pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
     }
 }
 
-/// A dataset and the range of its rows to use.
+/// A dataset, with the range of its rows to use.
 type InputRows = (Arc<Dataset>, Range<u64>);
 
-/// The training data of a job, and the rows of it that are held out.
+/// The training data of a job, with the range of its rows that are held out.
 pub struct Inputs {
     pub train: Arc<Dataset>,
     pub train_rows: Range<u64>,
     held_out: Range<u64>,
 }
 
-/// Opens the training data of a job, and prepares it in the folder `cache` if necessary.
+/// Opens the training data of a job. Data that is not prepared yet is prepared in the folder
+/// `cache`.
 pub fn prepare_training_data(
     session: &Session,
     config: &DataConfig,
@@ -342,7 +353,8 @@ pub fn prepare_training_data(
 }
 
 impl Inputs {
-    /// Refuses training rows that all have one label, and warns if a batch is larger than the data.
+    /// Rejects training rows that all have the same label, and warns if a batch is larger than the
+    /// data.
     pub fn check_for_training(&self, session: &Session, job: &JobConfig) -> Result<(), Error> {
         let rows = self.train_rows.end - self.train_rows.start;
         if let Some(label) = self.train.only_label(self.train_rows.clone())? {
@@ -361,8 +373,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// Opens the evaluation data of the same job: its own files, which are prepared now, or
-    /// held-out rows. Returns `None` if there are neither.
+    /// Opens the evaluation data of the job. The data are the job's own evaluation files, which are
+    /// prepared now, or held-out rows of the training data. Returns `None` if there are neither.
     pub fn evaluation(
         &self,
         session: &Session,
@@ -390,7 +402,7 @@ impl Inputs {
 }
 
 /// Returns the shape of the input, and whether it still has to be prepared. The shape is exact for
-/// a prepared folder, and an estimate from the first blocks for files.
+/// a prepared folder. For files, the shape is an estimate from their first blocks.
 pub fn probe(
     paths: &[String],
     config: &DataConfig,
@@ -409,7 +421,7 @@ pub fn probe(
     Ok((DataShape::probe(paths, config, most_categories)?, Preparation::Needed))
 }
 
-/// Whether an input has to be prepared.
+/// Says whether an input still has to be prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preparation {
     Done,
@@ -428,14 +440,14 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lists the files that paths stand for: files themselves, and the files in folders.
+/// Lists the files that paths stand for, which are files themselves and the files in folders.
 pub fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
     paths.iter().filter(|path| *path != STDIN).try_for_each(|path| is_there(path))?;
     Ok(data::expand_folders(paths)?)
 }
 
-/// Refuses a local path that does not exist. An address of an object store is accepted unchecked:
-/// if its object is missing, the error comes when it is opened.
+/// Rejects a local path that does not exist. The address of an object store is not checked. An
+/// address whose object is missing fails when it is opened.
 pub fn is_there(path: &str) -> Result<(), Error> {
     if data::is_remote(path) || Path::new(path).exists() {
         return Ok(());
@@ -443,8 +455,8 @@ pub fn is_there(path: &str) -> Result<(), Error> {
     Err(UsageError::NoSuchInput { path: path.into() }.into())
 }
 
-/// Names the prepared folder by a hash of the settings that its content depends on. The content of
-/// the input files is not part of it; `prepared` compares that.
+/// Names the prepared folder by a hash of the settings on which its content depends. The content of
+/// the input files is not part of the hash; the module `prepared` compares it.
 fn key(source: &InputSource<'_>, files: &[String]) -> Result<String, Error> {
     let mut columns = source.config.clone();
     columns.train.clear();
@@ -453,7 +465,7 @@ fn key(source: &InputSource<'_>, files: &[String]) -> Result<String, Error> {
     let mut hash = Xxh3::new();
     let (strict, max) = match source.strictness {
         Strictness::Stop => (1, 0.0),
-        // The limit is part of the key, because another limit may refuse the same rows.
+        // The limit is part of the key, because another limit may reject the same rows.
         Strictness::AtMost(Share(max)) => (0, max),
     };
     hash.update(&[KEY_VERSION, strict]);

@@ -1,6 +1,6 @@
 //! Handles Ctrl-C, `kill`, and the SIGUSR1 that schedulers send before they end a job. A command
-//! that can stop is asked to finish its current step. Other commands remove partial files and end
-//! at once. At the second Ctrl-C, every command ends at once.
+//! that can stop is asked to finish its current step. All other commands remove their partial files
+//! and end at once. At the second Ctrl-C, every command ends at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -10,20 +10,21 @@ use signal_hook::iterator::Signals;
 
 use crate::error::EXIT_INTERRUPTED;
 
-/// The message of a training run at the first Ctrl-C.
+/// The message of a training run at the first Ctrl-C, after which it saves a checkpoint.
 pub const SAVING: &str = "finishing the step, then saving";
 
-/// An action to run when the process is interrupted.
+/// An action that runs when the process is interrupted.
 type Handle = Box<dyn Fn() + Send>;
-/// A function that asks the command to stop. It returns whether the process waits for that.
+/// A function that asks the command to stop. The function returns whether the process waits until
+/// the command stops.
 type Stop = Box<dyn Fn() -> bool + Send>;
 
-/// The actions of the next Ctrl-C.
+/// The actions that run at the next Ctrl-C.
 struct InterruptPlan {
-    /// Asks the command to stop.
+    /// Asks the command to stop, if the command can stop.
     stop: Option<Stop>,
-    /// Cleanups that run if the command is not asked to stop. Those without a scope (number 0) run
-    /// first, then the scopes from the innermost to the outermost.
+    /// Cleanups that run if the command is not asked to stop. Cleanups without a scope (number 0)
+    /// run first, followed by the scopes from the innermost to the outermost.
     clear: Vec<(u64, Handle)>,
 }
 
@@ -40,8 +41,8 @@ impl Drop for CleanupScope {
     }
 }
 
-/// Returns a flag that the first Ctrl-C (or `kill`) sets, and prints `then`, which says what
-/// follows.
+/// Returns a flag that the first Ctrl-C (or `kill`) sets. At that moment the process prints `then`,
+/// which says what follows.
 ///
 /// If no handler can be installed, the flag stays unset and Ctrl-C ends the process as usual.
 pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
@@ -59,8 +60,8 @@ pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
 }
 
 /// Returns a flag as [`stop_flag`] does, for one of several processes of a job. A second signal
-/// does not end the process, because a terminal and the launcher may both pass on the same Ctrl-C.
-/// The launcher ends all processes at the second Ctrl-C.
+/// does not end the process, because the terminal and the launcher may both pass on the same
+/// Ctrl-C. The launcher ends all processes at the second Ctrl-C.
 pub fn stop_flag_of_ranks(then: Option<&'static str>) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
@@ -93,11 +94,11 @@ pub fn scoped(clear: impl Fn() + Send + 'static) -> CleanupScope {
 /// Makes Ctrl-C report that the results of `work` are lost, until the returned value is dropped.
 #[must_use]
 pub fn nothing_kept(work: &'static str) -> CleanupScope {
-    scoped(move || eprintln!("interrupted while {work}; nothing of it is kept, start again"))
+    scoped(move || eprintln!("interrupted while {work}; no result of it is kept, start again"))
 }
 
-/// Waits for the end of the process while Ctrl-C cleans up, so that failures caused by the cleanup
-/// are not reported as errors.
+/// Waits until the process ends while Ctrl-C cleans up. Without this wait, failures that the
+/// cleanup causes would be reported as errors.
 pub fn let_it_end() {
     while IS_ENDING.load(Ordering::SeqCst) {
         std::thread::park();
@@ -112,7 +113,7 @@ fn install() {
             std::thread::Builder::new().name("signals".to_owned()).spawn(wait)
         });
         if let Err(error) = caught {
-            eprintln!("warning: Ctrl-C cannot be caught, it ends the command at once: {error}");
+            eprintln!("warning: Ctrl-C cannot be caught, so it ends the command at once: {error}");
         }
     });
 }
@@ -123,7 +124,8 @@ fn handle() {
         return;
     }
     IS_ENDING.store(true, Ordering::SeqCst);
-    // Inner scopes report which results are kept, so partial files must be gone by then.
+    // Inner scopes report which results are kept, so the partial files must already be removed
+    // then.
     let (outright, scoped): (Vec<_>, Vec<_>) = plan.clear.iter().partition(|(id, _)| *id == 0);
     outright.into_iter().chain(scoped.into_iter().rev()).for_each(|(_, clear)| clear());
     std::process::exit(i32::from(EXIT_INTERRUPTED));

@@ -1,5 +1,5 @@
-//! Files of kernel models: the models of a folder or those that come with rowmill, and tables of
-//! measured latencies. The models themselves are in `kernel_model`.
+//! Reads the files of kernel models, from a folder or from those shipped with rowmill, and tables
+//! of measured latencies. The models themselves are in `kernel_model`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::error::{Error, UsageError};
 /// Reads a table of measured latencies.
 ///
 /// # Errors
-/// The file cannot be read, or is not such a table.
+/// Returns an error if the file cannot be read, or is not a table of latencies.
 pub fn read_table(path: &Path) -> Result<Vec<Measured>, Error> {
     let wrong = |source| Error::from(UsageError::Kernels { path: path.to_owned(), source });
     let mut table: Option<Table> = None;
@@ -29,15 +29,15 @@ pub fn read_table(path: &Path) -> Result<Vec<Measured>, Error> {
     table.ok_or(empty).and_then(Table::finish).map_err(wrong)
 }
 
-/// The file of a kind's model in a folder.
+/// Returns the path of the file with the model of a kind of kernel.
 pub fn model_path(folder: &Path, kind: Kind) -> PathBuf {
     folder.join(format!("{}.kernels", kind.name()))
 }
 
-/// Reads the model of a kind from a folder, or the one that comes with rowmill.
+/// Reads the model of a kind of kernel from a folder, or the model that is shipped with rowmill.
 ///
 /// # Errors
-/// The file cannot be read, or is not a kernel model.
+/// Returns an error if the file cannot be read, or is not a kernel model.
 pub fn read_model(folder: Option<&Path>, kind: Kind) -> Result<KernelModel, Error> {
     let Some(folder) = folder else {
         let source = || PathBuf::from(format!("rowmill's own {}.kernels", kind.name()));

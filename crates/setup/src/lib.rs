@@ -1,7 +1,7 @@
-//! Code that the command-line programs of rowmill share: options of several commands, errors with
-//! their hints, tables and progress, and the inputs of jobs (configurations, rows, sharding plans,
-//! devices, recordings). Terminals and signals are handled here and in the programs only.
-//! Everything that is computed comes from the library crates.
+//! Code that the command-line programs of rowmill share. This crate contains options of several
+//! commands, errors with their hints, tables and progress, and the inputs of jobs: configurations,
+//! rows, sharding plans, devices and recordings. Only this crate and the programs handle terminals
+//! and signals. All results are computed by the library crates.
 
 pub mod args;
 pub mod checkpoint;

@@ -1,6 +1,6 @@
-//! Checks before a run starts that it fits into memory, and searches for a `rows_cap` or a
-//! `batch_size` with which it would. `train::memory` estimates how much a run needs, and
-//! [`crate::machine::available_memory`] reads how much there is.
+//! Checks before a run starts that it fits into memory. For a run that does not fit, a `rows_cap`
+//! or a `batch_size` is searched with which the run would fit. `train::memory` estimates how much
+//! memory a run needs, and [`crate::machine::available_memory`] reads how much is available.
 
 use data::{ColumnShape, DataShape};
 use device::Cpu;
@@ -21,21 +21,21 @@ use crate::plan::Tiling;
 use crate::render;
 use crate::{Session, synthetic};
 
-/// Sizes of the data of a run. They are estimates from the first blocks of the files until
+/// Sizes of the data of a run. The sizes are estimates from the first blocks of the files until
 /// [`DataSize::with_prepared`] replaces them.
 #[derive(Clone, Debug)]
 pub struct DataSize {
     train: DataShape,
     train_rows: u64,
     evaluation: Option<(DataShape, u64)>,
-    /// Which inputs still have to be prepared, which takes memory too.
+    /// The inputs that still have to be prepared, which also takes memory.
     raw: RawData,
-    /// Bytes that generating rows takes.
+    /// Bytes of memory that generating rows takes.
     generation: u64,
 }
 
 impl DataSize {
-    /// Probes the inputs of `job`, or describes the rows that would be generated.
+    /// Probes the inputs of `job`, or describes the rows that would be generated for it.
     pub fn probe(
         job: &JobConfig,
         synthetic_rows: Option<u64>,
@@ -65,7 +65,7 @@ impl DataSize {
         Ok(Self { evaluation: Some((evaluation, rows)), ..Self::new(train, 0.0, raw) })
     }
 
-    /// Replaces the estimates by the sizes of the prepared training data.
+    /// Replaces the estimates by the exact sizes of the prepared training data.
     pub fn with_prepared(self, train: &data::Dataset) -> Result<Self, Error> {
         let (train, rows) = (DataShape::read(train)?, self.train.rows);
         let share = |part: u64| (part as f64 / rows.max(1) as f64 * train.rows as f64) as u64;
@@ -83,7 +83,7 @@ impl DataSize {
         Ok(Self { train, train_rows, evaluation, raw, generation: 0 })
     }
 
-    /// Describes `rows` generated samples, with bags of `pooling` ids. Sequences have their full
+    /// Describes `rows` generated samples whose bags have `pooling` ids. Sequences have their full
     /// length.
     pub fn for_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
         let model = &config.model;
@@ -111,7 +111,7 @@ impl DataSize {
         Ok(Self { generation, ..size })
     }
 
-    /// The held-out rows are the last ones of the training data.
+    /// Creates the sizes of a run whose held-out rows are the last rows of the training data.
     fn new(train: DataShape, hold_out: f64, raw: RawData) -> Self {
         let held_out = (train.rows as f64 * hold_out) as u64;
         let evaluation = (held_out > 0).then(|| (train.clone(), held_out));
@@ -119,15 +119,16 @@ impl DataSize {
     }
 }
 
-/// Everything that decides how much memory a run takes.
+/// All facts on which the memory of a run depends.
 #[derive(Clone, Debug)]
 pub struct RunSize<'a> {
     pub job: &'a ResolvedJob,
     pub data: DataSize,
     pub tiling: &'a Tiling,
-    /// Threads over all ranks, or over the processes of this host.
+    /// Number of threads of all ranks together, or of the processes on this host.
     pub threads: usize,
-    /// The ranks on this host if ranks are processes; `None` if they are threads of this process.
+    /// The ranks on this host if ranks are processes, or `None` if they are threads of this
+    /// process.
     pub processes: Option<Vec<Rank>>,
     pub traced_steps: u64,
     pub weights: WeightSource,
@@ -143,8 +144,8 @@ impl<'a> RunSize<'a> {
         }
     }
 
-    /// Refuses a run that needs more memory than this machine has, and suggests changes that make
-    /// it fit.
+    /// Rejects a run that needs more memory than this machine has, and suggests changes with which
+    /// it would fit.
     pub fn check(&self, memory: &MemoryComparison) -> Result<(), Error> {
         let (Some(available), Some(peak)) = (&memory.available, memory.estimate.peak()) else {
             return Ok(());
@@ -157,8 +158,8 @@ impl<'a> RunSize<'a> {
         Err(UsageError::Memory { config: self.job.origin.clone(), peak, available, fix }.into())
     }
 
-    /// Refuses a run that needs more memory than is free on its GPU, and suggests changes that make
-    /// it fit.
+    /// Rejects a run that needs more memory than is free on its GPU, and suggests changes with
+    /// which it would fit.
     pub fn check_device(&self, name: DeviceName, device: &ComputeDevice) -> Result<(), Error> {
         let Some([free, total]) = device.memory(name)? else { return Ok(()) };
         let on_device =
@@ -172,7 +173,7 @@ impl<'a> RunSize<'a> {
         Err(UsageError::DeviceMemory { config, name, peak, free, total, fix }.into())
     }
 
-    /// Estimates the run with another configuration than the job's.
+    /// Estimates the memory of the run with another configuration than the job's.
     fn estimate(&self, config: &JobConfig) -> MemoryEstimate {
         self.with_shape(config, |shape| memory::estimate::<Cpu>(&shape))
     }
@@ -196,7 +197,7 @@ impl<'a> RunSize<'a> {
         })
     }
 
-    /// Searches for changes of the configuration that make the run fit.
+    /// Searches for changes of the configuration with which the run would fit.
     fn find_fix(&self, fits: &dyn Fn(&JobConfig) -> bool) -> MemoryFix {
         if self.weights == WeightSource::Checkpoint {
             return MemoryFix::Resumed;
@@ -214,9 +215,9 @@ impl<'a> RunSize<'a> {
         both.unwrap_or(MemoryFix::Nothing)
     }
 
-    /// Finds the largest `rows_cap` with which `config` fits, among numbers of one digit and zeros.
-    /// Returns `None` if ids are exact, because smaller tables would not hold them, or if a plan
-    /// file fixes the rows.
+    /// Finds the largest `rows_cap` with which `config` fits, among numbers of one digit followed
+    /// by zeros. Returns `None` if ids are exact, because smaller tables would not hold them, or if
+    /// a plan file fixes the numbers of rows.
     fn find_rows_cap(&self, config: &JobConfig, fits: &dyn Fn(&JobConfig) -> bool) -> Option<u64> {
         if matches!(self.tiling, Tiling::File(_)) || config.data.ids != IdMode::Modulo {
             return None;
@@ -231,16 +232,16 @@ impl<'a> RunSize<'a> {
     }
 }
 
-/// The memory that a run needs beside the memory that is available to it.
+/// The memory that a run needs, compared with the memory that is available to it.
 #[derive(Debug, Serialize)]
 pub struct MemoryComparison {
     pub estimate: MemoryEstimate,
-    /// Absent on machines without `/proc`.
+    /// Available memory, which is unknown on machines without `/proc`.
     pub available: Option<AvailableMemory>,
 }
 
 impl MemoryComparison {
-    /// Formats the peak of the estimate as a table with a row per use of memory.
+    /// Formats the peak of the estimate as a table with one row per use of memory.
     pub fn table(&self) -> String {
         let Some(peak) = self.estimate.peak() else { return String::new() };
         let row = |part: &MemoryPart| (part.of.name(), part.bytes.to_string());
@@ -268,7 +269,7 @@ fn with_batch(config: &JobConfig, batch_size: usize) -> JobConfig {
     config
 }
 
-/// The powers of two below the batch size of `config`, in descending order.
+/// Returns the powers of two below the batch size of `config`, in descending order.
 fn smaller_batches(config: &JobConfig) -> impl Iterator<Item = usize> {
     let most = config.training.batch_size;
     (0..usize::BITS).rev().map(|bit| 1 << bit).filter(move |&size: &usize| size < most)

@@ -1,11 +1,11 @@
 //! Texts about a run that does not fit into memory: its largest parts, and changes of the
-//! configuration that make it fit. [`crate::memory_check`] finds the changes.
+//! configuration with which it would fit. [`crate::memory_check`] finds these changes.
 
 use std::fmt;
 
 use train::memory::{MemoryMoment, MemoryPart};
 
-/// Number of parts that the message lists.
+/// Number of parts of the peak that a message lists.
 const LARGEST: usize = 5;
 
 /// Lists the largest parts of the peak with their sizes.
@@ -15,21 +15,21 @@ pub fn list_largest_parts(peak: &MemoryMoment) -> String {
     parts.join(", ")
 }
 
-/// Changes of the configuration with which a run fits, by the same estimate that refused it.
+/// Changes of the configuration with which a run fits, by the same estimate that rejected it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryFix {
-    /// Each change that is present suffices alone.
+    /// The run fits with any one of the given changes.
     Either {
         rows_cap: Option<u64>,
         batch_size: Option<usize>,
     },
-    /// Only both changes together suffice.
+    /// The run fits only with both changes together.
     Both {
         rows_cap: u64,
         batch_size: usize,
     },
     Nothing,
-    /// A resumed run cannot change: its checkpoint fixes the tables and the batch size.
+    /// A resumed run cannot be changed, because its checkpoint fixes the tables and the batch size.
     Resumed,
 }
 

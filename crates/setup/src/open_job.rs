@@ -1,5 +1,6 @@
-//! Opens the traces of a job in the same way for all commands: reads them, reports losses, checks
-//! that they are complete, trims cut recordings, and selects ranks, window and classes of work.
+//! Opens the traces of a job in the same way for all commands. This module reads the traces,
+//! reports losses, checks that they are complete, trims cut recordings, and selects ranks, window
+//! and classes of work.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -17,21 +18,23 @@ use crate::error::{Error, UsageError, unless_closed};
 use crate::progress::{Meter, ProgressUnit};
 use crate::render;
 
-/// The traces of a selection with the window and the classes that analyses use.
+/// The traces of a selection, with the window and the classes that analyses use.
 pub struct SelectedJob {
-    /// The selected ranks, trimmed to the part that their recordings cover.
+    /// The selected ranks, each trimmed to the part that its recording covers.
     pub job: Job,
-    /// One line about missing parts of the recordings.
+    /// One line that describes the missing parts of the recordings.
     pub missing: Option<String>,
     rule: WindowRule,
     classifier: Classifier,
     threads: usize,
 }
 
-/// Opens the traces of a selection, trimmed to the covered part, and decides window and classes.
+/// Opens the traces of a selection, trims them to the covered part, and determines the window and
+/// the classes.
 ///
 /// # Errors
-/// A trace cannot be read, a selected rank does not exist, or a class pattern is invalid.
+/// Returns an error if a trace cannot be read, a selected rank does not exist, or a class pattern
+/// is invalid.
 pub fn open_selection(selection: &Selection, session: &Session) -> Result<SelectedJob, Error> {
     let rule = match selection.window {
         Some(WindowChoice::All) => WindowRule::All,
@@ -54,16 +57,16 @@ pub fn open_selection(selection: &Selection, session: &Session) -> Result<Select
     Ok(SelectedJob { job, missing, rule, classifier, threads: session.threads })
 }
 
-/// How much of a cut recording a command gets.
+/// The part of a cut recording that a command receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// The part in which no rows are missing. Every analysis and prediction uses this.
+    /// The part in which no rows are missing. Every analysis and every prediction uses this part.
     Covered,
     /// All events that were read, for commands that only copy them to another file.
     Everything,
 }
 
-/// The traces of a job, and one line about missing parts, which has been printed.
+/// The traces of a job, with one line about missing parts that has already been printed.
 pub struct OpenedJob {
     pub job: Job,
     pub missing: Option<String>,
@@ -73,12 +76,13 @@ pub struct OpenedJob {
 /// trims cut recordings to `extent`.
 ///
 /// # Errors
-/// No trace can be read.
+/// Returns an error if no trace can be read.
 pub fn open_job(paths: &[PathBuf], extent: Extent, session: &Session) -> Result<OpenedJob, Error> {
     let request = ReadRequest { paths: paths.to_vec(), threads: session.threads };
     let meter = Mutex::new(Meter::start(session.console, "reading", ProgressUnit::Bytes, None));
     let progress = |progress: ReadProgress| {
-        // A poisoned meter belongs to a reader that has already failed.
+        // A poisoned meter belongs to a reader that has already failed, so its progress is not
+        // shown.
         if let Ok(mut meter) = meter.lock() {
             meter.set_total(progress.bytes_total);
             meter.advance(progress.bytes_read, "");
@@ -124,11 +128,11 @@ pub fn open_job(paths: &[PathBuf], extent: Extent, session: &Session) -> Result<
     Ok(OpenedJob { job, missing })
 }
 
-/// Prints which parts of the recordings are missing: on stderr, and again before a table on stdout,
-/// because stdout may be piped to a file that is read later.
+/// Prints which parts of the recordings are missing. The line is printed on stderr, and again
+/// before a table on standard output, because that may be piped to a file that is read later.
 pub fn report_missing(session: &Session, missing: &str) -> Result<(), Error> {
     session.console.warn(missing);
-    // If the reader of stdout has gone, the exit code still reports the missing parts.
+    // If the reader of standard output has gone, the exit code still reports the missing parts.
     unless_closed(match session.console.format {
         OutputFormat::Table => session.console.print(missing),
         OutputFormat::Md => session.console.print(&format!("{missing}\n")),
@@ -142,12 +146,12 @@ impl SelectedJob {
         scopes.into_iter().filter(|scope| scope.trace.is_usable()).collect()
     }
 
-    /// Makes one scope per rank with the selected window, in rank order.
+    /// Creates one scope per rank with the selected window, in rank order.
     pub fn scopes(&self) -> Vec<Scope<'_>> {
         self.scopes_of(self.rule)
     }
 
-    /// Makes one scope per rank over the whole recording, in rank order.
+    /// Creates one scope per rank over the whole recording, in rank order.
     pub fn whole(&self) -> Vec<Scope<'_>> {
         self.scopes_of(WindowRule::All)
     }
@@ -162,7 +166,7 @@ impl SelectedJob {
                 .chunks(each)
                 .map(|part| threads.spawn(move || part.iter().map(scope).collect::<Vec<_>>()))
                 .collect();
-            // A panic in a thread is a defect of rowmill and must not be swallowed.
+            // A panic in a thread is a defect of rowmill, so it must not be hidden.
             let joined = parts.into_iter().map(|part| match part.join() {
                 Ok(scopes) => scopes,
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -172,7 +176,7 @@ impl SelectedJob {
     }
 }
 
-/// Names a job after its first path, without the folders above it.
+/// Returns the title of a job, which is the name of its first path without parent folders.
 pub fn job_title(paths: &[PathBuf]) -> String {
     let name = |path: &PathBuf| {
         let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
@@ -198,7 +202,7 @@ fn class_pattern(given: &str) -> Result<(WorkClass, &str), Error> {
     Ok((class, pattern))
 }
 
-/// Keeps the selected ranks, or all ranks if none were selected.
+/// Keeps the traces of the selected ranks, or of all ranks if none were selected.
 pub fn keep_ranks(job: &mut Job, ranks: &[u32]) -> Result<(), Error> {
     let known: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     if let Some(rank) = ranks.iter().find(|rank| !known.contains(rank)) {

@@ -1,7 +1,7 @@
 //! Writes output files and folders. A file appears only when it is complete, and replaces an older
 //! file at that moment. Pipes and devices cannot be replaced and are written in place. Commands
-//! check their outputs first, so that an hour of work does not end at a folder that is not
-//! writable.
+//! check their outputs before they start, so that an hour of work does not end at a folder that is
+//! not writable.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -14,10 +14,10 @@ use crate::args::OutputPath;
 use crate::error::{Error, RunError};
 use crate::interrupt;
 
-/// Checks without writing that all outputs of a command can be written.
+/// Checks, without writing, that all outputs of a command can be written.
 ///
 /// # Errors
-/// The first output that cannot be written, with the reason.
+/// Returns an error for the first output that cannot be written, with the reason.
 pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
     outputs.iter().try_for_each(|output| match output {
         OutputPath::File(path) => check(path),
@@ -29,11 +29,11 @@ pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
     })
 }
 
-/// Checks that the file `path` can be written: its folder exists and is writable, and a file of
-/// that name can be replaced. A full disk is found only by writing.
+/// Checks that the file `path` can be written: its folder exists and is writable, and an existing
+/// file of that name can be replaced. A full disk is detected only when the file is written.
 ///
 /// # Errors
-/// The folder, file or permission that prevents it.
+/// Returns an error with the folder, the file or the permission that prevents it.
 fn check(path: &Path) -> Result<(), Error> {
     let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
     if is_folder || path.file_name().is_none() {
@@ -48,19 +48,19 @@ fn check(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Checks without writing that the folder `path` can be created, or is writable if it exists.
+/// Checks, without writing, that the folder `path` can be created, or is writable if it exists.
 ///
 /// # Errors
-/// The nearest existing folder above `path` is not writable.
+/// Returns an error if the nearest existing folder above `path` is not writable.
 fn check_new_folder(path: &Path) -> Result<(), Error> {
     let standing = path.ancestors().find(|folder| fs::symlink_metadata(shown(folder)).is_ok());
     check_folder(shown(standing.unwrap_or(Path::new("."))), path)
 }
 
-/// Creates the folder `path` if it does not exist, with its parents.
+/// Creates the folder `path` and its parents if they do not exist.
 ///
 /// # Errors
-/// The folder cannot be created or is not writable.
+/// Returns an error if the folder cannot be created or is not writable.
 pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     check_new_folder(path)?;
     let missing = path.ancestors().take_while(|folder| !shown(folder).exists());
@@ -71,7 +71,8 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     for folder in missing.into_iter().rev() {
         match fs::create_dir(&folder) {
             Ok(()) => made.made.push(folder),
-            // The folder may exist by now: for `a/../b`, or because another command created it.
+            // The folder may exist by now, for a path such as `a/../b`, or because another command
+            // created it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
             Err(error) => return Err(Error::io(path, "create")(error)),
         }
@@ -79,11 +80,11 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     Ok(made)
 }
 
-/// Folders that a command created. When this is dropped, or at Ctrl-C, empty ones are removed, so
-/// that a command that failed leaves no empty folders.
+/// Folders that a command created. When this value is dropped, or at Ctrl-C, the empty ones are
+/// removed. A command that failed therefore leaves no empty folders.
 #[derive(Debug)]
 pub struct NewFolder {
-    /// From the outermost to the innermost.
+    /// The created folders, from the outermost to the innermost.
     made: Vec<PathBuf>,
     _interrupted: interrupt::CleanupScope,
 }
@@ -94,19 +95,19 @@ impl Drop for NewFolder {
     }
 }
 
-/// Removes those of the folders that are empty. They are given from the outermost to the innermost.
+/// Removes the folders that are empty. `folders` lists them from the outermost to the innermost.
 fn remove_empty(folders: &[PathBuf]) {
     if let Some(innermost) = folders.last() {
         prune(innermost);
     }
     for folder in folders.iter().rev() {
-        // `remove_dir` fails on folders with files, which are kept.
+        // `remove_dir` fails on folders that contain files, and these folders are kept.
         let _ = fs::remove_dir(folder);
     }
 }
 
-/// Removes a folder if it and the folders in it hold nothing but empty files, such as locks and
-/// markers. Returns whether the folder was removed.
+/// Removes a folder if it and its subfolders contain only empty files, such as locks and markers.
+/// Returns whether the folder was removed.
 fn prune(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
     let (mut empty, mut has_content) = (Vec::new(), false);
@@ -120,18 +121,19 @@ fn prune(folder: &Path) -> bool {
         }
     }
     if !has_content {
-        // If a file cannot be removed, removing the folder fails below.
+        // If a file cannot be removed, the removal of the folder below fails too.
         empty.iter().for_each(|path| drop(fs::remove_file(path)));
     }
     !has_content && fs::remove_dir(folder).is_ok()
 }
 
-/// Whether `path` is a pipe or a device. `/dev/stdout` may lead to one without a path of its own.
+/// Returns whether `path` is a pipe or a device. `/dev/stdout` may lead to one that has no path of
+/// its own.
 fn is_written_in_place(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|standing| !standing.is_file())
 }
 
-/// Whether another command holds the lock file `path`.
+/// Returns whether another command holds the lock file `path`.
 fn is_locked(path: &Path) -> bool {
     let locked = File::open(path).map(|file| file.try_lock());
     matches!(locked, Ok(Err(TryLockError::WouldBlock)))
@@ -156,7 +158,7 @@ fn writable(standing: &Path, path: &Path, access: Access) -> Result<(), Error> {
     found.map_err(|errno| Error::io(path, "write")(io::Error::from(errno)))
 }
 
-/// Returns the folder of a path, `.` for a bare name.
+/// Returns the folder that contains a path, which is `.` for a bare name.
 fn above(path: &Path) -> &Path {
     path.parent().map_or(Path::new("/"), shown)
 }
@@ -168,7 +170,8 @@ fn shown(folder: &Path) -> &Path {
 /// Writes the file `path` with `fill`. If that fails, no partial file is left.
 ///
 /// # Errors
-/// [`RunError::Io`], or the errors of `fill`. If `fill` reports stdout, the path replaces it.
+/// [`RunError::Io`], or the errors of `fill`. If `fill` reports an error of standard output, `path`
+/// replaces it.
 pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> Result<T, Error> {
     if is_written_in_place(path) {
         let mut file = File::create(path).map_err(Error::io(path, "create"))?;
@@ -184,20 +187,20 @@ pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> 
         Ok(value)
     });
     if filled.is_err() {
-        // The first error is reported, not one of the removal.
+        // The first error is reported, even if the removal of the partial file fails too.
         let _ = fs::remove_file(&partial);
     }
     filled
 }
 
-/// Makes Ctrl-C remove the partial files of `outs` for the rest of the process. They are called
-/// `OUT.PID.…`, by [`put`] and by library crates that write files themselves.
+/// Makes Ctrl-C remove the partial files of `outs` for the rest of the process. Partial files are
+/// named `OUT.PID.…`, both by [`put`] and by library crates that write files themselves.
 pub fn clear_up_beside(outs: Vec<PathBuf>) {
     interrupt::clear_up(move || outs.iter().for_each(|out| remove_begun(out)));
 }
 
-/// Makes Ctrl-C remove `out` and its partial files until the returned value is dropped. For files
-/// that only the running command needs.
+/// Makes Ctrl-C remove `out` and its partial files until the returned value is dropped. This
+/// function is meant for files that only the running command needs.
 #[must_use]
 pub fn cleared_up_beside(out: PathBuf) -> interrupt::CleanupScope {
     interrupt::scoped(move || {
@@ -217,7 +220,7 @@ fn remove_begun(out: &Path) {
     }
 }
 
-/// Replaces stdout by `path` in an error of code that writes rows to either.
+/// Replaces standard output by `path` in an error of code that writes rows to either of them.
 fn named(path: &Path, error: Error) -> Error {
     match error {
         Error::Run(RunError::Output { source }) => Error::io(path, "write")(source),

@@ -1,4 +1,5 @@
-//! Finds the sharding plan of a job: one of the ready-made tilings, or a plan from a JSON file.
+//! Finds the sharding plan of a job, which is one of the ready-made tilings or a plan from a JSON
+//! file.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use serde::de::Error as _;
 use crate::args::{RANKS_MAX, Sharding};
 use crate::error::{Error, UsageError};
 
-/// The form of `--plan FILE.json`.
+/// The content of the file that `--plan FILE.json` names.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanFile {
@@ -17,17 +18,17 @@ struct PlanFile {
     tiles: Vec<Tile>,
 }
 
-/// A rule that splits tables over ranks. It becomes a plan once the tables are known.
+/// A rule that divides tables among ranks. The rule becomes a plan once the tables are known.
 #[derive(Clone, Debug)]
 pub enum Tiling {
     /// A ready-made rule, with the number of ranks.
     Made(Sharding, u32),
-    /// A plan from a file, which fits only the tables it was written for.
+    /// A plan from a file, which fits only the tables for which it was written.
     File(ShardingPlan),
 }
 
 impl Tiling {
-    /// Makes the plan for `tables`.
+    /// Creates the plan for `tables` from this rule.
     pub fn plan(&self, tables: &[TableConfig]) -> ShardingPlan {
         match self {
             Self::Made(Sharding::Table, ranks) => ShardingPlan::table_wise(tables, *ranks),
@@ -39,13 +40,13 @@ impl Tiling {
     }
 }
 
-/// Reads a plan from a file.
+/// Reads a sharding plan from a JSON file and checks that it fits `tables`.
 pub fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     parse(path, &text, tables)
 }
 
-/// Parses a plan. `path` is the origin of the text, for errors.
+/// Parses a sharding plan. `path` is the origin of the text and appears in errors.
 pub fn parse(path: &Path, text: &str, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let malformed = |source| Error::from(UsageError::PlanFile { path: path.to_owned(), source });
     let file: PlanFile = serde_json::from_str(text).map_err(malformed)?;

@@ -1,7 +1,7 @@
 //! Finds data that was prepared earlier, if the input files still have the same content.
 //!
-//! Beside each prepared folder, `<folder>.inputs.json` records its inputs. Changed inputs are
-//! prepared into a new folder, because a run may still read the earlier one.
+//! The file `<folder>.inputs.json` next to each prepared folder records the inputs of that folder.
+//! Changed inputs are prepared into a new folder, because a run may still read the earlier one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,16 @@ use crate::Session;
 use crate::error::Error;
 use crate::progress::{Meter, ProgressUnit};
 
-/// The folder of prepared rows for given inputs.
+/// The folder of prepared rows for the given input files.
 pub enum PreparedFolder {
-    /// The folder holds the rows of these inputs.
+    /// The folder already contains the rows of these inputs.
     Same(PathBuf),
-    /// No folder holds them. This one is free to prepare them into.
+    /// No folder contains the rows of these inputs. The rows can be prepared into the given folder,
+    /// which is free.
     None(PathBuf),
 }
 
-/// The content of `<folder>.inputs.json`.
+/// The content of the file `<folder>.inputs.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Inputs {
     version: u32,
@@ -31,9 +32,9 @@ struct Inputs {
 
 const VERSION: u32 = 1;
 
-/// Looks for `files` prepared in `folder`, or in `folder-2`, `folder-3`, …
+/// Searches for the rows of `files` in `folder`, and then in `folder-2`, `folder-3`, …
 ///
-/// A file is read and hashed, with progress, unless its size and timestamps prove that it is
+/// A file is read and hashed, with a progress bar, unless its size and timestamps prove that it is
 /// unchanged.
 pub fn find(session: &Session, folder: &Path, files: &[String]) -> Result<PreparedFolder, Error> {
     let mut now = Now { session, files, origins: BTreeMap::new() };
@@ -55,8 +56,8 @@ pub fn find(session: &Session, folder: &Path, files: &[String]) -> Result<Prepar
     Ok(PreparedFolder::None(suffixed(folder, 0)))
 }
 
-/// Records the inputs of `folder`. If one was a stream, nothing is recorded, because a stream
-/// cannot be compared later.
+/// Records the inputs of `folder`. If one of the inputs was a stream, nothing is recorded, because
+/// a stream cannot be compared later.
 pub fn record(folder: &Path, files: &[String], origins: Vec<InputOrigin>) -> Result<(), Error> {
     let inputs = Inputs { version: VERSION, files: in_order(files, origins) };
     if is_of(&inputs, files) { write(folder, &inputs) } else { Ok(()) }
@@ -79,17 +80,17 @@ fn is_of(inputs: &Inputs, files: &[String]) -> bool {
         && pairs().all(|(origin, file)| whole_path(&origin.path) == whole_path(file))
 }
 
-/// The current content of the input files, each hashed when it is first needed.
+/// The current content of the input files. Each file is hashed when its hash is first needed.
 struct Now<'a> {
     session: &'a Session,
     files: &'a [String],
-    /// The inputs that were hashed, by path.
+    /// The inputs that were already hashed, by path.
     origins: BTreeMap<String, InputOrigin>,
 }
 
 impl Now<'_> {
-    /// Whether every file has the content it had when `folder` was prepared. Records the current
-    /// files, so that the next run need not hash them again.
+    /// Returns whether every file has the content that it had when `folder` was prepared. Records
+    /// the current files, so that the next run does not have to hash them again.
     fn have_content_of(&mut self, folder: &Path, recorded: Inputs) -> Result<bool, Error> {
         let mut files = Vec::with_capacity(recorded.files.len());
         let mut read = false;

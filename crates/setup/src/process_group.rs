@@ -1,5 +1,5 @@
 //! Joins the processes of a job that a launcher started, over MPI and before any file is touched.
-//! Rank 0 runs the command as a single process would, and sends the other ranks their orders. If a
+//! Rank 0 runs the command as a single process would, and sends orders to the other ranks. If a
 //! rank fails, one error is printed and the whole job ends.
 
 use std::fs::{self, File};
@@ -20,13 +20,14 @@ use crate::args::{self, Collectives, TransportChoice};
 use crate::error::{EXIT_INTERRUPTED, Error, RunError, UsageError};
 use crate::machine;
 
-/// Time limit of everything up to the first step: preparing data and reading a checkpoint.
+/// Time limit of everything up to the end of the first step, such as preparing data and reading a
+/// checkpoint.
 const FIRST_STEP: Duration = Duration::from_secs(1800);
-/// Time that a rank which aborts the job waits for the launcher to end it.
+/// Time for which a rank that aborts the job waits for the launcher to end it.
 const ABORT_WAIT: Duration = Duration::from_secs(2);
-/// Time limit of the launcher for passing on a message that a rank printed.
+/// Time that the launcher gets to pass on a message that a rank printed.
 const OUTPUT_WAIT: Duration = Duration::from_millis(200);
-/// Time that a rank waits for the rank that reports the error, before it ends the job itself.
+/// Time for which a rank waits for the rank that reports the error, before it ends the job itself.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Name of the file in the run folder that records the error which ended the run.
@@ -49,8 +50,8 @@ impl Participation {
         let launcher = launcher::detect(|name| std::env::var(name).ok());
         match World::join(args, launcher) {
             Ok(world) => Ok(world.map_or(Self::Alone, |world| Self::World(Box::new(world)))),
-            // Without MPI the processes cannot communicate. All of them have this error, so only
-            // the first reports it.
+            // Without MPI the processes cannot communicate. All processes have this error, so only
+            // the first process reports it.
             Err(
                 error
                 @ Error::Usage(UsageError::Torchrun { .. } | UsageError::OtherLauncher { .. }),
@@ -61,8 +62,8 @@ impl Participation {
         }
     }
 
-    /// Runs a command: with `lead` as the only process or as rank 0, which sends the others their
-    /// orders, or with `follow` as another rank.
+    /// Runs a command. The only process and rank 0 call `lead`, and rank 0 sends orders to the
+    /// other ranks. Every rank other than 0 calls `follow`.
     pub fn run<T: DeserializeOwned>(
         self,
         session: &Session,
@@ -83,21 +84,23 @@ impl Participation {
     }
 }
 
-/// This process among the ranks of a job.
+/// This process as one of the ranks of a job.
 pub struct World {
     mpi: Arc<Mpi>,
-    /// The kind of library, for messages.
+    /// The kind of MPI library, for messages.
     library: &'static str,
-    /// The host of each rank.
+    /// The host name of each rank.
     hosts: Vec<String>,
     launcher: Option<LauncherKind>,
-    /// Ranks of this host that may use the same CPUs as this one, itself included.
+    /// Number of ranks on this host that may use the same CPUs as this rank, including itself.
     sharers: usize,
-    /// The folder for the file that records the error which ended the run, once it is known.
+    /// The folder of the file that records the error which ended the run. The folder is `None`
+    /// until the run folder is known.
     run_folder: Option<PathBuf>,
-    /// Absent once the run has taken it.
+    /// Communicator of all ranks. The field is `None` once the run has taken the communicator.
     comm: Option<Communicator>,
-    /// Communicator of the barrier before MPI ends, because `MPI_Finalize` hangs if a rank is lost.
+    /// Communicator for the barrier before MPI ends. The barrier is needed because `MPI_Finalize`
+    /// hangs if a rank is lost.
     farewell: Communicator,
     timeout: Duration,
     collectives: Collectives,
@@ -105,16 +108,18 @@ pub struct World {
     order_sent: bool,
 }
 
-/// The order that rank 0 broadcasts.
+/// The order that rank 0 broadcasts to the other ranks.
 #[derive(Serialize, Deserialize)]
 enum WorldOrder<T> {
-    /// There is nothing to do. All ranks end with this code, and rank 0 has reported the reason.
+    /// The ranks have no work to do. All ranks end with this code, and rank 0 has reported the
+    /// reason.
     Refused(u8),
     Do(T),
 }
 
 impl World {
-    /// Joins the processes that a launcher started. Returns `None` if ranks are threads.
+    /// Joins the processes that a launcher started. Returns `None` if the ranks are threads of this
+    /// process.
     fn join(args: &args::Processes, launcher: Option<Launcher>) -> Result<Option<Self>, Error> {
         let several = launcher.filter(|launcher| launcher.size > 1);
         match (args.transport, several) {
@@ -135,7 +140,7 @@ impl World {
         }
         let timeout = Duration::from_secs(args.timeout);
         comm.set_timeout(Some(FIRST_STEP.max(timeout)));
-        // Two lines: the host, and the CPUs that this rank may use there.
+        // The text has two lines: the host, and the CPUs that this rank may use there.
         let own = format!("{}\n{}", train::run::host(), machine::allowed_cpus());
         let all = comm.all_gather(own.as_bytes()).map_err(train::Error::from)?;
         let sharers = all.iter().filter(|place| place.as_slice() == own.as_bytes()).count();
@@ -145,7 +150,7 @@ impl World {
         let hosts = all.iter().map(host).collect();
         let mut farewell = comm.duplicate();
         if comm::Transport::rank(&*mpi) == 0 {
-            // Rank 0 arrives last, so the other ranks wait longer.
+            // Rank 0 arrives last at the barrier, so the other ranks wait longer.
             farewell.set_timeout(Some(timeout));
         }
         let (comm, run_folder, order_sent) = (Some(comm), None, false);
@@ -166,7 +171,8 @@ impl World {
         }))
     }
 
-    /// Returns the launcher's command line for as many processes, to print before a command.
+    /// Returns the launcher's command line for the same number of processes, to print before a
+    /// command.
     pub fn start(&self) -> String {
         let program = match self.launcher {
             Some(LauncherKind::Slurm) => "srun --mpi=pmix",
@@ -176,8 +182,8 @@ impl World {
         format!("{program} -n {}", self.size())
     }
 
-    /// Returns the number of threads of this rank: `--threads`, or its share of the cores it may
-    /// use.
+    /// Returns the number of threads of this rank, which is `--threads` or its share of the cores
+    /// that it may use.
     pub fn threads(&self, session: &Session) -> usize {
         if session.has_own_threads {
             return session.threads;
@@ -185,14 +191,14 @@ impl World {
         (session.threads / self.sharers.max(1)).max(1)
     }
 
-    /// Lists the ranks on the host of this rank, itself included.
+    /// Lists the ranks on the host of this rank, including itself.
     pub fn ranks_of_host(&self) -> Vec<Rank> {
         let own = self.hosts.get(self.rank() as usize);
         let of_host = (0..).zip(&self.hosts).filter(|(_, host)| Some(*host) == own);
         of_host.map(|(rank, _)| Rank(rank)).collect()
     }
 
-    /// Number of ranks of the job.
+    /// Returns the number of ranks of the job.
     pub fn size(&self) -> u32 {
         comm::Transport::world_size(&*self.mpi) as u32
     }
@@ -201,17 +207,17 @@ impl World {
         comm::Transport::rank(&*self.mpi) as u32
     }
 
-    /// Whether this is rank 0.
+    /// Returns whether this process is rank 0.
     pub fn is_leader(&self) -> bool {
         self.rank() == 0
     }
 
-    /// Names the library that carries the messages.
+    /// Returns the name of the library that carries the messages.
     pub fn library(&self) -> String {
         format!("mpi ({})", self.library)
     }
 
-    /// Returns whether the library sums gradients, and a line that reports it.
+    /// Returns whether the MPI library sums gradients, with a line that reports it.
     pub fn sums(&self) -> (bool, String) {
         let of = self.library;
         match (self.collectives, self.transport().sums()) {
@@ -223,7 +229,7 @@ impl World {
         }
     }
 
-    /// Returns the transport of this rank's messages. Communicators over it must be made on all
+    /// Returns the transport of this rank's messages. Communicators over it must be created on all
     /// ranks in the same order.
     pub fn transport(&self) -> SharedTransport {
         Arc::clone(&self.mpi) as _
@@ -234,10 +240,10 @@ impl World {
         self.timeout
     }
 
-    /// Takes the communicator of all ranks, which can be taken once.
+    /// Takes the communicator of all ranks, which can be taken only once.
     ///
     /// # Errors
-    /// [`RunError::NoProcesses`] at a second call.
+    /// [`RunError::NoProcesses`] if it is called a second time.
     pub fn take_comm(&mut self) -> Result<Communicator, Error> {
         self.comm.take().ok_or(RunError::NoProcesses.into())
     }
@@ -245,21 +251,22 @@ impl World {
     /// Duplicates the communicator of all ranks. All ranks must call this equally often.
     ///
     /// # Errors
-    /// [`RunError::NoProcesses`] after the communicator was taken.
+    /// [`RunError::NoProcesses`] if the communicator was already taken.
     pub fn stream(&self) -> Result<Communicator, Error> {
         self.comm.as_ref().map(Communicator::duplicate).ok_or(RunError::NoProcesses.into())
     }
 
-    /// Makes the rank that fails first record its error in `folder`, which all ranks must share.
+    /// Makes the first rank that fails record its error in `folder`, which all ranks must share.
     pub fn fail_into(&mut self, folder: &Path) {
         if self.is_leader() {
-            // Remove the record of an earlier run before any rank can write a new one.
+            // The record of an earlier run is removed before any rank can write a new one.
             drop(fs::remove_file(folder.join(FAILED)));
         }
         self.run_folder = Some(folder.to_owned());
     }
 
-    /// Broadcasts from rank 0 what every rank does. Called once.
+    /// Broadcasts from rank 0 the order that every rank executes. This function is called once in a
+    /// run.
     pub fn broadcast_order<T: Serialize>(&mut self, what: T) -> Result<(), Error> {
         self.send_order(&WorldOrder::Do(what))
     }
@@ -279,7 +286,8 @@ impl World {
             }
             Err(error) if self.order_sent => Ok(self.fail(error, session)),
             Err(error) => {
-                // Reported before any rank ends, because the launcher may then end this one too.
+                // The error is reported before any rank ends, because the launcher may then end
+                // this rank too.
                 let code = error.exit_code();
                 session.console.fail(&error);
                 self.send_order(&WorldOrder::<()>::Refused(code))?;
@@ -292,7 +300,7 @@ impl World {
     }
 
     /// Runs `body` with the order of rank 0, on another rank. `body` returns whether it was
-    /// interrupted. Reports an error only if rank 0 does not have it too.
+    /// interrupted. An error is reported only if rank 0 does not have the same error.
     pub fn follow<T: DeserializeOwned>(
         mut self,
         session: &Session,
@@ -312,12 +320,13 @@ impl World {
         }
     }
 
-    /// Reports the error of this rank, unless another rank has reported one, and ends all ranks.
+    /// Reports the error of this rank, unless another rank has already reported one, and ends all
+    /// ranks.
     fn fail(&self, error: Error, session: &Session) -> ExitCode {
         let code = error.exit_code();
         let is_common = matches!(&error, Error::Usage(UsageError::Train { .. }));
         if is_common && !self.is_leader() {
-            // Every rank has this error; rank 0 reports it and ends the job.
+            // Every rank has this error, so only rank 0 reports it and ends the job.
             std::thread::sleep(REPORT_WAIT);
             return self.abort(code);
         }
@@ -333,7 +342,8 @@ impl World {
         self.abort(code)
     }
 
-    /// Adds to an error the rank and host that report it, and the host of the rank that it names.
+    /// Adds to an error the rank and the host that report it, and the host of the rank that it
+    /// names.
     fn on_rank(&self, error: Error) -> Error {
         use comm::Error::{Length, Mismatch, PeerLeft, Timeout};
         let peer = match communication(&error) {
@@ -351,7 +361,8 @@ impl World {
         Error::OnRank { rank, host, peer, source: Box::new(error) }
     }
 
-    /// Whether this rank is the first to fail. Records the error in the run folder if it is.
+    /// Returns whether this rank is the first to fail. The error of the first rank that fails is
+    /// recorded in the run folder.
     fn is_first(&self, error: &Error) -> bool {
         let Some(folder) = &self.run_folder else { return true };
         let begun = File::create_new(folder.join(FAILED));
@@ -380,7 +391,7 @@ impl World {
         serde_json::from_slice(&bytes).map_err(Error::from)
     }
 
-    /// Ends MPI together with the other ranks, or aborts the job if one is lost.
+    /// Ends MPI together with the other ranks, or aborts the job if a rank is lost.
     fn leave(&mut self, code: ExitCode, session: &Session) -> ExitCode {
         match self.finalize() {
             Ok(()) => code,

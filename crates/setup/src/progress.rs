@@ -1,4 +1,5 @@
-//! Shows the progress of long work on stderr: a bar on a terminal, and periodic lines elsewhere.
+//! Shows the progress of long work on stderr, as a bar on a terminal and as periodic lines
+//! elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,15 +9,15 @@ use schema::Bytes;
 
 use crate::render::{self, Console};
 
-/// Time before the first plain line, so that short work prints nothing.
+/// Time before the first plain line is printed, so that short work prints nothing.
 const FIRST_LINE: Duration = Duration::from_secs(2);
-/// Time between plain lines.
+/// Time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// The unit in which progress is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressUnit {
-    /// Bytes of a file.
+    /// Bytes of a file that is read or written.
     Bytes,
     Rows,
     Steps,
@@ -24,7 +25,7 @@ pub enum ProgressUnit {
     Measurements,
 }
 
-/// The progress of one piece of work.
+/// The progress of one task, which is shown as a bar or as plain lines.
 pub struct Meter {
     console: Console,
     what: String,
@@ -37,7 +38,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts counting `what`; without a `total` there is no ETA.
+    /// Starts counting the progress of `what`. Without a `total`, no remaining time is shown.
     pub fn start(console: Console, what: &str, unit: ProgressUnit, total: Option<u64>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| bar(what, unit, total));
         let started = Instant::now();
@@ -45,7 +46,8 @@ impl Meter {
         Self { console, what: what.to_owned(), unit, first: 0, total, bar, started, next_line }
     }
 
-    /// Starts counting at `done`, the work of an earlier run, which does not count in the rate.
+    /// Starts counting at `done`, which is the work of an earlier run and does not count in the
+    /// rate.
     pub fn from(mut self, done: u64) -> Self {
         self.first = done;
         if let Some(bar) = &self.bar {
@@ -55,12 +57,12 @@ impl Meter {
         self
     }
 
-    /// Lets the next plain line appear after `wait` at the latest.
+    /// Makes the next plain line appear after `wait` at the latest.
     pub fn show_within(&mut self, wait: Duration) {
         self.next_line = self.next_line.min(Instant::now() + wait);
     }
 
-    /// Reports that `done` units are finished, with the text `more` behind them.
+    /// Reports that `done` units are finished. The text `more` is shown after the number of units.
     pub fn advance(&mut self, done: u64, more: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);
@@ -74,14 +76,14 @@ impl Meter {
         }
     }
 
-    /// Shows `text` beside the bar. Without a bar, it is not shown.
+    /// Shows `text` next to the bar. Without a bar, the text is not shown.
     pub fn note(&self, text: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(text.to_owned());
         }
     }
 
-    /// Sets the total if it was not known at the start.
+    /// Sets the total if it was unknown at the start.
     pub fn set_total(&mut self, total: Option<u64>) {
         if self.total != total {
             self.total = total;
@@ -100,7 +102,7 @@ impl Meter {
         }
     }
 
-    /// Removes the bar. Returns the elapsed seconds.
+    /// Removes the bar and returns the elapsed seconds.
     pub fn finish(self) -> f64 {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -145,12 +147,12 @@ fn bar(what: &str, unit: ProgressUnit, total: Option<u64>) -> ProgressBar {
     bar
 }
 
-/// Returns the layout of the line. The bar fills the width that the words leave.
+/// Returns the layout of the progress line. The bar fills the width that the texts leave.
 fn style(unit: ProgressUnit, total: Option<u64>) -> ProgressStyle {
     let (done, all, rate) = match unit {
         ProgressUnit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
         ProgressUnit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
-        // The message has the rate in samples per second instead.
+        // For steps, the message contains the rate in samples per second instead.
         ProgressUnit::Steps | ProgressUnit::Measurements => ("{human_pos}", "{human_len}", ""),
     };
     let template = match total {
@@ -162,6 +164,6 @@ fn style(unit: ProgressUnit, total: Option<u64>) -> ProgressStyle {
 }
 
 fn per_second(state: &ProgressState, out: &mut dyn std::fmt::Write) {
-    // A closed terminal must not stop the work.
+    // A closed terminal must not stop the work, so the error is ignored.
     let _ = write!(out, "{} rows/s", render::count(state.per_sec() as u64));
 }

@@ -1,6 +1,7 @@
-//! Writes and reads `RUN/run.json`, which records how a run was started, so that it can be resumed
-//! with its folder alone. A checkpoint also holds the configuration and takes precedence. This file
-//! serves runs without a checkpoint, and holds settings that checkpoints lack.
+//! Writes and reads `RUN/run.json`, which records how a run was started, so that the run can be
+//! resumed with its folder alone. A checkpoint also contains the configuration and takes
+//! precedence. `run.json` serves runs without a checkpoint, and holds settings that checkpoints
+//! lack.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -18,11 +19,11 @@ use crate::output;
 
 const VERSION: u32 = 1;
 
-/// The content of the file.
+/// The content of the file `run.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct ResolvedRecord {
     version: u32,
-    /// The path or name of the configuration as the user gave it.
+    /// The path or the name of the configuration, as the user gave it.
     origin: String,
     /// The configuration as TOML, with all defaults filled in.
     config: String,
@@ -31,7 +32,7 @@ struct ResolvedRecord {
     strict: bool,
     world_size: u32,
     tiles: Vec<Tile>,
-    /// The instruction with which this run's CPU multiplies bf16 matrices.
+    /// Name of the instruction with which the CPU of this run multiplies bf16 matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bf16_products: Option<String>,
     /// The exchanges that ran beside other stages.
@@ -43,9 +44,9 @@ struct ResolvedRecord {
 pub struct Resumed {
     /// The configuration, with the overrides of `--set` applied.
     pub job: ResolvedJob,
-    /// Absent if it does not fit the tables after the overrides.
+    /// The sharding plan, or `None` if it does not fit the tables after the overrides.
     pub plan: Option<ShardingPlan>,
-    /// Absent for runs without `run.json`.
+    /// The rule for malformed rows, or `None` for runs without `run.json`.
     pub strictness: Option<Strictness>,
 }
 
@@ -81,8 +82,8 @@ pub fn write(
     output::put(&path, |file| file.write_all(&text).map_err(Error::io(&path, "write")))
 }
 
-/// Reads the settings of the run in the folder `run` from the chosen or newest checkpoint and from
-/// `run.json`.
+/// Reads the settings of the run in the folder `run`. The settings come from the chosen or newest
+/// checkpoint, and from `run.json`.
 pub fn resumed(
     run: &Path,
     resume_from: Option<&Path>,
@@ -116,8 +117,8 @@ pub fn resumed(
     Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
 }
 
-/// Returns how the run in the folder `run` multiplies bf16 matrices. Earlier versions did not
-/// record it, and used the instruction for pairs on every CPU that has it.
+/// Returns the way in which the run in the folder `run` multiplies bf16 matrices. Earlier versions
+/// of rowmill did not record it, and used the instruction for pairs on every CPU that has it.
 pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
     let record = read(run)?;
     match record.bf16_products {

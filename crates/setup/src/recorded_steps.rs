@@ -1,5 +1,5 @@
-//! The steps of a recorded job: which steps all ranks have, their programs, and the samples that
-//! predictions are calibrated on.
+//! Finds the steps of a recorded job that all ranks have, reads their programs, and collects the
+//! samples on which predictions are calibrated.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ use crate::shapes::{each_with_shapes, tensors};
 /// Opens the traces of a job and keeps the ranks that a prediction can use.
 ///
 /// # Errors
-/// No trace can be read, or none is usable.
+/// Returns an error if no trace can be read, or if none is usable.
 pub fn open_recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error> {
     let mut traces = open_job(paths, Extent::Covered, session)?.job.traces;
     traces.retain(Trace::is_usable);
@@ -30,17 +30,17 @@ pub fn open_recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace
     Ok(traces)
 }
 
-/// Makes one scope per trace over the whole recording.
+/// Creates one scope per trace over the whole recording.
 pub fn whole_scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
     let classifier = Classifier::new(ClassRule::Category);
     traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
 }
 
-/// The steps of a job that all ranks recorded, as spans of time per rank.
+/// The steps of a job that all ranks recorded, as time ranges on each rank.
 pub struct Steps {
-    /// The annotations that delimit steps; `None` if the whole recording is one step.
+    /// The annotations that delimit steps, or `None` if the whole recording is one step.
     pub mark: Option<StepMark>,
-    /// The spans of the steps of each rank.
+    /// The time ranges of the steps of each rank.
     pub spans: Vec<Vec<Span>>,
 }
 
@@ -48,7 +48,7 @@ impl Steps {
     /// Finds the steps of every rank.
     ///
     /// # Errors
-    /// A rank has no step.
+    /// Returns an error if a rank has no step.
     pub fn find(scopes: &[Scope<'_>]) -> Result<Self, Error> {
         let spans: Vec<Vec<Span>> = scopes.iter().map(spans).collect();
         for (scope, spans) in scopes.iter().zip(&spans) {
@@ -64,25 +64,25 @@ impl Steps {
     /// Returns `step` if all ranks recorded it.
     ///
     /// # Errors
-    /// [`UsageError::NoSuchStep`] if a rank did not.
+    /// [`UsageError::NoSuchStep`] if a rank did not record the step.
     pub fn check_number(&self, step: usize) -> Result<usize, Error> {
         let count = self.count();
         if step < count { Ok(step) } else { Err(UsageError::NoSuchStep { step, count }.into()) }
     }
 
-    /// Number of steps that all ranks recorded.
+    /// Returns the number of steps that all ranks recorded.
     pub fn count(&self) -> usize {
         self.spans.iter().map(Vec::len).min().unwrap_or_default()
     }
 
-    /// Returns the span of one step on each rank.
+    /// Returns the time range of one step on each rank.
     pub fn spans_of_step(&self, step: usize) -> Vec<Span> {
         self.spans.iter().map(|spans| spans[step]).collect()
     }
 }
 
-/// Prepares traces for reading steps and attaches the sizes of tensors. Warns of collectives that
-/// keep their measured time because not all of their ranks were recorded.
+/// Prepares traces for reading steps and attaches the sizes of tensors. Warns about collectives
+/// that keep their measured time because not all of their ranks were recorded.
 pub fn prepare_job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
     let job = Job::new(scopes, |rows| read_sizes(scopes, rows));
     if job.partial_collectives() > 0 {
@@ -94,7 +94,7 @@ pub fn prepare_job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
     job
 }
 
-/// Reads the sizes of tensors that the files recorded; each file is read once.
+/// Reads the sizes of tensors that the files recorded. Each file is read only once.
 fn read_sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> TensorSizes {
     let mut sizes = TensorSizes::default();
     each_with_shapes(scopes.iter().map(|scope| scope.trace), rows, |place, arguments| {
@@ -111,20 +111,21 @@ fn read_sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> TensorSizes {
 /// Calibrates on all steps of a recording.
 ///
 /// # Errors
-/// A step cannot be read.
+/// Returns an error if a step cannot be read.
 pub fn calibrate_steps(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
     Ok(collect_samples(&read_steps(job, steps)?, ranks, 0.0))
 }
 
-/// Reads the program and the times of every step of a recording.
+/// Reads the program and the recorded times of every step of a recording.
 ///
 /// # Errors
-/// A step cannot be read.
+/// Returns an error if a step cannot be read.
 pub fn read_steps(job: &Job<'_>, steps: &Steps) -> Result<Vec<Step>, Error> {
     (0..steps.count()).map(|number| Ok(job.step(&steps.spans_of_step(number))?)).collect()
 }
 
-/// Collects the samples of `steps`, less `event_ns` per event, the cost of recording it.
+/// Collects the samples of `steps`. `event_ns`, the cost of recording an event, is subtracted for
+/// each event.
 pub fn collect_samples(steps: &[Step], ranks: usize, event_ns: f64) -> Calibration {
     let all: Vec<usize> = (0..ranks).collect();
     let mut calibration = Calibration { event_ns, ..Calibration::default() };
@@ -133,7 +134,7 @@ pub fn collect_samples(steps: &[Step], ranks: usize, event_ns: f64) -> Calibrati
     calibration
 }
 
-/// Returns the host and the devices on which traces were recorded.
+/// Returns the host and the devices on which the traces were recorded.
 pub fn recorded_machine(traces: &[Trace]) -> Machine {
     let mut devices: Vec<String> = traces
         .iter()

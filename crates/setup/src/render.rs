@@ -1,5 +1,5 @@
-//! Prints results and messages: tables and JSON on stdout, messages on stderr. Formats numbers,
-//! times and tables for terminals.
+//! Prints results and messages. Tables and JSON go to standard output, and messages to stderr. This
+//! module also formats numbers, times and tables for terminals.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::error::{Error, UsageError};
 use crate::error_text::plain;
 use crate::machine;
 
-/// The output settings of a command.
+/// The output settings of a command, with the methods that print its results and messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Console {
     pub format: OutputFormat,
@@ -30,7 +30,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// Resolves the global options.
+    /// Resolves the global options that control output.
     pub fn new(global: &Global, definition: fn() -> clap::Command) -> Self {
         let color = match global.color {
             Color::Always => true,
@@ -43,9 +43,9 @@ impl Console {
         Self { format: global.format, color, verbose: global.verbose, definition }
     }
 
-    /// Prints a message on stderr.
+    /// Prints a message on stderr, without control characters.
     pub fn say(&self, text: impl std::fmt::Display) {
-        // A closed stderr must not stop a training run.
+        // A closed stderr must not stop a training run, so the error is ignored.
         let _ = writeln!(io::stderr(), "{}", safe(&plain(&text.to_string())));
     }
 
@@ -67,7 +67,7 @@ impl Console {
         self.say_behind(self.paint("warning:", "1;33"), text);
     }
 
-    /// Prints an error and its hint, if it has one, on stderr.
+    /// Prints an error on stderr, with its hint if it has one.
     pub fn fail(&self, error: &Error) {
         self.say_behind(self.paint("error:", "1;31"), error);
         if let Some(hint) = error.applicable_hint(&command_in_use((self.definition)())) {
@@ -75,7 +75,7 @@ impl Console {
         }
     }
 
-    /// Prints `report` as one JSON line, or as the text that `table` makes of it.
+    /// Prints `report` as one JSON line, or as the text into which `table` formats it.
     pub fn report<T: Serialize>(
         &self,
         report: &T,
@@ -90,12 +90,12 @@ impl Console {
         }
     }
 
-    /// Prints a value as one JSON line on stdout.
+    /// Prints a value as one JSON line on standard output.
     pub fn json(&self, value: &impl Serialize) -> Result<(), Error> {
         self.print(&serde_json::to_string(value)?)
     }
 
-    /// Prints a line or a table on stdout.
+    /// Prints a line or a table on standard output.
     pub fn print(&self, text: &str) -> Result<(), Error> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::output)
@@ -106,7 +106,7 @@ impl Console {
     }
 }
 
-/// Formats a table of names and values. Long values are wrapped if stdout is a terminal.
+/// Formats a table of names and values. Long values are wrapped if standard output is a terminal.
 pub fn facts(rows: &[(&str, String)]) -> String {
     facts_within(machine::terminal_width(), rows)
 }
@@ -122,7 +122,8 @@ fn facts_within(width: Option<usize>, rows: &[(&str, String)]) -> String {
     trimmed(&table)
 }
 
-/// A table without lines that wraps its texts within `width` characters, if there is such a limit.
+/// Creates a table without lines. If `width` is given, its texts are wrapped within that number of
+/// characters.
 fn table_within(width: Option<usize>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -133,13 +134,13 @@ fn table_within(width: Option<usize>) -> Table {
     table
 }
 
-/// Formats a table with a header. Columns of numbers are aligned to the right. If stdout is a
-/// terminal and the table is wider, long texts are wrapped.
+/// Formats a table with a header. Columns of numbers are aligned to the right. If standard output
+/// is a terminal and the table is wider, long texts are wrapped.
 pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
     grid_within(machine::terminal_width(), header, rows)
 }
 
-/// Formats a table like [`grid`], at most `width` characters wide.
+/// Formats a table as [`grid`] does, with a width of at most `width` characters.
 pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = table_within(width);
     table.set_style(TableComponent::HeaderLines, '─');
@@ -166,7 +167,7 @@ fn safe(text: &str) -> String {
     text.split('\n').map(without_controls).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether every cell of a column begins with a digit or a minus.
+/// Returns whether every cell of a column begins with a digit or a minus sign.
 fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     let numeric = |row: &Vec<String>| {
         let cell = row.get(column);
@@ -175,13 +176,13 @@ fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     !rows.is_empty() && rows.iter().all(numeric)
 }
 
-/// Number of blanks around a cell. One more blank stands between two columns.
+/// Number of blanks around a cell. One more blank separates two columns.
 const PADDING: usize = 2;
-/// Width to which texts are wrapped at least, in characters.
+/// Smallest width to which texts are wrapped, in characters.
 const TEXT_LEAST: usize = 20;
 
-/// Computes the smallest width at which a table is readable: numbers and words of the header are
-/// not broken, and texts are wrapped to [`TEXT_LEAST`] characters or more.
+/// Computes the smallest width at which a table is readable. Numbers and words of the header are
+/// not broken, and texts are wrapped to at least [`TEXT_LEAST`] characters.
 pub fn narrowest(header: &[&str], rows: &[Vec<String>]) -> usize {
     let cells: usize = (0..header.len()).map(|i| least_width(header, rows, i) + PADDING).sum();
     cells + header.len().saturating_sub(1)
@@ -201,12 +202,12 @@ fn trimmed(table: &Table) -> String {
     lines.join("\n")
 }
 
-/// Serializes a path as text; bytes that are not UTF-8 are replaced.
+/// Serializes a path as text. Bytes that are not UTF-8 are replaced.
 pub fn path_text<S: Serializer>(path: &impl AsRef<Path>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.as_ref().display())
 }
 
-/// Serializes a path like [`path_text`], and `None` as null.
+/// Serializes a path as [`path_text`] does, and `None` as null.
 pub fn path_text_or_null<S: Serializer>(
     path: &Option<impl AsRef<Path>>,
     to: S,
@@ -217,12 +218,12 @@ pub fn path_text_or_null<S: Serializer>(
     }
 }
 
-/// Formats a rate as whole samples per second.
+/// Formats a rate as a whole number of samples per second.
 pub fn rate(per_second: f64) -> String {
     format!("{} samples/s", count(per_second.round().max(0.0) as u64))
 }
 
-/// Formats a short time with three digits: `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`.
+/// Formats a short time with three digits, such as `812 ns`, `1.50 µs`, `13.0 ms` or `4.21 s`.
 pub fn nanos(nanos: f64) -> String {
     let (value, unit) = match nanos.abs() {
         size if size < 1e3 => return format!("{nanos:.0} ns"),
@@ -238,7 +239,7 @@ pub fn nanos(nanos: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Formats a duration: `4.2 s`, `3 m 20 s`, `2 h 5 m`.
+/// Formats a duration, such as `4.2 s`, `3 m 20 s` or `2 h 5 m`.
 pub fn duration(seconds: f64) -> String {
     if seconds < 100.0 {
         return format!("{seconds:.1} s");
@@ -269,7 +270,7 @@ mod tests {
         let header = ["name", "meaning"];
         let text = grid_within(Some(40), &header, &row);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
-        // The rule below the header has the table's width.
+        // The rule below the header has the width of the table, so it is not compared.
         let words = |text: &str| -> Vec<String> {
             text.split_whitespace().filter(|w| !w.starts_with('─')).map(str::to_owned).collect()
         };

@@ -1,4 +1,4 @@
-//! Predicts a step at another size, such as a batch size, from recordings at two sizes.
+//! Predicts a step at another size, such as another batch size, from recordings at two sizes.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::recorded_steps::{
 
 /// The recorded steps of a job at one size.
 pub struct SizedRecording {
-    /// The number that differs between recordings, such as the batch size.
+    /// The number that differs between the recordings, such as the batch size.
     size: u64,
     step: Step,
     pub calibration: Calibration,
@@ -23,11 +23,12 @@ pub struct SizedRecording {
     pub means_ns: Vec<f64>,
 }
 
-/// Predicts the step at `size` from recordings at two other sizes. Both recordings calibrate the
+/// Predicts the step at `size` from recordings at two other sizes. The two recordings calibrate the
 /// prediction.
 ///
 /// # Errors
-/// The steps of the two recordings run different operators, or the prediction fails.
+/// Returns an error if the steps of the two recordings run different operators, or if the
+/// prediction fails.
 pub fn predict_between(
     small: &SizedRecording,
     large: &SizedRecording,
@@ -46,7 +47,7 @@ pub fn predict_between(
 /// Reads the recording at `path`, which was made at `size`.
 ///
 /// # Errors
-/// No trace can be read, or a rank has no steps.
+/// Returns an error if no trace can be read, or if a rank has no steps.
 pub fn read_recording(
     path: &PathBuf,
     size: u64,

@@ -1,4 +1,4 @@
-//! Sizes tables with `rows = "auto"` after the prepared training data.
+//! Sets the number of rows of tables with `rows = "auto"` according to the prepared training data.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use crate::render;
 
 /// Number of tables that a message lists.
 const SHOWN: usize = 6;
-/// Rows of a table with `rows = "auto"` if the data is generated.
+/// Number of rows of a table with `rows = "auto"` if the data is generated.
 pub const ROWS_OF_SYNTHETIC: u64 = 1000;
 
-/// Gives tables with `rows = "auto"` the number of rows that `dataset` needs, and prints them.
+/// Gives tables with `rows = "auto"` the number of rows that `dataset` requires, and prints these
+/// numbers.
 pub fn size_tables(session: &Session, job: &mut JobConfig, dataset: &Dataset) -> Result<(), Error> {
     let fitted = dataset.fitted();
     let mut needed: BTreeMap<String, u64> = BTreeMap::new();
@@ -28,6 +29,8 @@ pub fn size_tables(session: &Session, job: &mut JobConfig, dataset: &Dataset) ->
             Some(rows) => rows,
             None => dataset.greatest_id(feature.name)?.map_or(1, |id| id.saturating_add(1)),
         };
+        // Several features can share a table, which must have a row for the largest id of all of
+        // them.
         let most = needed.entry(table.name.clone()).or_default();
         *most = rows.max(*most);
     }
@@ -44,7 +47,7 @@ pub fn size_tables(session: &Session, job: &mut JobConfig, dataset: &Dataset) ->
     Ok(())
 }
 
-/// Refuses tables with `rows = "auto"`. `doing` names the task that needs their sizes.
+/// Rejects tables with `rows = "auto"`. `doing` names the task that needs their numbers of rows.
 pub fn check_known(job: &JobConfig, doing: &'static str) -> Result<(), Error> {
     let auto: Vec<&str> =
         job.model.tables.iter().filter(|t| t.is_auto()).map(|t| t.name.as_str()).collect();

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use trace::open::{self, TraceRows};
 use trace::store::Trace;
 
-/// Reads the arguments about shapes for the `rows` of each trace, and calls `each` with rank, row
-/// and arguments. Leaves out traces without recorded shapes, and standard input, which cannot be
-/// read again.
+/// Reads the arguments about shapes for the `rows` of each trace, and calls `each` with the rank,
+/// the row and the arguments. Traces without recorded shapes are left out, and so is standard
+/// input, which cannot be read again.
 pub fn each_with_shapes<'a>(
     traces: impl Iterator<Item = &'a Trace>,
     rows: &'a [Vec<u32>],
@@ -33,7 +33,7 @@ pub fn each_with_shapes<'a>(
     }
 }
 
-/// Parses the dimensions and types of an operator's inputs.
+/// Parses the dimensions and the types of an operator's inputs.
 pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
     let sizes = |of: &Value| {
         let sizes = of.as_array().map_or(&[][..], Vec::as_slice);

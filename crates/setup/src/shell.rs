@@ -1,6 +1,6 @@
 //! Quotes words for command lines that users paste into a shell.
 
-/// Quotes a word for a POSIX shell, if it needs quotes.
+/// Quotes a word for a POSIX shell, if the word needs quotes.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,5 +1,5 @@
 //! Reads a suite that `bench/collect` recorded: its list of files, its GPU and its microbenchmarks.
-//! Models that learn from them are elsewhere.
+//! The models that are trained on these measurements are in other crates.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use serde::Deserialize;
 
 use crate::error::{Error, UsageError};
 
-/// Name of the file that lists a suite's files.
+/// Name of the file that lists the files of a suite.
 pub const SUITE: &str = "suite.json";
 
-/// The list of a suite's files. Other fields of the file are ignored.
+/// The list of a suite's files. Other fields of the JSON are ignored.
 #[derive(Deserialize)]
 pub struct SuiteFile {
     schema: String,
@@ -31,13 +31,13 @@ struct Environment {
     gpu: Option<Gpu>,
 }
 
-/// The GPU of an environment. Only its name is read, to find the hardware specification.
+/// The GPU of an environment. Only the name of the GPU is read, to find the hardware specification.
 #[derive(Deserialize)]
 struct Gpu {
     name: String,
 }
 
-/// An entry of the suite's list: a recorded file and its kind.
+/// An entry of the suite's list: a recorded file with its kind.
 #[derive(Deserialize)]
 pub struct SuiteEntry {
     pub path: PathBuf,
@@ -45,17 +45,17 @@ pub struct SuiteEntry {
 }
 
 impl SuiteFile {
-    /// The name of the GPU; `None` for a suite that was recorded on a CPU.
+    /// Returns the name of the GPU, or `None` for a suite that was recorded on a CPU.
     pub fn gpu(&self) -> Option<&str> {
         let gpu = self.environments.values().find_map(|one| one.gpu.as_ref());
         gpu.map(|gpu| gpu.name.as_str())
     }
 }
 
-/// Reads the list of the suite in `folder`.
+/// Reads the list of files of the suite in `folder`.
 ///
 /// # Errors
-/// The file cannot be read, or is not such a list.
+/// Returns an error if the file cannot be read, or is not the list of a suite.
 pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
     let path = folder.join(SUITE);
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
@@ -74,7 +74,7 @@ pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
 /// Reads the GPU of the suite in `folder`, and its microbenchmarks.
 ///
 /// # Errors
-/// A file cannot be read, or the suite was recorded on a CPU.
+/// Returns an error if a file cannot be read, or if the suite was recorded on a CPU.
 pub fn read_kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMeasured>), Error> {
     let suite = read(folder)?;
     let Some(gpu) = suite.gpu() else {
@@ -88,10 +88,10 @@ pub fn read_kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMe
     Ok((device, read_microbenchmarks(folder, &suite)?))
 }
 
-/// Reads the microbenchmarks of a suite: kernels in f32, and copies.
+/// Reads the microbenchmarks of a suite, which are kernels in f32 and copies.
 ///
 /// # Errors
-/// A table cannot be read, or a field is missing or malformed.
+/// Returns an error if a table cannot be read, or if a field is missing or malformed.
 pub fn read_microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeasured>, Error> {
     let mut rows = Vec::new();
     for recorded in suite.files.iter().filter(|file| file.kind == "microbench") {
@@ -111,6 +111,7 @@ pub fn read_microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<Suit
             let read = || -> Result<Option<SuiteMeasured>, kernel_model::Error> {
                 let (op, shape, dtype) = (text("op")?, text("shape")?, text("dtype")?);
                 let median = text("median_us")?;
+                // Copies have no type of number, and the suite records them as `uint8`.
                 let is_f32 = matches!(dtype, "float32" | "uint8");
                 let Some(work) = work(op, shape).filter(|_| is_f32) else {
                     return Ok(None);
@@ -134,7 +135,7 @@ pub fn read_microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<Suit
     Ok(rows)
 }
 
-/// The work of a microbenchmark; `None` for a kind that has no model.
+/// Returns the work of a microbenchmark, or `None` for a kind without a model.
 fn work(op: &str, shape: &str) -> Option<SuiteWork> {
     let size = |name: &str| {
         let mut pairs = shape.split_whitespace().filter_map(|pair| pair.split_once('='));

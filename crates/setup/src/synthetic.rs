@@ -1,5 +1,5 @@
-//! Describes generated data that fits a model: a column per dense input and per feature, with ids
-//! within the tables. [`crate::generated_rows`] writes it.
+//! Describes generated data that fits a model. The data has a column for each dense input and each
+//! feature, with ids within the tables. [`crate::generated_rows`] writes the data.
 
 use std::collections::HashSet;
 
@@ -15,14 +15,15 @@ use crate::rows::ROWS_OF_SYNTHETIC;
 
 /// Seed of the rows that `--synthetic` generates.
 pub const SEED: u64 = 1;
-/// Exponent of the Zipf distribution of ids, typical of production tables.
+/// Exponent of the Zipf distribution of ids, which is typical of production tables.
 const ZIPF: f64 = 1.05;
-/// Share of generated rows that are clicks.
+/// Share of generated rows whose label is a click.
 const CLICK_RATE: f64 = 0.25;
-/// Longest bag of a pooled multi-hot feature.
+/// Length of the longest bag of a pooled multi-hot feature.
 const BAG_MAX: u32 = 4;
 
-/// Describes the rows to generate for a job's columns, with the distributions of `[synthetic]`.
+/// Describes the rows to generate for the columns of a job, with the distributions of
+/// `[synthetic]`.
 pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> Result<SyntheticConfig, Error> {
     let mut config = columns_for(job, rows, seed);
     let mut laws = Laws::default();
@@ -37,17 +38,17 @@ pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> Result<SyntheticConf
     Ok(config)
 }
 
-/// Resolves laws of `[synthetic]` to distributions, and reads each file once.
+/// Resolves the laws of `[synthetic]` to distributions, and reads each file only once.
 #[derive(Default)]
 pub struct Laws {
     known: Vec<(IdLaw, IndexDistribution)>,
 }
 
 impl Laws {
-    /// Returns the distribution of a law.
+    /// Returns the distribution that a law describes.
     ///
     /// # Errors
-    /// The file of the law cannot be read.
+    /// Returns an error if the file of the law cannot be read.
     pub fn distribution(&mut self, law: &IdLaw) -> Result<IndexDistribution, Error> {
         if let Some((_, distribution)) = self.known.iter().find(|(known, _)| known == law) {
             return Ok(*distribution);
@@ -79,7 +80,7 @@ fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
             let cardinality =
                 sized.map_or(ROWS_OF_SYNTHETIC, |table| reserved(job.data.ids, table.rows));
             let length = table.and_then(|table| table.sequence_length);
-            // The cast is safe: lengths are at most `SEQUENCE_LENGTH_MAX`.
+            // The cast cannot truncate, because lengths are at most `SEQUENCE_LENGTH_MAX`.
             let many = Hotness { min: 1, max: length.map_or(BAG_MAX, |length| length as u32) };
             SyntheticFeature {
                 name: column.column,
@@ -101,19 +102,19 @@ fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
     }
 }
 
-/// Names the folder for rows of `config` that are prepared with the columns of `data`. The name
-/// contains a hash of everything that changes the prepared bytes.
+/// Returns the name of the folder for rows of `config` that are prepared with the columns of
+/// `data`. The name contains a hash of all settings that change the prepared bytes.
 pub fn folder_name(config: &SyntheticConfig, data: &DataConfig) -> Result<String, Error> {
     let columns = DataConfig { train: Vec::new(), evaluation: Vec::new(), ..data.clone() };
     let mut hash = Xxh3::new();
-    // `config` contains the rows of reuse histograms, not only the names of their files.
+    // `config` contains the content of reuse histograms, rather than only the names of their files.
     hash.update(format!("{config:?}").as_bytes());
     hash.update(&serde_json::to_vec(&columns)?);
     Ok(format!("synthetic-{}-{:016x}", config.rows, hash.digest()))
 }
 
-/// Computes the number of distinct ids for a table. Exact ids reserve two rows, for missing and for
-/// rare categories.
+/// Computes the number of distinct ids for a table. Exact ids reserve two rows, for missing ids and
+/// for rare categories.
 fn reserved(ids: IdMode, rows: u64) -> u64 {
     match ids {
         IdMode::Modulo => rows,
@@ -121,8 +122,8 @@ fn reserved(ids: IdMode, rows: u64) -> u64 {
     }
 }
 
-/// Changes the job so that it reads rows of [`config_for`]: integer ids, a label of 0 or 1,
-/// logarithms of counts, and a distinct name for each column.
+/// Changes the job so that it reads rows of [`config_for`]. Ids are integers, labels are 0 or 1,
+/// counts are transformed to logarithms, and each column has a distinct name.
 pub fn adapt(job: &mut JobConfig) {
     let data = &mut job.data;
     data.evaluation.clear();
@@ -132,8 +133,8 @@ pub fn adapt(job: &mut JobConfig) {
     }
     data.format = DataFormat::Csv;
     let label = data.label.as_ref().map_or("label", |label| &label.column).to_owned();
-    // A column may be both a dense input and a categorical feature. Generated data has a column for
-    // each, so the dense one is renamed.
+    // A column may be both a dense input and a categorical feature. Generated data has a separate
+    // column for each, so the dense one is renamed.
     let mut names: HashSet<_> = data.categorical.iter().map(|one| one.column.clone()).collect();
     names.insert(label.clone());
     for dense in &mut data.dense {

@@ -1,7 +1,7 @@
-//! Rows of an analysis as a table: for people, or as JSON, CSV, Markdown or Parquet.
+//! Writes the rows of an analysis as a table for people, or as JSON, CSV, Markdown or Parquet.
 //!
-//! All formats are views of the columns that `schema/table.rs` derives from the struct of a row, so
-//! an empty table has its columns too. Does not interpret the rows.
+//! All formats use the columns that `schema/table.rs` derives from the struct of a row, so an empty
+//! table has its columns too. This module does not interpret the rows.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -16,16 +16,16 @@ use crate::error::{Error, UsageError};
 use crate::render::{self, Console};
 use crate::{machine, output};
 
-/// Rows of a table for people, unless they ask for another number.
+/// Number of rows of a table for people, unless the user asks for another number.
 const TOP: usize = 20;
 
-/// A year of nanoseconds: later times count from 1970.
+/// A year in nanoseconds. Later times are assumed to count from 1970.
 const SINCE_1970: i64 = 31_536_000_000_000_000;
 
-/// Where and how much.
+/// The place where rows are written, and the number of rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableTarget<'a> {
-    /// A file instead of stdout.
+    /// The file to write, or `None` for standard output.
     pub output: Option<&'a Path>,
     pub top: Option<usize>,
 }
@@ -33,7 +33,7 @@ pub struct TableTarget<'a> {
 /// Prints or writes rows in the format of the console.
 ///
 /// # Errors
-/// The output cannot be written.
+/// Returns an error if the output cannot be written.
 pub fn write_rows<T: Serialize + TableRow>(
     console: Console,
     rows: &[T],
@@ -42,11 +42,11 @@ pub fn write_rows<T: Serialize + TableRow>(
     write_table(console, (&T::columns(), rows), target)
 }
 
-/// Writes rows as [`write_rows`] does. If parts of the recordings are missing, every row has one
-/// more column, `recording_cut`, that describes them; the table for people has no such column.
+/// Writes rows as [`write_rows`] does. If parts of the recordings are missing, every row has an
+/// additional column `recording_cut` that describes them. The table for people has no such column.
 ///
 /// # Errors
-/// The output cannot be written.
+/// Returns an error if the output cannot be written.
 pub fn write_rows_with_cut_notice<T: Serialize + TableRow>(
     console: Console,
     rows: &[T],
@@ -57,7 +57,8 @@ pub fn write_rows_with_cut_notice<T: Serialize + TableRow>(
         return write_rows(console, rows, target);
     }
     let mut columns = T::columns();
-    // A table without rows has one row with the mark alone, or it would pass as complete.
+    // A table without rows gets one row that contains only the notice. Without the notice, the
+    // table would appear to be complete.
     for column in &mut columns {
         column.is_nullable = true;
     }
@@ -70,8 +71,8 @@ pub fn write_rows_with_cut_notice<T: Serialize + TableRow>(
     write_table(console, (&columns, &marked), target)
 }
 
-/// A row or a page, with one more field about missing parts of the recordings. Programs read it,
-/// since they do not see the warning on stderr.
+/// A row or a page, with an additional field about missing parts of the recordings. Programs read
+/// the field, because they do not see the warning on stderr.
 #[derive(Serialize)]
 pub struct WithCutNotice<'a, T> {
     #[serde(flatten)]
@@ -80,7 +81,7 @@ pub struct WithCutNotice<'a, T> {
     pub recording_cut: Option<&'a str>,
 }
 
-/// The columns of a table and its rows.
+/// The columns of a table, followed by its rows.
 type Table<'a, T> = (&'a [Column], &'a [T]);
 
 fn write_table<T: Serialize>(
@@ -88,6 +89,7 @@ fn write_table<T: Serialize>(
     (columns, rows): Table<'_, T>,
     target: TableTarget<'_>,
 ) -> Result<(), Error> {
+    // People read only the first rows, but programs that read the other formats need all of them.
     let shown = target.top.unwrap_or(match console.format {
         OutputFormat::Table => TOP,
         _ => usize::MAX,
@@ -130,7 +132,8 @@ fn write_table<T: Serialize>(
     Ok(())
 }
 
-/// Writes to a file, whole or not at all, or to stdout.
+/// Writes the whole text to a file or to standard output. If writing fails, no partial file is
+/// left.
 pub fn deliver(
     output: Option<&Path>,
     write: impl FnOnce(&mut dyn Write) -> Result<(), Error>,
@@ -156,8 +159,8 @@ fn json_error(error: serde_json::Error) -> Error {
     if error.is_io() { Error::output(error.into()) } else { error.into() }
 }
 
-/// The cells of a table. Lists and objects within a row are left out: they are for JSON, and have
-/// tables of their own.
+/// The cells of a table. Lists and objects within a row are left out, because they appear in JSON
+/// and have tables of their own.
 struct Sheet {
     columns: Vec<Column>,
     rows: Vec<Vec<Value>>,
@@ -168,7 +171,7 @@ impl Sheet {
         let mut columns = columns.to_vec();
         columns.retain(|column| column.value_type != ColumnType::Nested);
         let cells = |row: &T| -> Result<Vec<Value>, Error> {
-            // Through text, so that an f32 keeps its few digits.
+            // The row is converted through JSON text, so that an f32 keeps its few digits.
             let text = serde_json::to_string(row)?;
             let mut fields: Map<String, Value> = serde_json::from_str(&text)?;
             let cell = |column: &Column| fields.remove(column.name).unwrap_or_default();
@@ -203,8 +206,9 @@ impl Sheet {
         writeln!(out, "{}", lines.join("\n")).map_err(Error::output)
     }
 
-    /// Writes a grid of the columns that have a value, or of all columns if there is no row. On a
-    /// terminal the last columns are left out if the grid does not fit; returns their number.
+    /// Writes a grid of the columns that have a value, or of all columns if there are no rows. On a
+    /// terminal, the last columns are left out if the grid does not fit. Returns the number of
+    /// columns that were left out.
     fn write_for_people(&self, out: &mut dyn Write, width: Option<usize>) -> Result<usize, Error> {
         let filled = |i: &usize| {
             self.rows.is_empty() || self.rows.iter().any(|row| !plain(&row[*i]).is_empty())
@@ -218,16 +222,17 @@ impl Sheet {
             if shown.len() <= 2 || width.is_none_or(fits) {
                 break render::grid_within(width, &titles, &rows);
             }
-            // The first columns say what a row is of, and those that weigh most come next.
+            // The first columns identify a row, and the most important figures follow, so the last
+            // columns are dropped.
             shown.pop();
         };
         writeln!(out, "{text}").map_err(Error::output)?;
         Ok(all - shown.len())
     }
 
-    /// The titles and cells of these columns.
+    /// Formats the titles and the cells of the given columns.
     fn for_people(&self, shown: &[usize]) -> (Vec<String>, Vec<Vec<String>>) {
-        // Times since 1970 say nothing; those since the table's first do.
+        // Times since 1970 are hard to read, so times since the first row are shown instead.
         let since_1970 = |i: usize| {
             let least = self.rows.iter().filter_map(|row| row[i].as_i64()).min();
             let unit = self.columns[i].unit();
@@ -261,7 +266,7 @@ impl Sheet {
                     ColumnValues::Unsigned(values().map(Value::as_u64).collect())
                 }
                 ColumnType::Float => {
-                    // JSON has no value for a non-finite float.
+                    // JSON cannot represent a non-finite float, so null stands for it.
                     let missing = (!column.is_nullable).then_some(f64::NAN);
                     let float = |value: &Value| value.as_f64().or(missing);
                     ColumnValues::Floats(values().map(float).collect())
@@ -296,7 +301,8 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// `exposed_communication_ns` as `exposed communication`, `idle_pct` as `idle %`.
+/// Formats the name of a column as a title, such as `exposed_communication_ns` as `exposed
+/// communication` and `idle_pct` as `idle %`.
 fn title(column: &str) -> String {
     let plain = column.strip_suffix("_ns").unwrap_or(column).replace("_ns_", "_");
     let plain = plain.as_str();
@@ -318,7 +324,8 @@ fn for_people(column: Column, value: &Value) -> String {
             schema::Bytes(bytes as u64).to_string()
         }
         Some(_) if value.is_u64() => render::count(value.as_u64().unwrap_or_default()),
-        // Three decimals of a large number would be digits that nobody measured.
+        // Decimals of a large number would exceed the precision of the measurement, so they are
+        // rounded away.
         Some(number) if value.is_f64() && number >= 1e3 => render::count(number.round() as u64),
         Some(number) if value.is_f64() => format!("{number:.3}"),
         _ => {
@@ -326,7 +333,7 @@ fn for_people(column: Column, value: &Value) -> String {
             if text.is_empty() {
                 return "-".to_owned();
             }
-            // Whole characters: names of kernels may be any text.
+            // The text is cut between characters, because names of kernels may contain any text.
             let cut = text.chars().count() > WIDEST;
             let kept: String = text.chars().take(WIDEST - 1).collect();
             if cut { format!("{kept}…") } else { text }
@@ -367,7 +374,8 @@ mod tests {
         assert!(markdown.contains("a, \"b\"\\|"), "{markdown}");
     }
 
-    /// On a narrow terminal texts are wrapped and the last columns left out; numbers stay whole.
+    /// On a narrow terminal, texts must be wrapped and the last columns left out, and numbers must
+    /// not be broken.
     #[test]
     fn columns_that_do_not_fit_are_dropped_from_the_end() {
         #[derive(Serialize, TableRow)]

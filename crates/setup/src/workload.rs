@@ -1,4 +1,5 @@
-//! Describes a training step that has not been run: its configuration, sharding plan and ids.
+//! Describes a training step that was never run, with its configuration, its sharding plan and its
+//! ids.
 
 use schema::{FeatureStats, IdLaw, ShardingPlan};
 
@@ -8,19 +9,19 @@ use crate::error::Error;
 use crate::plan::{self, Tiling};
 use crate::synthetic::Laws;
 
-/// A training step, completely described.
+/// A complete description of a training step.
 pub struct Workload {
     /// The configuration, with the requested batch size.
     pub job: ResolvedJob,
     pub tiling: Tiling,
     pub plan: ShardingPlan,
-    /// Bag length and distribution of ids, by feature.
+    /// Bag length and distribution of the ids of each feature.
     pub features: Vec<FeatureStats>,
 }
 
 impl Workload {
-    /// Resolves the configuration `name` with the options `asked`. Without the option for ranks or
-    /// a plan, the step runs on `ranks` ranks.
+    /// Resolves the configuration `name` with the options `asked`. Without an option for ranks or a
+    /// plan, the step runs on `ranks` ranks.
     pub fn resolve(name: &str, asked: &NeverRunStep, ranks: u64) -> Result<Self, Error> {
         let mut overrides = asked.set.clone();
         let size =
@@ -45,7 +46,7 @@ impl Workload {
         Ok(Self { job, tiling, plan, features })
     }
 
-    /// Borrows the workload in the form that the crate `predict` takes.
+    /// Borrows the workload in the form that the crate `predict` accepts.
     pub fn borrowed(&self) -> predict::workload::Workload<'_> {
         predict::workload::Workload {
             config: &self.job.config,
@@ -55,7 +56,8 @@ impl Workload {
     }
 }
 
-/// Describes features with bags of one length. Ids follow `[synthetic]`, or are uniform.
+/// Describes features whose bags all have one length. The ids of these features follow
+/// `[synthetic]`, or are uniform.
 fn features(job: &ResolvedJob, pooling: u32) -> Result<Vec<FeatureStats>, Error> {
     let model = &job.config.model;
     let mut features = FeatureStats::uniform(model, pooling);

@@ -1,5 +1,6 @@
-//! Derives `schema::table::TableRow` and `CellType`: the columns of a table, from the struct of its
-//! rows and its serde attributes. What a column is, `schema/table.rs` defines.
+//! Derives `schema::table::TableRow` and `CellType`, which give the columns of a table from the
+//! struct of its rows and its serde attributes. The file `schema/table.rs` defines what a column
+//! is.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -8,16 +9,17 @@ use syn::{Data, DeriveInput, Error, Field, Fields, LitStr, Result, Token, parse_
 
 /// Derives `TableRow` for a struct with named fields: one column per serialized field.
 ///
-/// Understands serde's `rename`, `flatten`, `skip`, `skip_serializing` and `skip_serializing_if`.
-/// Other attributes that change what is serialized do not compile.
+/// The macro supports serde's `rename`, `flatten`, `skip`, `skip_serializing` and
+/// `skip_serializing_if`. Any other attribute that changes what is serialized is a compile error.
 #[proc_macro_derive(TableRow)]
 pub fn derive_table_row(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     table_row(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Derives `CellType` for a type of one cell: text for an enum whose variants have no fields, the
-/// type of the only field for a tuple struct, and a nested value for a struct with named fields.
+/// Derives `CellType` for the type of one cell. An enum whose variants have no fields becomes text,
+/// a tuple struct takes the type of its only field, and a struct with named fields becomes a nested
+/// value.
 #[proc_macro_derive(CellType)]
 pub fn derive_cell_type(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -26,17 +28,17 @@ pub fn derive_cell_type(input: proc_macro::TokenStream) -> proc_macro::TokenStre
 
 fn table_row(input: &DeriveInput) -> Result<TokenStream> {
     let Data::Struct(data) = &input.data else {
-        return Err(Error::new_spanned(&input.ident, "a row is a struct"));
+        return Err(Error::new_spanned(&input.ident, "expected a struct for a row"));
     };
-    // A rule for the names of all fields would need serde's own conversion.
+    // An attribute that renames all fields would need serde's own conversion of names.
     if let Some(attribute) = input.attrs.iter().find(|one| one.path().is_ident("serde")) {
         return Err(Error::new_spanned(
             attribute,
-            "TableRow knows serde attributes of fields only",
+            "TableRow supports serde attributes only on fields",
         ));
     }
     let Fields::Named(fields) = &data.fields else {
-        return Err(Error::new_spanned(&input.ident, "the fields of a row have names"));
+        return Err(Error::new_spanned(&input.ident, "expected named fields for a row"));
     };
     let columns: Vec<_> = fields.named.iter().map(push_columns).collect::<Result<_>>()?;
     let (name, (generics, arguments, bounds)) = (&input.ident, input.generics.split_for_impl());
@@ -51,7 +53,7 @@ fn table_row(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// Returns the statement that appends the columns of a field.
+/// Returns the statement that appends the columns of one field.
 fn push_columns(field: &Field) -> Result<TokenStream> {
     let value_type = &field.ty;
     let mut name = field.ident.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -68,7 +70,7 @@ fn push_columns(field: &Field) -> Result<TokenStream> {
                     meta.value()?.parse::<LitStr>()?;
                 }
                 "default" => skip_value(meta.input)?,
-                _ => return Err(meta.error("TableRow does not know this attribute of serde")),
+                _ => return Err(meta.error("TableRow does not support this serde attribute")),
             }
             Ok(())
         })?;
@@ -106,7 +108,12 @@ fn cell_type(input: &DeriveInput) -> Result<TokenStream> {
             }
             _ => quote!(::schema::table::ColumnType::Nested),
         },
-        _ => return Err(Error::new_spanned(&input.ident, "variants of a cell have no fields")),
+        _ => {
+            return Err(Error::new_spanned(
+                &input.ident,
+                "expected variants without fields for a cell",
+            ));
+        }
     };
     let (name, (generics, arguments, bounds)) = (&input.ident, input.generics.split_for_impl());
     Ok(quote! {

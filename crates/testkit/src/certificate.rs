@@ -1,19 +1,19 @@
-//! TLS certificates for servers that run inside a test.
+//! Creates TLS certificates for servers that run inside a test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::skip::has_program;
 
-/// The files of a certificate for `localhost` and 127.0.0.1, and of its key.
+/// The files of a certificate for `localhost` and 127.0.0.1, and of its private key.
 #[derive(Clone, Debug)]
 pub struct CertificateFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// Creates a self-signed certificate in a folder. Prints that `what` is skipped if there is no
-/// `openssl`.
+/// Creates a self-signed certificate in a folder. If `openssl` is missing, it prints that `what` is
+/// skipped and returns `None`.
 pub fn create_certificate(folder: &Path, what: &str) -> Option<CertificateFiles> {
     if !has_program("openssl", what) {
         return None;

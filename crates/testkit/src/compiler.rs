@@ -1,4 +1,4 @@
-//! The compilers of C and C++ of the machine: for stubs of libraries and for emulated GPU kernels.
+//! The C and C++ compilers of the machine, which build stubs of libraries and emulated GPU kernels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::skip::skip;
 
-/// Compiles a C file to a shared library, in a folder that is created if it is missing. Returns
-/// false, and prints that `what` is skipped, if there is no C compiler.
+/// Compiles a C file to a shared library, and creates its folder if it is missing. If there is no C
+/// compiler, it prints that `what` is skipped and returns false.
 pub fn compile_library(library: &Path, source: &Path, flags: &[&str], what: &str) -> bool {
     fs::create_dir_all(library.parent().unwrap()).unwrap();
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
@@ -21,12 +21,12 @@ pub fn compile_library(library: &Path, source: &Path, flags: &[&str], what: &str
     true
 }
 
-/// Returns the C++ compiler, which may be missing.
+/// Returns the path of the C++ compiler, which may not be installed.
 pub fn cxx() -> PathBuf {
     std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from)
 }
 
-/// Returns whether there is a C++ compiler. Otherwise it prints that `what` is skipped.
+/// Returns whether a C++ compiler is installed. If not, it prints that `what` is skipped.
 pub fn has_cxx(what: &str) -> bool {
     let is_installed = Command::new(cxx()).arg("--version").output().is_ok();
     if !is_installed {

@@ -1,11 +1,12 @@
-//! Temporary folders of tests.
+//! Temporary folders that tests write to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A temporary folder that only its owner may enter. It is removed when dropped.
+/// A temporary folder that only its owner may enter. The folder is removed when the value is
+/// dropped.
 #[derive(Debug)]
 pub struct Folder(TempDir);
 
@@ -21,12 +22,13 @@ impl Folder {
         self.0.path()
     }
 
-    /// The path of a file below the folder, which may not exist yet.
+    /// Returns the path of a file in the folder. The file may not exist yet.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root().join(name)
     }
 
-    /// Writes a file, and the folders above it where they are missing. Returns its path.
+    /// Writes a file, and creates its parent folders if they are missing. Returns the path of the
+    /// file.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -34,7 +36,7 @@ impl Folder {
         path
     }
 
-    /// The sorted names of the entries that begin with `start`.
+    /// Returns the sorted names of the entries that begin with `start`.
     pub fn names(&self, start: &str) -> Vec<String> {
         let entries = fs::read_dir(self.root()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

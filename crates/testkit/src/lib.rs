@@ -1,5 +1,6 @@
-//! What the tests of several crates share. It is a development dependency only: products never use
-//! it, and it depends on no other crate of the workspace, so no crate is compiled twice for it.
+//! Helpers that the tests of several crates share. The crate is a development dependency only, so
+//! products never use it. The crate depends on no other crate of the workspace, so no crate is
+//! compiled twice for it.
 //!
 //! Helpers that know one crate, such as its jobs and traces, are in `tests/it/fixture.rs` of that
 //! crate.

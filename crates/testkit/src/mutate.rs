@@ -1,19 +1,19 @@
-//! A mutation fuzzer for parsers of untrusted input, shared by the tests of `fleet` and `agent`.
-//! Accepted inputs are kept and mutated further, so that later inputs reach deeper code.
+//! A mutation fuzzer for parsers of untrusted input, which the tests of `fleet` and `agent` share.
+//! Accepted inputs are kept and mutated again, so that later inputs reach deeper code.
 
 use std::time::{Duration, Instant};
 
-/// Default number of inputs per target.
+/// Number of inputs per parser, unless a duration is given.
 const INPUTS: u64 = 20_000;
-/// Limit of the accepted inputs that are kept.
+/// Maximum number of accepted inputs that are kept for further mutation.
 const POOL: usize = 2_000;
-/// Limit of an input's length in bytes.
+/// Maximum length of an input in bytes.
 const LENGTH: usize = 64 << 10;
-/// Values at which lengths and numbers often fail.
+/// Values at which the handling of lengths and numbers often fails.
 const EDGES: [u64; 9] = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF_FFFF, 0x8000_0000, u64::MAX / 2, u64::MAX];
 
-/// Runs `accepts` on mutations of `corpus`: 20,000, or for `ROWMILL_FUZZ_S` seconds. `accepts`
-/// returns whether the input was accepted. The goal is to find panics.
+/// Runs `accepts` on mutations of `corpus` in search of panics: on 20,000 of them, or for
+/// `ROWMILL_FUZZ_S` seconds. `accepts` returns whether the parser accepted the input.
 pub fn fuzz_parser(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool) {
     let seconds = std::env::var("ROWMILL_FUZZ_S").ok().and_then(|text| text.parse().ok());
     let limit = seconds.map(Duration::from_secs);
@@ -21,10 +21,12 @@ pub fn fuzz_parser(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool
     for bytes in &pool {
         assert!(accepts(bytes), "{name}: an input of the corpus is refused");
     }
+    // The seed is fixed, so that the inputs of a failure can be generated again.
     let mut random = Xorshift(0x9E37_79B9_7F4A_7C15);
     let (began, mut made, mut accepted) = (Instant::now(), 0_u64, 0_u64);
     loop {
         let is_over = match limit {
+            // Reading the clock for every input would slow down the fuzzer.
             Some(limit) => made.is_multiple_of(1_024) && began.elapsed() >= limit,
             None => made == INPUTS,
         };
@@ -43,6 +45,8 @@ pub fn fuzz_parser(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool
             if pool.len() < POOL {
                 pool.push(input);
             } else {
+                // The inputs of the corpus stay in the pool, because repeated mutations lose their
+                // structure.
                 let at = corpus.len() + random.below(POOL - corpus.len());
                 pool[at] = input;
             }
@@ -51,8 +55,8 @@ pub fn fuzz_parser(name: &str, corpus: &[&[u8]], accepts: impl Fn(&[u8]) -> bool
     println!("{name}: {made} inputs, {accepted} accepted, {:.1} s", began.elapsed().as_secs_f64());
 }
 
-/// A xorshift generator. It differs from `testkit::Random` so that the inputs of the fuzzer stay as
-/// they are.
+/// A xorshift generator. This generator is separate from `testkit::Random`, so that changes there
+/// do not change the inputs of the fuzzer.
 struct Xorshift(u64);
 
 impl Xorshift {

@@ -1,24 +1,24 @@
-//! A small HTTP server for objects that can fail in the ways real ones do.
+//! A small HTTP server for objects, which can simulate the failures of real servers.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Behavior of the server, including failures to simulate.
+/// Behavior of the server, including the failures that it simulates.
 #[derive(Clone, Debug, Default)]
 pub struct ServerBehavior {
     /// Ignores range requests, as simple servers do.
     pub no_ranges: bool,
-    /// Omits the length of whole responses.
+    /// Omits the length of responses that contain a whole object.
     pub no_length: bool,
-    /// Sends neither an entity tag nor a time.
+    /// Sends neither an entity tag nor a modification time.
     pub no_version: bool,
     /// Closes the connection in the middle of every n-th response.
     pub break_every: Option<usize>,
     /// Responds with status 503 to every n-th request.
     pub busy_every: Option<usize>,
-    /// Replaces the object after so many requests.
+    /// Replaces the object after this number of requests.
     pub change_after: Option<usize>,
     /// Responds with this status and body to all requests.
     pub refuse: Option<(u16, &'static str)>,
@@ -29,12 +29,12 @@ pub struct ServerBehavior {
 pub struct RecordedRequest {
     pub method: String,
     pub path: String,
-    /// Names in lower case.
+    /// Values of the headers by name, in lower case.
     pub headers: BTreeMap<String, String>,
     pub body: String,
 }
 
-/// What the connections of a server share.
+/// The state that all connections of a server share.
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
@@ -45,13 +45,13 @@ struct State {
 /// A handle to the server, which runs until the process ends.
 #[derive(Clone)]
 pub struct ObjectServer {
-    /// Address and port, as in a URL.
+    /// Address and port of the server, as they are written in a URL.
     pub host: String,
     state: Arc<Mutex<State>>,
 }
 
 impl ObjectServer {
-    /// Starts a server on a free port of this machine.
+    /// Starts a server on a free port of the loopback address.
     pub fn start(behavior: ServerBehavior) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
@@ -66,18 +66,18 @@ impl ObjectServer {
         Self { host, state }
     }
 
-    /// Stores an object at `path`, which begins with `/`, and returns its URL.
+    /// Stores an object at `path`, which begins with `/`. Returns the URL of the object.
     pub fn put(&self, path: &str, content: &[u8]) -> String {
         lock(&self.state).objects.insert(path.to_owned(), content.to_vec());
         format!("http://{}{path}", self.host)
     }
 
-    /// The requests received so far.
+    /// Returns all requests that the server has received so far.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         lock(&self.state).requests.clone()
     }
 
-    /// Changes the behavior from the next request on.
+    /// Changes the behavior of the server from the next request on.
     pub fn set_behavior(&self, behavior: ServerBehavior) {
         lock(&self.state).behavior = behavior;
     }
@@ -133,6 +133,7 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> bool {
         return plain(503, "", b"");
     }
     let Some(mut content) = content else { return plain(404, "", b"") };
+    // The sum of the bytes suffices as a tag, because a changed object gets the tag `"other"`.
     let mut tag = format!("\"{:x}\"", content.iter().map(|&b| u64::from(b)).sum::<u64>());
     if behavior.change_after.is_some_and(|after| number > after) {
         content.reverse();
@@ -153,6 +154,8 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> bool {
         let head = format!("HTTP/1.1 200 OK\r\n{version}{length}\r\n");
         let wrote = stream.write_all(head.as_bytes());
         let wrote = wrote.and_then(|()| stream.write_all(&content[..sent])).is_ok();
+        // The end of the connection ends the body, either because no length was sent or because the
+        // body is cut.
         if is_cut || behavior.no_length {
             let _ = stream.shutdown(std::net::Shutdown::Both);
             return false;

@@ -1,14 +1,14 @@
-//! Processes that tests start: programs whose output is compared, and tests in a process of their
-//! own.
+//! Processes that tests start: programs whose output is checked, and single tests that run in a
+//! separate process.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// What a finished program printed, and how it ended.
+/// The output and the exit code of a program that has ended.
 #[derive(Debug)]
 pub struct ProgramOutput {
-    /// The exit code, unless a signal ended the program.
+    /// The exit code, or `None` if a signal ended the program.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -20,23 +20,23 @@ impl ProgramOutput {
         command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")).into()
     }
 
-    /// Fails the test with all output unless the program ended with `code`.
+    /// Fails the test and prints all output unless the program ended with `code`.
     pub fn expect_code(self, code: i32, command: &str) -> Self {
         assert_eq!(self.code, Some(code), "{command}\n{}\n{}", self.stdout, self.stderr);
         self
     }
 
-    /// Parses stdout as one JSON value.
+    /// Parses standard output as one JSON value.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap()
     }
 
-    /// Parses each line of stdout as JSON.
+    /// Parses each line of standard output as JSON.
     pub fn lines(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Parses the last line of stdout as JSON.
+    /// Parses the last line of standard output as JSON.
     pub fn last(&self) -> Value {
         self.lines().pop().unwrap_or_else(|| panic!("no output\n{}", self.stderr))
     }
@@ -53,8 +53,9 @@ impl From<Output> for ProgramOutput {
     }
 }
 
-/// Runs one test of this test program in a new process, for example with other libraries loaded.
-/// `test` is its full name. The test reads from an environment variable that it is the child.
+/// Prepares a command that runs one test of this test program in a new process, for example with
+/// other libraries loaded. `test` is the full name of the test, which recognizes the new process by
+/// an environment variable.
 pub fn rerun_test(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]);

@@ -10,8 +10,8 @@ pub fn skip(what: &str, need: &str) {
     println!("SKIPPED {what}: needs {need}");
 }
 
-/// Returns whether checks of more than half a minute run too. Otherwise it prints that `what` is
-/// skipped.
+/// Returns whether checks that take more than half a minute run too. If not, it prints that `what`
+/// is skipped.
 pub fn has_time(what: &str) -> bool {
     let has_time = std::env::var_os("ROWMILL_LONG").is_some();
     if !has_time {
@@ -20,7 +20,7 @@ pub fn has_time(what: &str) -> bool {
     has_time
 }
 
-/// Returns whether the test runs as root. Otherwise it prints that `what` is skipped.
+/// Returns whether the test runs as root. If not, it prints that `what` is skipped.
 pub fn has_root(what: &str) -> bool {
     if !is_root() {
         skip(what, "root");
@@ -30,11 +30,11 @@ pub fn has_root(what: &str) -> bool {
 
 /// Returns whether the test runs as root.
 pub fn is_root() -> bool {
-    // The folder belongs to the effective user of the process.
+    // The folder `/proc/self` belongs to the effective user of the process.
     std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// Returns whether a program can be started. Otherwise it prints that `what` is skipped.
+/// Returns whether a program can be started. If not, it prints that `what` is skipped.
 pub fn has_program(program: &str, what: &str) -> bool {
     let is_installed = Command::new(program).arg("--version").output().is_ok();
     if !is_installed {

@@ -1,9 +1,10 @@
-//! PyTorch execution traces: which operators ran, on which tensors, and how they nest.
+//! Reads and writes PyTorch execution traces, which list the operators that ran, their tensors, and
+//! how they nest.
 //!
-//! One in-memory form covers all schemas from 1.0.0 to 1.1.1-chakra. Times are not part of it: they
-//! are in the Kineto trace, which [`crate::link`] joins to it. `read` parses the JSON, `write`
-//! writes the steps of our own recorder. Data flow through shared storages is reconstructed by the
-//! simulator.
+//! One in-memory form covers all schemas from 1.0.0 to 1.1.1-chakra. Execution traces contain no
+//! times, so [`crate::link`] joins them to the Kineto trace, which does. `read` parses the JSON,
+//! and `write` writes the steps of rowmill's own recorder. The simulator reconstructs the data flow
+//! through shared storages.
 
 mod collective;
 mod node;
@@ -23,8 +24,8 @@ pub use value::{Argument, NodeTensor, TraceValue};
 
 use crate::Error;
 
-/// Reads one execution trace from its JSON text. Slightly broken text is repaired. If that fails,
-/// the intact nodes are kept, and [`ExecutionTrace::losses`] counts the rest.
+/// Reads one execution trace from its JSON text. Slightly broken text is repaired. Nodes that
+/// cannot be repaired are dropped and counted in [`ExecutionTrace::losses`].
 ///
 /// # Errors
 /// [`Error::NotATrace`] if the text has no list of nodes.

@@ -1,7 +1,7 @@
-//! Writes traces to files that other tools open: Kineto JSON or Perfetto's TrackEvent protobuf.
+//! Writes traces to files for other tools, as Kineto JSON or as Perfetto's TrackEvent protobuf.
 //!
-//! The file name decides format and compression. The encoding of single rows is up to the format's
-//! own module.
+//! The file name decides the format and the compression. The module of each format encodes the
+//! rows.
 
 pub(crate) mod argument;
 pub(crate) mod binding;
@@ -24,7 +24,7 @@ use crate::packed;
 
 const ZSTD_LEVEL: i32 = 3;
 
-/// Compression of an output file, chosen by its file name extension.
+/// Compression of an output file, chosen by the extension of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compression {
     None,
@@ -32,16 +32,18 @@ enum Compression {
     Zstd,
 }
 
-/// Writes one file atomically: an existing file stays in place until the new one is complete.
+/// Writes one file atomically, so that an existing file stays in place until the new one is
+/// complete.
 ///
-/// `.pftrace` and `.perfetto-trace` select Perfetto's protobuf, any other name selects Kineto JSON.
-/// An additional `.gz` or `.zst` compresses the file.
+/// The extensions `.pftrace` and `.perfetto-trace` select Perfetto's protobuf. Any other name
+/// selects Kineto JSON. An additional `.gz` or `.zst` compresses the file.
 ///
 /// # Errors
-/// [`Error::Write`]; then no file of that name was created or changed.
+/// [`Error::Write`] if writing fails, and then the file at `path` is unchanged.
 pub fn write(path: &Path, merged: &Merged<'_>, options: &Options) -> Result<ExportedEvents, Error> {
     let (format, compression) = form(path);
     let mut written = ExportedEvents::default();
+    // Perfetto's writer keeps arguments in a temporary file, which needs a unique name.
     let mut spill = path.as_os_str().to_owned();
     spill.push(format!(".{}.arguments.tmp", std::process::id()));
     let spill = PathBuf::from(spill);
@@ -55,6 +57,7 @@ pub fn write(path: &Path, merged: &Merged<'_>, options: &Options) -> Result<Expo
 
 fn form(path: &Path) -> (&'static WriteTimeline, Compression) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    // The extension of the compression comes last, so it is removed before the format is decided.
     let (stem, compression) = if let Some(stem) = name.strip_suffix(".gz") {
         (stem, Compression::Gzip)
     } else if let Some(stem) = name.strip_suffix(".zst") {

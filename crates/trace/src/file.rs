@@ -1,4 +1,4 @@
-//! Writes files atomically: temporary name, sync, rename.
+//! Writes files atomically: a file is written under a temporary name, synced and renamed.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Writes `path` completely or not at all. An existing file stays in place until the new one is on
-/// disk.
+/// Writes the file at `path` completely or not at all. An existing file stays in place until the
+/// new one is on disk.
 ///
 /// # Errors
-/// [`Error::Write`] names the step that failed. The temporary file is removed.
+/// [`Error::Write`] names the operation that failed. The temporary file is removed after an error.
 pub fn put(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -18,18 +18,20 @@ pub fn put(
     let temporary = temporary_name(path);
     let done = fill_and_rename(path, &temporary, fill);
     if done.is_err() {
-        // The first error is reported. Removal fails if the temporary file was never created.
+        // The first error is the one to report. Removal fails if the temporary file was never
+        // created.
         let _ = fs::remove_file(&temporary);
     }
     done
 }
 
-/// Creates a file under a temporary name. An existing file or link of that name is removed first
-/// and never followed: a killed process may have left it, or another user may have planted it.
+/// Creates a file under a temporary name. If a file or link of that name exists, it is removed
+/// first and never followed, because a killed process may have left it or another user may have
+/// planted it.
 ///
 /// # Errors
-/// Fails if the name cannot be freed, if somebody takes it again meanwhile, or if the system
-/// refuses.
+/// Fails if the existing file cannot be removed, if another process creates a file of that name in
+/// the meantime, or if the system refuses to create the file.
 pub fn create_anew(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -48,6 +50,7 @@ fn fill_and_rename(
     };
     let mut out = BufWriter::new(create_anew(temporary).map_err(failed("create"))?);
     fill(&mut out).and_then(|()| out.flush()).map_err(failed("write"))?;
+    // Without a sync, a crash after the rename could leave an empty file under the final name.
     out.get_ref().sync_all().map_err(failed("sync"))?;
     fs::rename(temporary, path).map_err(failed("rename"))
 }
@@ -78,9 +81,9 @@ mod tests {
         assert!(fs::symlink_metadata(&name).unwrap().is_file());
         let mut text = String::new();
         file.rewind().and_then(|()| file.read_to_string(&mut text)).unwrap();
-        assert_eq!(text, "new", "it can be read as well");
+        assert_eq!(text, "new", "the new file can be read too");
         fs::remove_file(&name).unwrap();
         fs::create_dir(&name).unwrap();
-        assert!(create_anew(&name).is_err(), "a folder is in the way");
+        assert!(create_anew(&name).is_err(), "a folder of the same name cannot be replaced");
     }
 }

@@ -1,5 +1,5 @@
-//! The supported trace formats, one file or folder each, and the description of operations that our
-//! writers share.
+//! Contains the supported trace formats, one file or folder each, and the descriptions of
+//! operations that the writers share.
 
 pub mod chakra;
 pub mod kineto;
@@ -15,5 +15,5 @@ pub(crate) mod timeline;
 use timeline::Timeline;
 
 /// All formats of timelines. A text is read by the first format that recognizes it. A file is
-/// written in the first format that has an extension equal to the file's.
+/// written in the first format that has the file's extension.
 pub(crate) static TIMELINES: &[&Timeline] = &[&perfetto::TIMELINE, &kineto::TIMELINE];

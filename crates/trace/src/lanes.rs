@@ -1,52 +1,55 @@
-//! Assigns slices of a track that overlap without nesting to further lanes.
+//! Moves slices that overlap on a track without nesting to further lanes of the track.
 //!
-//! Trace viewers keep one stack of slices per line and drop slices that do not nest.
+//! Trace viewers keep one stack of nested slices per line, and they drop slices that do not nest.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::store::Slices;
 
-/// Number of lanes in which slices may nest. Further lanes hold one slice at a time, which bounds
-/// the cost if thousands overlap.
+/// Number of lanes in which slices may nest. Each further lane holds one slice at a time, which
+/// bounds the cost if thousands of slices overlap.
 const NESTING: usize = 8;
 
-/// The lane of its track in which each slice is drawn.
+/// The lane of its track on which each slice is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceLanes {
-    /// By row. Lane 0 is the track's own line.
+    /// Lane of each slice, by row. Lane 0 is the track's own line.
     pub lane: Vec<u32>,
-    /// Number of lanes by track, at least 1.
+    /// Number of lanes of each track, at least 1.
     pub count: Vec<u32>,
-    /// Rows ordered by track, then start, then descending duration. Parents precede their children.
+    /// Rows ordered by track, then by start, then by descending duration, so that parents precede
+    /// their children.
     order: Vec<u32>,
-    /// Offset of each track in `order`, and the length of `order`.
+    /// Offset of each track's rows in `order`, followed by the length of `order`.
     first: Vec<usize>,
 }
 
 impl SliceLanes {
-    /// Returns the rows of a track by start. Of equal starts, longer slices come first.
+    /// Returns the rows of a track by start. Among rows with equal starts, longer slices come
+    /// first.
     pub fn rows(&self, track: usize) -> &[u32] {
         &self.order[self.first[track]..self.first[track + 1]]
     }
 
-    /// Counts the slices that are not in lane 0.
+    /// Counts the slices that were moved away from lane 0.
     pub fn moved(&self) -> u64 {
         self.lane.iter().filter(|lane| **lane > 0).count() as u64
     }
 }
 
-/// Puts each slice in the first lane of its track in which it nests in other slices or is separate
-/// from them.
+/// Puts each slice in the first lane of its track where it either nests in other slices or does not
+/// overlap them.
 ///
 /// # Cost
-/// `O(n log n)`, less if the slices are already in order.
+/// `O(n log n)` in the number of slices, and less if they are already in order.
 pub fn assign(slices: &Slices, tracks: usize) -> SliceLanes {
     let (mut order, first) = by_track(slices, tracks);
     let mut lane = vec![0; slices.len()];
     let mut count = vec![1; tracks];
     for track in 0..tracks {
         let rows = &mut order[first[track]..first[track + 1]];
+        // Of slices with equal starts, the longest comes first because it contains the others.
         rows.sort_by_key(|row| (slices.start(*row), Reverse(slices.end(*row)), *row));
         count[track] = assign_track(slices, rows, &mut lane);
     }
@@ -67,7 +70,7 @@ fn by_track(slices: &Slices, tracks: usize) -> (Vec<u32>, Vec<usize>) {
     for track in 0..tracks {
         first[track + 1] += first[track];
     }
-    // A counting sort by track, which keeps the file order within a track.
+    // A counting sort by track keeps the file order within a track.
     let mut next = first.clone();
     let mut order = vec![0; slices.len()];
     for (row, track) in slices.track.iter().enumerate() {
@@ -94,23 +97,26 @@ fn assign_track(slices: &Slices, rows: &[u32], lane: &mut [u32]) -> u32 {
                 nesting.push(vec![end]);
                 nesting.len() as u32 - 1
             }
-            // Testing more lanes would cost time proportional to the number of overlapping slices.
+            // Testing more nesting lanes would cost time proportional to the number of overlapping
+            // slices.
             None => NESTING as u32 + alone.take(start, end),
         };
     }
     nesting.len() as u32 + alone.lanes
 }
 
-/// Whether a slice lies after or inside the open slices of a lane, whose end times are given.
+/// Whether a slice lies after or inside the open slices of a lane. `open` holds the end times of
+/// these slices.
 fn fits(open: &mut Vec<i64>, start: i64, end: i64) -> bool {
-    // Rows come in the order of their starts, so ended slices never matter again.
+    // Rows are visited in the order of their starts, so a slice that has ended cannot contain a
+    // later one.
     while open.last().is_some_and(|last| *last <= start) {
         open.pop();
     }
     open.last().is_none_or(|last| end <= *last)
 }
 
-/// Lanes that hold at most one slice at a time.
+/// Lanes that hold at most one slice at a time, so that a free lane is found without a search.
 #[derive(Default)]
 struct Alone {
     lanes: u32,

@@ -1,8 +1,8 @@
-//! Traces: reading, storing and writing them, and recording the spans of our own runs.
+//! Reads, stores and writes traces, and records the spans of rowmill's own runs.
 //!
 //! [`open::read`] reads any file of PyTorch's profiler into a [`store::Job`]. [`Recorder`] writes
-//! our own runs to files. The crate knows the trainer's [`schema::Op`], but does not depend on the
-//! trainer or on devices, and does not analyze traces.
+//! the spans of a training run to trace files. The crate knows the trainer's [`schema::Op`], but it
+//! does not depend on the trainer or on devices, and it does not analyze traces.
 
 mod error;
 pub mod execution_trace;

@@ -1,8 +1,8 @@
 //! Links the nodes of an execution trace to the rows of a Kineto trace of the same job.
 //!
-//! If both traces have record-function ids from the same recording, the ids link them. Otherwise
-//! the order in which each thread started its operators does. The order also links one recorded
-//! iteration to many iterations of another recording.
+//! If both traces have record-function ids from the same recording, the ids link them. Otherwise,
+//! the order in which each thread started its operators links them. The order can also link one
+//! recorded iteration to many iterations of another recording.
 
 mod align;
 mod order;
@@ -14,49 +14,50 @@ use crate::execution_trace::ExecutionTrace;
 use crate::store::{Trace, TrackId};
 use sequence::{HostSequence, Sequence};
 
-/// The result of linking: which node is which row.
+/// The result of linking, which states the row of each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceLink {
     pub method: LinkMethod,
     /// The row of each node, indexed like [`ExecutionTrace::nodes`]. If the recording repeats the
-    /// nodes, these are the rows of the first complete repetition.
+    /// nodes, the rows are those of the first complete repetition.
     pub rows: Vec<Option<u32>>,
     /// Rows of the later complete repetitions, in order of time.
     pub repetitions: Vec<Vec<Option<u32>>>,
-    /// By the number of the thread in the execution trace.
+    /// Counts for each thread of the execution trace, in ascending order of thread number.
     pub threads: Vec<ThreadLink>,
 }
 
 /// The evidence by which nodes and rows were linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkMethod {
-    /// Rows whose `Record function id` equals the nodes' `rf_id`, with equal names.
+    /// Rows and nodes have the same name, and the row's `Record function id` equals the node's
+    /// `rf_id`.
     RecordFunction,
-    /// Equal names in order of start, thread by thread.
+    /// Rows and nodes have the same names in the order of their starts, thread by thread.
     Order,
 }
 
-/// Counts of linked nodes and rows of one thread.
+/// Counts of the linked nodes and rows of one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadLink {
     pub thread: u64,
-    /// The corresponding track of the Kineto trace, if one was found.
+    /// The corresponding track of the Kineto trace, or `None` if no track corresponds.
     pub track: Option<TrackId>,
-    /// Nodes that can be linked: all but roots and process groups.
+    /// Number of nodes that can be linked, which excludes roots and process groups.
     pub nodes: u64,
-    /// Operators and annotations of the track between the first and the last linked row.
+    /// Number of operators and annotations of the track from the first linked row to the last.
     pub rows: u64,
     pub matched: u64,
 }
 
 impl TraceLink {
-    /// Returns the share of nodes that were linked, 0..=1. `None` if there are no nodes.
+    /// Returns the share of nodes that were linked, 0..=1, or `None` if there are no nodes.
     pub fn node_score(&self) -> Option<f64> {
         self.score(|thread| thread.nodes)
     }
 
-    /// Returns the share of the rows between the first and the last linked one that were linked,
-    /// 0..=1. `None` if there are no rows.
+    /// Returns the share of rows that were linked, 0..=1. Only rows from the first linked row to
+    /// the last count. Returns `None` if there are no rows.
     pub fn row_score(&self) -> Option<f64> {
         self.score(|thread| thread.rows)
     }
@@ -76,6 +77,8 @@ pub fn join(execution: &ExecutionTrace, trace: &Trace) -> TraceLink {
     let host = HostSequence::new(execution, trace);
     let by_id = by_record_function(execution, trace, &host);
     let matched = count(&by_id);
+    // Ids of different recordings agree only by chance. If the ids link fewer than half of the
+    // nodes, the order is tried too, and the method that links more nodes is used.
     if matched > 0 && 2 * matched >= host.node_count() {
         return link(LinkMethod::RecordFunction, vec![by_id], &host);
     }
@@ -91,12 +94,14 @@ fn count(rows: &[Option<u32>]) -> usize {
     rows.iter().flatten().count()
 }
 
-/// Links by record-function id. Ids start anew in every process, so names must agree too.
+/// Links nodes to rows by record-function id. Ids start anew in every process, so the names must be
+/// equal too.
 fn by_record_function(
     execution: &ExecutionTrace,
     trace: &Trace,
     host: &HostSequence<'_>,
 ) -> Vec<Option<u32>> {
+    // If an id occurs several times, the first row in the file is used.
     let mut rows: HashMap<u64, u32> = HashMap::new();
     for (row, id) in trace.slices.record_function.iter() {
         if host.name_of_row(row).is_some() {
@@ -113,7 +118,7 @@ fn by_record_function(
     row_of_node
 }
 
-/// Counts the linked nodes and rows of the first repetition.
+/// Counts the linked nodes and rows of the first repetition, and builds the result.
 fn link(
     method: LinkMethod,
     mut repetitions: Vec<Vec<Option<u32>>>,
@@ -136,7 +141,7 @@ fn link(
     TraceLink { method, threads: threads.collect(), rows, repetitions }
 }
 
-/// Counts the rows of a track from the first linked one to the last.
+/// Counts the rows of a track from the first linked row to the last.
 fn between(track: &Sequence, joined: &[u32]) -> u64 {
     let mut joined = joined.to_vec();
     joined.sort_unstable();

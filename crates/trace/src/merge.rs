@@ -1,6 +1,7 @@
-//! Merges several ranks' traces so that their process ids, correlations and clocks do not collide.
+//! Merges the traces of several ranks so that their process ids, correlation ids and clocks do not
+//! collide.
 //!
-//! Nothing is copied: a [`MergedPart`] maps the ids and times of its trace when they are read.
+//! No event is copied. A [`MergedPart`] maps the ids and times of its trace when they are read.
 
 mod namespace;
 
@@ -10,14 +11,15 @@ use crate::store::{EventKind, Job, Trace, TrackKey};
 pub use namespace::IdKind;
 use namespace::Namespace;
 
-/// The offset of each rank's clock relative to a common clock. Ranks that are not listed have 0.
+/// The offset of each rank's clock relative to a common clock. A rank that is not listed has offset
+/// 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
-    /// Nanoseconds by which the clock is ahead. They are subtracted from the rank's times.
+    /// Nanoseconds by which each rank's clock is ahead, which are subtracted from the rank's times.
     pub ahead_ns: BTreeMap<u32, i64>,
 }
 
-/// The content of one output file: one trace, or several on a common clock.
+/// The content of one output file: one trace, or several traces on a common clock.
 #[derive(Clone, Debug)]
 pub struct Merged<'a> {
     pub parts: Vec<MergedPart<'a>>,
@@ -28,7 +30,8 @@ pub struct Merged<'a> {
 pub struct MergedPart<'a> {
     /// The trace with its original ids.
     pub trace: &'a Trace,
-    /// Nanoseconds by which its clock is ahead. They are subtracted from its times.
+    /// Nanoseconds by which the trace's clock is ahead, which are subtracted from the trace's
+    /// times.
     pub ahead_ns: i64,
     namespace: Option<Namespace>,
     device_tracks: Vec<bool>,
@@ -52,9 +55,10 @@ pub fn merge<'a>(job: &'a Job, offsets: &Offsets) -> Merged<'a> {
         return Merged { parts: vec![MergedPart::new(trace, ahead(trace), None)] };
     }
     let mut traces: Vec<_> = job.traces.iter().collect();
+    // The output lists ranks in ascending order, whatever the order of the job is.
     traces.sort_by_key(|trace| trace.rank);
     let distinct = traces.windows(2).all(|pair| pair[0].rank != pair[1].rank);
-    assert!(distinct, "each trace of a job has a rank of its own");
+    assert!(distinct, "each trace of a job must have its own rank");
     let namespaces = namespace::assign(&traces);
     let part =
         |(trace, namespace): (&'a Trace, _)| MergedPart::new(trace, ahead(trace), Some(namespace));
@@ -62,7 +66,7 @@ pub fn merge<'a>(job: &'a Job, offsets: &Offsets) -> Merged<'a> {
 }
 
 impl Merged<'_> {
-    /// Returns the earliest time on the common clock; `None` if there are no events.
+    /// Returns the earliest time on the common clock, or `None` if there are no events.
     pub fn first_time(&self) -> Option<i64> {
         let mut first: Option<i64> = None;
         for part in &self.parts {
@@ -77,17 +81,18 @@ impl<'a> MergedPart<'a> {
         Self { trace, ahead_ns, namespace, device_tracks: device_tracks(trace) }
     }
 
-    /// Whether the part is one of several and its ids are therefore prefixed.
+    /// Whether the part is one of several, so that its ids are prefixed.
     pub fn is_one_of_several(&self) -> bool {
         self.namespace.is_some()
     }
 
-    /// Converts a time to the common clock.
+    /// Converts a time of the part's clock to the common clock.
     pub fn time(&self, time: i64) -> i64 {
         time.saturating_sub(self.ahead_ns)
     }
 
-    /// Visits the start time of every event.
+    /// Calls `seen` with the time of every event on the common clock. The time of a slice is its
+    /// start.
     pub fn each_time(&self, mut seen: impl FnMut(i64)) {
         let trace = self.trace;
         trace.slices.start.iter().for_each(|start| seen(self.time(*start)));
@@ -97,7 +102,7 @@ impl<'a> MergedPart<'a> {
         trace.allocations.iter().for_each(|allocation| seen(self.time(allocation.time)));
     }
 
-    /// Makes an id unique over all parts. 0 means "no id" and stays.
+    /// Makes an id unique over all parts. The id 0 means "no id" and stays 0.
     pub fn id(&self, kind: IdKind, id: u64) -> u64 {
         self.namespace.as_ref().map_or(id, |namespace| namespace.id(kind, id))
     }
@@ -107,19 +112,19 @@ impl<'a> MergedPart<'a> {
         self.namespace.as_ref().map_or_else(|| pid.clone(), |namespace| namespace.pid(pid))
     }
 
-    /// Makes a device ordinal unique over all parts. Negative ordinals stay.
+    /// Makes a device ordinal unique over all parts. Negative ordinals do not change.
     pub fn device(&self, device: i64) -> i64 {
         self.namespace.as_ref().map_or(device, |namespace| namespace.device(device))
     }
 
-    /// Whether a track belongs to a device rather than a thread.
+    /// Whether a track belongs to a device rather than to a host thread.
     pub fn is_device(&self, track: usize) -> bool {
         self.device_tracks[track]
     }
 }
 
-/// Decides by the rows of a track. The process id is not enough: in containers it may equal a
-/// device's ordinal.
+/// Determines from the rows of each track whether the track belongs to a device. The process id
+/// does not suffice, because in a container it may equal a device's ordinal.
 fn device_tracks(trace: &Trace) -> Vec<bool> {
     let mut device = vec![false; trace.tracks.len()];
     let mut host = vec![false; trace.tracks.len()];

@@ -1,8 +1,8 @@
-//! Reads all traces of a job from paths: finds the files, unpacks and parses them, and assigns
+//! Reads all traces of a job from paths: finds the files, decompresses and parses them, and assigns
 //! ranks.
 //!
-//! Accepts plain and compressed files, archives, folders and standard input, and detects them by
-//! content. Events are decoded by the format's own reader.
+//! Plain and compressed files, archives, folders and standard input are accepted, and they are
+//! detected by their content. The reader of each format decodes the events.
 
 mod argument;
 mod capture;
@@ -32,28 +32,29 @@ use crate::format::blocks::Blocks;
 use crate::format::kineto;
 use crate::store::{Job, Trace};
 
-/// Reads all traces under the request's paths, without progress and cancellation.
+/// Reads all traces under the request's paths. The caller neither sees progress nor can cancel.
 ///
 /// # Errors
-/// The errors of [`read_with`] except [`Error::Cancelled`].
+/// Returns the errors of [`read_with`] except [`Error::Cancelled`].
 pub fn read(request: &ReadRequest) -> Result<Job, Error> {
     let never = AtomicBool::new(false);
     let control = ReadControl { progress: &|_| {}, cancelled: &never };
     read_with(request, &control).map(|reading| reading.job)
 }
 
-/// Reads all traces under the request's paths. Reports progress and can be cancelled.
+/// Reads all traces under the request's paths, reports progress, and stops if the caller cancels.
 ///
 /// # Errors
-/// [`Error::Read`] if a file cannot be read; [`Error::Empty`] and [`Error::NotATrace`] if a path
-/// names a file that is not a trace; [`Error::NoTraces`] for a folder or an archive without one;
-/// [`Error::Cancelled`].
+/// - [`Error::Read`] if a file cannot be read.
+/// - [`Error::Empty`] and [`Error::NotATrace`] if a path names a file that is not a trace.
+/// - [`Error::NoTraces`] for a folder or an archive without a trace.
+/// - [`Error::Cancelled`] if the caller cancelled.
 pub fn read_with(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobReading, Error> {
     gather::traces(request, control)
 }
 
 /// Overrides the ranks of a job. The first entry of `ranks` belongs to the first trace under the
-/// request's paths; within folders and archives, traces are ordered by name.
+/// request's paths. Within folders and archives, traces are ordered by name.
 ///
 /// # Errors
 /// [`Error::Ranks`] if `ranks` has duplicates or does not have one entry per trace.
@@ -83,7 +84,7 @@ pub fn parse(text: &[u8]) -> Result<Trace, Error> {
     Ok(trace)
 }
 
-/// Describes the content of a text for messages.
+/// Describes the content of a text for error messages.
 pub(crate) fn looks_like(text: &[u8]) -> String {
     match sniff::sniff(text) {
         sniff::TextKind::Timeline(format) => format!("a {} trace", format.name),
@@ -91,7 +92,7 @@ pub(crate) fn looks_like(text: &[u8]) -> String {
     }
 }
 
-/// A text in memory, delivered as one block.
+/// A text in memory, which is delivered as one block.
 struct Text<'a>(Option<&'a [u8]>);
 
 impl Blocks for Text<'_> {

@@ -1,7 +1,7 @@
-//! Records the spans of our own runs in memory, until they are written to files.
+//! Records the spans of rowmill's own runs in memory until they are written to files.
 //!
 //! During a step, [`Recorder::push`] only stores numbers: it formats no text and writes no file.
-//! Formats are defined in `format` and `execution_trace`.
+//! The file formats are defined in `format` and `execution_trace`.
 
 mod clock;
 mod spans;
@@ -16,10 +16,11 @@ use crate::format::kineto;
 use crate::{Error, execution_trace, file};
 
 impl Recorder {
-    /// Writes all steps as a Kineto trace (Chrome JSON).
+    /// Writes all recorded steps as a Kineto trace (Chrome JSON).
     ///
     /// # Errors
-    /// [`Error::NothingRecorded`]; [`Error::Write`], and then `path` is unchanged.
+    /// [`Error::NothingRecorded`] if there is no step. [`Error::Write`] if writing fails, and then
+    /// the file at `path` is unchanged.
     pub fn write_kineto(&self, path: &Path) -> Result<(), Error> {
         if self.recorded().next().is_none() {
             return Err(Error::NothingRecorded { path: path.to_path_buf() });
@@ -27,18 +28,19 @@ impl Recorder {
         file::put(path, |out| kineto::write(self, out))
     }
 
-    /// Writes step `step` as a PyTorch execution trace. Its `rf_id`s equal the `Record function
-    /// id`s of the Kineto trace.
+    /// Writes step `step` as a PyTorch execution trace. The `rf_id`s of its nodes equal the `Record
+    /// function id`s of the same operators in the Kineto trace.
     ///
     /// # Errors
-    /// [`Error::NothingRecorded`], [`Error::StepNotRecorded`]; [`Error::Write`], and then `path` is
-    /// unchanged.
+    /// [`Error::NothingRecorded`] or [`Error::StepNotRecorded`] if there is no such step.
+    /// [`Error::Write`] if writing fails, and then the file at `path` is unchanged.
     pub fn write_execution_trace(&self, step: u64, path: &Path) -> Result<(), Error> {
         let path_buf = path.to_path_buf();
         let mut numbers = self.steps();
         let Some(first) = numbers.next() else {
             return Err(Error::NothingRecorded { path: path_buf });
         };
+        // The error names the recorded range, so that the user can choose another step.
         let last = numbers.last().unwrap_or(first);
         let Some(index) = self.recorded().position(|recorded| recorded.number == step) else {
             return Err(Error::StepNotRecorded { path: path_buf, step, first, last });

@@ -1,7 +1,7 @@
-//! The columns of a trace: slices, flows, counters, instants, and the header.
+//! Stores a trace by columns: slices, flows, counters, instants, and the header.
 //!
-//! This is the only in-memory form of a trace, whether it was read from a file, recorded or
-//! simulated. Times are absolute integer nanoseconds.
+//! Every trace has this in-memory form, whether it was read from a file, recorded or simulated. All
+//! times are absolute integer nanoseconds.
 
 mod argument;
 mod category;
@@ -32,57 +32,63 @@ use std::path::PathBuf;
 /// The traces of one job, one per rank, ordered by rank.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// At least one, each with a unique rank.
+    /// A job has at least one trace, and each trace has a unique rank.
     pub traces: Vec<Trace>,
 }
 
 /// One rank's trace: the events of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// Taken from the content, else the file's name, else the position among the files.
+    /// The rank is taken from the file's content, else from the file's name, else from the file's
+    /// position among the files of the job.
     pub rank: u32,
-    /// Source file; empty for a trace that was never in a file.
+    /// The file from which the trace was read, with an empty path for a trace that was never in a
+    /// file.
     pub origin: TraceOrigin,
-    /// Everything outside the list of events.
+    /// The keys of the file outside its list of events, such as the devices and the distributed
+    /// job.
     pub header: TraceHeader,
     pub strings: Strings,
-    /// Lines of Python for each text of [`Slices::call_stack`], innermost first.
+    /// Python source lines for each call-stack text of [`Slices::call_stack`], innermost line
+    /// first.
     pub stacks: BTreeMap<StringId, Vec<StackLine>>,
-    /// In order of first appearance.
+    /// Event categories in order of first appearance. [`Slices::category`] is an index into this
+    /// list.
     pub categories: Vec<Category>,
-    /// Threads and streams, in order of first appearance.
+    /// Threads and streams, in order of first appearance in the file.
     pub tracks: Vec<Track>,
     /// Events with a duration, in file order.
     pub slices: Slices,
     pub flows: Vec<Flow>,
     pub counters: Vec<Counter>,
     pub instants: Vec<Instant>,
-    /// Events of the memory profiler.
+    /// Allocations and frees that PyTorch's memory profiler recorded.
     pub allocations: Vec<Allocation>,
-    /// Number of events in the file by Chrome phase (`X`, `M`, `s`, `f`, `i`, …).
+    /// Number of events in the file for each Chrome event phase (`X`, `M`, `s`, `f`, `i`, …).
     pub phases: BTreeMap<String, u64>,
     pub losses: Losses,
-    /// Set if the recording ended early.
+    /// Description of the missing events, or `None` for a recording that did not end early.
     pub cut: Option<CutRecording>,
 }
 
-/// The source of a trace.
+/// The file, archive member and encoding from which a trace was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceOrigin {
-    /// The path as given; `-` for standard input.
+    /// The path as the caller gave it, or `-` for standard input.
     pub path: PathBuf,
     pub member: Option<String>,
     pub text_bytes: u64,
     pub encoding: Encoding,
 }
 
-/// The encoding of events in a file, which decides how arguments are read again.
+/// Tells how the events of a file are encoded, which decides how their arguments are read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
-    /// Each event is a separate JSON text.
+    /// Each event is a separate JSON text at a known offset, so that it can be read again alone.
     #[default]
     Json,
-    /// Only the format's own reader can decode an event, from the complete file.
+    /// Events cannot be decoded one by one. Only the format's own reader can decode an event, and
+    /// the reader needs the complete file.
     Whole,
 }
 
@@ -114,28 +120,31 @@ impl Trace {
         &self.tracks[self.slices.track[row as usize].0 as usize]
     }
 
-    /// Returns the device of a device row: its argument, else its process id.
+    /// Returns the device of a device row: its `device` argument, else the process id of its track.
     pub fn device(&self, row: u32) -> i32 {
+        // A device row without the argument is on a track whose process id is the device's ordinal.
         let from_track = || self.track(row).pid.number().and_then(|pid| i32::try_from(pid).ok());
         self.slices.device(row).or_else(from_track).unwrap_or(-1)
     }
 
-    /// Returns the stream of a device row: its argument, else its thread id.
+    /// Returns the stream of a device row: its `stream` argument, else the thread id of its track.
     pub fn stream(&self, row: u32) -> i32 {
         let from_track = || self.track(row).tid.number().and_then(|tid| i32::try_from(tid).ok());
         self.slices.stream(row).or_else(from_track).unwrap_or(-1)
     }
 
-    /// Returns the lines of Python that called an operator, innermost first. Empty if the file has
-    /// no `Call stack`.
+    /// Returns the Python source lines that called an operator, innermost first. The list is empty
+    /// if the file has no `Call stack` argument.
     pub fn stack(&self, row: u32) -> &[StackLine] {
         let text = self.slices.call_stack.get(row);
         text.and_then(|text| self.stacks.get(text)).map_or(&[], Vec::as_slice)
     }
 
-    /// Parses the texts of [`Slices::call_stack`] into lines.
+    /// Parses the call-stack texts of [`Slices::call_stack`] into lines, and stores them in
+    /// [`Trace::stacks`].
     pub(crate) fn split_stacks(&mut self) {
         for (_, text) in self.slices.call_stack.iter() {
+            // Many operators have the same call stack, so each text is split only once.
             if !self.stacks.contains_key(text) {
                 let lines = self.strings.get(*text).split(';').map(str::trim).map(str::to_owned);
                 let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
@@ -148,12 +157,12 @@ impl Trace {
         }
     }
 
-    /// Returns all rows in file order.
+    /// Iterates over all rows of the trace in file order.
     pub fn rows(&self) -> impl Iterator<Item = u32> + use<> {
         0..self.slices.len() as u32
     }
 
-    /// Appends a slice and interns its texts. Returns its row.
+    /// Appends a slice, interns its texts, and returns its row.
     pub fn push(&mut self, slice: &NewSlice<'_>) -> u32 {
         let category = self.category(slice.category);
         let name = self.strings.intern(slice.name);
@@ -163,7 +172,8 @@ impl Trace {
         row
     }
 
-    /// Sets the kind of rows without a category, derived from their process.
+    /// Assigns a kind to the rows whose category is empty. The kind is derived from the name of the
+    /// row's process.
     pub(crate) fn recognize_rows_without_category(&mut self) {
         let Some(nameless) = self.categories.iter().position(|category| category.name.is_empty())
         else {
@@ -190,8 +200,9 @@ impl Trace {
         }
     }
 
-    /// Separates MTIA's copies and waits from its kernels, with which they share a category, from a
-    /// row on. They get a category of the same name with their own kind.
+    /// Gives MTIA's copies and waits their own kinds, from row `first_row` on. In the file, copies
+    /// and waits share one category with MTIA's kernels. Each of the three kinds gets a category of
+    /// the same name.
     pub(crate) fn separate_mtia_events(&mut self, first_row: u32) {
         let is_mtia = |category: &Category| category.name == category::MTIA_EVENTS;
         let Some(mixed) = self.categories.iter().position(is_mtia) else { return };
@@ -201,6 +212,7 @@ impl Trace {
             for row in first_row as usize..self.slices.len() {
                 let is_one = usize::from(self.slices.category[row]) == mixed
                     && self.strings.get(self.slices.name[row]) == name;
+                // The category of a row is a `u8`, so only 255 categories and "other" fit.
                 let has_room = self.categories.len() < usize::from(u8::MAX);
                 if is_one && own.is_none() && has_room {
                     own = Some(self.categories.len());
@@ -217,7 +229,7 @@ impl Trace {
     /// Returns the index of a category in [`Trace::categories`], and adds the category if it is
     /// new.
     ///
-    /// Beyond 255 categories, all others share the last one, "other".
+    /// The index is a `u8`, so all categories beyond the 255th share one category named "other".
     pub fn category(&mut self, name: &str) -> u8 {
         if let Some(at) = self.categories.iter().position(|category| category.name == name) {
             return at as u8;
@@ -234,8 +246,8 @@ impl Trace {
     /// Returns the index of a thread or stream in [`Trace::tracks`], and adds the track if it is
     /// new.
     pub fn track_id(&mut self, pid: TrackKey, tid: TrackKey) -> TrackId {
-        // Traces have tens of tracks, and readers keep their own index, so a linear search is
-        // enough.
+        // A trace has only tens of tracks, and readers keep their own index, so a linear search is
+        // fast enough.
         let at = self.tracks.iter().position(|track| track.pid == pid && track.tid == tid);
         let at = at.unwrap_or_else(|| {
             self.tracks.push(Track::new(pid, tid));
@@ -245,7 +257,8 @@ impl Trace {
     }
 }
 
-/// Removes the line number: `train.py(12): step` becomes `train.py: step`.
+/// Removes the line number from a Python source line: `train.py(12): step` becomes `train.py:
+/// step`.
 fn function_name(line: &str) -> String {
     let parts = line.split_once('(').and_then(|(file, rest)| Some((file, rest.split_once(')')?.1)));
     parts.map_or_else(|| line.to_owned(), |(file, function)| format!("{file}{function}"))

@@ -1,11 +1,11 @@
-//! Checkpoints: folders `<run>/checkpoints/step-000000001234/` that any plan can load.
+//! Checkpoints: folders `<run>/checkpoints/step-000000001234/` that a run with any plan can load.
 //!
 //! `manifest.json` (versioned, with its own checksum) lists one safetensors file per rank and one
-//! for the dense parameters. A table is saved as chunks, rectangles of rows × columns whose row
-//! cuts do not depend on the plan, each with its XXH3-64; any tile of any other plan is assembled
-//! from them by range reads. A folder is written under a `.tmp` name, synced, then renamed, so
-//! every visible checkpoint is complete. Independent of models; position and fitted transforms are
-//! opaque JSON values.
+//! for the dense parameters. A table is saved as chunks, which are rectangles of rows × columns
+//! with a XXH3-64 each. The row cuts of chunks do not depend on the plan, so a tile of any other
+//! plan is assembled from them by range reads. A folder is written under a `.tmp` name, synced,
+//! then renamed, so every visible checkpoint is complete. This module does not depend on models,
+//! and treats position and fitted transforms as opaque JSON values.
 
 mod folder;
 mod manifest;

@@ -12,8 +12,8 @@ use crate::embedding::input_dist::IdExchange;
 use crate::lane::{AllToAll, GradientSums, Lane};
 use crate::profile::Profiler;
 
-/// The device, communicators and profiler of one rank, passed to every layer. Parameters are not
-/// part of it: the model owns them.
+/// The device, communicators and profiler of one rank, which are passed to every layer. Parameters
+/// are not included, because the model owns them.
 pub struct RankContext<B: Backend> {
     pub device: B,
     pub queue: B::Queue,
@@ -22,14 +22,13 @@ pub struct RankContext<B: Backend> {
     pub profiler: Profiler,
 }
 
-/// A device and the queue in which it works: the two arguments that reading or writing a buffer
-/// needs.
+/// A device and its queue, the two arguments that reading or writing a buffer needs.
 pub struct DeviceQueue<'a, B: Backend> {
     pub device: &'a B,
     pub queue: &'a B::Queue,
 }
 
-// Derived impls would demand `B: Clone`, which devices are not.
+// Derived impls would require `B: Clone`, which devices do not implement.
 impl<B: Backend> Clone for DeviceQueue<'_, B> {
     fn clone(&self) -> Self {
         *self
@@ -42,7 +41,7 @@ impl<B: Backend> RankContext<B> {
     /// Creates the context of the rank that `comm` belongs to.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device has no queue.
+    /// [`Error::Device`] if the device cannot create a queue.
     pub fn new(device: B, comm: Communicator, profiler: Profiler) -> Result<Self, Error> {
         let queue = device.queue()?;
         let moments = if profiler.records() { device.moments(&queue)? } else { None };
@@ -53,22 +52,23 @@ impl<B: Backend> RankContext<B> {
     /// Creates the context of a job with a single rank.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Returns the same errors as [`Self::new`].
     pub fn alone(device: B, profiler: Profiler) -> Result<Self, Error> {
         Self::new(device, comm::world(1).swap_remove(0), profiler)
     }
 
-    /// The device together with its queue, for calls that need both.
+    /// Returns the device together with its queue, for calls that need both.
     pub fn device_queue(&self) -> DeviceQueue<'_, B> {
         DeviceQueue { device: &self.device, queue: &self.queue }
     }
 }
 
-/// One lane per logical stream, so that messages in flight on one stream never block another.
+/// One lane per logical stream, so that messages in flight on one stream never block those of
+/// another.
 pub struct Streams {
-    /// Commands of rank 0, and the replies.
+    /// Commands of rank 0, and the replies to them.
     pub control: Communicator,
-    /// Ids on their way to the owners of their rows.
+    /// Ids on their way to the ranks that own their rows.
     pub input: Lane<IdExchange>,
     /// Pooled vectors and their gradients.
     pub pooled: Lane<AllToAll<f32>>,
@@ -91,13 +91,13 @@ impl From<Communicator> for Streams {
 }
 
 impl Streams {
-    /// The position of this rank among all ranks of the job.
+    /// Returns the position of this rank among all ranks of the job.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.control.rank()
     }
 
-    /// The number of ranks of the job.
+    /// Returns the number of ranks of the job.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.control.world_size()
@@ -116,7 +116,7 @@ impl Streams {
         self.all().into_iter().for_each(|stream| stream.set_plan(plan));
     }
 
-    /// Sets how long to wait for a message; `None` waits without limit.
+    /// Sets how long to wait for a message. `None` waits without limit.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
     }

@@ -1,7 +1,8 @@
-//! The dense parameters in use, each with gradient and optimizer state: weights in the layout of
-//! their products, biases and other vectors as plain vectors. Layers hold indices into it; the
-//! checkpoint walks it in model order, the optimizer and the collectives in reverse. Independent of
-//! layers.
+//! The dense parameters in use, with gradients and optimizer state.
+//!
+//! Weights are in the layout of their products, biases and other vectors are plain vectors. Layers
+//! hold indices into this collection. The checkpoint traverses it in model order, the optimizer and
+//! the collectives in reverse order. This file does not depend on layers.
 
 use std::ops::Range;
 
@@ -32,13 +33,13 @@ pub struct BucketParameters {
     pub is_first: bool,
 }
 
-/// All dense parameters of a model, with gradients and optimizer state. Layers refer to them by
-/// [`WeightId`] and [`VectorId`].
+/// All dense parameters of a model, with gradients and optimizer state. Layers refer to parameters
+/// by [`WeightId`] and [`VectorId`].
 pub struct Dense<B: Backend> {
     optimizer: Optimizer,
     weights: Vec<DenseWeight<B>>,
     vectors: Vec<DenseVector<B>>,
-    /// The model's order, which is that of the checkpoint.
+    /// All parameters in the model's order, which is also the order of the checkpoint.
     order: Vec<ParameterId>,
     /// Buffers of buckets that are not under way.
     spare: Vec<GradientSums>,
@@ -59,7 +60,7 @@ pub struct DenseVector<B: Backend> {
     name: String,
     shape: Vec<usize>,
     pub values: B::Vector,
-    /// Same length as the values.
+    /// The gradient, which has the length of the values.
     pub gradient: B::Vector,
     state: B::Vector,
 }
@@ -72,7 +73,8 @@ pub struct WeightId(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct VectorId(usize);
 
-/// The id of a dense parameter: weights are matrices with layouts of their own, vectors are biases.
+/// The id of a dense parameter. Weights are matrices with a device-specific layout, vectors are
+/// biases and logit weights.
 #[derive(Clone, Copy, Debug)]
 enum ParameterId {
     Weight(WeightId),
@@ -80,7 +82,7 @@ enum ParameterId {
 }
 
 impl<B: Backend> Dense<B> {
-    /// An empty set of parameters that will be trained with `optimizer`.
+    /// Creates an empty set of parameters that will be trained with `optimizer`.
     #[must_use]
     pub fn new(optimizer: Optimizer) -> Self {
         let (weights, vectors, order) = (Vec::new(), Vec::new(), Vec::new());
@@ -94,7 +96,8 @@ impl<B: Backend> Dense<B> {
         self.order.len()
     }
 
-    /// Elements of the gradient of parameter number `i`, as ranks add it up.
+    /// Returns the number of elements in the gradient of parameter `i`, in the form in which ranks
+    /// sum it.
     fn gradient_len(&self, device: &B, i: usize) -> usize {
         match self.order[i] {
             ParameterId::Weight(WeightId(id)) => device.gradient_len(&self.weights[id].values),
@@ -118,7 +121,7 @@ impl<B: Backend> Dense<B> {
         id
     }
 
-    /// Adds a vector of zeros.
+    /// Adds a vector of zeros with the given shape.
     pub fn add_vector(
         &mut self,
         room: &mut CountingAllocator<'_, B>,
@@ -160,7 +163,7 @@ impl<B: Backend> Dense<B> {
     /// Returns the vector with this index and the next one, mutably.
     ///
     /// # Panics
-    /// If `id` is the last vector.
+    /// Panics if `id` is the last vector.
     pub fn two_vectors_mut(&mut self, id: VectorId) -> [&mut DenseVector<B>; 2] {
         let [first, second] = &mut self.vectors[id.0..id.0 + 2] else { unreachable!("a pair") };
         [first, second]
@@ -169,7 +172,7 @@ impl<B: Backend> Dense<B> {
     /// Finds the first weight or optimizer state that is not finite.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn not_finite(&self, device_queue: DeviceQueue<'_, B>) -> Result<Option<Spot>, Error> {
         for place in &self.order {
             let is_good = match *place {
@@ -183,6 +186,8 @@ impl<B: Backend> Dense<B> {
             if is_good {
                 continue;
             }
+            // The device only reports that some value is not finite. Copying the parameter to the
+            // host locates the value.
             let spot = self.to_parameter(device_queue, *place)?.not_finite(self.optimizer);
             if spot.is_some() {
                 return Ok(spot);
@@ -194,7 +199,7 @@ impl<B: Backend> Dense<B> {
     /// Copies all parameters and their optimizer state to the host, row-major.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn to_parameters(
         &self,
         device_queue: DeviceQueue<'_, B>,
@@ -220,9 +225,9 @@ impl<B: Backend> Dense<B> {
     /// Copies `parameters`, in the order of [`Self::to_parameters`], to the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where a shape differs.
+    /// [`Error::Device`] if a shape differs.
     /// # Panics
-    /// Where there are more.
+    /// Panics if there are more parameters than the model has.
     pub fn set(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -247,9 +252,9 @@ impl<B: Backend> Dense<B> {
     /// Copies the row-major `values` of parameter `i` to the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where there are not as many.
+    /// [`Error::Device`] if the number of values differs.
     /// # Panics
-    /// Where there is no such parameter.
+    /// Panics if the model has no parameter `i`.
     pub fn set_values(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -312,7 +317,7 @@ impl<B: Backend> Dense<B> {
     /// to the first. Those that were updated within a product are left out.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn update_alone(
         &mut self,
         context: &mut RankContext<B>,
@@ -332,7 +337,7 @@ impl<B: Backend> Dense<B> {
     /// step also carries whether this rank's updates are stopped.
     ///
     /// # Errors
-    /// [`Error::Communication`]; [`Error::Device`] where the device failed.
+    /// [`Error::Communication`], or [`Error::Device`] if the device failed.
     pub fn start_sums(
         &mut self,
         context: &mut RankContext<B>,
@@ -374,7 +379,7 @@ impl<B: Backend> Dense<B> {
     /// stopped, stops this rank's.
     ///
     /// # Errors
-    /// [`Error::Communication`]; [`Error::Device`] where the device failed.
+    /// [`Error::Communication`], or [`Error::Device`] if the device failed.
     pub fn finish_sums(
         &mut self,
         context: &mut RankContext<B>,
@@ -400,7 +405,7 @@ impl<B: Backend> Dense<B> {
     /// Updates the parameters of the bucket whose sums were waited for last.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn update_from_sums(
         &mut self,
         context: &mut RankContext<B>,
@@ -421,7 +426,7 @@ impl<B: Backend> Dense<B> {
     /// Sets the gradients of `parameters` to zero.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn clear_gradients(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,

@@ -1,7 +1,8 @@
-//! Sharded embeddings: input dist → lookup → output dist, and the backward pass with the fused
-//! update.
+//! Sharded embeddings: the forward pass through input dist, lookup and output dist, and the
+//! backward pass with the fused update.
 //!
-//! A plan is a tiling; one rank with one tile per table is a plan like any other.
+//! A sharding plan is a tiling of the tables. One rank with one tile per table is a plan like any
+//! other.
 
 pub mod collection;
 pub mod input_dist;

@@ -1,4 +1,4 @@
-//! Errors of training, saving and loading. Front ends display them and add hints.
+//! Errors of training, saving and loading. Front ends display the errors and add hints.
 
 use std::io;
 use std::ops::Range;
@@ -27,25 +27,25 @@ pub enum Error {
     /// A configuration inside a checkpoint, or to be written into one, is not valid.
     #[error("{}: configuration: {source}", path.display())]
     Config { path: PathBuf, source: ConfigError },
-    /// A manifest that is truncated, has impossible content or does not belong to a checkpoint.
+    /// A manifest is truncated, has impossible content or does not belong to a checkpoint.
     #[error("{}: not a checkpoint manifest: {problem}", path.display())]
     Manifest { path: PathBuf, problem: String },
-    /// A manifest in a version of the format that this program cannot read.
+    /// A manifest has a version of the format that this program cannot read.
     #[error("{}: checkpoint format: expected version {expected}, got {got}", path.display())]
     ManifestVersion {
         path: PathBuf,
-        /// The version this program reads.
+        /// The version that this program reads.
         expected: u32,
         got: u64,
     },
-    /// A file's length differs from the manifest: the file was truncated or replaced.
+    /// A file's length differs from the manifest, because the file was truncated or replaced.
     #[error("{}: expected {expected} bytes, got {got}", path.display())]
     FileLength { path: PathBuf, expected: u64, got: u64 },
-    /// A file that is not in the safetensors format.
+    /// A file is not in the safetensors format.
     #[error("{}: not a safetensors file: {problem}", path.display())]
     TensorFile { path: PathBuf, problem: String },
-    /// A file of `torch.save` without a state dict, or with one that cannot be read without
-    /// executing code from the file.
+    /// A file of `torch.save` has no state dict, or has one that cannot be read without executing
+    /// code from the file.
     #[error("{}: not a state dict: {problem}", path.display())]
     Pickled { path: PathBuf, problem: String },
     /// The checksum of the bytes on disk differs from that of the bytes written.
@@ -55,7 +55,7 @@ pub enum Error {
         /// The damaged tensor, or `header` or `manifest`.
         tensor: String,
         expected: Checksum,
-        /// XXH3-64 of what is there.
+        /// XXH3-64 of the bytes on disk.
         got: Checksum,
     },
     /// The model needs a tensor that the checkpoint lacks.
@@ -83,13 +83,13 @@ pub enum Error {
         expected: Vec<usize>,
         got: Vec<usize>,
     },
-    /// The chunks of a checkpoint do not cover the requested tile, or not the whole table.
+    /// The chunks of a checkpoint do not cover the requested tile or the whole table.
     #[error("{}: table {table:?}: expected chunks over {expected} values, got {got}", path.display())]
     Uncovered {
         path: PathBuf,
         table: String,
         expected: u64,
-        /// Values the chunks cover.
+        /// Number of values that the chunks cover.
         got: u64,
     },
     /// The saved optimizer state belongs to another optimizer.
@@ -107,7 +107,7 @@ pub enum Error {
         path: PathBuf,
         /// The optimizer of the tables.
         optimizer: Optimizer,
-        /// The first table that differs.
+        /// The first table whose row scope differs.
         difference: ScopeDifference,
     },
     /// A file of optimizer states belongs to another optimizer.
@@ -115,12 +115,12 @@ pub enum Error {
     OtherRule {
         path: PathBuf,
         of: &'static str,
-        /// The rule of the job.
+        /// The optimizer that the job uses.
         expected: Optimizer,
-        /// The rule in the file.
+        /// The optimizer that the file names.
         got: String,
     },
-    /// An id is outside its table. No weight has changed.
+    /// An id is not a row of its table. No weight has changed when this error is returned.
     #[error(
         "table {table:?}, sample {sample}, feature {feature}: expected an id in 0..{rows}, got {id}"
     )]
@@ -131,16 +131,16 @@ pub enum Error {
         /// Index of the feature in the model's order.
         feature: usize,
         id: i64,
-        /// Rows of the table.
+        /// Number of rows of the table.
         rows: u64,
     },
     /// A batch does not have the model's shape.
     #[error("batch: {what}: expected {expected}, got {got}")]
     BatchShape {
         what: &'static str,
-        /// Values the model expects.
+        /// Number of values that the model expects.
         expected: usize,
-        /// Values in the batch.
+        /// Number of values in the batch.
         got: usize,
     },
     /// A stage of a step failed on this rank.
@@ -169,15 +169,16 @@ pub enum Error {
     )]
     NotShared { path: PathBuf, rank: u32, host: String },
     /// The data of a rank ended before that of rank 0.
-    #[error("rank {rank}: has no batch where rank 0 has one: its data differs")]
+    #[error("rank {rank}: its data ended before that of rank 0")]
     NoBatch { rank: u32 },
-    /// A message between ranks has an unexpected content, such as that of another version.
-    #[error("rank {rank}: expected {expected}, got {bytes} bytes of something else")]
+    /// A message between ranks has an unexpected content, for example because a rank runs another
+    /// version.
+    #[error("rank {rank}: expected {expected}, got {bytes} bytes of another message")]
     Reply { rank: u32, expected: &'static str, bytes: usize },
     /// The input could not be read.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// A checkpoint whose model or optimizers differ from the configuration.
+    /// The model or optimizers of a checkpoint differ from the configuration.
     #[error("{}: {key}: the checkpoint has {expected}, got {got}", path.display())]
     OtherModel {
         path: PathBuf,
@@ -193,7 +194,7 @@ pub enum Error {
         path.display(), data.display()
     )]
     OtherTransforms { path: PathBuf, data: PathBuf },
-    /// A run is resumed with rows other than those it began with.
+    /// A run is resumed with other rows than it began with.
     #[error(
         "{}: expected the {which} rows that the run began with, fingerprint {expected}; {} has {got}",
         path.display(), data.display()
@@ -211,22 +212,22 @@ pub enum Error {
         step: u64,
         /// The loss, or the position of the first non-finite value.
         what: String,
-        /// The last checkpoint, which can be resumed.
+        /// The last checkpoint, from which the run can be resumed.
         checkpoint: Option<PathBuf>,
     },
     /// A checkpoint or a file contains an unusable value, such as a non-finite weight.
     #[error("{}: {spot}, expected {expected}", path.display())]
     Value {
-        /// The checkpoint or the file.
+        /// The checkpoint or the file that contains the value.
         path: PathBuf,
         spot: Spot,
-        /// The value expected there.
+        /// Description of the values that are allowed at this position.
         expected: &'static str,
     },
-    /// A model produces non-finite probabilities on the data it is evaluated on.
+    /// A model produces non-finite probabilities on the data that it is evaluated on.
     #[error("{}: {reason}", data.display())]
     NotEvaluated { data: PathBuf, reason: NotFinite },
-    /// The window of steps to record contains no step of the run.
+    /// The run has no step left in the requested window of steps to record.
     #[error(
         "steps to record: expected some of {}..{}, which are left of the run, got {}..{}",
         left.start, left.end, asked.start, asked.end
@@ -238,18 +239,18 @@ pub enum Error {
     /// A trace could not be written.
     #[error(transparent)]
     Trace(#[from] trace::Error),
-    /// A foreign state dict does not fit the model.
+    /// Another library's state dict does not fit the model.
     #[error("{}: does not fit the model:{}", path.display(), listed(mismatches))]
     StateDict {
         path: PathBuf,
-        /// Every tensor that does not fit.
+        /// Every tensor that does not fit the model.
         mismatches: Vec<Mismatch>,
     },
     /// The other library's state dict cannot express the model.
     #[error("{target} cannot express this model: {problem}")]
     NotExpressible {
         target: Dialect,
-        /// The part of the model, and what the library has instead.
+        /// The unsupported part of the model, and what the library supports instead.
         problem: String,
     },
 }
@@ -264,12 +265,14 @@ impl Error {
         }
     }
 
-    /// For `map_err`: adds the stage that failed, and the step that trains its batch.
+    /// Adds the stage that failed, and the step that trains its batch. The result is an argument
+    /// for `map_err`.
     pub(crate) fn in_stage(stage: Stage, step: u64) -> impl FnOnce(Self) -> Self {
         move |source| Self::Stage { stage, step, source: Box::new(source) }
     }
 
-    /// For `map_err`: adds the attempted action and the path to an I/O error.
+    /// Adds the attempted action and the path to an I/O error. The result is an argument for
+    /// `map_err`.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }

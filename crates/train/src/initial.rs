@@ -1,4 +1,4 @@
-//! Initial weights: a function of seed, parameter and position alone, so that a model starts the
+//! Initial weights, which depend only on seed, parameter and position. Therefore a model starts the
 //! same under every sharding plan.
 
 use device::MatrixShape;
@@ -8,24 +8,24 @@ use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{ModelConfig, Tile};
 
-/// Independent uses of the model's seed.
+/// Streams of random numbers, one for each independent use of the model's seed.
 const TABLE_STREAM: u64 = 1;
 const DENSE_STREAM: u64 = 2;
 const ROUNDING_STREAM: u64 = 3;
 
-/// Rows of a table that one chunk of work initializes.
+/// Number of rows of a table that one chunk of work initializes.
 const ROWS_PER_CHUNK: usize = 4096;
-/// Values of a dense parameter that one chunk of work draws.
+/// Number of values of a dense parameter that one chunk of work draws.
 const VALUES_PER_CHUNK: usize = 1 << 14;
 
-/// The generator of the random bits that round writes to 16-bit tables at step `step`.
+/// Returns the generator of the random bits with which step `step` rounds writes to 16-bit tables.
 #[must_use]
 pub fn rounding(seed: u64, step: u64) -> CounterRng {
     CounterRng::new(seed, ROUNDING_STREAM).child(step)
 }
 
-/// Weights of one tile, `[rows, dim]`: U(±1/√R) with R the rows of the whole table, or the nearest
-/// that its data type has.
+/// Draws the weights of one tile, `[rows, dim]`, from U(±1/√R), where R is the number of rows of
+/// the whole table. Each weight is rounded to the nearest value of the table's data type.
 #[must_use]
 pub fn tile_weights(host: &Pool, model: &ModelConfig, tile: &Tile) -> Weights {
     let table = &model.tables[tile.table.index()];
@@ -59,7 +59,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// The generator of the initial weights of `tile`.
+    /// Creates the generator of the initial weights of `tile`.
     #[must_use]
     pub fn new(model: &ModelConfig, tile: &Tile) -> Self {
         let table = &model.tables[tile.table.index()];
@@ -70,14 +70,15 @@ impl Draw {
         }
     }
 
-    /// An endless iterator over the initial weights of a row; `row` counts over the whole table.
+    /// Returns an endless iterator over the initial weights of a row. `row` counts over the whole
+    /// table.
     fn row(self, row: u64) -> impl Iterator<Item = f32> {
         let rng = self.rng.child(row);
         let draw = move |column| ((2.0 * rng.unit(column) - 1.0) * self.bound) as f32;
         (self.first_column..).map(draw)
     }
 
-    /// Whether `values` equal the row's initial weights.
+    /// Returns whether `values` equal the row's initial weights.
     #[must_use]
     pub fn is_row<E: StoredWeight>(self, row: u64, values: &[E]) -> bool {
         values.iter().zip(self.row(row)).all(|(value, drawn)| *value == E::nearest(drawn))
@@ -85,7 +86,7 @@ impl Draw {
 }
 
 /// The initial distribution of a dense parameter. The first field is the index of the layer's first
-/// parameter, the second the layer's shape `[output, input]`.
+/// parameter, and the second is the layer's shape `[output, input]`.
 #[derive(Clone, Copy, Debug)]
 pub enum Initial {
     /// The weight `[output, input]` of a linear layer.
@@ -98,10 +99,12 @@ pub enum Initial {
 }
 
 impl Initial {
-    /// Draws the values; those of weights and factors row by row.
+    /// Draws the initial values of a parameter. Weights and factors are drawn row by row.
     #[must_use]
     pub fn values(self, host: &Pool, init: DenseInit, seed: u64) -> Vec<f32> {
         let dlrm = init == DenseInit::Dlrm;
+        // facebookresearch/dlrm draws linear layers from a normal distribution, whereas PyTorch's
+        // default distribution is uniform.
         let normal = dlrm || matches!(self, Self::Factor(..));
         let rng = |index| CounterRng::new(seed, DENSE_STREAM).child(index);
         let xavier = |output, input| (2.0 / (output + input) as f64).sqrt();

@@ -1,6 +1,8 @@
-//! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
-//! batch; parameters live in [`crate::dense`]. Layers exchange device matrices of f32, or of the
-//! products' precision within an MLP; embeddings and the batch are row-major.
+//! Layers with explicit forward and backward passes.
+//!
+//! Each layer owns its buffers, which are allocated once for the largest batch. Parameters are in
+//! [`crate::dense`]. Layers exchange device matrices of f32, or in the precision of the products
+//! within an MLP. Embeddings and the batch are row-major.
 
 pub mod cross;
 pub mod interaction;
@@ -18,9 +20,9 @@ use crate::initial::Initial;
 use crate::memory::CountingAllocator;
 
 /// Collects the dense parameters while layers are built, and allocates the layers' buffers. The
-/// order of the parameters is part of the checkpoint.
+/// order of the parameters is part of the checkpoint format.
 pub struct ParameterList<'a, B: Backend> {
-    /// The source of buffers.
+    /// The allocator of the layers' buffers.
     pub room: CountingAllocator<'a, B>,
     precision: Precision,
     dense: Dense<B>,
@@ -28,26 +30,27 @@ pub struct ParameterList<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> ParameterList<'a, B> {
-    /// An empty list for a model trained with `optimizer`, whose products are in `precision`.
+    /// Creates an empty list for a model trained with `optimizer`, whose matrix products use
+    /// `precision`.
     #[must_use]
     pub fn new(room: CountingAllocator<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
         Self { room, precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
-    /// The precision of the matrix products of all layers.
+    /// Returns the precision of the matrix products of all layers.
     #[must_use]
     pub fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// Returns all parameters, still zero, their initial distributions in the same order, and the
-    /// allocator.
+    /// Returns all parameters with values of zero, the distributions of their initial values in the
+    /// same order, and the allocator.
     #[must_use]
     pub fn finish(self) -> (Dense<B>, Vec<Initial>, CountingAllocator<'a, B>) {
         (self.dense, self.initial, self.room)
     }
 
-    /// Adds `{name}.weight [output, input]` and `{name}.bias [output]`.
+    /// Adds `{name}.weight [output, input]` and `{name}.bias [output]` for a linear layer.
     pub fn add_linear(&mut self, name: &str, shape: MatrixShape) -> (WeightId, VectorId) {
         self.start_linear(shape);
         let weight = self.add_weight(format!("{name}.weight"), shape);
@@ -62,14 +65,14 @@ impl<'a, B: Backend> ParameterList<'a, B> {
         (weight, self.add_vector(&format!("{name}.bias"), &[1]))
     }
 
-    /// Adds a cross layer's factor `name [output, input]`.
+    /// Adds `name [output, input]`, one of the two factors of a cross layer's weight.
     pub fn add_factor(&mut self, name: String, shape: MatrixShape) -> WeightId {
         let index = self.initial.len() as u64;
         self.initial.push(Initial::Factor(index, shape));
         self.add_weight(name, shape)
     }
 
-    /// Adds a parameter `[length]` that starts at zero.
+    /// Adds a parameter of shape `[length]` whose initial values are zero.
     pub fn add_zeros(&mut self, name: &str, length: usize) -> VectorId {
         self.initial.push(Initial::Zeros(length));
         self.add_vector(name, &[length])

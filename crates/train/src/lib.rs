@@ -1,7 +1,8 @@
-//! The trainer: a model with explicit forward and backward over sharded embeddings, its runs, its
-//! checkpoints and its metrics.
+//! The trainer: a model with explicit forward and backward passes over sharded embeddings, its
+//! runs, its checkpoints and its metrics.
 //!
-//! Does no terminal output and no plan costing; the caller renders events and chooses the plan.
+//! The crate does not write to the terminal and does not choose sharding plans. The caller renders
+//! events and provides the plan.
 
 pub mod checkpoint;
 pub mod context;

@@ -1,10 +1,10 @@
 //! Estimates the memory of a training run, by purpose and by phase, before anything is allocated.
-//! Reads neither the machine nor files; the caller compares the estimate with available memory.
 //!
-//! Buffers of known length are counted by the constructors that allocate them
-//! ([`CountingAllocator`]); buffers that grow with the data are counted by functions beside them,
+//! The estimate reads neither the machine nor files, and the caller compares it with the available
+//! memory. Buffers of known length are counted by the constructors that allocate them
+//! ([`CountingAllocator`]). Buffers that grow with the data are counted by functions beside them,
 //! from the mean number of ids per row. Allocator caches, thread stacks and the program itself are
-//! [`PROGRAM_BYTES`], [`ARENA_BYTES`] and [`SLACK`], measured.
+//! the measured constants [`PROGRAM_BYTES`], [`ARENA_BYTES`] and [`SLACK`].
 
 mod counting_allocator;
 mod usage;
@@ -25,22 +25,22 @@ pub use usage::{MemoryUse, RankMemory, Traffic};
 
 /// Resident pages of the program and its libraries, and its allocations before training.
 const PROGRAM_BYTES: u64 = 22 << 20;
-/// Memory of MPI in one process; 6 MiB were measured with Open MPI 4.1 on one host.
+/// Memory of MPI in one process. Open MPI 4.1 took 6 MiB on one host.
 const MPI_BYTES: u64 = 8 << 20;
 /// A thread's stack and its share of the allocator's free memory.
 const THREAD_BYTES: u64 = 256 << 10;
-/// Most bytes that the allocator keeps free at the end of each arena: a tenth of what was decoded
-/// in it.
+/// Maximum number of bytes that the allocator keeps free at the end of each arena. The allocator
+/// keeps a tenth of the bytes that were decoded in the arena.
 const ARENA_BYTES: u64 = 3 << 20;
-/// Threads besides those of the ranks: the main thread, one that assembles batches, and some that
-/// decode.
+/// Number of threads besides those of the ranks: the main thread, one that assembles batches, and
+/// some that decode.
 const THREADS_BESIDE: u64 = 4;
 /// Overhead of freed and fragmented memory, relative to buffers that are allocated for each batch.
 const SLACK: f64 = 0.12;
 /// Bytes of a recorded operation, including its text while the trace is written.
 const SPAN_BYTES: u64 = 100;
-/// Bytes of a category in a checkpoint's manifest while it is written: a JSON value and its text,
-/// each twice.
+/// Bytes of a category in a checkpoint's manifest while the manifest is written: a JSON value and
+/// its text, each twice.
 const CATEGORY_BYTES: u64 = 96;
 
 /// The phase of a run in which memory is needed.
@@ -56,14 +56,14 @@ pub enum MemoryPhase {
     /// All rows of a small dataset are decoded, for the first batch.
     FirstRead,
     Training,
-    /// An evaluation between training steps.
+    /// An evaluation runs between training steps.
     Evaluation,
     /// A checkpoint is written between training steps.
     Checkpoint,
 }
 
 impl MemoryPhase {
-    /// The phase in words, as it follows "while" in messages.
+    /// Returns the phase in words that follow "while" in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ pub struct MemoryPart {
 pub struct MemoryMoment {
     pub when: MemoryPhase,
     pub total: Bytes,
-    /// Sorted by size, the largest first, without zeros.
+    /// Purposes sorted by size, the largest first. Purposes that need no memory are left out.
     pub parts: Vec<MemoryPart>,
 }
 
@@ -102,13 +102,13 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// The phase that needs the most memory.
+    /// Returns the phase that needs the most memory.
     #[must_use]
     pub fn peak(&self) -> Option<&MemoryMoment> {
         self.moments.iter().max_by_key(|moment| moment.total)
     }
 
-    /// The memory of the phase that needs the most.
+    /// Returns the memory of the phase that needs the most.
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.peak().map_or(Bytes(0), |moment| moment.total)
@@ -120,9 +120,9 @@ impl MemoryEstimate {
 pub struct RunShape<'a> {
     pub config: &'a JobConfig,
     pub plan: &'a ShardingPlan,
-    /// Threads over all ranks, or over the processes of this host.
+    /// Number of threads over all ranks, or over the processes of this host.
     pub threads: usize,
-    /// The ranks of this host, if ranks are processes. Each of them reads all data.
+    /// The ranks of this host, if ranks are processes. Each of these ranks reads all data.
     pub processes: Option<&'a [Rank]>,
     pub train: &'a DataShape,
     pub train_rows: u64,
@@ -130,7 +130,7 @@ pub struct RunShape<'a> {
     pub evaluation: Option<(&'a DataShape, u64)>,
     pub traced_steps: u64,
     pub weights: WeightSource,
-    /// Bytes needed to generate synthetic rows; 0 without.
+    /// Bytes needed to generate synthetic rows, or 0 if the run generates no rows.
     pub generation: u64,
     pub raw: RawData,
     pub schedule: Schedule,
@@ -186,8 +186,8 @@ pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
     MemoryEstimate { moments }
 }
 
-/// The memory that the ranks of this host need on one device of type `B` while they train: models,
-/// ids and the sort of their updates.
+/// Estimates the memory that the ranks of this host need on one device of type `B` while they
+/// train: models, ids and the sort of their updates.
 #[must_use]
 pub fn on_device<B: Backend>(run: &RunShape<'_>) -> MemoryMoment {
     let mut held = MemoryParts(BTreeMap::new());
@@ -198,7 +198,7 @@ pub fn on_device<B: Backend>(run: &RunShape<'_>) -> MemoryMoment {
 }
 
 /// Appends the phases during which the model is in memory. `first` is the memory of reading before
-/// the first step, if it exceeds that during the steps.
+/// the first step, if that exceeds the memory of reading during the steps.
 fn model_moments<B: Backend>(
     run: &RunShape<'_>,
     first: Option<MemoryParts>,
@@ -223,8 +223,8 @@ fn model_moments<B: Backend>(
         let (ahead, bytes) = (schedule(run).lookahead() as u64, batch_bytes(run));
         let shares = (1 + ahead) * bytes * world_size / ranks_in_all(run);
         idle.add(MemoryUse::Batches, shares + ahead * bytes);
-        // Threads move their messages and sum them in place. Processes hold three copies: what was
-        // sent, what was received, and the sums of the others.
+        // Threads move their messages and sum them in place. Processes hold three copies: the sent
+        // messages, the received messages, and the sums of the other ranks.
         let copies = if run.processes.is_some() { 3 } else { 1 };
         idle.add(MemoryUse::Exchange, copies * sum(|rank| rank.gradients));
     }
@@ -234,8 +234,8 @@ fn model_moments<B: Backend>(
     let saved = ranks.first().map_or(0, |rank| rank.saved_dense);
     let names = run.train.vocabulary * CATEGORY_BYTES;
     if run.weights == WeightSource::Checkpoint {
-        // Every rank reads the dense parameters besides its model, whose step buffers are still
-        // untouched, and chunks of tables under another tiling.
+        // Every rank reads the dense parameters besides its model, and chunks of tables under
+        // another tiling. The model's step buffers are still untouched, so they need no memory yet.
         let chunks = sum(|rank| rank.chunk);
         let copies = world_size * saved + names + chunks;
         let read = first.unwrap_or_else(|| idle.untouched());
@@ -252,7 +252,7 @@ fn schedule(run: &RunShape<'_>) -> Schedule {
     run.schedule.for_ranks(run.plan.world_size())
 }
 
-/// The number of processes on this host that read the data.
+/// Returns the number of processes on this host that read the data.
 fn readers(run: &RunShape<'_>) -> u64 {
     run.processes.map_or(1, |processes| processes.len() as u64)
 }
@@ -261,7 +261,7 @@ fn ranks_in_all(run: &RunShape<'_>) -> u64 {
     u64::from(run.plan.world_size())
 }
 
-/// The memory of each rank; if ranks are processes, only of those on this host.
+/// Computes the memory of each rank. If ranks are processes, only those on this host are included.
 fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     let world_size = run.plan.world_size();
     let batch_size = batch_size(run);
@@ -279,7 +279,8 @@ fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     }
 }
 
-/// Samples of the largest batch that occurs. Pages of longer buffers are never touched.
+/// Returns the number of samples of the largest batch that occurs. Longer buffers have pages that
+/// are never touched, so they need no memory.
 fn batch_size(run: &RunShape<'_>) -> usize {
     let rows = run.train_rows.max(run.evaluation.map_or(0, |(_, rows)| rows)).max(1);
     run.config.training.batch_size.min(usize::try_from(rows).unwrap_or(usize::MAX))
@@ -309,7 +310,7 @@ fn loader(run: &RunShape<'_>) -> LoaderMemory {
 fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
     let training = &run.config.training;
     let rows = rows.min(training.evaluate_samples.unwrap_or(u64::MAX));
-    // Scores and labels; evaluation has its own loader.
+    // An evaluation needs memory for scores and labels, and for its own loader.
     let scores = rows * crate::metric::SAMPLE_BYTES;
     let read = LoaderShape {
         data: shape,
@@ -328,12 +329,12 @@ fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
     if every {
         return scores + read;
     }
-    // In the last evaluation, the memory of the training loader is reused.
+    // The last evaluation reuses the memory of the training loader.
     let free = training.decoded + training.batches + training.decoding_in_steps();
     scores + read.saturating_sub(free)
 }
 
-/// The number of allocator arenas that the threads of a run share; see
+/// Returns the number of allocator arenas that the threads of a run share, see
 /// [`device::buffer::limit_arenas`].
 #[must_use]
 pub fn arenas(threads: usize) -> usize {
@@ -341,6 +342,7 @@ pub fn arenas(threads: usize) -> usize {
 }
 
 fn program_bytes(run: &RunShape<'_>) -> u64 {
+    // The allocator keeps a tenth of the decoded bytes free, but at most `ARENA_BYTES` per arena.
     let decoding = loader(run).decoding / 10;
     let kept = |threads| decoding.min(arenas(threads) as u64 * ARENA_BYTES);
     let Some(processes) = run.processes else {
@@ -353,8 +355,8 @@ fn program_bytes(run: &RunShape<'_>) -> u64 {
     count as u64 * each + run.threads as u64 * THREAD_BYTES
 }
 
-/// Approximate number of operations of a step: three products and one update per layer, plus those
-/// that occur once.
+/// Estimates the number of operations of a step: three products and one update per layer, plus the
+/// operations that occur once.
 fn ops(config: &JobConfig) -> u64 {
     let model = &config.model;
     let cross = match model.interaction {
@@ -384,7 +386,7 @@ impl MemoryParts {
         parts
     }
 
-    /// Without the buffers that only a step touches.
+    /// Removes the buffers that only a step touches.
     fn untouched(&self) -> Self {
         let mut parts = self.clone();
         for of in [
@@ -398,7 +400,7 @@ impl MemoryParts {
         parts
     }
 
-    /// Without batches: while all rows are decoded, no batch is assembled yet.
+    /// Removes the batches, because no batch is assembled while all rows are decoded.
     fn without_batches(&self) -> Self {
         let mut parts = self.clone();
         parts.0.remove(&MemoryUse::Batches);
@@ -429,7 +431,7 @@ impl MemoryParts {
     }
 }
 
-/// The nonzero purposes, the largest first.
+/// Lists the purposes that need memory, the largest first.
 fn listed(parts: BTreeMap<MemoryUse, u64>, when: MemoryPhase) -> MemoryMoment {
     let mut parts: Vec<MemoryPart> =
         parts.into_iter().map(|(of, bytes)| MemoryPart { of, bytes: Bytes(bytes) }).collect();

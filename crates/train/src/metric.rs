@@ -1,8 +1,9 @@
-//! Metrics of a model on labelled samples: loss, AUC, normalized entropy, calibration, accuracy.
+//! Computes metrics of a model on labelled samples: loss, AUC, normalized entropy, calibration,
+//! accuracy.
 //!
-//! Keeps every (probability, label) in 8 bytes, so all figures but the loss are exact functions of
-//! the *set* of samples: the same bits for any batch size and any number of ranks. Independent of
-//! models and of the source of the samples.
+//! Every (probability, label) is stored in 8 bytes, so all metrics except the loss are exact
+//! functions of the *set* of samples. These metrics have the same bits for any batch size and any
+//! number of ranks. This file does not depend on models or on the source of the samples.
 
 use std::fmt;
 
@@ -13,30 +14,32 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     pub samples: u64,
-    /// Mean of the training loss; NaN without samples.
+    /// Mean of the training loss, or NaN without samples.
     pub loss: f64,
-    /// Area under the ROC curve, ties counted half: the probability that a click is scored above a
-    /// non-click. 0.5 where one class is missing, NaN if a probability is NaN.
+    /// Area under the ROC curve: the probability that a click has a higher score than a non-click,
+    /// where ties count half. The area is 0.5 if one class is missing, and NaN if a probability is
+    /// NaN.
     pub auc: f64,
-    /// Mean cross-entropy ÷ entropy of the mean label; below 1 is better than a constant.
-    /// NaN where one class is missing.
+    /// Mean cross-entropy divided by the entropy of the mean label. A value below 1 is better than
+    /// a constant prediction. The value is NaN if one class is missing.
     pub normalized_entropy: f64,
-    /// Σ probability ÷ Σ label; NaN without clicks.
+    /// Sum of probabilities divided by sum of labels, or NaN without clicks.
     pub calibration: f64,
-    /// Share of samples with (probability > 0.5) = (label > 0.5); NaN without samples.
+    /// Share of samples for which (probability > 0.5) = (label > 0.5), or NaN without samples.
     pub accuracy: f64,
-    /// AUC within groups of samples, if they have any.
+    /// AUC within groups of samples, if samples have groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_group: Option<GroupAuc>,
 }
 
-/// AUC within groups of samples, such as those of one user: it measures the ranking that each user
-/// sees.
+/// AUC within groups of samples, such as the samples of one user. This metric measures the ranking
+/// that each user sees.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GroupAuc {
-    /// Mean over the groups with both labels, weighted by their samples; NaN without any.
+    /// Mean over the groups with both labels, weighted by their number of samples. The mean is NaN
+    /// if no group has both labels.
     pub auc: f64,
-    /// Groups with both labels.
+    /// Number of groups that have both labels.
     pub groups: u64,
     pub samples: u64,
 }
@@ -53,7 +56,7 @@ impl Evaluation {
     }
 }
 
-/// Whether a value of the metric `which` is better than the best value so far.
+/// Returns whether a value of the metric `which` is better than the best value so far.
 #[must_use]
 pub fn is_better(which: Figure, figure: f64, best: f64) -> bool {
     match which {
@@ -62,12 +65,12 @@ pub fn is_better(which: Figure, figure: f64, best: f64) -> bool {
     }
 }
 
-/// Finds the group of each sample of a batch: the first id of one feature.
+/// Determines the group of each sample of a batch, which is the first id of one feature.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups(Option<usize>);
 
 impl Groups {
-    /// The grouping that `config` asks for.
+    /// Creates the grouping that `config` requests.
     #[must_use]
     pub fn new(config: &JobConfig) -> Self {
         let features = config.model.features();
@@ -75,8 +78,8 @@ impl Groups {
         Self(by.and_then(|by| features.iter().position(|feature| feature.name == *by)))
     }
 
-    /// Returns the group of each sample, `[B]`; empty without grouping. Samples without an id form
-    /// a group of their own.
+    /// Returns the group of each sample, `[B]`, or an empty list without grouping. Samples without
+    /// an id share one group.
     #[must_use]
     pub fn in_batch(self, batch: &Batch) -> Vec<i64> {
         let Some(feature) = self.0 else { return Vec::new() };
@@ -86,15 +89,15 @@ impl Groups {
     }
 }
 
-/// Bytes that [`Accumulator`] keeps of a sample.
+/// Number of bytes that [`Accumulator`] keeps per sample.
 pub const SAMPLE_BYTES: u64 = size_of::<u64>() as u64;
 
-/// Collects samples of one evaluation. 8 bytes per sample.
+/// Collects the samples of one evaluation, in 8 bytes per sample.
 #[derive(Clone, Debug, Default)]
 pub struct Accumulator {
-    /// Order-preserving bits of the probability, then the bits of the label.
+    /// The order-preserving bits of the probability, followed by the bits of the label.
     samples: Vec<u64>,
-    /// The group of each sample; empty without grouping.
+    /// The group of each sample, or an empty list without grouping.
     groups: Vec<i64>,
     loss_sum: f64,
     not_finite: Option<NotFinite>,
@@ -103,9 +106,9 @@ pub struct Accumulator {
 /// The reason why an evaluation is meaningless: NaN probabilities, or a non-finite loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NotFinite {
-    /// Samples whose probability is NaN.
+    /// Some samples have a probability of NaN.
     Samples {
-        /// The first, counted from 0.
+        /// Number of the first such sample, counted from 0.
         first: u64,
         count: u64,
     },
@@ -128,7 +131,7 @@ impl fmt::Display for NotFinite {
 }
 
 impl Accumulator {
-    /// An accumulator that has no samples yet.
+    /// Creates an accumulator that has no samples yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -137,7 +140,7 @@ impl Accumulator {
     /// Adds a batch: `probabilities` `[B]`, `labels` `[B]` in `0..=1`, and the sum of its losses.
     ///
     /// # Panics
-    /// If the lengths differ.
+    /// Panics if the lengths differ.
     pub fn push(&mut self, probabilities: &[f32], labels: &[f32], loss_sum: f64) {
         assert_eq!(probabilities.len(), labels.len(), "one label per probability");
         let (first, nan_count) =
@@ -155,7 +158,8 @@ impl Accumulator {
         self.groups.extend_from_slice(groups);
     }
 
-    /// Adds another rank's samples. Merge in rank order for the same loss to the bit.
+    /// Adds another rank's samples. The loss has the same bits only if ranks are merged in rank
+    /// order.
     pub fn merge(&mut self, other: Self) {
         if let Some(NotFinite::Samples { first, count }) = other.not_finite {
             self.count_nan(self.samples() + first, count);
@@ -169,14 +173,15 @@ impl Accumulator {
         self.loss_sum += other.loss_sum;
     }
 
-    /// The reason why the metrics would be meaningless, if any. Check it before [`Self::finish`].
+    /// Returns the reason why the metrics would be meaningless, if any. Check it before
+    /// [`Self::finish`].
     #[must_use]
     pub fn not_finite(&self) -> Option<NotFinite> {
         let loss = (!self.loss_sum.is_finite()).then_some(NotFinite::Loss(self.loss_sum));
         self.not_finite.or(loss)
     }
 
-    /// Counts NaN samples that come after those counted so far.
+    /// Counts NaN samples that come after the samples counted so far.
     fn count_nan(&mut self, first: u64, more: u64) {
         self.not_finite = Some(match self.not_finite {
             Some(NotFinite::Samples { first, count }) => {
@@ -186,7 +191,7 @@ impl Accumulator {
         });
     }
 
-    /// The number of samples added so far.
+    /// Returns the number of samples added so far.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples.len() as u64
@@ -197,6 +202,7 @@ impl Accumulator {
     pub fn finish(mut self) -> Evaluation {
         let has_groups = !self.groups.is_empty() && self.groups.len() == self.samples.len();
         let by_group = has_groups.then(|| by_group(&self.groups, &self.samples));
+        // Sums over sorted samples have the same bits for any order of batches and ranks.
         self.samples.sort_unstable();
         let count = self.samples.len() as f64;
         let sums = sum(&self.samples);
@@ -239,11 +245,12 @@ fn sum(samples: &[u64]) -> MetricSums {
     sums
 }
 
-/// −y ln p − (1 − y) ln(1 − p), with `p` kept where an f32 probability still means something: a
-/// sigmoid that rounded to 0 or 1 counts as the smallest normal f32 or as half a step below 1.
+/// Computes −y ln p − (1 − y) ln(1 − p). `p` is clamped to the range in which an f32 probability is
+/// meaningful, so a sigmoid that rounded to 0 or 1 counts as the smallest normal f32 or as half a
+/// step below 1.
 fn cross_entropy(p: f64, y: f64) -> f64 {
     const HIGHEST: f64 = 1.0 - f32::EPSILON as f64 / 4.0;
-    // `clamp` lets NaN through, so a diverged model shows.
+    // `clamp` passes NaN through, so the metrics of a diverged model are NaN.
     let p = p.clamp(f64::from(f32::MIN_POSITIVE), HIGHEST);
     let mut sum = 0.0;
     if y > 0.0 {
@@ -255,8 +262,9 @@ fn cross_entropy(p: f64, y: f64) -> f64 {
     sum
 }
 
-/// Σ over tie groups, lowest first, of clicks × (non-clicks below + half the non-clicks of the
-/// group).
+/// Computes the area under the ROC curve from samples sorted by score. The function sums clicks ×
+/// (non-clicks below + half the non-clicks of the group) over groups of equal scores, and divides
+/// the sum by clicks × non-clicks.
 fn area(sorted: &[u64], positives: f64, negatives: f64) -> f64 {
     if sorted.iter().any(|&sample| unpack(sample).0.is_nan()) {
         return f64::NAN;
@@ -276,12 +284,15 @@ fn area(sorted: &[u64], positives: f64, negatives: f64) -> f64 {
 
 fn by_group(groups: &[i64], samples: &[u64]) -> GroupAuc {
     let mut pairs: Vec<(i64, u64)> = groups.iter().copied().zip(samples.iter().copied()).collect();
+    // Sorting by group and then by score makes the order of samples independent of batches and
+    // ranks.
     pairs.sort_unstable();
     let mut found = GroupAuc { auc: 0.0, groups: 0, samples: 0 };
     for group in pairs.chunk_by(|a, b| a.0 == b.0) {
         let sorted: Vec<u64> = group.iter().map(|&(_, sample)| sample).collect();
         let count = sorted.len() as f64;
         let labels: f64 = sorted.iter().map(|&sample| f64::from(unpack(sample).1)).sum();
+        // A group with a single class has no AUC, so it is not counted.
         if labels > 0.0 && labels < count {
             found.auc += count * area(&sorted, labels, count - labels);
             found.groups += 1;
@@ -293,8 +304,10 @@ fn by_group(groups: &[i64], samples: &[u64]) -> GroupAuc {
 }
 
 fn pack(p: f32, y: f32) -> u64 {
-    // Adding 0 makes −0 into 0, so that the two tie.
+    // Adding 0 converts −0 to 0, so that samples with these probabilities count as a tie.
     let bits = (p + 0.0).to_bits();
+    // Flip the sign bit of positive floats and all bits of negative ones, so that the integers sort
+    // like the floats.
     let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     u64::from(ordered) << 32 | u64::from(y.to_bits())
 }

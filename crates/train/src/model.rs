@@ -1,5 +1,7 @@
-//! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
-//! backward and preallocated buffers. Independent of data files, schedules and checkpoints.
+//! The model of one rank: bottom MLP, embeddings, interaction, top MLP and loss.
+//!
+//! Forward and backward passes are explicit, and buffers are allocated in advance. This file does
+//! not depend on data files, schedules or checkpoints.
 
 use std::path::Path;
 
@@ -34,9 +36,9 @@ mod step;
 #[derive(Clone, Copy, Debug)]
 pub struct SampleShare<'a> {
     pub batch: &'a Batch,
-    /// Index of the first of them in the global batch.
+    /// Index of the rank's first sample in the global batch.
     pub first_sample: usize,
-    /// Samples over all ranks. The loss is the mean over them.
+    /// Number of samples over all ranks. The loss is the mean over them.
     pub global_size: usize,
 }
 
@@ -45,13 +47,13 @@ pub struct SampleShare<'a> {
 pub struct RunStep {
     /// Number of earlier steps of the run, including those before it was resumed.
     pub number: u64,
-    /// Factor of the schedule on the base learning rates.
+    /// Factor by which the schedule multiplies the base learning rates.
     pub factor: f64,
 }
 
 /// The parameters of one rank, as read from a checkpoint.
 pub struct RankParameters {
-    /// Replicated on every rank.
+    /// Dense parameters, which every rank holds in full.
     pub dense: Vec<DenseParameter>,
     /// The tiles of this rank, in plan order.
     pub tiles: Vec<TileState>,
@@ -61,7 +63,7 @@ impl RankParameters {
     /// Fails if a value read from the checkpoint at `path` is not finite.
     ///
     /// # Errors
-    /// [`Error::Value`] naming the first.
+    /// [`Error::Value`] names the first value that is not finite.
     pub(crate) fn check_finite(
         &self,
         host: &Pool,
@@ -86,7 +88,7 @@ impl RankParameters {
     }
 }
 
-/// A model for inference only: it has weights but no optimizer state, and cannot be trained.
+/// A model for inference only, which has weights but no optimizer state and cannot be trained.
 pub struct ForwardModel<B: Backend> {
     model: Model<B>,
 }
@@ -95,7 +97,7 @@ impl<B: Backend> ForwardModel<B> {
     /// Creates a model with the weights in `parameters`, which have no optimizer state.
     ///
     /// # Errors
-    /// As [`Model::restored`].
+    /// Returns the same errors as [`Model::restored`].
     pub fn restored(
         device_queue: DeviceQueue<'_, B>,
         config: &JobConfig,
@@ -104,7 +106,8 @@ impl<B: Backend> ForwardModel<B> {
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
-        // SGD keeps no state. It is never applied, because this type has no method that trains.
+        // SGD keeps no state, so it needs no memory. This optimizer is never applied, because this
+        // type has no method that trains.
         let none = OptimizerConfig::new(Optimizer::Sgd, 0.0);
         let optimizer = Optimizers { sparse: none, dense: none };
         let config = JobConfig { optimizer, ..config.clone() };
@@ -115,7 +118,7 @@ impl<B: Backend> ForwardModel<B> {
     /// Fails if a batch has the wrong shape or ids outside the job's tables.
     ///
     /// # Errors
-    /// [`Error::BatchShape`], [`Error::RowOutOfRange`].
+    /// [`Error::BatchShape`] or [`Error::RowOutOfRange`].
     pub(crate) fn check(&self, share: SampleShare<'_>) -> Result<(), Error> {
         self.model.check(share.batch)?;
         self.model.embedding.check_ids(&share.batch.sparse, share.first_sample)
@@ -127,10 +130,10 @@ impl<B: Backend> ForwardModel<B> {
         self.model.embedding.replace_tiles(device, tiles)
     }
 
-    /// Computes probabilities and summed loss; see [`Model::evaluate`].
+    /// Computes the probabilities and the sum of the losses, see [`Model::evaluate`].
     ///
     /// # Errors
-    /// As for the method of [`Model`].
+    /// Returns the same errors as [`Model::evaluate`].
     pub fn evaluate(
         &mut self,
         context: &mut RankContext<B>,
@@ -139,10 +142,10 @@ impl<B: Backend> ForwardModel<B> {
         self.model.evaluate(context, share)
     }
 
-    /// Computes probabilities only; see [`Model::score`].
+    /// Computes only the probabilities, see [`Model::score`].
     ///
     /// # Errors
-    /// As for the method of [`Model`].
+    /// Returns the same errors as [`Model::score`].
     pub fn score(
         &mut self,
         context: &mut RankContext<B>,
@@ -170,8 +173,8 @@ pub struct Model<B: Backend> {
     embedding: EmbeddingCollection<B>,
     graph: StepGraph,
     optimizers: (OptimizerConfig, OptimizerConfig),
-    /// Scalars of training steps and of evaluations. They are separate so that an error found in
-    /// one does not stop the other.
+    /// Scalars of training steps and of evaluations. The two are separate, so that an error found
+    /// in an evaluation does not stop training.
     scalars: B::Scalars,
     evaluation: B::Scalars,
     buffers: Buffers<B>,
@@ -308,7 +311,7 @@ impl<B: Backend> Model<B> {
         Ok(model)
     }
 
-    /// Counts the memory of such a model by building it without allocating.
+    /// Computes the memory that a model needs, by building it without allocating its buffers.
     #[must_use]
     pub fn memory(
         config: &JobConfig,
@@ -323,7 +326,7 @@ impl<B: Backend> Model<B> {
         for tile in plan.tiles_of(rank) {
             let (rows, dim) = (tile.row_count(), tile.dim());
             let data_type = config.model.tables[tile.table.index()].data_type;
-            // Saturating, because a configuration may name more rows than fit any machine.
+            // Saturate, because a configuration may have more rows than fit into any machine.
             let weights = B::table_bytes(data_type, rows.saturating_mul(dim));
             room.count(MemoryUse::TableWeights, weights);
             let state = rows.saturating_mul(optimizer.state_per_row(dim));
@@ -342,8 +345,8 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Builds a model whose dense parameters are zero. Also returns their initial distributions and
-    /// the allocator.
+    /// Builds a model whose dense parameters are zero. Also returns the distributions of their
+    /// initial values, and the allocator.
     fn build<'r>(
         room: CountingAllocator<'r, B>,
         config: &JobConfig,
@@ -357,6 +360,7 @@ impl<B: Backend> Model<B> {
         let mut list = ParameterList::new(room, optimizer, config.training.precision);
         let bottom = Mlp::new(&mut list, "bottom", model.dense_features, &model.bottom, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);
+        // The last layer of the top MLP is the logit, which has its own type.
         let hidden = &model.top[..model.top.len() - 1];
         let top = Mlp::new(&mut list, "top", model.interaction_width(), hidden, batch_max);
         let last_width = hidden.last().copied().unwrap_or(model.interaction_width());
@@ -395,13 +399,13 @@ impl<B: Backend> Model<B> {
         self.embedding.set_next(next);
     }
 
-    /// Dense parameters, the same on every rank.
+    /// Returns the dense parameters, which are the same on every rank.
     #[must_use]
     pub fn dense(&self) -> &Dense<B> {
         &self.parameters
     }
 
-    /// The tiles of the embedding tables that this rank owns.
+    /// Returns the tiles of the embedding tables that this rank owns.
     #[must_use]
     pub fn tiles(&self) -> &[schema::Tile] {
         self.embedding.tiles()
@@ -410,7 +414,7 @@ impl<B: Backend> Model<B> {
     /// Returns the weights and state of some rows of a tile.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn tile<'a>(
         &'a self,
         device_queue: DeviceQueue<'_, B>,
@@ -421,10 +425,10 @@ impl<B: Backend> Model<B> {
     }
 
     /// Computes the click probabilities of this rank's samples, `[B]`, and the sum of their losses.
-    /// A non-finite logit gives NaN.
+    /// The probability of a non-finite logit is NaN.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
+    /// [`Error::RowOutOfRange`], [`Error::BatchShape`] or [`Error::Communication`].
     pub fn evaluate(
         &mut self,
         context: &mut RankContext<B>,
@@ -438,8 +442,8 @@ impl<B: Backend> Model<B> {
         Ok((self.probabilities(context, share.batch.size, Probabilities::Computed)?, sum))
     }
 
-    /// Reads the probabilities of the last forward pass. A non-finite logit gives NaN, whatever the
-    /// sigmoid returns.
+    /// Reads the probabilities of the last forward pass. The probability of a non-finite logit is
+    /// NaN, whatever the sigmoid returns.
     fn probabilities(
         &mut self,
         context: &RankContext<B>,
@@ -452,11 +456,11 @@ impl<B: Backend> Model<B> {
         Ok(device.read(queue, probabilities, samples, &mut self.read)?)
     }
 
-    /// Computes the click probabilities of this rank's samples, `[B]`, without using labels. A
-    /// non-finite logit gives NaN.
+    /// Computes the click probabilities of this rank's samples, `[B]`, without using labels. The
+    /// probability of a non-finite logit is NaN.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
+    /// [`Error::RowOutOfRange`], [`Error::BatchShape`] or [`Error::Communication`].
     pub fn score(
         &mut self,
         context: &mut RankContext<B>,
@@ -467,11 +471,11 @@ impl<B: Backend> Model<B> {
         self.probabilities(context, share.batch.size, Probabilities::Missing)
     }
 
-    /// Runs one training step and returns the sum of the losses of this rank's samples, computed
+    /// Runs one training step. Returns the sum of the losses of this rank's samples, computed
     /// before the update.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes;
+    /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes, or
     /// [`Error::Communication`].
     pub fn train(
         &mut self,
@@ -486,7 +490,7 @@ impl<B: Backend> Model<B> {
     /// Submits one training step to the device. [`Self::finish`] waits for its end.
     ///
     /// # Errors
-    /// As [`Self::train`].
+    /// Returns the same errors as [`Self::train`].
     pub fn start(
         &mut self,
         context: &mut RankContext<B>,
@@ -503,8 +507,8 @@ impl<B: Backend> Model<B> {
     /// losses of this rank's samples.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device failed; [`Error::RowOutOfRange`] if it found an out-of-range
-    /// id. In that case neither this step nor a later one has changed a weight.
+    /// [`Error::Device`] if the device failed. [`Error::RowOutOfRange`] if the device found an
+    /// out-of-range id. In that case neither this step nor a later one has changed a weight.
     pub fn finish(
         &mut self,
         context: &mut RankContext<B>,
@@ -512,10 +516,11 @@ impl<B: Backend> Model<B> {
         share: SampleShare<'_>,
     ) -> Result<f64, Error> {
         let outcome = context.device.outcome(&mut self.scalars, end)?;
+        // The device reports only that an id is invalid. A check on the host finds the invalid id.
         if outcome.bad_id.is_some() {
             self.embedding.check_ids(&share.batch.sparse, share.first_sample)?;
         }
-        assert!(outcome.bad_id.is_none(), "an id that the device alone takes for a bad one");
+        assert!(outcome.bad_id.is_none(), "the device rejected an id that is in its table");
         context.profiler.complete(step, |op| collection::complete(op, outcome.updated));
         Ok(outcome.loss)
     }

@@ -1,5 +1,7 @@
-//! The trained values in the form in which they are saved, with optimizer state: dense parameters
-//! and tiles of embedding tables. Independent of how they are computed, placed or saved.
+//! The trained values with their optimizer state, in the form in which checkpoints store them.
+//!
+//! The values are dense parameters and tiles of embedding tables. This file does not depend on how
+//! they are computed, placed or saved.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,7 +13,7 @@ use device::{Pool, Weights};
 use schema::{DataType, Interaction, ModelConfig, Optimizer, Tile};
 
 /// One dense parameter with its optimizer state, in the row-major form of checkpoints. During
-/// training it is in [`crate::dense`].
+/// training the parameter is in [`crate::dense`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseParameter {
     /// `bottom.{i}.{weight,bias}`, `cross.{i}.{v,w,bias}` or `top.{i}.{weight,bias}`.
@@ -19,8 +21,11 @@ pub struct DenseParameter {
     /// `[out, in]` for a weight, `[out]` for a bias.
     pub shape: Vec<usize>,
     pub weight: Vec<f32>,
-    /// Empty for SGD, one value per weight for Adagrad, one per row for row-wise Adagrad; for Adam
-    /// and LAMB all means, then all mean squares.
+    /// The layout depends on the optimizer:
+    /// - SGD: empty
+    /// - Adagrad: one value per weight
+    /// - row-wise Adagrad: one value per row
+    /// - Adam and LAMB: all means, then all mean squares
     pub state: Vec<f32>,
 }
 
@@ -32,7 +37,7 @@ impl DenseParameter {
         Self { name: name.to_owned(), shape: shape.to_vec(), weight, state: Vec::new() }
     }
 
-    /// The number of state values that `optimizer` keeps for a parameter of this shape.
+    /// Returns the number of state values that `optimizer` keeps for a parameter of this shape.
     #[must_use]
     pub fn state_len(shape: &[usize], optimizer: Optimizer) -> usize {
         let rows = shape.first().copied().unwrap_or(1);
@@ -60,18 +65,18 @@ pub struct TileState {
     pub tile: Tile,
     /// `[rows, dim]`, in the table's data type.
     pub weight: Weights,
-    /// `[rows, optimizer.state_per_row(dim)]`; a row of Adam or LAMB holds its means, then its mean
+    /// `[rows, optimizer.state_per_row(dim)]`. A row of Adam or LAMB holds its means, then its mean
     /// squares.
     pub state: Array<f32>,
 }
 
-/// Borrowed weights and state of some rows of a tile.
+/// Borrowed weights and optimizer state of some rows of a tile.
 #[derive(Clone, Debug)]
 pub struct TileView<'a> {
     pub tile: Tile,
-    /// `[rows, dim]`.
+    /// Weights with the shape `[rows, dim]`.
     pub weight: WeightsView<'a>,
-    /// `[rows, optimizer.state_per_row(dim)]`.
+    /// State with the shape `[rows, optimizer.state_per_row(dim)]`.
     pub state: &'a [f32],
 }
 
@@ -86,13 +91,13 @@ impl TileState {
 /// The position of an invalid value in a table or parameter, for error messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spot {
-    /// `table "a"`, or the name of a parameter or tensor.
+    /// Text such as `table "a"`, or the name of a parameter or tensor.
     pub tensor: String,
-    /// Row, counted over the whole table.
+    /// Row number, counted over the whole table.
     pub row: u64,
-    /// Column, counted over the whole table.
+    /// Column number, counted over the whole table.
     pub column: usize,
-    /// `weight`, or the name of a part of the optimizer's state.
+    /// The word `weight`, or the name of a part of the optimizer's state.
     pub part: &'static str,
     pub value: f32,
 }
@@ -101,7 +106,7 @@ impl fmt::Display for Spot {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tensor, row, column, part, value } = self;
         write!(out, "{tensor}, row {row}, column {column}: {part} is ")?;
-        // `{}` would print 39 digits of a number that has 8 significant ones.
+        // The format `{}` would print up to 39 digits, although an f32 has only 8 significant ones.
         if value.is_finite() && value.abs() >= 1e7 {
             write!(out, "{value:e}")
         } else {
@@ -110,11 +115,11 @@ impl fmt::Display for Spot {
     }
 }
 
-/// Values that one chunk of work checks.
+/// Number of values that one chunk of work checks.
 const VALUES_PER_CHUNK: usize = 1 << 20;
 
-/// Finds the first weight of a tile of `table`, or value of its state under `optimizer`, that is
-/// not finite.
+/// Finds the first value of a tile of `table` that is not finite, among its weights and then among
+/// its states under `optimizer`.
 #[must_use]
 pub fn not_finite(
     host: &Pool,
@@ -129,6 +134,7 @@ pub fn not_finite(
     let (at, value) = first_not_finite(host, WeightsView::F32(state))?;
     let names = optimizer.state_names();
     let per_row = optimizer.state_per_row(tile.dim()).max(1);
+    // A row of state holds its parts one after another, each with one value per column or per row.
     let width = per_row / names.len().max(1);
     let (row, within) = (at / per_row, at % per_row);
     Some(Spot {
@@ -140,8 +146,8 @@ pub fn not_finite(
     })
 }
 
-/// Counts the weights of a tile that equal the largest value of a 16-bit format, to which larger
-/// values are clamped.
+/// Counts the weights of a tile that equal the largest value of a 16-bit format. Larger values are
+/// clamped to this value, so such weights may have been clamped.
 #[must_use]
 pub fn count_at_limit(host: &Pool, view: WeightsView<'_>) -> usize {
     if view.data_type() == DataType::F32 {
@@ -177,6 +183,8 @@ fn first_not_finite(host: &Pool, values: WeightsView<'_>) -> Option<(usize, f32)
     let first = AtomicUsize::new(usize::MAX);
     in_chunks(host, values, |chunk, range| {
         if !values.are_finite(range) {
+            // Keep the first chunk, so that the reported position does not depend on the order of
+            // threads.
             first.fetch_min(chunk, Ordering::Relaxed);
         }
     });
@@ -194,7 +202,8 @@ fn in_chunks(host: &Pool, values: WeightsView<'_>, visit: impl Fn(usize, Range<u
 }
 
 impl DenseParameter {
-    /// Finds the first weight, or value of the state under `optimizer`, that is not finite.
+    /// Finds the first value that is not finite, among the weights and then among the states under
+    /// `optimizer`.
     #[must_use]
     pub fn not_finite(&self, optimizer: Optimizer) -> Option<Spot> {
         let dim = self.shape.get(1..).unwrap_or_default().iter().product::<usize>().max(1);
@@ -230,7 +239,7 @@ pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
 }
 
 /// Computes the bytes of all dense parameters including the state of `optimizer`, and the bytes of
-/// their values alone.
+/// their weights alone.
 #[must_use]
 pub fn dense_bytes(model: &ModelConfig, optimizer: Optimizer) -> (u64, u64) {
     let bytes = |(_, shape): (String, Vec<usize>)| {

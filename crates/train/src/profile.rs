@@ -1,5 +1,7 @@
-//! Times the operations of a step while a trace is being taken; costs one branch otherwise. Spans
-//! go to `trace::record`, which owns the format.
+//! Times the operations of a step while a trace is being taken.
+//!
+//! Without a trace, an operation costs one extra branch. Spans go to `trace::record`, which owns
+//! the file format.
 
 use device::Error;
 use device::backend::QueueMoments;
@@ -17,7 +19,7 @@ pub struct Profiler {
     device: Option<DeviceTimes>,
 }
 
-/// Times of an asynchronous device, whose kernel times are known only at the end of a step.
+/// Times of an asynchronous device, which reports kernel times only at the end of a step.
 struct DeviceTimes {
     moments: QueueMoments,
     /// Host time at which `moments` begins.
@@ -28,24 +30,24 @@ struct DeviceTimes {
 }
 
 impl Profiler {
-    /// A profiler that never records.
+    /// Creates a profiler that never records.
     #[must_use]
     pub fn off() -> Self {
         Self { clock: Clock::start(), recorder: None, recording: false, stage: None, device: None }
     }
 
-    /// A profiler that records into `recorder`, whose times are `clock`'s.
+    /// Creates a profiler that records into `recorder`, with times of `clock`.
     #[must_use]
     pub fn new(recorder: Recorder, clock: Clock) -> Self {
         Self { clock, recorder: Some(recorder), recording: false, stage: None, device: None }
     }
 
-    /// Whether this profiler has a recorder.
+    /// Returns whether this profiler has a recorder.
     pub(crate) fn records(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// Uses kernel times measured by the device.
+    /// Makes the profiler use kernel times measured by the device.
     pub(crate) fn with_moments(self, moments: Option<QueueMoments>) -> Self {
         let times =
             |moments| DeviceTimes { moments, begin: Nanos(0), pending: Vec::new(), error: None };
@@ -64,10 +66,10 @@ impl Profiler {
         }
     }
 
-    /// Ends the step begun last.
+    /// Ends the step that was begun last.
     ///
     /// # Errors
-    /// If the device cannot report its kernel times.
+    /// Returns an error if the device cannot report its kernel times.
     pub fn end_step(&mut self) -> Result<(), Error> {
         if !std::mem::take(&mut self.recording) {
             return Ok(());
@@ -80,14 +82,14 @@ impl Profiler {
         Ok(())
     }
 
-    /// The recorder with all recorded steps, if any.
+    /// Returns the recorder with all recorded steps, if there is a recorder.
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
     }
 
-    /// Updates operations of `step`, if it was recorded, with facts that the device reports only at
-    /// the end of the step.
+    /// Updates operations of `step` with facts that the device reports only at the end of the step.
+    /// Does nothing if the step was not recorded.
     pub fn complete(&mut self, step: u64, mut change: impl FnMut(&mut Op)) {
         if let Some(device) = &mut self.device {
             // A recorded step ends before the next one is submitted, so all pending operations
@@ -117,6 +119,8 @@ impl Profiler {
             device.pending.push((op, self.stage, [start, self.clock.now()]));
             return result;
         }
+        // A synchronous device finishes within the call, so the host times around it are kernel
+        // times.
         let kernel_start = self.clock.now();
         let result = body();
         let kernel_end = self.clock.now();

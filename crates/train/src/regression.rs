@@ -1,5 +1,7 @@
 //! Regression of one number on a few others: an MLP with ReLU and a linear output, trained on the
-//! mean squared error. It uses the same layers as models, and is independent of tables and files.
+//! mean squared error.
+//!
+//! A regression uses the same layers as models, but does not depend on tables and files.
 
 use device::Backend;
 use device::MatrixShape;
@@ -25,7 +27,7 @@ const ORDER_STREAM: u64 = 101;
 /// The shape and training settings of a [`Regression`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RegressionConfig {
-    /// Outputs of each hidden layer.
+    /// Number of outputs of each hidden layer.
     pub widths: Vec<usize>,
     /// Optimizer of all parameters.
     pub optimizer: OptimizerConfig,
@@ -37,9 +39,9 @@ pub struct RegressionConfig {
 /// Training rows: inputs and one target per row.
 #[derive(Clone, Copy, Debug)]
 pub struct RegressionExamples<'a> {
-    /// `[N, inputs]`, row by row.
+    /// Inputs with the shape `[N, inputs]`, row by row.
     pub inputs: &'a [f32],
-    /// `[N]`
+    /// Targets with the shape `[N]`.
     pub targets: &'a [f32],
 }
 
@@ -55,7 +57,7 @@ impl ColumnScale {
         let count = values.clone().count().max(1) as f64;
         let mean = values.clone().map(f64::from).sum::<f64>() / count;
         let square = values.map(|value| (f64::from(value) - mean).powi(2)).sum::<f64>() / count;
-        // A constant column carries no information; avoid a division by zero.
+        // The deviation of a constant column is 0. Using 1 instead avoids a division by zero.
         let deviation = if square > 0.0 { square.sqrt() } else { 1.0 };
         Self { mean: mean as f32, deviation: deviation as f32 }
     }
@@ -76,7 +78,7 @@ pub struct Regression<B: Backend> {
     output: Logit,
     scalars: B::Scalars,
     buffers: RegressionBuffers<B>,
-    /// Steps and epochs so far.
+    /// Number of steps and epochs so far.
     steps: u64,
     epochs: u64,
 }
@@ -97,7 +99,8 @@ impl<B: Backend> Regression<B> {
     /// Creates an MLP with initial weights. `examples` determine the scale of each column.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device runs out of memory, [`Error::BatchShape`] without examples.
+    /// [`Error::Device`] if the device runs out of memory, [`Error::BatchShape`] if there are no
+    /// examples.
     pub fn new(
         device: B,
         config: RegressionConfig,
@@ -161,11 +164,12 @@ impl<B: Backend> Regression<B> {
     /// the updates, in units of the targets' variance.
     ///
     /// # Errors
-    /// [`Error::BatchShape`] for other columns, [`Error::Device`].
+    /// [`Error::BatchShape`] if the number of columns differs, or [`Error::Device`].
     pub fn epoch(&mut self, examples: RegressionExamples<'_>) -> Result<f64, Error> {
         let rows = examples.targets.len();
         let random = CounterRng::new(self.config.seed, ORDER_STREAM).child(self.epochs);
         let mut order: Vec<usize> = (0..rows).collect();
+        // Sorting by random bits is a shuffle that depends only on the seed and the epoch.
         order.sort_by_key(|row| random.bits(*row as u64));
         let mut sum = 0.0;
         for batch in order.chunks(self.config.batch_size) {
@@ -178,7 +182,7 @@ impl<B: Backend> Regression<B> {
     /// Predicts the targets of rows `[N, inputs]`.
     ///
     /// # Errors
-    /// [`Error::BatchShape`] for other columns, [`Error::Device`].
+    /// [`Error::BatchShape`] if the number of columns differs, or [`Error::Device`].
     pub fn predict(&mut self, inputs: &[f32]) -> Result<Vec<f32>, Error> {
         let columns = self.inputs.len();
         let mut predicted = Vec::with_capacity(inputs.len() / columns);
@@ -186,6 +190,7 @@ impl<B: Backend> Regression<B> {
             self.buffers.rows.clear();
             self.put(rows)?;
             let samples = rows.len() / columns;
+            // Prediction applies no update, so the factor of the learning rate is 0.
             self.begin(0.0)?;
             self.forward(samples)?;
             let target = self.target;
@@ -214,6 +219,7 @@ impl<B: Backend> Regression<B> {
         let off = self.read(batch.len())?.iter().zip(wanted).map(|(got, wanted)| got - wanted);
         gradient.extend(off);
         let sum = gradient.iter().map(|off| f64::from(*off).powi(2)).sum();
+        // The loss is the mean of the squared errors, so its derivative has the factor 2 ÷ samples.
         gradient.iter_mut().for_each(|off| *off *= 2.0 / samples);
         self.backward(&gradient)?;
         self.buffers.gradient = gradient;

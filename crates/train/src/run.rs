@@ -1,7 +1,7 @@
 //! A training run from its start, or from a checkpoint, to its end.
 //!
-//! Rank 0 runs on the calling thread and coordinates: it reads batches and commands every rank.
-//! Progress is reported to the caller as [`RunEvent`]s.
+//! Rank 0 runs on the calling thread and coordinates the others: it reads batches and sends
+//! commands to every rank. Progress is reported to the caller as [`RunEvent`]s.
 
 mod agreement;
 mod command;
@@ -52,7 +52,8 @@ pub fn run<B: Backend>(
 }
 
 /// A run whose loader already reads training batches in the background, while the caller prepares
-/// the rest. It owns its request, so that the batches always belong to the run that follows.
+/// the rest. The prepared run owns its request, so that the batches always belong to the run that
+/// follows.
 pub struct PreparedRun {
     request: RunRequest,
     start: start::StartState,
@@ -63,14 +64,15 @@ impl PreparedRun {
     /// Opens the starting point of `request` and starts the loader there.
     ///
     /// # Errors
-    /// If the checkpoint cannot be resumed, or the data does not fit the model.
+    /// Returns an error if the run cannot resume from the checkpoint, or the data does not fit the
+    /// model.
     pub fn begin(request: RunRequest) -> Result<Self, Error> {
         let start = start::StartState::read(&request)?;
         let batches = loaders::training_batches(&request, &start)?;
         Ok(Self { request, start, batches })
     }
 
-    /// The request that this run was prepared for.
+    /// Returns the request that this run was prepared for.
     #[must_use]
     pub fn request(&self) -> &RunRequest {
         &self.request
@@ -90,18 +92,18 @@ impl PreparedRun {
         self
     }
 
-    /// Whether the run can verify that it resumes on the rows it began with. False for a trained
-    /// checkpoint without a fingerprint of its rows.
+    /// Returns whether the run can verify that it resumes on the rows with which it began. Returns
+    /// false if the checkpoint was trained but has no fingerprint of its rows.
     #[must_use]
     pub fn compares_rows(&self) -> bool {
         let Some(checkpoint) = &self.start.checkpoint else { return true };
         self.start.progress.is_none() || checkpoint.manifest().data.training.is_some()
     }
 
-    /// Trains as rank 0 of a job whose ranks are processes; see [`run`].
+    /// Trains as rank 0 of a job whose ranks are processes, see [`run`].
     ///
     /// # Errors
-    /// As [`run`], and [`Error::OtherRequest`] and [`Error::NotShared`].
+    /// Returns the errors of [`run`], [`Error::OtherRequest`] and [`Error::NotShared`].
     pub fn lead<B: Backend>(
         self,
         open: impl OpenDevice<B>,
@@ -118,7 +120,7 @@ impl PreparedRun {
     }
 
     /// Locks the run folder and detects errors that would otherwise occur later. The lock is held
-    /// until the run ends; the operating system releases the locks of a process that dies.
+    /// until the run ends. The operating system releases the locks of a process that dies.
     fn check(&self) -> Result<File, Error> {
         let Self { request, start, .. } = self;
         let lock = lock(&request.run_folder)?;
@@ -131,11 +133,11 @@ impl PreparedRun {
         Ok(lock)
     }
 
-    /// Trains with one thread per rank; see [`run`]. Checkpoints of the run folder that are newer
+    /// Trains with one thread per rank, see [`run`]. Checkpoints of the run folder that are newer
     /// than the starting point are set aside once all checks have passed.
     ///
     /// # Errors
-    /// As [`run`].
+    /// Returns the same errors as [`run`].
     pub fn run<B: Backend>(
         self,
         open: impl OpenDevice<B>,
@@ -145,6 +147,7 @@ impl PreparedRun {
         let Self { request, start, batches } = self;
         let mut ends = comm::world(request.plan.world_size());
         let threads = (request.threads / ends.len()).max(1);
+        // Rank 0 runs on this thread, because it calls `observe`, which belongs to the caller.
         let own = ends.remove(0);
         std::thread::scope(|scope| {
             let (request, start, open) = (&request, &start, &open);
@@ -174,11 +177,12 @@ impl PreparedRun {
 
 /// The communicator of a run whose ranks are processes, and how to use it.
 pub struct Processes {
-    /// This rank's communicator. Its timeout must allow for the first step, which takes longest.
+    /// This rank's communicator. The communicator's timeout must allow for the first step, which
+    /// takes longest.
     pub comm: comm::Communicator,
     /// Timeout of messages after the first step.
     pub timeout: Duration,
-    /// Whether the transport may sum dense gradients itself, in an order of its own.
+    /// Whether the transport may sum dense gradients itself, in an order that it chooses.
     pub native: bool,
 }
 
@@ -187,7 +191,7 @@ pub struct Processes {
 /// ended because [`RunRequest::stop`] was set on some rank.
 ///
 /// # Errors
-/// As [`run`], and [`Error::OtherRequest`] and [`Error::NotShared`].
+/// Returns the errors of [`run`], [`Error::OtherRequest`] and [`Error::NotShared`].
 pub fn follow<B: Backend>(
     request: &RunRequest,
     open: impl OpenDevice<B>,
@@ -205,14 +209,14 @@ pub fn follow<B: Backend>(
 fn check_trace(request: &RunRequest, start: &start::StartState) -> Result<(), Error> {
     let Some(TraceRequest { steps: asked, .. }) = &request.trace else { return Ok(()) };
     let left = start.step..loaders::total_run_steps(request).max(start.step);
-    // A run without steps reports that itself.
+    // If the run has no steps left, the run reports that itself.
     if left.is_empty() || asked.start.max(left.start) < asked.end.min(left.end) {
         return Ok(());
     }
     Err(Error::NothingToTrace { left, asked: asked.clone() })
 }
 
-/// Refuses folders that cannot be written now rather than after hours of training.
+/// Refuses folders that cannot be written, before hours of training are spent.
 fn check_folders(request: &RunRequest, start: &start::StartState) -> Result<(), Error> {
     if let Some(TraceRequest { folder, .. }) = &request.trace {
         std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
@@ -222,13 +226,13 @@ fn check_folders(request: &RunRequest, start: &start::StartState) -> Result<(), 
 }
 
 /// Locks the run folder for this run alone, because two runs would delete each other's checkpoints.
-/// Retries briefly: a process between fork and exec holds a copy of every open file, and with it
-/// the lock of a run that has just ended.
+/// Retries briefly, because a process between fork and exec holds a copy of every open file, and
+/// with it the lock of a run that has just ended.
 fn lock(folder: &Path) -> Result<File, Error> {
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     let path = folder.join("lock");
-    // The file is neither truncated nor written, so a planted link does no harm: at worst its
-    // target is locked.
+    // The lock file is neither truncated nor written. If an attacker planted a link here, the only
+    // harm is that its target is locked.
     let file = match File::create_new(&path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             File::options().write(true).open(&path)
@@ -246,8 +250,8 @@ fn lock(folder: &Path) -> Result<File, Error> {
     Err(Error::RunBusy { path: folder.to_owned() })
 }
 
-/// Picks the root cause of two errors: that of a rank that failed, rather than of a rank whose peer
-/// left.
+/// Picks the root cause of two errors. An error of a rank that failed is preferred to the error of
+/// a rank whose peer left.
 fn explaining<T>(result: Result<T, Error>, other: Error) -> Error {
     match result {
         Err(error)

@@ -1,7 +1,8 @@
-//! Inference with a trained model: evaluation and click probabilities from a checkpoint.
+//! Inference with a trained model: evaluates a checkpoint and computes click probabilities.
 //!
 //! Tables are read into memory ([`Scorer::load`], for many rows) or mapped ([`Scorer::open`], which
-//! costs nothing until rows are looked up). The probabilities are bitwise equal.
+//! reads only the rows that are looked up). Loaded and mapped tables give bitwise equal
+//! probabilities.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ mod distributed;
 
 pub use distributed::DistributedScorer;
 
-/// Most samples of one forward pass.
+/// Maximum number of samples of one forward pass.
 const BATCH_SIZE: usize = 4096;
 /// Bytes of mapped rows that are copied at a time. A batch that needs more is scored in parts.
 const ROWS_BYTES: usize = 64 << 20;
@@ -49,18 +50,20 @@ enum TableLocation {
 }
 
 impl<B: Backend> Scorer<B> {
-    /// Reads the checkpoint in `folder`.
+    /// Reads the checkpoint in `folder` into memory.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`]; also names damaged tensors and non-finite weights.
+    /// Returns the errors of [`Checkpoint::open`], and errors that name damaged tensors or
+    /// non-finite weights.
     pub fn load(folder: &Path, device: B) -> Result<Self, Error> {
         Self::new(folder, RankContext::alone(device, Profiler::off())?, TableLocation::InMemory)
     }
 
-    /// Reads the checkpoint in `folder` as one of the ranks of `comm`. Each holds whole tables.
+    /// Reads the checkpoint in `folder` as one of the ranks of `comm`. Each rank holds whole
+    /// tables.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Returns the same errors as [`Self::load`].
     pub fn join(folder: &Path, device: B, comm: Communicator) -> Result<Self, Error> {
         let context = RankContext::new(device, comm, Profiler::off())?;
         Self::new(folder, context, TableLocation::InMemory)
@@ -70,7 +73,7 @@ impl<B: Backend> Scorer<B> {
     /// is looked up for the first time.
     ///
     /// # Errors
-    /// As [`Self::load`], of the dense parameters alone.
+    /// Returns the errors of [`Self::load`] that concern dense parameters.
     pub fn open(folder: &Path, device: B) -> Result<Self, Error> {
         Self::new(folder, RankContext::alone(device, Profiler::off())?, TableLocation::Mapped)
     }
@@ -96,49 +99,50 @@ impl<B: Backend> Scorer<B> {
         Ok(Self { folder, step, config, fitted, data, model, mapped, context })
     }
 
-    /// The configuration of the job that trained the model.
+    /// Returns the configuration of the job that trained the model.
     #[must_use]
     pub fn config(&self) -> &JobConfig {
         &self.config
     }
 
-    /// The transforms fitted on the training data, which new files must go through as well.
+    /// Returns the transforms fitted on the training data, which new files must go through as well.
     #[must_use]
     pub fn fitted(&self) -> &Fitted {
         &self.fitted
     }
 
-    /// The fingerprints of the model's training and held-out rows.
+    /// Returns the fingerprints of the model's training and held-out rows.
     #[must_use]
     pub fn data(&self) -> SeenData {
         self.data
     }
 
-    /// The number of steps that the model was trained for.
+    /// Returns the number of steps that the model was trained for.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The features that readers and loaders must supply to the model.
+    /// Returns the features that readers and loaders must supply to the model.
     #[must_use]
     pub fn features(&self) -> FeaturePlan {
         loaders::feature_plan(&self.config.model)
     }
 
-    /// The largest number of samples per call of [`Self::score`].
+    /// Returns the largest number of samples per call of [`Self::score`].
     #[must_use]
     pub fn batch_size(&self) -> usize {
         BATCH_SIZE
     }
 
-    /// Computes the click probabilities of `batch`, `[B]`. A non-finite logit gives NaN. Labels are
-    /// not used but must be present, `[B]`. A row's probability does not depend on the other rows
-    /// of the batch.
+    /// Computes the click probabilities of `batch`, `[B]`. The probability of a non-finite logit is
+    /// NaN. Labels are not used but must be present, `[B]`. A row's probability does not depend on
+    /// the other rows of the batch.
     ///
     /// # Errors
-    /// [`Error::BatchShape`], [`Error::RowOutOfRange`]; of mapped tables [`Error::Checksum`],
-    /// [`Error::Value`] and [`Error::FileLength`] naming what is damaged.
+    /// [`Error::BatchShape`] or [`Error::RowOutOfRange`]. For mapped tables also
+    /// [`Error::Checksum`], [`Error::Value`] and [`Error::FileLength`], which name the damaged
+    /// part.
     pub fn score(&mut self, batch: &Batch) -> Result<Vec<f32>, Error> {
         let mut all = Vec::with_capacity(batch.size);
         self.forward(batch, |model, context, share| {
@@ -148,8 +152,8 @@ impl<B: Backend> Scorer<B> {
         Ok(all)
     }
 
-    /// Calls `take` with the batch. If tables are mapped, calls it with one part after the other,
-    /// whose ids are indices into the copied rows.
+    /// Calls `take` with the batch. If tables are mapped, calls it with one part of the batch after
+    /// another, whose ids are indices into the copied rows.
     fn forward<F>(&mut self, batch: &Batch, mut take: F) -> Result<(), Error>
     where
         F: FnMut(&mut ForwardModel<B>, &mut RankContext<B>, SampleShare<'_>) -> Result<(), Error>,
@@ -159,6 +163,8 @@ impl<B: Backend> Scorer<B> {
             return take(&mut self.model, &mut self.context, whole);
         };
         self.model.check(whole)?;
+        // A file that was truncated after it was mapped would raise SIGBUS, so compare lengths
+        // first.
         tables.check_lengths()?;
         let parts = self.row_bytes(&batch.sparse).div_ceil(ROWS_BYTES).max(1);
         let samples = batch.size.div_ceil(parts).max(1);
@@ -176,7 +182,7 @@ impl<B: Backend> Scorer<B> {
         Ok(())
     }
 
-    /// Bytes of the rows that `sparse` looks up.
+    /// Computes the bytes of the rows that `sparse` looks up.
     fn row_bytes(&self, sparse: &JaggedTensor) -> usize {
         let model = &self.config.model;
         let features = model.features().into_iter().enumerate();
@@ -188,12 +194,12 @@ impl<B: Backend> Scorer<B> {
         bytes.sum()
     }
 
-    /// Evaluates the model on `rows` of `dataset`. `observe` is called with the samples done and
-    /// the total.
+    /// Evaluates the model on `rows` of `dataset`. Calls `observe` with the number of evaluated
+    /// samples and the total number.
     ///
     /// # Errors
     /// [`Error::OtherTransforms`] if the dataset was prepared with transforms other than the
-    /// model's; [`Error::Data`], [`Error::RowOutOfRange`], [`Error::NotEvaluated`].
+    /// model's. Also [`Error::Data`], [`Error::RowOutOfRange`] and [`Error::NotEvaluated`].
     pub fn evaluate(
         &mut self,
         dataset: &Dataset,
@@ -240,6 +246,7 @@ impl<B: Backend> Scorer<B> {
         let share = SampleShare { batch: &own, first_sample: cut(rank), global_size: batch.size };
         let (probabilities, sum) = model.evaluate(context, share)?;
         let all = context.comm.control.all_gather(probabilities)?.concat();
+        // Collectives have no f64 elements, so the bits of the sum are sent as an i64.
         let sums = context.comm.control.all_gather(&[sum.to_bits().cast_signed()])?;
         let sum = sums.iter().flatten().map(|bits| f64::from_bits(bits.cast_unsigned())).sum();
         Ok((all, sum))
@@ -247,7 +254,7 @@ impl<B: Backend> Scorer<B> {
 }
 
 /// Replaces the ids of each table by indices into its copied rows, and returns the ids to copy, by
-/// table. A table with no more rows than ids is copied whole, and its ids are kept.
+/// table. If a table has no more rows than ids, it is copied whole and its ids are kept.
 fn take_ids(sparse: &mut JaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
     let features: Vec<usize> = model.features().iter().map(|feature| feature.table).collect();
     let mut counts = vec![0; model.tables.len()];
@@ -257,6 +264,7 @@ fn take_ids(sparse: &mut JaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
     let mut ids = vec![Vec::new(); counts.len()];
     for (feature, &table) in features.iter().enumerate() {
         let rows = model.tables[table].rows;
+        // Copying each row once is cheaper than copying one row per id.
         if rows <= counts[table] {
             ids[table] = (0..rows as i64).collect();
             continue;
@@ -270,8 +278,8 @@ fn take_ids(sparse: &mut JaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
     ids
 }
 
-/// Reads the weights of a checkpoint; for mapped tables, only the dense ones. Optimizer state,
-/// which may be as large as the tables, is not read.
+/// Reads the weights of a checkpoint, or only the dense weights if tables are mapped. Optimizer
+/// state is not read, because it may be as large as the tables.
 fn read_weights(
     checkpoint: &Checkpoint,
     host: &Pool,
@@ -293,8 +301,8 @@ fn read_weights(
     Ok(parameters)
 }
 
-/// The fitted transforms stored in the checkpoint. An imported checkpoint may lack them, which is
-/// valid if no transform is fitted on data.
+/// Returns the fitted transforms stored in the checkpoint. An imported checkpoint may lack them,
+/// which is valid if no transform is fitted on data.
 fn fitted(checkpoint: &Checkpoint) -> Result<Fitted, Error> {
     let kept = &checkpoint.manifest().fitted;
     let without_data = || Fitted::without_data(&checkpoint.config().data);

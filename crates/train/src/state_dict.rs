@@ -1,8 +1,8 @@
-//! State dicts of facebookresearch/dlrm and TorchRec: exported as one safetensors file, imported
-//! from that or from files of `torch.save`.
+//! Exports and imports state dicts of facebookresearch/dlrm and TorchRec.
 //!
-//! Owns the names, shapes and column orders of both libraries ([`dense_names`], [`table_name`]) and
-//! copies in a stream, so tables need not fit in memory.
+//! An export is one safetensors file. An import reads such a file, or a file of `torch.save`. This
+//! module owns the names, shapes and column orders of both libraries ([`dense_names`],
+//! [`table_name`]). Tables are copied in blocks, so they need not fit in memory.
 
 use schema::{Interaction, ModelConfig, Pooling, TableConfig, TableId, TriangleOrder};
 
@@ -27,12 +27,12 @@ pub use mismatch::Mismatch;
 pub struct DenseName {
     /// The parameter's name in rowmill.
     pub own: String,
-    /// Name in the other library's state dict.
+    /// The parameter's name in the other library's state dict.
     pub external: String,
-    /// Shape, the same on both sides.
+    /// The parameter's shape, which is the same in both libraries.
     pub shape: Vec<usize>,
-    /// Column permutation, if the pairs of the dot interaction have another order: column `c` of
-    /// the other library is column `columns[c]` of rowmill.
+    /// Column permutation, needed if the other library orders the pairs of the dot interaction
+    /// differently. Column `c` of the other library is column `columns[c]` of rowmill.
     pub columns: Option<Vec<usize>>,
 }
 
@@ -50,9 +50,9 @@ pub fn dense_names(model: &ModelConfig, target: Dialect) -> Result<Vec<DenseName
     Ok(dense_shapes(model).into_iter().map(name).collect())
 }
 
-/// Name of a table's weights in the other library's state dict. TorchRec's `DLRM` pools every
-/// table; a table without pooling gets the name it would have in an `EmbeddingCollection`,
-/// `sparse_arch.embedding_collection`.
+/// Returns the name of a table's weights in the other library's state dict. TorchRec's `DLRM` pools
+/// every table. A table without pooling gets the name that it would have in an
+/// `EmbeddingCollection` called `sparse_arch.embedding_collection`.
 #[must_use]
 pub fn table_name(model: &ModelConfig, table: TableId, target: Dialect) -> String {
     match target {
@@ -71,7 +71,7 @@ pub fn table_name(model: &ModelConfig, table: TableId, target: Dialect) -> Strin
     }
 }
 
-/// The order in which a library lists the pairs of the dot interaction.
+/// Returns the order in which a library lists the pairs of the dot interaction.
 fn order_of(target: Dialect) -> TriangleOrder {
     match target {
         Dialect::Torch => TriangleOrder::Lower,
@@ -86,6 +86,8 @@ fn external_name(own: &str, model: &ModelConfig, target: Dialect) -> String {
     };
     let layer: usize = layer.parse().unwrap_or_default();
     match (target, arch) {
+        // Layers alternate with activations in the modules of facebookresearch/dlrm, so their
+        // indices are even.
         (Dialect::Torch, "bottom") => format!("bot_l.{}.{kind}", 2 * layer),
         (Dialect::Torch, _) => format!("top_l.{}.{kind}", 2 * layer),
         (Dialect::Torchrec, "bottom") => {
@@ -134,10 +136,11 @@ fn check(model: &ModelConfig, target: Dialect) -> Result<(), Error> {
                     return fail("interaction cat, expected dot or dcn_v2".to_owned());
                 }
                 Interaction::Dot { itself: true, .. } => {
-                    return fail("the dot interaction keeps products with itself".to_owned());
+                    return fail("dot interaction with itself = true, expected false".to_owned());
                 }
                 Interaction::Dot { .. } | Interaction::DcnV2 { .. } => {}
             }
+            // TorchRec's over arch has at least one hidden layer before the logit.
             if model.top.len() < 2 {
                 let layers = model.top.len();
                 return fail(format!("the top MLP has {layers} layers, expected at least 2"));
@@ -147,13 +150,16 @@ fn check(model: &ModelConfig, target: Dialect) -> Result<(), Error> {
     Ok(())
 }
 
-/// Maps each column of the other library's first top layer to ours; `None` if they agree.
+/// Maps each column of the other library's first top layer to our column. Returns `None` if both
+/// orders agree.
 fn column_order(model: &ModelConfig, target: Dialect) -> Option<Vec<usize>> {
     let Interaction::Dot { order, itself } = model.interaction else { return None };
     if order == order_of(target) {
         return None;
     }
     let vectors = model.vectors();
+    // First find rowmill's column of each pair, then list these columns in the other library's
+    // order.
     let own = pairs(order, itself, vectors);
     let mut place = vec![0; vectors * vectors];
     for (column, (low, high)) in own.into_iter().enumerate() {

@@ -1,5 +1,7 @@
-//! Measures how training changed the tables: the number of changed rows and their norms. Compares
-//! weights with their initial values, so steps need not count anything.
+//! Measures how training changed the tables: the number of changed rows and the norms of these
+//! rows.
+//!
+//! Weights are compared with their initial values, so training steps need not count anything.
 
 use device::Pool;
 use device::weights::{StoredWeight, WeightsView};
@@ -13,34 +15,34 @@ use crate::parameter::TileView;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableUse {
     pub table: String,
-    /// Rows whose weights differ from their initial values, that is, all that were looked up and
-    /// had a gradient. For a table with imported weights, every row.
+    /// Number of rows whose weights differ from their initial values. These are the rows that were
+    /// looked up and had a gradient. For a table with imported weights, all rows count as changed.
     pub rows_changed: u64,
-    /// Root mean square of the L2 norms of the changed rows; 0 without any.
+    /// Root mean square of the L2 norms of the changed rows, or 0 if no row changed.
     pub row_norm: f64,
 }
 
 /// How training has changed one tile. [`sum_tiles`] combines the tiles of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TileUse {
-    /// Index of the table.
+    /// Index of the tile's table in the model.
     table: u32,
-    /// Changed rows. 0 for tiles without the table's first columns, so that rows are not counted
-    /// twice.
+    /// Number of changed rows, which is 0 for tiles without the table's first columns, so that no
+    /// row is counted twice.
     rows_changed: u64,
     /// Sum of the squares of the weights in changed rows.
     squares: f64,
 }
 
-/// Rows that one chunk of work compares.
+/// Number of rows that one chunk of work compares.
 const ROWS_PER_CHUNK: usize = 4096;
 
 /// Compares one tile with its initial weights.
 ///
 /// # Cost
-/// Reads the tile once and draws the initial weights of rows that did not change.
+/// Reads the tile once and draws the initial weights of the unchanged rows again.
 /// # Numerics
-/// Sums in f64, chunk by chunk in order: the same bits for any number of threads.
+/// Sums in f64, chunk by chunk in order, so any number of threads gives the same bits.
 #[must_use]
 pub fn measure_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUse {
     let draw = Draw::new(model, &state.tile);
@@ -73,6 +75,7 @@ fn measure_weights<E: StoredWeight>(
             }
         }
     });
+    // Add the chunks in order, so that the sum has the same bits for any number of threads.
     sums.iter().fold((0, 0.0), |(rows, squares), sum| (rows + sum.0, squares + sum.1))
 }
 

@@ -1,5 +1,5 @@
-//! Reads `bench/definitions/*.toml`: a benchmark command, the figures to record, and the values
-//! that prove that it computed the right thing.
+//! Reads `bench/definitions/*.toml`. A definition has a benchmark command, the figures to record,
+//! and expected values that prove that the benchmark computed the right results.
 
 use std::path::Path;
 
@@ -9,25 +9,27 @@ use crate::error::Error;
 
 const FOLDER: &str = "bench/definitions";
 
-/// One benchmark, as its file defines it.
+/// A benchmark as defined by one file of `bench/definitions`.
 #[derive(Debug, PartialEq)]
 pub struct Definition {
-    /// The name of the file without its extension.
+    /// Name of the benchmark, which is its file name without the extension.
     pub name: String,
     /// One line that describes the benchmark.
     pub about: String,
-    /// The binary in `target/release`: `rowmill-bench`, or `rowmill` for its own measurements.
+    /// Name of the program in `target/release`: `rowmill-bench`, or `rowmill` for measurements by
+    /// its own commands.
     pub program: String,
     command: Vec<String>,
     /// Paths of the figures in the JSON output, such as `shapes/0/rate`.
     pub figures: Vec<String>,
     /// Expected values of some figures, such as a loss.
     expected: Vec<(String, f64)>,
-    /// Relative; other instruction sets round otherwise.
+    /// Allowed relative difference from an expected value, because instruction sets round
+    /// differently.
     tolerance: f64,
 }
 
-/// Reads every definition, by name.
+/// Reads all definitions, sorted by name.
 pub fn read_all(root: &Path) -> Result<Vec<Definition>, Error> {
     let folder = root.join(FOLDER);
     let mut all = Vec::new();
@@ -77,14 +79,14 @@ fn number(key: &str, value: &toml::Value) -> Result<f64, String> {
     value.as_float().ok_or_else(|| format!("{key}: expected a number like 0.5, got {value}"))
 }
 
-/// The number at `place` of a report.
+/// Returns the number at the path `place` in a report.
 pub fn figure(report: &Value, place: &str) -> Result<f64, String> {
     let value = report.pointer(&format!("/{place}")).and_then(Value::as_f64);
     value.ok_or_else(|| format!("expected a number at {place}"))
 }
 
 impl Definition {
-    /// The arguments of `rowmill`.
+    /// Returns the arguments with which the program is started.
     pub fn arguments(&self, options: &[(&str, Option<usize>)]) -> Vec<String> {
         let mut all = self.command.clone();
         for (option, number) in options {
@@ -95,8 +97,8 @@ impl Definition {
         all
     }
 
-    /// Refuses a run that computed something else than expected: a wrong kernel fails instead of
-    /// winning.
+    /// Refuses a run whose results differ from the expected values, so that a wrong kernel fails
+    /// instead of being the fastest.
     pub fn check(&self, report: &Value) -> Result<(), String> {
         for (place, expected) in &self.expected {
             let (got, tolerance) = (figure(report, place)?, self.tolerance);
@@ -132,7 +134,7 @@ mod tests {
         let definition = parse("x", TEXT).unwrap();
         let report = |loss: f64| json!({"warm_up_loss": loss, "samples_per_s": 1e9});
         assert_eq!(definition.check(&report(0.5004)), Ok(()));
-        // JSON has no NaN: it comes out as null.
+        // JSON cannot express NaN, which is written as null and must fail the check.
         for (loss, expected) in [(0.51, "warm_up_loss: expected 0.5"), (f64::NAN, "expected a num")]
         {
             let problem = definition.check(&report(loss)).unwrap_err();

@@ -1,4 +1,5 @@
-//! Results of a benchmark as CSV rows, one per figure, with the machine on which it was measured.
+//! Writes the results of a benchmark as CSV rows, one per figure, with the machine on which they
+//! were measured.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,12 +17,13 @@ use crate::error::Error;
 pub struct BenchRecord {
     definition: String,
     command: String,
-    /// Pairs of name and value.
+    /// Name and value of each figure.
     figures: Vec<(String, f64)>,
     quality: Quality,
 }
 
-/// How reliable the measurement is. A field is empty if the benchmark does not report it.
+/// The conditions of a measurement, by which its reliability can be judged. A field is empty if the
+/// benchmark does not report it.
 #[derive(Debug, Default, PartialEq)]
 struct Quality {
     samples: Option<f64>,
@@ -35,7 +37,8 @@ const HEADER: &str = "date,machine,cpus,kernel,commit,definition,figure,value,sa
                       rejected_samples,trusted,apparent_clock_ghz,foreign_cpu,command";
 
 impl BenchRecord {
-    /// Takes the figures that `definition` names from the report that `command` printed.
+    /// Creates a record of the figures that `definition` names, from the report that `command`
+    /// printed.
     pub fn new(definition: &Definition, command: String, report: &Value) -> Result<Self, String> {
         definition.check(report)?;
         let figure = |place: &String| Ok((place.clone(), definition::figure(report, place)?));
@@ -54,7 +57,7 @@ impl BenchRecord {
         })
     }
 
-    /// One line of text per figure, for the terminal.
+    /// Formats one line of text per figure for the terminal.
     pub fn format_summary(&self) -> String {
         let mut text = String::new();
         for (figure, value) in &self.figures {
@@ -98,7 +101,7 @@ impl BenchRecord {
     }
 }
 
-/// Appends the rows to today's file of this machine and returns its path.
+/// Appends the rows to the file of this machine and this day, and returns the path of the file.
 pub fn append_records(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, Error> {
     let (machine, cpus) = machine_name();
     let date = format_date(SystemTime::now());
@@ -112,11 +115,12 @@ pub fn append_records(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, E
     };
     let kernel = first("uname", &["-r"]);
     let mut commit = first("git", &["rev-parse", "--short", "HEAD"]);
-    // Figures of uncommitted sources cannot be reproduced from the commit, so the row shows it.
+    // Figures of uncommitted sources cannot be reproduced from the commit, so the row marks them.
     if !first("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty() {
         commit += "+changes";
     }
     let place = format!("{date},{machine},{cpus},{kernel},{commit}");
+    // Several runs of one day share a file, which needs its header only once.
     let mut text = if path.exists() { String::new() } else { format!("{HEADER}\n") };
     text.extend(records.iter().map(|record| record.format_rows(&place)));
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
@@ -124,7 +128,8 @@ pub fn append_records(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, E
     Ok(path)
 }
 
-/// The processor's name as the name of a folder, and the number of processors.
+/// Returns the name of the processor, in a form that can be a folder name, and the number of
+/// processors.
 fn machine_name() -> (String, usize) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -140,10 +145,11 @@ fn folder_name(text: &str) -> String {
     words.collect::<Vec<_>>().join("-")
 }
 
-/// `2026-01-31` in UTC. Days to a date by Howard Hinnant's `civil_from_days`.
+/// Formats a time as a date in UTC, such as `2026-01-31`. The date is computed by Howard Hinnant's
+/// algorithm `civil_from_days`.
 fn format_date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    // Days count from 0000-03-01, so that a leap day is the last day of its year.
+    // Days are counted from 0000-03-01, so that a leap day is the last day of a year.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year_of_era = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

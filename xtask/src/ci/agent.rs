@@ -1,5 +1,5 @@
-//! The slow checks of `rowmill-agent`: its cost, attacks on it, fuzzing, a binary for old systems,
-//! and jobs of a real Slurm that hold GPUs.
+//! The slow checks of `rowmill-agent`: the cost of the agent, attacks on it, fuzzing, a binary for
+//! old systems, and jobs of a real Slurm that hold GPUs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// Seconds of fuzzing for each parser.
+/// Number of seconds for which each parser is fuzzed.
 const FUZZ_S: &str = "600";
 /// Seconds during which the cost of the idle agent is measured.
 const WATCHED_S: &str = "600";
@@ -27,9 +27,9 @@ const SCRAPED_S: &str = "600";
 /// Packages that link against an older C library, because GPU clusters run systems with glibc 2.28.
 const ZIG_PACKAGES: [&str; 2] = ["ziglang", "cargo-zigbuild"];
 const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
-/// A change must show on the agent's page within this time.
+/// Maximum time until a change is visible on the agent's page.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// GPUs that Slurm and the stub of NVML report for the machine.
+/// Number of GPUs that Slurm and the stub of NVML report for the machine.
 const GPUS: u32 = 2;
 
 /// A job that polls the agent for trace requests as PyTorch does, but never uses its GPU.
@@ -47,7 +47,8 @@ while True:
 '
 ";
 
-/// Measures the cost of the binary for old systems by `bench/compare/agent_cost.py`.
+/// Measures the CPU and memory cost of the agent that is built for old systems, by
+/// `bench/compare/agent_cost.py`.
 pub fn measure_cost() -> Result<String, Error> {
     let root = tree::root();
     let binary = build_for_old_glibc(&root)?;
@@ -57,7 +58,7 @@ pub fn measure_cost() -> Result<String, Error> {
     Ok("figures are met, no symbol above glibc 2.28".to_owned())
 }
 
-/// Attacks the agent as an unprivileged user and as peers without a token, all at once.
+/// Attacks the agent as an unprivileged user and as peers without a token, at the same time.
 pub fn attack_agent() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
@@ -85,7 +86,7 @@ pub fn scrape_simulated_hosts() -> Result<String, Error> {
     Ok(format!("{SCRAPED_S} s without a failed evaluation"))
 }
 
-/// Fuzzes each parser of data that other processes send, for ten minutes.
+/// Fuzzes each parser of data from other processes for ten minutes.
 pub fn fuzz_parsers() -> Result<String, Error> {
     for words in [["fleet", "--test", "it"], ["agent", "--bin", "rowmill-agent"]] {
         let mut tests = cargo(&["test", "--release", "-p"]);
@@ -105,8 +106,9 @@ fn build_for_old_glibc(root: &Path) -> Result<PathBuf, Error> {
     Ok(root.join("target/x86_64-unknown-linux-gnu/release/rowmill-agent"))
 }
 
-/// Runs a Slurm job that holds a GPU without using it. The agent's page must show the owner and
-/// that the GPU is idle, from the prolog and from the job's environment, until the job ends.
+/// Runs a Slurm job that holds a GPU without using it. Until the job ends, the agent's page must
+/// show the owner of the GPU and that the GPU is idle. The prolog's files name the job, and the
+/// job's environment adds its name and partition.
 pub fn check_owner() -> Result<String, Error> {
     if let Some(missing) = slurm::DAEMONS.into_iter().find_map(tool::install_program) {
         return Ok(missing);
@@ -116,7 +118,8 @@ pub fn check_owner() -> Result<String, Error> {
     // The path of a Unix socket has at most 107 bytes, so the folder lies in /tmp.
     let folder = PathBuf::from(format!("/tmp/rowmill-slurm-{}", std::process::id()));
     slurm::create_folder(&folder)?;
-    // A failure returns before the folder is removed, so that its logs can be read.
+    // If the check fails, the function returns before it removes the folder, so that the logs can
+    // be read.
     let outcome = check_idle_gpu(&root, &folder)?;
     fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
     Ok(outcome)
@@ -153,7 +156,7 @@ fn check_idle_gpu(root: &Path, folder: &Path) -> Result<String, Error> {
     Ok(format!("job {id} held a GPU idle, under its name, until it ended"))
 }
 
-/// Whether a page has a sample with this start, these labels and this value.
+/// Whether a page has a sample that begins with `start` and has these labels and this value.
 fn has_sample(page: &str, start: &str, labels: &[String], value: &str) -> bool {
     page.lines().any(|line| {
         let is_value = line
@@ -164,7 +167,8 @@ fn has_sample(page: &str, start: &str, labels: &[String], value: &str) -> bool {
     })
 }
 
-/// Writes what Slurm and the agent read: device nodes, a prolog, an epilog and the stub's scenario.
+/// Writes the files that Slurm and the agent read: device nodes, a prolog, an epilog and the
+/// scenario of the NVML stub.
 fn write_gpu_files(root: &Path, folder: &Path) -> Result<(), Error> {
     let at = |name: &str| folder.join(name);
     let mut scenario = String::new();
@@ -196,7 +200,7 @@ fn write_gpu_files(root: &Path, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The lines by which the configuration of a Slurm with GPUs differs from one without.
+/// Returns the additional lines in the configuration of a Slurm with GPUs.
 fn gpu_configuration(folder: &Path) -> slurm::ExtraConfiguration {
     let folder = folder.display();
     slurm::ExtraConfiguration {
@@ -219,7 +223,8 @@ impl Agent {
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&stub);
         command::run(cc.arg(root.join("crates/agent/tests/it/stub_nvml.c")))?;
-        // The kernel chooses a free port; it is closed again so that the agent can bind it.
+        // The kernel chooses a free port, and the listener is closed so that the agent can bind the
+        // port.
         let free = std::net::TcpListener::bind("127.0.0.1:0").map_err(Error::io(folder))?;
         let address = free.local_addr().map_err(Error::io(folder))?.to_string();
         drop(free);
@@ -270,7 +275,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // The child is killed by its own id. An agent that has already ended is not an error.
+        // `kill` fails if the agent has already ended, which is not an error here.
         drop(self.child.kill());
         drop(self.child.wait());
     }

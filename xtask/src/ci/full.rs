@@ -1,4 +1,5 @@
-//! The stages of `--full`: licences, comparison with Python tools, long property tests and others.
+//! The slow stages, which run with `--full`: licenses, comparisons with Python tools, long property
+//! tests and others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,38 +10,42 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// The Python tool that must open our traces. It is pinned, because its launch names and rounding
-/// change between versions.
+/// The Python tool that must open rowmill's traces. The version is pinned, because launch names and
+/// rounding change between versions.
 const TRACE_PACKAGES: [&str; 2] = ["traceinsight==0.6.1", "pandas<3"];
-/// The packages whose schema decodes merged traces.
+/// Packages with the Perfetto schema, by which merged traces are decoded.
 const PERFETTO_PACKAGES: [&str; 2] = ["perfetto==0.59.1", "protobuf<8"];
-/// Traces of eight ranks of one job, below the folder of fixtures.
+/// Path of the traces of eight ranks of one job, relative to the folder of fixtures.
 const RANKS: &str = "traces/dlrm8/dlrm_kineto.tar.gz";
-/// PyTorch, which must compute the same scores from exported weights.
+/// The version of PyTorch that must compute the same scores from exported weights.
 const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
-/// TensorBoard, which must read the metrics of a run.
+/// The version of TensorBoard that must read the metrics of a run.
 const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
-/// The packages that record a suite of PyTorch runs; the same torch as in `TORCH_PACKAGES`.
+/// The packages that record a suite of PyTorch runs. The suite uses the same version of torch as
+/// `TORCH_PACKAGES`.
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
-/// The PyTorch whose processes are captured: the protocol was tested with this version.
+/// The version of PyTorch whose processes are captured. The capture protocol was tested with this
+/// version.
 pub const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
 /// Python packages of the stage `objects`: moto serves objects as S3 does, and pyarrow writes the
 /// Parquet files.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
-/// Prometheus scrapes the agent's pages; its `promtool` checks rules.
+/// Prometheus, which scrapes the agent's pages and whose `promtool` checks the alert rules.
 pub const PROMETHEUS: tool::Program = ("prometheus", "prometheus");
-/// Seconds during which a process swaps the file that is captured; the everyday run has three.
+/// Seconds during which a process keeps swapping the captured file. The everyday run does so for
+/// three seconds.
 const CAPTURE_RACE_S: &str = "30";
-/// The training run that is compared, kept small: 100 steps on tables of at most 2000 rows.
+/// The training run that is compared with PyTorch. The run is kept small, with 100 steps on tables
+/// of at most 2000 rows.
 const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
                      --set training.steps=100 --trace trace --trace-steps 10..20";
 
-/// Cases per property test; the everyday run has the library's default of 256.
+/// Number of cases per property test. The everyday run uses the library's default of 256.
 const CASES: &str = "20000";
-/// Random shapes per GPU kernel; the everyday run has two.
+/// Number of random shapes per GPU kernel. The everyday run uses two.
 const SHAPES: &str = "40";
 
-/// Checks the licences of all dependencies by cargo-deny.
+/// Checks the licenses of all dependencies by cargo-deny.
 pub fn check_licences() -> Result<String, Error> {
     tool::install_subcommand("deny", "cargo-deny")?;
     command::run(&mut cargo(&["deny", "check", "licenses", "bans"])).map(|()| String::new())
@@ -67,7 +72,7 @@ pub fn compare_with_python() -> Result<String, Error> {
         command::run(rowmill.args(words.split_whitespace()).current_dir(&folder))?;
     }
     let python = create_environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
-    // By default the tool rounds times, and its figures would differ from ours.
+    // By default the tool rounds times, so its figures would differ from rowmill's.
     let mut opens = python_script(&python, &root, "trace_opens.py");
     command::run(opens.arg(folder.join("trace")).env("HTA_DISABLE_NS_ROUNDING", "1"))?;
     let merged = open_merged_traces(&root, &folder)?;
@@ -97,7 +102,7 @@ pub fn compare_with_python() -> Result<String, Error> {
 /// Merges the traces of eight ranks, and opens the results in Python.
 fn open_merged_traces(root: &Path, folder: &Path) -> Result<String, Error> {
     let fixtures = fixtures_folder(root);
-    // The product runs in another folder, so the path must be absolute.
+    // The program runs in another folder, so the path must be absolute.
     let Ok(ranks) = fixtures.join(RANKS).canonicalize() else {
         return Ok(format!("SKIPPED merged traces: no {RANKS} in {}", fixtures.display()));
     };
@@ -119,7 +124,8 @@ pub(super) fn fixtures_folder(root: &Path) -> PathBuf {
     std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
 }
 
-/// The interpreter of a virtual environment with `packages`, which is created if it is missing.
+/// Installs `packages` into a virtual environment, which is created if it is missing. Returns the
+/// path of the Python interpreter.
 pub(super) fn create_environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
     let python = folder.join("bin/python");
     if !python.exists() {
@@ -172,14 +178,16 @@ pub fn capture_jobs() -> Result<String, Error> {
     Ok(missing.unwrap_or_else(|| format!("{} answers", CAPTURE_PACKAGES[0])))
 }
 
-/// Records a small suite of PyTorch runs and checks it by the tests of the recorded suites.
+/// Records a small suite of PyTorch runs and checks it by the tests that also check the recorded
+/// suites.
 pub fn record_suite() -> Result<String, Error> {
     let root = tree::root();
     let requirements = root.join(SUITE_REQUIREMENTS).display().to_string();
     let python = create_environment(&root.join("target/venv-torch"), &["-r", &requirements])?;
     let collect = |name: &str| {
         let mut command = Command::new(&python);
-        // Only the form of the suite is checked; more threads would only wait for each other.
+        // The test checks only the form of the suite, so one thread is enough, and several would
+        // wait for each other.
         command.arg(root.join("bench/collect").join(name)).env("OMP_NUM_THREADS", "1");
         command
     };
@@ -194,7 +202,8 @@ pub fn record_suite() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_SUITE", &folder)).map(|()| "a fresh suite is whole".to_owned())
 }
 
-/// Starts ranks as processes under each launcher, and kills or hangs them in every way.
+/// Starts ranks as processes under each launcher, and checks that killed and hanging ranks are
+/// reported.
 pub fn run_processes() -> Result<String, Error> {
     let launchers = [tool::OPEN_MPI, tool::MPICH];
     let missing: Vec<String> = launchers.into_iter().filter_map(tool::install_program).collect();
@@ -219,8 +228,9 @@ pub fn remove_guards() -> Result<String, Error> {
     Ok("every guard is missed, or listed in crates/device/survivors.tsv".to_owned())
 }
 
-/// Runs each GPU kernel on the emulator under the C++ compiler's own sanitizers, and the operations
-/// of the CPU under Rust's AddressSanitizer, where every part of a shared slice is checked too.
+/// Runs each GPU kernel on the emulator under the sanitizers of the C++ compiler, and the
+/// operations of the CPU under Rust's AddressSanitizer. The run under AddressSanitizer also checks
+/// every part of a shared slice.
 pub fn run_sanitizers() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "sanitizers::"]);
     command::run(tests.env("ROWMILL_SANITIZERS", "full"))?;
@@ -229,27 +239,29 @@ pub fn run_sanitizers() -> Result<String, Error> {
     let words = ["test", "--release", "-p", "device", "--lib", "--tests", "--target", &target];
     let mut tests = cargo(&words);
     tests.args(["--target-dir", "target/address", "--", "--skip", "cuda"]);
-    // A stable compiler has the sanitizer's library but accepts the flag only with RUSTC_BOOTSTRAP.
+    // A stable compiler contains the sanitizer's library, but it accepts the sanitizer's flag only
+    // with RUSTC_BOOTSTRAP.
     tests.env("RUSTC_BOOTSTRAP", "1").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     tests.env("RUSTFLAGS", "-Zsanitizer=address -Cdebug-assertions");
     command::run(&mut tests)?;
     Ok("no reports of AddressSanitizer or UndefinedBehaviorSanitizer".to_owned())
 }
 
-/// Runs the tests of the user's program with their long cases: every configuration under a memory
-/// limit, every ready-made plan against its prediction, twenty kills, and others.
+/// Runs the long cases of the tests of `rowmill`: every configuration under a memory limit, every
+/// ready-made plan against its prediction, twenty kills, and others.
 pub fn run_long_tests() -> Result<String, Error> {
     let run = |arguments: &[&str]| {
         let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it"]);
         command::run(tests.args(arguments).env("ROWMILL_LONG", "1"))
     };
-    // Two runs at once would share the limit of memory.
+    // The memory limit applies to all tests of a process together, so these tests run one at a
+    // time.
     run(&["memory::", "--", "--test-threads=1"])?;
     run(&["--", "--skip", "memory::"]).map(|()| "no long case fails".to_owned())
 }
 
-/// Predicts a third of the changes in the recorded evidence, then makes and measures them. Compares
-/// remedies of the recorded suite with their predictions too.
+/// Predicts a third of the changes of the recorded evidence, then makes these changes and measures
+/// them. The stage also compares remedies of the recorded suite with their predictions.
 pub fn check_evidence() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "rowmill", "-p", "bench"]))?;
@@ -265,7 +277,7 @@ pub fn check_evidence() -> Result<String, Error> {
     Ok("each measured step within 10 % of what was predicted before".to_owned())
 }
 
-/// Damages prepared data, checkpoints and the traces of the fixtures in more places than the
+/// Damages prepared data, checkpoints and the traces of the fixtures at more places than the
 /// everyday run.
 pub fn damage_files() -> Result<String, Error> {
     let damaged = |package: &str, test: &str| {

@@ -1,33 +1,35 @@
-//! Runs every ```sh block of README.md and of the guides in docs/, in order, as a reader would.
+//! Runs every ```sh block of README.md and of the guides in docs/, in the order in which a reader
+//! would run them.
 //!
 //! All blocks run in one empty folder, `target/readme`, so that later blocks see the files of
 //! earlier ones. The folder lies inside the workspace, so `cargo run` and `cargo xtask` work there
-//! as at the root. It has links to `configs/` and other folders, and `rowmill` is on the PATH. The
-//! only command that does not run is `cargo xtask ci`, which is this program. A comment `<!-- ci:
-//! skip REASON -->` before a block skips it.
+//! as at the root. The folder has links to `configs/` and other folders, and `rowmill` is on the
+//! PATH. The only command that does not run is `cargo xtask ci`, which is this program. A comment
+//! `<!-- ci: skip REASON -->` before a block skips it.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::ci::cargo::cargo;
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// The pages in the order in which they run: later pages use files of earlier ones.
+/// The pages in the order in which they run, because later pages use files of earlier pages.
 const PAGES: [&str; 3] = ["README.md", "docs/training.md", "docs/traces.md"];
 
-/// Folders beside README.md that the commands may name.
+/// Folders beside README.md to which the commands may refer.
 const LINKS: [&str; 4] = ["bench", "configs", "docs", "testdata"];
 
-/// A shell function that replaces cargo in the blocks, so that `ci` does not start itself.
+/// A shell function that replaces cargo in the blocks. It does not let `ci` start itself, and it
+/// compiles with the profile of the other stages.
 const PRELUDE: &str = r#"
 cargo() {
     if [ "${1-}" = xtask ] && [ "${2-}" = ci ]; then
         echo "ci: \`cargo $*\` is this run" >&2
     else
-        command cargo "$@"
+        command cargo "${@/#--release/--profile=ci}"
     fi
 }
 "#;
@@ -54,7 +56,7 @@ pub fn run() -> Result<String, Error> {
         }
         blocks.extend(found);
     }
-    command::run(&mut cargo(&["build", "--release"]))?;
+    command::run(&mut cargo(&["build", "--profile", PROFILE]))?;
     let (target, folder) = (root.join("target"), root.join("target/readme"));
     prepare_folder(&root, &folder)?;
     let mut skipped = 0;
@@ -67,7 +69,7 @@ pub fn run() -> Result<String, Error> {
         }
         eprintln!("--- {name}\n{}", block.script.trim_end());
         let start = Instant::now();
-        run_block(block, &folder, &target.join("release"))?;
+        run_block(block, &folder, &target.join(PROFILE))?;
         eprintln!("--- {name}: {:.1} s", start.elapsed().as_secs_f64());
     }
     std::fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
@@ -91,11 +93,12 @@ fn run_block(block: &ScriptBlock, folder: &Path, programs: &Path) -> Result<(), 
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut bash = Command::new("bash");
-    // A reader would notice a failing command in the middle of a block or of a pipe, so bash must
-    // too.
+    // With these options, bash stops at a failing command in the middle of a block or of a pipe,
+    // which a reader would notice as well.
     bash.args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{}", block.script)]);
-    // Cargo sets these variables for its children; a reader's shell does not have them.
+    // Cargo sets variables for its child processes that a reader's shell does not have.
     command::forget_package(&mut bash);
+    // rustup sets this variable as well, and a reader's shell does not have it.
     bash.env_remove("RUSTUP_TOOLCHAIN");
     let status = bash.current_dir(folder).env("PATH", path).status();
     match status {
@@ -109,7 +112,7 @@ fn run_block(block: &ScriptBlock, folder: &Path, programs: &Path) -> Result<(), 
 }
 
 impl ScriptBlock {
-    /// Page and line of the block, for messages.
+    /// Returns page and line of the block for messages.
     fn name(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }
@@ -136,7 +139,7 @@ fn find_blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
     found
 }
 
-/// A command line without the prompt `$ `.
+/// Returns a command line without its prompt `$ `.
 fn command_of(line: &str) -> &str {
     line.strip_prefix("$ ").unwrap_or(line)
 }

@@ -1,5 +1,5 @@
-//! Trains under a real Slurm of one machine: its daemons run without systemd, as children of this
-//! program, in a folder of their own.
+//! Trains under a real Slurm on one machine. The daemons run without systemd, as child processes of
+//! this program, in a folder of their own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// The programs of Slurm, with their Debian packages.
+/// The programs of Slurm and munge, with the Debian packages that contain them.
 pub const DAEMONS: [Program; 4] = [
     ("munged", "munge"),
     ("slurmctld", "slurmctld"),
@@ -23,29 +23,30 @@ pub const DAEMONS: [Program; 4] = [
 ];
 /// The MPI launchers that Slurm starts; `pmix` also needs [`PMIX`].
 const LAUNCHED: [Program; 2] = [tool::OPEN_MPI, tool::MPICH];
-/// The name under which the `pmix` plugin opens its library, and the package that has it.
+/// The path at which the `pmix` plugin opens its library, and the package that contains this file.
 const PMIX: (&str, &str) = ("/usr/lib/x86_64-linux-gnu/libpmix.so", "libpmix-dev");
-/// The daemons must offer the machine within this time.
+/// Maximum time until the daemons report the machine as idle.
 const STARTING: Duration = Duration::from_secs(30);
 const STEPS: u32 = 60;
-/// Training data, below the folder of fixtures.
+/// Path of the training data, relative to the folder of fixtures.
 const DATA: &str = "adult/adult-train.csv.gz";
 
-/// The batch script of `docs/running-on-a-cluster.md`.
+/// The batch script that `docs/running-on-a-cluster.md` shows.
 const SCRIPT: &str = "#!/bin/sh
 #SBATCH --ntasks=2
 #SBATCH --signal=USR1@120
 srun --mpi=pmix ROWMILL train adult-income --train DATA --run batch --sharding row --set training.steps=60 --resume
 ";
 
-/// Like [`SCRIPT`], for a run that does not end by itself.
+/// A batch script like [`SCRIPT`] for a run that does not end by itself, which is used to test
+/// signals.
 const ENDLESS: &str = "#!/bin/sh
 #SBATCH --ntasks=2
 srun --mpi=MPI ROWMILL train adult-income --train DATA --run MPI-signalled --sharding row --set training.steps=1000000 --set training.epochs=1000000 --set training.log_every=10
 ";
 
-/// Trains `adult-income` under `srun --mpi=pmix` and `--mpi=pmi2`, and from a batch script, and
-/// compares the checkpoints with those of threads.
+/// Trains `adult-income` under `srun --mpi=pmix` and `--mpi=pmi2`, and from a batch script. The
+/// checkpoints must equal those of ranks as threads.
 pub fn train_under_slurm() -> Result<String, Error> {
     let programs = DAEMONS.into_iter().chain(LAUNCHED);
     if let Some(missing) = { programs }.find_map(tool::install_program) {
@@ -111,7 +112,7 @@ fn rowmill_path() -> PathBuf {
     tree::root().join("target/release/rowmill")
 }
 
-/// An empty folder for a cluster.
+/// Creates an empty folder for a cluster.
 pub fn create_folder(folder: &Path) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(Error::io(folder))?;
@@ -124,7 +125,7 @@ pub fn create_folder(folder: &Path) -> Result<PathBuf, Error> {
     Ok(folder.to_owned())
 }
 
-/// Parts of a configuration beyond the minimum.
+/// Additions to the minimal configuration of Slurm.
 #[derive(Debug, Default)]
 pub struct ExtraConfiguration {
     /// Additional words for the line of the node.
@@ -140,11 +141,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the daemons, and waits until they offer the machine.
+    /// Starts the daemons and waits until they report the machine as idle.
     pub fn start(folder: &Path, more: &ExtraConfiguration) -> Result<Self, Error> {
         let mut cluster = Self { folder: folder.to_owned(), daemons: Vec::new() };
         let at = |name: &str| folder.join(name).display().to_string();
-        // munged wants a key of 32 bytes at least; thirty UUIDs have 1,110.
+        // munged requires a key of at least 32 bytes. One random UUID, repeated thirty times, has
+        // 1,110 bytes.
         let random = fs::read("/proc/sys/kernel/random/uuid").map_err(Error::io(folder))?;
         let key = folder.join("munge.key");
         fs::write(&key, random.repeat(30)).map_err(Error::io(&key))?;
@@ -191,7 +193,7 @@ impl Cluster {
         states.is_ok_and(|states| states.stdout.starts_with(b"idle"))
     }
 
-    /// Submits the script of the documentation and waits for it.
+    /// Submits the batch script of the documentation and waits until its job has ended.
     fn run_batch_script(&self, data: &Path) -> Result<(), Error> {
         let script = SCRIPT.replace("ROWMILL", &rowmill_path().display().to_string());
         let script = script.replace("DATA", &data.display().to_string());
@@ -202,7 +204,8 @@ impl Cluster {
         command::run(sbatch.env("SLURM_CONF", self.folder.join("slurm.conf")))
     }
 
-    /// Sends a running job SIGUSR1, as `--signal=USR1@120` does: it must save and exit with 130.
+    /// Sends SIGUSR1 to a running job, as Slurm does with `--signal=USR1@120`. The job must save a
+    /// checkpoint and exit with 130.
     fn check_signal(&self, data: &Path, mpi: &str) -> Result<(), Error> {
         let script = ENDLESS.replace("ROWMILL", &rowmill_path().display().to_string());
         let script = script.replace("DATA", &data.display().to_string()).replace("MPI", mpi);
@@ -253,7 +256,7 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Waits for `done`, two minutes at most.
+    /// Waits until `done` returns true, for at most two minutes.
     fn wait_until(&self, what: &str, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
         let began = Instant::now();
         while !done()? {
@@ -269,17 +272,18 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // In reverse order, because slurmd and slurmctld authenticate through munged until they
-        // end.
+        // The daemons are ended in reverse order, because slurmd and slurmctld authenticate through
+        // munged until they end.
         for daemon in self.daemons.iter_mut().rev() {
-            // The child is killed by its own id. A daemon that has already ended is not an error.
+            // `kill` fails if the daemon has already ended, which is not an error here.
             drop(daemon.kill());
             drop(daemon.wait());
         }
     }
 }
 
-/// The configuration of one machine, without features that need control groups or systemd.
+/// Formats the configuration of Slurm for one machine, without features that need control groups or
+/// systemd.
 fn format_configuration(folder: &Path, more: &ExtraConfiguration) -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (host, folder) = (host.trim(), folder.display());

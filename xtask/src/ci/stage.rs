@@ -1,4 +1,4 @@
-//! Times one stage and prints the table of all stages. What a stage does is not known here.
+//! Measures the time of one stage and prints the table of all stages.
 
 use std::time::{Duration, Instant};
 
@@ -23,13 +23,14 @@ impl CiStage {
     }
 }
 
-/// The number of stages that failed.
+/// Returns the number of stages that failed.
 pub fn count_failures(stages: &[CiStage]) -> usize {
     stages.iter().filter(|stage| stage.outcome.is_err()).count()
 }
 
-/// Name, wall time and outcome of each stage, and the total. The first line of a stage's note
-/// stands in its row, and further lines, such as what skipped tests need, stand below the table.
+/// Formats a table with name, wall time and outcome of each stage, and the total. A row shows the
+/// first line of the stage's note. Further lines, such as the needs of skipped tests, are printed
+/// below the table.
 pub fn table(stages: &[CiStage]) -> String {
     let mut text = format!("{:<10} {:>9}  outcome\n", "stage", "wall");
     let mut below = String::new();

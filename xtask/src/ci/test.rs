@@ -1,8 +1,8 @@
-//! Runs the tests, shows their output and counts which passed and which were skipped.
+//! Runs the tests, shows their output, and counts the passed, failed and skipped tests.
 //!
-//! A test that lacks something calls `testkit::skip`, which prints a line that begins with
-//! `SKIPPED`, and returns. The test runner hides the output of passing tests by default, so
-//! `--show-output` is set and the lines are counted here.
+//! A test that lacks its data or device calls `testkit::skip`, which prints a line that begins with
+//! `SKIPPED`, and returns. The test runner hides the output of passing tests by default. So
+//! `--show-output` is set, and these lines are counted here.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,27 +14,27 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::ci::cargo::cargo;
+use crate::ci::cargo::{PROFILE, cargo};
 use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
 
-/// How many test binaries run at the same time. One alone leaves cores idle, because many tests
-/// wait for a timer or for a program that they started.
+/// Number of test binaries that run at the same time. A single one leaves cores idle, because many
+/// tests wait for a timer or for a program that they started.
 const BINARIES_AT_A_TIME: usize = 2;
 
-/// Results of one or more test binaries: what their lines `test result:` say, added up.
+/// Results of one or more test binaries, summed over their lines `test result:`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TestCount {
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
-    /// The command line and exit status of each binary that failed.
+    /// Command line and exit status of each test binary that failed.
     problems: Vec<String>,
 }
 
-/// Runs all unit and integration tests. Below its first line, the note says what skipped tests
-/// need.
+/// Runs all unit and integration tests. The further lines of the returned note list the needs of
+/// skipped tests.
 pub fn run() -> Result<String, Error> {
     let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
     let missing: Vec<String> = missing.collect();
@@ -51,7 +51,7 @@ pub fn run() -> Result<String, Error> {
 
 /// Runs the examples in doc comments.
 pub fn run_documentation() -> Result<String, Error> {
-    let mut cargo = cargo(&["test", "--release", "--workspace", "--doc"]);
+    let mut cargo = cargo(&["test", "--profile", PROFILE, "--workspace", "--doc"]);
     let count = count(&mut cargo, &mut std::io::stdout())?;
     match count.problems.first() {
         Some(problem) => Err(Error::Check { what: problem.clone() }),
@@ -61,7 +61,7 @@ pub fn run_documentation() -> Result<String, Error> {
 
 /// Builds the unit and integration tests of all crates. Returns the commands that run them.
 fn build() -> Result<Vec<Command>, Error> {
-    let arguments = ["test", "--release", "--workspace", "--tests", "--no-run"];
+    let arguments = ["test", "--profile", PROFILE, "--workspace", "--tests", "--no-run"];
     let mut cargo = cargo(&arguments);
     let messages = command::capture_output(cargo.arg("--message-format=json-render-diagnostics"))?;
     let commands = messages.lines().filter_map(|line| {
@@ -74,7 +74,8 @@ fn build() -> Result<Vec<Command>, Error> {
     let mut commands: Vec<(PathBuf, String)> = commands.collect();
     commands.sort();
     let command = |(folder, program): (PathBuf, String)| {
-        // As `cargo test` starts it. The output of passing tests says which were skipped.
+        // The binary is started as `cargo test` does it. `--show-output` is needed, because the
+        // output of passing tests has the lines of skipped ones.
         let mut command = Command::new(program);
         command.arg("--show-output").env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
         command
@@ -87,7 +88,7 @@ fn run_binaries(commands: Vec<Command>) -> Result<TestCount, Error> {
     let waiting = Mutex::new(commands.into_iter());
     let work = || {
         let mut counts = Vec::new();
-        // The lock is released before the binary starts.
+        // The lock is held only while the next command is taken, not while the test binary runs.
         let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
         while let Some(mut command) = next() {
             let (began, mut shown) = (Instant::now(), Vec::new());
@@ -113,7 +114,8 @@ fn run_binaries(commands: Vec<Command>) -> Result<TestCount, Error> {
     Ok(total)
 }
 
-/// Runs a test command and counts its results. Shows the output without that of passing tests.
+/// Runs a test command and counts its results. The output is shown without the sections of passing
+/// tests.
 fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Error> {
     let line = command::command_line(command);
     eprintln!("$ {line}");
@@ -125,13 +127,15 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
         for text in BufReader::new(stdout).lines().map_while(Result::ok) {
             count.read(&text);
             match text.trim_end() {
+                // With `--show-output`, the output of passing tests follows the line `successes:`.
                 "successes:" => is_passing = true,
                 "failures:" => is_passing = false,
                 other if other.starts_with("test result:") => is_passing = false,
                 _ => {}
             }
             if !is_passing {
-                // A closed standard output is not an error: the tests still decide.
+                // If standard output is closed, the tests still decide about success, so the error
+                // is ignored.
                 let _ = writeln!(shown, "{text}");
             }
         }

@@ -1,4 +1,4 @@
-//! Installs the programs that the stages need. Programs that exist are not changed.
+//! Installs the programs that the stages need. Programs that are already installed are not changed.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::ci::cargo::cargo;
 use crate::command::{run, succeeds};
 use crate::error::Error;
 
-/// Makes sure that rustfmt and clippy are there.
+/// Installs rustfmt and clippy if they are missing.
 pub fn install() -> Result<String, Error> {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !succeeds(&mut cargo(&[subcommand, "--version"])) {
@@ -29,17 +29,17 @@ pub fn install_subcommand(subcommand: &str, package: &str) -> Result<(), Error> 
 
 /// A program that tests run, and the Debian package that contains it.
 pub type Program = (&'static str, &'static str);
-/// The launcher with which the everyday tests start ranks.
+/// Open MPI, with whose launcher the everyday tests start ranks.
 pub const OPEN_MPI: Program = ("mpirun.openmpi", "openmpi-bin");
-/// The browser in which the everyday tests open reports.
+/// Chromium, in which the everyday tests open reports.
 pub const CHROMIUM: Program = ("chromium", "chromium");
-/// The other MPI launcher, for `--full` only.
+/// MPICH, whose launcher only the tests of `--full` use.
 pub const MPICH: Program = ("mpirun.mpich", "mpich");
 
-/// Installs a program if it is missing. Returns a `SKIPPED` line if that is impossible; the tests
-/// that need the program then skip themselves.
+/// Installs a program if it is missing. If that is impossible, returns a `SKIPPED` line, and the
+/// tests that need the program skip themselves.
 pub fn install_program((program, package): Program) -> Option<String> {
-    // The daemons of Slurm accept only the short form.
+    // The daemons of Slurm accept only the short option `-V`.
     if ["--version", "-V"].iter().any(|version| succeeds(Command::new(program).arg(version))) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Counts the loads that a kernel has in flight, in the text of its disassembly.
+//! Counts the loads that a kernel has in flight, from the text of its disassembly.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,34 +6,38 @@ use std::ops::Range;
 /// The comment at the end of source lines whose loads are counted.
 pub const MARK: &str = "// in flight";
 
-/// The numbers of the marked lines of a source; the first line is 1.
+/// Returns the numbers of the marked lines of a source, counted from 1.
 pub fn marked_lines(text: &str) -> Vec<u32> {
     let is_marked = |(_, line): &(u32, &str)| line.trim_end().ends_with(MARK);
     (1..).zip(text.lines()).filter(is_marked).map(|(number, _)| number).collect()
 }
 
-/// The least number of loads in flight of each kernel that has loads of the marked lines of
-/// `source`, from the output of `nvdisasm -c -gi`.
+/// Returns the minimum number of loads in flight for each kernel with loads from marked lines of
+/// `source`. `disassembly` is the output of `nvdisasm -c -gi`.
 ///
 /// A load is in flight until an instruction reads its result. At each wait that follows newly
 /// issued loads, the loads in flight are counted, and the smallest count is returned. A loop that
-/// waits for each load gives 1, even if other loops do better. Where paths meet, the one with the
-/// most loads counts, because the shorter one belongs to bags with fewer ids.
+/// waits for each load gives 1, even if other loops do better. Where paths meet, the path with the
+/// most loads counts, because the other path handles bags with fewer ids.
 pub fn count_in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTreeMap<String, u32> {
     let mut least = BTreeMap::new();
     let (mut kernel, mut loads) = (String::new(), PendingLoads::default());
     let mut at_label: BTreeMap<&str, PendingLoads> = BTreeMap::new();
-    // Lines with the source of an instruction precede it, the innermost first.
+    // The lines that name the source of an instruction precede the instruction. The innermost
+    // inlined function comes first.
     let (mut is_counted, mut in_places) = (false, false);
     for line in disassembly.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix(".text.").and_then(|line| line.strip_suffix(':')) {
             (kernel, loads, is_counted) = (name.to_owned(), PendingLoads::default(), false);
             at_label.clear();
         } else if let Some(label) = line.strip_suffix(':') {
+            // A label joins the path that falls through with the paths that jump to it.
             if let Some(jumped) = at_label.remove(label) {
                 loads = loads.keep_larger(jumped);
             }
         } else if line.starts_with("//## File ") {
+            // An instruction of an inlined function has several such lines, and one marked line is
+            // enough.
             is_counted = (in_places && is_counted) || names_marked_line(line, source, marked);
             in_places = true;
         } else if let Some(instruction) = Instruction::parse(line) {
@@ -43,6 +47,8 @@ pub fn count_in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTree
                 *least = count.min(*least);
             }
             if let Some(label) = instruction.target() {
+                // The state of a backward jump is never used, because its label has already passed.
+                // The body of a loop is therefore counted once.
                 let before = at_label.remove(label).unwrap_or_default();
                 at_label.insert(label, before.keep_larger(loads.clone()));
             }
@@ -54,8 +60,8 @@ pub fn count_in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTree
     least
 }
 
-/// Whether a line such as `//## File "a/b.cu", line 3 inlined at "c.cu", line 9` names a marked
-/// line.
+/// Whether a line of the disassembly, such as `//## File "a/b.cu", line 3 inlined at "c.cu", line
+/// 9` names a marked line of the source.
 fn names_marked_line(line: &str, source: &str, marked: &[u32]) -> bool {
     line.split('"').collect::<Vec<_>>().windows(2).any(|pair| {
         let number = pair[1].strip_prefix(", line ").and_then(|rest| rest.split(' ').next());
@@ -64,11 +70,11 @@ fn names_marked_line(line: &str, source: &str, marked: &[u32]) -> bool {
     })
 }
 
-/// Registers of the counted loads whose values were not read yet.
+/// The counted loads in flight, by the registers into which they load.
 #[derive(Clone, Default)]
 struct PendingLoads {
     registers: Vec<Range<u32>>,
-    /// Whether a load was issued since the last wait.
+    /// Whether a counted load was issued since the last wait.
     is_fresh: bool,
 }
 
@@ -77,7 +83,8 @@ impl PendingLoads {
         if other.registers.len() > self.registers.len() { other } else { self }
     }
 
-    /// Applies an instruction. Returns the number of loads in flight if it waits for one of them.
+    /// Applies an instruction to the loads in flight. If it waits for one of them, returns the
+    /// number of loads in flight at that point.
     fn apply_instruction(
         &mut self,
         instruction: &Instruction<'_>,
@@ -87,8 +94,11 @@ impl PendingLoads {
         let before = self.registers.len();
         let is_read = |range: &Range<u32>| reads.iter().any(|register| range.contains(register));
         self.registers.retain(|range| !is_read(range));
+        // Only the first wait after new loads counts, because later reads find fewer loads in
+        // flight by design.
         let waits = self.registers.len() < before && std::mem::take(&mut self.is_fresh);
         if let Some(loaded) = instruction.written_registers() {
+            // An overwritten register no longer holds the result of an earlier load.
             self.registers.retain(|range| range.end <= loaded.start || loaded.end <= range.start);
             if is_counted && instruction.operation.starts_with("LDG") {
                 self.registers.push(loaded);
@@ -99,7 +109,8 @@ impl PendingLoads {
     }
 }
 
-/// An instruction in a line such as `/*27f0*/ @!P5 LDG.E.128.CONSTANT R16, desc[UR6][R20.64] ;`.
+/// An instruction of the disassembly, parsed from a line such as `/*27f0*/ @!P5 LDG.E.128.CONSTANT
+/// R16, desc[UR6][R20.64] ;`.
 struct Instruction<'a> {
     has_predicate: bool,
     operation: &'a str,
@@ -118,7 +129,7 @@ impl<'a> Instruction<'a> {
         Some(Self { has_predicate, operation, operands })
     }
 
-    /// The target label of a jump.
+    /// Returns the target label if the instruction is a jump.
     fn target(&self) -> Option<&'a str> {
         let (_, label) = self.operands.split_once("`(")?;
         self.operation.starts_with("BRA").then(|| label.split(')').next())?
@@ -136,11 +147,12 @@ impl<'a> Instruction<'a> {
         !without.iter().any(|prefix| self.operation.starts_with(prefix))
     }
 
-    /// Registers that the instruction overwrites.
+    /// Returns the registers that the instruction overwrites.
     fn written_registers(&self) -> Option<Range<u32>> {
         let first = self.operands.split(',').next().filter(|_| self.has_result())?;
         let register = *registers(first).first()?;
         let is = |suffix| self.operation.split('.').any(|part| part == suffix);
+        // A register has 32 bits, so 128 bits take four registers and 64 bits take two.
         let count = if is("128") { 4 } else { 1 + u32::from(is("64") || is("WIDE")) };
         Some(register..register + count)
     }
@@ -151,7 +163,7 @@ impl<'a> Instruction<'a> {
     }
 }
 
-/// The registers that an operand names; `R4.64` is two.
+/// Returns the registers that an operand names. `R4.64` names two registers.
 fn registers(operand: &str) -> Vec<u32> {
     let mut found = Vec::new();
     for (at, _) in operand.match_indices('R') {
@@ -175,7 +187,8 @@ mod tests {
 
     const SOURCE: &str = "ops/lookup/kernel.cu";
 
-    /// Instructions of a kernel; an L in front of one stands for the place of a counted load.
+    /// Counts the loads in flight of a kernel with these instructions. An L before an instruction
+    /// marks it as a counted load.
     fn check(text: &str) -> BTreeMap<String, u32> {
         let marked = "\t//## File \"/d/prelude.cu\", line 9 inlined at \"/d/ops/lookup/kernel.cu\", \
                       line 2\n\t//## File \"/d/ops/lookup/kernel.cu\", line 7\n";
@@ -228,7 +241,8 @@ mod tests {
         let many: String =
             (0..4).map(|i| format!("L LDG.E.U16 R{i}, desc[UR6][R20.64]\n")).collect();
         let one = "FADD R8, R8, -R2\nL LDG.E R40, desc[UR6][R20.64]\nFADD R41, R41, |R40|\n";
-        // One of the four is still in flight beside the fifth.
+        // After the fifth load is issued, only one of the first four is still in flight, so the
+        // count is 2.
         assert_eq!(check(&format!("{many}FADD R8, R0, R1\n{one}")), lookup(2));
         assert_eq!(check(&many), BTreeMap::new());
     }

@@ -1,4 +1,5 @@
-//! The trainer works on any device, so `train` names neither a device nor the memory layout of one.
+//! Checks that `train` names neither a device nor the memory layout of a device, because the
+//! trainer must work on any device.
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::violation::Violation;
@@ -10,10 +11,11 @@ const FOLDER: &str = "crates/train/src/";
 /// The CPU and the types of its matrix, weight and vector layouts.
 const CPU_TYPES: [&str; 8] =
     ["Cpu", "Isa", "PANEL", "Pairs", "PairsMut", "Operand", "OperandMut", "LinearWeight"];
-/// Modules of these layouts. A variable may have the same name.
+/// Modules that define these layouts. Only paths are matched, because a variable may have the same
+/// name.
 const MODULES: [&str; 2] = ["panels", "pairs"];
 
-/// Finds the names of the CPU and its layouts in `train`.
+/// Finds names of the CPU and of its layouts in the sources of `train`.
 pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(FOLDER)) {

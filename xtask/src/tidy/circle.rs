@@ -1,9 +1,9 @@
-//! Counts files of a crate that import each other in a circle: none of them can be read, tested or
-//! moved without the others.
+//! Counts files of a crate that import each other in a circle, because none of them can be read,
+//! tested or moved without the others.
 //!
-//! A file imports another if a `use` or a path names an item of it, through any re-export. The
-//! re-exports themselves (`pub use`) and test modules do not count. Arguments of macros are not
-//! seen.
+//! A file imports another file if a `use` or a path names an item of that file, even through
+//! re-exports. The re-exports themselves (`pub use`) and test modules do not count. Paths in
+//! arguments of macros are not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::tidy::source::{Sources, is_test};
 /// The path of a module, or of an item in one, from the root of the crate.
 type Path = Vec<String>;
 
-/// Counts the files in circles.
+/// Counts the files of each package that are part of a circle.
 pub fn count(sources: &Sources) -> Count {
     let files_in_circles = sources.iter().map(|(package, files)| {
         let circles = find_circles(package, files);
@@ -26,7 +26,7 @@ pub fn count(sources: &Sources) -> Count {
     Count { rule: "circle", table: "circles", what: "files in circles", places }
 }
 
-/// The circles of a package, each as a list of module names.
+/// Finds the circles of a package, each as a list of module names.
 fn find_circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
     let below = format!("{package}/src/").len();
     let files = files.iter().map(|(path, file)| (module_path(&path[below..]), file));
@@ -49,7 +49,7 @@ fn find_circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
     all.map(|files| files.iter().map(name).collect()).collect()
 }
 
-/// The module path of a file below `src/`.
+/// Returns the module path of a file below `src/`.
 fn module_path(file: &str) -> Path {
     let file = file.trim_end_matches(".rs").trim_end_matches("/mod");
     match file {
@@ -58,7 +58,8 @@ fn module_path(file: &str) -> Path {
     }
 }
 
-/// Finds the re-exports: module and name to the path of the item.
+/// Finds the re-exports of a package. The result maps the path of a re-exported name to the path of
+/// its item.
 fn find_re_exports(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
     let modules: BTreeSet<&Path> = files.keys().collect();
     let mut found = BTreeMap::new();
@@ -102,8 +103,8 @@ fn expand_use(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>
     }
 }
 
-/// Resolves a path in module `own` to one from the crate's root; `None` if it leads out of the
-/// crate.
+/// Resolves a path in the module `own` to a path from the crate's root, or returns `None` if it
+/// leads out of the crate.
 fn resolve_path(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Path> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
@@ -126,14 +127,14 @@ fn resolve_path(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Optio
     }
 }
 
-/// The module that defines the item of a path, after following re-exports.
+/// Returns the module that defines the item of a path, after following re-exports.
 fn resolve_owner(
     path: &[String],
     modules: &BTreeSet<&Path>,
     re_exports: &BTreeMap<Path, Path>,
     depth: usize,
 ) -> Path {
-    // Re-exports may form a loop, in which no step leads to a definition.
+    // Re-exports may form a cycle without a definition, so the number of steps is limited.
     const DEEPEST: usize = 8;
     let mut module = Path::new();
     for (at, name) in path.iter().enumerate() {
@@ -152,7 +153,7 @@ fn resolve_owner(
 
 /// Collects the paths that a file names, from the root of the crate.
 struct Imports<'a> {
-    /// The current module: the file's own, or an inline module in it.
+    /// The current module, which is the file's own module or an inline module in it.
     module: Path,
     modules: &'a BTreeSet<&'a Path>,
     found: BTreeSet<Path>,
@@ -187,6 +188,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        // A `pub use` only passes an item on. The files that use the item count as its importers.
         if is_test(&item.attrs) || !matches!(item.vis, Visibility::Inherited) {
             return;
         }
@@ -195,10 +197,11 @@ impl<'ast> Visit<'ast> for Imports<'_> {
         names.iter().for_each(|(_, path)| self.take(path));
     }
 
-    /// `pub(in crate::ops)` names a module but imports nothing from it.
+    /// Ignores visibilities: `pub(in crate::ops)` names a module but does not import from it.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
+        // A single name is a local item or was imported by a `use`, which is visited on its own.
         if path.leading_colon.is_none() && path.segments.len() > 1 {
             let names: Path = path.segments.iter().map(|one| one.ident.to_string()).collect();
             self.take(&names);
@@ -209,7 +212,9 @@ impl<'ast> Visit<'ast> for Imports<'_> {
 
 /// Finds groups of at least two nodes that reach each other.
 fn find_groups(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
-    // A crate has at most some hundred files, so a set of reachable files for each is cheap enough.
+    // A crate has at most a few hundred files, so storing the set of reachable files for each file
+    // is cheap enough.
+    // Two files are in the same circle if each reaches the other.
     let reached: BTreeMap<&Path, BTreeSet<&Path>> =
         edges.keys().map(|from| (from, find_reachable(edges, from))).collect();
     let mut left: BTreeSet<&Path> = edges.keys().collect();

@@ -2,7 +2,8 @@
 //! doc comment, which has more than three words and does not begin in the middle of a sentence. No
 //! comment negates by `is no`.
 //!
-//! Only the form is checked. Whether a comment is true and gives the reason is for reviewers.
+//! Only the form of a comment is checked. Whether a comment is true and gives the reason is for
+//! reviewers.
 
 use syn::File;
 
@@ -23,7 +24,7 @@ const UNITS: &str = "nanoseconds microseconds milliseconds seconds minutes hours
      ns µs ms s bytes bits kib mib gib kb mb gb hertz mhz ghz watts percent flop flops rows \
      in per a of step";
 
-/// Counts the comments that break each of the four rules.
+/// Counts the comments that violate each of the four rules.
 pub fn count(tree: &SourceTree, sources: &Sources) -> [Count; 4] {
     let items = |is_wrong: fn(&Item) -> bool| {
         collect_places(sources, |path, file| {
@@ -52,7 +53,7 @@ pub fn count(tree: &SourceTree, sources: &Sources) -> [Count; 4] {
     counts.map(|(table, what, places)| Count { rule: "comment", table, what, places })
 }
 
-/// What `find` finds in the files of each package, tests left out.
+/// Collects the places that `find` returns for the files of each package, without test files.
 fn collect_places(sources: &Sources, find: impl Fn(&str, &File) -> Vec<String>) -> Places {
     let find_all = |files: &Vec<(String, File)>| {
         let product = files.iter().filter(|(path, _)| !is_test_file(path));
@@ -61,7 +62,7 @@ fn collect_places(sources: &Sources, find: impl Fn(&str, &File) -> Vec<String>) 
     sources.iter().map(|(package, files)| (package.clone(), find_all(files))).collect()
 }
 
-/// Whether an item must have a doc comment and has none.
+/// Whether an item must have a doc comment but does not have one.
 fn is_undocumented(item: &Item) -> bool {
     let must = match item.kind {
         ItemKind::Type | ItemKind::Trait => true,
@@ -71,7 +72,7 @@ fn is_undocumented(item: &Item) -> bool {
     must && item.doc.is_empty()
 }
 
-/// Whether a doc comment has three words or fewer. Units, shapes and help texts may.
+/// Whether a doc comment has three words or fewer, unless it is a unit, a shape or a help text.
 fn is_short(item: &Item) -> bool {
     let words = item.doc.split_whitespace();
     let is_unit = |word: &str| {
@@ -93,8 +94,8 @@ fn is_headless(item: &Item) -> bool {
     !item.is_help && HEADLESS_STARTS.iter().any(begins)
 }
 
-/// The lines, from 1, of the words that negate by `is no` or `are none`. "There is no cache" and
-/// `is no longer used` are English and do not count.
+/// Returns the lines, counted from 1, of negations by `is no` or `are none`. "There is no cache"
+/// and `is no longer used` are normal English and do not count.
 fn find_negations(comments: &str) -> Vec<usize> {
     let words: Vec<(usize, String)> = comments
         .lines()
@@ -119,7 +120,7 @@ mod tests {
     use crate::tidy::source;
     use crate::tree::SourceTree;
 
-    /// The places of each rule that breaks, without the path.
+    /// Checks the places that each of the four rules reports for a text, without the path.
     fn check(text: &str, expected: [&[&str]; 4]) {
         let files = [("crates/data/Cargo.toml", ""), ("crates/data/src/a.rs", text)];
         let tree = SourceTree::new(&files);

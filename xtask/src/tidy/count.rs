@@ -1,5 +1,5 @@
-//! The ratchet: `xtask/ratchet.toml` lists by package how often a rule is still broken. The numbers
-//! may only shrink, and a number that has shrunk must be lowered there.
+//! The ratchet compares numbers of rule violations with `xtask/ratchet.toml`, which lists them by
+//! package. The numbers may only shrink, and a number that has shrunk must be lowered in the file.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,26 @@ use crate::tree::SourceTree;
 
 pub const LIST: &str = "xtask/ratchet.toml";
 
-/// Where each package does what a rule discourages. Every package has an entry, maybe an empty one.
+/// The places that violate a rule, by package. Every package has an entry, which may be empty.
 pub type Places = BTreeMap<String, Vec<String>>;
 
-/// The places that one rule counts, for all packages.
+/// The places that violate one rule, for all packages.
 pub struct Count {
     pub rule: &'static str,
-    /// Its table in the ratchet.
+    /// Name of the rule's table in the ratchet.
     pub table: &'static str,
-    /// What is counted, for messages.
+    /// Description of the counted places, for messages.
     pub what: &'static str,
     pub places: Places,
 }
 
 impl Count {
     /// Compares the number of places in each package with the listed number. Every difference is a
-    /// breach: a larger number must be cured, a smaller one must be listed.
+    /// violation: a larger number must be reduced in the code, and a smaller one must be entered in
+    /// the list.
     ///
     /// # Errors
-    /// The ratchet is not a table of numbers.
+    /// Fails if the ratchet is not a table of numbers.
     pub fn check(&self, tree: &SourceTree) -> Result<Vec<Violation>, Error> {
         let mut listed = self.listed(tree)?;
         let mut breaches = Vec::new();
@@ -46,11 +47,12 @@ impl Count {
         Ok(breaches)
     }
 
-    /// The text of the ratchet with the numbers of this count that have become smaller. A number
-    /// that has become 0 loses its line. Nothing is added.
+    /// Returns the text of the ratchet with the smaller numbers of this count. The line of a number
+    /// that became 0 is removed, and no line is added.
     pub fn lower(&self, ratchet: &str) -> String {
         let header = format!("[{}]", self.table);
-        // Lines are edited as text, because writing a parsed table would lose its comments.
+        // The lines are edited as text, because writing a parsed table would drop the comments of
+        // the file.
         let mut is_own = false;
         let mut kept = String::new();
         for line in ratchet.lines() {

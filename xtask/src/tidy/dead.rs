@@ -1,5 +1,5 @@
-//! Finds files that nothing reaches: sources without a `mod`, configurations and test data without
-//! a mention.
+//! Finds files that are not used: sources without a `mod`, and configurations and test data that no
+//! other file mentions.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const RULE: &str = "dead";
 /// `cargo xtask bench` runs all of them.
 const NAMED: [&str; 3] = ["configs/", "testdata/", "bench/compare/"];
 
-/// Finds unreachable sources and unmentioned files.
+/// Finds sources that no module declares, and other files that no file mentions.
 pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = find_unreached(tree);
     found.extend(find_unmentioned(tree));
@@ -44,7 +44,8 @@ fn is_ours(path: &str) -> bool {
     path.starts_with("crates/") || path.starts_with("xtask/")
 }
 
-/// Whether cargo compiles the file without a `mod`.
+/// Whether cargo compiles the file without a `mod`, because it is the root of a library, a program
+/// or a test.
 fn is_root(path: &str) -> bool {
     let own = path.strip_prefix("crates/").and_then(|path| path.split_once('/'));
     let own = own.map_or_else(|| path.strip_prefix("xtask/").unwrap_or(path), |(_, own)| own);
@@ -67,6 +68,7 @@ fn follow_modules(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>)
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = file.trim_end_matches(".rs");
     let own =
+        // Modules of a root or of `mod.rs` lie beside the file, those of `a.rs` in the folder `a`.
         if is_root(path) || stem == "mod" { folder.into() } else { format!("{folder}/{stem}") };
     for module in declared_modules(&code) {
         for file in [format!("{own}/{module}.rs"), format!("{own}/{module}/mod.rs")] {
@@ -77,7 +79,8 @@ fn follow_modules(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>)
     }
 }
 
-/// Paths, relative to the file's own folder, of the modules it declares without a body.
+/// Returns the paths of the modules that a file declares without a body, relative to the file's own
+/// folder.
 fn declared_modules(code: &str) -> Vec<String> {
     let bytes = code.as_bytes();
     let mut found = Vec::new();
@@ -95,7 +98,7 @@ fn declared_modules(code: &str) -> Vec<String> {
     found
 }
 
-/// Names of the inline modules around a position.
+/// Returns the names of the inline modules around a position.
 fn enclosing_modules(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
     let mut open: Vec<Option<String>> = Vec::new();
     for (position, byte) in bytes[..at].iter().enumerate() {
@@ -122,7 +125,8 @@ fn find_unmentioned(tree: &SourceTree) -> Vec<Violation> {
         let Some(folder) = NAMED.iter().find(|folder| path.starts_with(**folder)) else { continue };
         let file = path.rsplit('/').next().unwrap_or(path);
         let stem = file.split('.').next().unwrap_or(file);
-        // The note of origin in a folder names all its files, so a mention there proves nothing.
+        // A folder's note of origin lists all files of the folder, so a mention in it does not
+        // prove that a file is used.
         let names = |(other, text): (&str, &str)| {
             let reads =
                 [".rs", ".md", ".py", ".toml", ".sh"].iter().any(|end| other.ends_with(end));
@@ -143,7 +147,7 @@ fn find_unmentioned(tree: &SourceTree) -> Vec<Violation> {
     found
 }
 
-/// Whether a name appears and does not merely begin a longer one.
+/// Whether a text contains a name, and not only as the beginning of a longer name.
 fn mentions(text: &str, name: &str) -> bool {
     let longer = |byte: u8| is_word(byte) || byte == b'-';
     text.match_indices(name).any(|(at, _)| {

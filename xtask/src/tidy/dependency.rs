@@ -1,5 +1,5 @@
-//! Checks the dependencies of each crate: only allowed edges exist, a heavy dependency has one
-//! owner, and every listed dependency is used.
+//! Checks the dependencies of each crate. Only allowed edges may exist, a heavy dependency has one
+//! owner, and every listed dependency must be used.
 
 use crate::error::Error;
 use crate::mask::{mask, words};
@@ -8,7 +8,7 @@ use crate::tree::SourceTree;
 
 const RULE: &str = "edge";
 
-/// The allowed edges between crates, planned crates included.
+/// The allowed edges between crates, including planned crates.
 const EDGES: [(&str, &[&str]); 21] = [
     ("table_derive", &[]),
     ("schema", &["table_derive"]),
@@ -87,11 +87,11 @@ const EDGES: [(&str, &[&str]); 21] = [
     (TESTKIT, &[]),
 ];
 
-/// The crate that all tests share. Every crate may have it as a development dependency, and none as
+/// The crate that all tests share. Every crate may have it as a development dependency, but not as
 /// a normal one.
 const TESTKIT: &str = "testkit";
 
-/// Packages, by prefix of their name, that only the named crates may depend on.
+/// Packages, by prefixes of their names, on which only the listed crates may depend.
 const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
     (&["gemm", "cudarc"], &["device"]),
@@ -116,14 +116,14 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["anyhow", "eyre", "color-eyre"], &[]),
 ];
 
-/// Dependencies that are listed only for their features. The product enables the features that the
-/// agent and the tests need, so that a shared dependency compiles once.
+/// Dependencies that are listed only for their features. `rowmill` enables the features that the
+/// agent and the tests need, so that a shared dependency is compiled only once.
 const FOR_FEATURES: &[&str] = &["http", "once_cell", "serde_core", "smallvec"];
 
 /// Checks the manifest of every package.
 ///
 /// # Errors
-/// A manifest is malformed.
+/// Fails if a manifest is malformed.
 pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let packages = tree.packages();
     let mut found = Vec::new();
@@ -136,8 +136,8 @@ pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
             continue;
         };
         let dependencies = tree.dependencies(package)?;
-        // Tests follow the same edges: otherwise a crate could not be tested without those above
-        // it.
+        // Development dependencies follow the same edges, so that a crate can be tested without the
+        // crates above it.
         let for_tests = dependencies.development.iter().filter(|name| *name != TESTKIT);
         for dependency in dependencies.normal.iter().chain(for_tests) {
             if let Some(problem) = refuse(name, allowed, dependency) {
@@ -165,6 +165,8 @@ fn refuse(name: &str, allowed: &[&str], dependency: &str) -> Option<String> {
         let allowed = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
         return Some(format!("{name} may depend on {allowed}; got {dependency}"));
     }
+    // Packages from outside the workspace have no edges, but some of them may be used only by their
+    // owners.
     let owned =
         |prefixes: &[&str]| prefixes.iter().any(|prefix| matches_prefix(dependency, prefix));
     let (_, owners) = OWNERS.iter().find(|(prefixes, _)| owned(prefixes))?;
@@ -175,7 +177,8 @@ fn refuse(name: &str, allowed: &[&str], dependency: &str) -> Option<String> {
     Some(format!("{dependency:?} belongs to {owners}; got {name}"))
 }
 
-/// `clap` covers `clap` and `clap_complete`; `arrow-` covers `arrow-array`; `gemm` not `gemmology`.
+/// Whether a prefix matches a dependency. `clap` matches `clap` and `clap_complete`, `arrow-`
+/// matches `arrow-array`, and `gemm` does not match `gemmology`.
 fn matches_prefix(dependency: &str, prefix: &str) -> bool {
     dependency.strip_prefix(prefix).is_some_and(|rest| {
         rest.is_empty() || prefix.ends_with('-') || rest.starts_with(['-', '_'])
@@ -185,7 +188,8 @@ fn matches_prefix(dependency: &str, prefix: &str) -> bool {
 fn is_named(tree: &SourceTree, folder: &str, dependency: &str) -> bool {
     let word = dependency.replace('-', "_");
     let mut sources = tree.rust().filter(|(path, _)| path.starts_with(folder));
-    // Words in comments do not count, but examples in documentation do.
+    // Words in comments do not count as a use of the dependency, but words in examples of
+    // documentation do.
     sources.any(|(_, text)| words(&mask(text).code, &word).next().is_some())
         || tree
             .rust()

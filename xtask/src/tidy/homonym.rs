@@ -1,5 +1,5 @@
-//! Counts types whose name three or more files define: a search for such a name finds more types
-//! than a reader can tell apart. The error of a crate is called `Error` everywhere.
+//! Counts types whose name three or more files define, because a search for such a name finds more
+//! types than a reader can distinguish. `Error`, the name of every crate's error type, is exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use syn::{Ident, Item};
 use crate::tidy::count::Count;
 use crate::tidy::source::{Sources, is_test};
 
-/// This many files may define the same name.
+/// Maximum number of files that may define a type of the same name.
 const FILES: usize = 2;
-/// The name of the error type of every crate.
+/// Name of the error type of every crate, which is not counted.
 const EXEMPT: &str = "Error";
 
-/// Counts the definitions whose name occurs in too many files.
+/// Counts the definitions of types whose name occurs in too many files.
 pub fn count(sources: &Sources) -> Count {
     let mut files: BTreeMap<String, BTreeSet<(&str, &str)>> = BTreeMap::new();
     for (package, parsed) in sources {
@@ -37,7 +37,7 @@ pub fn count(sources: &Sources) -> Count {
     Count { rule: "homonym", table: "homonyms", what, places: found }
 }
 
-/// The names of the types of a file, outside tests.
+/// Returns the names of the types that a file defines outside tests.
 fn names(items: &[Item]) -> impl Iterator<Item = &Ident> {
     items.iter().filter_map(|item| {
         let (attributes, name) = match item {

@@ -1,5 +1,5 @@
-//! The items of a file outside tests, with their documentation, for the rules about names and
-//! comments. It judges nothing. Items inside macros are not seen.
+//! Lists the items of a file outside tests with their documentation, for the rules about names and
+//! comments. Items inside macros are not found.
 
 use syn::visit::{self, Visit};
 use syn::{
@@ -13,7 +13,7 @@ use crate::tidy::source::is_test;
 /// Derives of clap that turn doc comments into help texts.
 const HELP_DERIVES: [&str; 4] = ["Args", "Parser", "Subcommand", "ValueEnum"];
 
-/// What kind of thing an item is, as far as the rules treat them differently.
+/// The kind of an item, as far as the rules distinguish kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     /// A struct, an enum, a union or a type alias.
@@ -26,26 +26,26 @@ pub enum ItemKind {
     Value,
 }
 
-/// One item of a file: its name, and the words of its doc comment.
+/// One item of a file, with its name and its doc comment.
 pub struct Item {
     pub name: String,
     pub kind: ItemKind,
-    /// Declared `pub`, without a restriction such as `pub(crate)`.
+    /// Whether the item is declared `pub`, without a restriction such as `pub(crate)`.
     pub is_public: bool,
-    /// Its comment is a help text, because clap derives its item.
+    /// Whether the item's comment is a help text, because clap derives it.
     pub is_help: bool,
-    /// All lines of the doc comment, joined by blanks; empty if there is none.
+    /// All lines of the doc comment, joined by spaces; empty if the item has no doc comment.
     pub doc: String,
 }
 
-/// The items of one file, in order of appearance.
+/// Finds the items of one file, in order of appearance.
 pub fn find_items(file: &File) -> Vec<Item> {
     let mut items = Items::default();
     items.visit_file(file);
     items.found
 }
 
-/// The lines of a doc comment, joined by blanks.
+/// Returns the lines of a doc comment, joined by spaces.
 pub fn doc_text(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
@@ -73,7 +73,7 @@ impl Items {
     }
 }
 
-/// Whether clap derives an item, so that its comments are help texts.
+/// Whether clap derives an item, which makes its comments help texts.
 fn is_help(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("derive") => {

@@ -1,5 +1,5 @@
-//! `cargo xtask tidy --counts`: how the sources read, as one table by package. It measures and
-//! judges nothing; the ratchet holds the numbers that may not grow.
+//! `cargo xtask tidy --counts` prints measures of readability as one table by package. The table is
+//! only printed; the ratchet limits the numbers that may not grow.
 
 use crate::mask::mask;
 use crate::tidy::count::Count;
@@ -7,30 +7,31 @@ use crate::tidy::item::{ItemKind, find_items};
 use crate::tidy::source::{Sources, is_test_file, without_tests};
 use crate::tree::SourceTree;
 
-/// Columns of the table that are counts of the ratchet: the heading and the name of the count.
+/// Columns of the table that show counts of the ratchet, each with its heading and the name of the
+/// count.
 const COUNTED: [(&str, &str); 4] =
     [("circles", "circles"), ("tuples", "tuples"), ("of", "of"), ("short", "short_comments")];
 
-/// Goals of the workspace, in the order of the columns.
+/// Goals for the whole workspace, in the order of the columns.
 const GOALS: [&str; 8] = ["≤ 20", "≤ 40", "0", "0", "", "≥ 12", "≥ 2.0", "≥ 9.0"];
 
-/// How the sources of one package, or of several, read.
+/// The measures of readability of one package, or of several.
 #[derive(Clone, Default)]
 struct Measure {
     counted: [usize; 4],
-    /// Lines of Rust outside tests, blank ones and comments included.
+    /// Number of lines of Rust outside tests, including blank lines and comments.
     lines: usize,
-    /// Lines of Rust outside tests that have code.
+    /// Number of lines of Rust outside tests that contain code.
     code_lines: usize,
-    /// Lines outside tests that are a `//` comment and not documentation.
+    /// Number of lines outside tests that are a `//` comment and not documentation.
     comment_lines: usize,
-    /// Number of words of each doc comment of an item; help texts are left out.
+    /// Number of words of each item's doc comment, without help texts.
     doc_words: Vec<usize>,
     /// Length of the name of each function.
     name_lengths: Vec<usize>,
 }
 
-/// One row per package and one for the workspace, with the goals below.
+/// Formats one row per package, one row for the workspace, and the goals below.
 pub fn table(tree: &SourceTree, sources: &Sources, counts: &[Count]) -> String {
     let headings = COUNTED.map(|(heading, _)| heading).into_iter();
     let headings = headings.chain(["lines", "doc words", "// %", "name length"]);
@@ -62,8 +63,8 @@ fn measure(tree: &SourceTree, sources: &Sources, package: &str, counts: &[Count]
         let text = without_tests(tree.text(path).unwrap_or_default());
         // Strings are masked, so that `//` in an address or a script is not taken for a comment.
         let code = mask(&text).code;
-        // `text` has blanks in place of tests. A line belongs to a test if it is blank in `text`
-        // and not in the file.
+        // In `text`, tests are blanked out. A line belongs to a test if it is blank in `text` but
+        // not in the file.
         let blanked = tree.text(path).unwrap_or_default().lines().zip(text.lines());
         measure.lines += blanked.filter(|(before, after)| before.len() == after.len()).count();
         measure.code_lines += code.lines().filter(|line| !line.trim().is_empty()).count();

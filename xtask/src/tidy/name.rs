@@ -1,4 +1,4 @@
-//! Refuses names of files and types that describe nothing, such as `utils`.
+//! Refuses names of files and types that do not describe their content, such as `utils`.
 
 use crate::mask::{is_word, line_of, mask, words};
 use crate::tidy::violation::Violation;
@@ -11,7 +11,7 @@ const BANNED: [&str; 10] = [
     "handlers",
 ];
 
-/// Finds files and types with such names.
+/// Finds files and types with refused names.
 pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files() {
@@ -45,13 +45,15 @@ fn name_after(code: &str, at: usize) -> &str {
     &rest[..length]
 }
 
-/// `impl2`, `kernel3`: the winner keeps the name.
+/// Whether a name is a numbered variant such as `impl2` or `kernel3`. Of several variants, the best
+/// one should keep the plain name.
 fn is_numbered(name: &str) -> bool {
     let digits = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
     ["impl", "kernel"].iter().any(|stem| name.strip_prefix(stem).is_some_and(digits))
 }
 
-/// The last word decides: `BatchManager` is banned, `BaseTime` is not.
+/// Whether the last word of a type's name is banned. `BatchManager` is banned, but `BaseTime` is
+/// not.
 fn is_banned_type(name: &str) -> bool {
     let last = name.rfind(|c: char| c.is_uppercase() || c == '_').unwrap_or(0);
     let last = name[last..].trim_start_matches('_').to_lowercase();

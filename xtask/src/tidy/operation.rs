@@ -1,5 +1,5 @@
-//! Each operation of `device` is a folder with the same files, so that a missing implementation
-//! shows.
+//! Checks that each operation of `device` is a folder with the same files, so that a missing
+//! implementation is noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::tree::SourceTree;
 const RULE: &str = "operation";
 const FOLDER: &str = "crates/device/src/ops/";
 
-/// Operations that call a library on the GPU, so that they have `cuda.rs` without `kernel.cu`.
+/// Operations that call a library on the GPU, so they have a `cuda.rs` but no `kernel.cu`.
 const LIBRARY_ON_GPU: [&str; 1] = ["gemm"];
 
 /// Finds operations without one of the required files.

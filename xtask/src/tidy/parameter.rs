@@ -1,6 +1,6 @@
-//! A function has at most seven parameters, members of tuples included. More parameters become a
-//! struct with a name from the domain. Parameters that are tuples are counted too, because they
-//! usually bundle unrelated values to pass the limit.
+//! Counts functions with more than seven parameters, members of tuples included. The parameters of
+//! such a function should become a struct with a name of the domain. Parameters that are tuples are
+//! counted too, because they usually bundle unrelated values to stay below the limit.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub fn count(sources: &Sources) -> [Count; 2] {
     ]
 }
 
-/// Places of functions outside test modules, as `file::name`.
+/// The visitor that collects functions outside test modules, as `file::name`.
 #[derive(Default)]
 struct Functions {
     path: String,
@@ -60,7 +60,7 @@ impl Functions {
     }
 }
 
-/// The number of parameters that a type stands for: each member of a tuple counts as one.
+/// Returns the number of parameters for which a type counts. Each member of a tuple counts as one.
 fn members(parameter: &Type) -> usize {
     match parameter {
         Type::Tuple(tuple) if !tuple.elems.is_empty() => tuple.elems.iter().map(members).sum(),

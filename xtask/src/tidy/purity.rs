@@ -1,5 +1,5 @@
-//! Pure crates compute values from values: they name no file, clock or environment. A pure crate
-//! may write to an `io::Write` that the caller passes. Tests may read files.
+//! Checks that pure crates do not access files, clocks or the environment. A pure crate may write
+//! to an `io::Write` that the caller passes, and its tests may read files.
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::source::{is_test_file, without_tests};
@@ -19,7 +19,7 @@ const IMPURE: [&str; 9] = [
     "Instant",
 ];
 
-/// Finds impure names in the pure crates.
+/// Finds names of files, clocks and the environment in the pure crates.
 pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {

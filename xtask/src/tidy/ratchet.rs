@@ -1,6 +1,6 @@
 //! Limits the sizes of files and functions. The tables `files` and `functions` of
-//! `xtask/ratchet.toml` list older excess with its current size, which may only shrink.
-//! [`ENTRIES_AT_MOST`] makes a new entry a change of this file, which a reviewer sees.
+//! `xtask/ratchet.toml` list older files and functions above the limits with their current size,
+//! which may only shrink. A new entry needs a change of [`ENTRIES_AT_MOST`], which a reviewer sees.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ use crate::tree::SourceTree;
 
 const RULE: &str = "size";
 
-/// The number of entries in the list. It is lowered with the list and never raised.
+/// Maximum number of entries in the list. The limit is lowered together with the list and never
+/// raised.
 const ENTRIES_AT_MOST: usize = 0;
 
 const FILE_LINES: usize = 800;
@@ -34,7 +35,7 @@ struct Size {
 /// Compares all sizes with their limits and with the list.
 ///
 /// # Errors
-/// The list is malformed.
+/// Fails if the list is malformed.
 pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let mut listed = read_list(tree)?;
     let mut found = Vec::new();
@@ -49,6 +50,7 @@ pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
             found.push(Violation::new(RULE, &size.path, size.line, problem));
         }
     }
+    // Entries that are left were not measured, so their file or function no longer exists.
     for (kind, place) in listed.into_keys() {
         let problem = format!("{kind}: {place:?} exists no longer; remove the entry");
         found.push(Violation::new(RULE, LIST, 0, problem));
@@ -94,7 +96,7 @@ fn measure_sizes(tree: &SourceTree) -> Vec<Size> {
     all
 }
 
-/// Reads the listed size by kind and place.
+/// Reads the listed sizes by kind and place.
 fn read_list(tree: &SourceTree) -> Result<BTreeMap<(String, String), usize>, Error> {
     let text = tree.text(LIST).unwrap_or_default();
     let wrong = |problem: String| Error::Toml { path: LIST.to_owned(), problem };
@@ -103,7 +105,7 @@ fn read_list(tree: &SourceTree) -> Result<BTreeMap<(String, String), usize>, Err
         .and_then(toml::Table::try_into)
         .map_err(|error| wrong(error.message().to_owned()))?;
     let mut listed = BTreeMap::new();
-    // The other tables have numbers of packages, which `Count` reads.
+    // The other tables of the file have numbers by package, which `Count` reads.
     table.retain(|kind, _| ["files", "functions"].contains(&kind.as_str()));
     for (kind, entries) in table {
         for (place, size) in entries {

@@ -1,4 +1,4 @@
-//! Parses the sources of all packages once, for the rules that need more than text.
+//! Parses the sources of all packages once, for the rules that need a syntax tree.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use syn::{Attribute, File, Meta};
 use crate::error::Error;
 use crate::tree::SourceTree;
 
-/// Path and content of each file below `src/`, by package.
+/// Path and syntax tree of each file below `src/`, by package.
 pub type Sources = BTreeMap<String, Vec<(String, File)>>;
 
 /// Parses the sources of every package.
 ///
 /// # Errors
-/// A file is not valid Rust.
+/// Fails if a file is not valid Rust.
 pub fn parse(tree: &SourceTree) -> Result<Sources, Error> {
     let all = tree.packages().into_iter();
     all.map(|package| Ok((package.to_owned(), parse_package(tree, package)?))).collect()
@@ -35,8 +35,9 @@ pub fn is_test_file(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
-/// Blanks out the items behind `#[cfg(test)]`, so that the lines keep their numbers. The text must
-/// be formatted: an item ends at the first line that closes a brace at the item's own indent.
+/// Replaces the items after `#[cfg(test)]` by blank lines, so that the other lines keep their
+/// numbers. The text must be formatted: an item ends at the first line that closes a brace at the
+/// item's own indent.
 pub fn without_tests(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut indent = None;

@@ -7,7 +7,7 @@ use crate::tidy::violation::Violation;
 use crate::tree::SourceTree;
 
 const RULE: &str = "text";
-/// The limit of a line, in characters.
+/// Maximum length of a line in characters.
 pub const COLUMNS: usize = 100;
 const TO_DO: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
@@ -38,7 +38,7 @@ fn judge_line(line: &str, comment: &str, code: &str) -> Option<String> {
         return Some("trailing blanks".to_owned());
     }
     let columns = line.chars().count();
-    // Strings and links may be longer, because breaking them makes them harder to read.
+    // Lines with strings and links may be longer, because breaking these makes them harder to read.
     let in_string = line.contains('"') || code.trim().is_empty() && comment.trim().is_empty();
     if columns > COLUMNS && !in_string && !line.contains("http") {
         return Some(format!("expected at most {COLUMNS} columns, got {columns}"));
@@ -49,7 +49,7 @@ fn judge_line(line: &str, comment: &str, code: &str) -> Option<String> {
     (!issue).then(|| format!("{to_do} without an issue number"))
 }
 
-/// Finds further integration test binaries: each of them links the whole crate again.
+/// Finds further binaries of integration tests, because each of them links the whole crate again.
 fn find_test_binaries(tree: &SourceTree) -> Vec<Violation> {
     let mut binaries: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, _) in tree.rust() {

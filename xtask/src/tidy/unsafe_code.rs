@@ -1,5 +1,5 @@
-//! `unsafe` appears only in listed places, documents what a caller must ensure, and names the fact
-//! that makes each use sound.
+//! Checks that `unsafe` appears only in listed places, that unsafe functions document the duties of
+//! a caller, and that each use names the fact that makes it sound.
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::violation::Violation;
@@ -9,7 +9,7 @@ const RULE: &str = "unsafe";
 
 const ADDRESSES: [&str; 3] =
     ["crates/device/src/", "crates/python/src/", "crates/comm/src/mpi/ffi.rs"];
-/// Phrases that refer to a check without naming the fact that was checked.
+/// Phrases of SAFETY comments that refer to a check without naming the fact that was checked.
 const EMPTY: [&str; 7] = [
     "SAFETY: see ",
     "SAFETY: as ",
@@ -20,7 +20,7 @@ const EMPTY: [&str; 7] = [
     "the trait's contract.",
 ];
 
-/// Finds `unsafe` in other places and without a reason.
+/// Finds `unsafe` in places that are not listed, and `unsafe` without a reason.
 pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {
@@ -39,14 +39,15 @@ pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     found
 }
 
-/// Finds unsafe functions without `# Safety` in their documentation or in that of their trait.
-/// Implementations of a trait follow the documentation of the trait.
+/// Finds unsafe functions without `# Safety` in their documentation. For an implementation of a
+/// trait, the documentation of the trait counts.
 fn find_undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
     let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), code.lines().collect());
     let mut found = Vec::new();
     for (at, line) in code.iter().enumerate() {
         let Some(name) = declared_name(line) else { continue };
         let owner = enclosing_item(&code, at);
+        // `impl Trait for Type` is recognized by its `for`.
         let is_of_trait = owner.is_some_and(|owner| code[owner].contains(" for "));
         let has_safety =
             |item: usize| item_documentation(&lines, item).any(|line| line.contains("# Safety"));
@@ -59,17 +60,18 @@ fn find_undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
     found
 }
 
-/// The name of the unsafe function that a line declares.
+/// Returns the name of the unsafe function that a line declares.
 fn declared_name(line: &str) -> Option<&str> {
     let (before, name) = line.split_once("unsafe fn ")?;
     let before = before.trim();
+    // Other text before `unsafe fn` means a function type, which has no documentation of its own.
     if !(before.is_empty() || before.starts_with("pub") || before.ends_with("const")) {
         return None;
     }
     name.split(['(', '<']).next()
 }
 
-/// The line of the trait or implementation around a line.
+/// Returns the line of the trait or implementation around a line.
 fn enclosing_item(code: &[&str], at: usize) -> Option<usize> {
     let mut limit = indent(code[at]);
     for line in (0..at).rev().filter(|&line| !code[line].trim().is_empty()) {
@@ -88,7 +90,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// The lines of documentation and attributes before an item.
+/// Returns the lines of documentation and attributes before an item.
 fn item_documentation<'a>(lines: &[&'a str], item: usize) -> impl Iterator<Item = &'a str> {
     let is_before = |line: &&str| line.starts_with("///") || line.starts_with("#[");
     lines[..item].iter().rev().map(|line| line.trim()).take_while(is_before)

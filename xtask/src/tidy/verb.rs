@@ -1,5 +1,5 @@
-//! Functions are named by verbs with an object, so none is called `of` or `of_…`, and neither is a
-//! closure. Constructors are `new`, `from_…` or `with_…`.
+//! Counts functions and closures that are called `of` or `of_…`. Functions should be named by verbs
+//! with an object, and constructors `new`, `from_…` or `with_…`.
 
 use crate::tidy::count::Count;
 use crate::tidy::item::{Item, ItemKind, find_items};

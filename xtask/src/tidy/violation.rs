@@ -1,14 +1,14 @@
-//! The result of a check: one breach of a rule.
+//! The result of a check, which is one violation of a rule.
 
-/// One breach of a rule, with its place and the correction.
+/// One violation of a rule, with its place and the expected correction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     pub path: String,
-    /// The line, from 1; 0 for the whole file.
+    /// Line of the violation, counted from 1, or 0 for the whole file.
     pub line: usize,
-    /// The rule's name, as in the help.
+    /// Name of the rule, as in the help text.
     pub rule: &'static str,
-    /// What is wrong, and what is expected.
+    /// Description of the problem and of what is expected.
     pub problem: String,
 }
 

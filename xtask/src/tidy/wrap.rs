@@ -1,4 +1,4 @@
-//! `cargo xtask tidy --fix` wraps long comments and strips trailing blanks. It changes no code.
+//! `cargo xtask tidy --fix` wraps long comments and strips trailing blanks. Code is not changed.
 
 use crate::tidy::text::COLUMNS;
 
@@ -38,8 +38,8 @@ pub fn wrap_comments(text: &str) -> String {
     out.join("\n")
 }
 
-/// Splits a line into its indent with the comment mark, and the rest. The first part is empty if
-/// the line is not a comment.
+/// Splits a line into its indent with the comment mark and the rest of the line. The first part is
+/// empty if the line is not a comment.
 fn split_line(line: &str) -> (&str, &str) {
     let indent = line.len() - line.trim_start().len();
     let marks = ["/// ", "//! ", "// "];
@@ -55,7 +55,7 @@ fn continues_paragraph(body: &str) -> bool {
         && !is_list_item(body)
 }
 
-/// Whether a comment line opens an item of a list: `- …`, `* …` or `1. …`.
+/// Whether a comment line begins an item of a list: `- …`, `* …` or `1. …`.
 fn is_list_item(body: &str) -> bool {
     let after_number = body.trim_start_matches(|c: char| c.is_ascii_digit());
     body.starts_with("- ")

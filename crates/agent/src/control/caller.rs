@@ -1,4 +1,4 @@
-//! Callers of the agent: their tokens, and what each of them may do.
+//! Authenticates callers of the agent by their tokens, and holds the permissions of each caller.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,16 +11,17 @@ use crate::state::AgentState;
 use crate::traces::Traces;
 use crate::uids::Uids;
 
-/// An authenticated caller: a local user or the holder of a token, with its permissions.
+/// An authenticated caller with its permissions. The caller is a local user or the holder of a
+/// token.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Name in audit lines.
+    /// Name of the caller in audit lines.
     pub name: String,
     pub verbs: Vec<Verb>,
     pub uids: Uids,
 }
 
-/// A token of the configuration with its secret, read from a file.
+/// A token of the configuration together with its secret, which was read from a file.
 #[derive(Clone)]
 pub struct CallerSecret {
     token: CallerToken,
@@ -28,23 +29,24 @@ pub struct CallerSecret {
     nets: Vec<Net>,
 }
 
-/// The state and tokens that request handlers need, shared by all connections.
+/// The agent's state and tokens, which every request handler receives.
 #[derive(Clone)]
 pub struct ServiceContext {
     pub state: Arc<AgentState>,
     pub traces: Arc<Traces>,
-    /// Fields of the page `/metrics/dcgm`.
+    /// Fields that the page `/metrics/dcgm` lists.
     pub fields: Arc<Vec<crate::page::dcgm::Field>>,
-    /// Tokens of callers from other hosts.
+    /// Secrets of the tokens that callers from other hosts must send.
     pub secrets: Arc<Vec<CallerSecret>>,
-    /// Tokens that allow reading the pages without TLS; empty if everyone may.
+    /// Secrets that allow reading the pages over plain HTTP. If the list is empty, everyone may
+    /// read them.
     pub page_secrets: Arc<Vec<CallerSecret>>,
 }
 
-/// Reads the secret of scrapers, if there is one.
+/// Reads the secret that scrapers must send. The list is empty if the configuration names no file.
 ///
 /// # Errors
-/// As [`secret`].
+/// The errors of [`secret`].
 pub fn page_secrets(config: &Config) -> Result<Vec<CallerSecret>, ConfigError> {
     let token = |file: &PathBuf| CallerToken {
         name: "metrics".to_owned(),
@@ -56,17 +58,18 @@ pub fn page_secrets(config: &Config) -> Result<Vec<CallerSecret>, ConfigError> {
     config.metrics_token_file.iter().map(|file| secret(&token(file))).collect()
 }
 
-/// Reads the secret of a token.
+/// Reads the secret of a token from the file that the configuration names.
 ///
 /// # Errors
-/// If the file cannot be read, is accessible to others, or holds too short a secret.
+/// If the file cannot be read, is accessible to other users, or contains a secret that is too
+/// short.
 pub fn secret(token: &CallerToken) -> Result<CallerSecret, ConfigError> {
     let secret = read_secret(&token.file)?;
     let nets = token.hosts.iter().filter_map(|host| Net::parse(host)).collect();
     Ok(CallerSecret { token: token.clone(), secret, nets })
 }
 
-/// Finds two tokens with the same secret and returns their names.
+/// Finds two tokens with the same secret and returns the names of both.
 pub fn equal_secrets(secrets: &[CallerSecret]) -> Option<(&str, &str)> {
     let later = |at: usize| secrets[..at].iter().find(|one| one.secret == secrets[at].secret);
     let equal =
@@ -74,10 +77,11 @@ pub fn equal_secrets(secrets: &[CallerSecret]) -> Option<(&str, &str)> {
     (0..secrets.len()).find_map(equal)
 }
 
-/// Authenticates the caller by the `Authorization` header and its address.
+/// Authenticates a caller by the secret in the `Authorization` header and by the address of the
+/// caller.
 pub fn authorize(secrets: &[CallerSecret], header: Option<&str>, from: IpAddr) -> Option<Caller> {
     let given = header?.strip_prefix("Bearer ")?.as_bytes();
-    // Compare all secrets, so that the time does not reveal which one matched.
+    // All secrets are compared, so that the time of the answer does not reveal which one matched.
     let mut matching = None;
     for secret in secrets {
         let is_from = secret.nets.is_empty() || secret.nets.iter().any(|net| net.has(from));
@@ -90,7 +94,8 @@ pub fn authorize(secrets: &[CallerSecret], header: Option<&str>, from: IpAddr) -
     Some(Caller { name: format!("{}@{from}", token.name), verbs: token.verbs.clone(), uids })
 }
 
-/// Compares in constant time for inputs of equal length.
+/// Compares two byte strings. For strings of equal length, the time does not depend on their
+/// content.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(differences) == 0

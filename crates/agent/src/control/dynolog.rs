@@ -1,9 +1,10 @@
-//! dynolog's port, for its clients: a length and JSON, one request per connection. Loopback only;
-//! the kernel identifies the peer's user, and only processes of that user are traced.
+//! The port that dynolog's client tools use: one length-prefixed JSON request per connection. The
+//! port is bound to loopback only. The kernel identifies the user of the client, and only processes
+//! of that user are traced.
 //!
-//! A request is forwarded to the processes unchanged, as dynolog does: they write where it says,
-//! and the agent neither collects nor reports the result. `rowmill capture` and `rowmill fleet
-//! trace` do that.
+//! A request is forwarded to the processes unchanged, as dynolog does. The processes write their
+//! traces where the request says, and the agent neither collects nor reports the result.
+//! `rowmill capture` and `rowmill fleet trace` collect traces.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,20 +26,20 @@ use crate::gate::{Admission, Peer};
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
-/// Longest duration of a connection.
+/// Longest duration of a connection from a dynolog client.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Most requests that are answered at once, because each searches all connections of this host for
-/// its own.
+/// Most requests that are answered at the same time. Each one searches the connections of the whole
+/// host for its own, so many at once would load the CPU.
 const ANSWERS_MAX: usize = 2;
-/// Largest size of a request in bytes.
+/// Largest size of a dynolog request in bytes.
 const REQUEST_MAX: usize = 64 << 10;
-/// Largest size of a trace configuration in bytes; Kineto reads no more.
+/// Largest size of a trace configuration in bytes. Kineto does not read longer ones.
 const CONFIG_MAX: usize = 8 << 10;
-/// Longest wait until a process polls for its request.
+/// Longest wait until a process polls for its pending request.
 const HAND_OVER: Duration = Duration::from_secs(60);
-/// Time between two checks whether the process has polled.
+/// Time between two checks whether the process has polled for its request.
 const LOOK: Duration = Duration::from_millis(200);
-/// Limit of the processes of a request that sets no limit.
+/// Largest number of processes to trace if the request sets no limit.
 const PROCESSES_MAX: usize = 1000;
 
 /// A request in dynolog's format. Each kind of request uses only some of the fields.
@@ -57,7 +58,7 @@ pub struct DynologRequest {
     duration_s: u64,
 }
 
-/// dynolog's answer: the matched processes and which of them were triggered.
+/// dynolog's answer to a trace request: the matched processes, and which of them were triggered.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Matched {
@@ -66,12 +67,13 @@ struct Matched {
     event_profilers_triggered: Vec<i32>,
     activity_profilers_busy: u32,
     event_profilers_busy: u32,
-    /// An extension of rowmill: dynolog does not check the configuration.
+    /// Reason why the trace configuration was refused. dynolog does not check it, so its answer
+    /// lacks this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// Serves until the runtime ends.
+/// Serves dynolog's clients until the runtime shuts down.
 pub async fn serve(listener: TcpListener, state: Arc<AgentState>) {
     let answers = Arc::new(Semaphore::new(ANSWERS_MAX));
     loop {
@@ -84,7 +86,8 @@ pub async fn serve(listener: TcpListener, state: Arc<AgentState>) {
         tokio::spawn(async move {
             let served = connection(stream, from, state, answers, &pass);
             tokio::select! {
-                // Slow or malformed requests get no answer.
+                // A client whose request is slow or malformed gets no answer; its connection is
+                // closed.
                 _ = tokio::time::timeout(PATIENCE, served) => {}
                 () = pass.ended() => {}
             }
@@ -128,7 +131,7 @@ async fn connection(
     stream.write_all(&text).await.ok()
 }
 
-/// Finds the user of the other end of a connection in the kernel's table of sockets.
+/// Finds the user of the client's end of a connection in the kernel's table of sockets.
 fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     let plain = |at: SocketAddr| (at.ip().to_canonical(), at.port());
     let is_it = |entry: &TcpNetEntry| {
@@ -139,19 +142,19 @@ fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     tables.into_iter().flatten().flatten().find(is_it).map(|entry| entry.uid)
 }
 
-/// The requested processes, each with the time of the request.
+/// Process ids of the requested processes, each with the time of the request.
 type AskedProcesses = Vec<(u32, Duration)>;
 
-/// Parses a request of dynolog's tools.
+/// Parses the JSON of a request from dynolog's client tools.
 pub fn parse(bytes: &[u8]) -> Option<DynologRequest> {
     serde_json::from_slice(bytes).ok()
 }
 
 impl DynologRequest {
-    /// Checks that the configuration can be passed on to processes.
+    /// Checks that Kineto will accept the trace configuration of this request.
     ///
     /// # Errors
-    /// If a line is malformed: Kineto silently drops such a request.
+    /// If a line is malformed, because Kineto silently drops such a request.
     pub fn check(&self) -> Result<(), String> {
         check(&self.config)
     }
@@ -178,7 +181,7 @@ fn answer(state: &AgentState, uid: u32, bytes: &[u8]) -> Option<(Value, AskedPro
     }
 }
 
-/// Pauses the counters of all GPUs, which only root and the agent's own user may do.
+/// Pauses the counters of all GPUs. Only root and the agent's own user may do that.
 fn pause(state: &AgentState, uid: u32, who: &str, seconds: u64) -> Value {
     let gpus: Vec<u32> = lock(&state.gpus).iter().map(|gpu| gpu.identity.index).collect();
     let is_granted = uid == 0 || uid == own_uid();
@@ -237,8 +240,8 @@ fn check(config: &str) -> Result<(), String> {
     }
 }
 
-/// Ends a request once the process has polled it. Its result is not tracked, so the process can
-/// take another request.
+/// Ends a request once the process has polled it. The result of a dynolog request is not tracked,
+/// so the process becomes free for another request.
 async fn hand_over(state: Arc<AgentState>, pid: u32, since: Duration) {
     loop {
         let is_waiting = matches!(state.server.state(pid), Some(RequestState::Requested));

@@ -1,4 +1,4 @@
-//! The routes: paths and their answers.
+//! The HTTP routes of the agent: which path calls which handler, and the handlers themselves.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
@@ -27,10 +27,12 @@ use crate::samples;
 use crate::state::{AgentState, lock, unix_ns};
 use crate::uids::Uids;
 
-/// Largest number of bytes of a trace per answer. The client fetches the rest in further requests.
+/// Largest number of bytes of a trace in one answer. The client fetches the rest with further
+/// requests.
 const PART: u64 = 4 << 20;
 
-/// The routes of pages for scrapers, which need a token if the configuration names one.
+/// Returns the routes of the pages for scrapers. The pages require a token if the configuration
+/// names one.
 pub fn pages(context: ServiceContext) -> Router {
     let pages = pages_alone(context.clone());
     if context.page_secrets.is_empty() {
@@ -46,7 +48,7 @@ fn pages_alone(context: ServiceContext) -> Router {
         .with_state(context)
 }
 
-/// The routes of commands, for authenticated callers.
+/// Returns the routes of commands, for authenticated callers.
 pub fn commands(context: ServiceContext) -> Router {
     Router::new()
         .route(&format!("{ROOT}/status"), get(status))
@@ -58,7 +60,7 @@ pub fn commands(context: ServiceContext) -> Router {
         .with_state(context)
 }
 
-/// The routes of commands and pages for callers from other hosts, who need a token.
+/// Returns the routes of commands and pages for callers from other hosts, who need a token.
 pub fn remote(context: ServiceContext) -> Router {
     let state = (context.secrets.clone(), context.clone());
     let pages = pages_alone(context.clone()).layer(middleware::from_fn(may_read_pages));
@@ -93,8 +95,8 @@ async fn identify(
         None => {
             let path = request.uri().path().to_owned();
             context.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
-            // The message does not say which: a guess must not reveal that a token exists for
-            // another address.
+            // The message does not tell an unknown token from one at the wrong address, because a
+            // guess must not reveal that a token exists.
             let got = header
                 .as_ref()
                 .map_or("none", |_| "one that is unknown or not valid for this address");
@@ -109,7 +111,7 @@ fn refuse(status: StatusCode, error: impl Into<String>) -> Response {
     Denied { status, error: error.into() }.into_response()
 }
 
-/// A refused request: the HTTP status and the reason.
+/// The reason why a request is refused, with the HTTP status of the answer.
 struct Denied {
     status: StatusCode,
     error: String,
@@ -121,7 +123,7 @@ impl IntoResponse for Denied {
     }
 }
 
-/// Checks a caller's permission and writes an audit line if it is missing.
+/// Checks that a caller has the permission `verb`. Writes an audit line if it does not.
 fn may(context: &ServiceContext, caller: &Caller, verb: Verb, what: &str) -> Result<(), Denied> {
     if caller.verbs.contains(&verb) {
         return Ok(());
@@ -158,7 +160,8 @@ async fn status(
         return refused.into_response();
     }
     let own = Arc::clone(&context.state);
-    // On a blocking thread: scanning `/proc` may take longer than other connections should wait.
+    // Runs on a blocking thread, because scanning `/proc` takes longer than other connections may
+    // wait.
     let looked = tokio::task::spawn_blocking(move || {
         own.look();
         host_status(&own, &caller)
@@ -169,10 +172,11 @@ async fn status(
     }
 }
 
-/// Collects the state of the host, limited to processes that the caller may see.
+/// Collects the state of the host, restricted to the processes that the caller may see.
 fn host_status(state: &AgentState, caller: &Caller) -> Status {
     let periodic = crate::periodic::rows(state, &caller.uids);
-    // Before taking the locks below, because collecting notes locks the GPUs.
+    // The notes are collected before the locks below are taken, because collecting them locks the
+    // GPUs too.
     let notes = [state.all_notes(), crate::periodic::notes(&periodic)].concat();
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
@@ -259,7 +263,7 @@ async fn begin(
     }
 }
 
-/// Describes processes in an audit line, each with its user and job.
+/// Lists processes for an audit line, each with its user and its job.
 fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
     let owners = lock(&state.owners);
     let one = |pid: u32| {
@@ -272,8 +276,8 @@ fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
     if all.is_empty() { "no process".to_owned() } else { all.join(", ") }
 }
 
-/// Finds an order that the caller may see. Names are hard to guess but not secret, so ownership is
-/// checked.
+/// Finds an order that the caller may see. The names of orders are hard to guess but not secret, so
+/// the users of the order are compared with the caller's.
 fn find(context: &ServiceContext, caller: &Caller, token: &str) -> Result<TraceState, Denied> {
     may(context, caller, Verb::Trace, token)?;
     let error = || format!("order {token:?}: does not exist");
@@ -307,12 +311,13 @@ async fn remove(
     }
     let traces = Arc::clone(&context.traces);
     context.state.audit.line(&caller.name, "forget", &token, "done");
-    // Another caller may have removed it first; the result is the same.
+    // Another caller may have removed the order already, which gives the same result, so errors are
+    // ignored.
     let _ = tokio::task::spawn_blocking(move || traces.cancel(&token)).await;
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// The query of a fetch: the byte at which it resumes.
+/// The query of a request that fetches a trace: the offset in bytes at which the answer begins.
 #[derive(Debug, Deserialize)]
 struct Since {
     #[serde(default)]
@@ -373,7 +378,8 @@ async fn sample(
     };
     let run = order.run.as_ref().map_or(String::new(), |run| format!("run {run} "));
     let what = format!("{run}for {} ms", order.length_ms);
-    // Samples of threads reveal as much about a job as a trace, so they need the same permission.
+    // Sampled thread states reveal as much about a job as a trace does, so they need the same
+    // permission.
     if let Err(refused) = may(&context, &caller, Verb::Trace, &what) {
         return refused.into_response();
     }

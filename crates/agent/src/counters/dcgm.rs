@@ -1,7 +1,8 @@
-//! Reads the page of a dcgm-exporter: SM and pipe activity of GPUs before Hopper, for which NVML
-//! has no such counters, and all counters of GPUs on hosts without NVML.
+//! Reads the metrics page of a dcgm-exporter. The page provides the SM and pipe activity of GPUs
+//! before Hopper, for which NVML has no such counters. On hosts without NVML, the page provides all
+//! GPU counters.
 //!
-//! A page holds the values of its last update. It is fetched once per interval.
+//! The page holds the values of the exporter's last update, and is fetched once per interval.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,18 +12,18 @@ use super::interval::{CounterReading, Pipes, ReadingTime};
 use super::row_sink::{RowSink, take_reading};
 use crate::state::{AgentState, GpuState, lock};
 
-/// Time between two fetches of the page.
+/// Time between two fetches of the exporter's page.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Timeout of a fetch.
+/// Timeout of a fetch of the exporter's page.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Larger pages are refused.
+/// Largest size of a page in bytes. Larger pages are refused.
 const SIZE_MAX: u64 = 8 << 20;
-/// Most lines of a page that are read.
+/// Largest number of lines that are read from a page.
 const LINES_MAX: usize = 100_000;
-/// DCGM encodes unknown values as numbers from this one on.
+/// Smallest number by which DCGM encodes an unknown value.
 const BLANK: f64 = 140_737_488_355_328.0;
 
-/// The page of a dcgm-exporter, with the readings of the last fetch.
+/// The page of a dcgm-exporter, with the GPU readings of the last fetch.
 pub struct DcgmPage {
     url: Option<String>,
     agent: ureq::Agent,
@@ -30,7 +31,7 @@ pub struct DcgmPage {
     readings: BTreeMap<String, (GpuIdentity, CounterReading)>,
 }
 
-/// One sample of a Prometheus text page.
+/// One sample of a page in the Prometheus text format: name, labels and value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricSample {
     pub name: String,
@@ -39,11 +40,11 @@ pub struct MetricSample {
 }
 
 impl DcgmPage {
-    /// Fills in values that the NVML reading lacks: NVML has no SM activity before Hopper.
+    /// Fills in values that the NVML reading lacks, such as SM activity of GPUs before Hopper.
     pub fn fill(&self, key: &str, reading: &mut CounterReading) {
         let Some((_, page)) = self.readings.get(key) else { return };
         if key.contains('/') {
-            // NVML does not report the utilization of an instance with processes.
+            // NVML does not report the utilization of an instance on which processes run.
             reading.busy = reading.busy.or(page.busy);
         }
         reading.combine_activity(page, Option::or);
@@ -54,7 +55,8 @@ impl DcgmPage {
         Self { url, agent: http_agent(), fetched: None, readings: BTreeMap::new() }
     }
 
-    /// Fetches the page if it is due, and records readings of the GPUs that NVML does not read.
+    /// Fetches the page if a fetch is due. Readings of GPUs that NVML does not read are taken from
+    /// the page.
     pub fn look(&mut self, state: &AgentState, at: ReadingTime, sink: &mut RowSink) {
         let Some(url) = &self.url else { return };
         if self.fetched.is_none_or(|fetched| fetched.elapsed() >= PERIOD) {
@@ -67,7 +69,7 @@ impl DcgmPage {
         for (identity, reading) in self.readings.values() {
             let is_read_here = {
                 let mut gpus = lock(&state.gpus);
-                // The page names an instance by the UUID of its GPU.
+                // The page labels an instance with the UUID of its whole GPU.
                 let uuid = identity.parent.as_ref().unwrap_or(&identity.uuid);
                 let is_known = |gpu: &&GpuState| gpu.identity.uuid == *uuid && !gpu.is_from_page;
                 let known_gpu = gpus.iter().find(is_known);
@@ -92,7 +94,7 @@ fn http_agent() -> ureq::Agent {
     ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent()
 }
 
-/// Fetches a page once to check that it has metrics of GPUs.
+/// Fetches a page once, to check that it contains metrics of GPUs.
 ///
 /// # Errors
 /// Returns a note with the problem, its consequence and a remedy.
@@ -107,7 +109,7 @@ fn fetch(agent: &ureq::Agent, url: &str) -> Result<String, String> {
     });
     let problem = match answer {
         Ok(text) if text.contains("DCGM_FI_") => return Ok(text),
-        Ok(_) => "the page has no figures of DCGM (DCGM_FI_…)".to_owned(),
+        Ok(_) => "the page has no DCGM metrics (DCGM_FI_…)".to_owned(),
         Err(error) => error.to_string(),
     };
     Err(format!(
@@ -138,7 +140,8 @@ fn sample(line: &str) -> Option<MetricSample> {
     Some(MetricSample { name: name.to_owned(), labels, value })
 }
 
-/// Parses labels after their opening brace. Returns them with the text after the closing brace.
+/// Parses the labels after an opening brace. Returns the labels and the text after the closing
+/// brace.
 fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels_by_name = BTreeMap::new();
     let mut rest = text;
@@ -189,7 +192,8 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
         });
         set(&mut entry.1, &sample.name, sample.value);
     }
-    // Values reported by instances are removed from their GPU, so that nothing counts twice.
+    // A value that the instances report is removed from their whole GPU, so that sums over devices
+    // do not count it twice.
     let part = |(identity, reading): &(GpuIdentity, CounterReading)| {
         Some((identity.parent.clone()?, reading.clone()))
     };
@@ -201,7 +205,7 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
     readings
 }
 
-/// Removes values that an instance reports from the reading of the whole GPU.
+/// Removes the values that an instance reports from the reading of the whole GPU.
 fn leave_to_part(whole: &mut CounterReading, part: &CounterReading) {
     whole.busy = whole.busy.filter(|_| part.busy.is_none());
     whole.combine_activity(part, |whole, part| whole.filter(|_| part.is_none()));
@@ -216,7 +220,8 @@ fn set(reading: &mut CounterReading, name: &str, value: f64) {
     match name {
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE" => reading.busy = share,
         "DCGM_FI_DEV_GPU_UTIL" => {
-            // The profiler's share is exact; this one has a resolution of one percent.
+            // The profiler's busy share is exact, so it is preferred to the utilization, whose
+            // resolution is one percent.
             reading.busy = reading.busy.or(Some((value / 100.0).clamp(0.0, 1.0)));
         }
         "DCGM_FI_PROF_SM_ACTIVE" => reading.sm_active = share,

@@ -1,7 +1,8 @@
 //! Lists GPUs and reads their counters with NVML, which is loaded at run time.
 //!
-//! From Hopper on, GPM reports the activity of the SMs, averaged between two samples; older GPUs do
-//! not have these values. A GPU that cannot be read is *lost* with its reason and read again later.
+//! From Hopper on, NVML's GPM functions report the activity of the SMs, averaged between two
+//! samples. Older GPUs lack these values. A GPU that cannot be read is marked as *lost* with the
+//! reason, and is tried again later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,9 +23,9 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::interval::{CounterReading, Pipes, RowRemap};
 
-/// The largest valid percentage. Drivers report larger values for unknown ones.
+/// The largest valid percentage. Drivers report larger numbers for unknown values.
 const PERCENT_MAX: f64 = 100.5;
-/// The GPM metrics requested, in this order.
+/// The GPM metrics to request. `take_sample` refers to them by their position in this list.
 const METRICS: [GpmMetricId; 12] = [
     GpmMetricId::GraphicsUtil,
     GpmMetricId::SmUtil,
@@ -39,7 +40,7 @@ const METRICS: [GpmMetricId; 12] = [
     GpmMetricId::NvlinkTotalTxPerSec,
     GpmMetricId::NvlinkTotalRxPerSec,
 ];
-/// Error counters by NVML field, with their names and their widths in bits.
+/// Error counters of NVML: field id, name, and width of the counter in bits.
 const ERROR_FIELDS: [(u32, &str, u32); 6] = [
     (field_id::NVML_FI_DEV_REMAPPED_COR, "row_remap_corrected", 32),
     (field_id::NVML_FI_DEV_REMAPPED_UNC, "row_remap_uncorrected", 32),
@@ -48,12 +49,12 @@ const ERROR_FIELDS: [(u32, &str, u32); 6] = [
     (field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "nvlink_replay", 64),
     (field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "nvlink_recovery", 64),
 ];
-/// NVML fields for rows that wait for a reset to be remapped, and for failed remapping.
+/// NVML fields for memory rows that await a reset to be remapped, and for failed remappings.
 const REMAP_FIELDS: [u32; 2] =
     [field_id::NVML_FI_DEV_REMAPPED_PENDING, field_id::NVML_FI_DEV_REMAPPED_FAILURE];
-/// Readings between two queries of the fields, which change rarely.
+/// Number of readings between two queries of the error and remapping fields, which change rarely.
 const FIELDS_EVERY: u64 = 10;
-/// Reasons for a lower clock that cost time; the others are configured limits.
+/// Throttle reasons that cost time, with their names. All other reasons are configured limits.
 const REASONS: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::SW_POWER_CAP, "sw_power_cap"),
     (ThrottleReasons::HW_SLOWDOWN, "hw_slowdown"),
@@ -62,29 +63,30 @@ const REASONS: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hw_thermal_slowdown"),
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake"),
 ];
-/// Most XID events that are read at once.
+/// Largest number of XID events that are read at once.
 const EVENTS_MAX: usize = 64;
 
-/// The identity of a GPU or of a MIG instance.
+/// The identity of a whole GPU or of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuIdentity {
     /// Index among the GPUs of the host.
     pub index: u32,
     pub uuid: String,
     pub model: String,
-    /// PCI bus id as the driver prints it.
+    /// PCI bus id, in the format of the driver.
     pub pci: String,
     /// Index of the MIG instance; `None` for a whole GPU.
     pub instance: Option<u32>,
-    /// UUID of the GPU to which an instance belongs.
+    /// UUID of the whole GPU, if this is a MIG instance.
     pub parent: Option<String>,
 }
 
-/// Loads NVML from `library`, or by its usual name.
+/// Loads NVML from the path `library`, or by its usual name if there is no path.
 pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
     let mut builder = Nvml::builder();
     if let Some(path) = library {
-        // The library's code runs with the agent's rights, so its file must be trusted.
+        // The library's code runs with the agent's rights, so other users must not be able to
+        // replace the file.
         if path.is_absolute() {
             open_trusted(path, Privacy::Readable).map_err(|error| format!("NVML: {error}"))?;
         }
@@ -98,16 +100,17 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
     builder.init().map_err(|error| match error {
         NvmlError::LibloadingError(error) => {
             let error = error.to_string();
-            // The loader's message already begins with the name.
+            // The loader's message already begins with the name of the library, which is not
+            // repeated.
             let why = error.strip_prefix(&format!("{name}: ")).unwrap_or(&error);
             format!("NVML: cannot load {name}: {why}")
         }
-        error => format!("NVML: {name} does not start: {error}"),
+        error => format!("NVML: {name} cannot be initialized: {error}"),
     })
 }
 
-/// The note for a missing driver, with its consequence and a remedy. `library` is the configured
-/// path.
+/// Builds the note for a missing driver, with the consequence and a remedy. `library` is the path
+/// in the configuration.
 pub fn driver_note(problem: &str, library: Option<&Path>) -> String {
     let change = if library.is_some() { "correct or remove" } else { "set" };
     format!(
@@ -117,7 +120,7 @@ pub fn driver_note(problem: &str, library: Option<&Path>) -> String {
     )
 }
 
-/// The GPUs of a host, opened with NVML. Each is read separately, so that one lost GPU does not
+/// The GPUs of a host, opened with NVML. Each GPU is read separately, so that a lost GPU does not
 /// affect the others.
 pub struct Gpus<'nvml> {
     nvml: &'nvml Nvml,
@@ -126,16 +129,17 @@ pub struct Gpus<'nvml> {
     xids: BTreeMap<String, Vec<u64>>,
 }
 
-/// A GPU or MIG instance found at the start. It keeps the driver's handle, and the previous sample,
-/// from which the next interval is computed.
+/// A listed GPU or MIG instance. The entry keeps the driver's handle and the previous GPM sample,
+/// because activity is computed between two samples.
 struct KnownGpu<'nvml> {
     identity: GpuIdentity,
     device: Device<'nvml>,
-    /// The GPU of an instance, through which the instance is sampled.
+    /// The whole GPU, if this is an instance. GPM samples of an instance are taken through it.
     whole: Option<Device<'nvml>>,
-    /// The driver's number of an instance's GPU instance, known once a process has run on it.
+    /// The driver's id of the GPU instance, which is known once a process has run on it.
     gpu_instance: Option<u32>,
-    /// Whether it is partitioned (MIG); memory and activity are then reported by its instances.
+    /// Whether the GPU is partitioned (MIG). Memory and activity are then reported by its
+    /// instances.
     is_split: bool,
     has_gpm: bool,
     sample: Option<GpmSample<'nvml>>,
@@ -143,23 +147,23 @@ struct KnownGpu<'nvml> {
     fields: Fields,
 }
 
-/// Values of the rarely changing fields at their last reading.
+/// Values of the rarely changing NVML fields at their last reading.
 #[derive(Clone, Debug, Default)]
 struct Fields {
     errors: Vec<(&'static str, u64, u32)>,
     remap: Option<RowRemap>,
 }
 
-/// The listed devices, and notes about those that cannot be listed.
+/// The listed devices, and notes about the devices that cannot be listed.
 type Listing<'nvml> = (Vec<(GpuIdentity, Device<'nvml>)>, Vec<String>);
 
 impl<'nvml> Gpus<'nvml> {
-    /// Starts without devices; [`Self::list`] finds them.
+    /// Creates an empty list of devices, which [`Self::list`] fills.
     pub fn new(nvml: &'nvml Nvml) -> Self {
         Self { nvml, events: None, devices: Vec::new(), xids: BTreeMap::new() }
     }
 
-    /// Lists the devices again. Returns notes about missing capabilities if the list has changed.
+    /// Lists the devices again. If the list has changed, returns notes about missing capabilities.
     ///
     /// # Errors
     /// If the driver does not respond and must be loaded again.
@@ -169,7 +173,8 @@ impl<'nvml> Gpus<'nvml> {
         if !listed.is_empty() && old_identities.eq(listed.iter().map(|(identity, _)| identity)) {
             return Ok(None);
         }
-        // Samples and events refer to the old device handles.
+        // Samples and event registrations refer to the old device handles, so they are dropped with
+        // them.
         (self.events, self.devices) = (None, Vec::new());
         let parents: BTreeSet<String> =
             listed.iter().filter_map(|(identity, _)| identity.parent.clone()).collect();
@@ -205,12 +210,12 @@ impl<'nvml> Gpus<'nvml> {
         Ok(Some(notes))
     }
 
-    /// The identities of all devices, in the order of their indices for [`Self::read`].
+    /// The identities of all devices, in the order of the indices that [`Self::read`] takes.
     pub fn identities(&self) -> impl Iterator<Item = &GpuIdentity> {
         self.devices.iter().map(|known| &known.identity)
     }
 
-    /// Reads the XID error events that were reported since the last call.
+    /// Collects the XID error events that the driver reported since the last call.
     pub fn hear(&mut self) {
         let Some(events) = &self.events else { return };
         for _ in 0..EVENTS_MAX {
@@ -224,11 +229,11 @@ impl<'nvml> Gpus<'nvml> {
         }
     }
 
-    /// Reads the counters of one device. With `is_paused`, hardware counters are left to other
-    /// tools.
+    /// Reads the counters of one device. If `is_paused`, hardware counters are not used, so that
+    /// other tools can use them.
     ///
     /// # Errors
-    /// If the device does not respond: it fell off the bus, or the driver was unloaded.
+    /// If the device does not respond, because it fell off the bus or the driver was unloaded.
     pub fn read(&mut self, at: usize, is_paused: bool) -> Result<CounterReading, NvmlError> {
         let gpu = &mut self.devices[at];
         if gpu.identity.instance.is_some() {
@@ -245,7 +250,8 @@ impl<'nvml> Gpus<'nvml> {
         Ok(reading)
     }
 
-    /// The key of a device in DCGM's page: the UUID of the GPU, and for an instance its number.
+    /// The key of a device in DCGM's page: the UUID of the GPU, and for an instance also its
+    /// number.
     pub fn dcgm_key(&self, at: usize) -> Option<String> {
         let gpu = &self.devices[at];
         match &gpu.identity.parent {
@@ -254,7 +260,8 @@ impl<'nvml> Gpus<'nvml> {
         }
     }
 
-    /// Lists processes that compute on a device, if the driver reports them.
+    /// Lists the processes that compute on a device. The list is empty if the driver does not
+    /// report them.
     pub fn computing(&self, at: usize) -> Vec<u32> {
         let running = self.devices[at].device.running_compute_processes().unwrap_or_default();
         running.into_iter().map(|process| process.pid).collect()
@@ -269,7 +276,8 @@ impl<'nvml> Gpus<'nvml> {
                 Err(failed) => {
                     let error = failed.error;
                     notes.push(format!("GPU {}: no XID events: {error}", known.identity.index));
-                    // Registrations made before are lost together with the set.
+                    // The earlier registrations were lost together with the set, so an empty set
+                    // replaces it.
                     set = self.nvml.create_event_set().ok();
                 }
             }
@@ -278,7 +286,7 @@ impl<'nvml> Gpus<'nvml> {
     }
 }
 
-/// Lists whole GPUs, and the instances of partitioned ones (MIG).
+/// Lists whole GPUs, and the instances of partitioned GPUs (MIG).
 fn list(nvml: &Nvml) -> Result<Listing<'_>, NvmlError> {
     let (mut listed, mut notes) = (Vec::new(), Vec::new());
     for index in 0..nvml.device_count()? {
@@ -299,7 +307,7 @@ fn list_one<'nvml>(
     let (uuid, model) = (device.uuid()?, device.name().unwrap_or_default());
     if device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         for part in 0..device.mig_device_count().unwrap_or(0) {
-            // Unused slots have no instance.
+            // A MIG slot without an instance has no device handle.
             let Ok(instance) = device.mig_device_by_index(part) else { continue };
             let identity = GpuIdentity {
                 index,
@@ -318,10 +326,10 @@ fn list_one<'nvml>(
 }
 
 impl<'nvml> KnownGpu<'nvml> {
-    /// Reads everything except activity and events.
+    /// Reads all counters of a whole GPU except activity and events.
     fn read_whole(&mut self) -> Result<CounterReading, NvmlError> {
         let device = &self.device;
-        // This call is supported by every device, so its failure means that the device is lost.
+        // Every device supports this query, so an error means that the device is lost.
         let memory = needed(device.memory_info())?.filter(|_| !self.is_split);
         let mut reading = CounterReading {
             memory_used: memory.as_ref().map(|memory| memory.used),
@@ -361,7 +369,8 @@ impl<'nvml> KnownGpu<'nvml> {
         Ok(reading)
     }
 
-    /// Reads memory and activity of an instance. Power, clocks and errors belong to the whole GPU.
+    /// Reads memory and activity of an instance. Power, clocks and errors are reported by the whole
+    /// GPU.
     fn read_instance(
         &mut self,
         nvml: &'nvml Nvml,
@@ -379,8 +388,8 @@ impl<'nvml> KnownGpu<'nvml> {
         let number = processes.iter().find_map(|process| process.gpu_instance_id);
         self.gpu_instance = number.or(self.gpu_instance);
         if processes.is_empty() {
-            // NVML does not report the utilization of instances. An instance without a process is
-            // idle.
+            // NVML does not report the utilization of instances. An instance on which no process
+            // runs is idle, so its shares are zero.
             reading.busy = Some(0.0);
             reading.sm_active = self.has_gpm.then_some(0.0);
             reading.sm_occupancy = reading.sm_active;
@@ -397,8 +406,8 @@ impl<'nvml> KnownGpu<'nvml> {
         Ok(reading)
     }
 
-    /// Computes the activity since the last GPM sample, which is more precise than the plain busy
-    /// share.
+    /// Computes the activity since the last GPM sample, which is more precise than NVML's
+    /// utilization.
     fn take_sample(
         &mut self,
         nvml: &'nvml Nvml,
@@ -417,7 +426,7 @@ impl<'nvml> KnownGpu<'nvml> {
             reading.pipes = Pipes { tensor, fp64, fp32, fp16 };
             reading.dram = part(7);
             let rate = |at: usize| value(at).filter(|rate| rate.is_finite() && *rate >= 0.0);
-            // GPM reports MiB per second.
+            // GPM reports transfer rates in MiB per second.
             let mib = |rate: f64| rate * 1_048_576.0;
             reading.pcie = rate(8).map(mib).zip(rate(9).map(mib));
             reading.nvlink = rate(10).map(mib).zip(rate(11).map(mib));
@@ -426,7 +435,7 @@ impl<'nvml> KnownGpu<'nvml> {
     }
 }
 
-/// Reads error counters and states that have no function of their own in NVML.
+/// Reads error counters and remapping states, which NVML only provides as numbered fields.
 fn fields(device: &Device<'_>) -> Result<Fields, NvmlError> {
     let ids = ERROR_FIELDS.iter().map(|(id, ..)| *id).chain(REMAP_FIELDS).map(FieldId);
     let ids: Vec<FieldId> = ids.collect();
@@ -447,7 +456,8 @@ fn fields(device: &Device<'_>) -> Result<Fields, NvmlError> {
     Ok(Fields { errors: errors.collect(), remap })
 }
 
-/// Maps unsupported queries to `None`, and keeps errors that mean the device is lost.
+/// Returns `None` for a query that the device does not support. Keeps errors that mean that the
+/// device is lost.
 fn needed<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -458,8 +468,8 @@ fn needed<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     }
 }
 
-/// Converts percent of time into a share, or returns `None` for the driver's markers of a missing
-/// value (all ones, NaN).
+/// Converts a percentage of time into a share. Returns `None` for the driver's markers of a missing
+/// value, which are all ones or NaN.
 fn share(percent: f64) -> Option<f64> {
     (0.0..=PERCENT_MAX).contains(&percent).then(|| (percent / 100.0).min(1.0))
 }

@@ -1,5 +1,5 @@
-//! Counters of the host and of the control groups of its jobs, from `/proc` and `/sys`. The kernel
-//! counts in 64 bits since it booted, so they never wrap.
+//! Counters of the host and of the control groups of its jobs, from `/proc` and `/sys`. The
+//! kernel's counters have 64 bits, so they do not wrap while the host is up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,22 +9,22 @@ use procfs::prelude::*;
 use procfs::{CpuPressure, IoPressure, KernelStats, Meminfo, MemoryPressure};
 use serde::Serialize;
 
-/// Bytes of a sector in `/proc/diskstats`, regardless of the disk's own sector size.
+/// Bytes of a sector in `/proc/diskstats`, whatever the sector size of the disk.
 const SECTOR: u64 = 512;
-/// Largest size of a file below `/sys` and `/proc` that is read.
+/// Largest number of bytes that are read from a file below `/sys` or `/proc`.
 const TEXT_MAX: usize = 1 << 20;
 
-/// Counters of the host since it booted, as the kernel keeps them.
+/// Counters of the host, which the kernel has kept since it booted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HostCounters {
-    /// CPU time of all CPUs in seconds, by mode: `user`, `nice`, `system`, `idle`, ….
+    /// CPU time in seconds, summed over all CPUs, by mode: `user`, `nice`, `system`, `idle`, ….
     pub cpu_s: BTreeMap<&'static str, f64>,
-    /// Busy seconds of each CPU.
+    /// Busy time in seconds of each CPU.
     pub cores_busy_s: Vec<f64>,
-    /// Seconds in which some tasks waited for `cpu`, `memory` or `io`.
+    /// Seconds in which at least one task waited for `cpu`, `memory` or `io`.
     pub pressure_s: BTreeMap<&'static str, f64>,
     pub memory_total: u64,
-    /// Bytes available to a new program.
+    /// Bytes of memory available to a new program.
     pub memory_available: u64,
     pub networks: BTreeMap<String, Network>,
     pub disks: BTreeMap<String, Disk>,
@@ -32,17 +32,18 @@ pub struct HostCounters {
     pub infiniband: BTreeMap<String, (u64, u64)>,
 }
 
-/// Values sampled between two readings, because they are cheap to read and have short peaks.
+/// Values of the host that are sampled twice a second, because their peaks are short and they are
+/// cheap to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostSample {
-    /// Busy seconds of all CPUs.
+    /// Busy time in seconds, summed over all CPUs.
     pub busy_s: f64,
     pub cores: usize,
-    /// Bytes available to a new program.
+    /// Bytes of memory available to a new program.
     pub memory_available: u64,
 }
 
-/// Counters of one network device, each received and sent.
+/// Counters of one network device; each pair is received and sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Network {
     pub bytes: (u64, u64),
@@ -51,25 +52,26 @@ pub struct Network {
     pub dropped: (u64, u64),
 }
 
-/// Counters of one disk, each read and written.
+/// Counters of one disk; each pair is read and written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Disk {
     pub bytes: (u64, u64),
     pub operations: (u64, u64),
-    /// Seconds during which it was busy.
+    /// Seconds during which the disk was busy.
     pub busy_s: f64,
 }
 
-/// Resource use of one control group; `None` for controllers that are not enabled.
+/// Resource use of one control group. A value is `None` if its controller is not enabled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ControlGroup {
     pub cpu_s: Option<f64>,
     pub memory: Option<u64>,
-    /// Bytes read from and written to disks.
+    /// Bytes read from disks and written to them.
     pub io_bytes: Option<(u64, u64)>,
 }
 
-/// Samples CPUs and memory. Cheap: reads only the first lines of two files.
+/// Samples the CPUs and the memory. A sample is cheap, because only the first lines of two files
+/// are read.
 pub fn look() -> HostSample {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let ticks = procfs::ticks_per_second().max(1) as f64;
@@ -78,7 +80,8 @@ pub fn look() -> HostSample {
         let mut words = line.split_ascii_whitespace();
         if words.next() == Some("cpu") {
             let modes: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-            // As in `read`: user, nice, system, irq and softirq.
+            // Busy time is the sum of the same modes as in `read`: user, nice, system, irq and
+            // softirq.
             let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|&at| modes.get(at)).sum();
             look.busy_s = busy as f64 / ticks;
         } else {
@@ -92,7 +95,7 @@ pub fn look() -> HostSample {
     look
 }
 
-/// Reads all counters of the host, leaving out those that cannot be read.
+/// Reads all counters of the host. Counters that cannot be read are left out.
 pub fn read() -> HostCounters {
     let mut host = HostCounters::default();
     if let Ok(stats) = KernelStats::current() {
@@ -147,7 +150,8 @@ fn networks() -> BTreeMap<String, Network> {
     devices.into_iter().map(|(name, device)| (name, row(device))).collect()
 }
 
-/// Reads whole disks only, because partitions and memory devices would be counted twice.
+/// Reads the counters of whole disks only, because partitions and memory devices would be counted
+/// twice.
 fn disks() -> BTreeMap<String, Disk> {
     let all = procfs::diskstats().unwrap_or_default();
     let is_disk = |name: &str| {
@@ -165,7 +169,7 @@ fn disks() -> BTreeMap<String, Disk> {
         .collect()
 }
 
-/// Reads InfiniBand ports, whose counters are in words of four bytes.
+/// Reads the counters of InfiniBand ports, which count words of four bytes.
 fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
     let mut bytes_by_port = BTreeMap::new();
     for device in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -184,8 +188,8 @@ fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
     bytes_by_port
 }
 
-/// Reads a control group by its path below `root`: version 2, or else version 1, where every
-/// controller has its own folder.
+/// Reads a control group by its path below `root`. Version 2 is tried first, then version 1, where
+/// every controller has a folder of its own.
 pub fn group(root: &Path, path: &str) -> ControlGroup {
     let path = path.trim_start_matches('/');
     let text = |controllers: &[&str], name: &str| {
@@ -200,7 +204,7 @@ pub fn group(root: &Path, path: &str) -> ControlGroup {
     let cpu_us = text(&[""], "cpu.stat").and_then(usage);
     let cpu_ns = || text(&["cpu,cpuacct", "cpuacct"], "cpuacct.usage").and_then(number);
     let memory = text(&[""], "memory.current");
-    // Format: `8:0 rbytes=1 wbytes=2 …`
+    // Lines of `io.stat` look like `8:0 rbytes=1 wbytes=2 …`.
     let io = |text: String| {
         let sum = |key: &str| -> u64 {
             let words = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix(key));
@@ -208,7 +212,7 @@ pub fn group(root: &Path, path: &str) -> ControlGroup {
         };
         (sum("rbytes="), sum("wbytes="))
     };
-    // Format: `8:0 Read 1` and `8:0 Write 2`
+    // Each device has lines such as `8:0 Read 1` and `8:0 Write 2`.
     let block_io = |text: String| {
         let sum = |way: &str| -> u64 {
             let words = |line: &str| {
@@ -227,7 +231,7 @@ pub fn group(root: &Path, path: &str) -> ControlGroup {
     }
 }
 
-/// Computes quantiles over cores of the busy share between two readings.
+/// Computes quantiles, over the cores, of each core's busy share between two readings.
 pub fn core_quantiles(before: &HostCounters, now: &HostCounters, seconds: f64) -> Option<[f64; 5]> {
     if before.cores_busy_s.len() != now.cores_busy_s.len() || seconds <= 0.0 {
         return None;
@@ -237,7 +241,7 @@ pub fn core_quantiles(before: &HostCounters, now: &HostCounters, seconds: f64) -
         pairs.map(|(old, new)| ((new - old) / seconds).clamp(0.0, 1.0)).collect();
     shares.sort_by(f64::total_cmp);
     let last = shares.len().checked_sub(1)?;
-    // Quantiles by the nearest-rank method.
+    // The quantile is the value at the nearest rank, without interpolation.
     Some(
         [0.05, 0.25, 0.5, 0.75, 0.95]
             .map(|part: f64| shares[(part * last as f64).round() as usize]),
@@ -283,7 +287,7 @@ mod tests {
             (Some(2.5), Some(4096), Some((15, 21)))
         );
         assert_eq!(group(root.path(), "none"), super::ControlGroup::default());
-        // Version 1 of control groups, as on RHEL 8.
+        // The files of control groups version 1, as on RHEL 8.
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

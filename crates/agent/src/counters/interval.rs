@@ -1,28 +1,27 @@
-//! Readings of one GPU, summed over intervals of the wall clock: ten seconds by default.
+//! Sums the readings of one GPU over intervals of the wall clock, which are ten seconds by default.
 //!
-//! Sums and seconds are kept, never ratios, so that intervals, GPUs and hosts add up exactly.
+//! Sums and seconds are kept instead of ratios, so that intervals, GPUs and hosts add up exactly.
 //! Durations are measured on the monotonic clock; the wall clock only selects the interval. Time
-//! between two readings that are too far apart is *unobserved*, never guessed. Pure: clocks are
-//! arguments.
+//! between two readings that are too far apart is *unobserved*, never guessed. Clocks are
+//! arguments, so this module reads none itself.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Default length of an interval in seconds.
+/// Default length of a counter interval in seconds.
 pub const INTERVAL_S: u64 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Readings are taken twice a second. Time between readings further apart than this was not
-/// observed.
+/// Longest time between two readings that counts as observed. Readings are taken twice a second.
 pub const GAP_NS: u64 = 2_000_000_000;
-/// Most difference between the wall clock and the monotonic clock from one reading to the next. A
-/// larger one is a jump of the wall clock.
+/// Largest change of the difference between wall clock and monotonic clock from one reading to the
+/// next. A larger change is a jump of the wall clock.
 const JUMP_NS: u64 = 500_000_000;
-/// Number of ranges of written intervals that are remembered. A new range begins at a gap or a jump
-/// of the clock.
+/// Number of ranges of written intervals that are remembered. A new range begins after a gap or a
+/// jump of the clock.
 const RANGES_MAX: usize = 64;
 
-/// The time of a reading on both clocks.
+/// The time of a reading, on the monotonic clock and on the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadingTime {
     pub monotonic_ns: u64,
@@ -36,38 +35,38 @@ pub struct CounterReading {
     pub busy: Option<f64>,
     /// Share of time that SMs were active, averaged over all SMs.
     pub sm_active: Option<f64>,
-    /// Resident warps ÷ their maximum, over all SMs and all time.
+    /// Resident warps divided by their maximum, averaged over all SMs and over time.
     pub sm_occupancy: Option<f64>,
-    /// Shares of time in which the pipes were active.
+    /// Shares of time in which the pipes of the SMs were active.
     pub pipes: Pipes,
-    /// Share of the memory bandwidth.
+    /// Share of the memory bandwidth in use.
     pub dram: Option<f64>,
-    /// Bytes per second over PCIe: sent, received.
+    /// Bytes per second sent and received over PCIe.
     pub pcie: Option<(f64, f64)>,
-    /// Bytes per second over all links of NVLink: sent, received.
+    /// Bytes per second sent and received over all NVLink links together.
     pub nvlink: Option<(f64, f64)>,
-    /// Bytes of memory in use.
+    /// GPU memory in use, in bytes.
     pub memory_used: Option<u64>,
     pub memory_total: Option<u64>,
     pub power_w: Option<f64>,
-    /// Joules since the driver was loaded.
+    /// Energy in joules that the device has used since the driver was loaded.
     pub energy_j: Option<f64>,
-    /// Clock rates of the SMs and of the memory in hertz.
+    /// Clock rates of the SMs and of the memory, in hertz.
     pub clocks_hz: Option<(f64, f64)>,
-    /// Temperature in degrees Celsius.
+    /// Temperature of the GPU in degrees Celsius.
     pub temperature: Option<f64>,
-    /// Reasons why the clock is throttled.
+    /// Names of the reasons why the clock is throttled.
     pub throttled: Vec<&'static str>,
     /// Error counters of the device: kind, count, and width of the counter in bits.
     pub errors: Vec<(&'static str, u64, u32)>,
     pub remap: Option<RowRemap>,
-    /// Numbers of the XID errors since the last reading.
+    /// Numbers of the XID errors that occurred since the last reading.
     pub xids: Vec<u64>,
 }
 
 impl CounterReading {
-    /// Combines each activity share of SMs, pipes and memory with that of `other` by `combine`.
-    /// Leaves `busy` unchanged.
+    /// Combines the activity shares of SMs, pipes and memory with the shares of `other`, pair by
+    /// pair, by the function `combine`. Leaves `busy` unchanged.
     pub fn combine_activity(
         &mut self,
         other: &Self,
@@ -88,16 +87,16 @@ impl CounterReading {
     }
 }
 
-/// The state of the remapping of faulty memory rows.
+/// The state of the remapping of faulty memory rows of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRemap {
-    /// Rows are remapped at the next reset of the GPU.
+    /// Whether memory rows will be remapped at the next reset of the GPU.
     pub is_pending: bool,
-    /// No spare rows were left.
+    /// Whether a remapping failed because no spare rows were left.
     pub has_failed: bool,
 }
 
-/// Shares of time that the pipes of the SMs were active.
+/// Shares of time in which each kind of pipe of the SMs was active.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pipes {
     pub tensor: Option<f64>,
@@ -106,16 +105,16 @@ pub struct Pipes {
     pub fp16: Option<f64>,
 }
 
-/// Sums over an interval, or since the agent began.
+/// Sums of a GPU's readings over an interval, or since the agent started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct IntervalSums {
-    /// Seconds between readings that were close enough to count as observed.
+    /// Seconds between readings that were close enough together to count as observed.
     pub observed_s: f64,
     pub reads: u64,
-    /// Readings that contradict the previous one.
+    /// Number of readings that contradict the previous one, such as a counter that fell.
     pub suspect: u64,
-    /// Seconds in which the GPU was busy; `None` if no reading reported it. The same applies to the
-    /// other optional sums.
+    /// Seconds in which the GPU was busy. An optional sum is `None` if no reading reported the
+    /// value.
     pub busy_s: Option<f64>,
     /// Seconds in which SMs were active, averaged over all SMs.
     pub sm_active_s: Option<f64>,
@@ -123,61 +122,57 @@ pub struct IntervalSums {
     pub sm_occupancy_s: Option<f64>,
     /// Seconds in which the tensor cores were active.
     pub tensor_s: Option<f64>,
-    /// Seconds of 64-bit floating-point activity.
+    /// Seconds in which the pipe for 64-bit floating-point numbers was active.
     pub fp64_s: Option<f64>,
-    /// Seconds of 32-bit floating-point activity.
+    /// Seconds in which the pipe for 32-bit floating-point numbers was active.
     pub fp32_s: Option<f64>,
-    /// Seconds of 16-bit floating-point activity.
+    /// Seconds in which the pipe for 16-bit floating-point numbers was active.
     pub fp16_s: Option<f64>,
     /// Share of the memory bandwidth in use, times seconds.
     pub dram_s: Option<f64>,
-    /// Bytes sent over PCIe.
     pub pcie_sent_bytes: Option<f64>,
-    /// Bytes received over PCIe.
     pub pcie_received_bytes: Option<f64>,
-    /// Bytes sent over NVLink.
     pub nvlink_sent_bytes: Option<f64>,
-    /// Bytes received over NVLink.
     pub nvlink_received_bytes: Option<f64>,
-    /// Joules, from the device's own counter.
+    /// Energy in joules, by the device's own energy counter.
     pub energy_j: Option<f64>,
-    /// Joules, from power times time.
+    /// Energy in joules, computed as power times time.
     pub power_ws: Option<f64>,
-    /// Clock rate of the SMs, times seconds.
+    /// Clock rate of the SMs in hertz, times seconds.
     pub sm_clock_hz_s: Option<f64>,
-    /// Clock rate of the memory, times seconds.
+    /// Clock rate of the memory in hertz, times seconds.
     pub memory_clock_hz_s: Option<f64>,
     /// Seconds in which the clock was throttled, by reason.
     pub throttle_s: BTreeMap<&'static str, f64>,
     pub errors: BTreeMap<&'static str, u64>,
-    /// Number of XID errors, by their number.
+    /// Count of XID errors, by XID number.
     pub xids: BTreeMap<u64, u64>,
 }
 
 /// The completed sums of one device over one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IntervalRow {
-    /// Start in seconds since 1970, a multiple of the length.
+    /// Start of the interval in seconds since 1970, a multiple of the interval's length.
     pub start_unix_s: u64,
     #[serde(flatten)]
     pub sums: IntervalSums,
-    /// The last and the largest reading of memory in use.
+    /// The last and the largest reading of the memory in use, in bytes.
     pub memory_used: Option<(u64, u64)>,
-    /// Largest power reading, in watts.
+    /// Largest reading of the power, in watts.
     pub power_max_w: Option<f64>,
-    /// Largest reading, in degrees Celsius.
+    /// Largest reading of the temperature, in degrees Celsius.
     pub temperature_max: Option<f64>,
 }
 
-/// The intervals that were written, as ranges of their starts. Each interval is written once, even
-/// if the wall clock jumps forward or is set back.
+/// Remembers which intervals were written, as ranges of their start times. Each interval is thus
+/// written once, even if the wall clock jumps forward or is set back.
 #[derive(Debug, Default)]
 pub struct WrittenIntervals {
     ranges: Vec<(u64, u64)>,
 }
 
 impl WrittenIntervals {
-    /// Records an interval and returns whether it is new.
+    /// Records an interval. Returns whether the interval had not been recorded before.
     pub fn insert(&mut self, start_unix_s: u64, length_s: u64) -> bool {
         if self.ranges.iter().any(|&(first, last)| (first..=last).contains(&start_unix_s)) {
             return false;
@@ -199,26 +194,28 @@ impl WrittenIntervals {
 #[derive(Debug)]
 pub struct Intervals {
     length_s: u64,
-    /// Sums since the agent began.
+    /// Sums over all readings since the agent started.
     pub total: IntervalSums,
-    /// The last complete interval.
+    /// The last complete interval, from which the pages compute shares.
     pub last: Option<IntervalRow>,
     current: Option<IntervalRow>,
     before: Option<(ReadingTime, CounterReading)>,
     written: WrittenIntervals,
-    /// Intervals that were not emitted because an interval with the same start was.
+    /// Number of intervals that were not emitted because a row with the same start was emitted
+    /// before.
     pub repeated: u64,
 }
 
 impl Intervals {
-    /// Starts without readings, for intervals of `length_s` seconds.
+    /// Creates an accumulator without readings, for intervals of `length_s` seconds.
     pub fn new(length_s: u64) -> Self {
         let (total, written) = (IntervalSums::default(), WrittenIntervals::default());
         let (last, current, before) = (None, None, None);
         Self { length_s, total, last, current, before, written, repeated: 0 }
     }
 
-    /// Adds a reading, or `None` if the device could not be read. Returns the intervals that ended.
+    /// Adds a reading, or `None` if the device could not be read. Returns the rows of intervals
+    /// that ended with it.
     pub fn read(&mut self, at: ReadingTime, reading: Option<CounterReading>) -> Vec<IntervalRow> {
         let mut ended = Vec::new();
         let length_ns = self.length_s * SECOND_NS;
@@ -232,8 +229,9 @@ impl Intervals {
         let observed = between.zip(reading.as_ref());
         if self.current.as_ref().is_some_and(|row| row.start_unix_s != start) {
             if let Some((span_ns, reading)) = observed {
-                // The boundary is between two readings, so each side gets its share. After a jump
-                // of the clock the boundary is unknown.
+                // The boundary of the interval lies between two readings, so each interval gets its
+                // share of the time between them. After a jump of the clock the position of the
+                // boundary is unknown.
                 let after_ns = if is_jump { 0 } else { (at.unix_ns % length_ns).min(span_ns) };
                 self.observe(reading, span_ns - after_ns);
                 ended.extend(self.close());
@@ -258,7 +256,8 @@ impl Intervals {
         ended
     }
 
-    /// The mean share during the last complete interval, relative to the observed seconds.
+    /// The mean share during the last complete interval. `what` selects the sum, which is divided
+    /// by the observed seconds.
     pub fn share(&self, what: impl Fn(&IntervalSums) -> Option<f64>) -> Option<f64> {
         let sums = &self.last.as_ref()?.sums;
         (sums.observed_s > 0.0).then(|| what(sums)).flatten().map(|sum| sum / sums.observed_s)
@@ -271,8 +270,8 @@ impl Intervals {
             Some(IntervalRow { start_unix_s, sums, memory_used, power_max_w, temperature_max });
     }
 
-    /// Closes the current interval. If the clock was set back and the interval was already written,
-    /// it becomes no second row, but still counts for shares.
+    /// Closes the current interval. If the clock was set back and the interval was written before,
+    /// no second row is returned, but the interval still counts for shares.
     fn close(&mut self) -> Option<IntervalRow> {
         let row = self.current.take()?;
         self.last = Some(row.clone());
@@ -287,8 +286,8 @@ impl Intervals {
         let seconds = span_ns as f64 * 1e-9;
         self.total.add_time(reading, seconds);
         if let Some(row) = &mut self.current {
-            // If the clock was set back a little, the end of the interval occurs twice.
-            // No row may state more observed seconds than its interval has.
+            // If the clock was set back a little, the end of the interval occurs twice. The row
+            // must not claim more observed seconds than its interval has.
             let left = (self.length_s as f64 - row.sums.observed_s).max(0.0);
             row.sums.add_time(reading, seconds.min(left));
         }
@@ -344,8 +343,8 @@ impl IntervalSums {
         }
         let Some(before) = before else { return };
         if let (Some(old), Some(new)) = (before.energy_j, reading.energy_j) {
-            // After a reload of the driver, its counters restart at zero, so the increase is
-            // unknown.
+            // The device's counters restart at zero when the driver is reloaded, so the increase is
+            // then unknown.
             if new >= old {
                 self.energy_j = Some(self.energy_j.unwrap_or(0.0) + new - old);
             } else {
@@ -354,7 +353,7 @@ impl IntervalSums {
         }
         for (kind, new, bits) in &reading.errors {
             let old = before.errors.iter().find(|(name, ..)| name == kind);
-            // A counter that the last reading lacked has no known increase.
+            // If the last reading lacked this counter, its increase is unknown.
             let Some((_, old, _)) = old else { continue };
             match delta(*old, *new, *bits) {
                 Some(errors) => *self.errors.entry(kind).or_default() += errors,
@@ -364,9 +363,9 @@ impl IntervalSums {
     }
 }
 
-/// The increase of a counter of `bits` bits between two readings. A 32-bit counter that fell from
-/// its upper half to its lower half has wrapped. Any other decrease is a reset, for which the
-/// increase is `None`.
+/// The increase of a counter of `bits` bits between two readings. A counter that fell from its
+/// upper half to its lower half has wrapped. Any other decrease is a reset, for which the increase
+/// is `None`.
 pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
     if new >= old {
         return Some(new - old);
@@ -377,20 +376,22 @@ pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
     (old < range && old >= half && new < half).then(|| range - old + new)
 }
 
-/// Nanoseconds between two readings by the monotonic clock, if they are close enough.
+/// Nanoseconds between two readings on the monotonic clock. `None` if the readings are too far
+/// apart to count as observed.
 pub fn elapsed(before: ReadingTime, at: ReadingTime) -> Option<u64> {
     let elapsed = at.monotonic_ns.checked_sub(before.monotonic_ns)?;
     (elapsed <= GAP_NS).then_some(elapsed)
 }
 
-/// Returns by how many nanoseconds the wall clock was set between two readings, if at all.
+/// Returns by how many nanoseconds the wall clock was set between two readings. `None` if it was
+/// not.
 pub fn jump(before: ReadingTime, at: ReadingTime) -> Option<i64> {
     let since = |at: u64, before: u64| i128::from(at) - i128::from(before);
     let wall = since(at.unix_ns, before.unix_ns);
     let jump = wall - since(at.monotonic_ns, before.monotonic_ns);
     let bound =
         |jump: i128| i64::try_from(jump).unwrap_or(if jump < 0 { i64::MIN } else { i64::MAX });
-    // Small differences are the usual adjustments by NTP.
+    // Smaller differences are the usual clock adjustments by NTP.
     (jump.unsigned_abs() > u128::from(JUMP_NS)).then(|| bound(jump))
 }
 
@@ -424,8 +425,8 @@ mod tests {
     fn readings_sum_to_rows_and_are_split_at_boundaries() {
         let mut intervals = Intervals::new(INTERVAL_S);
         let mut rows: Vec<IntervalRow> = Vec::new();
-        // With readings at 0.3, 0.8, … the boundary lies 0.2 s after one reading and 0.3 s before
-        // the next.
+        // The readings are at 0.3 s, 0.8 s, …, so each boundary lies 0.2 s after one reading and
+        // 0.3 s before the next.
         for read in 0..=60 {
             rows.extend(intervals.read(moment(300 + read * 500), Some(busy(0.5))));
         }
@@ -448,7 +449,7 @@ mod tests {
         for read in 0..10 {
             rows.extend(intervals.read(moment(read * 500), Some(busy(1.0))));
         }
-        // The agent pauses, then the device is lost for a second.
+        // The agent pauses for several seconds, then the device cannot be read for a second.
         rows.extend(intervals.read(moment(8_500), Some(busy(1.0))));
         rows.extend(intervals.read(moment(9_000), None));
         rows.extend(intervals.read(moment(9_500), Some(busy(1.0))));
@@ -456,8 +457,8 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert!(close(rows[0].sums.observed_s, 5.0), "{rows:?}");
         assert!(close(rows[0].sums.busy_s.unwrap(), 5.0), "{rows:?}");
-        // The clock is set back by 15 s. The interval that occurs a second time is not emitted
-        // again.
+        // The clock is set back by 15 s, so one interval occurs twice. The repeated interval must
+        // be emitted once.
         let back = |ms: u64| ReadingTime {
             monotonic_ns: moment(ms).monotonic_ns,
             unix_ns: moment(ms).unix_ns - 15 * SECOND,
@@ -473,7 +474,7 @@ mod tests {
         assert!(intervals.repeated >= 1, "{starts:?}");
     }
 
-    /// Reads twice a second for `seconds`, on a wall clock that is off by `offset_s`.
+    /// Feeds two readings per second for `seconds`, on a wall clock that is off by `offset_s`.
     fn read_on(
         intervals: &mut Intervals,
         monotonic_s: &mut u64,
@@ -498,22 +499,22 @@ mod tests {
         let four_years = 4 * 365 * 86_400;
         assert_eq!(read_on(&mut intervals, &mut clock, 0, 60).len(), 5);
         assert_eq!(read_on(&mut intervals, &mut clock, four_years, 30).len(), 3);
-        // Part of the interval in which the clock was set right had been written before. No other
-        // interval had.
+        // The clock was set right within an interval of which a row had been written before. All
+        // other intervals are new, so they must be emitted.
         let starts = read_on(&mut intervals, &mut clock, 0, 60);
         assert_eq!(starts.len(), 6, "{starts:?}");
         assert_eq!(intervals.repeated, 0);
-        assert!((intervals.total.observed_s - 149.5).abs() < 1e-6, "time is the monotonic clock's");
+        assert!((intervals.total.observed_s - 149.5).abs() < 1e-6, "monotonic time is observed");
     }
 
     #[test]
     fn a_clock_that_is_set_back_an_hour_does_not_freeze_shares_and_is_counted() {
         let (mut intervals, mut clock) = (Intervals::new(INTERVAL_S), 0);
         assert_eq!(read_on(&mut intervals, &mut clock, 0, 60).len(), 5);
-        // Set back by an hour, the clock reaches intervals that were never written.
+        // After the clock is set back by an hour, it reaches intervals that were never written.
         assert_eq!(read_on(&mut intervals, &mut clock, -3600, 60).len(), 6);
-        // Twenty seconds occur a second time. Their intervals give no rows, but still update the
-        // shares.
+        // Twenty seconds occur a second time. The two repeated intervals must give no rows, but
+        // must still update the shares.
         assert_eq!(read_on(&mut intervals, &mut clock, -3630, 30).len(), 1);
         assert_eq!(intervals.repeated, 2);
         assert!(close(intervals.share(|sums| sums.busy_s).unwrap(), 0.25));
@@ -541,7 +542,7 @@ mod tests {
     fn counters_wrap_reset_and_come_back() {
         assert_eq!(delta(5, 9, 32), Some(4));
         assert_eq!(delta(u64::from(u32::MAX), 3, 32), Some(4));
-        assert_eq!(delta(700, 3, 32), None, "a reset is no wrap");
+        assert_eq!(delta(700, 3, 32), None, "a reset is not a wrap");
         assert_eq!(delta(u64::MAX, 3, 64), None);
         let reading = |energy: f64, replays: u64| CounterReading {
             energy_j: Some(energy),
@@ -560,7 +561,8 @@ mod tests {
         assert_eq!((total.suspect, total.xids[&79]), (2, 4));
     }
 
-    /// With readings at random times, the sums equal the true values over the observed time.
+    /// Whatever the times of the readings, the sums must equal the true values over the observed
+    /// time.
     #[test]
     fn sums_equal_the_observed_time_for_any_gaps() {
         let mut state = 12345_u64;

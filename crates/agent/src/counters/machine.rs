@@ -1,6 +1,6 @@
-//! Turns the host's counters into rows: two samples a second for peaks and gaps, full readings at
-//! interval boundaries. A row has no differences if its interval was not fully observed, because
-//! they would cover another time.
+//! Turns the host's counters into rows. Two samples a second show peaks and gaps, and full readings
+//! are taken at interval boundaries. If an interval was not fully observed, its row has no
+//! differences of counters, because they would cover a different time.
 
 use std::collections::BTreeMap;
 
@@ -19,29 +19,31 @@ pub struct Watch {
     written: WrittenIntervals,
 }
 
-/// An interval that ended.
+/// The readings of the host over an interval that has ended.
 #[derive(Debug)]
 pub struct Ended {
     pub start_unix_s: u64,
-    /// Whether the interval was written before the clock was set back. It then gives no row.
+    /// Whether a row of this interval was written before the clock was set back. No second row is
+    /// written then.
     pub is_repeated: bool,
-    /// Seconds between the readings at its ends; 0 if part of them was not observed.
+    /// Seconds between the two readings at the ends of the interval; 0 if a part in between was not
+    /// observed.
     pub observed_s: f64,
-    /// Counters at its end.
+    /// Counters at the end of the interval.
     pub host: HostCounters,
-    /// Counters and control groups at its beginning.
+    /// Counters and control groups at the beginning of the interval.
     pub before: Option<(HostCounters, BTreeMap<String, ControlGroup>)>,
     pub groups: BTreeMap<String, ControlGroup>,
-    /// Busy share of the cores: p5, p25, p50, p75, p95.
+    /// Quantiles over the cores of their busy share: p5, p25, p50, p75 and p95.
     pub cores: Option<[f64; 5]>,
-    /// Smallest number of bytes available to a new program.
+    /// Smallest number of bytes of memory that were available to a new program.
     pub memory_available_min: u64,
     /// Busy share of all cores in the busiest half second.
     pub cpu_busy_max: Option<f64>,
 }
 
 impl Watch {
-    /// Starts without samples, for intervals of `length_s` seconds.
+    /// Creates an accumulator without samples, for intervals of `length_s` seconds.
     pub fn new(length_s: u64) -> Self {
         Self {
             length_s,
@@ -55,7 +57,7 @@ impl Watch {
     }
 
     /// Adds a sample. At the end of an interval, calls `read` for a full reading and returns the
-    /// interval.
+    /// ended interval.
     pub fn look(
         &mut self,
         at: ReadingTime,
@@ -67,8 +69,8 @@ impl Watch {
         let between = self.last.as_ref().and_then(|(last, _)| elapsed(*last, at));
         let between = between.filter(|_| !is_jump);
         if between.is_none() {
-            // After a gap or a jump of the clock, differences would cover another time than the
-            // interval.
+            // After a gap or a jump of the clock, the difference of two readings would cover a time
+            // that is not the interval.
             self.before = None;
         }
         if let (Some((_, last)), Some(ns)) = (&self.last, between.filter(|ns| *ns > 0)) {

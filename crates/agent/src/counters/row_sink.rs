@@ -1,4 +1,4 @@
-//! The sink of counter rows: a file or stdout, and the queue of the hub.
+//! The destination of counter rows: a JSON file or stdout, and the queue of the hub.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::audit;
 use crate::hub::{Hub, row};
 use crate::state::{AgentState, lock};
 
-/// A row of a GPU, as written to the JSON file.
+/// A counter row of a GPU, as it is written to the JSON file.
 #[derive(Debug, Serialize)]
 struct GpuLine<'a> {
     host: &'a str,
@@ -25,17 +25,19 @@ struct GpuLine<'a> {
     row: &'a IntervalRow,
 }
 
-/// The destination of rows: a JSON file or stdout, and the queue of the hub.
+/// The destination of counter rows. Each row goes to a JSON file or stdout, and to the queue of the
+/// hub.
 pub struct RowSink {
     lines: Option<Box<dyn Write + Send>>,
     hub: Option<Arc<Hub>>,
-    /// Rows of the current reading, which are queued for the hub together.
+    /// Rows of the current reading, which are queued for the hub together in one write.
     pending: Vec<Body>,
     start_unix_s: u64,
 }
 
 impl RowSink {
-    /// Opens the sink. Rows are appended to the file at `path`, or written to stdout for `-`.
+    /// Opens the destination. Rows are appended to the file at `path`, or written to stdout if
+    /// `path` is `-`.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -52,7 +54,7 @@ impl RowSink {
         self.lines.is_none() && self.hub.is_none()
     }
 
-    /// Adds a row to those pending for the hub.
+    /// Adds a row to the rows that [`Self::flush`] will queue for the hub.
     pub(super) fn queue(&mut self, start_unix_s: u64, row: impl FnOnce() -> Body) {
         if self.hub.is_some() {
             self.pending.push(row());
@@ -73,7 +75,7 @@ impl RowSink {
         let Some(out) = &mut self.lines else { return };
         let mut text = serde_json::to_string(line).unwrap_or_default();
         text.push('\n');
-        // Ignored: a closed pipe must not stop the agent.
+        // Write errors are ignored, because a closed pipe must not stop the agent.
         let _ = out.write_all(text.as_bytes());
     }
 }
@@ -99,7 +101,8 @@ fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[
     }
 }
 
-/// Records a reading of a device, or the reason why it is missing, and writes completed rows.
+/// Records a reading of a device, or the reason why it is missing. Writes the rows that the reading
+/// completes.
 pub(super) fn take_reading(
     state: &AgentState,
     uuid: &str,

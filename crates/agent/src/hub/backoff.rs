@@ -1,4 +1,5 @@
-//! Failures of requests to the hub: how they are reported, and how long to wait after them.
+//! Handles failed requests to the hub: reports them, and determines how long to wait before a
+//! retry.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -6,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::outbox::{Hub, TICK};
 use crate::state::{AgentState, unix_ns};
 
-/// The first wait after a failure. Each further wait is twice as long.
+/// The first wait after a failed request. Each further wait is twice as long.
 pub(super) const WAIT_MIN: Duration = Duration::from_millis(500);
-/// The longest wait after a failure.
+/// The longest wait after a failed request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Records whether a request was answered, and notes the first failure of a series.
+/// Records whether the hub answered a request, and notes the first failure of a series.
 pub(super) fn record_outcome(state: &AgentState, hub: &Hub, problem: Option<&str>) {
     let was_up = hub.is_up.swap(problem.is_none(), Ordering::Relaxed);
     let Some(problem) = problem else { return };
@@ -19,8 +20,8 @@ pub(super) fn record_outcome(state: &AgentState, hub: &Hub, problem: Option<&str
     }
 }
 
-/// Waits after a failure and returns the next, longer wait. Half of the wait is random, so that
-/// thousands of agents do not reconnect at once.
+/// Waits after a failed request and returns the next, longer wait. Half of the wait is random, so
+/// that thousands of agents do not reconnect at once.
 pub(super) fn pause(state: &AgentState, wait: Duration) -> Duration {
     let chance = u32::from_le_bytes([unix_ns().to_le_bytes()[1]; 4]) % 256;
     let until = Instant::now() + wait / 2 + wait * chance / 512;

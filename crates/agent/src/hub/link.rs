@@ -1,4 +1,5 @@
-//! The connection to the hub: protobuf over HTTPS with a token. Failures are reported as texts.
+//! The connection to the hub, which carries protobuf messages over HTTPS with a token. Failures are
+//! reported as texts.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,38 +12,38 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use crate::config::{ConfigError, HubConfig};
 use crate::secret::read_secret;
 
-/// Timeout of a request. A long poll adds its own duration to it.
+/// Timeout of a request to the hub. A long poll adds its own duration to it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Largest number of bytes kept of an error response.
+/// Largest number of bytes of an error response that are kept for the message.
 const REFUSAL_MAX: u64 = 512;
 
-/// An authenticated HTTPS connection to the hub, with certificate and token.
+/// An HTTPS connection to the hub, with the CA certificate and the token of this host.
 pub struct HubLink {
     agent: ureq::Agent,
     url: String,
     token: String,
 }
 
-/// The reason why a message was not delivered.
+/// The reason why a message was not delivered to the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendFailure {
-    /// The hub will never accept this message.
+    /// The hub will never accept this message, so it can be dropped.
     Refused(String),
-    /// A proxy on the way refuses it as too large or malformed; retrying later or in smaller parts
-    /// may work.
+    /// A proxy on the way refuses the message as too large or malformed. Retrying later or in
+    /// smaller parts may work.
     Blocked(String),
-    /// The hub is unreachable, busy, or rejects the token; retrying later may work.
+    /// The hub is unreachable, busy, or rejects the token. Retrying later may work.
     Away(String),
 }
 
 impl fmt::Debug for HubLink {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token must not appear in logs.
+        // The token is left out because it must not appear in logs.
         write!(out, "Link({})", self.url)
     }
 }
 
-/// Reads the hub's token from its file.
+/// Reads the token for the hub from the file that the configuration names.
 pub fn token(config: &HubConfig) -> Result<Vec<u8>, ConfigError> {
     read_secret(&config.token_file).map_err(ConfigError::at_key("hub: token_file"))
 }
@@ -68,10 +69,10 @@ pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
 }
 
 impl HubLink {
-    /// Reads token and certificate and prepares the client.
+    /// Reads the token and the CA certificate, and prepares the HTTPS client.
     ///
     /// # Errors
-    /// If a file cannot be read, is accessible to others, or is empty.
+    /// If a file cannot be read, is accessible to other users, or is empty.
     pub fn new(config: &HubConfig) -> Result<Self, ConfigError> {
         let (token, tls) = (token(config)?, tls(config)?);
         let agent = ureq::Agent::config_builder()
@@ -86,13 +87,13 @@ impl HubLink {
         Ok(Self { agent, url, token: String::from_utf8_lossy(&token).into_owned() })
     }
 
-    /// The base URL of the hub.
+    /// The base URL of the hub, to which the paths of requests are appended.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Posts a message and waits for the answer. The hub may delay it by up to `held`, as in a long
-    /// poll.
+    /// Posts a message to the hub and waits for the answer. The hub may delay the answer by up to
+    /// `held`, as in a long poll.
     ///
     /// # Errors
     /// If the hub refuses the message or is unreachable.
@@ -121,7 +122,7 @@ impl HubLink {
         let words = format!("status {status} {reason}").trim_end().to_owned();
         Err(match status {
             422 => SendFailure::Refused(words),
-            // Proxies send these codes too, so the row must not be dropped.
+            // Proxies also send these two codes, so they do not prove that the hub refused the row.
             400 | 413 => SendFailure::Blocked(words),
             _ => SendFailure::Away(words),
         })

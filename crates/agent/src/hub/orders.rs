@@ -1,6 +1,7 @@
-//! Executes orders of the hub. Orders are fetched by long poll and executed like local ones; their
-//! states are queued like rows, and their traces are sent in parts. An order is stored before it
-//! starts, so that a killed agent neither repeats it nor leaves the hub without a result.
+//! Executes trace orders of the hub. Orders are fetched by long poll and executed like local ones.
+//! The states of orders are queued like rows, and the traces are sent in parts. An order is stored
+//! before it starts, so that an agent that was killed neither repeats it nor leaves the hub without
+//! a result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
@@ -25,38 +26,40 @@ use crate::uids::Uids;
 
 /// How long the hub may delay the answer of a long poll.
 const HELD: Duration = Duration::from_secs(30);
-/// Largest number of bytes of a part of a trace.
+/// Largest number of bytes of a trace in one message to the hub.
 const PART: u64 = 4 << 20;
-/// The file of unfinished orders.
+/// The file name of the stored unfinished orders.
 const LOG_FILE: &str = "orders.json";
-/// Largest size of this file; a larger one was not written by the agent.
+/// Largest size of the file of unfinished orders, in bytes. A larger file was not written by the
+/// agent.
 const LOG_MAX: u64 = 1 << 20;
-/// The caller's name in audit lines.
+/// Name of the hub as a caller in audit lines.
 const WHO: &str = "hub";
 
 /// The unfinished orders, as stored on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct OrderLog {
-    /// The queue to which the order numbers belong.
+    /// Name of the queue to which the order numbers belong.
     queue: String,
-    /// Orders up to this number have been received.
+    /// Largest order number received so far.
     after: u64,
-    /// Unfinished trace orders: their numbers by name.
+    /// Numbers of the unfinished trace orders, by the name of the order.
     open: BTreeMap<String, u64>,
 }
 
-/// The state shared by the thread that fetches orders and the one that reports results.
+/// The state shared by the thread that fetches orders and the thread that reports their results.
 struct OrderExecutor {
     state: Arc<AgentState>,
     hub: Arc<Hub>,
     traces: Arc<Traces>,
     folder: OwnFolder,
     log: Mutex<OrderLog>,
-    /// Trace orders that were started since the agent's start.
+    /// Names of the trace orders that were started since the agent's start.
     begun: Mutex<BTreeSet<String>>,
 }
 
-/// Starts the two threads, unless the hub has no permission to send orders.
+/// Reports interrupted orders, then starts the thread that fetches orders and the thread that
+/// reports results. The threads are not started if the configuration allows the hub no orders.
 pub fn start(
     state: &Arc<AgentState>,
     hub: &Arc<Hub>,
@@ -88,7 +91,8 @@ fn queue_name(hub: &Hub) -> String {
     lock(&hub.queue).id().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads the stored orders of this queue. For another queue, starts at the first order.
+/// Reads the stored orders of this queue. If the stored orders belong to another queue, starts with
+/// an empty log.
 fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<OrderLog> {
     let bytes = folder.read(LOG_FILE, LOG_MAX)?.unwrap_or_default();
     let log: Option<OrderLog> = serde_json::from_slice(&bytes).ok();
@@ -98,7 +102,8 @@ fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<OrderLog> {
 }
 
 impl OrderExecutor {
-    /// Reports interrupted orders as ended. Their traces were deleted when the agent started.
+    /// Reports orders that a restart interrupted as ended. The traces of interrupted orders were
+    /// deleted when the agent started.
     fn end_interrupted(&self) {
         let open = std::mem::take(&mut lock(&self.log).open);
         for (token, id) in open {
@@ -122,7 +127,8 @@ impl OrderExecutor {
                     let is_empty = orders.orders.is_empty();
                     orders.orders.into_iter().for_each(|order| self.take(order));
                     wait = WAIT_MIN;
-                    // A hub that does not delay its answers would be polled without a pause.
+                    // A hub that answers an empty poll at once would otherwise be polled in a busy
+                    // loop.
                     if is_empty && asked.elapsed() < TICK {
                         std::thread::sleep(TICK);
                     }
@@ -214,7 +220,7 @@ impl OrderExecutor {
         }
     }
 
-    /// Queues changed states, and sends traces one part at a time.
+    /// Queues changed states of orders, and sends their traces to the hub one part at a time.
     fn report(&self) {
         let mut reported: BTreeMap<String, OrderState> = BTreeMap::new();
         let mut sent: BTreeMap<(String, String), u64> = BTreeMap::new();
@@ -253,8 +259,8 @@ impl OrderExecutor {
         }
     }
 
-    /// Sends the next part of an order's traces. Returns whether the hub has all traces that exist
-    /// so far.
+    /// Sends the next part of an order's traces. Returns whether the hub has received all traces
+    /// that exist so far.
     fn send_part(
         &self,
         state: &TraceState,
@@ -267,8 +273,8 @@ impl OrderExecutor {
                 continue;
             }
             let mut bytes = Vec::new();
-            // The first message is empty: its answer tells how much the hub received before a
-            // restart.
+            // After a restart it is unknown how much of the file the hub has. The first message is
+            // therefore empty, and its answer reports the received bytes.
             if let Some(from) = bytes_sent {
                 let open = self.traces.open(&state.token, &file.name);
                 let mut opened = open.ok_or_else(|| format!("{}: it is gone", file.name))?;
@@ -313,7 +319,7 @@ impl OrderExecutor {
         }
     }
 
-    /// Changes the stored orders and writes them to disk.
+    /// Changes the log of unfinished orders and writes it to disk.
     fn write(&self, change: impl FnOnce(&mut OrderLog)) -> std::io::Result<()> {
         let mut log = lock(&self.log);
         change(&mut log);

@@ -1,4 +1,5 @@
-//! The queue of rows for the hub, and their delivery. Independent of the agent's state.
+//! The queue of counter rows for the hub, and their delivery. This module does not use the agent's
+//! state.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use crate::clock::unix_ns;
 use crate::config::{ConfigError, HubConfig};
 use crate::lock::lock;
 
-/// Largest number of bytes per batch.
+/// Largest number of bytes of queue entries in one message to the hub.
 const BATCH_BYTES: usize = 1 << 20;
 /// How often a waiting thread checks whether the agent is ending.
 pub(super) const TICK: Duration = Duration::from_millis(500);
@@ -26,7 +27,7 @@ pub struct Hub {
     added: Condvar,
     pub(super) link: HubLink,
     pub(super) host: String,
-    /// Rows of intervals up to this one were queued before the agent was restarted.
+    /// Start in seconds of the newest interval that was queued before the agent was restarted.
     floor: u64,
     repeated: AtomicU64,
     sent: AtomicU64,
@@ -34,37 +35,37 @@ pub struct Hub {
     pub(super) is_up: AtomicBool,
 }
 
-/// Counters of the queue and of deliveries.
+/// Counters of the queue and of its deliveries to the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueTally {
     pub queued: u64,
-    /// Bytes of the queue on disk, including delivered entries whose segment still exists.
+    /// Bytes of the queue on disk, including delivered entries whose segment file still exists.
     pub bytes: u64,
     /// Entries that the hub has stored.
     pub sent: u64,
-    /// Entries that did not fit, could not be written, or were refused.
+    /// Entries that did not fit, could not be written, or were refused by the hub.
     pub dropped: u64,
-    /// Rows of intervals that had been queued before a restart.
+    /// Rows that were left out because their interval had been queued before a restart.
     pub repeated: u64,
     pub failures: u64,
-    /// Whether the last request was answered.
+    /// Whether the hub answered the last request.
     pub is_up: bool,
 }
 
-/// Outcome of one delivery attempt.
+/// Outcome of one attempt to deliver queue entries to the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
     Idle,
-    /// The hub has stored at least one entry.
+    /// The hub has stored at least one entry of the batch.
     Sent,
-    /// The hub refused the batch; its entries are to be sent one by one.
+    /// The hub refused the batch, so its entries must be sent one by one.
     Refused(String),
-    /// The hub did not respond.
+    /// The hub did not respond, so the batch must be sent again.
     Failed(String),
 }
 
 impl Hub {
-    /// Opens the queue and reads token and certificate. Sends nothing yet.
+    /// Opens the queue, and reads the token and the CA certificate. Sends nothing yet.
     ///
     /// # Errors
     /// If the queue cannot be opened, or a file cannot be read.
@@ -73,7 +74,8 @@ impl Hub {
         let queue = DiskQueue::open(folder, config.queue_mib << 20)
             .map_err(ConfigError::start(format!("{what}: cannot open the queue of the hub")))?;
         let floor = queue.last_start();
-        // Rows from the future were queued under a wrong clock, so new rows do not repeat them.
+        // If the newest queued interval is in the future, it was dated by a wrong clock. New rows
+        // cannot repeat it, so there is no floor.
         let floor = if is_wrong_clock(floor, unix_ns() / 1_000_000_000) { 0 } else { floor };
         Ok(Self {
             link: HubLink::new(config)?,
@@ -88,14 +90,15 @@ impl Hub {
         })
     }
 
-    /// Checks token and certificate and lists their problems.
+    /// Checks the hub's token and CA certificate, and lists their problems.
     pub fn check(config: &HubConfig) -> Vec<ConfigError> {
         let token = token(config).err();
         token.into_iter().chain(tls(config).err()).collect()
     }
 
-    /// Queues the rows of an interval, unless an earlier agent has queued that interval: the clock
-    /// may have been set back in between. Rows that cannot be written are counted as dropped.
+    /// Queues the rows of an interval. Rows are left out if an earlier agent has queued the
+    /// interval, because the clock may have been set back since. Rows that cannot be written are
+    /// counted as dropped.
     pub fn add_rows(&self, start_unix_s: u64, rows: Vec<Body>) -> std::io::Result<()> {
         if start_unix_s <= self.floor {
             self.repeated.fetch_add(rows.len() as u64, Ordering::Relaxed);
@@ -111,7 +114,7 @@ impl Hub {
         added
     }
 
-    /// Returns the counters of the queue and of deliveries.
+    /// Returns the counters of the queue and of its deliveries.
     pub fn tally(&self) -> QueueTally {
         let queue = lock(&self.queue);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -126,7 +129,7 @@ impl Hub {
         }
     }
 
-    /// Sends at most `entries_max` queued entries, and removes those that the hub has stored.
+    /// Sends at most `entries_max` queued entries, and removes the entries that the hub has stored.
     pub(super) fn deliver(&self, entries_max: usize) -> Delivery {
         let (queue, gone_through, entries) = {
             let mut queue = lock(&self.queue);
@@ -140,13 +143,13 @@ impl Hub {
         let batch = EntryBatch { version: VERSION, host, queue, gone_through, entries };
         match self.link.post::<_, Ack>(BATCHES, &batch, Duration::ZERO) {
             Ok(ack) => {
-                // The hub cannot acknowledge more than was sent.
+                // A faulty hub could acknowledge numbers that were never sent.
                 let through = ack.through.min(last);
                 self.sent.fetch_add(through.saturating_sub(gone_through), Ordering::Relaxed);
                 match lock(&self.queue).forget(through) {
                     Ok(()) if through > gone_through => Delivery::Sent,
                     Ok(()) => Delivery::Failed(
-                        "it stores none of the entries that it receives".to_owned(),
+                        "the hub stores none of the entries that it receives".to_owned(),
                     ),
                     Err(error) => Delivery::Failed(format!("queue: {error}")),
                 }
@@ -161,7 +164,7 @@ impl Hub {
         }
     }
 
-    /// Waits until an entry is added, at most for one tick.
+    /// Waits until an entry is added to the queue, at most for one [`TICK`].
     pub(super) fn wait(&self) {
         let queue = lock(&self.queue);
         let waited = self.added.wait_timeout(queue, TICK);

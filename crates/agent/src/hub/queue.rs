@@ -1,9 +1,11 @@
-//! A bounded queue on disk: entries wait here until the hub has stored them. Numbers are used once,
-//! even across a kill; when full, the oldest entries are dropped and counted.
+//! A bounded queue on disk, in which entries wait until the hub has stored them. A number is used
+//! once, even if the agent is killed. If the queue is full, the oldest entries are dropped and
+//! counted.
 //!
-//! A folder holds segments named by their first number, and `position`, the hub's progress. A
-//! record is its length, a checksum, its number, the interval it belongs to, and its bytes. A
-//! record truncated by a kill ends its segment. Independent of the network.
+//! A folder contains segment files, which are named by their first number, and the file `position`
+//! with the hub's progress. A record consists of its length, a checksum, its number, the start of
+//! its interval, and the bytes of the entry. A record truncated by a kill ends its segment. This
+//! module does not use the network.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,20 +19,21 @@ use fleet::untrusted::{MissingFolder, OFlags, OwnFolder};
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// An interval that is further in the future than this many seconds was dated by a wrong clock.
+/// Largest number of seconds that an interval may be in the future. A later one was dated by a
+/// wrong clock.
 const AHEAD_MAX_S: u64 = 600;
-/// Size of a record's header: length, checksum, number, interval.
+/// Bytes of a record's header: length, checksum, number and interval.
 const HEAD: usize = 24;
-/// Larger lengths are treated as damage.
+/// Largest number of bytes of a record. A larger length is treated as damage.
 const RECORD_MAX: usize = 1 << 20;
-/// Smallest number of segments of a full queue, so that dropping one loses little.
+/// Smallest number of segments of a full queue, so that dropping one segment loses few entries.
 const SEGMENTS: u64 = 16;
-/// Number of attempts to lock a queue that another agent holds, and the pause between them.
+/// Number of attempts to lock a queue that another agent still holds, with a pause between them.
 const LOCK_TRIES: u32 = 50;
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// The first bytes of every segment, followed by the id of the queue.
 const MAGIC: [u8; 8] = *b"rowmillQ";
-/// Size of a segment's header, before the first record.
+/// Bytes of a segment's header, which precedes the first record.
 const OPENING: u64 = 24;
 
 /// A queue of entries in files of a folder. Entries are numbered, survive restarts, and are dropped
@@ -38,32 +41,33 @@ const OPENING: u64 = 24;
 #[derive(Debug)]
 pub struct DiskQueue {
     folder: OwnFolder,
-    /// Held for as long as the queue is open.
+    /// Lock file, which stays locked for as long as the queue is open.
     _lock: File,
     id: [u8; 16],
     limit: u64,
     segments: VecDeque<QueueFile>,
-    /// The last segment, open for writing.
+    /// The last segment file of the queue, open for writing.
     tail: Option<File>,
     next: u64,
     gone_through: u64,
     last_start: u64,
     dropped: u64,
-    /// Position of the reader: the first number of its segment, and the byte offset there.
+    /// Position of the reader: the first number of its segment, and the byte offset in that
+    /// segment.
     reader: Option<(u64, u64)>,
 }
 
-/// One file of the queue.
+/// One segment file of the queue, with the range of its numbers.
 #[derive(Clone, Copy, Debug)]
 struct QueueFile {
     first: u64,
-    /// End of the last record, in bytes.
+    /// Offset in bytes of the end of the last record.
     bytes: u64,
-    /// One more than the number of its last record.
+    /// Number that follows the number of the last record.
     end: u64,
 }
 
-/// The state that survives when every segment has been delivered and deleted.
+/// The state that must survive even when every segment has been delivered and deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     id: [u8; 16],
@@ -71,7 +75,7 @@ struct Position {
     last_start: u64,
 }
 
-/// A record as read from a segment.
+/// A record of an entry, as read from a segment.
 struct QueueRecord {
     sequence: u64,
     start: u64,
@@ -82,7 +86,7 @@ impl DiskQueue {
     /// Opens the queue of a folder, or creates one there that keeps at most `limit` bytes.
     ///
     /// # Errors
-    /// If the folder cannot be written, or another agent holds its lock.
+    /// If the folder cannot be written, or another agent has locked the queue.
     pub fn open(folder: &Path, limit: u64) -> io::Result<Self> {
         let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
         let lock = folder.open_file("lock", OFlags::RDWR | OFlags::CREATE)?;
@@ -96,7 +100,7 @@ impl DiskQueue {
             folder,
             _lock: lock,
             id: position.id,
-            // Each segment must be able to hold at least a few records.
+            // Even with a tiny limit, each segment must have room for a few records.
             limit: limit.max(SEGMENTS * 4096),
             segments: VecDeque::new(),
             tail: None,
@@ -107,27 +111,29 @@ impl DiskQueue {
             reader: None,
         };
         queue.recover()?;
-        // A new id must be on disk before the first entry is sent under it.
+        // The new id must be on disk before the first entry is sent, or a restart would reuse
+        // numbers under another id.
         queue.save()?;
         Ok(queue)
     }
 
-    /// The random id of the queue.
+    /// The random id of the queue, which the hub combines with the numbers of entries.
     pub fn id(&self) -> &[u8] {
         &self.id
     }
 
-    /// The newest interval of which rows were queued, including before a restart.
+    /// Start of the newest interval of which rows were queued, including rows queued before a
+    /// restart.
     pub fn last_start(&self) -> u64 {
         self.last_start
     }
 
-    /// The number up to which entries are delivered or dropped.
+    /// Largest number whose entry has been delivered or dropped.
     pub fn gone_through(&self) -> u64 {
         self.gone_through
     }
 
-    /// The number of queued entries.
+    /// The number of entries that wait in the queue.
     pub fn len(&self) -> u64 {
         self.next - 1 - self.gone_through
     }
@@ -137,15 +143,16 @@ impl DiskQueue {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The number of entries that did not fit or could not be written.
+    /// The number of entries that were lost, because they did not fit or could not be written.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Numbers entries of one interval (0 for none) and writes them to disk, all or none.
+    /// Assigns numbers to the entries of one interval (0 for none) and writes all of them to disk,
+    /// or none of them.
     ///
     /// # Errors
-    /// Fails if the disk is full or broken; the entries are then counted as dropped.
+    /// If the disk is full or broken. The entries are then counted as dropped.
     pub fn append(&mut self, start: u64, entries: Vec<Entry>) -> io::Result<()> {
         let count = entries.len() as u64;
         let mut block = Vec::new();
@@ -156,7 +163,7 @@ impl DiskQueue {
             is_small &= body.len() <= RECORD_MAX;
             block.extend_from_slice(&record(at, start, &body));
         }
-        // A block larger than half of the queue would drop nearly everything that waits.
+        // Writing a block larger than half of the queue would drop nearly all waiting entries.
         let written = if is_small && block.len() as u64 <= self.limit / 2 {
             self.write(&block)
         } else {
@@ -174,10 +181,11 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Reads the oldest queued entries, limited by number and bytes, but at least one.
+    /// Reads the oldest queued entries, limited by number and bytes. At least one entry is
+    /// returned.
     ///
     /// # Errors
-    /// Fails if the disk cannot be read.
+    /// If the disk cannot be read.
     pub fn peek(&mut self, entries_max: usize, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         let wanted = self.gone_through + 1;
@@ -192,8 +200,8 @@ impl DiskQueue {
             while let Some((record, behind)) = read(&file, offset, segment.bytes)? {
                 if record.sequence < wanted {
                     self.reader = Some((segment.first, behind));
-                // At least one entry is returned, even if it is larger than `bytes_max`, so that
-                // delivery never stalls.
+                // At least one entry is returned even if it is larger than `bytes_max`; otherwise
+                // delivery would stall forever.
                 } else if found.len() == entries_max
                     || (bytes > 0 && bytes + record.body.len() > bytes_max)
                 {
@@ -202,7 +210,8 @@ impl DiskQueue {
                     bytes += record.body.len();
                     match Entry::decode(record.body.as_slice()) {
                         Ok(entry) => found.push(entry),
-                        // The checksum is valid, so another version wrote it.
+                        // The checksum is valid, so another version of the agent wrote this entry.
+                        // The entry is passed on without a body.
                         Err(_) => found.push(Entry { sequence: record.sequence, body: None }),
                     }
                 }
@@ -212,18 +221,18 @@ impl DiskQueue {
         Ok(found)
     }
 
-    /// Removes entries up to a number, because the hub has stored them.
+    /// Removes all entries up to the number `through`, because the hub has stored them.
     ///
     /// # Errors
-    /// Fails if the position cannot be written; the entries are then sent again after a restart.
+    /// If the position cannot be written. The entries are then sent again after a restart.
     pub fn forget(&mut self, through: u64) -> io::Result<()> {
-        // The hub cannot acknowledge numbers that were never assigned.
+        // A faulty hub could acknowledge numbers that were never assigned.
         let through = through.min(self.next - 1);
         if through <= self.gone_through {
             return Ok(());
         }
         self.gone_through = through;
-        // The last segment is kept, because the next entry is appended to it.
+        // The last segment is kept because the next entry is appended to it.
         while self.segments.len() > 1 && self.segments[0].end <= through + 1 {
             self.remove_first();
         }
@@ -233,7 +242,7 @@ impl DiskQueue {
     /// Drops an entry that the hub has refused, and all entries before it.
     ///
     /// # Errors
-    /// As [`DiskQueue::forget`].
+    /// The errors of [`DiskQueue::forget`].
     pub fn refuse(&mut self, sequence: u64) -> io::Result<()> {
         self.dropped += sequence.saturating_sub(self.gone_through);
         self.forget(sequence)
@@ -259,7 +268,7 @@ impl DiskQueue {
         };
         let written = tail.write_all_at(block, segment.bytes).and_then(|()| tail.sync_data());
         if written.is_err() {
-            // Truncate a partial write, which could look like the beginning of a record.
+            // A partial write is truncated, because it could look like the beginning of a record.
             if tail.set_len(segment.bytes).is_err() {
                 self.tail = None;
             }
@@ -274,7 +283,8 @@ impl DiskQueue {
         file.write_all(&self.id)?;
         file.sync_all()?;
         self.folder.sync();
-        // An empty segment left by a failure has the same name.
+        // A failed write may have left an empty segment with this name, which the new segment
+        // replaces.
         self.segments.retain(|segment| segment.first != self.next);
         self.segments.push_back(QueueFile { first: self.next, bytes: OPENING, end: self.next });
         self.tail = Some(file);
@@ -283,12 +293,12 @@ impl DiskQueue {
 
     fn remove_first(&mut self) {
         if let Some(gone) = self.segments.pop_front() {
-            // A file that cannot be removed now is removed at the next start.
+            // If a delivered segment cannot be removed, it is removed at the next start.
             self.folder.remove_file(name(gone.first));
         }
     }
 
-    /// Recovers the segments of an earlier agent.
+    /// Reads the segments that an earlier agent left in the folder.
     fn recover(&mut self) -> io::Result<()> {
         let mut firsts: Vec<u64> = Vec::new();
         for name in self.folder.names()? {
@@ -303,8 +313,8 @@ impl DiskQueue {
                 self.folder.remove_file(name(first));
                 continue;
             };
-            // Entries that are missing before this segment were dropped by a full queue, or
-            // damaged.
+            // A gap in the numbers before this segment means that entries were dropped by a full
+            // queue, or damaged.
             let next_sequence = self.segments.back().map_or(self.gone_through + 1, |last| last.end);
             let lost = segment.first.saturating_sub(next_sequence);
             self.dropped += lost;
@@ -316,7 +326,8 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Recovers a segment up to its last undamaged record. `None` if it belongs to another queue.
+    /// Reads a segment up to its last undamaged record. Returns `None` if the segment belongs to
+    /// another queue.
     fn recover_segment(&mut self, first: u64) -> io::Result<Option<QueueFile>> {
         let file = self.folder.open_file(name(first), OFlags::RDWR)?;
         let mut opening = [0; OPENING as usize];
@@ -335,7 +346,7 @@ impl DiskQueue {
             (bytes, end) = (behind, end + 1);
             self.last_start = newest(self.last_start, record.start);
         }
-        // A truncated record was never sent, because entries are on disk before they are sent, so
+        // Entries are sent only after they are on disk. A truncated record was thus never sent, and
         // its number can be reused.
         self.next = self.next.max(end);
         file.set_len(bytes)?;
@@ -349,19 +360,20 @@ impl DiskQueue {
     }
 }
 
-/// Whether an interval was dated by a wrong clock: it is too far in the future.
+/// Whether an interval was dated by a wrong clock, because it is too far in the future.
 pub fn is_wrong_clock(last_unix_s: u64, now_unix_s: u64) -> bool {
     last_unix_s > now_unix_s.saturating_add(AHEAD_MAX_S)
 }
 
 /// Returns the newer of two intervals, unless the last one was dated by a wrong clock.
 fn newest(last: u64, start: u64) -> u64 {
-    // States of orders have no interval (0).
+    // States of orders belong to no interval and have a start of 0.
     if start > 0 && is_wrong_clock(last, start) { start } else { last.max(start) }
 }
 
 impl Position {
-    /// Reads the position; `None` if it is missing or damaged, which starts a new queue.
+    /// Reads the position file. Returns `None` if it is missing or damaged; a new queue is started
+    /// then.
     fn read(folder: &OwnFolder) -> Option<Self> {
         let bytes: [u8; 40] = folder.read("position", 41).ok()??.try_into().ok()?;
         let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
@@ -381,8 +393,8 @@ impl Position {
     }
 }
 
-/// Locks the queue, retrying because an ending agent holds its queue a moment longer than its
-/// sockets.
+/// Locks the queue. Retries for a while, because an ending agent releases its queue a moment later
+/// than its sockets.
 fn lock_soon(lock: &File) -> io::Result<()> {
     for _ in 0..LOCK_TRIES {
         if lock.try_lock().is_ok() {
@@ -420,8 +432,8 @@ fn checksum(bytes: &[u8]) -> u32 {
     sum.first_chunk().map_or(0, |part| u32::from_le_bytes(*part))
 }
 
-/// Reads the record at `offset` and returns it with its end. `None` at the end of the segment, or
-/// if the record is incomplete.
+/// Reads the record at `offset`, and returns it with the offset of its end. Returns `None` at the
+/// end of the segment, or if the record is incomplete.
 fn read(file: &File, offset: u64, size: u64) -> io::Result<Option<(QueueRecord, u64)>> {
     if offset + HEAD as u64 > size {
         return Ok(None);

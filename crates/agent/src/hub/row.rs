@@ -1,4 +1,4 @@
-//! Rows as the hub receives them: unknown values are absent.
+//! Converts counters to rows in the format of the hub. Unknown values are absent from a row.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::counters::host::{ControlGroup, HostCounters};
 use crate::counters::interval::{IntervalRow, IntervalSums};
 use crate::counters::machine::Ended;
 
-/// Converts an interval of a GPU.
+/// Converts the sums of a GPU over one interval to a row.
 pub fn gpu(
     identity: &GpuIdentity,
     runs: &[allocation::SchedulerRun],
@@ -44,7 +44,7 @@ pub fn gpu(
     }))
 }
 
-/// Collects the sums that the device reported, by name.
+/// Collects the sums that the device reported, by name. Sums that it did not report are left out.
 fn known(sums: &IntervalSums) -> BTreeMap<String, f64> {
     let all = [
         ("busy_s", sums.busy_s),
@@ -79,7 +79,7 @@ fn run(run: &allocation::SchedulerRun) -> GpuRun {
     }
 }
 
-/// Converts an interval of the host to differences between the readings at its two ends.
+/// Converts the readings at the two ends of an interval of the host to a row of differences.
 pub fn host(ended: &Ended, length_s: u64) -> Body {
     let (now, before) = (&ended.host, ended.before.as_ref());
     let mut row = HostInterval {
@@ -95,7 +95,7 @@ pub fn host(ended: &Ended, length_s: u64) -> Body {
     let grown = |old: &BTreeMap<&'static str, f64>, new: &BTreeMap<&'static str, f64>| {
         let grown = new.iter().filter_map(|(name, new)| {
             let old = old.get(name)?;
-            // The kernel's idle time may decrease slightly.
+            // The kernel's idle time may decrease slightly, so negative differences become 0.
             Some(((*name).to_owned(), (new - old).max(0.0)))
         });
         grown.collect()
@@ -107,7 +107,8 @@ pub fn host(ended: &Ended, length_s: u64) -> Body {
     Body::Host(Box::new(row))
 }
 
-/// Computes bytes by device and direction. A device whose counters restarted is left out.
+/// Computes the bytes transferred between two readings, by device and direction. A device whose
+/// counters restarted is left out.
 fn bytes(before: &HostCounters, now: &HostCounters) -> BTreeMap<String, u64> {
     let mut bytes_by_device = BTreeMap::new();
     let mut add = |name: String, old: u64, new: u64| {

@@ -1,5 +1,6 @@
 //! Tests against a real HTTPS server that loses answers, refuses entries and becomes unreachable,
-//! while many minutes of rows are simulated. In the end the hub has every delivered row once.
+//! while many minutes of rows are simulated. At the end of each test the hub must have every
+//! delivered row exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -32,21 +33,22 @@ use crate::state::lock;
 const TOKEN: &str = "0123456789abcdef";
 const BASE: u64 = 1_700_000_000;
 
-/// The state of the test hub, and its faults.
+/// The state of the test hub, and the faults that a test enables.
 #[derive(Debug, Default)]
 struct Receiver {
     stored: Mutex<BTreeMap<(Vec<u8>, u64), Body>>,
-    /// Number of entries that were received again.
+    /// Number of entries that were received more than once.
     repeated: AtomicU64,
     is_away: AtomicBool,
-    /// After this many batches, one batch is stored but its answer is lost.
+    /// After this many batches, one batch is stored but its answer is not sent; 0 disables the
+    /// fault.
     loses_every: AtomicU64,
     batches: AtomicU64,
-    /// The hub refuses rows of this GPU.
+    /// Index plus one of the GPU whose rows the hub refuses; 0 if it accepts all rows.
     refuses: AtomicU64,
-    /// A proxy passes only batches of a single entry.
+    /// Simulates a proxy that rejects every batch with more than one entry.
     blocks_many: AtomicBool,
-    /// A proxy passes no batches.
+    /// Simulates a proxy that rejects every batch.
     blocks_all: AtomicBool,
 }
 
@@ -99,7 +101,7 @@ async fn batches(
     Ok(Ack { through }.encode_to_vec())
 }
 
-/// Starts a hub. Skips the test if no certificate can be created.
+/// Starts a test hub. Returns `None` and skips the test if no certificate can be created.
 fn reach(folder: &Path) -> Option<Reached> {
     let files = create_certificate(folder, "a real hub")?;
     let token = folder.join("token");
@@ -126,7 +128,7 @@ fn reach(folder: &Path) -> Option<Reached> {
             });
         }
     };
-    // The thread ends with the test process.
+    // The server's thread is not joined, because it ends with the test process.
     std::thread::spawn(move || runtime.block_on(serve));
     let config = HubConfig {
         url: format!("https://{address}"),
@@ -175,7 +177,7 @@ fn a_lost_answer_duplicates_no_row_and_only_refused_rows_are_dropped() {
     let tally = hub.tally();
     assert_eq!((tally.queued, tally.sent, tally.dropped), (0, 8, 1), "{tally:?}");
     drop(hub);
-    // The clock was set back while no agent ran, so old intervals occur again.
+    // The clock was set back while no agent ran, so intervals that were already queued occur again.
     let hub = open(&reached, folder.path());
     hub.add_rows(20, rows(4)).unwrap();
     hub.add_rows(30, rows(1)).unwrap();
@@ -198,7 +200,7 @@ fn rows_of_a_wrong_clock_do_not_discard_later_ones() {
     hub.add_rows(now, rows(1)).unwrap();
     assert_eq!((hub.tally().queued, hub.tally().repeated), (2, 0));
     drop(hub);
-    // With the right clock again, the interval that is already queued is not queued twice.
+    // After the clock is corrected, the interval that is already queued must not be queued again.
     let hub = open(&reached, folder.path());
     hub.add_rows(now, rows(1)).unwrap();
     hub.add_rows(now + 10, rows(1)).unwrap();
@@ -242,10 +244,10 @@ fn nothing_is_sent_to_a_hub_with_another_certificate_or_token() {
     assert!(open.contains("mode 0600"), "{open}");
 }
 
-/// A simulated GPU whose true values are known at every moment, and an agent that is killed, runs
-/// out of disk space, loses its connection, and sees clock jumps.
+/// A simulated host with one GPU whose true values are known at every moment. The host's agent is
+/// killed, runs out of disk space, loses its connection, and sees jumps of the clock.
 struct World {
-    /// The true time in milliseconds.
+    /// The true time of the simulation in milliseconds.
     now_ms: u64,
     /// The host's wall clock minus the true time, in milliseconds.
     jump_ms: i64,
@@ -263,8 +265,8 @@ impl World {
         ReadingTime { monotonic_ns: self.now_ms * 1_000_000, unix_ns: unix_ms * 1_000_000 }
     }
 
-    /// A GPU that is always half busy, with a 32-bit counter that increases by one per reading and
-    /// wraps.
+    /// The reading of a GPU that is always half busy. A 32-bit error counter increases by one per
+    /// reading and wraps.
     fn reading(reads: u64) -> CounterReading {
         let replays = (u64::from(u32::MAX) - 100 + reads) & u64::from(u32::MAX);
         CounterReading {
@@ -280,7 +282,7 @@ fn identity() -> GpuIdentity {
     GpuIdentity { index: 0, uuid, model, pci, instance: None, parent: None }
 }
 
-/// Truncates the newest segment a little, as a power failure may.
+/// Truncates the newest segment by a few bytes, as a power failure may.
 fn cut(folder: &Path, bytes: u64) {
     let segments = fs::read_dir(folder.join("state/hub")).unwrap().map(|e| e.unwrap().path());
     let newest: Option<PathBuf> =
@@ -291,8 +293,8 @@ fn cut(folder: &Path, bytes: u64) {
     file.set_len(length.saturating_sub(bytes)).unwrap();
 }
 
-/// Simulates hours of readings. In the end the hub's rows equal the true values over the observed
-/// time.
+/// Simulates hours of readings. At the end the hub's rows must equal the true values over the
+/// observed time.
 #[test]
 fn kills_gaps_clock_jumps_and_an_unreachable_hub_duplicate_no_row() {
     let folder = tempfile::tempdir().unwrap();
@@ -305,7 +307,7 @@ fn kills_gaps_clock_jumps_and_an_unreachable_hub_duplicate_no_row() {
     while world.now_ms < 3 * 3_600_000 {
         world.now_ms += 400 + world.random(200);
         match world.random(2_000) {
-            // The agent is killed: the current interval is lost, and the next agent starts a little
+            // The agent is killed and loses its current interval. The next agent starts up to 20 s
             // later.
             0 => {
                 drop(hub);

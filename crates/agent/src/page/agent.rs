@@ -1,11 +1,11 @@
-//! Metrics of the agent itself: answers, cost, missing capabilities.
+//! Metrics of the agent itself: its connections, its resource use, and missing capabilities.
 
 use fleet::server::ServerTally;
 
 use super::{Families, Metric};
 use crate::state::AgentState;
 
-/// Adds the metrics of the agent itself.
+/// Adds the metrics of the agent itself to a page.
 pub fn add(out: &mut Families, state: &AgentState) {
     let version =
         vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("host", state.host.clone())];
@@ -74,7 +74,7 @@ pub fn add(out: &mut Families, state: &AgentState) {
     }
 }
 
-/// Adds metrics of the readings: their age, the driver's state and the number of GPUs.
+/// Adds metrics of the counter readings: their age, the driver's state and the number of GPUs.
 fn add_readings(out: &mut Families, state: &AgentState) {
     let gauge = |name, help| Metric::gauge(name, help);
     let age = state.reading_age().as_secs_f64();
@@ -92,7 +92,7 @@ fn add_readings(out: &mut Families, state: &AgentState) {
     );
 }
 
-/// Adds metrics of jumps of the wall clock, and of rows that were discarded because of them.
+/// Adds metrics of jumps of the wall clock, and of rows that were discarded because of such jumps.
 fn add_clock(out: &mut Families, state: &AgentState) {
     let help = "Number of jumps of the wall clock by more than half a second.";
     let jumps = Metric::counter("rowmill_clock_jumps", help);
@@ -107,7 +107,7 @@ fn add_clock(out: &mut Families, state: &AgentState) {
     }
 }
 
-/// Adds metrics of the hub's queue, if a hub is configured.
+/// Adds metrics of the queue for the hub, if a hub is configured.
 fn add_hub(out: &mut Families, state: &AgentState) {
     let Some(tally) = state.hub.as_ref().map(|hub| hub.tally()) else { return };
     let up = f64::from(u8::from(tally.is_up));

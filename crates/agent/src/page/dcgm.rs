@@ -1,5 +1,5 @@
-//! The page `/metrics/dcgm`: names, units and labels of dcgm-exporter, so that its dashboards keep
-//! working. Unknown values are omitted, as dcgm-exporter does.
+//! Renders the page `/metrics/dcgm` with the names, units and labels of dcgm-exporter, so that
+//! existing dashboards keep working. Unknown values are omitted, as in dcgm-exporter.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,29 +10,28 @@ use crate::config::ConfigError;
 use crate::counters::interval::CounterReading;
 use crate::state::{AgentState, GpuState, lock};
 
-/// Most unknown fields that a note names.
+/// Largest number of unsupported fields that a note names.
 const NAMES_MAX: usize = 5;
-/// Number of bytes in a mebibyte.
 const MIB: f64 = 1_048_576.0;
 
-/// A field of the page, as listed in a file of dcgm-exporter.
+/// A field of the page, as listed in a CSV file of dcgm-exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// DCGM's name of the field.
+    /// DCGM's name of the field, such as `DCGM_FI_DEV_GPU_UTIL`.
     pub name: String,
-    /// `gauge`, `counter` or `label`.
+    /// The kind of the field: `gauge`, `counter` or `label`.
     pub kind: String,
     pub help: String,
 }
 
 impl Field {
-    /// Whether the agent supports the field.
+    /// Whether the agent can provide a value for the field.
     fn is_known(&self) -> bool {
         FIELDS.lines().any(|line| line.split(',').next() == Some(self.name.as_str()))
     }
 }
 
-/// The default fields of the page: all that the agent supports.
+/// The default fields of the page, which are all fields that the agent supports.
 const FIELDS: &str = "\
 DCGM_FI_DEV_SM_CLOCK, gauge, SM clock frequency (in MHz).
 DCGM_FI_DEV_MEM_CLOCK, gauge, Memory clock frequency (in MHz).
@@ -56,7 +55,7 @@ DCGM_FI_PROF_PCIE_TX_BYTES, gauge, The rate of data transmitted over the PCIe bu
 DCGM_FI_PROF_PCIE_RX_BYTES, gauge, The rate of data received over the PCIe bus (in bytes/s).
 ";
 
-/// Reads the fields from a file, or returns the default ones.
+/// Reads the fields of the page from a file. Without a file, returns the default fields.
 ///
 /// # Errors
 /// If the file cannot be read, a line lacks a column, or the agent supports none of the fields.
@@ -74,7 +73,7 @@ pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, ConfigError> {
     Ok(fields)
 }
 
-/// Checks that the agent supports every field of a file.
+/// Checks that the agent supports every field that a file lists.
 ///
 /// # Errors
 /// Returns a note that names the unsupported fields.
@@ -96,7 +95,7 @@ pub fn check_known(path: &Path) -> Result<(), String> {
     ))
 }
 
-/// Parses lines `name, kind, help`; `#` begins a comment, as in dcgm-exporter's files.
+/// Parses lines of the form `name, kind, help`. As in dcgm-exporter's files, `#` begins a comment.
 pub fn parse(text: &str, what: &str) -> Result<Vec<Field>, ConfigError> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -131,7 +130,7 @@ pub fn page_text(state: &AgentState, fields: &[Field]) -> String {
         for gpu in gpus.iter() {
             let Some(reading) = &gpu.last else { continue };
             if let Some(value) = value(&field.name, reading, gpu) {
-                // Writing to a String cannot fail.
+                // Writing to a String cannot fail, so the result is ignored.
                 let _ = writeln!(lines, "{}{{{}}} {value}", field.name, labels(gpu, &state.host));
             }
         }
@@ -143,7 +142,7 @@ pub fn page_text(state: &AgentState, fields: &[Field]) -> String {
     out
 }
 
-/// Formats the labels of a GPU. The label of the host is written in both spellings, because
+/// Formats the labels of a GPU. The host's label is written in both spellings, because
 /// dcgm-exporter renamed it in 2026.
 fn labels(gpu: &GpuState, host: &str) -> String {
     let identity = &gpu.identity;
@@ -167,7 +166,7 @@ fn labels(gpu: &GpuState, host: &str) -> String {
     pairs.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
-/// Returns the value of a field in DCGM's unit.
+/// Returns the value of a field in the unit that DCGM uses.
 fn value(name: &str, reading: &CounterReading, gpu: &GpuState) -> Option<f64> {
     let whole = |value: f64| value.round();
     let memory = || reading.memory_total.zip(reading.memory_used);

@@ -1,7 +1,8 @@
-//! The page `/metrics`: GPUs, host, jobs' control groups, runs and their steps.
+//! Renders the page `/metrics` with metrics of GPUs, the host, control groups of jobs, runs and
+//! their steps.
 //!
-//! Series are labelled by host and GPU only. Ownership is a separate metric, `rowmill_run_info`,
-//! which queries join. A new job thus adds one series instead of fifty.
+//! Samples are labelled by host and GPU only. Ownership is a separate metric, `rowmill_run_info`,
+//! with which queries join them. A new job thus adds one series instead of fifty.
 
 use fleet::allocation::SchedulerRun;
 
@@ -21,8 +22,8 @@ const fn counter(name: &'static str, help: &'static str) -> Metric {
 
 const ERRORS: Metric =
     counter("hw_errors", "Number of hardware errors by kind; XID errors by their number.");
-/// XIDs used in `deploy/prometheus/rules.yml`. Their counters are exported as 0 before the first
-/// error.
+/// XIDs on which `deploy/prometheus/rules.yml` alerts. The counters of these XIDs are exported as 0
+/// before the first error.
 const ALERT_XIDS: [u64; 12] = [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 136, 140];
 
 /// Collects all metrics of the page `/metrics`.
@@ -42,7 +43,7 @@ fn labels(gpu: &GpuState) -> Vec<MetricLabel> {
     let identity = &gpu.identity;
     let mut labels = vec![("gpu", identity.index.to_string()), ("UUID", identity.uuid.clone())];
     if let Some(instance) = identity.instance {
-        // The labels `instance` and `job` are reserved by Prometheus.
+        // Prometheus reserves the label names `instance` and `job`, so they cannot be used here.
         labels.push(("gpu_instance", instance.to_string()));
     }
     labels
@@ -95,8 +96,8 @@ fn add_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
             out.add(name, with("state", state), f64::from(u8::from(is_so)));
         }
     }
-    // Prometheus computes no increase for a counter that first appears with a nonzero value, so
-    // XIDs used in alerts are exported as 0 from the start.
+    // Prometheus computes no increase for a counter whose first sample is not zero. XIDs used in
+    // alerts are therefore exported as 0 from the start.
     let xids = gpu.intervals.total.xids.iter().map(|(xid, count)| (*xid, *count));
     let none = ALERT_XIDS.into_iter().filter(|_| identity.instance.is_none()).map(|xid| (xid, 0));
     for (xid, count) in none.chain(xids).collect::<std::collections::BTreeMap<u64, u64>>() {
@@ -104,9 +105,10 @@ fn add_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     }
 }
 
-/// Adds the shares of the last complete interval.
+/// Adds metrics of shares of time in the last complete interval of a GPU.
 fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
-    /// Reads one share from the sums of an interval; `None` if the GPU does not report it.
+    /// A function that reads one share from the sums of an interval. The function returns `None` if
+    /// the GPU does not report the value.
     type Pick = fn(&IntervalSums) -> Option<f64>;
     let plain: [(Metric, Pick); 4] = [
         (
@@ -164,13 +166,13 @@ fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
     }
 }
 
-/// Adds the sums since the agent began, from which Prometheus computes rates.
+/// Adds the sums since the agent started, from which Prometheus computes rates.
 fn totals(out: &mut Families, sums: &IntervalSums, own: &[MetricLabel]) {
     let with = |name: &'static str, value: &str| [own, &[(name, value.to_owned())]].concat();
     let seconds: [(&'static str, &'static str, Option<f64>); 5] = [
         (
             "rowmill_gpu_observed_seconds",
-            "Seconds in which the GPU was observed.",
+            "Seconds that readings of the GPU cover without a gap.",
             Some(sums.observed_s),
         ),
         ("rowmill_gpu_busy_seconds", "Seconds in which the GPU was busy.", sums.busy_s),
@@ -320,7 +322,7 @@ fn add_devices(out: &mut Families, host: &HostCounters) {
     }
 }
 
-/// Adds runs by the GPUs they hold, and steps by process.
+/// Adds metrics of runs, by the GPUs that they hold, and of steps, by process.
 fn add_runs(out: &mut Families, state: &AgentState) {
     let gpus = lock(&state.gpus);
     let owners = lock(&state.owners);
@@ -407,7 +409,7 @@ fn run_labels(run: &SchedulerRun) -> Vec<MetricLabel> {
     ]
 }
 
-/// Whether a GPU is allocated but idle; `None` if its utilization is unknown.
+/// Whether a GPU is allocated to a job but idle. `None` if the utilization of the GPU is unknown.
 pub fn is_held_idle(owners: &Owners, gpu: &GpuState) -> Option<bool> {
     let busy = gpu.busy()?;
     Some(!owners.runs_on(&gpu.identity.uuid).is_empty() && busy < 0.01)

@@ -1,11 +1,12 @@
-//! Metrics of periodic traces: their cost per workflow type, and why there are none.
+//! Metrics of periodic traces: their cost per workflow type, and the reasons for slots without a
+//! trace.
 
 use fleet::allocation;
 
 use super::{Families, Metric, MetricLabel};
 use crate::state::{AgentState, lock};
 
-/// Adds the metrics of periodic traces.
+/// Adds the metrics of periodic traces to a page.
 pub fn add(out: &mut Families, state: &AgentState) {
     let counter = |name, help| Metric::counter(name, help);
     let budgets = lock(&state.periodic);

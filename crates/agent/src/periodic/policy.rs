@@ -1,38 +1,40 @@
-//! Configuration of periodic traces: budgets, with overrides per workflow type.
+//! Configuration of periodic traces: daily budgets, with overrides per workflow type.
 
 use schema::pattern;
 use serde::Deserialize;
 
-/// The table `[periodic]` of the configuration: daily budgets and properties of periodic traces.
+/// The table `[periodic]` of the configuration, with daily budgets and properties of periodic
+/// traces.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// Most traces of a workflow type per day, including lost ones.
+    /// Largest number of traces of a workflow type per day, including lost traces.
     #[serde(default = "traces_per_day")]
     pub traces_per_day: u32,
-    /// Most mebibytes that the profiler may write for a workflow type per day.
+    /// Largest number of MiB that the profiler may write for a workflow type per day.
     #[serde(default = "mib_per_day")]
     pub mib_per_day: u64,
-    /// The largest share of a day's steps that is recorded.
+    /// Largest share of a day's steps that may be recorded.
     #[serde(default = "share_of_steps")]
     pub share_of_steps: f64,
-    /// Number of steps in a trace.
+    /// Number of training steps in a trace.
     #[serde(default = "iterations")]
     pub iterations: u32,
-    /// Largest slowdown of steps during a trace. The agent backs off after several larger slowdowns
-    /// in a row that the job's own variation does not explain.
+    /// Largest tolerated slowdown of steps during a trace. The agent backs off after several traces
+    /// in a row with a larger slowdown, unless the job's own variation explains it.
     #[serde(default = "slowdown_max")]
     pub slowdown_max: f64,
     /// Optional content of the traces, in addition to names and times.
     #[serde(default)]
     pub with: Vec<String>,
-    /// User ids whose jobs are traced; empty for all users.
+    /// Ids of the users whose jobs are traced. An empty list means all users.
     #[serde(default)]
     pub users: Vec<u32>,
-    /// MiB of compressed traces kept on this host; beyond it the oldest are removed.
+    /// Largest total size in MiB of the compressed traces that this host keeps. Beyond it the
+    /// oldest traces are removed.
     #[serde(default = "keep_mib")]
     pub keep_mib: u64,
-    /// Workflow types with budgets of their own; the first matching pattern applies.
+    /// Workflow types with budgets of their own. The first pattern that matches applies.
     #[serde(default, rename = "workflow")]
     pub workflows: Vec<Workflow>,
 }
@@ -42,30 +44,30 @@ pub struct Policy {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workflow {
-    /// Pattern of the name, with `*` for any characters.
+    /// Pattern of the workflow type's name, in which `*` matches any characters.
     pub name: String,
-    /// Number of traces per day; 0 for no traces.
+    /// Number of traces per day. With 0, the workflow type is not traced.
     pub traces_per_day: Option<u32>,
     pub mib_per_day: Option<u64>,
     pub share_of_steps: Option<f64>,
 }
 
-/// The budgets of one workflow type.
+/// The budgets that apply to one workflow type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceBudgets {
-    /// Most traces per day.
+    /// Largest number of periodic traces per day.
     pub traces: u32,
-    /// Most bytes per day.
+    /// Largest number of bytes that the profiler may write per day.
     pub bytes: u64,
-    /// Largest share of a day's steps that is recorded.
+    /// Largest share of a day's steps that may be recorded.
     pub share: f64,
-    /// Number of steps in a trace.
+    /// Number of training steps in a trace.
     pub iterations: u32,
-    /// Slowdown at which the agent backs off.
+    /// Slowdown of steps, as a share, beyond which the agent backs off.
     pub slowdown: f64,
 }
 
-/// An invalid value of a key.
+/// An invalid value of a configuration key, with the expected value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     pub what: String,
@@ -98,7 +100,7 @@ fn keep_mib() -> u64 {
 }
 
 impl Policy {
-    /// Returns the budgets of a workflow type.
+    /// Returns the budgets of a workflow type. The first override whose pattern matches applies.
     pub fn limits(&self, workflow: &str) -> TraceBudgets {
         let own = self.workflows.iter().find(|own| pattern::matches(&own.name, workflow));
         let mib = own.and_then(|own| own.mib_per_day).unwrap_or(self.mib_per_day);
@@ -111,7 +113,7 @@ impl Policy {
         }
     }
 
-    /// Lists every invalid value.
+    /// Lists every invalid value of the table `[periodic]`.
     pub fn problems(&self) -> Vec<Wrong> {
         let mut problems = Vec::new();
         let mut wrong = |what: &str, expected, got: String| {

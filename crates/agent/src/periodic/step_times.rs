@@ -1,44 +1,46 @@
-//! Step times of one process, with and without a trace in progress. Independent of processes and
-//! clocks.
+//! Step times of one process, with and without a trace in progress. The module reads no clock and
+//! no process.
 
 use std::collections::VecDeque;
 
-/// Number of intervals that are kept; at one per second, two minutes.
+/// Number of intervals between updates that are kept. At one update per second, they cover two
+/// minutes.
 const KEPT: usize = 120;
-/// Fewest steps for a mean.
+/// Smallest number of steps from which a mean is computed.
 const STEPS_MIN: u64 = 10;
-/// Fewest windows for a spread.
+/// Smallest number of windows from which a standard deviation is computed.
 const WINDOWS_MIN: usize = 4;
 
-/// A number of timed steps and their total time.
+/// A number of timed steps, with the sum of their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTotals {
     pub steps: u64,
-    /// Total nanoseconds of these steps.
+    /// Sum of the times of these steps in nanoseconds.
     pub ns: u64,
 }
 
-/// Step times of one process in the last minutes, without the steps that were traced.
+/// Step times of one process in the last two minutes, without the steps that were traced.
 #[derive(Clone, Debug, Default)]
 pub struct StepTimes {
     /// Totals of the process at the last update.
     last: Option<StepTotals>,
-    /// Untraced steps between two updates.
+    /// Number and time of the untraced steps between each two updates.
     untraced: VecDeque<StepTotals>,
 }
 
-/// Slowdown of steps during a trace, with the spread that steps have without one.
+/// Slowdown of steps during a trace, with the standard deviation that steps show without a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown {
-    /// Mean step time during the trace relative to the mean before it, minus 1.
+    /// Mean step time during the trace relative to the mean before the trace, minus 1.
     pub share: f64,
-    /// Standard deviation of this share over windows of as many untraced steps; `None` if there
+    /// Standard deviation of `share` between windows of as many untraced steps. `None` if there
     /// were too few windows.
     pub spread: Option<f64>,
 }
 
 impl StepTotals {
-    /// Steps since earlier totals; `None` if the totals belong to another process.
+    /// Steps since earlier totals. Returns `None` if the earlier totals are larger, because they
+    /// belong to another process.
     fn since(self, before: Self) -> Option<Self> {
         let steps = self.steps.checked_sub(before.steps)?;
         Some(Self { steps, ns: self.ns.saturating_sub(before.ns) })
@@ -54,7 +56,7 @@ impl StepTotals {
 }
 
 impl StepTimes {
-    /// Updates the totals; the steps since the last update were not traced.
+    /// Updates the totals. The steps since the last update count as untraced.
     pub fn add_untraced(&mut self, now: StepTotals) {
         let made = self.move_on(now).filter(|made| made.steps > 0);
         if let Some(made) = made {
@@ -65,7 +67,8 @@ impl StepTimes {
         }
     }
 
-    /// Updates the totals; some steps since the last update were traced and are ignored.
+    /// Updates the totals. The steps since the last update are ignored, because some of them were
+    /// traced.
     pub fn add_traced(&mut self, now: StepTotals) {
         self.move_on(now);
     }
@@ -73,25 +76,25 @@ impl StepTimes {
     fn move_on(&mut self, now: StepTotals) -> Option<StepTotals> {
         let made = now.since(self.last.replace(now)?);
         if made.is_none() {
-            // The process id was reused by another process.
+            // The totals decreased, so another process has reused the process id.
             self.untraced.clear();
         }
         made
     }
 
-    /// The totals at the last update.
+    /// The totals of the process at the last update.
     pub fn now(&self) -> StepTotals {
         self.last.unwrap_or_default()
     }
 
-    /// Mean nanoseconds of an untraced step; `None` if there were too few.
+    /// Mean time of an untraced step in nanoseconds. `None` if there were too few steps.
     pub fn mean(&self) -> Option<f64> {
         let all = self.untraced.iter().fold(StepTotals::default(), |all, one| all.plus(*one));
         (all.steps >= STEPS_MIN).then(|| all.mean())?
     }
 
-    /// Compares the steps from the last update until `now`, during which a trace was made, with the
-    /// untraced steps before.
+    /// Computes the slowdown of a trace that ran from the last update until `now`, relative to the
+    /// untraced steps before it.
     pub fn slowdown_until(&self, now: StepTotals) -> Option<Slowdown> {
         let traced = now.since(self.now())?;
         let mean = self.mean().filter(|mean| *mean > 0.0)?;
@@ -101,8 +104,8 @@ impl StepTimes {
 
     /// Standard deviation of the mean step time between windows of at least `steps` steps.
     ///
-    /// The windows contain several steps because disturbances last longer than a step. The mean of
-    /// `n` steps therefore varies by more than the variation of single steps divided by `√n`.
+    /// Windows contain several steps because disturbances last longer than a step. The mean of `n`
+    /// steps therefore varies by more than the variation of single steps divided by `√n`.
     fn spread(&self, steps: u64) -> Option<f64> {
         let mut means = Vec::new();
         let mut window = StepTotals::default();

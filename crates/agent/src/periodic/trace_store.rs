@@ -1,5 +1,5 @@
-//! The kept periodic traces: one folder each, with the trace and its weight. Removes the oldest
-//! when they exceed their disk budget.
+//! The folder of kept periodic traces. Each trace has a folder with the trace and its weight. The
+//! oldest traces are removed when they exceed their disk budget.
 
 use std::io;
 use std::path::Path;
@@ -8,19 +8,19 @@ use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::TraceFile;
 use serde::Serialize;
 
-/// Metadata stored with a trace.
+/// Name of the file with the metadata of a trace.
 const SAMPLE: &str = "sample.json";
 
-/// A kept trace and its weight.
+/// Metadata of a kept trace, with the weight of its steps.
 #[derive(Debug, Serialize)]
 pub struct KeptTrace<'a> {
     pub version: u32,
     pub token: &'a str,
-    /// When it was requested.
+    /// Time at which the trace was requested, in milliseconds since 1970.
     pub begun_unix_ms: u64,
     pub host: &'a str,
     pub workflow: &'a str,
-    /// Job id of the scheduler.
+    /// Id that the scheduler assigned to the job.
     pub job: Option<&'a str>,
     pub uid: u32,
     pub pid: u32,
@@ -28,16 +28,16 @@ pub struct KeptTrace<'a> {
     pub steps: u32,
     /// Number of steps of the workflow type on this host that each recorded step represents.
     pub weight: f64,
-    /// Nanoseconds of a step before the request.
+    /// Mean nanoseconds of a step before the trace was requested.
     pub step_ns_before: f64,
-    /// Nanoseconds of a step from then until it was written.
+    /// Mean nanoseconds of a step from the request until the trace was written.
     pub step_ns_while: Option<f64>,
-    /// Standard deviation of the slowdown without a trace, as a share.
+    /// Standard deviation of the slowdown that steps show without a trace, as a share.
     pub slowdown_spread: Option<f64>,
     pub file: &'a TraceFile,
 }
 
-/// The folder of kept traces, limited in size.
+/// The folder of kept periodic traces, limited in size.
 #[derive(Debug)]
 pub struct TraceStore {
     folder: OwnFolder,
@@ -45,14 +45,15 @@ pub struct TraceStore {
 }
 
 impl TraceStore {
-    /// Opens the folder of kept traces, creating it with access for its owner only.
+    /// Opens the folder of kept traces. A new folder is accessible to the agent's user only.
     ///
     /// # Errors
     /// If the folder cannot be created.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
         let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
         for name in folder.names()? {
-            // A killed agent left this folder. Its trace has no weight, so it is useless.
+            // A folder without metadata was left by a killed agent. The trace in such a folder has
+            // no weight, so it is useless.
             let is_whole = folder.folder(&name).is_ok_and(|kept| kept.size(SAMPLE) > 0);
             if !is_whole {
                 let _ = folder.remove_tree(&name);
@@ -61,10 +62,10 @@ impl TraceStore {
         Ok(Self { folder, bytes_max })
     }
 
-    /// Moves a trace here from another folder of the same disk, and writes its metadata.
+    /// Moves a trace into the store from another folder of the same disk, and writes its metadata.
     ///
     /// # Errors
-    /// Fails if the trace cannot be moved or its metadata cannot be written.
+    /// If the trace cannot be moved or its metadata cannot be written.
     pub fn put(&self, from: &OwnFolder, sample: &KeptTrace<'_>) -> io::Result<()> {
         let own = self.folder.make_folder(sample.token)?;
         from.rename(&sample.file.name, &own, &sample.file.name)?;
@@ -75,7 +76,8 @@ impl TraceStore {
         self.bound()
     }
 
-    /// Removes the oldest traces beyond the limit. Names begin with the time, so they sort by age.
+    /// Removes the oldest traces until the store is within its limit. The names of folders begin
+    /// with the time, so they sort by age.
     fn bound(&self) -> io::Result<()> {
         let mut kept = Vec::new();
         for name in self.folder.names()? {
@@ -119,7 +121,7 @@ mod tests {
             names.sort();
             names
         };
-        assert!(names().is_empty(), "what has no weight is gone");
+        assert!(names().is_empty(), "folders without a weight are removed");
         for token in ["1-a", "2-b", "3-c"] {
             let from = root.path().join("rank-0.json.gz");
             fs::write(&from, [0; 700]).unwrap();

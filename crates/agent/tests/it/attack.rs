@@ -1,5 +1,5 @@
-//! Attacks by an unprivileged user of the host, or by a peer without a token. None of them may
-//! succeed.
+//! Attacks on the agent by an unprivileged user of the host, or by a peer without a token. Every
+//! attack must fail.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,12 +15,12 @@ use fleet::ipc::message::ProcessMessage;
 
 use crate::fixture::{Agent, value};
 
-/// The unprivileged user who runs the attacks.
+/// User id of the unprivileged user who runs the attacks.
 const SOMEBODY: u32 = 54_321;
 
 const ATTACK: &str = "an attack of another user";
 
-/// Runs an agent that should refuse to start.
+/// Runs an agent that must refuse to start, and returns what it printed.
 fn refused(folder: &Path, words: &[&str]) -> Output {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
     agent.args(["--socket-dir", "s"]).args(words).current_dir(folder);
@@ -38,8 +38,8 @@ fn a_planted_link_in_the_state_folder_deletes_nothing() {
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("s")).unwrap();
     fs::create_dir_all(path("victim/kept")).unwrap();
-    // The folder is writable by everyone, and another user created entries in it before the agent
-    // started.
+    // In the test, every user may write to the folder, and another user created links in it before
+    // the agent started.
     for (name, owner) in [("theirs", SOMEBODY), ("ours", 0)] {
         fs::create_dir(path(name)).unwrap();
         symlink(path("victim"), path(name).join("traces")).unwrap();
@@ -60,7 +60,7 @@ fn a_planted_link_in_the_state_folder_deletes_nothing() {
 }
 
 /// Runs a Python script as an unprivileged user, with the agent's folder as its argument. Returns
-/// `None` and prints a line if there is no Python.
+/// `None` and prints a line if Python is not installed.
 fn somebody(script: &str, agent: &Agent) -> Option<Child> {
     let script = format!(
         "import encodings.idna, os, socket, struct, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\nprint('ready', flush=True)\ntime.sleep(600)"
@@ -82,7 +82,7 @@ fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// Makes the agent's folders accessible to everyone, as they are on a host.
+/// Makes the agent's folders accessible to all users, as they are on a real host.
 fn open_up(agent: &Agent) {
     let mode = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode));
     mode(agent.folder.path(), 0o755).unwrap();
@@ -150,7 +150,7 @@ fn a_flood_of_datagrams_does_not_silence_other_processes() {
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     let mut answered = 0;
     for _ in 0..12 {
-        // Kineto retries ten times with growing pauses if the queue is full.
+        // Like Kineto, the client retries ten times with growing pauses if the queue is full.
         for pause in (0..10).map(|turn| Duration::from_millis(10 << turn)) {
             if client.send_to(&poll, agent.sockets().join("dynolog")).is_ok() {
                 answered += usize::from(client.recv(&mut [0; 4096]).is_ok());
@@ -164,7 +164,7 @@ fn a_flood_of_datagrams_does_not_silence_other_processes() {
         dropped(&agent.page("/metrics", "*/*").body).filter(|&count| count > 1000.0)
     });
     end(child);
-    // On a busy machine, the agent may be late for one or two polls.
+    // On a busy machine, the agent may answer one or two polls too late.
     assert!(answered >= 9, "{answered} of 12 polls were answered");
 }
 
@@ -196,7 +196,8 @@ fn a_check_finds_every_error_of_the_start() {
         assert!(!folder.path().join("state").exists(), "a refused agent has changed nothing");
     }
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
-    // The restarted agent gets a new port, because another process may already hold the old one.
+    // The agent binds a port that the kernel chooses, because another process may hold any fixed
+    // port.
     let words = ["--socket-dir", "s", "--state-dir", "state", "--metrics", "127.0.0.1:0"];
     let checked = agent.args(words).arg("--check").current_dir(folder.path()).output().unwrap();
     assert!(checked.status.success(), "{checked:?}");
@@ -211,9 +212,10 @@ fn a_second_agent_is_told_that_root_owns_the_folder() {
     let agent = Agent::start("", None);
     open_up(&agent);
     let program = agent.path("rowmill-agent");
-    // The second agent runs as another user, who may lack access to the build folder, so its
-    // program is copied. `cp` does it and not `fs::copy`: a program that another test starts at
-    // that moment would inherit the open file, and Linux runs no file that is open for writing.
+    // The second agent runs as a user who may lack access to the build folder, so the program is
+    // copied. `cp` copies it instead of `fs::copy`, because a program that another test starts at
+    // that moment would inherit the open file, and Linux does not run a file that is open for
+    // writing.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_rowmill-agent")).arg(&program).status();
     assert!(copied.unwrap().success());
     fs::create_dir(agent.path("home")).unwrap();

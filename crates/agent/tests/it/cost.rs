@@ -1,14 +1,14 @@
-//! Measures the cost of an agent with eight GPUs. Times are printed, and judged by
-//! `bench/compare/agent_cost.py`; memory is judged here.
+//! Measures what an agent with eight GPUs costs. The CPU time is printed and judged by
+//! `bench/compare/agent_cost.py`. The memory is checked in this test.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::fixture::{Agent, value};
 
-/// Length of the measurement.
+/// Duration for which the cost of the agent is measured.
 const LENGTH: Duration = Duration::from_secs(5);
-/// Most resident memory of an agent in bytes.
+/// Largest resident memory of an agent in bytes.
 const RESIDENT_MAX: f64 = 25.0 * 1_048_576.0;
 
 #[test]
@@ -20,7 +20,7 @@ fn eight_gpus_take_less_than_25_mib() {
     let seconds = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", agent.child.id())).unwrap();
         let words: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        // User time and system time, in hundredths of a second.
+        // Fields 11 and 12 are user time and system time, in ticks of 10 ms.
         (words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()) as f64 * 0.01
     };
     let before = agent.page("/metrics", "*/*").body;

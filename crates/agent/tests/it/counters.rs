@@ -1,5 +1,5 @@
-//! Tests of counters with scenarios of the NVML stub: the readings must appear on the pages and in
-//! the rows.
+//! Tests of counters, with scenarios of a stub of the NVML library. The readings must appear on the
+//! pages and in the rows.
 
 use crate::fixture::{Agent, value};
 
@@ -26,8 +26,8 @@ fn busy_blank_lost_and_faulty_gpus_are_distinguished() {
         value(&page, "hw_gpu_throttle_seconds_total", &["gpu=\"1\"", "sw_power_cap"]).unwrap()
             > 0.0
     );
-    // The first reading has no earlier GPM sample, so the SM columns appear with the second
-    // reading.
+    // The first reading of a GPU has no earlier GPM sample, so the SM columns appear with the
+    // second reading.
     agent.scenario(
         "gpu=0 lost=1\n\
          gpu=1 util=100 blank=1 energy=9000 xid=79 ecc=3 replay=2\n",
@@ -44,7 +44,7 @@ fn busy_blank_lost_and_faulty_gpus_are_distinguished() {
     assert_eq!(value(&dcgm, "DCGM_FI_DEV_XID_ERRORS", &["gpu=\"1\""]), Some(79.0));
     assert_eq!(value(&dcgm, "DCGM_FI_DEV_GPU_UTIL", &["gpu=\"1\""]), None, "blank is no value");
     assert_eq!(value(&dcgm, "DCGM_FI_DEV_POWER_USAGE", &["gpu=\"0\""]), None, "lost");
-    // No row may state more observed seconds than its interval has.
+    // A row must not claim more observed seconds than its interval has.
     let rows = agent.rows();
     let gpu: Vec<&String> = rows.iter().filter(|row| row.contains("\"gpu\":")).collect();
     assert!(gpu.len() >= 2 && rows.iter().any(|row| row.contains("\"counters\":")), "{rows:?}");
@@ -95,7 +95,8 @@ fn mig_instances_have_their_own_rows_and_owners() {
     assert_eq!(page.lines().find(is_plain), None, "jobs are on one series alone");
 }
 
-/// Returns whether a GPU is up, lost or absent, and the number of GPUs that are read.
+/// Returns the states of GPU 0 and GPU 1 (1 for up, 0 for lost, `None` for absent), and the number
+/// of GPUs that are read.
 fn states(page: &str) -> (Option<f64>, Option<f64>, Option<f64>) {
     let up = |gpu: &str| value(page, "rowmill_gpu_up", &[&format!("gpu=\"{gpu}\""), "GPU-"]);
     (up("0"), up("1"), value(page, "rowmill_gpus", &[]))

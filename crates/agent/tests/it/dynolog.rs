@@ -1,5 +1,5 @@
-//! Tests of dynolog's port by its wire format: a length in the host's byte order, then JSON, one
-//! request per connection.
+//! Tests of dynolog's port by its wire format. A connection carries one request: a length in the
+//! host's byte order, then JSON.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Agent, WAIT};
 use crate::traces::{Job, honest};
 
-/// Sends bytes to the port and returns the answer, if there is one.
+/// Sends bytes to dynolog's port and returns the answer, if there is one.
 fn say(agent: &Agent, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut stream = TcpStream::connect(&agent.dynolog).unwrap();
     stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -20,7 +20,7 @@ fn say(agent: &Agent, bytes: &[u8]) -> Option<Vec<u8>> {
     stream.read_exact(&mut length).ok()?;
     let mut answer = vec![0; usize::try_from(i32::from_ne_bytes(length)).unwrap()];
     stream.read_exact(&mut answer).unwrap();
-    // The server closes the connection after one request.
+    // The server must close the connection after one request.
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
     Some(answer)
 }
@@ -65,7 +65,8 @@ fn a_dynolog_request_is_passed_on_unchanged_with_its_output_file() {
     let written = agent.path(&format!("dyno_{own}.json"));
     agent.until("its file", |_| written.exists().then_some(()));
     assert!(fs::read_to_string(&written).unwrap().contains("rowmill-"), "it has an id");
-    // The request is handed over once. The process is free for the next request soon afterwards.
+    // The request is passed to the process once. Soon afterwards the process must be free for the
+    // next request.
     let order = r#"{"token": "TOKEN", "pids": [], "job": null, "size_max": 1048576,
       "when": {"kind": "iterations", "count": 5, "align": 1}, "patience_ms": 20000,
       "not_before_unix_ms": null}"#;
@@ -97,7 +98,7 @@ fn unknown_requests_get_no_answer_and_malformed_lines_are_named() {
     assert_eq!(say(&agent, &i32::MAX.to_ne_bytes()), None);
     let answer = ask(&agent, &trace("ACTIVITIES_LOG_FILE=/tmp/a=b.json", &[])).unwrap();
     assert!(answer["error"].as_str().unwrap().contains("KEY=VALUE"), "{answer}");
-    // A client that sends nothing does not delay others.
+    // A client that sends nothing must not delay other clients.
     let silent = TcpStream::connect(&agent.dynolog).unwrap();
     silent.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     assert_eq!(ask(&agent, &json!({"fn": "getStatus"})), Some(json!({"status": 1})));

@@ -12,7 +12,7 @@ use fleet::steps;
 use tempfile::TempDir;
 use testkit::compiler::compile_library;
 
-/// Timeout of every wait, long enough for a loaded machine.
+/// Timeout of every wait in the tests, long enough for a loaded machine.
 pub const WAIT: Duration = Duration::from_secs(60);
 
 /// A running agent, which is killed on drop.
@@ -25,7 +25,7 @@ pub struct Agent {
     is_stubbed: bool,
 }
 
-/// The answer to a request.
+/// The status and the body of an HTTP answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u32,
@@ -34,7 +34,8 @@ pub struct Answer {
 }
 
 impl Agent {
-    /// Starts an agent with additional lines of configuration and, if given, a scenario of GPUs.
+    /// Starts an agent with additional lines of configuration and, if given, a scenario of GPUs for
+    /// the NVML stub.
     pub fn start(configuration: &str, scenario: Option<&str>) -> Self {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let path = folder.path();
@@ -53,7 +54,7 @@ impl Agent {
         Self { folder, child, metrics, secured, dynolog, is_stubbed }
     }
 
-    /// Kills the agent immediately.
+    /// Kills the agent with SIGKILL, so that it cannot clean up.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -74,14 +75,14 @@ impl Agent {
         self.path("s")
     }
 
-    /// Changes the scenario of the GPUs.
+    /// Replaces the scenario of GPUs that the NVML stub reports.
     pub fn scenario(&self, text: &str) {
         let beside = self.path("scenario.new");
         fs::write(&beside, text).unwrap();
         fs::rename(beside, self.path("scenario")).unwrap();
     }
 
-    /// Fetches a page from the scrapers' port.
+    /// Fetches a page from the agent's port for scrapers.
     pub fn page(&self, path: &str, accept: &str) -> Answer {
         let stream = TcpStream::connect(&self.metrics).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -93,7 +94,7 @@ impl Agent {
         )
     }
 
-    /// Sends a request to the socket of this host.
+    /// Sends a request to the agent's Unix socket.
     pub fn local(&self, method: &str, path: &str, body: &str) -> Answer {
         let stream = UnixStream::connect(self.sockets().join("rowmill/agent")).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -107,7 +108,7 @@ impl Agent {
         )
     }
 
-    /// Returns the rows that the agent has written.
+    /// Returns the counter rows that the agent has written.
     pub fn rows(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("rows.json")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -126,7 +127,7 @@ impl Agent {
     }
 }
 
-/// Starts the program in its folder. Returns the addresses of its pages, its TLS port and dynolog's
+/// Starts the agent in its folder. Returns the addresses of its pages, its TLS port and dynolog's
 /// port.
 fn run(path: &Path, is_stubbed: bool) -> (Child, [String; 3]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
@@ -136,7 +137,7 @@ fn run(path: &Path, is_stubbed: bool) -> (Child, [String; 3]) {
     }
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
-    // The program prints a line with the address of each, possibly among other notes.
+    // Once it runs, the agent prints one line with all its addresses. Notes may precede that line.
     let mut line = String::new();
     while !line.starts_with("rowmill-agent ") {
         line.clear();
@@ -158,7 +159,7 @@ impl Drop for Agent {
     }
 }
 
-/// The message of a job that trains 32 samples per step, at one millisecond per step.
+/// The step message of a job that trains 32 samples per step, at one millisecond per step.
 pub fn trained(step: u64) -> [u8; steps::LENGTH] {
     let message = steps::StepMessage {
         phase: steps::Phase::Train,
@@ -171,10 +172,11 @@ pub fn trained(step: u64) -> [u8; steps::LENGTH] {
     message.to_bytes()
 }
 
-/// Fetches a page from any server of this machine; `None` if no server listens there.
+/// Fetches a page from a server of this machine. Returns `None` if no server listens at the
+/// address.
 pub fn get(address: &str, path: &str) -> Option<Answer> {
     let stream = TcpStream::connect(address).ok()?;
-    // HTTP version 1.0 has no chunked answers.
+    // HTTP version 1.0 has no chunked answers, which this client could not read.
     Some(ask(stream, &format!("GET {path} HTTP/1.0\r\nHost: a\r\nConnection: close\r\n\r\n")))
 }
 
@@ -188,7 +190,7 @@ fn ask(mut stream: impl Read + Write, request: &str) -> Answer {
     Answer { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
-/// Builds the stub of NVML, once per test run.
+/// Builds the stub of the NVML library, once per test run.
 fn stub() -> PathBuf {
     static STUB: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     STUB.get_or_init(|| {
@@ -201,7 +203,8 @@ fn stub() -> PathBuf {
     .clone()
 }
 
-/// Returns the value of a sample on a page, selected by its name and by words of its labels.
+/// Returns the value of a sample on a page. The sample is selected by its name and by words of its
+/// labels.
 pub fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let is_it = |line: &&str| {
         let is_name = line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']);

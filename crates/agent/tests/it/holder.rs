@@ -1,5 +1,5 @@
-//! Tests with a process that holds the socket, as systemd does: agents start and end, and no poll
-//! is refused.
+//! Tests with a process that holds the agent's socket, as systemd does. Agents start and end, and
+//! no poll may be refused.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use fleet::ipc::message::ProcessMessage;
 
 use crate::fixture::WAIT;
 
-/// Starts an agent with the socket as descriptor 3.
+/// Starts an agent that inherits the socket as descriptor 3.
 fn start(folder: &Path, socket: &UnixDatagram) -> Child {
     let script = "exec 3<&0; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --config \"$1\" </dev/null";
     let held: OwnedFd = socket.try_clone().unwrap().into();
@@ -30,14 +30,14 @@ fn end(child: &mut Child) {
     child.wait().unwrap();
 }
 
-/// Polls until an answer arrives.
+/// Polls the agent until an answer arrives.
 fn ask(client: &UnixDatagram) {
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     let began = Instant::now();
     loop {
         assert!(began.elapsed() < WAIT, "no answer within {WAIT:?}");
-        // No poll is refused, even while no agent runs. The kernel queues up to ten messages.
+        // The kernel queues up to ten messages, so no poll is refused even while no agent runs.
         match client.send(&poll) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
@@ -67,7 +67,7 @@ fn polls_wait_while_an_agent_is_killed_and_restarted() {
         end(&mut agent);
         let pid = i32::try_from(std::process::id()).unwrap();
         let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
-        // One poll is queued before an agent runs.
+        // One poll is sent before an agent runs. The agent must answer it after its start.
         client.send(&poll).unwrap();
         agent = start(path, &socket);
         ask(&client);

@@ -1,5 +1,5 @@
-//! Tests of the agent program with a real hub over HTTPS: kills, restarts, lost connections, a lost
-//! GPU, and orders by long poll.
+//! Tests of the agent program with a real hub over HTTPS. The tests cover kills, restarts, lost
+//! connections, a lost GPU, and orders that arrive by long poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,14 +24,14 @@ use crate::traces::{Job, honest};
 const TOKEN: &str = "0123456789abcdef";
 const GPUS: &str = "gpu=0 util=50\ngpu=1 util=100\n";
 
-/// The messages that the test hub received.
+/// A test hub, with all the messages that it received.
 #[derive(Default)]
 struct Hub {
     stored: Mutex<BTreeMap<(Vec<u8>, u64), Body>>,
     orders: Mutex<Vec<Order>>,
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     is_away: AtomicBool,
-    /// Number of batches that are stored but whose answers are lost.
+    /// Number of batches that arrived. Every third batch is stored without an answer.
     lost: AtomicU64,
 }
 
@@ -99,7 +99,7 @@ impl Hub {
     }
 }
 
-/// Starts a hub. Skips the test if no certificate can be created.
+/// Starts a test hub. Returns `None` and skips the test if no certificate can be created.
 fn start(folder: &Path) -> Option<(Arc<Hub>, String)> {
     let CertificateFiles { certificate, key } = create_certificate(folder, "a hub")?;
     let hub = Arc::new(Hub::default());
@@ -149,7 +149,7 @@ fn a_killed_agent_and_an_unreachable_hub_duplicate_no_row() {
     let mut starts = BTreeSet::new();
     for row in hub.gpus() {
         assert!(starts.insert((row.uuid.clone(), row.start_unix_s)), "double: {row:?}");
-        // Within a second, the two clocks may differ slightly.
+        // Within a second, the monotonic clock and the wall clock may differ slightly.
         assert!(row.observed_s <= 1.01, "{row:?}");
         let share = if row.index == 0 { 0.5 } else { 1.0 };
         let busy = row.sums.get("busy_s").copied().unwrap_or(0.0);
@@ -204,7 +204,7 @@ fn orders_come_by_long_poll_and_traces_go_back_in_parts() {
     assert!(agent.local("GET", "/v1/status", "").body.contains("\"paused_s\":"));
     order(4, Wanted::Pause(fleet::proto::Pause { gpu: 9, seconds: 600 }));
     assert!(ended(4).error.contains("expected a GPU of this host"));
-    // The job makes no steps, so the order is still open when the agent is killed.
+    // The job makes no steps, so the order must still be open when the agent is killed.
     let job = Job::start(&agent.sockets(), |_, _| {});
     agent.until("the job", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("\"skip\":null").then_some(())

@@ -1,5 +1,5 @@
-//! Tests of the agent program: pages, endpoints, orders and counters, with a stub of NVML in C,
-//! real sockets and, if they are installed, the real Prometheus and curl.
+//! Tests of the agent program: pages, endpoints, orders and counters. The tests use a stub of the
+//! NVML library in C, real sockets and, if they are installed, the real Prometheus and curl.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod attack;

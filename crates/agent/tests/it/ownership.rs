@@ -1,4 +1,4 @@
-//! Ownership of GPUs while processes of an unprivileged user make false claims.
+//! Tests of the ownership of GPUs while processes of an unprivileged user make false claims.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use crate::fixture::{Agent, value};
 
 /// The user id of `nobody`, which exists on every system.
 const NOBODY: u32 = 65_534;
-/// A script that polls like PyTorch until it is killed.
+/// A Python script that polls like PyTorch until it is killed.
 const POLL: &str = "
 import os, socket, struct, sys, time
 folder = sys.argv[1]
@@ -21,7 +21,7 @@ while True:
     time.sleep(0.2)
 ";
 
-/// A process that polls with a chosen environment. It is killed on drop.
+/// A process with a chosen environment that polls the agent. The process is killed on drop.
 pub struct Poller(Child);
 
 impl Poller {
@@ -87,8 +87,8 @@ fn an_unprivileged_user_cannot_claim_gpus_and_jobs_of_others() {
     assert_eq!(run(&seen, &["user=\"root\""]), None, "the user is the kernel's");
     assert!(run(&seen, &["job_id=\"666\""]).is_some(), "its own run has a name and no GPU");
     assert!(!seen.contains("evil"), "{seen}");
-    // The driver now reports that the process computes, and no other process claims the GPU, so its
-    // claim counts.
+    // The driver reports that the process computes on the GPU, and no other process claims that
+    // GPU, so the process's claim must count.
     agent.scenario(&format!("{scenario} pid={}\n", false_job.0.id()));
     let seen = agent.until("the GPU it computes on", |agent| {
         let page = page(agent);

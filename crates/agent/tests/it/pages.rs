@@ -1,5 +1,5 @@
-//! Tests of the pages in both formats, read by the real Prometheus if it is installed, and of
-//! invalid configurations.
+//! Tests of the pages in both text formats, and of invalid configurations. The real Prometheus
+//! reads the pages if it is installed.
 
 use std::fs;
 use std::io::Write;
@@ -46,13 +46,14 @@ fn both_formats_are_served_by_accept_header() {
         child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        // Metrics of dcgm-exporter have names of their own, so only parsing is checked.
+        // promtool objects to the names of dcgm-exporter's metrics, so on that page only parse
+        // errors fail the test.
         let is_dcgm = page.contains("DCGM_FI_");
         assert!(output.status.success() || (is_dcgm && !said.contains("error")), "{said}\n{page}");
     }
 }
 
-/// Names and types of the fields in dcgm-exporter's default list.
+/// Names and types of the fields in the default list of dcgm-exporter.
 const OF_DCGM_EXPORTER: [(&str, &str); 20] = [
     ("DCGM_FI_DEV_SM_CLOCK", "gauge"),
     ("DCGM_FI_DEV_MEM_CLOCK", "gauge"),
@@ -258,14 +259,14 @@ fn the_doctor_names_missing_gpus_and_wrong_mappings() {
     assert!(!agent.page("/metrics", "*/*").body.contains("job=8812"));
 }
 
-/// The real Prometheus, which scrapes both pages of an agent. It is ended on drop.
+/// A real Prometheus server that scrapes both pages of an agent. The server is killed on drop.
 struct Prometheus {
     child: Child,
     address: String,
 }
 
 impl Prometheus {
-    /// Starts Prometheus. Returns `None` and prints a line if it is not installed.
+    /// Starts Prometheus. Returns `None` and prints a line if Prometheus is not installed.
     fn start(agent: &Agent) -> Option<Self> {
         let scrape = "a scrape by Prometheus";
         if !has_program("promtool", scrape) || !has_program("prometheus", scrape) {
@@ -298,7 +299,7 @@ impl Prometheus {
         Some(Self { child, address: port.to_string() })
     }
 
-    /// Whether an expression returns rows. The error is the answer of Prometheus.
+    /// Checks that an expression returns at least one row. The error is the answer of Prometheus.
     fn has_rows(&self, expression: &str) -> Result<(), String> {
         let path = format!("/api/v1/query?query={}", percent_encoded(expression));
         let answer = crate::fixture::get(&self.address, &path).map(|answer| answer.body);
@@ -329,7 +330,7 @@ fn a_real_prometheus_scrapes_both_pages() {
     }
 }
 
-/// Returns the expressions of a Grafana dashboard, with its variables substituted as Grafana does.
+/// Returns the expressions of the Grafana dashboard, with variables substituted as Grafana does.
 fn expressions_of_the_board() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/grafana/fleet.json");
     let board: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -344,7 +345,7 @@ fn expressions_of_the_board() -> Vec<String> {
     targets.map(filled).collect()
 }
 
-/// The scenario has two runs on one GPU, two runs without a GPU, and a single run on another GPU.
+/// In this scenario, two runs share a GPU, two runs have no GPU, and one run has a GPU for itself.
 #[test]
 fn every_query_of_the_board_has_rows_and_every_rule_is_evaluated() {
     let mapping = tempfile::tempdir().unwrap();
@@ -366,7 +367,7 @@ fn every_query_of_the_board_has_rows_and_every_rule_is_evaluated() {
     for expression in expressions {
         agent.until(&expression, |_| {
             let step = step.fetch_add(1, Ordering::Relaxed);
-            // The agent may not listen yet, so errors are ignored.
+            // Errors are ignored, because the agent may not listen yet.
             let _ = socket.send_to(&trained(step), &target);
             prometheus.has_rows(&expression).ok()
         });

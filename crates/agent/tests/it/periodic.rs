@@ -1,4 +1,4 @@
-//! Tests of periodic traces with a stand-in for PyTorch, which reports its steps and polls for
+//! Tests of periodic traces, with a simulated PyTorch job that reports its steps and polls for
 //! requests.
 
 use std::fs;
@@ -14,17 +14,17 @@ use serde_json::Value;
 use crate::fixture::{Agent, value};
 use crate::traces::{Job, honest};
 
-/// A configuration that takes a trace as soon as possible.
+/// A configuration with which a trace is taken as soon as possible.
 const ALWAYS: &str = "[periodic]\ntraces_per_day = 86400\nshare_of_steps = 1.0\n";
 
-/// A job that reports steps to an agent until it is dropped.
+/// A simulated job that reports steps to an agent until it is dropped.
 pub struct Training {
     step_ns: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Training {
-    /// Starts a job that reports every few milliseconds that a step took `step_ns`.
+    /// Starts a job that reports a step of `step_ns` every few milliseconds.
     pub fn start(agent: &Agent, step_ns: &Arc<AtomicU64>) -> Self {
         let target = agent.sockets().join(NAME);
         let own = Arc::clone(step_ns);
@@ -48,7 +48,7 @@ impl Training {
                 };
                 // The agent may not run yet, or may have ended, so errors are ignored.
                 let _ = socket.send_to(&message.to_bytes(), &target);
-                // Slower steps are reported less often, like those of a real job.
+                // Slower steps are reported less often, as by a real job.
                 std::thread::sleep(Duration::from_nanos(took.saturating_sub(1_000_000)));
             }
         });
@@ -67,7 +67,8 @@ pub fn steps_of(step_ns: u64) -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(step_ns))
 }
 
-/// Waits until the only row of periodic traces satisfies a condition, and returns it.
+/// Waits until the only row of periodic traces satisfies the condition `is_it`, and returns the
+/// row.
 fn row(agent: &Agent, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     agent.until(what, |agent| {
         let status: Value =

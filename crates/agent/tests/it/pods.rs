@@ -1,4 +1,4 @@
-//! Tests with pods of a simulated kubelet, a server of its protocol.
+//! Tests of GPUs that pods hold, with a server that speaks the protocol of the kubelet.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use tokio::net::UnixListener;
 
 use crate::fixture::{Agent, value};
 
-/// Encodes a protobuf message of fields with bytes.
+/// Encodes a protobuf message whose fields are byte strings, given with their field numbers.
 fn fields(fields: &[(u8, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (number, value) in fields {
@@ -19,7 +19,7 @@ fn fields(fields: &[(u8, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// A pod whose container holds `ids` of one kind of device.
+/// Encodes a pod whose container holds the devices `ids` of one kind.
 fn pod(name: &str, kind: &str, ids: &[&str]) -> Vec<u8> {
     let mut devices = vec![(1, kind.as_bytes())];
     devices.extend(ids.iter().map(|id| (2, id.as_bytes())));
@@ -47,7 +47,7 @@ async fn serve(listener: UnixListener, answer: Bytes) {
     }
 }
 
-/// Serves the pods until the process ends.
+/// Serves the pods like a kubelet, until the test process ends.
 fn kubelet(socket: &Path, pods: &[Vec<u8>]) {
     let listed: Vec<(u8, &[u8])> = pods.iter().map(|pod| (1, pod.as_slice())).collect();
     let message = fields(&listed);

@@ -1,4 +1,4 @@
-//! Tests of sampling processes through the socket of the host.
+//! Tests of sampling processes through the agent's Unix socket.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! A small HTTPS server for tests: axum over rustls in its own thread. One closure answers all
-//! requests.
+//! A small HTTPS server for tests, built from axum and rustls in a thread of its own. One closure
+//! answers all requests.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,10 +19,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// Maps path, head in lower case and body to an answer; `None` makes the server appear busy.
+/// Maps a request's path, head in lower case, and body to an answer. With `None` the server answers
+/// that it is busy.
 type Answer = dyn Fn(&str, &str, &[u8]) -> Option<Vec<u8>> + Send + Sync;
 
-/// Serves until the process ends. Returns the address.
+/// Starts the server, which runs until the test process ends. Returns its address.
 pub fn serve(
     certificate: &Path,
     key: &Path,
@@ -56,7 +57,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, answer: Arc<Answer
             let router = Router::new().fallback(move |request| reply(request, answer));
             let service = TowerToHyperService::new(router);
             let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // Errors at the end of a connection are left to the caller.
+            // Errors at the end of a connection concern only the client, which reports them.
             let _ = served.await;
         });
     }

@@ -1,4 +1,5 @@
-//! Tests of the module with which PyTorch jobs report their steps, while agents start and end.
+//! Tests of the Python module with which PyTorch jobs report their steps, while agents start and
+//! end.
 
 use std::path::Path;
 use std::process::Command;

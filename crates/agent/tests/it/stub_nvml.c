@@ -1,6 +1,7 @@
-/* A library with the interface of NVML that says what a scenario file says: a line per GPU,
- * `gpu=0 util=50 power=250000 …`; a line `driver=0` is a driver that does not answer. The file is read again when it changes, so that a test can make a
- * GPU busy, blank, lost or faulty while the agent runs. Only what the agent calls is here. */
+/* A stub of the NVML library, which reports the state of GPUs that a scenario file describes. The file has a line per
+ * GPU, such as `gpu=0 util=50 power=250000 …`. The line `driver=0` stands for a driver that does not answer. The file is
+ * read again when it changes, so that a test can make a GPU busy, blank, lost or faulty while the agent runs. The stub
+ * contains only the functions that the agent calls. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,7 @@ static void look(void) {
     const char *path = getenv("ROWMILL_STUB_NVML");
     struct stat found;
     if (!path || stat(path, &found)) return;
-    /* Two files that are written within a tick of the clock have the same time, but not the same inode. */
+    /* Two files that are written within one clock tick have the same time, but different inodes. */
     if (found.st_ino == known.st_ino && found.st_mtim.tv_sec == known.st_mtim.tv_sec &&
         found.st_mtim.tv_nsec == known.st_mtim.tv_nsec) return;
     FILE *file = fopen(path, "r");
@@ -193,7 +194,7 @@ int nvmlDeviceGetTotalEccErrors(device *d, int kind, int counter, unsigned long 
 }
 int nvmlDeviceGetPcieReplayCounter(device *d, unsigned *out) { ALIVE(d); *out = d->replay; return OK; }
 
-/* At most one process computes on a GPU, or on instance `part`: `pid=…`. */
+/* At most one process, whose id is `pid=…`, computes on a GPU or on its instance `part`. */
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process;
 int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *out) {
     ALIVE(d);
@@ -229,7 +230,7 @@ int nvmlGpmSampleGet(device *d, sample *s) {
     return OK;
 }
 
-/* GPU instances have numbers of their own: 3, 4, …. */
+/* The id of a GPU instance is its index plus 3. */
 int nvmlGpmMigSampleGet(device *d, unsigned number, sample *s) {
     ALIVE(d);
     if (number < 3 || !instances[d->index][number - 3].is_there) return INVALID;

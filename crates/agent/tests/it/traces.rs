@@ -1,5 +1,5 @@
-//! Tests of trace orders, with the test's own process as a stand-in for PyTorch: through the socket
-//! of the host, and through the TLS port with curl.
+//! Tests of trace orders, sent through the agent's Unix socket, and through its TLS port with curl.
+//! The test's own process plays the role of PyTorch.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -21,7 +21,8 @@ const ORDER: &str = r#"{"token": "TOKEN", "pids": [], "job": null,
   "when": {"kind": "iterations", "count": 5, "align": 100}, "with": ["shapes"],
   "size_max": 1048576, "patience_ms": 20000, "not_before_unix_ms": null}"#;
 
-/// A process that polls like PyTorch until it is dropped, and writes the requested traces.
+/// A simulated process that polls like PyTorch and writes the requested traces, until it is
+/// dropped.
 pub struct Job {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -32,7 +33,7 @@ impl Job {
         Self::start_as(sockets, 2, write)
     }
 
-    /// Starts a job with the mask `free` of the poll: 0 for a busy profiler.
+    /// Starts a job that polls with the mask `free`. A mask of 0 means that its profiler is busy.
     pub fn start_as(
         sockets: &Path,
         free: i32,
@@ -90,7 +91,7 @@ fn order(agent: &Agent, token: &str) -> String {
 }
 
 fn order_by(agent: &Agent, token: &str, text: &str) -> String {
-    // The job may need a moment until its first poll.
+    // The order is repeated, because the job may need a moment until its first poll.
     agent.until("a job that asks", |agent| {
         let begun = agent.local("POST", "/v1/traces", text);
         (begun.status == 201).then_some(())
@@ -134,7 +135,7 @@ fn is_lost(state: &str, reason: &str) {
 #[test]
 fn leftovers_of_a_killed_agent_are_removed_by_the_next() {
     let mut agent = Agent::start("", None);
-    // The job writes part of its trace and then stops.
+    // The job writes only a part of its trace and never finishes it.
     let job =
         Job::start(&agent.sockets(), |path, _| fs::write(format!("{path}.tmp"), "{").unwrap());
     let text = ORDER.replace("TOKEN", "killed");
@@ -204,7 +205,7 @@ fn a_request_without_result_times_out_with_its_reason() {
     drop(job);
     fs::remove_file(agent.sockets().join("dynoconfigclient-job")).unwrap();
     let job = Job::start_as(&agent.sockets(), 0, honest);
-    // The agent must have seen a poll of the busy job first.
+    // The order must be sent only after the agent has seen a poll of the busy job.
     agent.until("a busy job", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("\"is_free\":false").then_some(())
     });
@@ -225,7 +226,7 @@ fn a_cancelled_order_leaves_no_files() {
         (agent.local("GET", "/v1/traces/open", "").status == 404).then_some(())
     });
     assert_eq!(fs::read_dir(agent.path("state/traces")).unwrap().count(), 0);
-    // The process is free for the next order.
+    // After the cancellation, the process must be free for the next order.
     let again = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "open"));
     assert_eq!(again.status, 201, "{again:?}");
     drop(job);
@@ -261,7 +262,8 @@ fn iterations_beyond_the_timeout_are_refused() {
         let order = ORDER.replace("TOKEN", token).replace("\"align\": 100", &align);
         agent.local("POST", "/v1/traces", &order)
     };
-    // At first its step time is unknown, then it is 5 ms.
+    // Both refusals have status 409. At first the reason is an unknown step time, and then a step
+    // time of 5 ms.
     agent.until("a refusal by the step time", |_| {
         let said = order("far", 1_000_000);
         assert_eq!(said.status, 409, "{said:?}");
@@ -336,7 +338,8 @@ fn the_port_requires_a_token_over_tls() {
     assert!(refused.ends_with("403") && refused.contains("not granted"), "{refused}");
     assert!(curl("0123456789abcdef", "/metrics", &[]).ends_with("200"));
     assert!(curl("0123456789abcdeF", "/metrics", &[]).ends_with("401"));
-    // The pages show the jobs of all users, so the caller may read them.
+    // The pages show the jobs of all users, so the token of a caller with access to some users must
+    // not open them.
     assert!(curl("fedcba9876543210", "/v1/status", &[]).ends_with("200"));
     assert!(curl("fedcba9876543210", "/metrics", &[]).ends_with("403"));
     let plain = Command::new("curl")

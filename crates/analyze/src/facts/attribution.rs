@@ -1,4 +1,5 @@
-//! Which operator each piece of device work belongs to, and how surely that is known.
+//! Attributes each piece of device work to the operator that launched it, and records which method
+//! found the operator.
 
 mod external;
 mod method;
@@ -18,65 +19,67 @@ use method::NONE;
 
 pub use method::OwnerMethod;
 
-/// The owners of a scope's device rows, and sums per operator.
+/// Owners of a scope's device rows, and the sums of device work per operator.
 #[derive(Clone, Debug)]
 pub struct Attribution {
-    /// One entry per device row of the scope.
+    /// The method that found each device row's owner, with one entry per device row of the scope.
     pub methods: Vec<OwnerMethod>,
-    /// An operator or an annotation for each device row of the scope.
+    /// The operator or annotation that owns each device row of the scope.
     owners: Vec<u32>,
-    /// Owned rows under the node where they were launched, by node, then start.
+    /// Owned rows, stored at the tree node from which they were launched, sorted by node, then
+    /// start.
     launched: PlacedRows,
-    /// Owned rows under the node of their owner, by node, then start.
+    /// Owned rows, stored at the tree node of their owner, sorted by node, then start.
     owned: PlacedRows,
 }
 
-/// Device rows in the order of the nodes of a tree.
+/// Device rows sorted by the tree node that they belong to.
 #[derive(Clone, Debug, Default)]
 struct PlacedRows {
-    /// First place of each node; one entry more than nodes.
+    /// Index in `rows` of each node's first row, with one entry more than there are nodes.
     first: Vec<u32>,
     rows: Vec<u32>,
-    /// Nanoseconds of all rows before a place; one more entry than rows.
+    /// Running sum of durations in nanoseconds: entry `i` is the total of the first `i` rows.
     before: Vec<i64>,
 }
 
-/// Number and total duration of the device rows of an operator.
+/// Number and total duration of the device rows that an operator launched or owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OperatorWork {
     pub count: u64,
-    /// Sum of their durations, wherever the window ends.
+    /// Sum of the full durations of the rows, including time after the window ends.
     pub device_ns: i64,
 }
 
-/// Share of a rank's device work whose owner was found by one [`OwnerMethod`].
+/// Share of a rank's device work whose owners were found by one particular [`OwnerMethod`].
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Coverage {
     pub rank: u32,
     pub method: OwnerMethod,
     pub count: u64,
-    /// Sum of their durations.
+    /// Sum of the durations of the rows whose owner this method found.
     pub device_ns: i64,
     pub count_pct: Option<f64>,
-    /// Relative to the sum of all durations, in percent.
+    /// `device_ns` relative to the duration of all device rows, in percent.
     pub device_pct: Option<f64>,
 }
 
-/// Finds the owner of each device row of the scope. The first rule that applies decides:
+/// Finds the operator or annotation that owns each device row of the scope. The first of these
+/// rules that applies decides:
 ///
-/// 1. the innermost operator around its call, on the thread of the call;
+/// 1. the innermost operator around the row's launch call, on the thread of the call;
 ///
-/// 2. the operator with its external id;
+/// 2. the operator with the same external id as the row;
 ///
 /// 3. the owner of other work of the same graph node;
 ///
-/// 4. the annotation around it.
+/// 4. the annotation around the launch call, or around the row on its stream.
 ///
-/// External ids count only in files where they are not the correlation ids under another name, as
-/// they were up to 2023.
+/// External ids are ignored in files where they only repeat the correlation ids, as profilers wrote
+/// them up to 2023.
 ///
 /// # Cost
-/// Linear in host and device rows; `O(n log n)` where external ids are needed.
+/// The search is linear in host and device rows, and `O(n log n)` where external ids are needed.
 pub fn attribute_device_work(scope: &Scope<'_>, tree: &OperatorTree) -> Attribution {
     let trace = scope.trace;
     let rows = &scope.device_rows;
@@ -89,6 +92,8 @@ pub fn attribute_device_work(scope: &Scope<'_>, tree: &OperatorTree) -> Attribut
             (methods[at], owners[at]) = (OwnerMethod::Correlation, operator);
         }
     }
+    // Annotations are tried only after external ids and graph nodes, because both of these name an
+    // operator.
     external::by_external_id(trace, rows, (&mut methods, &mut owners));
     external::by_graph_node(trace, rows, (&mut methods, &mut owners));
     let is_annotation = |row: &u32| trace.kind(*row) == EventKind::Annotation;
@@ -107,6 +112,8 @@ pub fn attribute_device_work(scope: &Scope<'_>, tree: &OperatorTree) -> Attribut
     };
     let owner = |at: usize| Some(owners[at]).filter(|owner| *owner != NONE);
     let node_of = |row: Option<u32>| row.and_then(|row| tree.position(row));
+    // Work whose launch call is unknown is stored under its owner, so that the sums of the tree
+    // still include it.
     let launched = |at: usize| node_of(launched_by(at)).or_else(|| node_of(owner(at)));
     let launched = PlacedRows::new(scope, tree, launched);
     let owned = PlacedRows::new(scope, tree, |at| node_of(owner(at)));
@@ -119,7 +126,7 @@ impl Attribution {
         Some(self.owners[place]).filter(|owner| *owner != NONE)
     }
 
-    /// Returns the device work launched inside a host row, its children included.
+    /// Returns the device work launched inside a host row, including the rows nested inside it.
     pub fn inclusive(&self, tree: &OperatorTree, row: u32) -> OperatorWork {
         self.launched.work(tree.range(row))
     }
@@ -135,7 +142,8 @@ impl Attribution {
         &self.launched.rows[self.launched.places(tree.range(row))]
     }
 
-    /// Returns the share of each method that occurs, in the order in which methods are tried.
+    /// Returns the share of device work per method, for the methods that occur, in the order in
+    /// which they are tried.
     pub fn coverage(&self, scope: &Scope<'_>) -> Vec<Coverage> {
         let duration =
             |place: usize| scope.trace.slices.duration[scope.device_rows[place] as usize];
@@ -173,10 +181,13 @@ impl Attribution {
 }
 
 impl PlacedRows {
-    /// Sorts rows by node. Rows keep their order within a node.
+    /// Groups the device rows by the node that `node` returns for each; rows of one node keep their
+    /// order.
     fn new(scope: &Scope<'_>, tree: &OperatorTree, node: impl Fn(usize) -> Option<u32>) -> Self {
         let nodes: Vec<u32> =
             (0..scope.device_rows.len()).map(|at| node(at).unwrap_or(NONE)).collect();
+        // Count the rows of each node, turn the counts into offsets, then place the rows: a stable
+        // counting sort in linear time.
         let mut first = vec![0u32; tree.nodes.len() + 1];
         for node in nodes.iter().filter(|node| **node != NONE) {
             first[*node as usize + 1] += 1;
@@ -192,6 +203,7 @@ impl PlacedRows {
             rows[*place as usize] = *row;
             *place += 1;
         }
+        // Prefix sums give the device time of a whole subtree by one subtraction.
         let mut before = vec![0];
         let mut sum = 0;
         for row in &rows {

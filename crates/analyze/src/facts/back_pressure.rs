@@ -1,9 +1,9 @@
-//! Back-pressure: launches that waited inside their call because the device's queue was full.
+//! Detects back-pressure: launch calls that waited because the device's queue was full.
 //!
-//! A call that takes far longer than calls of its name do, and returns as soon as earlier work of
-//! the same device has ended, waited for that work. Where many such calls agree on how many works
-//! lay between, every launch of the device waits for the work so many places before it. Where none
-//! was seen, there is no limit, however long the queue.
+//! A launch call waited for earlier work if it takes far longer than other calls of its name and
+//! returns just after that work ended. If many such calls agree on the number of queued pieces of
+//! work between call and awaited work, that number is the queue length of the device. A device
+//! without such calls is assumed to have an unlimited queue.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +15,25 @@ use crate::facts::interval;
 use crate::facts::scope::Scope;
 use crate::facts::skew::{self, Skew};
 
-/// Minimum ratio of a call to quick calls of its name from which it certainly waited, even if no
-/// other call confirms it.
+/// A call that takes at least this many times as long as quick calls of its name certainly waited,
+/// even if no other call confirms it.
 const STRETCHED: i64 = 10;
-/// Minimum duration of a call that counts as waiting without confirmation by others.
+/// Minimum duration of a call that counts as waiting without confirmation by other calls.
 const STRETCHED_NS: i64 = 50_000;
-/// Minimum ratio of a call to quick calls of its name from which it may have waited. It counts if
-/// other calls agree with it on a queue length.
+/// A call that takes at least this many times as long as quick calls of its name may have waited.
+/// Such a call counts as waiting if other calls agree with it on a queue length.
 const LONG: i64 = 2;
-/// Minimum excess over quick calls, if others agree on a queue length.
+/// Minimum excess of a call over quick calls of its name if others agree with it on a queue length.
 const LONGER_NS: i64 = 8_000;
-/// Share of long calls that must agree on a queue length if none is stretched.
+/// Share of long calls that must agree on a queue length if no call waited certainly.
 const PART: f64 = 0.5;
-/// A call that waited for work returns within this time after the work ended.
+/// A call that waited for work returns at most this long after the work ended.
 const RETURN_NS: i64 = 20_000;
-/// Minimum queue length: shorter queues do not fill.
+/// Minimum queue length that is considered, because shorter queues do not fill.
 const DISTANCE_MIN: u32 = 8;
 /// Minimum number of calls that must agree on a queue length.
 const AGREEING: usize = 20;
-/// Queue lengths that differ by at most this factor agree.
+/// Two queue lengths agree if they differ by at most this factor.
 const AGREEMENT: f64 = 1.02;
 
 const NONE: u32 = u32::MAX;
@@ -42,29 +42,28 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pressure {
     pub waits: Vec<PressureWait>,
-    /// Sorted by device. Devices whose calls do not agree on a length have no entry.
+    /// Limits sorted by device, without the devices whose calls do not agree on a queue length.
     pub limits: Vec<QueueLimit>,
-    /// For each device with a limit, the times at which its queue gets room.
+    /// The times at which the queue of each limited device gets room.
     rooms: BTreeMap<i32, Vec<QueueRoom>>,
-    /// For each row of the trace, its place in the launch order of its device. Empty if no call is
-    /// long.
+    /// The place of each trace row in the launch order of its device; empty if no call is long.
     place: Vec<u32>,
 }
 
-/// The time at which a queue gets room. Entry 0 of a list is the time at which one work has left,
-/// entry 1 two works.
+/// The time at which a queue gets room for more work. Entry `i` of a list is the time at which `i +
+/// 1` pieces of work have left the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct QueueRoom {
     at: i64,
-    /// The work that left last.
+    /// Row of the work that left the queue last.
     work: u32,
 }
 
-/// A long call and the range of queue lengths that would explain it.
+/// A long call and the range of queue lengths that would explain its duration.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     wait: PressureWait,
-    /// Longest queue that explains the call; the shortest is `wait.distance`.
+    /// The longest queue that would explain the call; `wait.distance` is the shortest.
     most: u32,
 }
 
@@ -72,19 +71,18 @@ struct Suspect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PressureWait {
     pub call: u32,
-    /// Row of the work whose end it waited for.
+    /// Row of the work whose end the call waited for.
     pub work: u32,
     pub device: i32,
-    /// Number of works that the queue held: the launches from the one whose place became free to
-    /// this one.
+    /// Number of pieces of work in the queue, counted from the one that left it to the waiting one.
     pub distance: u32,
-    /// Median duration of calls of its name that did not wait.
+    /// Median duration of the calls of the same name that did not wait.
     pub typical_ns: i64,
-    /// Excess of the call over `typical_ns`.
+    /// Excess of the call's duration over `typical_ns`.
     pub waited_ns: i64,
 }
 
-/// Length of a device's queue, inferred from launches that waited.
+/// Length of a device's launch queue, inferred from launches that waited for room in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueLimit {
     pub device: i32,
@@ -101,15 +99,15 @@ impl Pressure {
         Some(&self.waits[at])
     }
 
-    /// Returns the work that must end before a row's work can be launched, given the queue length
+    /// Returns the earlier work that must end before a row can be launched, given the queue length
     /// of the device.
     pub fn held_by(&self, device: i32, row: u32) -> Option<u32> {
         let limit = self.limits.iter().find(|limit| limit.device == device)?;
         Some(self.room(limit, row)?.work)
     }
 
-    /// Returns a lower bound of how far a device's clock is ahead of its host's. Calls that waited
-    /// for room returned after they had got it, so room that seems to come later proves the skew.
+    /// Returns a lower bound of how far a device's clock is ahead of its host's. A call that waited
+    /// for room returned after the queue got room, so a later time of that room proves skew.
     pub fn ahead_ns(&self, device: i32, scope: &Scope<'_>) -> Option<i64> {
         let slices = &scope.trace.slices;
         let waits = self.waits.iter().filter(|wait| wait.device == device);
@@ -125,7 +123,8 @@ impl Pressure {
 /// Finds the launches of a rank that waited for a full queue.
 ///
 /// # Cost
-/// Linear in the rows of the trace where no call is long; else `O(n log n)` in its launches.
+/// The search is linear in the rows of the trace if no call is long, and otherwise `O(n log n)` in
+/// its launches.
 pub fn find_back_pressure(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
     let launches = launches(scope);
     let usual = usual(scope.trace, &launches);
@@ -151,7 +150,8 @@ pub fn find_back_pressure(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
             found.rooms.insert(*device, queue.rooms);
         }
     }
-    // With a known queue length, the work at that distance is the one that was awaited.
+    // Once the queue length is known, a call waited for the work at exactly that distance before
+    // it.
     for call in long {
         let alone = || stretched.get(&call.0).copied();
         found.waits.extend(at_limit(scope, &found, call).or_else(alone));
@@ -160,11 +160,11 @@ pub fn find_back_pressure(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
     found
 }
 
-/// Measures clock skew and queue lengths together, because launches that waited for room bound the
-/// skew too.
+/// Measures clock skew and queue lengths together, because launches that waited for room also bound
+/// the skew.
 ///
 /// # Cost
-/// Of [`skew::measure_skews`] and [`find_back_pressure`].
+/// The cost is that of [`skew::measure_skews`] and [`find_back_pressure`].
 pub fn with_clocks(scope: &Scope<'_>) -> (Vec<Skew>, Pressure) {
     let mut skews = skew::measure_skews(scope);
     let pressure = find_back_pressure(scope, &skews);
@@ -178,14 +178,14 @@ pub fn with_clocks(scope: &Scope<'_>) -> (Vec<Skew>, Pressure) {
     (skews, pressure)
 }
 
-/// A call that took longer than usual, with the usual times of its name.
+/// A call that took longer than usual, with the usual durations of calls of its name.
 type LongCall = (u32, UsualCallTimes);
 
-/// A candidate: a device's queue under one rule of how it gets room.
+/// A candidate explanation: the queue of a device under one rule for when its places become free.
 struct DeviceQueue {
     rooms: Vec<QueueRoom>,
     limit: Option<QueueLimit>,
-    /// Calls so long that they waited even without confirmation.
+    /// Calls so long that they certainly waited, even if no other call confirms a queue length.
     suspects: Vec<PressureWait>,
 }
 
@@ -195,8 +195,8 @@ impl DeviceQueue {
     }
 }
 
-/// Chooses between the two rules by which a queue may get room, and between the skews that the
-/// clock bounds allow: the one that explains most calls wins.
+/// Chooses the rule for freeing queue places, and the clock skew within its bounds, that together
+/// explain the most calls.
 fn likeliest(
     scope: &Scope<'_>,
     places: &[u32],
@@ -211,7 +211,7 @@ fn likeliest(
         .flat_map(|shift| rules.map(|rule| rule(scope, works, shift)));
     let queues = all.map(|rooms| queue(scope, places, device, rooms, calls));
     let explained = |queue: &DeviceQueue| (queue.agreeing(), queue.suspects.len());
-    // Equal candidates: the first one wins.
+    // Among candidates that explain equally many calls, the first one wins.
     queues.reduce(|best, other| if explained(&other) > explained(&best) { other } else { best })
 }
 
@@ -235,7 +235,7 @@ fn queue(
     DeviceQueue { rooms, limit, suspects: stretched.iter().map(|one| one.wait).collect() }
 }
 
-/// Returns the calls that launched device work, by start.
+/// Returns the calls that launched device work, sorted by start.
 fn launches(scope: &Scope<'_>) -> Vec<u32> {
     let trace = scope.trace;
     let is_launch = |row: &u32| trace.kind(*row).is_call() && !scope.links().work(*row).is_empty();
@@ -247,10 +247,10 @@ fn launches(scope: &Scope<'_>) -> Vec<u32> {
 /// Usual durations of the launch calls of one name.
 #[derive(Clone, Copy)]
 struct UsualCallTimes {
-    /// The tenth percentile. Even if half of the calls wait, it is the time of a call that does
-    /// not.
+    /// The tenth percentile of the durations. Even if half of the calls wait, the tenth percentile
+    /// is the time of a call that does not wait.
     quick_ns: i64,
-    /// Median of the calls that are not long.
+    /// Median duration of the calls that are not long.
     typical_ns: i64,
 }
 
@@ -267,18 +267,18 @@ impl UsualCallTimes {
         usual
     }
 
-    /// Returns the duration from which on a call certainly waited.
+    /// Returns the minimum duration of a call that certainly waited.
     fn stretched_from(&self) -> i64 {
         STRETCHED_NS.max(STRETCHED * self.quick_ns)
     }
 
-    /// Returns the duration from which on a call may have waited.
+    /// Returns the minimum duration of a call that may have waited.
     fn long_from(&self) -> i64 {
         (LONG * self.quick_ns).max(self.quick_ns + LONGER_NS)
     }
 }
 
-/// Computes the usual duration of launch calls, by name.
+/// Computes the usual durations of launch calls for each call name.
 fn usual(trace: &Trace, launches: &[u32]) -> BTreeMap<StringId, UsualCallTimes> {
     let mut durations: BTreeMap<StringId, Vec<i64>> = BTreeMap::new();
     for &row in launches {
@@ -288,7 +288,7 @@ fn usual(trace: &Trace, launches: &[u32]) -> BTreeMap<StringId, UsualCallTimes> 
     durations.into_iter().map(|(name, durations)| (name, UsualCallTimes::new(durations))).collect()
 }
 
-/// Returns the calls that took longer than usual for no other known reason.
+/// Returns the calls that took longer than usual without another known reason.
 fn long(
     scope: &Scope<'_>,
     launches: &[u32],
@@ -308,7 +308,8 @@ fn long(
     let is_overhead = |row: &u32| trace.kind(*row) == EventKind::Overhead;
     let overhead = trace.rows().filter(is_overhead).map(|row| (slices.start(row), slices.end(row)));
     let overhead = interval::union(overhead.collect());
-    // The profiler's own work and loading of code stretch calls too; copies wait for themselves.
+    // The profiler's own work and code loading stretch calls too, and a blocking copy waits for
+    // itself.
     long.retain(|row| {
         let span = (slices.start(*row), slices.end(*row));
         let is_own = 2 * interval::length_within(&overhead, span) >= span.1 - span.0;
@@ -324,7 +325,7 @@ fn long(
     long
 }
 
-/// Returns the works of each device in launch order.
+/// Returns the pieces of work of each device in launch order.
 fn works(scope: &Scope<'_>, launches: &[u32]) -> BTreeMap<i32, Vec<u32>> {
     let mut works: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
     for &row in launches.iter().flat_map(|call| scope.links().work(*call)) {
@@ -345,8 +346,8 @@ fn device_of(scope: &Scope<'_>, call: u32) -> Option<i32> {
     scope.links().work(call).first().map(|work| scope.trace.device(*work))
 }
 
-/// Assumes that places become free in launch order: a finished work keeps its place until all
-/// before it have finished.
+/// Assumes that queue places become free in launch order: finished work keeps its place until all
+/// earlier work has finished.
 fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     let mut last = QueueRoom { at: i64::MIN, work: NONE };
     let rooms = works.iter().map(|work| {
@@ -359,7 +360,7 @@ fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     rooms.collect()
 }
 
-/// Assumes that a place becomes free as soon as its work has ended.
+/// Assumes that a queue place becomes free as soon as its work has ended.
 fn as_they_end(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     let room = |work: &u32| QueueRoom { at: scope.trace.slices.end(*work) - shift, work: *work };
     let mut rooms: Vec<QueueRoom> = works.iter().map(room).collect();
@@ -367,8 +368,8 @@ fn as_they_end(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     rooms
 }
 
-/// Returns the wait of a long call for the room that the known queue length gives, if it returned
-/// just after there was some.
+/// Returns the wait of a long call for a free place, given the queue length, if the call returned
+/// just after a place became free.
 fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Option<PressureWait> {
     let slices = &scope.trace.slices;
     let own = *scope.links().work(call).first()?;
@@ -382,7 +383,7 @@ fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Opt
     is_awaited.then_some(PressureWait { call, work, device, distance, typical_ns, waited_ns })
 }
 
-/// Returns a long call as a suspect if it returned just after there was room in the queue.
+/// Returns a long call as a suspect if it returned just after a queue place became free.
 fn suspect(
     scope: &Scope<'_>,
     places: &[u32],
@@ -399,7 +400,7 @@ fn suspect(
     if room.at <= start || room.at < end - RETURN_NS {
         return None;
     }
-    // Works that end at the same time free their places together.
+    // Pieces of work that end at the same time free their places together.
     let from = rooms.partition_point(|other| other.at < room.at) as u32;
     let until = (until as u32).min(place.checked_sub(DISTANCE_MIN)? + 1);
     if from >= until {
@@ -412,11 +413,11 @@ fn suspect(
     Some(Suspect { wait, most: place - from })
 }
 
-/// Finds the queue length that most suspects of a device agree on. At least [`AGREEING`] suspects
-/// and at least `least` must agree.
+/// Finds the queue length that most suspects of a device agree on. At least [`AGREEING`] suspects,
+/// and at least `least`, must agree.
 fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
-    // Each wait that a full queue may have caused is possible for a range of queue lengths. The
-    // length that lies in most ranges is found from their sorted starts and ends.
+    // Each suspect is explained by a range of queue lengths. Sorting the starts and ends of these
+    // ranges finds the length that lies in most of them.
     let first = |one: &Suspect| (f64::from(one.wait.distance) / AGREEMENT).ceil() as u32;
     let begin = suspects.iter().map(|one| (first(one), 1i64));
     let mut changes: Vec<(u32, i64)> =
@@ -424,7 +425,7 @@ fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
     changes.sort_unstable();
     let (mut now, mut most, mut best) = (0, 0, 0);
     for (at, change) in changes {
-        // If several lengths have equal support, take the longest.
+        // If several queue lengths explain equally many suspects, take the longest.
         if change < 0 && now > most {
             (most, best) = (now, at - 1);
         }

@@ -1,29 +1,29 @@
-//! Classifies runtime calls and copies by name: which of them launch, wait or block, and in which
-//! direction a copy goes. It uses names only, never times.
+//! Classifies runtime calls and copies by name: which calls launch, wait or block, and in which
+//! direction a copy goes. The classification uses names only, never times.
 
 #[cfg(test)]
 mod tests;
 
 use trace::store::Trace;
 
-/// How a runtime call orders work: what it waits for, or what it makes wait.
+/// The effect of a runtime call on the order of work: what it waits for, or what it makes wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// Launches work, or has no effect on order.
+    /// The call launches work, or has no effect on the order of work.
     Plain,
     StreamSync,
-    /// Waits for a recorded event.
+    /// The host waits for a recorded event.
     EventSync,
     DeviceSync,
-    /// Frees memory, which waits for all streams.
+    /// The call frees memory, which waits for all streams.
     Free,
-    /// A copy that returns when it is done.
+    /// The call starts a copy and returns when the copy is done.
     BlockingCopy,
-    /// Has other threads launch work, and returns when that has ended.
+    /// The call makes other threads launch work, and returns when that work has ended.
     Execute,
-    /// Records an event on a stream.
+    /// The call records an event on a stream.
     EventRecord,
-    /// Makes a stream wait for an event.
+    /// The call makes a stream wait for an event.
     StreamWait,
 }
 
@@ -33,12 +33,12 @@ pub enum Direction {
     ToDevice,
     ToHost,
     OnDevice,
-    /// A copy between devices, or one whose row does not name its direction.
+    /// The copy runs between devices, or its name does not state the direction.
     Other,
 }
 
-/// Returns the direction of a copy from the name of its row: `Memcpy DtoH (Device -> Pinned)` of
-/// CUDA and HIP, `CopyDeviceToHost` of older HIP.
+/// Returns the direction of a copy from the name of its row, such as `Memcpy DtoH (Device ->
+/// Pinned)` in CUDA and HIP, or `CopyDeviceToHost` in older HIP.
 pub fn direction(copy: &str) -> Direction {
     let has = |part: &str| copy.contains(part);
     if has("HtoD") || has("HostToDevice") {
@@ -52,23 +52,25 @@ pub fn direction(copy: &str) -> Direction {
     }
 }
 
-/// Returns whether the host memory of a copy is pageable, so that the driver must stage it.
+/// Returns whether the host memory of a copy is pageable, so that the driver must stage the data in
+/// pinned memory.
 pub fn is_pageable(copy: &str) -> bool {
     copy.contains("Pageable")
 }
 
-/// Returns whether a call is a pure synchronization, for any vendor.
+/// Returns whether a call only synchronizes, with the call names of any vendor.
 pub fn is_synchronization(call: &str) -> bool {
     call.contains("Synchronize") || call == MTIA_WAIT
 }
 
-/// MTIA's wait of the host for a stream.
+/// The call by which a host waits for a stream of Meta's MTIA accelerator.
 const MTIA_WAIT: &str = "synchronizeStream";
-/// MTIA's calls that run a part of a model: an executor thread launches it.
+/// Calls that run a part of a model on Meta's MTIA accelerator; an executor thread launches the
+/// work.
 const MTIA_EXECUTE: [&str; 2] = ["gif_merge", "gif_remote"];
 
 impl CallKind {
-    /// Returns whether the host may wait for device work inside such a call.
+    /// Returns whether the host may wait for device work inside a call of this kind.
     pub fn waits(self) -> bool {
         !matches!(self, Self::Plain | Self::EventRecord | Self::StreamWait)
     }
@@ -97,7 +99,7 @@ pub(crate) const SET_UP: [&str; 16] = [
 /// Classifies each string of a trace as if it were the name of a call.
 ///
 /// # Cost
-/// Linear in the texts.
+/// The cost is linear in the total length of the strings.
 pub fn names(trace: &Trace) -> Vec<CallKind> {
     trace.strings.iter().map(classify_call).collect()
 }
@@ -113,7 +115,7 @@ pub fn classify_call(name: &str) -> CallKind {
     if !name.starts_with("cu") && !name.starts_with("hip") {
         return CallKind::Plain;
     }
-    // CUPTI names versions of a call, such as `cudaMemcpy_v3020`.
+    // CUPTI appends the version of a call to its name, as in `cudaMemcpy_v3020`.
     let plain = name.split_once("_v").map_or(name, |(plain, _)| plain);
     match plain {
         "cudaStreamSynchronize" | "cuStreamSynchronize" | "hipStreamSynchronize" => {

@@ -1,4 +1,4 @@
-//! Finds the times in which a thread captured a CUDA graph. Launches in those times are recorded
+//! Finds the times in which a thread captured a CUDA graph. Launches during a capture are recorded
 //! into the graph and do not run, so they have no device work.
 
 use std::collections::BTreeMap;
@@ -9,22 +9,22 @@ use crate::facts::frames::Frames;
 use crate::facts::interval::{self, Interval};
 use crate::facts::named::names;
 
-/// Frames of Python that capture a graph.
+/// Start of the names of Python frames that capture a graph.
 const CAPTURING: &str = "torch/cuda/graphs.py(";
 
-/// Times of graph capture, by thread. A launch in such a time is recorded into the graph and does
-/// not run.
+/// Times of CUDA graph capture, by thread. A launch during a capture is recorded into the graph and
+/// does not run.
 pub struct Captures {
-    /// Disjoint spans of each thread, by time.
+    /// Disjoint capture times of each thread, sorted by time.
     spans: BTreeMap<TrackId, Vec<Interval>>,
 }
 
 impl Captures {
-    /// Finds the captures of a complete recording: from pairs of calls, from an end whose begin
-    /// came before the recording, and from Python frames.
+    /// Finds the captures of a complete recording. Captures show as pairs of begin and end calls,
+    /// as an end call whose begin came before the recording, or as Python frames.
     ///
     /// # Cost
-    /// Linear in the rows of the trace, `O(n log n)` in the captures.
+    /// The cost is linear in the rows of the trace, and `O(n log n)` in the captures.
     pub fn new(trace: &Trace, frames: &Frames) -> Self {
         let is_capturing = names(trace, |name| {
             let function = ["__enter__", "capture_begin", "capture_end"];
@@ -41,11 +41,11 @@ impl Captures {
         Self::from_spans(found)
     }
 
-    /// Finds captures with both their begin and their end. In a recording with missing rows, an end
-    /// alone does not show when the capture began.
+    /// Finds captures of which both the begin call and the end call were recorded. In a recording
+    /// with missing rows, an end call alone does not show when the capture began.
     ///
     /// # Cost
-    /// Linear in the rows of the trace.
+    /// The cost is linear in the rows of the trace.
     pub fn from_pairs(trace: &Trace) -> Self {
         Self::from_spans(from_calls(trace, None))
     }
@@ -61,20 +61,20 @@ impl Captures {
         Self { spans }
     }
 
-    /// Returns whether a call was captured into a graph instead of run.
+    /// Returns whether a launch call was captured into a graph, so that its work did not run.
     pub fn contains(&self, trace: &Trace, call: u32) -> bool {
         let start = trace.slices.start(call);
         let spans = self.spans.get(&trace.slices.track[call as usize]);
         spans.is_some_and(|spans| interval::length_within(spans, (start, start + 1)) > 0)
     }
 
-    /// Iterates over the captures of each thread, by time.
+    /// Iterates over the captures of each thread, sorted by time.
     pub fn by_thread(&self) -> impl Iterator<Item = (TrackId, &[Interval])> {
         self.spans.iter().map(|(track, spans)| (*track, spans.as_slice()))
     }
 }
 
-/// Pairs the calls that begin and end a capture. An end without a begin counts from
+/// Pairs the calls that begin and end a capture. An end call without a begin call counts from
 /// `unknown_start`, if that is given.
 fn from_calls(trace: &Trace, unknown_start: Option<i64>) -> Vec<(TrackId, Interval)> {
     let begins = names(trace, |name| name.contains("StreamBeginCapture"));
@@ -90,6 +90,7 @@ fn from_calls(trace: &Trace, unknown_start: Option<i64>) -> Vec<(TrackId, Interv
     };
     let mut edges: Vec<(TrackId, i64, i64, bool)> =
         trace.rows().filter(is_edge).map(edge).collect();
+    // The sort groups the calls by thread, because a capture begins and ends on one thread.
     edges.sort_unstable();
     let mut found = Vec::new();
     let mut begun: Option<(TrackId, i64)> = None;
@@ -98,6 +99,8 @@ fn from_calls(trace: &Trace, unknown_start: Option<i64>) -> Vec<(TrackId, Interv
             begun = Some((track, start));
             continue;
         }
+        // A begin on another thread belongs to a capture whose end was not recorded, so it is
+        // dropped.
         let from = begun.take().filter(|(of, _)| *of == track).map(|(_, from)| from);
         found.extend(from.or(unknown_start).map(|from| (track, (from, end))));
     }

@@ -9,46 +9,48 @@ use trace::store::{EventKind, Trace};
 
 use crate::error::Error;
 
-/// Purpose of device work, the unit of every breakdown.
+/// Purpose of device work. Every breakdown divides time by this class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkClass {
     Compute,
-    /// A collective or a peer-to-peer message.
+    /// A collective or a peer-to-peer message between devices.
     Communication,
-    /// A copy or a set.
+    /// A copy or a memset.
     Memory,
-    /// Work without another class. Only [`ClassRule::Hta`] yields it.
+    /// Device work that belongs to no other class, which only the rules of [`ClassRule::Hta`]
+    /// produce.
     Other,
 }
 
-/// Classifies device work by a rule and the patterns that a user adds.
+/// Classifies device work by a built-in rule set and the name patterns that a user adds.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     rule: ClassRule,
     names: Vec<(Regex, WorkClass)>,
 }
 
-/// The rule set that decides the class of a row.
+/// The rule set that decides the class of a device row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassRule {
-    /// Tries the user's patterns, then the category, then the arguments of a collective, then known
-    /// names.
+    /// Tries the user's patterns first, then the row's category, then the arguments of a
+    /// collective, then known kernel names.
     Category,
-    /// Classifies by name alone, with the rules of Holistic Trace Analysis 0.6.1.
+    /// Classifies device work by name alone, with the rules of Holistic Trace Analysis 0.6.1.
     Hta,
 }
 
 impl Classifier {
-    /// Creates a classifier without patterns of the user.
+    /// Creates a classifier without user patterns.
     pub fn new(rule: ClassRule) -> Self {
         Self { rule, names: Vec::new() }
     }
 
-    /// Adds a user's pattern, looked for anywhere in the name; the first match wins.
+    /// Adds a user's pattern, which may match anywhere in a name; the first pattern that matches
+    /// decides.
     ///
     /// # Errors
-    /// [`Error::Pattern`] for an invalid regular expression.
+    /// Returns [`Error::Pattern`] for an invalid regular expression.
     pub fn with_name(mut self, pattern: &str, class: WorkClass) -> Result<Self, Error> {
         let compiled = Regex::new(pattern)
             .map_err(|source| Error::Pattern { pattern: pattern.to_owned(), source })?;
@@ -61,7 +63,8 @@ impl Classifier {
         self.rule
     }
 
-    /// Returns the class of each row. Each distinct name is classified once.
+    /// Returns the class of each device row. Each distinct name is classified only once, however
+    /// many rows have it.
     pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<WorkClass> {
         let mut by_name: Vec<Option<NameClass>> = vec![None; trace.strings.len()];
         let class_of = |row: &u32| {
@@ -75,7 +78,7 @@ impl Classifier {
         rows.iter().map(class_of).collect()
     }
 
-    /// The class of all rows with a name, or the reason why a row's category decides.
+    /// Returns the class of all rows with a name, or the rule by which the row's category decides.
     fn by_name(&self, name: &str) -> NameClass {
         let user = self.names.iter().find(|(pattern, _)| pattern.is_match(name));
         match (user, self.rule) {
@@ -89,12 +92,12 @@ impl Classifier {
     }
 }
 
-/// The class of all rows with one name, or the rule that a row's category decides.
+/// The class of all rows with one name, or the rule by which a row's category decides.
 #[derive(Clone, Copy)]
 enum NameClass {
-    /// The class of every such row.
+    /// The class of every row with this name.
     Decided(WorkClass),
-    /// The class of a kernel of this name, unless the category or the arguments of the row decide.
+    /// The class of kernels with this name, unless the category or the arguments of the row decide.
     OfKernels(WorkClass),
 }
 
@@ -108,11 +111,12 @@ fn by_category(trace: &Trace, row: u32, of_kernels: WorkClass) -> WorkClass {
     }
 }
 
-/// The classes of Holistic Trace Analysis, traps included: any kernel named `hip…` is
-/// communication, and a compute kernel with `Sync` or `dma` in its name is neither.
+/// Reproduces the classes of Holistic Trace Analysis, including its errors: every kernel named
+/// `hip…` is communication, and a compute kernel with `Sync` or `dma` in its name is neither
+/// compute nor communication.
 ///
 /// # Source
-/// traceinsight 0.6.1, `hta/utils/utils.py` and `hta/common/types.py`.
+/// The rules come from traceinsight 0.6.1, `hta/utils/utils.py` and `hta/common/types.py`.
 fn hta(name: &str) -> WorkClass {
     let begins = |texts: &[&str]| texts.iter().any(|text| name.starts_with(text));
     let contains = |texts: &[&str]| texts.iter().any(|text| name.contains(text));

@@ -1,15 +1,17 @@
-//! Clock offsets between ranks, estimated from collectives, which end everywhere at once.
+//! Estimates clock offsets between ranks from collectives, because all ranks end a collective at
+//! the same time.
 //!
-//! Which collectives belong together is `collectives`' affair.
+//! The module `collectives` decides which kernels of the ranks form one collective.
 
 use serde::Serialize;
 
 use crate::facts::distribution;
 use crate::facts::window::TimeWindow;
 
-/// Minimum number of common collectives: with fewer, chance and skew cannot be distinguished.
+/// Minimum number of collectives common to two ranks. With fewer, clock skew cannot be
+/// distinguished from chance.
 const LEAST: usize = 3;
-/// Share of the differences that the spread covers.
+/// Share of the clock differences that the spread must cover: nine of ten.
 const WITHIN: (usize, usize) = (9, 10);
 
 /// Offset of one rank's clock from the other ranks' clocks.
@@ -18,17 +20,16 @@ pub struct RankClock {
     pub rank: u32,
     /// Number of collectives whose end is known on this rank and on another one.
     pub collectives: u64,
-    /// Nanoseconds by which its clock runs ahead: the median over collectives of its end minus the
-    /// median end over ranks.
+    /// Nanoseconds by which this rank's clock runs ahead: the median over collectives of (its end −
+    /// the median end over ranks).
     pub ahead_ns: i64,
-    /// Nine of ten collectives deviate from `ahead_ns` by less than this.
+    /// Nine of ten collectives deviate from `ahead_ns` by less than this many nanoseconds.
     pub spread_ns: i64,
-    /// Nanoseconds to subtract from the rank's times: `ahead_ns` if it exceeds the scatter of
-    /// single collectives, else 0.
+    /// Nanoseconds to subtract from the rank's times: `ahead_ns` if it exceeds `spread_ns`, else 0.
     pub correction_ns: i64,
 }
 
-/// Returns whether the windows have no moment in common. Empty windows are ignored.
+/// Returns whether the given windows have no moment in common, ignoring empty windows.
 pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bool {
     let spans =
         windows.filter(|window| window.length() > 0).map(|window| (window.start, window.end));
@@ -37,18 +38,19 @@ pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bo
         .is_some_and(|(latest, earliest)| latest >= earliest)
 }
 
-/// Estimates each rank's offset.
+/// Estimates the clock offset of each rank.
 ///
-/// `ends[collective][rank]`, absolute nanoseconds, `None` where a rank does not take part; rows may
-/// be shorter than others. `ranks` names the columns.
+/// `ends[collective][rank]` are absolute nanoseconds, or `None` where a rank does not take part;
+/// rows may differ in length. `ranks` holds the rank number of each column of `ends`.
 ///
 /// `ahead(r) = median_c( end(c, r) − median_s end(c, s) )`
 ///
-/// A correction is made only with three collectives or more, and only if the offset is larger than
-/// the spread: within it, kernels that end a few microseconds apart look like skew.
+/// An offset is corrected only if there are at least three collectives and the offset exceeds the
+/// spread. Within the spread, kernels that end a few microseconds apart look like skew.
 ///
 /// # Numerics
-/// Integers throughout. The median of an even count is the middle between two, rounded down.
+/// All arithmetic uses integers. The median of an even number of values is the mean of the two in
+/// the middle, rounded down.
 pub fn skew(ends: &[Vec<Option<i64>>], ranks: &[u32]) -> Vec<RankClock> {
     let mut differences = vec![Vec::new(); ranks.len()];
     for of_collective in ends {

@@ -1,7 +1,8 @@
-//! Collectives, matched across ranks: who arrived when, who waited, how long the transfer took.
+//! Matches collectives across ranks, to find who arrived when, who waited, and how long the
+//! transfer took.
 //!
-//! A collective cannot end before its last participant has come, so the ranks' kernels begin at
-//! different times and end together: what a kernel lasts is mostly waiting.
+//! A collective cannot end before its last participant has arrived, so the ranks' kernels begin at
+//! different times and end together. Most of a kernel's duration is therefore waiting.
 
 mod gather;
 mod message;
@@ -20,52 +21,54 @@ use crate::facts::scope::Scope;
 pub use message::CollectiveOperation;
 pub use refute::Reason;
 
-/// Every collective of a job's windows.
+/// All collectives in the windows of a job's ranks, matched across ranks where possible.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Collectives {
-    /// Sorted by last arrival, the time at which a collective could begin.
+    /// Matched collectives sorted by their last arrival, which is the earliest time at which the
+    /// transfer could begin.
     pub matched: Vec<Matched>,
-    /// Kernels that belong to no matched collective, counted.
+    /// Number of kernels that belong to no matched collective, by rank, name and reason.
     pub unmatched: Vec<Unmatched>,
 }
 
-/// One collective as all ranks saw it.
+/// One collective as seen by all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Matched {
-    /// Place of the collective in [`Collectives::matched`].
+    /// Index of the collective in [`Collectives::matched`].
     pub index: u32,
-    /// The kernel's name up to its parameters, on the lowest rank.
+    /// The kernel's name without its parameters, from the lowest rank.
     pub name: String,
     pub operation: CollectiveOperation,
     /// Name of the process group; empty if the trace names none.
     pub group: String,
-    /// Description of the process group.
     pub group_description: String,
-    /// Number of participants that the trace states, or else the number of ranks seen.
+    /// Number of participants according to the trace, or else the number of ranks seen.
     pub group_size: u32,
     /// Number of ranks whose kernel of this collective was recorded.
     pub ranks_seen: u32,
-    /// Place in the group's sequence, if the trace has it.
+    /// Sequence number of the collective within its process group, if the trace has it.
     pub sequence: Option<u64>,
-    /// Bytes of the larger side of the message, of the rank with the most.
+    /// Bytes of the larger side of the message (input or output), maximum over the ranks.
     pub bytes: Option<u64>,
-    /// Type of the elements; empty if unknown.
+    /// Element type of the message; empty if unknown.
     pub dtype: String,
-    /// Nanoseconds that moving the data took at most: the shortest kernel, the last rank's, as a
-    /// rule. An upper bound where not all ranks were seen.
+    /// Upper bound of the time that moving the data took, in nanoseconds. The bound is the duration
+    /// of the shortest kernel, which is usually that of the last rank. The bound overestimates the
+    /// transfer if not all ranks were seen.
     pub transfer_ns: i64,
-    /// The rank that arrived last, the lowest of several; `None` if only one was seen.
+    /// The rank that arrived last, or the lowest of several; `None` if only one rank was seen.
     pub last_rank: Option<u32>,
-    /// How much later the last rank came than the one before it.
+    /// Time by which the last rank arrived later than the rank before it.
     pub late_by_ns: i64,
-    /// Last arrival − first arrival.
+    /// Time from the first rank's arrival to the last rank's arrival.
     pub arrival_spread_ns: i64,
-    /// Last end − first end: how well the ranks' clocks agree, for operations in which all wait.
+    /// Last end − first end. The difference shows how well the ranks' clocks agree, for operations
+    /// in which all ranks wait.
     pub end_spread_ns: i64,
-    /// `bytes · factor / transfer_ns`, with the factors of NCCL's own tests: 2(n−1)/n for
-    /// all-reduce, 1 for broadcast and reduce, (n−1)/n else.
+    /// `bytes · factor / transfer_ns`, with the factors of nccl-tests: 2(n−1)/n for all-reduce, 1
+    /// for broadcast and reduce, (n−1)/n for other operations.
     pub bus_bandwidth_gb_per_s: Option<f64>,
-    /// One per rank, by rank, then device.
+    /// The participants, sorted by rank, then device.
     pub participants: Vec<Participant>,
 }
 
@@ -76,50 +79,49 @@ pub struct Participant {
     pub device: i32,
     pub stream: i32,
     pub row: u32,
-    /// Bytes of the larger side of its message.
+    /// Bytes of the larger side of this rank's message, input or output.
     pub bytes: Option<u64>,
-    /// When its kernel began, absolute nanoseconds.
+    /// Start of the rank's kernel, in absolute nanoseconds.
     pub arrival_ns: i64,
-    /// When its kernel ended, absolute nanoseconds.
+    /// End of the rank's kernel, in absolute nanoseconds.
     pub end_ns: i64,
-    /// Nanoseconds until the last rank arrived; 0 if only one was seen.
+    /// Nanoseconds from this rank's arrival to that of the last rank; 0 if only one rank was seen.
     pub wait_ns: i64,
 }
 
-/// Kernels of one rank and name without counterparts.
+/// Number of kernels of one rank and name without counterparts on other ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Unmatched {
     pub rank: u32,
-    /// The kernel's name up to its parameters.
+    /// The kernel's name without its parameters.
     pub name: String,
     pub group: String,
     pub reason: Reason,
     pub count: u64,
 }
 
-/// One collective on one rank, flat.
+/// One collective on one rank, flattened into a row of the table of collectives.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct CollectiveRow {
     pub index: u32,
     pub rank: u32,
     pub name: String,
     pub operation: CollectiveOperation,
-    /// Name of the process group.
     pub group: String,
     pub group_size: u32,
-    /// Place in the group's sequence.
+    /// Sequence number of the collective within its process group.
     pub sequence: Option<u64>,
-    /// Bytes of the larger side of this rank's message.
+    /// Bytes of the larger side of this rank's message, input or output.
     pub bytes: Option<u64>,
     pub dtype: String,
     pub device: i32,
     pub stream: i32,
-    /// When this rank's kernel began, absolute nanoseconds.
+    /// Start of this rank's kernel, in absolute nanoseconds.
     pub arrival_ns: i64,
-    /// When it ended, absolute nanoseconds.
+    /// End of this rank's kernel, in absolute nanoseconds.
     pub end_ns: i64,
     pub duration_ns: i64,
-    /// How long this rank waited for the last one.
+    /// Nanoseconds that this rank waited for the last rank.
     pub wait_ns: i64,
     pub transfer_ns: i64,
     pub last_rank: Option<u32>,
@@ -131,14 +133,14 @@ pub struct CollectiveRow {
 
 /// Matches the collectives in the windows of the ranks of one job.
 ///
-/// Two kernels are one collective if they agree in process group (name and ranks), operation and
-/// place in the group's sequence. Where a trace has no sequence, the place is the ordinal among
-/// the rank's kernels of that group and operation, and of that size where all ranks must agree in
-/// it, counted from the start of the step that launched them if all traces have steps. With one
-/// rank, each of its collectives stands alone.
+/// Two kernels form one collective if they agree in process group (name and ranks), operation and
+/// sequence number within the group. A trace without sequence numbers is matched by ordinal among
+/// the rank's kernels of that group and operation, and of that size if all ranks must use the same
+/// size. Ordinals count from the start of the step that launched the kernel, if all traces have
+/// steps. In a job with one rank, each collective has one participant.
 ///
 /// # Cost
-/// `O(n log n)` in the communication rows of all ranks.
+/// The cost is `O(n log n)` in the communication rows of all ranks.
 pub fn match_collectives(scopes: &[Scope<'_>]) -> Collectives {
     let (mut calls, mut counts) = (gather::calls(scopes), BTreeMap::new());
     let mut count = |call: &gather::CollectiveCall, reason| {
@@ -153,6 +155,8 @@ pub fn match_collectives(scopes: &[Scope<'_>]) -> Collectives {
         is_collective
     });
     calls.sort_by(|a, b| (&a.key, a.rank, a.device).cmp(&(&b.key, b.rank, b.device)));
+    // A rank whose trace was not read cannot be missing, so only the ranks that were read are
+    // expected.
     let members = members(scopes, &calls);
     let refuted = refute::Refuted::new(scopes, &calls);
     let mut matched = Vec::new();
@@ -169,6 +173,7 @@ pub fn match_collectives(scopes: &[Scope<'_>]) -> Collectives {
         }
     }
     matched.sort_by_key(|one: &Matched| (last_arrival(one), one.participants[0].arrival_ns));
+    // Indices follow the order of last arrivals, so that they are stable from run to run.
     for (index, one) in matched.iter_mut().enumerate() {
         one.index = index as u32;
     }
@@ -184,7 +189,8 @@ pub fn match_collectives(scopes: &[Scope<'_>]) -> Collectives {
 
 impl Collectives {
     /// Estimates the offset of each rank's clock from the ends of matched collectives. Recordings
-    /// that share no time may be of different runs, so their clocks are compared and not corrected.
+    /// that do not overlap in time may come from different runs, so their clocks are compared but
+    /// not corrected.
     pub fn compare_clocks(&self, scopes: &[Scope<'_>]) -> Vec<RankClock> {
         let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
         let end = |one: &Matched, rank: u32| {
@@ -199,7 +205,7 @@ impl Collectives {
         clocks
     }
 
-    /// One row per collective and rank, in order of index, then rank.
+    /// Returns one row per collective and rank, sorted by index of the collective, then rank.
     pub fn rows(&self) -> Vec<CollectiveRow> {
         let match_one =
             |one: &Matched| one.participants.iter().map(|rank| row(one, rank)).collect();
@@ -207,12 +213,12 @@ impl Collectives {
     }
 }
 
-/// Returns the arrival of the last rank.
+/// Returns the time at which the last rank arrived at a collective.
 pub fn last_arrival(matched: &Matched) -> i64 {
     matched.participants.iter().map(|rank| rank.arrival_ns).max().unwrap_or_default()
 }
 
-/// Returns the ranks of each group whose traces were read.
+/// Returns, for each process group, the ranks whose traces were read.
 fn members(scopes: &[Scope<'_>], calls: &[gather::CollectiveCall]) -> BTreeMap<u32, Vec<u32>> {
     let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for group in calls.chunk_by(|a, b| a.key.group == b.key.group) {
@@ -223,7 +229,8 @@ fn members(scopes: &[Scope<'_>], calls: &[gather::CollectiveCall]) -> BTreeMap<u
             let read = |rank: &u32| scopes.iter().any(|scope| scope.trace.rank == *rank);
             named.into_iter().filter(read).collect()
         } else {
-            // A rank whose recording was cut may have taken part although its row is missing.
+            // A rank whose recording was cut may have taken part in the collective although its row
+            // is missing.
             let cut = scopes.iter().filter(|scope| scope.trace.cut.is_some());
             let seen = group.iter().map(|call| call.rank);
             seen.chain(cut.map(|scope| scope.trace.rank)).collect()
@@ -258,10 +265,13 @@ fn join(calls: &[gather::CollectiveCall]) -> Matched {
     let last = participants.iter().position(|rank| rank.arrival_ns == last_arrival);
     let others = participants.iter().enumerate().filter(|(at, _)| Some(*at) != last);
     let second = others.map(|(_, rank)| rank.arrival_ns).max();
+    // The last rank does not wait, so the shortest kernel is closest to the time of the transfer.
     let transfer_ns =
         participants.iter().map(|rank| rank.end_ns - rank.arrival_ns).min().unwrap_or_default();
     let group_size = first.group_size.unwrap_or(participants.len() as u32);
     let bytes = calls.iter().filter_map(|call| call.bytes).max();
+    // The factors of nccl-tests depend on the size of the whole group, not on how many ranks were
+    // read.
     let bus = |bytes: u64| {
         let moved = bytes as f64 * message::bus_factor(first.operation, group_size);
         (transfer_ns > 0).then(|| (moved / transfer_ns as f64 * 1e4).round() / 1e4)

@@ -1,8 +1,8 @@
-//! Finds the part of a truncated recording that has all its device rows.
+//! Finds the part of a truncated recording for which all device rows were read.
 //!
-//! Profilers write rows in the order of their buffers, not of time, so the rows a cut file lost may
-//! lie anywhere. What was lost shows in the rows that were read: launches without device rows, and
-//! operators without launches. The covered part ends before the first of them.
+//! Profilers write rows in the order of their buffers, not of time, so the rows that a cut file
+//! lost may lie at any time. Lost rows show as gaps in the rows that were read: launches without
+//! device rows, and operators without launches. The covered part ends before the first such gap.
 
 mod hole;
 mod order;
@@ -17,23 +17,24 @@ use crate::facts::refuted;
 use crate::facts::window;
 use crate::percent::percent;
 
-/// Minimum covered share, in percent, for a recording to yield figures.
+/// Minimum covered share of a recording, in percent, below which no figures are computed.
 const COVERED_PCT: f64 = 50.0;
 /// Maximum unreadable share of the text or events, in percent, up to which the missing part is
-/// known.
+/// still known.
 const SKIPPED_PCT: f64 = 0.1;
-/// Share of launches without device rows that the end of any recording may leave, percent.
+/// Share of launches, in percent, that may lack device rows because any recording ends at some
+/// point.
 const UNFINISHED_PCT: f64 = 1.0;
 
-/// Decides the covered part of each truncated recording of a job. Complete recordings, and those
-/// already decided, stay as they are.
+/// Decides the covered part of each truncated recording of a job. Complete recordings, and
+/// recordings whose covered part is already decided, stay unchanged.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of cut traces.
+/// The cost is `O(n log n)` in the rows of cut traces.
 pub fn judge_all(traces: &mut [Trace]) {
     traces.iter_mut().for_each(judge);
-    // Some writers put the base time after the events, where truncation loses it. Without it, times
-    // cannot be compared between ranks.
+    // Some writers put the base time after the events, so a truncated file loses it. Without the
+    // base time, the times of different ranks cannot be compared.
     let has_base = |trace: &Trace| trace.header.base_time_ns != 0;
     if !traces.iter().any(has_base) {
         return;
@@ -41,7 +42,7 @@ pub fn judge_all(traces: &mut [Trace]) {
     for trace in traces.iter_mut().filter(|trace| !has_base(trace)) {
         if let Some(cut) = &mut trace.cut {
             cut.covered = Some(Covered::Nothing);
-            cut.why += "; the time its times count from, baseTimeNanoseconds, was cut off";
+            cut.why += "; baseTimeNanoseconds, to which all its times are relative, was cut off";
         }
     }
 }
@@ -64,7 +65,7 @@ pub fn judge(trace: &mut Trace) {
         (None, Ending::WithinEvents) => until(trace, &Links::new(trace)).map(Covered::Until),
         (None, Ending::Unclosed) => {
             let links = Links::new(trace);
-            // A list that is not closed is cut only if rows are missing.
+            // A list of events without its closing bracket counts as cut only if rows are missing.
             if !order::has_lost_launches(trace, &links, UNFINISHED_PCT) {
                 trace.cut = None;
                 return;
@@ -78,8 +79,8 @@ pub fn judge(trace: &mut Trace) {
     }
 }
 
-/// Prepares a judged trace for analysis: removes what its recording does not cover, and cuts
-/// durations that other rows refute.
+/// Prepares a judged trace for analysis: removes the rows outside its covered part, and shortens
+/// durations that other rows contradict.
 pub fn trim(trace: &mut Trace) {
     refuted::clip(trace);
     match trace.cut.as_ref().and_then(|cut| cut.covered) {
@@ -110,7 +111,7 @@ pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Describes events after the end of the file's first document, which were not read.
+/// Describes events that follow the end of the file's first JSON document and were not read.
 fn behind_the_end(trace: &Trace) -> Option<String> {
     let (_, counted) = trace.losses.iter().find(|(loss, _)| *loss == Loss::BehindTheEnd)?;
     let (count, first) = (counted.count, counted.first.first()?);
@@ -140,14 +141,15 @@ pub fn describe_gap(trace: &Trace) -> Option<String> {
             )
         }
         (Some(Covered::Nothing), _) if cut.ending != Ending::Damaged => {
-            "no figures are given: less than half of it has all its device rows".to_owned()
+            "no figures are given: less than half of the recording is complete".to_owned()
         }
         _ => "no figures are given, because the missing rows are unknown".to_owned(),
     };
     Some(format!("{}: {found}; {covered}", trace.origin))
 }
 
-/// Returns evidence that events are missing at unknown places, or `None` if there is none.
+/// Returns evidence that events are missing at unknown places, or `None` if there is no such
+/// evidence.
 fn damage(trace: &Trace) -> Option<String> {
     let is_over = |part: u64, whole: u64| {
         percent(part as i64, whole as i64).is_some_and(|share| share > SKIPPED_PCT)
@@ -155,7 +157,8 @@ fn damage(trace: &Trace) -> Option<String> {
     let (skipped, events) = (trace.losses.skipped_bytes(), trace.event_count().max(1));
     let broken = trace.losses.count_of(Loss::BrokenEvent);
     let is_much = is_over(skipped, trace.origin.text_bytes) || is_over(broken, events);
-    // One broken row of usual length loses only itself, if all other rows have their partners.
+    // A single broken row of usual length loses only itself, provided that every launch has its
+    // device work and every work its launch.
     let is_one_row = broken == 1 && skipped <= 2 * trace.origin.text_bytes / events;
     if is_much && !(is_one_row && hole::is_paired(trace)) {
         return Some(format!(
@@ -165,8 +168,8 @@ fn damage(trace: &Trace) -> Option<String> {
     hole::find(trace)
 }
 
-/// Returns the time until which all device rows were read, or `None` if that is less than half of
-/// the recording or unknown.
+/// Returns the time until which all device rows were read, or `None` if that covers less than half
+/// of the recording or is unknown.
 fn until(trace: &Trace, links: &Links) -> Option<i64> {
     let (start, end) = window::recorded(trace)?;
     let is_launched = |row: u32| trace.kind(row).is_device_work() && links.call(row).is_some();

@@ -1,4 +1,5 @@
-//! Whether a trace is of a run of ours on a pool of CPU threads: no GPU, no network, no Python.
+//! Recognizes traces of rowmill's own training on a pool of CPU threads, without GPU, network and
+//! Python.
 
 use trace::store::Trace;
 

@@ -1,6 +1,6 @@
-//! Measures the steps of a rank's devices: from the end of the last work launched in one host step
-//! to that of the next. If they are longer than the host's steps, the host runs ahead and the
-//! device determines the length of the job.
+//! Measures the steps of a rank's devices, each from the end of the last work launched in one host
+//! step to the end of the last work launched in the next. If the devices' steps are longer than the
+//! host's, the host runs ahead and the devices determine the length of the job.
 
 use trace::store::Trace;
 
@@ -8,15 +8,15 @@ use crate::facts::interval::Interval;
 use crate::facts::links::Links;
 use crate::facts::window::{self, TimeWindow, TrainingStep, WindowRule};
 
-/// Minimum excess of the devices' steps over the host's, relative to the latter.
+/// Minimum relative excess of the devices' steps over the host's steps.
 const LONGER: f64 = 0.01;
 
-/// Returns the span of the devices' work for the steps of a window, by their own clocks, if it is
-/// longer than the window. It lasts from the end of all work launched before to the end of all work
-/// launched inside.
+/// Returns the span of the devices' work for the steps of a window, by the devices' clocks, if it
+/// is longer than the window. The span lasts from the end of all work launched before the window to
+/// the end of all work launched inside.
 ///
 /// # Cost
-/// Linear in the rows of the trace.
+/// The cost is linear in the rows of the trace.
 pub fn span(trace: &Trace, links: &Links, window: &TimeWindow) -> Option<Interval> {
     if window.rule != WindowRule::Steps {
         return None;
@@ -32,22 +32,22 @@ pub fn span(trace: &Trace, links: &Links, window: &TimeWindow) -> Option<Interva
         };
         *last = (*last).max(Some(trace.slices.end(row)));
     }
-    // The backlog of a device is unknown if its earlier work was not recorded.
+    // The backlog of a device is unknown if the work before the window was not recorded.
     let (start, end) = (before?.max(window.start), inside?.max(window.end));
     let longer = (end - start - window.length()) as f64;
     (longer > LONGER * window.length() as f64).then_some((start, end))
 }
 
-/// Measures the device time of each step: from the end of all work launched before it to the end of
-/// all work launched in it.
+/// Measures the device time of each step, from the end of all work launched before the step to the
+/// end of all work launched in it.
 ///
-/// It is `None` if nothing was launched before, because the backlog of the device is then unknown,
-/// and if the two lengths differ by 1 % of the host's step or less.
+/// The time is `None` if nothing was launched before the step, because the backlog of the device is
+/// then unknown. The time is also `None` if it differs from the host's step by 1 % or less.
 ///
 /// # Cost
-/// Linear in the rows of the trace, times the logarithm of the steps.
+/// The cost is linear in the rows of the trace, times the logarithm of the number of steps.
 pub fn find_device_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -> Vec<Option<i64>> {
-    // The last end of the work launched in each step; entry 0 is for the time before the first
+    // The last end of the work launched in each step. Entry 0 stands for the time before the first
     // step.
     let mut ends: Vec<Option<i64>> = vec![None; steps.len() + 1];
     ends[0] = earlier_end(trace, links);
@@ -72,8 +72,9 @@ pub fn find_device_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -
     steps.iter().zip(ends.windows(2)).map(device_length).collect()
 }
 
-/// Returns the last end of the work launched before the recording: work without a recorded launch
-/// that begins before any with one. `None` if no launch was recorded.
+/// Returns the last end of the work launched before the recording, which is work that has no
+/// recorded launch and begins before any work with one. The result is `None` if no launch was
+/// recorded.
 fn earlier_end(trace: &Trace, links: &Links) -> Option<i64> {
     let works = || trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let launched = works().filter(|row| links.call(*row).is_some());
@@ -86,7 +87,8 @@ fn earlier_end(trace: &Trace, links: &Links) -> Option<i64> {
     works().filter(is_earlier).map(|row| trace.slices.end(row)).max()
 }
 
-/// Returns the device work that was launched before a window ended and began after it, by start.
+/// Returns the device work that was launched before a window ended and began after it, sorted by
+/// start.
 pub(crate) fn late_rows(trace: &Trace, links: &Links, window: &TimeWindow) -> Vec<u32> {
     let slices = &trace.slices;
     let is_late = |row: &u32| {

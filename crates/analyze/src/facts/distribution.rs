@@ -1,4 +1,5 @@
-//! Summarizes integers: exact quantiles, mean, deviation, and histograms by powers of two.
+//! Summarizes integers by exact quantiles, mean, standard deviation, and histograms with powers of
+//! two as bins.
 
 #[cfg(test)]
 mod tests;
@@ -8,11 +9,12 @@ use serde::Serialize;
 
 pub use schema::median::{float_median as median, integer_median};
 
-/// Summary of a set of integers. All fields are zero for an empty set.
+/// Quantiles, mean and standard deviation of a set of integers. All fields are zero if the set is
+/// empty.
 ///
 /// The median of an even number of values is the mean of the two in the middle, rounded down. Any
-/// other quantile is a value that occurs: `p` is the smallest value with at least `p` percent of
-/// the values at or below it (nearest rank).
+/// other quantile is a value of the set: `p` is the smallest value with at least `p` percent of the
+/// values at or below it (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     pub count: u64,
@@ -24,7 +26,7 @@ pub struct Distribution {
     pub p75: i64,
     pub p95: i64,
     pub max: i64,
-    /// Rounds to three decimals, as table columns show them.
+    /// Mean of the values, rounded to three decimals.
     pub mean: f64,
     /// The sample standard deviation (`n − 1`), rounded to three decimals; 0 for fewer than two
     /// values.
@@ -61,28 +63,31 @@ impl From<Distribution> for Durations {
     }
 }
 
-/// Bin of a histogram by powers of two: `low ≤ value < high`.
+/// Bin of a histogram with powers of two as bounds: `low ≤ value < high`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bin {
-    /// 0, or a power of two.
+    /// Lower bound of the bin, which is 0 or a power of two.
     pub low: i64,
-    /// 1, or the next power of two; `i64::MAX` for the last.
+    /// Upper bound of the bin, which is 1 or the next power of two, and `i64::MAX` for the last
+    /// bin.
     pub high: i64,
     pub count: u64,
     pub total: i64,
 }
 
-/// Summarizes values. Sorts them in place.
+/// Summarizes values, which it sorts in place.
 ///
 /// # Cost
-/// `O(n log n)`.
+/// The cost is `O(n log n)`, for sorting.
 /// # Numerics
-/// Sums are exact, up to the greatest `i64`; mean and deviation are rounded once, at the end.
+/// Sums are exact up to the greatest `i64`, and mean and deviation are rounded once, at the end.
 pub fn describe_values(values: &mut [i64]) -> Distribution {
     let median = integer_median(values).unwrap_or_default();
     let (Some(min), Some(max)) = (values.first(), values.last()) else {
         return Distribution::default();
     };
+    // The nearest rank is the smallest value with at least `percent` percent of the values at or
+    // below it.
     let at = |percent: usize| values[(values.len() * percent).div_ceil(100).max(1) - 1];
     let total: i128 = values.iter().map(|value| i128::from(*value)).sum();
     let count = values.len() as f64;
@@ -91,6 +96,8 @@ pub fn describe_values(values: &mut [i64]) -> Distribution {
     let variance = if values.len() < 2 { 0.0 } else { deviation / (count - 1.0) };
     Distribution {
         count: values.len() as u64,
+        // The sum of many large values may exceed 64 bits, so it is computed in 128 bits and
+        // clamped.
         total: total.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
         min: *min,
         p5: at(5),
@@ -104,8 +111,8 @@ pub fn describe_values(values: &mut [i64]) -> Distribution {
     }
 }
 
-/// Counts values by powers of two. Returns the non-empty bins, ascending; values below 1 are in the
-/// first one, `0..1`.
+/// Counts values by powers of two. Returns the non-empty bins in ascending order; values below 1
+/// fall into the first bin, `0..1`.
 pub fn histogram(values: impl IntoIterator<Item = i64>) -> Vec<Bin> {
     let mut bins = [(0u64, 0i64); 64];
     for value in values {
@@ -122,7 +129,7 @@ pub fn histogram(values: impl IntoIterator<Item = i64>) -> Vec<Bin> {
     bins.into_iter().enumerate().filter(|(_, (count, _))| *count > 0).map(bin).collect()
 }
 
-/// Rounds to three decimals, as table columns show them.
+/// Rounds a number to three decimals, as table columns show it.
 pub(crate) fn thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

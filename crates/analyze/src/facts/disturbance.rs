@@ -21,20 +21,20 @@ use crate::facts::tree::{self, OperatorTree};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disturbance {
-    /// Calls of the driver that allocate memory or load code outside steady steps, and a first step
-    /// that takes far longer than the others.
+    /// Driver calls that allocate memory or load code outside steady steps, or a first step that
+    /// takes far longer than the others.
     WarmUp,
-    /// The first launch of a kernel, which loads its code.
+    /// The first launch of a kernel, which loads the kernel's code.
     FirstLaunch,
-    /// Trying and timing variants of a kernel.
+    /// A search that tries and times several variants of a kernel.
     Autotuning,
-    /// Capture of a graph, during which launches do not run.
+    /// Capture of a CUDA graph, during which launches do not run.
     GraphCapture,
-    /// The profiler's own work on its buffers, and its waits when it starts and stops.
+    /// The profiler's work on its own buffers, and its waits when it starts and stops.
     Profiler,
 }
 
-/// All kinds, in the order in which reports name them.
+/// All kinds of disturbances, in the order in which reports name them.
 pub const DISTURBANCES: [Disturbance; 5] = [
     Disturbance::Profiler,
     Disturbance::GraphCapture,
@@ -43,18 +43,20 @@ pub const DISTURBANCES: [Disturbance; 5] = [
     Disturbance::WarmUp,
 ];
 
-/// Minimum ratio of a first launch to the median launch.
+/// A first launch counts as a disturbance if it takes at least this many times as long as the
+/// median launch.
 const FIRST_LAUNCH_RATIO: i64 = 10;
-/// Minimum duration of a first launch that counts: loading code takes far longer than the
+/// Minimum duration of a first launch that counts, because loading code takes far longer than the
 /// microseconds of a launch.
 const FIRST_LAUNCH_NS: i64 = 50_000;
-/// Minimum ratio of a first step to the median of the others.
+/// A first step counts as a disturbance if it takes at least this many times as long as the median
+/// of the others.
 const FIRST_STEP_RATIO: f64 = 1.5;
-/// Minimum number of measurements in a tuning loop.
+/// Minimum number of measurements that make up a tuning loop.
 const MEASURED_MIN: usize = 3;
-/// Maximum number of launches between the two events of a measurement.
+/// Maximum number of launches between the two events of one measurement.
 const LAUNCHES_MAX: usize = 8;
-/// Parts of the names of operators, annotations and frames that try variants of a kernel.
+/// Parts of the names of operators, annotations and frames that try several variants of a kernel.
 const TUNING: [&str; 8] = [
     "do_bench",
     "benchmark_all_configs",
@@ -66,30 +68,32 @@ const TUNING: [&str; 8] = [
     "rocblas_gemm_tune",
 ];
 
-/// The disturbed times of each thread, by kind.
+/// The disturbed times of each thread, by kind of disturbance.
 #[derive(Clone, Debug, Default)]
 pub struct Disturbances {
-    /// Disjoint spans by time. The thread is `None` for disturbances of all threads.
+    /// Disjoint spans of each kind and thread, sorted by time. The thread is `None` for
+    /// disturbances that affect all threads.
     spans: BTreeMap<(Disturbance, Option<TrackId>), Vec<Interval>>,
 }
 
 impl Disturbances {
-    /// Returns the time within a span in which a thread was disturbed in one way.
+    /// Returns the time within a span in which one kind of disturbance affected a thread.
     pub fn length_within(&self, kind: Disturbance, track: TrackId, span: Interval) -> i64 {
         let spans_of =
             |key: Option<TrackId>| self.spans.get(&(kind, key)).map_or(&[][..], Vec::as_slice);
-        // A disturbance of all threads may lie inside one of this thread.
+        // A disturbance of all threads may lie inside a disturbance of this thread, so the two are
+        // not added.
         let both = [spans_of(None), spans_of(Some(track))];
         both.into_iter().map(|spans| interval::length_within(spans, span)).max().unwrap_or_default()
     }
 
-    /// Returns the disjoint times in which any thread was disturbed in one way.
+    /// Returns the disjoint times in which one kind of disturbance affected any thread.
     pub fn intervals(&self, kind: Disturbance) -> Vec<Interval> {
         let spans = self.spans.iter().filter(|((of, _), _)| *of == kind);
         interval::union(spans.flat_map(|(_, spans)| spans.iter().copied()).collect())
     }
 
-    /// Returns whether the recording has no disturbance.
+    /// Returns whether no disturbance was found in the recording.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
@@ -99,10 +103,10 @@ impl Disturbances {
     }
 }
 
-/// Finds all disturbances of a recording. `tree` must be that of its trace.
+/// Finds all disturbances of a recording. `tree` must be the operator tree of the scope's trace.
 ///
 /// # Cost
-/// `O(n log n)` in the host rows of the trace.
+/// The cost is `O(n log n)` in the host rows of the trace.
 pub fn find_disturbances(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances {
     let mut found = Disturbances::default();
     let captures = Captures::new(scope.trace, scope.frames());
@@ -117,20 +121,25 @@ pub fn find_disturbances(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances
     first_launches(scope, &mut found);
     warm_up(scope, &captures, &mut found);
     behind_captures(scope, &captures, &mut found);
+    // Only a program that reads event times can time kernel variants, so other traces skip this
+    // search.
     let takes_time = names(scope.trace, |name| name.contains("EventElapsedTime"));
     for thread in tree.threads.iter().filter(|_| takes_time.contains(&true)) {
         measured(scope, tree, thread, &takes_time, &mut found);
     }
+    // Several detectors may find the same time, which must count only once.
     for spans in found.spans.values_mut() {
         *spans = interval::union(std::mem::take(spans));
     }
     found
 }
 
-/// Adds the profiler's rows, and device synchronizations before or after all other work that no
-/// operator or annotation of the user contains.
+/// Adds the profiler's own rows. Also adds device synchronizations before or after all other work
+/// that are inside no operator or user annotation.
 fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
     let trace = scope.trace;
+    // Rows of loading and allocation are set-up of the program, although the profiler writes them
+    // as overhead.
     let set_up = |row: u32| calls::SET_UP.contains(&trace.name(row));
     for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Overhead && !set_up(*row)) {
         found.add(Disturbance::Profiler, None, (trace.slices.start(row), trace.slices.end(row)));
@@ -145,6 +154,8 @@ fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
     let is_wait = |row: &u32| trace.kind(*row).is_call() && does(*row) == CallKind::DeviceSync;
     for row in trace.rows().filter(is_wait) {
         let (start, end) = (trace.slices.start(row), trace.slices.end(row));
+        // The profiler also synchronizes inside its own step annotations, so these do not show that
+        // the user's code waits.
         let is_users = tree.ancestors(row).any(|around| {
             let is_step = trace.name(around).starts_with("ProfilerStep#");
             matches!(trace.kind(around), EventKind::Operator | EventKind::Annotation) && !is_step
@@ -156,11 +167,12 @@ fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
     }
 }
 
-/// Adds launches while hardware counters are collected: the profiler saves the memory of each
-/// kernel, replays it once per group of counters, and only then lets the launch return.
+/// Adds launches during the collection of hardware counters. The profiler saves the memory of each
+/// kernel, replays the kernel once per group of counters, and only then lets the launch return.
 ///
 /// # Source
-/// CUPTI, range profiling with kernel replay; Kineto writes its rows as `cuda_profiler_range`.
+/// CUPTI calls this range profiling with kernel replay, and Kineto writes its rows as
+/// `cuda_profiler_range`.
 fn counter_collection(scope: &Scope<'_>, found: &mut Disturbances) {
     let trace = scope.trace;
     let is_collected = trace.categories.iter().any(|one| one.name == "cuda_profiler_range");
@@ -174,7 +186,7 @@ fn counter_collection(scope: &Scope<'_>, found: &mut Disturbances) {
     }
 }
 
-/// Adds operators, annotations and frames whose names show that they tune.
+/// Adds operators, annotations and frames whose names show that they tune kernels.
 fn named(scope: &Scope<'_>, found: &mut Disturbances) {
     let trace = scope.trace;
     let is_tuning = |name: &str| {
@@ -209,6 +221,8 @@ fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
     let mut lengths: Vec<i64> =
         launches.iter().map(|row| trace.slices.duration[*row as usize]).collect();
     let Some(usual) = distribution::integer_median(&mut lengths) else { return };
+    // Both limits apply: the ratio alone would count jitter of launches that take only
+    // microseconds.
     let least = (FIRST_LAUNCH_RATIO * usual).max(FIRST_LAUNCH_NS);
     let mut seen: BTreeSet<StringId> = BTreeSet::new();
     for row in launches {
@@ -237,7 +251,8 @@ fn warm_up(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
     for row in trace.rows().filter(|row| is_named(trace, &set_up, *row)) {
         let (start, end) = (trace.slices.start(row), trace.slices.end(row));
         if !is_steady(start) {
-            // Loading rows of the profiler lie on tracks of their own.
+            // Rows in which the profiler reports loading of code lie on tracks of their own, not on
+            // a thread's.
             let is_of_thread = trace.kind(row) != EventKind::Overhead;
             let track = is_of_thread.then(|| trace.slices.track[row as usize]);
             found.add(Disturbance::WarmUp, track, (start, end));
@@ -258,8 +273,8 @@ fn is_compilation(name: &str) -> bool {
     is_triton || name.contains("(dynamo_timed)") || name.contains("torch/_dynamo/convert_frame.py(")
 }
 
-/// Adds the time after a capture in which a thread warms up and compiles the next one, until it
-/// launches a graph or the step ends.
+/// Adds the time after a graph capture in which a thread warms up and compiles the next graph,
+/// until the thread launches a graph or the step ends.
 fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
     let trace = scope.trace;
     let is_replay = names(trace, |name| name.contains("GraphLaunch"));
@@ -282,8 +297,8 @@ fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturban
     }
 }
 
-/// Adds loops that time variants with events: operators that read several times, and runs of
-/// measurements of the same kernels.
+/// Adds loops that time kernel variants with events: operators that read several event times, and
+/// consecutive measurements of the same kernels.
 fn measured(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -309,7 +324,7 @@ fn measured(
     for (operator, _) in inside.iter().filter(|(_, count)| **count >= MEASURED_MIN) {
         found.add(Disturbance::Autotuning, Some(thread.track), span(*operator, *operator));
     }
-    // A tuner reads all times in a row, after the last measurement.
+    // A tuning loop reads all event times together, after its last measurement.
     let is_between = |from: usize, to: usize| {
         rows[from + 1..to].iter().all(|row| scope.links().work(*row).is_empty())
     };
@@ -323,9 +338,9 @@ fn measured(
     }
 }
 
-/// Returns the first call of the last `count` measurements, if each launched the same few kernels
-/// between two events and nothing was launched after the last one. Collectives do not count,
-/// because they always run between two events.
+/// Returns the first call of the last `count` measurements. Each must have launched the same few
+/// kernels between two events, and nothing may have been launched after the last one. Collectives
+/// do not count as measurements, because they always run between two events.
 fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32> {
     let trace = scope.trace;
     let is_event = |row: &u32| calls::classify_call(trace.name(*row)) == CallKind::EventRecord;

@@ -1,8 +1,9 @@
-//! Lines of Python on each thread: which one ran when, and from where it was called.
+//! Builds the Python frames of each thread: which line ran when, and from where it was called.
 //!
-//! Profilers record frames as slices of their own, or until 2022 only the stack of each operator
-//! (`Call stack`). Of the latter, a line runs from the first to the last operator in a row that it
-//! called, and its function on to the next one.
+//! Profilers record frames as slices of their own, or until 2022 only the Python stack of each
+//! operator (`Call stack`). A line that is known only from such stacks runs from the first to the
+//! last of the consecutive operators that it called. The function of the line continues until its
+//! next line.
 
 #[cfg(test)]
 mod tests;
@@ -14,39 +15,39 @@ use crate::facts::tree::{self, OperatorTree};
 
 const NONE: u32 = u32::MAX;
 
-/// A frame of Python, or a line of one.
+/// A frame of Python, or a single line of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Such as `train.py(12): step`; `train.py: step` if the line is unknown.
+    /// Name such as `train.py(12): step`, or `train.py: step` if the line is unknown.
     pub name: StringId,
-    /// Missing if only the stacks of operators name the frame.
+    /// Row of the frame in the trace; missing if only the stacks of operators name the frame.
     pub row: Option<u32>,
-    /// Index of the frame that called it.
+    /// Index of the calling frame.
     parent: u32,
 }
 
 /// A stretch of time in which one frame was the innermost of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameStretch {
-    /// Absolute time in nanoseconds.
+    /// Start of the stretch, in absolute nanoseconds.
     pub start: i64,
-    /// Absolute time in nanoseconds.
+    /// End of the stretch, in absolute nanoseconds.
     pub end: i64,
     pub frame: u32,
 }
 
-/// The frames of a trace.
+/// All Python frames of a trace, and which of them was innermost at each time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
     frames: Vec<Frame>,
-    /// Stretches of each track, by start; they do not overlap.
+    /// Stretches of each track, sorted by start and without overlap.
     stretches: Vec<Vec<FrameStretch>>,
 }
 
 /// Builds the frames of a trace from recorded Python rows, or else from the stacks of operators.
 ///
 /// # Cost
-/// `O(n log n)` in the frames, or in the operators with a stack.
+/// The cost is `O(n log n)` in the frames, or in the operators with a stack.
 pub fn build_frames(trace: &Trace) -> Frames {
     let mut frames = Frames { frames: Vec::new(), stretches: vec![Vec::new(); trace.tracks.len()] };
     if !trace.slices.python.is_empty() {
@@ -58,35 +59,36 @@ pub fn build_frames(trace: &Trace) -> Frames {
 }
 
 impl Frames {
-    /// Returns whether the trace has no frames.
+    /// Returns whether the trace has no Python frames.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Returns all frames, callers before callees.
+    /// Returns all Python frames of the trace, with callers before their callees.
     pub fn all(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// Returns the frame that called a frame.
+    /// Returns the frame that called a given frame.
     pub fn caller(&self, frame: u32) -> Option<u32> {
         Some(self.frames[frame as usize].parent).filter(|parent| *parent != NONE)
     }
 
-    /// Iterates over a frame and its callers, innermost first.
+    /// Iterates over a frame and its callers, innermost frame first.
     pub fn stack(&self, frame: u32) -> impl Iterator<Item = Frame> {
         let stack = std::iter::successors(Some(frame), |frame| self.caller(*frame));
         stack.map(|frame| self.frames[frame as usize])
     }
 
-    /// Returns the innermost frame that ran on a thread at a time.
+    /// Returns the innermost Python frame of a thread at a given time.
     pub fn at(&self, track: TrackId, time: i64) -> Option<u32> {
         let stretches = self.stretches.get(track.0 as usize)?;
         let at = stretches.partition_point(|one| one.end <= time);
         stretches.get(at).filter(|one| one.start <= time).map(|one| one.frame)
     }
 
-    /// Iterates over the innermost frames of a thread within a span, by start and clipped to it.
+    /// Iterates over the stretches of a thread's innermost frames within a span, by start and
+    /// clipped to the span.
     pub fn within(&self, track: TrackId, span: Interval) -> impl Iterator<Item = FrameStretch> {
         let all = self.stretches.get(track.0 as usize).map_or(&[][..], Vec::as_slice);
         let first = all.partition_point(|one| one.end <= span.0);
@@ -117,7 +119,7 @@ impl Frames {
     }
 }
 
-/// Adds frames that have rows of their own, without the time of inner frames.
+/// Adds frames that have rows of their own. A frame is innermost only while no inner frame runs.
 fn recorded(trace: &Trace, found: &mut Frames) {
     let tree: OperatorTree = tree::build_python_tree(trace);
     for row in &tree.nodes {
@@ -135,11 +137,11 @@ fn recorded(trace: &Trace, found: &mut Frames) {
     }
 }
 
-/// Builds the stretches of a thread from begins and ends of frames.
+/// Builds the stretches of a thread from the starts and ends of its frames.
 #[derive(Default)]
 struct Painter {
     stretches: Vec<FrameStretch>,
-    /// Open frames: their end and index.
+    /// Open frames, each as (end, index).
     open: Vec<(i64, u32)>,
     painted: i64,
 }
@@ -154,7 +156,7 @@ impl Painter {
         self.open.push((end, frame));
     }
 
-    /// Closes frames that end by `until`.
+    /// Closes the frames that end by `until`.
     fn close(&mut self, until: i64) {
         while let Some((end, frame)) = self.open.pop_if(|(end, _)| *end <= until) {
             self.paint(end, frame);
@@ -174,9 +176,10 @@ impl Painter {
     }
 }
 
-/// Builds frames from the stacks of operators. Lines that two consecutive operators share ran all
-/// the time between them; other lines ran from the first to the last operator that names them.
-/// Between two lines of one function, that function ran.
+/// Builds frames from the Python stacks of operators. A line that is on the stacks of two
+/// consecutive operators ran all the time between the two. Any other line ran from the first to the
+/// last operator whose stack contains it. Between two lines of one function, the function itself
+/// ran.
 fn from_stacks(trace: &Trace, found: &mut Frames) {
     let is_host =
         |row: &u32| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
@@ -192,7 +195,8 @@ fn from_stacks(trace: &Trace, found: &mut Frames) {
     }
 }
 
-/// An open line: its index, its function, and the end of the last operator that names it.
+/// An open line: its frame index, its text and function, and the end of the last operator whose
+/// stack contains it.
 struct FrameLine {
     frame: u32,
     of: StackLine,
@@ -201,7 +205,7 @@ struct FrameLine {
 
 fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<FrameStretch> {
     let mut stretches: Vec<FrameStretch> = Vec::new();
-    // The open lines, outermost first.
+    // The lines that are open at this operator, outermost first.
     let mut open: Vec<FrameLine> = Vec::new();
     let mut painted = i64::MIN;
     let mut paint = |frame: Option<u32>, until: i64| {
@@ -222,16 +226,16 @@ fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<FrameStretch> {
         let lines = trace.stack(row).iter().rev();
         let common =
             open.iter().zip(lines.clone()).take_while(|(line, new)| line.of == **new).count();
-        // The last closed line of a function, which another line of it may follow.
+        // The line that was closed last, if another line of the same function may follow it.
         let mut left: Option<StackLine> = None;
-        // Lines that are not on this stack have ended with their last operator, unless that
-        // operator is still open around this one.
+        // Lines that are not on this stack ended with their last operator, unless that operator is
+        // still open around this one.
         while open.len() > common && open.last().is_some_and(|line| line.until <= start) {
             paint(innermost(&open), open[open.len() - 1].until);
             left = open.pop().filter(|_| open.len() == common).map(|line| line.of);
         }
         // The stacks do not show when a function moved to its next line. A smaller line number
-        // means that it was called anew.
+        // means that the function was called again.
         let next = lines.clone().nth(common).filter(|next| {
             let goes_on = |left: StackLine| {
                 left.function == next.function

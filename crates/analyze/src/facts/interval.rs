@@ -1,12 +1,13 @@
-//! Sets of time as sorted, disjoint, half-open intervals.
+//! Represents sets of times as sorted, disjoint, half-open intervals.
 
 /// A half-open span `start..end` in nanoseconds.
 pub type Interval = (i64, i64);
 
-/// Returns the union: sorted, disjoint, not touching. Empty intervals are dropped.
+/// Returns the union of intervals as sorted intervals that neither overlap nor touch. Empty
+/// intervals are dropped from the union.
 ///
 /// # Cost
-/// `O(n log n)`, `O(n)` if already sorted by start.
+/// The cost is `O(n log n)`, or `O(n)` if the intervals are already sorted by start.
 pub fn union(mut intervals: Vec<Interval>) -> Vec<Interval> {
     if !intervals.is_sorted_by_key(|(start, _)| *start) {
         intervals.sort_unstable();
@@ -18,8 +19,8 @@ pub fn union(mut intervals: Vec<Interval>) -> Vec<Interval> {
     merged
 }
 
-/// Adds an interval to a union. It must not start before any added so far. Empty intervals are
-/// ignored.
+/// Adds an interval to a union. The interval must not start before any interval that was added
+/// earlier. An empty interval leaves the union unchanged.
 pub fn add(union: &mut Vec<Interval>, (start, end): Interval) {
     if start >= end {
         return;
@@ -35,17 +36,17 @@ pub fn length(disjoint: &[Interval]) -> i64 {
     disjoint.iter().map(|(start, end)| end - start).sum()
 }
 
-/// Returns the time of a span that a union covers.
+/// Returns how much of a span is covered by a union.
 ///
 /// # Cost
-/// `O(log n)` and the intervals that overlap it.
+/// The cost is `O(log n)` plus the number of intervals that overlap the span.
 pub fn length_within(union: &[Interval], (start, end): Interval) -> i64 {
     let first = union.partition_point(|(_, to)| *to <= start);
     let inside = union[first..].iter().take_while(|(from, _)| *from < end);
     inside.map(|(from, to)| (*to).min(end) - (*from).max(start)).sum()
 }
 
-/// Returns the times that two unions share.
+/// Returns the times that are in both unions.
 pub fn intersection(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     let (mut i, mut j) = (0, 0);
     let mut shared = Vec::new();
@@ -63,7 +64,7 @@ pub fn intersection(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     shared
 }
 
-/// Returns the times of the union `a` outside the union `b`.
+/// Returns the times that are in the union `a` but not in the union `b`.
 pub fn difference(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     let mut rest = Vec::new();
     let mut j = 0;

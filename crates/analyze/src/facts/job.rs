@@ -1,5 +1,5 @@
-//! A job and its ranks, with facts computed lazily and once. Every analysis of a whole job takes
-//! one.
+//! A job and its ranks, with facts that are computed on first use and only once. Every analysis of
+//! a whole job takes a [`JobFacts`].
 
 mod copies;
 mod kernel;
@@ -7,53 +7,62 @@ mod kernels;
 mod rank;
 mod stalls;
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use crate::facts::collectives::{self, Collectives};
 use crate::facts::quality::{self, Issue, QualityVerdict};
 use crate::facts::scope::Scope;
 use crate::graph::critical_path::{self, CriticalPath};
-use crate::graph::measured::{self, MeasuredGraph};
+use crate::graph::measured::{self, MeasuredGraph, Pauses, RowNodes};
 use crate::tables::stragglers::{self, Stragglers};
 
 pub(crate) use copies::Copy;
 pub(crate) use kernel::WindowKernel;
 pub use rank::{OperatorTensors, RankFacts, Tensors};
 
-/// Facts of a job that several analyses share. Each is computed on first use; [`RankFacts`] holds
-/// those of one rank.
+/// Facts of a job that several analyses share. Each fact is computed on first use, and
+/// [`RankFacts`] holds the facts of one rank.
 #[derive(Debug)]
 pub struct JobFacts<'a> {
-    /// Each rank, in the order of the scopes.
+    /// Facts of each rank, in the order of the scopes.
     pub ranks: Vec<RankFacts<'a>>,
     scopes: &'a [Scope<'a>],
     collectives: OnceLock<Collectives>,
     measured: OnceLock<MeasuredGraph>,
+    row_nodes: OnceLock<RowNodes>,
+    pauses: OnceLock<Pauses>,
     paths: OnceLock<CriticalPath>,
     stragglers: OnceLock<Stragglers>,
     issues: OnceLock<Vec<Issue>>,
 }
 
 impl<'a> JobFacts<'a> {
-    /// Creates the job of some ranks' windows without computing any fact.
+    /// Creates the facts of a job from its ranks' windows, without computing any fact yet.
     pub fn new(scopes: &'a [Scope<'a>]) -> Self {
         Self {
             ranks: scopes.iter().map(RankFacts::new).collect(),
             scopes,
             collectives: OnceLock::new(),
             measured: OnceLock::new(),
+            row_nodes: OnceLock::new(),
+            pauses: OnceLock::new(),
             paths: OnceLock::new(),
             stragglers: OnceLock::new(),
             issues: OnceLock::new(),
         }
     }
 
-    /// Adds the tensors of operators, which no column of a trace holds. The caller reads them from
-    /// the file.
-    pub fn know_shapes(&mut self, shapes: OperatorTensors) {
+    /// Sets the tensors of operators, which no column of a trace contains. The caller reads the
+    /// tensors from the trace file, and calls this function at most once.
+    pub fn know_shapes(&self, shapes: OperatorTensors) {
+        let mut by_rank: BTreeMap<u32, BTreeMap<u32, Tensors>> = BTreeMap::new();
         for ((rank, row), tensors) in shapes {
-            if let Some(facts) = self.ranks.iter_mut().find(|facts| facts.rank() == rank) {
-                facts.know_tensors(row, tensors);
+            by_rank.entry(rank).or_default().insert(row, tensors);
+        }
+        for (rank, tensors) in by_rank {
+            if let Some(facts) = self.rank(rank) {
+                facts.know_tensors(tensors);
             }
         }
     }
@@ -63,12 +72,12 @@ impl<'a> JobFacts<'a> {
         self.scopes
     }
 
-    /// Returns the facts of the rank with this number.
+    /// Returns the facts of the rank with a given number.
     pub fn rank(&self, rank: u32) -> Option<&RankFacts<'a>> {
         self.ranks.iter().find(|facts| facts.rank() == rank)
     }
 
-    /// Returns the collectives, matched across ranks.
+    /// Returns the collectives of the job, matched across its ranks.
     pub fn collectives(&self) -> &Collectives {
         self.collectives.get_or_init(|| collectives::match_collectives(self.scopes))
     }
@@ -83,7 +92,20 @@ impl<'a> JobFacts<'a> {
         self.measured.get_or_init(build)
     }
 
-    /// Returns the critical paths of the job and of each rank, with all contributors.
+    /// Returns the nodes of the dependency graph, indexed by the trace row from which they were
+    /// built.
+    pub fn row_nodes(&self) -> &RowNodes {
+        self.row_nodes.get_or_init(|| RowNodes::new(self.scopes, self.measured()))
+    }
+
+    /// Returns the pauses of all threads: the edges of the dependency graph that an edit may
+    /// shorten in part.
+    pub fn pauses(&self) -> &Pauses {
+        self.pauses.get_or_init(|| Pauses::new(self.measured()))
+    }
+
+    /// Returns the critical paths of the job and of each rank, with everything that contributes to
+    /// them.
     pub fn paths(&self) -> &CriticalPath {
         self.paths.get_or_init(|| critical_path::find_critical_paths(self.scopes, self.measured()))
     }
@@ -94,14 +116,14 @@ impl<'a> JobFacts<'a> {
         self.stragglers.get_or_init(find)
     }
 
-    /// Returns whether the ranks belong to one job recorded at one time. Otherwise their
-    /// collectives are not matched.
+    /// Returns whether the ranks belong to one job and were recorded at the same time. Collectives
+    /// are matched across ranks only in that case.
     pub fn is_one_job(&self) -> bool {
         const APART: [&str; 3] = ["mixed-jobs", "ranks-apart", "duplicate-ranks"];
         self.ranks.len() < 2 || !self.issues().iter().any(|issue| APART.contains(&issue.id))
     }
 
-    /// Returns the defects of the recordings, worst first.
+    /// Returns the defects of the recordings, sorted from worst to least.
     pub fn issues(&self) -> &[Issue] {
         self.issues.get_or_init(|| quality::find_issues(&self.ranks))
     }
@@ -111,12 +133,13 @@ impl<'a> JobFacts<'a> {
         quality::verdict(self.issues())
     }
 
-    /// Returns the mean step of the slowest rank, or its window if it has no steps.
+    /// Returns the mean step time of the slowest rank, or the length of its window if it has no
+    /// steps.
     pub fn step_ns(&self) -> i64 {
         self.ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default()
     }
 
-    /// Passes each rank the time that its collectives waited for other ranks.
+    /// Passes each rank the times that its collectives waited for other ranks.
     pub(crate) fn tell_waits(&self) {
         for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1 && self.is_one_job()) {
             let parts = self.collectives().matched.iter().flat_map(|one| &one.participants);

@@ -1,32 +1,34 @@
-//! Which call launched which device work, by correlation id.
+//! Links each runtime call to the device work that it launched, by correlation id.
 
 use trace::store::{EventKind, Trace};
 
 const NONE: u32 = u32::MAX;
 
-/// Calls and the device work they launched. One call may launch many (a graph).
+/// Runtime calls and the device work that they launched. One call may launch many device rows, as
+/// the launch of a graph does.
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// The call of each row of device work.
+    /// The call that launched each row of device work.
     call: Vec<u32>,
     /// Index in `work` of the first device row of each call.
     first: Vec<u32>,
     work: Vec<u32>,
-    /// Device rows whose id several calls have.
+    /// Device rows whose correlation id belongs to several calls.
     contested: Vec<u32>,
 }
 
 impl Links {
     /// Joins the runtime and driver calls of a trace to its device work.
     ///
-    /// Where a runtime and a driver call share a correlation id, the runtime call, the outer one,
-    /// is taken. Processes count ids each on their own, and no row of a device names its process:
-    /// of several calls of one kind with one id, the last that starts at or before the work is
-    /// taken, else the first. See [`Links::contested`].
+    /// If a runtime call and a driver call share a correlation id, the runtime call is taken,
+    /// because it is the outer one. Each process counts its ids separately, and a device row does
+    /// not name its process. If several calls of one kind share an id, the last one that starts at
+    /// or before the device row is taken, or else the first one. [`Links::contested`] lists the
+    /// device rows concerned.
     ///
     /// # Cost
-    /// `O(n)` in the rows where ids are dense, as profilers count them; else `O(n log n)` in calls
-    /// and device rows, as where ids are repeated.
+    /// The cost is `O(n)` in the rows if the ids are dense, as profilers count them. The cost is
+    /// `O(n log n)` in calls and device rows if ids are sparse or repeated.
     pub fn new(trace: &Trace) -> Self {
         let mut calls: Vec<Numbered> = Vec::new();
         let mut device: Vec<(u64, u32)> = Vec::new();
@@ -35,7 +37,7 @@ impl Links {
             if !kind.is_call() && !kind.is_device_work() {
                 continue;
             }
-            // Id 0 is what profilers write for "none".
+            // Profilers write id 0 for "no id".
             let id = trace.slices.correlation(row).filter(|id| *id != 0);
             let Some(id) = id else { continue };
             if kind.is_call() {
@@ -74,19 +76,20 @@ impl Links {
                 *place += 1;
             }
         }
-        // Filling moved each place to its end, which is where the next one begins.
+        // Filling moved the start of each call's rows to their end, which is where the rows of the
+        // next call begin.
         first.copy_within(..rows, 1);
         first[0] = 0;
         Self { call, first, work, contested }
     }
 
-    /// Returns the call that launched a row of device work, if it was recorded.
+    /// Returns the call that launched a row of device work, if that call was recorded.
     pub fn call(&self, device_row: u32) -> Option<u32> {
         Some(self.call[device_row as usize]).filter(|row| *row != NONE)
     }
 
-    /// Returns the device work that a call launched, in file order. Empty for rows that are not
-    /// calls.
+    /// Returns the device work that a call launched, in file order. The result is empty for rows
+    /// that are not calls.
     pub fn work(&self, call_row: u32) -> &[u32] {
         let row = call_row as usize;
         &self.work[self.first[row] as usize..self.first[row + 1] as usize]
@@ -98,7 +101,8 @@ impl Links {
     }
 }
 
-/// A call and its id. The smallest one wins if several share an id.
+/// A call with its correlation id. If several calls share an id, the smallest in this order is
+/// taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Numbered {
     id: u64,
@@ -106,24 +110,25 @@ struct Numbered {
     row: u32,
 }
 
-/// Index from correlation ids to rows of calls.
+/// Index from correlation ids to the rows of calls.
 struct CallIndex {
     first: First,
-    /// Calls that share an id with another call of their kind, as (id, start, row), sorted.
+    /// Calls that share an id with another call of their kind, sorted by (id, start, row).
     repeated: Vec<(u64, i64, u32)>,
 }
 
-/// The first call of each id.
+/// The first call of each correlation id, in the smaller of two layouts.
 enum First {
-    /// The first id, and one row for each id from it on.
+    /// The smallest id, and the row of the call for each id from there on.
     Dense(u64, Vec<u32>),
-    /// Sorted by id; each id occurs once.
+    /// Calls sorted by id, with each id only once.
     Sparse(Vec<Numbered>),
 }
 
 impl CallIndex {
     fn new(trace: &Trace, mut calls: Vec<Numbered>) -> Self {
-        // A table of this many rows per call is smaller than the calls themselves.
+        // A dense table with up to this many entries per call takes less memory than the calls
+        // themselves.
         const SPREAD: u64 = 6;
         let least = calls.iter().map(|call| call.id).min().unwrap_or_default();
         let most = calls.iter().map(|call| call.id).max().unwrap_or_default();
@@ -141,7 +146,7 @@ impl CallIndex {
             First::Sparse(calls)
         } else {
             let mut rows = vec![NONE; (most - least) as usize + 1];
-            // Rows ascend, so the first call of a kind stays.
+            // Rows are in ascending order, so the first call of a kind keeps the place.
             for is_driver in [false, true] {
                 for call in calls.iter().filter(|call| call.is_driver == is_driver) {
                     let place = &mut rows[(call.id - least) as usize];
@@ -172,8 +177,8 @@ impl CallIndex {
         }
     }
 
-    /// Finds the call for an id that several calls share: the last one before the work starts, else
-    /// the first.
+    /// Finds the call for an id that several calls share: the last one before the work starts, or
+    /// else the first one.
     fn find_repeated(&self, id: u64, start: impl Fn() -> i64) -> Option<u32> {
         if self.repeated.is_empty() {
             return None;

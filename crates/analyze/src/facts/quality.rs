@@ -1,4 +1,4 @@
-//! Judges how far a trace can be trusted: what it lacks, which analyses that affects, and what to
+//! Judges how far a trace can be trusted: what it lacks, which analyses are affected, and what to
 //! record instead.
 
 mod candidate;
@@ -20,20 +20,20 @@ use crate::facts::job::RankFacts;
 
 pub use issue::{Issue, Severity};
 
-/// Overall quality of a job's recordings, from the worst issue.
+/// Overall quality of a job's recordings, which follows from the worst issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QualityVerdict {
-    /// Nothing worse than [`Severity::Info`].
+    /// No issue is worse than [`Severity::Info`].
     Good,
     Doubtful,
     Poor,
-    /// Parts of the recording are missing.
+    /// The verdict on a recording of which parts are missing.
     Broken,
 }
 
 impl QualityVerdict {
-    /// Returns the sentence that every report shows for this verdict.
+    /// Returns the sentence with which every report explains this verdict.
     pub fn words(self) -> &'static str {
         match self {
             Self::Good => "good: its figures can be trusted",
@@ -44,10 +44,10 @@ impl QualityVerdict {
     }
 }
 
-/// Finds all issues of a job, worst first, then by kind and rank.
+/// Finds all issues of a job, sorted from worst to least, then by kind and rank.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the traces.
+/// The cost is `O(n log n)` in the rows of the traces.
 pub fn find_issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let mut issues = job::issues(ranks);
     issues.extend(candidate::issue(ranks));
@@ -62,10 +62,11 @@ pub fn find_issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     issues
 }
 
-/// Finds issues that exist only outside the analyzed window. They change no figure and no verdict.
+/// Finds the issues that exist only outside the analyzed window. Such issues change neither figures
+/// nor the verdict.
 ///
 /// # Cost
-/// As [`find_issues`].
+/// The cost is that of [`find_issues`].
 pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
     let is_new = |issue: &Issue| {
         !inside
@@ -90,7 +91,8 @@ pub fn verdict(issues: &[Issue]) -> QualityVerdict {
     }
 }
 
-/// Issues of one kind and severity, merged over ranks. Losses of different kinds stay separate.
+/// Issues of one kind and severity, merged over the ranks. Losses of different kinds stay separate
+/// issues.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IssueKind {
     pub id: &'static str,
@@ -99,17 +101,17 @@ pub struct IssueKind {
     pub rank: Option<u32>,
     /// Number of ranks with this issue; 0 for an issue of the whole job.
     pub rank_count: u64,
-    /// Number of ranks whose issue has exactly the text of `what`.
+    /// Number of ranks whose issue has exactly the same text as `what`.
     pub alike_count: u64,
-    /// Description with the numbers of the first rank.
+    /// Description of the issue with the figures of the first rank.
     pub what: String,
-    /// The affected analyses, and how they are affected.
+    /// The affected analyses, and how the issue affects them.
     pub matters: &'static str,
-    /// What to do about it.
+    /// What the user should do about the issue.
     pub hint: &'static str,
 }
 
-/// Merges issues in the order of [`find_issues`] into one row per kind and severity.
+/// Merges issues into one row per kind and severity, in the order of [`find_issues`].
 pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
     let kinds = issues.chunk_by(|a, b| (a.severity, a.id, a.loss) == (b.severity, b.id, b.loss));
     let kind = |same: &[Issue]| IssueKind {
@@ -125,14 +127,14 @@ pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
     kinds.map(kind).collect()
 }
 
-/// Counts the ranks that have a matching issue.
+/// Counts the ranks that have an issue for which `is_such` is true.
 fn ranks(issues: &[Issue], is_such: impl Fn(&Issue) -> bool) -> u64 {
     let such = issues.iter().filter(|issue| is_such(issue));
     such.filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len() as u64
 }
 
 impl IssueKind {
-    /// Describes the issue and the ranks that have it.
+    /// Describes the issue and says how many of the ranks have it.
     pub fn words(&self, of_ranks: u64) -> String {
         match (self.rank, self.rank_count) {
             (Some(rank), 1) if of_ranks > 1 => format!("rank {rank}: {}", self.what),

@@ -1,6 +1,7 @@
-//! Durations that other rows refute. A stream runs its work one after the other, so the profiler
-//! gave a wrong end to work that reaches far past the next start on its stream. A host is recorded
-//! as long as it runs, so a host row that ends long after all other rows has a wrong end as well.
+//! Corrects durations that other rows contradict. A stream runs its work one after the other. If
+//! work reaches far past the next start on its stream, the profiler recorded a wrong end. A host is
+//! recorded as long as it runs. If a host row ends long after all other rows, its end is wrong as
+//! well.
 
 use std::collections::HashMap;
 
@@ -8,26 +9,27 @@ use trace::store::{EventKind, Loss, Trace};
 
 use crate::facts::window;
 
-/// How far work may reach past the next start on its stream before its duration is refuted. Below
-/// that, profilers round and clocks jitter.
+/// A duration is corrected if the work reaches at least this far past the next start on its stream.
+/// Smaller overlaps come from rounding by the profiler and from clock jitter.
 pub(crate) const REFUTED_NS: i64 = 1_000_000;
 
-/// Minimum number of rows: fewer do not show when the recording ended.
+/// Minimum number of rows, because fewer do not show when the recording ended.
 const ROWS_MIN: usize = 10;
 
 /// A host row that ends long after all other rows of its recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Straggler {
     pub row: u32,
-    /// When the last of the other rows ends, absolute nanoseconds.
+    /// Time at which the last of the other rows ends, in absolute nanoseconds.
     pub others_end: i64,
 }
 
-/// Finds the row that ends later than all others, if it does so by more than the others take from
-/// the first start to the last end. Rows of devices are found too: a kernel may hang.
+/// Finds the row that ends later than all others, if its excess is larger than the time from the
+/// first start to the last end of the others. Rows of devices are found too, because a kernel may
+/// hang.
 ///
 /// # Cost
-/// Linear in the rows of the trace.
+/// The cost is linear in the rows of the trace.
 pub(crate) fn find_straggler(trace: &Trace) -> Option<Straggler> {
     let slices = &trace.slices;
     let lost = window::lost_start(trace);
@@ -47,17 +49,18 @@ pub(crate) fn find_straggler(trace: &Trace) -> Option<Straggler> {
     is_far.then_some(Straggler { row, others_end: end })
 }
 
-/// Cuts refuted durations: of device work where the next work of its stream starts, of a host row
-/// where everything else ends. Counts them as losses.
+/// Shortens durations that other rows contradict. Device work ends where the next work of its
+/// stream starts, and a host row ends where everything else ends. Each corrected row counts as a
+/// loss.
 ///
-/// Work of graphs is left alone: profilers show its parallel branches on one stream. So is work
-/// whose stream is unknown.
+/// Work of CUDA graphs stays unchanged, because profilers show parallel branches of a graph on one
+/// stream. Work whose stream is unknown stays unchanged too.
 ///
 /// # Cost
-/// `O(n log n)` in the device rows of the trace.
+/// The cost is `O(n log n)` in the device rows of the trace.
 pub fn clip(trace: &mut Trace) {
     clip_streams(trace);
-    // Each pass finds one row, and several may have a wrong end.
+    // Each pass finds only one row, but several rows may have a wrong end.
     while let Some(Straggler { row, others_end }) = find_straggler(trace) {
         let start = trace.slices.start(row);
         if trace.kind(row).is_device_work() || start >= others_end {
@@ -78,6 +81,8 @@ fn clip_streams(trace: &mut Trace) {
     let mut last: HashMap<(i32, i32), u32> = HashMap::new();
     for row in rows {
         let stream = (trace.device(row), trace.stream(row));
+        // A negative stream number means that the stream is unknown, so rows with it may run at the
+        // same time.
         let Some(before) = last.insert(stream, row).filter(|_| stream.1 >= 0) else { continue };
         let (start, end) = (trace.slices.start(row), trace.slices.end(before));
         let is_of_graph = |row: u32| trace.slices.graph_node.get(row).is_some();

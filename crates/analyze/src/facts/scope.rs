@@ -1,4 +1,5 @@
-//! The analyzed part of one rank: window, device rows, classes, launches.
+//! Selects the analyzed part of one rank: its window, device rows, their classes and their
+//! launches.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -33,33 +34,32 @@ use crate::facts::window::{self, Lack, StepMark, TimeWindow, TrainingStep, Windo
 pub struct Scope<'a> {
     pub trace: &'a Trace,
     pub window: TimeWindow,
-    /// All steps of the trace, by start, whole or not.
+    /// All steps of the trace, whole or not, sorted by start.
     pub steps: Vec<TrainingStep>,
-    /// The annotations that delimit the steps; `None` without steps.
+    /// The kind of annotation that delimits the steps; `None` if there are no steps.
     pub step_mark: Option<StepMark>,
-    /// Kernels, copies and sets that overlap the window, by start, then row.
+    /// Kernels, copies and memsets that overlap the window, sorted by start, then row.
     pub device_rows: Vec<u32>,
-    /// The class of each entry of `device_rows`.
+    /// Class of the device row at the same index of `device_rows`.
     pub classes: Vec<WorkClass>,
-    /// The span of the devices' steps where it is longer than the window: see
-    /// [`device_step::span`].
+    /// The span of the devices' steps if it is longer than the window; see [`device_step::span`].
     pub device_span: Option<Interval>,
-    /// If `device_span` is set, the work after the window that was launched before its end, by
-    /// start.
+    /// If `device_span` is set, the work that ran after the window but was launched before its end,
+    /// sorted by start.
     pub late_work: Vec<(u32, WorkClass)>,
     links: OnceLock<Links>,
     frames: OnceLock<Frames>,
 }
 
-/// Minimum share of the recorded time that a few steps must cover to represent the recording,
-/// percent.
+/// Minimum share of the recorded time, in percent, that a few steps must cover to represent the
+/// recording.
 const STEPS_PCT: i64 = 75;
 
 impl<'a> Scope<'a> {
-    /// Selects the window and classifies the device rows in it.
+    /// Selects the window of a trace and classifies the device rows in it.
     ///
     /// # Cost
-    /// `O(n log n)` in the rows of the trace.
+    /// The cost is `O(n log n)` in the rows of the trace.
     pub fn new(trace: &'a Trace, rule: WindowRule, classifier: &Classifier) -> Self {
         let (links, frames) = (OnceLock::new(), OnceLock::new());
         let (step_mark, all_steps) = window::steps(
@@ -70,7 +70,7 @@ impl<'a> Scope<'a> {
         let mut steps = all_steps.clone();
         let (window, mut device_rows) = match rule {
             WindowRule::Hta => {
-                // Holistic Trace Analysis recognizes only the profiler's own steps.
+                // Holistic Trace Analysis recognizes only the steps that the profiler itself marks.
                 if step_mark != Some(StepMark::ProfilerStep) {
                     steps.clear();
                 }
@@ -96,7 +96,7 @@ impl<'a> Scope<'a> {
                 // it.
                 steps.retain(|step| step.lack != Some(Lack::Launches));
                 // If few steps cover little of the recording, figures per step would include time
-                // outside them.
+                // outside the steps.
                 let inside: i64 = steps.iter().map(|step| step.end - step.start).sum();
                 if rule != applied && 100 * inside < STEPS_PCT * (end - start) {
                     steps.clear();
@@ -143,22 +143,24 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns the launches and their work for the whole trace, joined on first use.
+    /// Returns the links between launches and device work of the whole trace, which are built on
+    /// first use.
     pub fn links(&self) -> &Links {
         self.links.get_or_init(|| Links::new(self.trace))
     }
 
-    /// Returns the Python frames of the whole trace, built on first use.
+    /// Returns the Python frames of the whole trace, which are built on first use.
     pub fn frames(&self) -> &Frames {
         self.frames.get_or_init(|| frames::build_frames(self.trace))
     }
 
-    /// Returns the part of a row inside the window, which may be empty.
+    /// Returns the part of a row that lies inside the window, which may be empty.
     pub fn clipped(&self, row: u32) -> Interval {
         self.clipped_by(row, 0)
     }
 
-    /// Returns the part of a row inside the window, if its clock is ahead by some nanoseconds.
+    /// Returns the part of a row that lies inside the window, after subtracting the nanoseconds by
+    /// which its clock is ahead.
     pub fn clipped_by(&self, row: u32, ahead_ns: i64) -> Interval {
         let slices = &self.trace.slices;
         let (start, end) = (slices.start(row) - ahead_ns, slices.end(row) - ahead_ns);
@@ -166,7 +168,8 @@ impl<'a> Scope<'a> {
         (start, end.clamp(start, self.window.end))
     }
 
-    /// Iterates over the device rows that satisfy a predicate, clipped to the window, by start.
+    /// Returns the times of the device rows that satisfy a predicate, clipped to the window and
+    /// sorted by start.
     pub fn spans(&self, mut takes: impl FnMut(u32, WorkClass) -> bool) -> Vec<Interval> {
         let rows = self.device_rows.iter().zip(&self.classes);
         rows.filter(|(row, class)| takes(**row, **class))
@@ -174,7 +177,7 @@ impl<'a> Scope<'a> {
             .collect()
     }
 
-    /// Returns the devices with work in the window, ascending.
+    /// Returns the devices that have work in the window, in ascending order.
     pub fn devices(&self) -> Vec<i32> {
         let mut devices: BTreeSet<i32> = BTreeSet::new();
         for row in &self.device_rows {
@@ -183,24 +186,26 @@ impl<'a> Scope<'a> {
         devices.into_iter().collect()
     }
 
-    /// Returns the length of the window's steps on the host, or on the devices if that is longer.
+    /// Returns the total length of the window's steps, on the host or on the devices, whichever is
+    /// longer.
     pub fn length_ns(&self) -> i64 {
         let device = self.device_span.map_or(0, |(start, end)| end - start);
         self.window.length().max(device)
     }
 
-    /// Returns whether a host row starts in the window.
+    /// Returns whether a host row starts inside the window.
     pub fn starts_inside(&self, row: u32) -> bool {
         let start = self.trace.slices.start(row);
         self.window.start <= start && start < self.window.end
     }
 }
 
-/// Returns, with two or more steps, the device work whose correlation id occurs on a host row that
-/// starts before the last step. Otherwise returns all device work.
+/// Returns the device work that Holistic Trace Analysis keeps. With two or more steps, that is the
+/// work whose correlation id occurs on a host row that starts before the last step. With fewer
+/// steps, all device work is kept.
 ///
 /// # Source
-/// traceinsight 0.6.1, `hta/common/trace.py`, `_filter_irrelevant_gpu_kernels`.
+/// The rule comes from traceinsight 0.6.1, `hta/common/trace.py`, `_filter_irrelevant_gpu_kernels`.
 fn kept_by_hta(trace: &Trace, steps: &[window::TrainingStep]) -> Vec<u32> {
     let device = trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let [.., _, last] = steps else { return device.collect() };

@@ -1,4 +1,4 @@
-//! The analyzed part of a trace: its rule, its ends and its steps.
+//! Selects the analyzed part of a trace and finds its steps.
 
 mod optimizer;
 mod step;
@@ -16,28 +16,27 @@ use crate::facts::named;
 
 pub use step::{Lack, StepMark, TrainingStep};
 
-/// The analyzed part of a trace.
+/// The rule that selects the analyzed part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowRule {
     All,
-    /// The whole steps; everything if there are fewer than two.
+    /// The whole steps, or the whole trace if it has fewer than two whole steps.
     Steps,
-    /// What Holistic Trace Analysis keeps: with two or more steps, what was launched before the
-    /// last one began. The window is the span of the device work kept.
+    /// The part that Holistic Trace Analysis keeps. With two or more steps, that is everything
+    /// launched before the last step began. The window is the span of the device work that is kept.
     Hta,
 }
 
-/// A stretch of time: `start..end`, absolute nanoseconds.
+/// The analyzed stretch of time `start..end`, in absolute nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimeWindow {
-    /// The rule that was applied: [`WindowRule::All`] if there were too few steps.
+    /// The rule that was applied, which is [`WindowRule::All`] if there were too few steps.
     pub rule: WindowRule,
-    /// Absolute time in nanoseconds.
     pub start: i64,
-    /// Absolute nanoseconds; the end is exclusive.
+    /// End of the window, which is exclusive.
     pub end: i64,
-    /// The steps inside, by start; empty where the trace names none.
+    /// The steps inside the window, sorted by start; empty if the trace names no steps.
     pub steps: Vec<TrainingStep>,
 }
 
@@ -48,8 +47,8 @@ impl TimeWindow {
     }
 }
 
-/// Returns the steps of a trace, by start, and the annotations that delimit them; `None` without
-/// steps. `links` and `frames` are only called if needed.
+/// Returns the steps of a trace, sorted by start, and the kind of annotation that delimits them,
+/// which is `None` without steps. `links` and `frames` are called only if they are needed.
 pub(crate) fn steps<'a>(
     trace: &Trace,
     links: impl FnOnce() -> &'a Links,
@@ -66,8 +65,8 @@ pub(crate) fn steps<'a>(
     (Some(mark), steps)
 }
 
-/// Returns the steps that `ProfilerStep#N` annotations name. If several threads or categories mark
-/// one, the first row counts.
+/// Returns the steps that are named by `ProfilerStep#N` annotations. If several threads or
+/// categories mark the same step, the first row counts.
 pub(crate) fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
     let slices = &trace.slices;
     let number =
@@ -81,6 +80,7 @@ pub(crate) fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
         .rows()
         .filter_map(|row| Some((numbers[slices.name[row as usize].0 as usize]?, row)))
         .filter(|(_, row)| matches!(trace.kind(*row), EventKind::Annotation | EventKind::Operator))
+        // Several threads may mark the same step, so only the first row with each number counts.
         .filter(|(number, _)| seen.insert(*number))
         .map(|(number, row)| TrainingStep {
             number,
@@ -98,10 +98,10 @@ pub(crate) fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
     steps
 }
 
-/// Returns whether the step marks cover almost none of the recorded time and work, as if
-/// `prof.step()` was called once behind the loop.
+/// Returns whether the step annotations cover almost none of the recorded time and work, as if
+/// `prof.step()` was called only once after the loop.
 pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool {
-    /// Steps must cover at least one part in this many of the time and the work.
+    /// Steps must cover at least one part in this many of the recorded time and work.
     const PARTS: usize = 10;
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
     let (from, to) = recorded(trace).unwrap_or_default();
@@ -109,6 +109,8 @@ pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool
     if PARTS as i64 * marked >= to - from {
         return false;
     }
+    // A row counts as inside only if a step contains its start, because steps may have gaps between
+    // them.
     let is_inside = |row: u32| {
         let start = trace.slices.start(row);
         let begun = steps.partition_point(|step| step.start <= start);
@@ -124,6 +126,7 @@ pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool
     };
     let marks: BTreeSet<u32> = steps.iter().map(|step| step.row).collect();
     let is_mark = |row: u32| marks.contains(&row);
+    // Traces without runtime calls, such as those of CPU jobs, are judged by their operators.
     share(&|row| trace.kind(row).is_call())
         .or_else(|| share(&|row| trace.kind(row) == EventKind::Operator && !is_mark(row)))
         .unwrap_or(false)
@@ -131,11 +134,12 @@ pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool
 
 /// Share of a step's launches without device work, in percent, above which the step is incomplete.
 const LOST_PCT: usize = 1;
-/// A step without launches is dropped if it is shorter than this part of the shortest other step.
+/// A step without launches is dropped if it is shorter than the shortest other step divided by
+/// this.
 const BEGUN_PART: i64 = 10;
 
-/// Marks steps that the recording cut: earlier work ran among that of the first step, launches of
-/// the last steps have no device work, or the recording ended as a step began.
+/// Marks steps that the recording cut. The first step is cut if earlier work ran among its work,
+/// and a last step if its launches have no device work or the recording ended as the step began.
 fn mark_incomplete<'a>(
     trace: &Trace,
     links: &Links,
@@ -155,6 +159,8 @@ fn mark_incomplete<'a>(
             last.lack = last.lack.or(Some(Lack::Launches));
         }
     }
+    // If earlier steps end with launches without work too, that is usual for this job. Only more
+    // launches without work in the last step show that the recording ended there.
     let usual = launched.trailing.iter().rev().skip(1).max().copied().unwrap_or(0);
     for (at, step) in steps.iter_mut().enumerate() {
         let is_last = at + 1 == launched.count.len();
@@ -165,19 +171,19 @@ fn mark_incomplete<'a>(
     }
 }
 
-/// The launches of each step that lack device work.
+/// Counts the launches of each step that lack device work.
 struct StepLaunches {
     count: Vec<usize>,
     lost: Vec<usize>,
-    /// Lost launches after the last launch that has device work.
+    /// Number of launches without device work after the last launch with device work, per step.
     trailing: Vec<usize>,
-    /// The span of the device work of the first step.
+    /// The span of the device work that the first step launched.
     first: Option<(i64, i64)>,
 }
 
 impl StepLaunches {
-    /// Collects launches without device work. Captured launches do not count, nor do calls whose
-    /// name never has device work.
+    /// Counts the launches without device work in each step. Launches captured into a graph do not
+    /// count, and neither do calls whose name never has device work.
     fn new<'a>(
         trace: &Trace,
         links: &Links,
@@ -226,7 +232,7 @@ impl StepLaunches {
         let arrived = arrived(trace);
         let empty = empty_memsets(trace, &arrived);
         lost.retain(|(row, _)| {
-            // Nested calls share an id, and the work is linked to one of them.
+            // Nested calls share an id, but the device work is linked to only one of them.
             let id = slices.correlation(*row);
             !captures.contains(trace, *row)
                 && !empty.contains(row)
@@ -239,8 +245,8 @@ impl StepLaunches {
         found
     }
 
-    /// Returns whether work launched before the recording began ran among that of the first step.
-    /// Streams whose launches are never recorded do not count.
+    /// Returns whether work launched before the recording began ran among the work of the first
+    /// step. Streams whose launches are never recorded do not count.
     fn is_mixed_with_earlier(&self, trace: &Trace, links: &Links) -> bool {
         let slices = &trace.slices;
         self.first.is_some_and(|(from, to)| {
@@ -253,14 +259,15 @@ impl StepLaunches {
     }
 }
 
-/// Finds memset calls of zero bytes. They launch nothing, so they did not lose device work. Traces
-/// do not record the size, but such calls return in a tenth of the usual time.
+/// Finds calls of memset with zero bytes. Such calls launch nothing, so they did not lose device
+/// work. Traces do not record the size of a memset, but calls with zero bytes return in a tenth of
+/// the usual time.
 ///
 /// # Cost
-/// `O(n log n)` in the calls that set memory.
+/// The cost is `O(n log n)` in the memset calls.
 pub(crate) fn empty_memsets(trace: &Trace, arrived: &[u64]) -> BTreeSet<u32> {
-    /// A call without device work is empty if it takes less than the median call with work divided
-    /// by this.
+    /// A memset call without device work counts as empty if it takes less than a fifth of the
+    /// median call with work.
     const PART: i64 = 5;
     let is_set = named::names(trace, |name| is_launch(name) && name.contains("Memset"));
     let is_call = |row: &u32| trace.kind(*row).is_call() && named::is_named(trace, &is_set, *row);
@@ -286,7 +293,8 @@ pub(crate) fn arrived(trace: &Trace) -> Vec<u64> {
 /// Returns whether a call of this name launches device work.
 ///
 /// # Source
-/// CUDA runtime and driver API, HIP runtime API; the names Kineto writes.
+/// The names are those of the CUDA runtime and driver API and of the HIP runtime API, as Kineto
+/// writes them.
 pub fn is_launch(call: &str) -> bool {
     const LAUNCHES: [&str; 19] = [
         "LaunchKernel",
@@ -309,8 +317,8 @@ pub fn is_launch(call: &str) -> bool {
         "Memset",
         "MemsetAsync",
     ];
-    // CUPTI names versions of a call, such as `cudaLaunchKernel_v7000`, and a stream's default:
-    // `cudaLaunchKernel_ptsz_v7000`.
+    // CUPTI appends the version to the name of a call, as in `cudaLaunchKernel_v7000`, and marks
+    // the per-thread default stream, as in `cudaLaunchKernel_ptsz_v7000`.
     let plain = call.split_once("_v").map_or(call, |(plain, _)| plain);
     let plain =
         plain.strip_suffix("_ptsz").or_else(|| plain.strip_suffix("_ptds")).unwrap_or(plain);
@@ -318,11 +326,11 @@ pub fn is_launch(call: &str) -> bool {
     vendor.is_some_and(|call| LAUNCHES.contains(&call))
 }
 
-/// Returns the span of all operators, calls, annotations and device work, or `None` of an empty
-/// trace.
+/// Returns the span of all operators, calls, annotations and device work, or `None` if the trace is
+/// empty.
 pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
     let lost = lost_start(trace);
-    // The profiler's own rows may lie outside the recorded time.
+    // The profiler's own rows may lie outside the recorded time, so they do not extend it.
     let counts = |row: &u32| !matches!(trace.kind(*row), EventKind::Overhead | EventKind::Window);
     let mut span: Option<(i64, i64)> = None;
     for row in trace.rows().filter(counts) {
@@ -335,8 +343,8 @@ pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
     span
 }
 
-/// Returns the start time that marks lost work: profilers write time 0 for it. `None` if time 0 is
-/// near the other rows, as in a simulated trace.
+/// Returns the start time by which lost work is recognized, because profilers write time 0 for it.
+/// The result is `None` if time 0 is close to the other rows, as in a simulated trace.
 pub fn lost_start(trace: &Trace) -> Option<i64> {
     const DAY: i64 = 86_400_000_000_000;
     let zero = trace.header.base_time_ns;

@@ -1,13 +1,13 @@
-//! Which program wrote a file, judged by its rows: PyTorch's profiler or another one. Draws no
-//! conclusion from it.
+//! Judges by the rows of a file which program wrote it: PyTorch's profiler or another program.
+//! Conclusions for the quality of the trace are drawn in `quality`.
 
 use trace::store::{EventKind, Trace};
 
-/// Rows without a known meaning.
+/// Rows whose category has no known meaning, counted by category.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnknownRows {
     pub count: u64,
-    /// Their categories with the number of rows, the largest first; an empty name stands for rows
+    /// Categories with their number of rows, largest number first; an empty name stands for rows
     /// without a category.
     pub categories: Vec<(String, u64)>,
 }
@@ -15,7 +15,7 @@ pub struct UnknownRows {
 /// Counts the rows whose category has no known meaning.
 ///
 /// # Cost
-/// Linear in the rows of the trace.
+/// The cost is linear in the rows of the trace.
 pub fn unknown_rows(trace: &Trace) -> UnknownRows {
     let mut counts = vec![0u64; trace.categories.len()];
     trace.slices.category.iter().for_each(|category| counts[usize::from(*category)] += 1);
@@ -28,23 +28,24 @@ pub fn unknown_rows(trace: &Trace) -> UnknownRows {
     UnknownRows { count: categories.iter().map(|(_, count)| count).sum(), categories }
 }
 
-/// Something in a file that only one program writes.
+/// A mark in a file that only one program writes.
 enum ProgramMark {
-    /// A category that begins with this text, or one of the categories that commas join.
+    /// A category that begins with this text. If commas join several categories, one of them is
+    /// enough.
     Category(&'static str),
     /// A process whose name begins with this text.
     Process(&'static str),
-    /// A key beside the list of events.
+    /// A key of the JSON object that also contains the list of events.
     Header(&'static str),
 }
 
-/// Programs that write Chrome's format, each by marks that no file of PyTorch has.
+/// Programs that write Chrome's trace format, each with marks that no file of PyTorch contains.
 ///
 /// # Source
-/// Their own writers: `onnxruntime/core/common/profiler_common.h` (event categories),
-/// `nsys2json.py` of ezyang/nsys2json, Chromium's `base/trace_event`, TensorFlow's `timeline.py`
-/// and XLA's `xplane_to_trace_container.cc`, LLVM's `TimeProfiler.cpp`, VizTracer's
-/// `report_builder.py`, Bazel's `JsonTraceFileWriter.java`, Ray's `state.py`, Node.js's
+/// The marks come from the source of each writer: `onnxruntime/core/common/profiler_common.h`
+/// (event categories), `nsys2json.py` of ezyang/nsys2json, Chromium's `base/trace_event`,
+/// TensorFlow's `timeline.py` and XLA's `xplane_to_trace_container.cc`, LLVM's `TimeProfiler.cpp`,
+/// VizTracer's `report_builder.py`, Bazel's `JsonTraceFileWriter.java`, Ray's `state.py`, Node.js's
 /// `trace_event` documentation.
 const PROGRAMS: [(ProgramMark, &str); 20] = [
     (ProgramMark::Category("Session"), "ONNX Runtime"),
@@ -69,9 +70,9 @@ const PROGRAMS: [(ProgramMark, &str); 20] = [
     (ProgramMark::Category("hip_api"), "ROCm's rocprof"),
 ];
 
-/// The program that wrote a file, in words, if that was not PyTorch's profiler: most rows have no
-/// known meaning, or some betray another program and none is a row of a host that PyTorch records.
-/// `None` for files of PyTorch.
+/// Returns the name of the program that wrote a file, if it was not PyTorch's profiler. Either most
+/// rows have no known meaning, or some rows reveal another program and none is a host row that
+/// PyTorch records. The result is `None` for files of PyTorch.
 pub fn foreign(trace: &Trace) -> Option<&'static str> {
     let unknown = unknown_rows(trace);
     if unknown.count == 0 {
@@ -97,6 +98,8 @@ pub fn foreign(trace: &Trace) -> Option<&'static str> {
         |is_kind: &dyn Fn(EventKind) -> bool| trace.rows().any(|row| is_kind(trace.kind(row)));
     let has_calls_and_work = || has(&|kind| kind.is_call()) && has(&|kind| kind.is_device_work());
     match program {
+        // A mark of another program is enough only if no host row is of a kind that PyTorch writes,
+        // because users may add rows of their own to PyTorch's traces.
         Some(program) if !trace.rows().any(is_host) => Some(program),
         _ if 2 * unknown.count > trace.slices.len() as u64 && !has_calls_and_work() => {
             Some(program.unwrap_or("an unknown program"))

@@ -1,10 +1,10 @@
-//! Rewords findings for CPU runs of rowmill's own trainer, whose device is a pool of threads: which
-//! rules apply, and what to do there.
+//! Rewords findings for CPU runs of rowmill's own trainer, whose device is a pool of threads. Also
+//! decides which rules apply to CPU runs, and what the user should do.
 
 use super::finding::{Finding, FindingCategory, HeldBack};
 use crate::tables::kernels::IN_PLACE;
 
-/// Rules that apply to a pool of threads, with what to do there.
+/// Rules that apply to a pool of CPU threads, each with the advice for that case.
 const APPLY: [(&str, &str); 10] = [
     (
         "H01",
@@ -68,7 +68,7 @@ pub(super) fn reword(findings: &mut Vec<Finding>) {
         for text in [&mut finding.title, &mut finding.what] {
             *text = worded(text);
         }
-        // The trainer writes the start of the pool's work under the name of a CUDA call, so that
+        // The trainer records the start of the pool's work under the name of a CUDA call, so that
         // other trace readers recognize it as a launch.
         for evidence in &mut finding.evidence {
             for name in evidence.within.iter_mut().chain([&mut evidence.name]) {
@@ -84,7 +84,7 @@ fn advice(rule: &str) -> Option<&'static str> {
     APPLY.iter().find(|(id, _)| *id == rule).map(|(_, advice)| *advice)
 }
 
-/// Replaces the words for a device by those for the thread pool.
+/// Replaces words for a device by words for a pool of threads.
 fn worded(text: &str) -> String {
     let pairs = [
         (IN_PLACE, ""),

@@ -1,5 +1,5 @@
-//! Evaluates rules that the user defines: conditions on the columns of the tables that `rowmill
-//! trace` prints.
+//! Evaluates custom rules, which are conditions on the columns of the tables that `rowmill trace`
+//! prints.
 
 use regex::Regex;
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct Condition {
     comparison: Comparison,
 }
 
-/// The comparison of a condition: one operator with the value on its right-hand side.
+/// The comparison of a condition, with the value on its right-hand side.
 #[derive(Clone, Debug)]
 enum Comparison {
     Is(String),
@@ -37,10 +37,12 @@ enum Comparison {
 
 const FORM: &str = "COLUMN and one of = != =~ < <= > >= and a value, such as total_ns>1000000";
 
-/// Parses conditions separated by blanks. Quotes `"…"` protect blanks in a value.
+/// Parses conditions separated by blanks. Double quotes around a value, as in `"…"`, allow blanks
+/// inside it.
 ///
 /// # Errors
-/// [`Error::Rules`], [`Error::Pattern`].
+/// Returns [`Error::Rules`] for an invalid condition and [`Error::Pattern`] for an invalid regular
+/// expression.
 pub(super) fn parse(text: &str) -> Result<Vec<Condition>, Error> {
     let words = words(text);
     if words.is_empty() {
@@ -50,6 +52,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Condition>, Error> {
 }
 
 fn condition(word: &str) -> Result<Condition, Error> {
+    // Longer signs come first, because `<` is also the beginning of `<=`.
     const SIGNS: [&str; 7] = ["!=", "=~", "<=", ">=", "=", "<", ">"];
     let refused = || wrong("rule.where", FORM.to_owned(), word);
     let at = word.find(['!', '=', '<', '>']).ok_or_else(refused)?;
@@ -78,7 +81,8 @@ fn condition(word: &str) -> Result<Condition, Error> {
     Ok(Condition { column: column.to_owned(), comparison })
 }
 
-/// Words between blanks; blanks inside quotes belong to a word, the quotes do not.
+/// Splits a text into words at blanks. Blanks inside quotes stay part of the word, and the quotes
+/// are removed.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let mut is_quoted = false;
@@ -115,16 +119,17 @@ impl Condition {
     }
 }
 
-/// Applies one custom rule. Returns one finding for all rows that meet its conditions.
+/// Applies one custom rule. All rows that meet the conditions of the rule become one finding.
 ///
 /// # Errors
-/// [`Error::Rules`] if the table lacks a column.
+/// Returns [`Error::Rules`] if the table lacks a column that a condition names.
 pub(super) fn find(
     job: &JobFacts<'_>,
     rule: &CustomRule,
     conditions: &[Condition],
 ) -> Result<Option<Finding>, Error> {
     let rows = table(job, rule.table);
+    // All rows of a table have the same columns, so the first row is enough to check the names.
     if let Some(first) = rows.first() {
         for condition in conditions {
             if !first.contains_key(&condition.column) {
@@ -218,7 +223,7 @@ fn table(job: &JobFacts<'_>, table: TraceTable) -> Vec<Map<String, Value>> {
     job.ranks.iter().flat_map(rank_rows).collect()
 }
 
-/// Serializes rows to maps from column name to value.
+/// Serializes each row to a map from column name to value.
 fn flat<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Vec<Map<String, Value>> {
     let map = |row: T| match serde_json::to_value(row) {
         Ok(Value::Object(map)) => Some(map),

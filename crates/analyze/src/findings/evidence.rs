@@ -1,5 +1,5 @@
-//! Collects the rows that support a finding: grouped by name, with the longest row of each and what
-//! surrounds it.
+//! Collects the rows that support a finding, grouped by name, with the longest row of each name and
+//! its surroundings.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::facts::interval::Interval;
 use crate::facts::job::RankFacts;
 use crate::graph::edit::Action;
 
-/// Maximum number of names shown.
+/// Maximum number of names in the evidence of a finding.
 const SHOWN: usize = 5;
 
 impl RankFacts<'_> {
@@ -19,7 +19,7 @@ impl RankFacts<'_> {
         RowEdit::new(self.rank(), rows, action)
     }
 
-    /// Creates an edit of rows and of thread time outside operators and calls.
+    /// Creates an edit of rows of this rank and of thread time outside operators and calls.
     pub fn edit_with_spans(
         &self,
         rows: Vec<u32>,
@@ -29,7 +29,7 @@ impl RankFacts<'_> {
         RowEdit { spans, ..self.edit(rows, action) }
     }
 
-    /// Returns the names that take most time, each with its longest row.
+    /// Returns the names that take the most time, each with its longest row.
     pub fn collect_evidence(&self, rows: impl IntoIterator<Item = u32>) -> Vec<Evidence> {
         self.collect_timed_evidence(rows.into_iter().map(|row| (row, self.duration(row))))
     }
@@ -40,7 +40,7 @@ impl RankFacts<'_> {
         &self,
         rows: impl IntoIterator<Item = (u32, i64)>,
     ) -> Vec<Evidence> {
-        // For each name: count, sum, longest row and its time.
+        // For each name, the number of rows, their total time, the longest row and its time.
         let mut named: BTreeMap<StringId, (u64, i64, u32, i64)> = BTreeMap::new();
         for (row, ns) in rows {
             let name = self.scope.trace.slices.name[row as usize];
@@ -77,7 +77,7 @@ impl RankFacts<'_> {
         }
     }
 
-    /// Returns the Python line around a host row, preferably in the user's code.
+    /// Returns the line of Python around a host row, preferably a line of the user's own code.
     fn source(&self, row: u32) -> Option<String> {
         let frames = self.scope.frames();
         let strings = &self.scope.trace.strings;

@@ -1,5 +1,5 @@
-//! What a rule reports: a cause of waste with its evidence, what it costs, and the edit of the
-//! dependency graph that would remove it. Plain data; knows no rule.
+//! Defines what a rule reports: a cause of waste with its evidence, its cost, and the edit of the
+//! dependency graph that would remove it. The types are plain data and do not depend on any rule.
 
 use schema::CellType;
 use serde::{Deserialize, Serialize, Serializer};
@@ -9,28 +9,29 @@ use crate::facts::disturbance::Disturbance;
 use crate::facts::interval::Interval;
 use crate::graph::edit::Action;
 
-/// Severity of a finding, by the share of a step that its remedy saves; the worst first.
+/// Severity of a finding by the share of a step that its remedy saves. The variants are sorted from
+/// the worst severity to the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// 15 % of a step or more.
+    /// The remedy saves at least 15 % of a step.
     Critical,
-    /// 5 % or more.
+    /// The remedy saves at least 5 % of a step.
     High,
-    /// 1 % or more.
+    /// The remedy saves at least 1 % of a step.
     Medium,
-    /// Less, or nothing that could be saved.
+    /// The remedy saves less than 1 % of a step, or nothing can be saved.
     Info,
 }
 
-/// Confidence in a finding; the surest first.
+/// Confidence in a finding. The highest confidence comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
     High,
-    /// A heuristic, or rests on inferred waits.
+    /// The rule is a heuristic, or the finding rests on inferred waits.
     Medium,
-    /// The trace lacks what would prove it.
+    /// The trace lacks the data that would prove the finding.
     Low,
 }
 
@@ -38,76 +39,77 @@ pub enum Confidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingCategory {
-    /// Whether the trace can be trusted.
+    /// Findings about whether the trace can be trusted.
     Quality,
-    /// Launches: their number, size and delay.
+    /// Findings about launches: their number, size and delay.
     Launch,
-    /// Devices that wait for the host.
+    /// Findings about devices that wait for the host.
     Host,
     Copy,
     Kernel,
     Communication,
     Memory,
-    /// Found by a rule of the user.
+    /// Findings of the user's custom rules.
     Own,
 }
 
 /// One occurrence of an antipattern in a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// The rule, such as `L01`.
+    /// Id of the rule, such as `L01`.
     pub rule: String,
-    /// Short description; the title of the rule unless it has one for each kind of finding.
+    /// Short description, which is the title of the rule unless the finding has a more specific
+    /// one.
     pub title: String,
     pub category: FindingCategory,
     pub severity: Severity,
     pub confidence: Confidence,
-    /// Affected ranks, ascending; empty if the finding concerns the whole job.
+    /// Affected ranks in ascending order; empty if the finding concerns the whole job.
     pub ranks: Vec<u32>,
-    /// Numbers of the analyzed steps; empty without steps.
+    /// Numbers of the analyzed steps; empty if the recording has no steps.
     pub steps: Vec<i64>,
-    /// Description with numbers, for the most affected rank.
+    /// Description with the figures of the most affected rank.
     pub what: String,
-    /// What to do about it.
+    /// What the user should do about the finding.
     pub advice: String,
     /// Set if the finding is less important than the time of its rows suggests.
     pub held_back: Option<HeldBack>,
-    /// Set if the saving is far below the time of the rows.
+    /// Set if the saving is far below the total time of the finding's rows.
     #[serde(rename = "bound")]
     pub limiting_factor: Option<LimitingFactor>,
-    /// Missing if nothing can be saved or priced.
+    /// Missing if nothing can be saved, or if the saving cannot be priced.
     pub saving: Option<Saving>,
-    /// Set if the devices' steps are longer than the host's.
+    /// Set if the steps of the devices are longer than those of the host.
     #[serde(rename = "sides")]
     pub split: Option<HostDeviceSplit>,
-    /// Measurements; per step if the name says so.
+    /// Measured figures of the finding, which are per step if their name says so.
     pub numbers: Vec<Number>,
-    /// Supporting rows, the most significant first.
+    /// Supporting rows, most significant first.
     #[serde(rename = "proofs")]
     pub evidence: Vec<Evidence>,
-    /// Thresholds that the rule used.
+    /// Thresholds that the rule applied.
     pub limits: Vec<Number>,
-    /// Identifies the finding in suppressions; stable from run to run.
+    /// Identifies the finding in suppressions and stays the same from run to run.
     pub key: String,
-    /// Graph edits that model the cure.
+    /// Edits of the dependency graph that model the cure.
     pub remedy: Option<Remedy>,
 }
 
-/// Why a finding is less important than the time of its rows suggests.
+/// The reason why a finding is less important than the time of its rows suggests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBack {
-    /// The device is busy all the time: nothing the host does differently shortens a step.
+    /// The device is busy all the time, so nothing that the host does differently shortens a step.
     DeviceBound,
-    /// Most of it is set-up or a first step.
+    /// Most of the finding's time is set-up or a first step.
     WarmUp,
-    /// Most of it is first launches of kernels.
+    /// Most of the finding's time is first launches of kernels.
     FirstLaunch,
-    /// Most of it is a search for the fastest kernels.
+    /// Most of the finding's time is a search for the fastest kernels.
     Autotuning,
-    /// Most of it is the capture of a graph.
+    /// Most of the finding's time is the capture of a graph.
     GraphCapture,
-    /// Most of it is the profiler's.
+    /// Most of the finding's time is the profiler's own work.
     Profiler,
 }
 
@@ -138,7 +140,7 @@ impl From<Disturbance> for HeldBack {
 }
 
 impl Severity {
-    /// Returns the name used in settings and JSON.
+    /// Returns the name of this reason in settings and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Critical => "critical",
@@ -149,19 +151,21 @@ impl Severity {
     }
 }
 
-/// Time that a step would save with the remedy. Savings of several findings do not add up.
+/// Time that a step would save with the remedy. Savings of several findings cannot be added,
+/// because they may concern the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Saving {
-    /// `mid_ns` minus the usual variation of steps, at least 0; see [`Saving::is_within_noise`].
+    /// `mid_ns` minus the usual variation of steps, but at least 0; see
+    /// [`Saving::is_within_noise`].
     pub low_ns: i64,
-    /// Result of the what-if on the dependency graph, at most `high_ns`.
+    /// Result of the what-if on the dependency graph, but at most `high_ns`.
     pub mid_ns: i64,
-    /// Total duration of the rows. A cure on the host saves no more than the devices' idle time
-    /// and the device work that it removes, which limits this bound too.
+    /// Total duration of the finding's rows per step. For a cure on the host, the bound is at most
+    /// the idle time of the devices plus the device work that the cure removes.
     pub high_ns: i64,
-    /// `mid_ns` relative to a step, in percent.
+    /// `mid_ns` relative to the step time, in percent.
     pub mid_pct: f64,
-    /// The model that `mid_ns` was computed with.
+    /// The model with which `mid_ns` was computed.
     pub source: SavingSource,
 }
 
@@ -173,101 +177,104 @@ impl Saving {
     }
 }
 
-/// Step time of the host and of its devices, with and without the remedy. Reported for ranks whose
-/// devices lag behind the host.
+/// Step time of the host and of the devices, with and without the remedy. The split is reported for
+/// ranks whose devices lag behind the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostDeviceSplit {
     pub host_ns: i64,
-    /// Step time with the cure.
+    /// Host step time with the remedy applied.
     pub cured_host_ns: i64,
     pub device_ns: i64,
-    /// Step time with the cure.
+    /// Device step time with the remedy applied.
     pub cured_device_ns: i64,
-    /// Device step with half of the found time removed, for time of transfers.
+    /// Device step time with the finding's time halved instead of removed, for findings about
+    /// transfers.
     pub halved_device_ns: Option<i64>,
 }
 
-/// The model that a saving was computed with.
+/// The model with which a saving was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum SavingSource {
-    /// A simulated step, in which starts, waits and transfers follow from costs.
+    /// A simulation of the step, in which starts, waits and transfers follow from costs.
     Simulation,
-    /// The graph of the recording, with its waits as they were measured.
+    /// The graph of the recording, which keeps the waits as they were measured.
     #[default]
     Recording,
 }
 
-/// A measurement or a limit. The name ends in the unit.
+/// A measured figure or a threshold of a rule. The name of the figure ends in its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Number {
     pub name: &'static str,
     pub value: f64,
 }
 
-/// A row that supports a finding. It represents all such rows of its name.
+/// A row that supports a finding. The row represents all supporting rows of the same name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evidence {
     pub rank: u32,
-    /// The longest such row of the trace.
+    /// The longest supporting row with this name in the trace.
     pub row: Option<u32>,
     pub name: String,
-    /// The operators and annotations around it, outermost first.
+    /// Operators and annotations around the row, outermost first.
     pub within: Vec<String>,
-    /// The line of Python, where stacks were recorded.
+    /// The line of Python that ran the row, if the trace has Python stacks.
     pub source: Option<String>,
-    /// When the row starts, from the start of the window.
+    /// Start of the row, relative to the start of the window.
     pub start_ns: Option<i64>,
-    /// Number of rows of this name.
+    /// Number of supporting rows with this name.
     pub count: u64,
     pub total_ns: i64,
 }
 
-/// Edits of the dependency graph that model a cure. Pricing applies them.
+/// Edits of the dependency graph that model a cure. The saving is found by applying these edits and
+/// relaxing the graph.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Remedy {
     pub edits: Vec<RowEdit>,
 }
 
-/// An edit of the graph nodes of some rows of one rank.
+/// An edit of the graph nodes that belong to some rows of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowEdit {
     pub rank: u32,
-    /// Rows of its trace, ascending, each once; written as runs `[first, last]`.
+    /// Rows of the rank's trace, ascending and without repetition, serialized as runs `[first,
+    /// last]`.
     #[serde(serialize_with = "runs")]
     pub rows: Vec<u32>,
-    /// Thread time outside operators and calls that the edit scales too: host code that no row
-    /// covers, or Python frames. The spans of a thread do not overlap.
+    /// Thread time outside operators and calls that the edit also scales, which is host code
+    /// without any row or with only Python frames. The spans of one thread must not overlap.
     #[serde(skip)]
     pub spans: Vec<(TrackId, Interval)>,
     pub action: Action,
 }
 
-/// Result of a rule for one rank or one job, before pricing.
+/// The finding of a rule for one rank or one job, before it is priced.
 #[derive(Clone, Debug)]
 pub(super) struct RuleFindings {
-    /// Replaces the title of the rule.
+    /// Title that replaces the title of the rule.
     pub title: Option<&'static str>,
     pub what: String,
     pub advice: String,
-    /// Subject of the finding by name. Rule and subject form the key.
+    /// Name of the subject of the finding. The rule and the subject together form the key of the
+    /// finding.
     pub subject: String,
     pub numbers: Vec<Number>,
     pub evidence: Vec<Evidence>,
-    /// Total over the whole window.
+    /// Total time of the finding's rows over the whole window.
     pub high_ns: Option<i64>,
     pub edits: Vec<RowEdit>,
-    /// Lower bound of the severity.
+    /// Lower bound of the finding's severity.
     pub severity: Severity,
-    /// Sets the thread times that the finding rests on, if they differ from the time of its rows.
+    /// Thread times on which the finding rests, if they differ from the time of its rows.
     pub spans: Vec<(TrackId, Interval)>,
-    /// Sets an upper bound of the confidence.
+    /// Upper bound of the finding's confidence.
     pub confidence: Confidence,
 }
 
 impl RuleFindings {
-    /// Creates a finding without numbers, evidence or saving, with severity info and high
-    /// confidence.
+    /// Creates a finding of severity info and high confidence, without numbers, evidence or saving.
     pub fn new(what: String, advice: impl Into<String>) -> Self {
         Self {
             title: None,
@@ -284,17 +291,17 @@ impl RuleFindings {
         }
     }
 
-    /// Sets a title more specific than that of the rule.
+    /// Sets a title that is more specific than the title of the rule.
     pub fn titled(self, title: Option<&'static str>) -> Self {
         Self { title, ..self }
     }
 
-    /// Sets an upper bound of the confidence of the finding.
+    /// Sets an upper bound for the confidence of the finding.
     pub fn sure(self, confidence: Confidence) -> Self {
         Self { confidence, ..self }
     }
 
-    /// Sets the thread times that the finding rests on, if they differ from the time of its rows.
+    /// Sets the thread times on which the finding rests, if they differ from the time of its rows.
     pub fn rests_on(self, spans: Vec<(TrackId, Interval)>) -> Self {
         Self { spans, ..self }
     }
@@ -306,7 +313,8 @@ impl RuleFindings {
         self
     }
 
-    /// Sets the evidence. The name of the first row becomes the subject, unless one is set.
+    /// Sets the evidence of the finding. The name of the first row becomes the subject, unless a
+    /// subject is already set.
     pub fn shown_by(mut self, evidence: Vec<Evidence>) -> Self {
         if self.subject.is_empty() {
             self.subject =
@@ -316,24 +324,24 @@ impl RuleFindings {
         self
     }
 
-    /// Sets the subject, which tells findings of the same rule apart.
+    /// Sets the subject, which distinguishes findings of the same rule.
     pub fn about(self, subject: impl Into<String>) -> Self {
         Self { subject: subject.into(), ..self }
     }
 
-    /// Sets the time that could be saved in the window, and the edits that would save it.
+    /// Sets the time that could be saved in the window, and the graph edits that would save it.
     pub fn saves(self, high_ns: i64, edits: Vec<RowEdit>) -> Self {
         Self { high_ns: Some(high_ns.max(0)), edits, ..self }
     }
 
-    /// Sets a lower bound of the severity; see [`RuleFindings::severity`].
+    /// Sets a lower bound for the severity of the finding; see [`RuleFindings::severity`].
     pub fn at_least(self, severity: Severity) -> Self {
         Self { severity, ..self }
     }
 }
 
 impl RowEdit {
-    /// Creates an edit. The rows may be in any order.
+    /// Creates an edit of some rows. The rows may be in any order.
     pub(super) fn new(rank: u32, mut rows: Vec<u32>, action: Action) -> Self {
         rows.sort_unstable();
         rows.dedup();
@@ -341,37 +349,37 @@ impl RowEdit {
     }
 }
 
-/// Serializes ascending rows as runs of consecutive numbers.
+/// Serializes ascending rows as runs of consecutive numbers, `[first, last]`.
 fn runs<S: Serializer>(rows: &[u32], to: S) -> Result<S::Ok, S::Error> {
     let runs = rows.chunk_by(|a, b| a + 1 == *b);
     to.collect_seq(runs.filter_map(|run| Some((run.first()?, run.last()?))))
 }
 
-/// What would limit a rank's step if the rows of a finding were gone: the shares of its critical
-/// path with the remedy applied.
+/// What would limit a rank's step if the rows of a finding were gone, as shares of the rank's
+/// critical path with the remedy applied.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitingFactor {
     pub rank: u32,
-    /// The host's share of its critical path, percent.
+    /// Share of the host in the rank's critical path, in percent.
     pub host_pct: f64,
     pub device_pct: f64,
-    /// Share of waiting for other ranks, in percent.
+    /// Share of waits for other ranks in the rank's critical path, in percent.
     pub wait_pct: f64,
-    /// The ranks that it waited for in recorded collectives, the longest wait first.
+    /// The ranks that this rank waited for in recorded collectives, longest wait first.
     pub waits: Vec<WaitFor>,
 }
 
-/// Time that a rank waits for another one in collectives.
+/// Time that a rank waits in collectives for one other rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitFor {
-    /// The rank that comes last.
+    /// The rank that arrives last and is waited for.
     pub rank: u32,
     pub wait_ns: i64,
-    /// Number of collectives to which that rank comes last.
+    /// Number of collectives to which that rank arrives last.
     pub count: u64,
 }
 
-/// Returns the severity of a saving, given its share of a step in percent.
+/// Returns the severity of a saving, given the share of a step that it saves, in percent.
 pub(super) fn severity_of(share: f64) -> Severity {
     match share {
         15.0.. => Severity::Critical,

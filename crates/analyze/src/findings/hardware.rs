@@ -1,23 +1,25 @@
-//! Data from vendors' sheets: peak rates of known devices, their vendors, and their matrix units.
+//! Lists figures from vendors' data sheets: the peak rates, vendors and matrix units of known
+//! devices.
 
 use trace::store::DeviceProperties;
 
 use super::product::DataType;
 
-/// Peak memory and link bandwidth of a device.
+/// Peak bandwidth of a device's memory and of its links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Peak {
-    /// Memory of the device, GB/s.
+    /// Bandwidth of the device's memory, in GB/s.
     pub memory_gb_per_s: f64,
-    /// Link to its peers in a node, one direction, GB/s.
+    /// Bandwidth of the device's link to its peers in a node, in one direction, in GB/s.
     pub link_gb_per_s: f64,
 }
 
-/// Parts of names, memory and link; the first that occurs decides.
+/// Each entry is a part of a device name, its memory bandwidth and its link bandwidth. The first
+/// entry that occurs in the name decides.
 ///
 /// # Source
-/// Data sheets of NVIDIA and AMD; NVLink and Infinity Fabric in one direction, PCIe where there is
-/// neither.
+/// The figures come from data sheets of NVIDIA and AMD. The link is NVLink or Infinity Fabric in
+/// one direction, or PCIe for a device that has neither.
 const DEVICES: [(&str, f64, f64); 24] = [
     ("GB200", 8000.0, 900.0),
     ("GH200", 4000.0, 450.0),
@@ -51,17 +53,18 @@ pub(super) fn peak(name: &str) -> Option<Peak> {
     Some(Peak { memory_gb_per_s: device.1, link_gb_per_s: device.2 })
 }
 
-/// Vendor of a device, which decides the matrix units it can have.
+/// Vendor of a device, which decides the matrix units that the device can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Maker {
     Nvidia,
     Amd,
-    /// Another vendor, whose matrix units are unknown.
+    /// A vendor whose matrix units are unknown.
     Other,
 }
 
-/// Parts of devices' names by maker; the first that occurs decides. A compute capability alone does
-/// not: AMD's gfx90a and gfx942 report 9.0 and 9.4, NVIDIA's Hopper reports 9.0.
+/// Parts of device names with their vendors; the first part that occurs in a name decides. A
+/// compute capability alone does not identify the vendor, because AMD's gfx90a and gfx942 report
+/// 9.0 and 9.4, and NVIDIA's Hopper reports 9.0.
 const MAKERS: [(&str, Maker); 22] = [
     ("AMD", Maker::Amd),
     ("Instinct", Maker::Amd),
@@ -87,17 +90,17 @@ const MAKERS: [(&str, Maker); 22] = [
     ("Intel", Maker::Other),
 ];
 
-/// Returns the vendor of a device, if its name reveals it.
+/// Returns the vendor of a device, if the name of the device reveals it.
 pub(super) fn maker(name: &str) -> Option<Maker> {
     MAKERS.iter().find(|(part, _)| name.contains(part)).map(|(_, maker)| *maker)
 }
 
-/// Returns whether a device has matrix units for a type. Float32 counts if the library may round it
-/// to TF32.
+/// Returns whether a device has matrix units for a data type. Float32 counts if the library may
+/// round its values to TF32.
 ///
 /// # Source
-/// NVIDIA's tuning guides (7.0: float16; 8.0: TF32, bfloat16, float64; 8.6, 8.9 and 12.0 without
-/// float64), AMD's instruction-set guides of MI100 to MI300 and of RDNA 3.
+/// The table comes from NVIDIA's tuning guides (7.0: float16; 8.0: TF32, bfloat16, float64; 8.6,
+/// 8.9 and 12.0 without float64) and AMD's instruction-set guides of MI100 to MI300 and of RDNA 3.
 pub(super) fn has_matrix_units(maker: Maker, device: &DeviceProperties, of: DataType) -> bool {
     let capability = device.compute_capability;
     match (maker, of) {
@@ -105,8 +108,8 @@ pub(super) fn has_matrix_units(maker: Maker, device: &DeviceProperties, of: Data
         (Maker::Nvidia, DataType::Float32 | DataType::BFloat16) => capability >= (8, 0),
         (Maker::Nvidia, DataType::Small) => capability >= (7, 2),
         (Maker::Nvidia, DataType::Float16) => capability >= (7, 0),
-        // Vega reports 9.0 too, but has no matrix units and at most 64 compute units; MI100 has
-        // 120.
+        // AMD's Vega also reports capability 9.0 but has no matrix units. Vega has at most 64
+        // compute units, whereas MI100 has 120.
         (Maker::Amd, _) if capability.0 == 9 => capability >= (9, 4) || device.sm_count > 64,
         (Maker::Amd, DataType::Float16 | DataType::BFloat16) => capability >= (11, 0),
         (Maker::Amd | Maker::Other, _) => false,

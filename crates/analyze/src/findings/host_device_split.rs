@@ -1,5 +1,5 @@
-//! Splits the saving of a remedy into the host's step and the devices' step, for ranks whose
-//! devices lag behind the host.
+//! Splits the saving of a remedy into the step of the host and the step of the devices, for ranks
+//! whose devices lag behind the host.
 
 use super::finding::{Finding, HostDeviceSplit, RowEdit};
 use super::price::Pricer;
@@ -7,7 +7,8 @@ use crate::facts::job::JobFacts;
 use crate::graph::edit::Action;
 use crate::text::time;
 
-/// Sets [`Finding::split`] of a priced finding, and explains it in communication findings.
+/// Sets [`Finding::split`] of a priced finding, and describes the split in findings about
+/// communication.
 pub(super) fn add_split(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let (Some(_), Some(remedy)) = (finding.saving, &finding.remedy) else { return };
     let worst_rank =
@@ -24,6 +25,8 @@ pub(super) fn add_split(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut 
         })
     };
     let (cured_host_ns, cured) = with(&remedy.edits);
+    // Hiding a transfer completely is the most that a cure can achieve, so half of it is priced
+    // too.
     let is_transfer = remedy.edits.iter().all(|edit| edit.action == Action::Overlap);
     let half = |edit: &RowEdit| RowEdit { action: Action::Scale(0.5), ..edit.clone() };
     let halved: Option<Vec<RowEdit>> = is_transfer.then(|| remedy.edits.iter().map(half).collect());

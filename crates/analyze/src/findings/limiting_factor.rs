@@ -1,18 +1,18 @@
-//! Explains why a remedy saves less than the total time of its rows: what limits the step once they
-//! are gone, and which rank waits for which.
+//! Explains why a remedy saves less than the total time of its rows, by finding what limits the
+//! step once they are gone and which rank waits for which.
 
 use std::collections::BTreeMap;
 
 use super::finding::{Finding, FindingCategory, LimitingFactor, WaitFor};
 use crate::facts::job::JobFacts;
-use crate::graph::critical_path::{Reach, RelaxedGraph, by_party, walk};
+use crate::graph::critical_path::{Reach, RelaxedGraph, by_party, walk_back};
 use crate::text::time;
 
-/// Findings whose rows take less of a step than this, in percent, are not explained.
+/// Findings whose rows take less than this share of a step, in percent, get no explanation.
 const ROWS_PCT: f64 = 5.0;
 /// A saving below this share of the total time of its rows needs an explanation.
 const CONTRADICTS: f64 = 0.2;
-/// Maximum number of ranks in the text.
+/// Maximum number of ranks that the explanation names.
 const NAMED: usize = 2;
 
 /// Returns whether a finding saves so much less than the time of its rows that it needs an
@@ -24,17 +24,17 @@ pub(super) fn contradicts(finding: &Finding, step_ns: i64) -> bool {
     })
 }
 
-/// Finds what limits the step of the rank at a place, on an edited and relaxed graph.
+/// Finds what limits the step of one rank on a graph that was edited and relaxed.
 pub(super) fn find_limiting_factor(
     job: &JobFacts<'_>,
     edited: RelaxedGraph<'_>,
     at: usize,
 ) -> LimitingFactor {
     let RelaxedGraph { measured, times, .. } = edited;
-    let path = walk(edited, at, Reach::Rank);
-    let spent = path.iter().map(|stretch| (stretch.category, stretch.end - stretch.start));
+    let path = walk_back(edited, at, Reach::Rank);
+    let spent = path.map(|stretch| (stretch.category, stretch.end - stretch.start));
     let [(_, host), (_, mut device), (_, wait)] = by_party(spent);
-    // Devices that lag behind finish after the window, where only they work.
+    // Devices that lag behind the host finish after the window, in a time in which only they work.
     let behind = measured.length_ns(at, times) - measured.host_ns(at, times);
     device += behind.max(0);
     let whole = (host + device + wait).max(1) as f64;
@@ -49,7 +49,7 @@ pub(super) fn find_limiting_factor(
     }
 }
 
-/// Returns the ranks that a rank waits for in collectives, the longest wait first.
+/// Returns the ranks for which a rank waits in collectives, longest wait first.
 fn waits(job: &JobFacts<'_>, rank: u32) -> Vec<WaitFor> {
     let Some(facts) = job.rank(rank) else { return Vec::new() };
     let mut by_rank: BTreeMap<u32, (i64, u64)> = BTreeMap::new();
@@ -67,7 +67,7 @@ fn waits(job: &JobFacts<'_>, rank: u32) -> Vec<WaitFor> {
     waits
 }
 
-/// Adds to a finding why its remedy saves little.
+/// Adds to a finding the explanation why its remedy saves little.
 pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: LimitingFactor) {
     let Some(saving) = finding.saving else { return };
     let rank = match job.ranks.len() {
@@ -103,22 +103,23 @@ pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: Limiting
     finding.limiting_factor = Some(bound);
 }
 
-/// Returns the phrase for the limiting factor.
+/// Returns the phrase that names the limiting factor.
 fn decides(bound: &LimitingFactor) -> &'static str {
-    /// Minimum share of waits, in percent, to be mentioned.
+    /// Minimum share of waits, in percent, from which the explanation mentions them.
     const WAITS_PCT: f64 = 10.0;
     let is_host = bound.host_pct >= bound.device_pct;
     match (is_host, bound.wait_pct >= WAITS_PCT) {
         (true, true) => "ranks then still wait for the last one to come, and the host decides when",
         (false, true) => {
-            "ranks then still wait for the last one, whose device decides when it comes"
+            "ranks then still wait for the last one, whose device decides when it arrives"
         }
         (true, false) => "the host then decides",
         (false, false) => "other work of the device then decides",
     }
 }
 
-/// Explains why a rank comes last to collectives, if known.
+/// Explains why a rank arrives last at collectives, or returns an empty text if the reason is
+/// unknown.
 fn why_last(job: &JobFacts<'_>, rank: u32) -> String {
     let straggler = job.stragglers().ranks.iter().find(|one| one.rank == rank);
     let cause = straggler.and_then(|one| Some((one, one.cause?)));

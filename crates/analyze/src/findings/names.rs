@@ -1,4 +1,4 @@
-//! Rows grouped by name; each name is tested once.
+//! Selects the rows of a rank by name, with one test per distinct name.
 
 use trace::store::EventKind;
 
@@ -6,24 +6,24 @@ use crate::facts::job::RankFacts;
 use crate::facts::named;
 
 impl RankFacts<'_> {
-    /// Tests each name of the trace once; returns one result per string.
+    /// Tests each string of the trace once and returns the results by string index.
     pub fn names(&self, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
         named::names(self.scope.trace, is_meant)
     }
 
-    /// Whether the name of a row is marked in [`RankFacts::names`].
+    /// Returns whether the name of a row is marked in the result of [`RankFacts::names`].
     pub fn is_named(&self, names: &[bool], row: u32) -> bool {
         named::is_named(self.scope.trace, names, row)
     }
 
-    /// The calls of some names, by start.
+    /// Returns the calls whose names satisfy a test, sorted by start.
     pub fn calls_named(&self, is_meant: impl Fn(&str) -> bool) -> Vec<u32> {
         let names = self.names(is_meant);
         self.calls().iter().copied().filter(|row| self.is_named(&names, *row)).collect()
     }
 
-    /// The outermost operators and annotations of some names that start in the window, thread by
-    /// thread, by start.
+    /// Returns the outermost operators and annotations whose names satisfy a test and that start in
+    /// the window, thread by thread, sorted by start.
     pub fn outermost_named(&self, is_meant: impl Fn(&str) -> bool) -> Vec<u32> {
         let names = self.names(is_meant);
         let trace = self.scope.trace;
@@ -40,12 +40,12 @@ impl RankFacts<'_> {
         found
     }
 
-    /// Whether anything around a row has one of some names.
+    /// Returns whether any row around a given row has a marked name.
     pub fn is_within(&self, names: &[bool], row: u32) -> bool {
         self.tree().ancestors(row).any(|around| self.is_named(names, around))
     }
 
-    /// Whether device work of some class is in the window.
+    /// Returns whether the window contains device work of the communication class.
     pub fn has_communication(&self) -> bool {
         self.scope.classes.contains(&crate::facts::classify::WorkClass::Communication)
     }

@@ -1,9 +1,9 @@
-//! Prices graph edits: relaxes the edited graph and compares step times.
+//! Prices graph edits by relaxing the edited graph and comparing step times.
 
 use std::ops::Range;
 
 use super::finding::RowEdit;
-use crate::facts::scope::Scope;
+use crate::facts::job::JobFacts;
 use crate::graph::edit::{Edit, Editor};
 use crate::graph::measured::{MeasuredGraph, Pauses, RowNodes};
 use crate::graph::{DependencyGraph, NodeTimes};
@@ -11,46 +11,47 @@ use crate::graph::{DependencyGraph, NodeTimes};
 #[cfg(test)]
 mod tests;
 
-/// A measured graph on which edits of trace rows are priced.
+/// Computes the savings of edits of trace rows on a measured graph.
 pub(super) struct Pricer<'a> {
     measured: &'a MeasuredGraph,
     editor: Editor<'a>,
-    nodes: RowNodes,
-    pauses: Pauses,
+    nodes: &'a RowNodes,
+    pauses: &'a Pauses,
     ranks: Vec<u32>,
-    /// The edits that `editor` and `times` currently reflect.
+    /// The edits that `editor` and `times` reflect at the moment.
     edits: Vec<RowEdit>,
     times: NodeTimes,
 }
 
 impl<'a> Pricer<'a> {
     /// # Cost
-    /// `O(nodes + edges + rows)`.
-    pub fn new(scopes: &[Scope<'_>], measured: &'a MeasuredGraph) -> Self {
+    /// `O(nodes + edges)`: copies the weights and times of the graph.
+    pub fn new(job: &'a JobFacts<'_>) -> Self {
+        let measured = job.measured();
         Self {
             measured,
             editor: Editor::new(measured),
-            nodes: RowNodes::new(scopes, measured),
-            pauses: Pauses::new(measured),
-            ranks: scopes.iter().map(|scope| scope.trace.rank).collect(),
+            nodes: job.row_nodes(),
+            pauses: job.pauses(),
+            ranks: job.scopes().iter().map(|scope| scope.trace.rank).collect(),
             edits: Vec::new(),
             times: measured.times.clone(),
         }
     }
 
-    /// Nanoseconds by which the window of a rank would shrink, averaged over ranks.
+    /// Returns the nanoseconds by which the window of a rank would shrink, averaged over all ranks.
     pub fn saving(&mut self, edits: &[RowEdit]) -> i64 {
         self.saving_of(edits, 0..self.measured.ranks.len())
     }
 
-    /// Returns the saving of the ranks at some places only.
+    /// Returns the saving averaged over only some of the ranks, given by their indices.
     pub fn saving_of(&mut self, edits: &[RowEdit], ranks: Range<usize>) -> i64 {
         let measured = self.measured;
         self.after(edits, |_, times| saving(measured, times, ranks))
     }
 
-    /// Passes the edited graph and its times to `look`. Repeated calls with the same edits reuse
-    /// the relaxed graph.
+    /// Applies edits, relaxes the graph and passes the graph and its times to `look`. Repeated
+    /// calls with the same edits reuse the relaxed graph.
     pub fn after<T>(
         &mut self,
         edits: &[RowEdit],
@@ -69,12 +70,13 @@ impl<'a> Pricer<'a> {
         look(self.editor.graph(), &self.times)
     }
 
-    /// The graph as it was measured.
+    /// Returns the graph as it was measured, without edits.
     pub fn measured(&self) -> &'a MeasuredGraph {
         self.measured
     }
 
-    /// The nodes of rows; `None` for a rank that is not there.
+    /// Converts an edit of rows to an edit of graph nodes, or returns `None` if the rank does not
+    /// exist.
     fn edit(&self, edit: &RowEdit) -> Option<Edit> {
         let scope = self.ranks.iter().position(|rank| *rank == edit.rank)?;
         let nodes = edit.rows.iter().flat_map(|row| self.nodes.get_nodes(scope, *row)).copied();
@@ -83,7 +85,7 @@ impl<'a> Pricer<'a> {
     }
 }
 
-/// Nanoseconds by which the window of a rank would shrink, averaged over ranks.
+/// Returns the nanoseconds by which the window of a rank shrinks, averaged over some ranks.
 fn saving(measured: &MeasuredGraph, times: &NodeTimes, ranks: Range<usize>) -> i64 {
     let length = |at: usize, times| measured.length_ns(at, times);
     let shorter = |at: usize| length(at, &measured.times) - length(at, times);

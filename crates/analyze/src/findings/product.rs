@@ -1,21 +1,21 @@
-//! Recognizes matrix products and convolutions by kernel name, with their data type and whether
-//! they run on matrix units.
+//! Recognizes matrix products and convolutions by kernel name, and finds their data type and
+//! whether they run on matrix units.
 
 use crate::facts::job::{RankFacts, Tensors, WindowKernel};
 
-/// The type of a product's factors.
+/// The data type of the factors of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DataType {
     Float64,
     Float32,
     Float16,
     BFloat16,
-    /// Eight bits or fewer.
+    /// Types of eight bits or fewer.
     Small,
 }
 
 impl DataType {
-    /// The name that findings print for this data type, in the spelling of PyTorch.
+    /// Returns the name that findings print for this data type, in the spelling of PyTorch.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float64 => "float64",
@@ -27,11 +27,12 @@ impl DataType {
     }
 }
 
-/// Substrings that mark products and convolutions. `Cijk_` are the products of AMD's Tensile.
+/// Substrings that mark kernels of matrix products and convolutions. Names with `Cijk_` are
+/// products of AMD's library Tensile.
 const PRODUCTS: [&str; 10] =
     ["Gemm", "GEMM", "conv", "Conv", "scudnn", "wgrad", "dgrad", "nvjet", "Cijk_", "fprop"];
 
-/// Substrings that mark kernels that only prepare or finish products.
+/// Substrings that mark kernels that only prepare or finish matrix products.
 const MOVING: [&str; 9] = [
     "nchwToNhwc",
     "nhwcToNchw",
@@ -44,7 +45,7 @@ const MOVING: [&str; 9] = [
     "elementwise",
 ];
 
-/// Operators whose kernels are products even where only the library shows in the name.
+/// Operators whose kernels are products even if the kernel name reveals only the library.
 const OPERATORS: [&str; 12] = [
     "aten::mm",
     "aten::addmm",
@@ -60,23 +61,25 @@ const OPERATORS: [&str; 12] = [
     "aten::conv2d",
 ];
 
-/// Whether a kernel is a matrix product or a convolution.
+/// Returns whether a kernel is a matrix product or a convolution.
 pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
     let name = rank.name(kernel.row);
     let is_owned = OPERATORS.contains(&rank.owner_name(kernel)) && name.contains("cutlass");
     (is_named(name) || is_owned) && !MOVING.iter().any(|part| name.contains(part))
 }
 
-/// Returns whether the name alone identifies a product.
+/// Returns whether a kernel name alone identifies a product.
 pub(super) fn is_named(name: &str) -> bool {
-    // FBGEMM is a library, most of whose kernels multiply nothing.
+    // FBGEMM is a library most of whose kernels are not matrix products, although its name contains
+    // `gemm`.
     let is_library = |at: usize| name[..at].ends_with("fb");
     name.match_indices("gemm").any(|(at, _)| !is_library(at))
         || PRODUCTS.iter().any(|part| name.contains(part))
 }
 
-/// Parts of the names, in small letters, of products with a vector, of rank one or of one group per
-/// channel, whose time goes to memory, and of transforms that need no product of the usual kind.
+/// Parts of names, in lower case, of kernels that cannot use matrix units well. They are products
+/// with a vector, of rank one or of one group per channel, which are bound by memory, or transforms
+/// that replace the usual product.
 const THIN: [&str; 10] = [
     "gemv",
     "gemmk1",
@@ -90,13 +93,13 @@ const THIN: [&str; 10] = [
     "naive_conv",
 ];
 
-/// Whether a product is too thin for matrix units, in any data type.
+/// Returns whether a product is too thin for matrix units, in any data type.
 pub(super) fn is_thin(name: &str) -> bool {
     let name = name.to_lowercase();
     THIN.iter().any(|part| name.contains(part))
 }
 
-/// Parts of names, in small letters, that show NVIDIA's tensor cores.
+/// Parts of kernel names, in lower case, that show the use of NVIDIA's tensor cores.
 const TENSOR_CORES: [&str; 20] = [
     "s884",
     "h884",
@@ -119,26 +122,27 @@ const TENSOR_CORES: [&str; 20] = [
     "tf32",
     "nvjet",
 ];
-/// Marks of kernels that run on AMD's matrix cores: composable kernels, MIOpen's, and hand-written
-/// ones.
+/// Parts of the names of kernels that run on AMD's matrix cores: composable kernels, kernels of
+/// MIOpen, and hand-written ones.
 const MATRIX_CORES: [&str; 5] = ["xdl", "gtcx", "mfma", "wmma", "matrix_core"];
 
-/// Whether a product runs on tensor cores or matrix cores, as its name shows.
+/// Returns whether the name of a product shows that it runs on tensor cores or matrix cores.
 pub(super) fn uses_matrix_units(name: &str) -> bool {
     let small = name.to_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| small.contains(part));
     if small.contains("cijk_") {
-        // The name contains the matrix instruction, such as `_MI16x16x1_`.
+        // The name contains the shape of the matrix instruction, such as `_MI16x16x1_`.
         let behind = small.split("_mi").skip(1);
         return behind.into_iter().any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     }
-    // Generated kernels of NVIDIA's libraries use tensor cores, except those of plain float32.
+    // Generated kernels of NVIDIA's libraries use tensor cores, except those for plain float32.
     let is_generated = small.contains("xmma_") || small.contains("_mma_");
     let is_plain = small.contains("f32f32_f32f32") || small.contains("simt");
     has(&TENSOR_CORES) || has(&MATRIX_CORES) || (is_generated && !is_plain)
 }
 
-/// The type of a product's factors, by the kernel's name, else by the operator's tensors.
+/// Returns the data type of a product's factors from the kernel's name, or else from the operator's
+/// tensors.
 pub(super) fn data_type(name: &str, tensors: Option<&Tensors>) -> Option<DataType> {
     by_name(name).or_else(|| {
         let is_matrix = |(dims, _): &(&Vec<u64>, &String)| dims.len() >= 2;
@@ -181,8 +185,8 @@ fn by_name(name: &str) -> Option<DataType> {
     }
 }
 
-/// Parses the data type of a Tensile name such as `Ailk_Bljk_BBS_BH_Bias_…`: the letter after the
-/// indices of both factors. Complex types return `None`.
+/// Parses the data type of a Tensile name such as `Ailk_Bljk_BBS_BH_Bias_…`, which is the letter
+/// after the indices of both factors. The result is `None` for complex types.
 fn parse_tensile(rest: &str) -> Option<DataType> {
     let types = rest.split('_').nth(2)?;
     match types.as_bytes() {

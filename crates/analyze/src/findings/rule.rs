@@ -1,4 +1,4 @@
-//! A rule as data: its title, thresholds, page and detector.
+//! Defines a rule as data: its title, thresholds, documentation page and detector.
 
 use std::collections::BTreeMap;
 
@@ -8,57 +8,57 @@ use crate::facts::job::{JobFacts, RankFacts};
 /// A built-in rule that detects one cause of waste.
 pub struct Rule {
     pub id: &'static str,
-    /// Such as `tiny-kernel storm`.
+    /// Title of the rule, such as `tiny-kernel storm`.
     pub title: &'static str,
     pub category: FindingCategory,
     pub side: CureSide,
-    /// Upper bound of the confidence of its findings.
+    /// Upper bound of the confidence of the rule's findings.
     pub confidence: Confidence,
-    /// Thresholds of the rule; users may change them.
+    /// Thresholds of the rule, which users may change.
     pub limits: &'static [Limit],
-    /// The page that explains it, Markdown.
+    /// The page that explains the rule, in Markdown.
     pub page: &'static str,
     pub(super) detect: Detect,
 }
 
-/// The side whose time a cure saves.
+/// The side (host or device) whose time the cure of a rule saves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CureSide {
-    /// The host's: worth nothing while the device is busy all the time.
+    /// The cure saves host time, which is worth nothing while the device is busy all the time.
     Host,
-    /// A device's, or the wires'.
+    /// The cure saves time of a device or of a link between devices.
     Device,
 }
 
-/// Threshold of a rule, with its default. The name ends in the unit.
+/// Threshold of a rule, with its default value. The name of the threshold ends in its unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
     pub name: &'static str,
-    /// Used unless the user changes it.
+    /// Value that applies unless the user changes it.
     pub default: f64,
     pub meaning: &'static str,
 }
 
-/// Affected ranks with the finding that they share.
+/// A finding together with the ranks that share it.
 pub(super) type OnRanks = (Vec<u32>, RuleFindings);
 
-/// The function that detects a rule's findings. Its input decides whether the rule sees one rank or
-/// the whole job.
+/// The function that detects a rule's findings. The type of its argument decides whether the
+/// function examines one rank or the whole job.
 pub(super) enum Detect {
-    /// Examines each rank separately.
+    /// The function examines each rank separately.
     Rank(fn(&RankFacts<'_>, &RuleLimits<'_>) -> Option<RuleFindings>),
-    /// Examines the whole job; returns the affected ranks of each finding.
+    /// The function examines the whole job and returns the affected ranks with each finding.
     Job(fn(&JobFacts<'_>, &RuleLimits<'_>) -> Vec<OnRanks>),
 }
 
-/// Thresholds of a rule in this run, with the user's changes applied.
+/// Thresholds of a rule in this run, including the changes by the user.
 pub(super) struct RuleLimits<'a> {
     pub rule: &'a Rule,
     pub changed: Option<&'a BTreeMap<String, f64>>,
 }
 
 impl RuleLimits<'_> {
-    /// Returns a threshold by name.
+    /// Returns the value of a threshold by its name.
     pub fn value(&self, name: &str) -> f64 {
         let changed = self.changed.and_then(|changed| changed.get(name).copied());
         let default = || self.rule.limits.iter().find(|limit| limit.name == name);
@@ -66,12 +66,12 @@ impl RuleLimits<'_> {
         changed.or_else(|| default().map(|limit| limit.default)).unwrap_or_default()
     }
 
-    /// Returns a threshold in nanoseconds.
+    /// Returns a threshold, which is given in nanoseconds, as an integer.
     pub fn ns(&self, name: &str) -> i64 {
         self.value(name) as i64
     }
 
-    /// Returns all thresholds of the rule with the values of this run, so that a report can list
+    /// Returns all thresholds of the rule with their values in this run, so that a report can list
     /// them.
     pub fn used(&self) -> Vec<Number> {
         let used = |limit: &Limit| Number { name: limit.name, value: self.value(limit.name) };
@@ -79,12 +79,12 @@ impl RuleLimits<'_> {
     }
 }
 
-/// Creates a [`Limit`]; short for the tables of the rule files.
+/// Creates a [`Limit`], so that the tables of thresholds in the rule files stay short.
 pub(super) const fn limit(name: &'static str, default: f64, meaning: &'static str) -> Limit {
     Limit { name, default, meaning }
 }
 
-/// Embeds the documentation page of a rule.
+/// Embeds the Markdown page that documents a rule.
 macro_rules! page {
     ($id:literal) => {
         include_str!(concat!("../../../../../docs/rules/", $id, ".md"))

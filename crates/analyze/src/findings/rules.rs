@@ -1,5 +1,5 @@
-//! The built-in rules, one file each, and their list. A rule reads shared facts and reports what
-//! wastes time; pricing and ordering belong to `findings`.
+//! Lists the built-in rules, of which each has a file of its own. A rule reads shared facts and
+//! reports what wastes time. Pricing and sorting its findings belong to `findings`.
 
 mod c01_pageable_copies;
 mod c02_blocking_copies;
@@ -61,12 +61,12 @@ use super::rule::Rule;
 
 pub use wanted_shapes::rows_with_shapes;
 
-/// Iterates over all rules, by group and id.
+/// Iterates over all rules, sorted by group and id.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter()
 }
 
-/// The order of this list is the order of reports and of `rowmill explain`.
+/// The order of this list is also the order of reports and of `rowmill explain`.
 static RULES: &[Rule] = &[
     quality_rules::Q01,
     quality_rules::Q02,

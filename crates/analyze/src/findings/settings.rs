@@ -1,5 +1,5 @@
-//! Settings of the user: changed thresholds, suppressions and custom rules, independent of the file
-//! format.
+//! Defines the user's settings for the rules: changed thresholds, suppressions and custom rules,
+//! independent of any file format.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::error::Error;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSettings {
-    /// Changed thresholds by rule and name.
+    /// Changed thresholds, by id of the rule and name of the threshold.
     #[serde(default)]
     pub limits: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Findings that are known and must not be reported.
+    /// Known findings that must not be reported.
     #[serde(default, rename = "suppress")]
     pub suppressions: Vec<Suppression>,
     #[serde(default, rename = "rule")]
@@ -29,7 +29,7 @@ pub struct RuleSettings {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suppression {
-    /// A finding's key, or a rule for all of its findings.
+    /// Key of a finding, or id of a rule to suppress all its findings.
     pub key: String,
     pub reason: String,
 }
@@ -38,8 +38,9 @@ impl RuleSettings {
     /// Validates the settings and parses the conditions of the custom rules.
     ///
     /// # Errors
-    /// [`Error::Rules`] for a rule or a limit that is not there, a name that is taken, a limit that
-    /// is not a number, and a condition that cannot be read; [`Error::Pattern`] in a condition.
+    /// Returns [`Error::Rules`] for an unknown rule or threshold, a name that is already taken, a
+    /// threshold that is not a number, and a condition that cannot be parsed. Returns
+    /// [`Error::Pattern`] for an invalid regular expression.
     pub fn conditions(&self) -> Result<Vec<(&CustomRule, Vec<Condition>)>, Error> {
         for (id, limits) in &self.limits {
             let rule = known(id)?;
@@ -70,7 +71,7 @@ impl RuleSettings {
         Ok(found)
     }
 
-    /// Returns the suppression of a finding, if there is one.
+    /// Returns the suppression that applies to a finding, if there is one.
     pub(super) fn suppression(&self, rule: &str, key: &str) -> Option<&Suppression> {
         self.suppressions.iter().find(|one| one.key == rule || one.key == key)
     }

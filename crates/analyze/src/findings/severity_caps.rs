@@ -7,12 +7,12 @@ use crate::facts::interval::Interval;
 use crate::facts::job::{JobFacts, RankFacts};
 use trace::store::TrackId;
 
-/// Minimum share of disturbed time from which the severity of a finding is capped.
+/// Minimum share of disturbed time from which the severity of a finding is lowered.
 const MOSTLY: f64 = 0.5;
-/// Name of the number that holds the disturbed share.
+/// Name of the figure of a finding that contains the disturbed share.
 const SHARE: &str = "disturbed_pct";
 
-/// Nanoseconds by kind, in the order of [`DISTURBANCES`].
+/// Nanoseconds of each kind of disturbance, in the order of [`DISTURBANCES`].
 type ByKind = [i64; DISTURBANCES.len()];
 
 /// Returns the dominant disturbance of a finding if disturbances make up most of its time, and
@@ -26,13 +26,13 @@ pub(super) fn find_severity_cap(
     let total = if found.spans.is_empty() {
         rows(found, job, &mut by_kind)
     } else {
-        // The spans belong to the rank of the first evidence.
+        // The thread spans of a finding belong to the rank of its first evidence.
         let rank = found.evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied());
         let facts = rank.and_then(|rank| job.rank(rank))?;
         found.spans.iter().map(|(track, span)| host_time(facts, *track, *span, &mut by_kind)).sum()
     };
     let share = by_kind.iter().sum::<i64>() as f64 / (total as f64).max(1.0);
-    // If two kinds have equal time, the first one wins.
+    // If two kinds of disturbance have equal time, the first one is taken.
     let most = (0..by_kind.len()).rev().max_by_key(|at| by_kind[*at])?;
     let value = (1e3 * share.min(1.0)).round() / 10.0;
     let number = Number { name: SHARE, value };
@@ -46,6 +46,8 @@ pub(super) fn lower_severity(finding: &mut Finding) {
     let Some((share, held)) = share.map(|number| number.value).zip(finding.held_back) else {
         return;
     };
+    // The part of the saving that is not disturbed decides, but the severity falls by one level at
+    // most.
     let saving = finding.saving.map(|saving| saving.mid_pct * (1.0 - share / 100.0));
     let rest = saving.map_or(finding.severity, severity_of);
     let old = finding.severity;
@@ -77,8 +79,8 @@ fn one_less(severity: Severity) -> Severity {
     }
 }
 
-/// Returns the total time of a finding's rows: the rows of its edits, or of its evidence if it has
-/// none.
+/// Returns the total time of a finding's rows, which are the rows of its edits, or those of its
+/// evidence if it has no edits.
 fn rows(found: &RuleFindings, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
     let mut total = 0;
     let mut add = |facts: &RankFacts<'_>, rows: &[u32]| {
@@ -101,7 +103,8 @@ fn rows(found: &RuleFindings, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
     total
 }
 
-/// Returns the time of a row within the window. Device work counts as disturbed if its launch was.
+/// Returns the time of a row within the window, and adds its disturbed time to `by_kind`. Device
+/// work counts as disturbed if its launch was disturbed.
 fn row_time(facts: &RankFacts<'_>, row: u32, by_kind: &mut ByKind) -> i64 {
     let trace = facts.scope.trace;
     let is_device = trace.kind(row).is_device_work();
@@ -120,8 +123,8 @@ fn row_time(facts: &RankFacts<'_>, row: u32, by_kind: &mut ByKind) -> i64 {
     span.1 - span.0
 }
 
-/// Returns the length of a thread's span and adds its disturbed time by kind. Time that several
-/// kinds share counts once.
+/// Returns the length of a thread's span and adds its disturbed time by kind. Time with several
+/// kinds of disturbance counts only once.
 fn host_time(facts: &RankFacts<'_>, track: TrackId, span: Interval, by_kind: &mut ByKind) -> i64 {
     let mut rest = span.1 - span.0;
     if !facts.disturbances().is_empty() {

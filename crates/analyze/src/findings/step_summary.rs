@@ -1,11 +1,11 @@
-//! Explains in one line how step, window and critical path fit together.
+//! Explains in one line how the steps, the window and the critical path of a rank fit together.
 
 use crate::facts::job::{JobFacts, RankFacts};
 use crate::graph::critical_path::{CategoryPart, Party, by_party};
 use crate::text::time;
 
 /// Returns the parts of the critical path of the rank with the longest steps, and one line that
-/// relates its steps, window and path. Both are empty without ranks.
+/// relates its steps, window and path. The parts and the line are empty if there are no ranks.
 pub(super) fn summarize_step(job: &JobFacts<'_>) -> (Vec<CategoryPart>, String) {
     let longest = |at: &usize| (job.ranks[*at].step_ns(), std::cmp::Reverse(*at));
     let Some(at) = (0..job.ranks.len()).max_by_key(longest) else { return Default::default() };
@@ -76,7 +76,8 @@ fn shares(path: &[CategoryPart], window_ns: i64) -> String {
     format!("its critical path covers {covered} of the window: {named}")
 }
 
-/// Adds the device steps if they are longer than the host's and so determine the length of the job.
+/// Describes the steps of the devices if they are longer than the host's, because they then
+/// determine the length of the job.
 fn device(rank: &RankFacts<'_>) -> String {
     rank.scope.device_span.map_or_else(String::new, |(start, end)| {
         format!(

@@ -5,7 +5,8 @@ use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::scope::Scope;
 use crate::facts::window::WindowRule;
 
-/// Two steps in which the host reads a scalar behind a long kernel, then launches another one.
+/// Builds two steps in which the host reads a scalar behind a long kernel and then launches another
+/// kernel.
 fn reading() -> Trace {
     reading_in_steps(&[1000, 1000])
 }
@@ -60,7 +61,7 @@ fn a_saving_is_what_the_graph_allows_and_never_more_than_the_rows() {
     let read = report.findings.iter().find(|one| one.rule == "H05").unwrap();
     let saving = read.saving.unwrap();
     // The host is blocked for 600 of 1000 ns, but the device is idle for only 326 of them. Without
-    // the wait, the second kernel starts at least 300 ns earlier.
+    // the wait for the scalar, the second kernel starts at least 300 ns earlier.
     assert_eq!(saving.high_ns, 326);
     assert!(0 < saving.mid_ns && saving.mid_ns <= saving.high_ns, "{saving:?}");
     assert_eq!((read.steps.as_slice(), read.key.as_str()), ([5, 6].as_slice(), "H05:aten::item"));
@@ -82,7 +83,7 @@ fn a_saving_within_step_noise_is_not_counted() {
     let saving = read(&unsteady).saving.unwrap();
     assert!(saving.is_within_noise() && saving.mid_ns > 0, "{saving:?}");
     assert_eq!(unsteady.joint_saving_ns, None);
-    // The severity stays, because the rows still show the cause.
+    // The severity stays, because the rows of the finding still show its cause.
     assert!(read(&unsteady).severity <= Severity::High);
 }
 
@@ -175,7 +176,7 @@ fn every_rule_has_a_page_that_names_its_limits() {
     assert_eq!(ids.len(), rules().count());
 }
 
-/// Returns the report of a recording with losses.
+/// Returns the report of a recording with the given losses.
 fn lossy(losses: &[Loss]) -> FindingReport {
     let mut trace = reading();
     for (at, loss) in losses.iter().enumerate() {
@@ -199,7 +200,7 @@ fn the_kind_of_loss_decides_title_and_remedy() {
     assert!(copies.advice.contains("one recording of each rank"), "{}", copies.advice);
     let cut = q02(&[Loss::Truncated]);
     assert!(cut.advice.contains("copy the file again"), "{}", cut.advice);
-    // The worst kind decides the title; the text names each kind.
+    // The worst kind of loss decides the title of the finding, and the text names every kind.
     let both = q02(&[Loss::NoTime, Loss::NegativeDuration, Loss::BehindTheEnd]);
     assert_eq!(both.title, "events behind the end of the trace");
     for kind in ["event without its time", "negative duration", "behind the end"] {
@@ -230,7 +231,7 @@ fn steps_and_what_lies_beside_them_add_up_to_the_window() {
     overlapping.slices.duration[0] = 1200;
     let overlapping = account(&overlapping);
     assert!(overlapping.contains("which overlap, in a window of 2.00 µs"), "{overlapping}");
-    // The shares of the parties on the path add up to 100 %.
+    // The shares of host, devices and waits on the critical path must add up to 100 %.
     let shares: f64 = whole
         .split([' ', ':', ','])
         .collect::<Vec<_>>()

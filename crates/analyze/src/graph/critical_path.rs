@@ -1,9 +1,10 @@
-//! Finds the critical path of a window: the chain of events that determined its length.
+//! Finds the critical path of a window, which is the chain of events that determined its length.
 //!
-//! From the last moment of a window, each step back goes to what that moment waited for. The
-//! stretches on the way tile the window, so their sums are the window to the nanosecond, untraced
-//! time included. Each rank has a path of its own, on which waiting for a peer is a stretch; the
-//! job's path hops to the peer instead.
+//! The search starts at the last moment of the window and steps back from each event to the one
+//! that it waited for. The stretches of the path cover the window without gaps or overlaps, so
+//! their sum equals the window to the nanosecond, including untraced time. Each rank has a path of
+//! its own, on which waiting for a peer is a stretch. The path of the job continues on the peer
+//! instead.
 
 mod walk;
 
@@ -19,139 +20,146 @@ use crate::graph::{EdgeKind, NodeTimes};
 use crate::percent::percent;
 
 pub use crate::graph::measured::{Party, PathCategory};
-pub(crate) use walk::{Reach, RelaxedGraph, StretchPlace, WalkStretch, walk, walk_from};
+pub(crate) use walk::{Reach, RelaxedGraph, StretchPlace, WalkStretch, walk_back, walk_back_from};
 
-/// The critical paths of a job.
+/// The critical path of each rank of a job, and that of the job itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CriticalPath {
-    /// One per rank, in the order of the scopes; each tiles its rank's window.
+    /// The path of each rank, in the order of the scopes. Each path covers its rank's whole window.
     pub ranks: Vec<Path>,
-    /// The path of the rank whose window ends last, which moves to the rank that was waited for.
-    /// `None` with one rank, whose path is the job's.
+    /// The path of the rank whose window ends last, which continues on another rank wherever it
+    /// waited for that rank. The path is `None` for a job with one rank, because it would equal the
+    /// path of that rank.
     pub job: Option<Path>,
-    /// Whether waits were recorded or inferred.
+    /// How many waits were recorded and how many were inferred.
     pub evidence: WaitEvidence,
 }
 
-/// A path that tiles `window_start_ns..window_end_ns`.
+/// A path that covers the time `window_start_ns..window_end_ns` without gaps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Path {
-    /// The rank on which it ends; `None` for the job's path.
+    /// The rank on which the path ends; `None` for the path of the job.
     pub rank: Option<u32>,
-    /// Absolute nanoseconds. For the job's path, the start of the window of the rank where the path
-    /// arrives.
+    /// Start of the path in absolute nanoseconds. For the path of the job, this is the start of the
+    /// window of the rank where the walk back arrives.
     pub window_start_ns: i64,
-    /// Absolute time in nanoseconds.
+    /// End of the path, in absolute nanoseconds.
     pub window_end_ns: i64,
-    /// Length of the window, which is the sum of the parts.
+    /// Length of the path, which equals the sum of its parts.
     pub window_ns: i64,
-    /// Sorted by category; categories without time are left out.
+    /// Time per category, sorted by category, without categories that have no time.
     pub parts: Vec<CategoryPart>,
-    /// The categories and names with the most time on the path, the longest first.
+    /// The categories and names with the most time on the path, longest time first.
     pub contributors: Vec<Contributor>,
-    /// The path, by time, without gaps or overlaps.
+    /// The segments of the path, sorted by time, without gaps or overlaps.
     pub segments: Vec<PathSegment>,
 }
 
-/// Time of a category on the critical path.
+/// Total time of one category on a critical path.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct CategoryPart {
-    /// The rank; `None` for the job's path.
+    /// The rank of the path; `None` for the path of the job.
     pub rank: Option<u32>,
     pub category: PathCategory,
-    /// Nanoseconds on the path.
     pub duration_ns: i64,
-    /// Percent of the window.
+    /// Share of the window, in percent.
     pub window_pct: Option<f64>,
 }
 
-/// Time of a named row on the critical path.
+/// Time on the critical path of the rows of one name.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Contributor {
-    /// The rank; `None` for the job's path.
+    /// The rank of the path; `None` for the path of the job.
     pub rank: Option<u32>,
     pub category: PathCategory,
     /// Name of the row, or of the annotation around untraced time; may be empty.
     pub name: String,
     pub count: u64,
-    /// Nanoseconds on the path.
     pub duration_ns: i64,
-    /// Percent of the window.
+    /// Share of the window, in percent.
     pub window_pct: Option<f64>,
 }
 
-/// A stretch of a path.
+/// A stretch of the critical path on one thread or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PathSegment {
-    /// The rank it lies on.
+    /// The rank on which the segment lies.
     pub rank: u32,
-    /// The row that ran. For gaps and delays, the row that waited; for untraced time, the
-    /// annotation around it; for Python, the frame if it has a row.
+    /// The row that ran during the segment. For gaps and delays, it is the row that waited. For
+    /// untraced time, it is the annotation around it. For Python time, it is the frame, if the
+    /// frame has a row.
     pub row: Option<u32>,
     /// For Python time, the index of the frame in [`Scope::frames`].
     pub frame: Option<u32>,
     /// Index of the thread or stream among the trace's tracks.
     pub track: Option<u32>,
-    /// What the time is spent on.
+    /// The activity on which the time of the segment is spent.
     pub category: PathCategory,
-    /// The kind of dependency that delayed its start; `None` at the start of the window.
+    /// The kind of dependency that delayed the start of the segment; `None` at the start of the
+    /// window.
     pub via: Option<EdgeKind>,
-    /// The rank that was waited for.
+    /// The rank that this rank waited for during the segment.
     pub peer: Option<u32>,
-    /// Absolute time in nanoseconds.
+    /// Start of the segment, in absolute nanoseconds.
     pub start_ns: i64,
-    /// Absolute time in nanoseconds.
+    /// End of the segment, in absolute nanoseconds.
     pub end_ns: i64,
 }
 
-/// A stretch of a path, flat and with names.
+/// A segment of a path as a table row, with names instead of indices.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SegmentRow {
     pub index: u32,
     pub rank: u32,
     pub category: PathCategory,
-    /// Name of [`PathSegment::row`]; empty if there is none.
+    /// Name of [`PathSegment::row`]; empty if the segment has no row.
     pub name: String,
-    /// Process and thread, or device and stream.
+    /// Process and thread of the segment, or device and stream.
     pub track: String,
     pub row: Option<u32>,
     pub via: Option<EdgeKind>,
     pub peer: Option<u32>,
-    /// Absolute time in nanoseconds.
+    /// Start of the segment, in absolute nanoseconds.
     pub start_ns: i64,
-    /// Absolute time in nanoseconds.
+    /// End of the segment, in absolute nanoseconds.
     pub end_ns: i64,
-    /// Nanoseconds.
     pub duration_ns: i64,
 }
 
-/// Finds the critical paths of the ranks of one job, and of the job.
+/// Finds the critical paths of the ranks of one job, and the path of the job itself.
 ///
 /// # Cost
-/// Linear in the paths, and `O(n log n)` in the names on them.
+/// The cost is linear in the length of the paths, and `O(n log n)` in the names on them.
 pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
     let job = PathJob { scopes, measured };
     let rank = |at: usize| {
-        let stretches = walk(RelaxedGraph::recorded(measured), at, Reach::Rank);
+        let stretches = walk_forward(measured, at, Reach::Rank);
         path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
     };
     let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
     let last = last_to_end(measured, &measured.times).filter(|_| ranks.len() > 1);
     let hopping = last.map(|last| {
-        let stretches = walk(RelaxedGraph::recorded(measured), last, Reach::Job);
+        let stretches = walk_forward(measured, last, Reach::Job);
         path(&job, None, &stretches, measured.ranks[last].end.index())
     });
     CriticalPath { ranks, job: hopping, evidence: measured.evidence }
 }
 
-/// Returns the rank whose window ends last, or the first of several.
+/// Returns the stretches of a recorded critical path, the earliest first.
+fn walk_forward(measured: &MeasuredGraph, rank: usize, reach: Reach) -> Vec<WalkStretch> {
+    let mut stretches: Vec<_> = walk_back(RelaxedGraph::recorded(measured), rank, reach).collect();
+    stretches.reverse();
+    stretches
+}
+
+/// Returns the rank whose window ends last, or the first of several such ranks.
 pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option<usize> {
     let end = |at: usize| times.start[measured.ranks[at].end.index()];
     (0..measured.ranks.len()).max_by_key(|at| (end(*at), std::cmp::Reverse(*at)))
 }
 
 impl Path {
-    /// Returns the path as flat rows.
+    /// Returns the segments of the path as table rows.
     pub fn rows(&self, scopes: &[Scope<'_>]) -> Vec<SegmentRow> {
         let path_part = |(index, one): (usize, &PathSegment)| {
             let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
@@ -174,8 +182,8 @@ impl Path {
         self.segments.iter().enumerate().filter_map(path_part).collect()
     }
 
-    /// Returns the trace rows on the path, each once, by rank and row, so that a timeline can mark
-    /// them.
+    /// Returns the trace rows on the path without repetition, sorted by rank and row, so that a
+    /// timeline can mark them.
     pub fn overlay(&self) -> Vec<(u32, u32)> {
         let ran = |one: &&PathSegment| {
             !matches!(one.category, PathCategory::UntracedHost | PathCategory::PythonFrame)
@@ -188,7 +196,7 @@ impl Path {
     }
 }
 
-/// The traces of a job and the graph built from them, which every walk of a critical path reads.
+/// The traces of a job and the graph built from them, which every walk along a critical path reads.
 struct PathJob<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,
@@ -208,7 +216,7 @@ fn path(job: &PathJob<'_, '_>, rank: Option<u32>, stretches: &[WalkStretch], end
     Path { rank, window_start_ns, window_end_ns, window_ns, parts, contributors, segments }
 }
 
-/// Sums parts of a path by party: the host, the devices, and waits for other ranks.
+/// Sums the parts of a path by party: the host, the devices, and waits for other ranks.
 pub fn by_party(parts: impl IntoIterator<Item = (PathCategory, i64)>) -> [(Party, i64); 3] {
     let mut sums = [Party::Host, Party::Device, Party::Peers].map(|party| (party, 0));
     for (category, ns) in parts {
@@ -217,7 +225,7 @@ pub fn by_party(parts: impl IntoIterator<Item = (PathCategory, i64)>) -> [(Party
     sums
 }
 
-/// Sums durations by category.
+/// Sums durations by category and computes their shares of the window.
 pub(crate) fn parts(
     rank: Option<u32>,
     window_ns: i64,
@@ -234,7 +242,8 @@ pub(crate) fn parts(
     sums.into_iter().map(part).collect()
 }
 
-/// Adds a stretch as segments, and cuts untraced time where the annotation around it changes.
+/// Adds a stretch of the path as segments, splitting untraced time where the annotation around it
+/// changes.
 fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec<PathSegment>) {
     let measured = job.measured;
     let (origin, category) = match stretch.what {
@@ -243,6 +252,8 @@ fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec
             let edge = measured.graph.edge(edge);
             let target = measured.origins[edge.target.index()];
             let source = measured.origins[edge.source.index()];
+            // The end of the window has no track, so an edge into it lies on the track of its
+            // source.
             (if target.track.is_some() { target } else { source }, stretch.category)
         }
     };
@@ -273,6 +284,7 @@ fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec
         ..one
     };
     let mut from = one.start_ns;
+    // Python frames divide the stretch, and what lies between two frames is untraced time.
     for frame in frames.within(TrackId(track as u32), (one.start_ns, one.end_ns)) {
         if from < frame.start {
             add_untraced(untraced(from, frame.start), labels, segments);
@@ -292,7 +304,7 @@ fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec
     }
 }
 
-/// Returns the name of a segment, or an empty string.
+/// Returns the name of a segment, or an empty string if it has none.
 fn name_of(scope: &Scope<'_>, one: &PathSegment) -> StringId {
     let frame_name = |frame: u32| scope.frames().all()[frame as usize].name;
     let row_name = |row: u32| scope.trace.slices.name[row as usize];
@@ -324,7 +336,7 @@ fn contributors(
 ) -> Vec<Contributor> {
     let mut named: BTreeMap<(PathCategory, &str), (u64, i64)> = BTreeMap::new();
     let is_on = |rank: u32| segments.iter().any(|one| one.rank == rank);
-    // Ranks number their names differently.
+    // Ranks number their strings differently, so names are collected for each rank separately.
     for scope in job.scopes.iter().filter(|scope| is_on(scope.trace.rank)) {
         let trace = scope.trace;
         let mut sums: Vec<NameSum> = Vec::new();
@@ -358,7 +370,7 @@ fn contributors(
     all.into_iter().map(one).collect()
 }
 
-/// Number of segments and nanoseconds of a name by category, in the order of [`CATEGORIES`].
+/// Number of segments and nanoseconds of one name by category, in the order of [`CATEGORIES`].
 struct NameSum {
     name: StringId,
     by_category: [(u64, i64); CATEGORIES.len()],

@@ -1,16 +1,17 @@
-//! Names the nodes of a cycle, for error messages about graphs that cannot be relaxed.
+//! Finds the nodes of a cycle, for error messages about graphs that cannot be relaxed.
 
 use super::node::{Edge, NodeId};
 
-/// Dependencies that form a cycle.
+/// An error: the dependencies of a graph form a cycle, so it cannot be relaxed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("dependencies: expected no cycle, got one of {} nodes: {}", nodes.len(), named(nodes))]
 pub struct Cycle {
-    /// Each node waits for the one before it, and the first for the last. Begins at the lowest id.
+    /// Nodes of the cycle: each waits for the one before it, and the first waits for the last. The
+    /// list begins with the lowest id.
     pub nodes: Vec<NodeId>,
 }
 
-/// Maximum number of nodes in the message.
+/// Maximum number of nodes that the error message names.
 const NAMED: usize = 8;
 
 fn named(nodes: &[NodeId]) -> String {
@@ -21,12 +22,13 @@ fn named(nodes: &[NodeId]) -> String {
     text.join(" → ")
 }
 
-/// Finds a cycle among the nodes that have no place in the order. `edges` are sorted by target.
+/// Finds a cycle among the nodes that have no place in the topological order. The edges must be
+/// sorted by target.
 pub(super) fn find(count: usize, edges: &[Edge], order: &[NodeId]) -> Cycle {
     let mut is_ordered = vec![false; count];
     order.iter().for_each(|node| is_ordered[node.index()] = true);
-    // Every node without a place waits for another one without a place. Following such edges
-    // backwards never ends, so it reaches some node twice.
+    // Every node without a place in the order waits for another node without one. Following such
+    // edges backwards never ends, so it reaches some node twice, and that closes a cycle.
     let mut before: Vec<Option<NodeId>> = vec![None; count];
     for edge in edges.iter().filter(|edge| !is_ordered[edge.source.index()]) {
         before[edge.target.index()].get_or_insert(edge.source);

@@ -1,5 +1,5 @@
-//! Applies edits to a measured graph, relaxes it, and undoes the edits. What-ifs and the savings of
-//! findings both use it.
+//! Applies edits to a measured graph, relaxes it, and undoes the edits. Both what-if questions and
+//! the savings of findings use this editor.
 
 use std::collections::BTreeMap;
 
@@ -8,47 +8,49 @@ use serde::Serialize;
 use super::measured::{MeasuredGraph, PathCategory};
 use super::{DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes, relax_from};
 
-/// An edge that no longer decides: earlier than any time, and still far from overflow.
+/// Weight of an edge that can no longer decide any start. The weight makes the edge earlier than
+/// any time, and is still far from overflow.
 const NEVER: i64 = -(1 << 60);
 
-/// The change that an edit makes to its nodes.
+/// The change that an edit makes to the nodes that it selects.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Multiplies its duration; 0 removes it.
+    /// Multiplies the duration of the nodes by a factor; 0 removes the duration.
     Scale(f64),
-    /// Limits the nodes of one row to this many nanoseconds in all.
+    /// Limits the total duration of the nodes of each row to this many nanoseconds.
     ShortenTo(i64),
-    /// Runs in parallel with its successor: priced as taking no time of its own.
+    /// Lets the nodes run in parallel with their successors, so they take no time of their own.
     Overlap,
-    /// Removes the wait of the host in it: for a device, or for the thread that loads a batch.
+    /// Removes the wait of the host inside a call, either for a device or for the thread that loads
+    /// a batch.
     Unblock,
-    /// Starts as soon as its thread or stream is free.
+    /// Starts the nodes as soon as their thread or stream is free.
     CloseGap,
-    /// Its rank arrives at this collective earlier by this many nanoseconds.
+    /// Lets the rank arrive at the collective earlier by this many nanoseconds.
     ArriveEarlier(i64),
 }
 
-/// One action on some nodes and edges of a graph.
+/// One action, applied to some nodes and edges of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edit {
     pub nodes: Vec<NodeId>,
-    /// Edges that are scaled with them, and how many nanoseconds of each; other actions find theirs
-    /// by the nodes.
+    /// Edges to scale together with the nodes, and the nanoseconds of each that are scaled. Actions
+    /// other than scaling find their edges by the nodes.
     pub edges: Vec<(EdgeId, i64)>,
     pub action: Action,
 }
 
-/// Total weight of the nodes that an edit changed, before and after.
+/// Total weight of the nodes and edges that an edit changed, before and after the edit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Number of weights that changed.
+    /// Number of node and edge weights that changed.
     pub changed: u64,
     pub old_ns: i64,
     pub new_ns: i64,
 }
 
-/// A measured graph under edits.
+/// A measured graph to which edits are applied and from which they can be undone.
 #[derive(Debug)]
 pub struct Editor<'a> {
     measured: &'a MeasuredGraph,
@@ -59,7 +61,7 @@ pub struct Editor<'a> {
     earliest: Option<u32>,
 }
 
-/// A changed weight with its old value in nanoseconds, which is what an undo restores.
+/// A changed weight with its old value in nanoseconds, which an undo restores.
 #[derive(Debug)]
 enum EdgeChange {
     Node(NodeId, i64),
@@ -73,16 +75,16 @@ impl<'a> Editor<'a> {
         Self { measured, graph, changes: Vec::new(), earliest: None }
     }
 
-    /// Returns the edited graph.
+    /// Returns the graph with all edits applied.
     pub fn graph(&self) -> &DependencyGraph {
         &self.graph
     }
 
-    /// Makes an edit, on top of those made before: factors multiply.
+    /// Applies an edit on top of earlier edits, so that factors multiply.
     ///
     /// # Cost
-    /// Linear in the nodes of the edit and the edges into them; in all edges for
-    /// [`Action::ArriveEarlier`].
+    /// The cost is linear in the nodes of the edit and the edges into them, and for
+    /// [`Action::ArriveEarlier`] in all edges.
     pub fn apply(&mut self, edit: &Edit) -> Effect {
         let before = self.changes.len();
         match edit.action {
@@ -111,7 +113,7 @@ impl<'a> Editor<'a> {
     /// Writes [`Self::times`] into an existing buffer, which avoids an allocation.
     ///
     /// # Cost
-    /// Linear in the nodes and edges that stand behind the first change in the graph's order, plus
+    /// The cost is linear in the nodes and edges after the first change in the graph's order, plus
     /// one copy of the measured times.
     pub fn update(&self, times: &mut NodeTimes) {
         let measured = &self.measured.times;
@@ -134,7 +136,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Sums the changes from an index on.
+    /// Sums the weights that changed since a given index of the list of changes.
     fn effect(&self, before: usize) -> Effect {
         let changed = (self.changes.len() - before) as u64;
         let mut effect = Effect { changed, ..Effect::default() };
@@ -183,7 +185,7 @@ impl<'a> Editor<'a> {
         nodes.iter().zip(factors).for_each(|(node, factor)| self.scale(*node, factor));
     }
 
-    /// Removes the wait of a node, unless it has no other predecessor.
+    /// Removes the wait of a node, unless the awaited node is its only predecessor.
     fn unblock(&mut self, node: NodeId) {
         let loads = self.measured.origins[node.index()].category == PathCategory::DataLoading;
         let is_wait =
@@ -201,7 +203,7 @@ impl<'a> Editor<'a> {
         self.lower(node, is_gap, 0);
     }
 
-    /// Lowers the weights of edges of some kinds into a node.
+    /// Lowers the weights of the edges into a node whose kinds are selected.
     fn lower(&mut self, node: NodeId, is_meant: impl Fn(EdgeKind) -> bool, weight: i64) {
         let edges = self.graph.edges_into(node);
         let above = edges.filter(|(_, edge)| is_meant(edge.kind) && edge.weight > weight);
@@ -212,17 +214,15 @@ impl<'a> Editor<'a> {
     fn arrive_earlier(&mut self, nodes: &[NodeId], ns: i64) {
         let mut arrivals: Vec<NodeId> = nodes.to_vec();
         arrivals.sort_unstable();
-        let edges = self.graph.edges().iter().enumerate();
-        let leaving = edges.filter(|(_, edge)| {
+        let leaving = self.graph.edges().filter(|(_, edge)| {
             edge.kind == EdgeKind::Rendezvous && arrivals.binary_search(&edge.source).is_ok()
         });
-        let leaving: Vec<(EdgeId, i64)> =
-            leaving.map(|(id, edge)| (EdgeId(id as u32), edge.weight)).collect();
+        let leaving: Vec<(EdgeId, i64)> = leaving.map(|(id, edge)| (id, edge.weight)).collect();
         leaving.into_iter().for_each(|(id, weight)| self.set_edge(id, weight - ns));
     }
 
     fn touch(&mut self, node: NodeId) {
-        let place = self.graph.place[node.index()];
+        let place = self.graph.place(node);
         self.earliest = Some(self.earliest.map_or(place, |earliest| earliest.min(place)));
     }
 }

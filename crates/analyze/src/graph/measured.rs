@@ -1,12 +1,13 @@
-//! Builds the dependency graph of recorded traces, for one rank or many.
+//! Builds the dependency graph of recorded traces, for one or several ranks.
 //!
-//! Nodes are what threads and streams did in their windows, in pieces: what an operator did itself
-//! between the operators inside it, a call up to the start of what it launched and after it. Where
-//! a node began later than what it is known to have waited for, the rest is the weight of the edge
-//! from what ended last, so [`relax`](super::relax) gives back the measured times to the
-//! nanosecond. The other edges carry what such a wait usually takes, never more than it did, so
-//! that they decide when something else is made faster. Times of a device are those of its host's
-//! clock ([`skew`](crate::facts::skew)).
+//! The nodes are pieces of what threads and streams did in their windows. An operator is one node
+//! for each stretch between the operators inside it. A call is split where the work that it
+//! launched begins. If a node began later than the known work that it waited for, the edge from the
+//! predecessor that ended last gets the remaining time as its weight. Therefore
+//! [`relax`](super::relax) reproduces the measured times to the nanosecond. Every other edge gets
+//! the usual duration of such a wait, but never more than the time that passed. Such an edge
+//! decides the start of its target only if other work becomes faster. Times of a device are
+//! converted to the clock of its host ([`skew`](crate::facts::skew)).
 
 mod device;
 mod draft;
@@ -39,50 +40,53 @@ pub use label::{CATEGORIES, NodeOrigin, Party, PathCategory, ThreadLabel, WaitEv
 pub use pause::Pauses;
 pub use rows::RowNodes;
 
-/// The nodes at which a rank's window begins and ends.
+/// The nodes that mark the beginning and the end of a rank's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
     pub rank: u32,
-    /// Zero-length node at the start of the window.
+    /// Node of zero length at the start of the window.
     pub start: NodeId,
-    /// Zero-length node at the end of the window.
+    /// Node of zero length at the end of the window.
     pub end: NodeId,
-    /// Ends of the devices' steps, if they are longer than the host's.
+    /// Nodes at the start and the end of the devices' steps, if these are longer than the host's
+    /// steps.
     pub device: Option<(NodeId, NodeId)>,
 }
 
-/// The graph of measured windows.
+/// The dependency graph of measured windows, with the measured times of its nodes.
 #[derive(Clone, Debug)]
 pub struct MeasuredGraph {
-    /// Nodes and edges; relaxed unchanged, from `times.origin`, it gives `times`.
+    /// The graph of all ranks. Relaxing it from `times.origin` without changes reproduces `times`.
     pub graph: DependencyGraph,
-    /// Measured times of the nodes, absolute nanoseconds, clipped to the windows.
+    /// Measured times of the nodes in absolute nanoseconds, clipped to the windows.
     pub times: NodeTimes,
-    /// Origin of each node.
+    /// Origin of each node: its rank, row, track and category.
     pub origins: Vec<NodeOrigin>,
-    /// One entry per rank, in the order of the scopes.
+    /// Start and end markers of each rank, in the order of the scopes.
     pub ranks: Vec<Markers>,
-    /// Labels of each thread's time between nodes, by rank, track and start.
+    /// Annotations that label each thread's time between nodes, by rank, track and start.
     pub labels: Vec<Vec<Vec<ThreadLabel>>>,
-    /// Times of recorded Python frames, by rank, track and start.
+    /// Times in which recorded Python frames ran, by rank, track and start.
     framed: Vec<Vec<Vec<Interval>>>,
-    /// Threads of each rank that load input for others.
+    /// Threads of each rank that load input for other threads.
     loaders: Vec<BTreeSet<TrackId>>,
-    /// Whether waits were recorded or inferred.
+    /// How many waits were recorded and how many were inferred.
     pub evidence: WaitEvidence,
 }
 
-/// Builds the graph of the windows of some ranks and what joins them.
+/// Builds the graph of the windows of some ranks, including the collectives that connect them.
 ///
-/// Edges are: the order of each thread; launches; the order of each stream; waits of streams and
-/// of the host, as the profiler recorded them, else inferred (`WaitEvidence` counts both);
-/// hand-offs between the threads of forward and backward; and the matched collectives.
+/// The edges are the order of each thread and of each stream, launches, waits, hand-offs between
+/// the threads of forward and backward pass, and the matched collectives. Waits of streams and of
+/// the host are taken as the profiler recorded them, or else inferred (`WaitEvidence` counts both).
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the windows.
+/// The cost is `O(n log n)` in the rows of the windows.
 pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
     let scopes = || facts.iter().map(|rank| rank.scope);
     let origin = scopes().map(|scope| scope.window.start).min().unwrap_or_default();
+    // The first node must exist before all others, because it is the origin from which relaxing
+    // starts.
     let mut draft = Draft::default();
     draft.marker(0, origin, draft::NodeOrder::Start);
     let meetings = rendezvous::meetings(facts, collectives);
@@ -96,25 +100,20 @@ pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) 
         ranks.push(markers);
         labels.push(named);
     }
+    // The nodes of a meeting belong to several ranks, so they are joined after all ranks were
+    // added.
     rendezvous::join(&mut draft, &meetings);
-    let Draft { nodes, edges, evidence } = draft;
-    let times = NodeTimes {
-        origin,
-        start: nodes.iter().map(|node| node.start).collect(),
-        end: nodes.iter().map(|node| node.end).collect(),
-    };
-    let origins = nodes.iter().map(|node| node.origin).collect();
-    let plain = nodes
-        .iter()
-        .map(|node| super::GraphNode { kind: node.kind, weight: node.end - node.start });
-    let graph = DependencyGraph::new(plain.collect(), &edges);
+    let nodes = draft.graph_nodes();
+    let Draft { mut times, origins, edges, evidence, .. } = draft;
+    times.origin = origin;
+    let graph = DependencyGraph::new(nodes, edges);
     let framed = scopes().map(framed).collect();
     MeasuredGraph { graph, times, origins, ranks, labels, framed, loaders, evidence }
 }
 
 impl MeasuredGraph {
-    /// Returns the length of a rank's steps: the host's, or the devices' if that is longer. `rank`
-    /// is its place among the scopes.
+    /// Returns the length of a rank's steps on the host, or on the devices if that is longer.
+    /// `rank` is the index of the rank among the scopes.
     pub fn length_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let host = self.host_ns(rank, times);
         self.device_ns(rank, times).map_or(host, |device| host.max(device))
@@ -123,7 +122,7 @@ impl MeasuredGraph {
     /// Returns the length of a rank's window on its host.
     pub fn host_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let Markers { start, end, .. } = self.ranks[rank];
-        // Edits before the window do not move its start.
+        // Edits to work before the window do not move the start of the window.
         times.start[end.index()] - self.times.start[start.index()]
     }
 
@@ -134,21 +133,21 @@ impl MeasuredGraph {
         Some(times.start[to.index()] - times.start[from.index()])
     }
 
-    /// Returns the annotation around a time in which a thread ran nothing that was recorded.
+    /// Returns the annotation around a time in which a thread ran nothing else that was recorded.
     pub fn label(&self, scope: u32, track: TrackId, time: i64) -> Option<u32> {
         let labels = self.labels[scope as usize].get(track.0 as usize)?;
         let at = labels.partition_point(|label| label.end <= time);
         labels.get(at).filter(|label| label.start <= time).map(|label| label.row)
     }
 
-    /// Returns whether a node belongs to a thread that loads input for another one, so that its
-    /// pauses are waits for that thread.
+    /// Returns whether a node belongs to a thread that loads input for another one, so that pauses
+    /// of the other thread are waits for this one.
     fn is_loading(&self, of: NodeOrigin) -> bool {
         of.track.is_some_and(|track| self.loaders[of.scope as usize].contains(&track))
     }
 
-    /// Returns how much of the time across an edge lay in recorded Python frames, and the whole
-    /// time.
+    /// Returns how much of the time across an edge was spent in recorded Python frames, and the
+    /// total time across it.
     pub fn framed_ns(&self, edge: &Edge) -> (i64, i64) {
         let (target, source) =
             (self.origins[edge.target.index()], self.origins[edge.source.index()]);
@@ -160,7 +159,7 @@ impl MeasuredGraph {
         (if passed > 0 { interval::length_within(framed, span) } else { 0 }, passed)
     }
 
-    /// Returns the category in which most of the time across an edge was spent.
+    /// Returns the category on which most of the time across an edge was spent.
     pub fn edge_category(&self, edge: &Edge) -> PathCategory {
         let target = self.origins[edge.target.index()];
         match edge.kind {
@@ -179,7 +178,7 @@ impl MeasuredGraph {
     }
 }
 
-/// Returns for each track the times in which any Python frame ran.
+/// Returns, for each track, the times in which any Python frame ran.
 fn framed(scope: &Scope<'_>) -> Vec<Vec<Interval>> {
     let all = (i64::MIN, i64::MAX);
     let framed_in = |track: usize| {
@@ -190,7 +189,7 @@ fn framed(scope: &Scope<'_>) -> Vec<Vec<Interval>> {
     (0..count).map(framed_in).collect()
 }
 
-/// Facts of a rank that its part of the graph needs.
+/// Facts of one rank that are needed to build its part of the graph.
 struct KnownRank<'a> {
     clocks: &'a device::RankClocks<'a>,
     loaders: &'a BTreeSet<TrackId>,
@@ -206,13 +205,8 @@ fn add_rank(
     let (scope, tree) = (rank.scope, rank.tree());
     let mut device = device::DeviceWork::draft(draft, (at, scope), clocks);
     let start = draft.marker(at, scope.window.start, draft::NodeOrder::Start);
-    // The first node is the origin of all ranks.
-    let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
-    draft.bind(start, &[], origin);
-    // At most two segments per host row, and slightly more edges than nodes.
-    let expected = 2 * tree.nodes.len() + scope.device_rows.len();
-    draft.nodes.reserve(expected);
-    draft.edges.reserve(expected + expected / 4);
+    // Each host row gives at most two segments.
+    draft.reserve(2 * tree.nodes.len() + scope.device_rows.len());
     let waits = wait::Waits::new(scope, &device);
     let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
     let mut chains = Vec::new();
@@ -235,17 +229,22 @@ fn add_rank(
     device.stream_waits.sort_unstable();
     hand_off::find(draft, scope, &mut chains);
     loader::find(draft, scope, &mut chains, loaders);
+    // In the order of the ids, so that the edges are sorted by target.
+    device::bind(draft, &device, start);
+    // The first node is the origin of all ranks.
+    let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
+    draft.bind(start, &[], origin);
     for chain in &chains {
         host::bind(draft, chain, start, &device);
     }
-    device::bind(draft, &device, start);
     let end = end_marker(draft, (at, scope), start, &chains, &device);
     let device = device::steps(draft, (at, scope), start, end, &device);
     (Markers { rank: scope.trace.rank, start, end, device }, labels)
 }
 
-/// The end of a window waits for what ended last in it; of several, for device work. Threads that
-/// neither ran an operator nor launched anything are ignored, unless all threads are like that.
+/// Adds the node that ends a window. The end waits for the node that ended last in the window, and
+/// for device work if several nodes ended at that time. Threads that neither ran an operator nor
+/// launched work are ignored, unless all threads are like that.
 fn end_marker(
     draft: &mut Draft,
     (at, scope): PlacedRank<'_, '_>,
@@ -254,7 +253,8 @@ fn end_marker(
     device: &device::DeviceWork,
 ) -> NodeId {
     let end = draft.marker(at, scope.window.end, draft::NodeOrder::End);
-    // The steps of devices that lag behind have an end of their own; the window cuts their work.
+    // The steps of devices that lag behind have an end of their own, because the window cuts off
+    // their work.
     let streams = device.streams.iter().filter(|_| scope.device_span.is_none());
     let streams = streams.filter_map(|stream| {
         device.works[stream.clone()].iter().rev().find_map(|work| work.inside)

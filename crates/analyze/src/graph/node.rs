@@ -1,20 +1,20 @@
-//! Nodes and edges of the dependency graph.
+//! Defines the nodes and edges of the dependency graph.
 
 use schema::CellType;
 use serde::Serialize;
 
-/// A node of a [`DependencyGraph`](super::DependencyGraph): its place among the nodes.
+/// Identifies a node of a [`DependencyGraph`](super::DependencyGraph) by its index among the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
-/// An edge of a [`DependencyGraph`](super::DependencyGraph): its place among the edges, which stand
-/// by target.
+/// Identifies an edge of a [`DependencyGraph`](super::DependencyGraph) by its index among the
+/// edges, which are sorted by target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct EdgeId(pub u32);
 
-/// Kind of a node.
+/// The kind of activity that a node represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
@@ -22,46 +22,48 @@ pub enum NodeKind {
     HostWork,
     /// A thread of the host hands work to a device.
     Launch,
-    /// A device works: a kernel, a copy, a set.
+    /// A device runs a kernel, a copy or a memset.
     Kernel,
-    /// A rank's part of a collective, or the moment at which all ranks have arrived.
+    /// The part of one rank in a collective, or the moment at which all ranks have arrived.
     Collective,
-    /// The start or the end of a step or window; takes no time.
+    /// The start or the end of a step or window, which takes no time.
     StepMarker,
 }
 
-/// Why a node waits for another.
+/// The reason why a node waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
-    /// The thread did the source before the target. The weight is the unrecorded time between them.
+    /// The thread ran the source before the target. The weight of the edge is the unrecorded time
+    /// between the two.
     ProgramOrder,
-    /// The call launched the work; the weight is the launch delay.
+    /// The call launched the work, and the weight of the edge is the launch delay.
     Launch,
-    /// The stream ran the source before the target. The weight is the gap between them.
+    /// The stream ran the source before the target. The weight of the edge is the gap between the
+    /// two.
     StreamOrder,
     /// A stream or the host waited for work of a device.
     Synchronization,
-    /// A thread waited for what another one produced.
+    /// A thread waited for data that another thread produced.
     Data,
-    /// All ranks of a collective wait for the last one.
+    /// All ranks of a collective wait for the last one to arrive.
     Rendezvous,
 }
 
-/// A node: an activity and its duration.
+/// A node of the graph, which is an activity with a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphNode {
     pub kind: NodeKind,
-    /// Nanoseconds from start to end.
+    /// Duration in nanoseconds, from start to end.
     pub weight: i64,
 }
 
-/// An edge: the target starts after the source has ended, plus a weight.
+/// An edge of the graph: the target starts after the end of the source plus the weight of the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     pub kind: EdgeKind,
     pub source: NodeId,
-    /// The node that waits.
+    /// The node that waits for the source.
     pub target: NodeId,
     /// Nanoseconds from the end of the source to the earliest start of the target.
     pub weight: i64,

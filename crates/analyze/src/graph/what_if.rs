@@ -1,8 +1,8 @@
-//! Answers what-if questions: how long the window would be if some work were faster.
+//! Answers what-if questions, which ask how long the window would be if some work were faster.
 //!
-//! A question selects nodes, or the edges of a category, and says what happens to them; then
-//! everything is relaxed anew. What was not recorded stays as it was measured, and work that shares
-//! a device is not slowed down by it: a what-if says what the dependencies allow.
+//! A question selects nodes, or edges of a category, and states how they change. The whole graph is
+//! then relaxed again. Unrecorded time stays as it was measured, and work does not slow down other
+//! work on the same device. The answer therefore says what the dependencies alone allow.
 
 mod question;
 #[cfg(test)]
@@ -15,7 +15,9 @@ use serde::Serialize;
 
 use crate::facts::job::JobFacts;
 use crate::graph::NodeTimes;
-use crate::graph::critical_path::{self, PathCategory, Reach, RelaxedGraph, StretchPlace, walk};
+use crate::graph::critical_path::{
+    self, PathCategory, Reach, RelaxedGraph, StretchPlace, walk_back,
+};
 use crate::graph::edit::{Editor, Effect};
 use crate::graph::measured::MeasuredGraph;
 use crate::percent::percent;
@@ -25,68 +27,70 @@ pub use question::{Pattern, Question, Selector, parse};
 /// Answers to some what-if questions, with the new length of each window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
-    /// What the edits changed, in their order.
+    /// The nodes and times that each edit changed, in the order of the edits.
     pub edits: Vec<Edited>,
-    /// One per rank, in the order of the scopes, then the job's.
+    /// The windows of the ranks in the order of the scopes, and then the window of the job.
     pub windows: Vec<NewWindow>,
-    /// The critical paths' parts before and after, by window.
+    /// The parts of the critical paths before and after the edits, window by window.
     pub parts: Vec<NewPart>,
 }
 
-/// Nodes and time that one edit changed.
+/// Number of nodes and total time that one edit changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Edited {
     pub edit: String,
-    /// Number of nodes that it selected; 0 if nothing matches.
+    /// Number of nodes that the edit selected; 0 if nothing matches.
     pub nodes: u64,
     pub edges: u64,
-    /// Number of times that it changed; 0 if the selected nodes have no such time, such as no wait.
+    /// Number of times that the edit changed; 0 if the selected nodes have no time of that kind,
+    /// such as no wait.
     pub changed: u64,
     pub old_ns: i64,
     pub new_ns: i64,
 }
 
-/// A window before and after.
+/// Length of a window before and after the edits.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NewWindow {
-    /// The rank; `None` for the job: from the first start to the last end.
+    /// The rank of the window; `None` for the job, whose window reaches from the first start to the
+    /// last end.
     pub rank: Option<u32>,
     pub window_ns: i64,
-    /// Nanoseconds with the edits applied.
+    /// Length of the window in nanoseconds with the edits applied.
     pub new_window_ns: i64,
-    /// `window_ns` less `new_window_ns`; negative if it would take longer.
+    /// `window_ns` minus `new_window_ns`, which is negative if the window would become longer.
     pub saving_ns: i64,
-    /// Share of the measured window.
+    /// Saving as a share of the measured window, in percent.
     pub saving_pct: Option<f64>,
-    /// Host time of the window; for the job, of the rank that takes longest.
+    /// Length of the window on the host; for the job, that of the rank with the longest window.
     pub host_ns: i64,
-    /// Host time with the edits applied.
+    /// Length of the window on the host with the edits applied.
     pub new_host_ns: i64,
-    /// Steps of the devices, if they are longer than the host's by more than 1 %. They then define
-    /// the window.
+    /// Length of the devices' steps, if they are longer than the host's by more than 1 %. Such
+    /// longer steps of the devices define the window.
     pub device_ns: Option<i64>,
     pub new_device_ns: Option<i64>,
-    /// Saving of the devices' steps, in percent.
+    /// Saving as a share of the devices' steps, in percent.
     pub device_saving_pct: Option<f64>,
 }
 
-/// A part of a critical path before and after.
+/// A part of a critical path before and after the edits.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NewPart {
-    /// The rank; `None` for the job's path.
+    /// The rank of the path; `None` for the path of the job.
     pub rank: Option<u32>,
     pub category: PathCategory,
-    /// Nanoseconds on the measured path.
+    /// Nanoseconds on the critical path before the edits.
     pub duration_ns: i64,
-    /// Nanoseconds on the critical path with the edits, which may be another path.
+    /// Nanoseconds on the critical path with the edits applied, which may be another path.
     pub new_duration_ns: i64,
 }
 
-/// Applies edits to a job's measured graph in order. Factors multiply if several edits select the
-/// same node.
+/// Applies edits to the measured graph of a job, in the given order. Factors multiply if several
+/// edits select the same node.
 ///
 /// # Cost
-/// `O(nodes + edges)` per edit.
+/// The cost is `O(nodes + edges)` per edit.
 pub fn answer_questions(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     let measured = job.measured();
     let mut editor = Editor::new(measured);
@@ -121,7 +125,7 @@ pub fn answer_questions(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     found
 }
 
-/// Returns the longest times of some ranks, on the host and on devices.
+/// Returns the longest times among some ranks, on the host and on the devices.
 fn sides(
     measured: &MeasuredGraph,
     ranks: impl IntoIterator<Item = usize>,
@@ -154,17 +158,17 @@ fn window(
     }
 }
 
-/// Nanoseconds of a critical path by category.
+/// Nanoseconds on a critical path by category.
 type CategorySums = BTreeMap<PathCategory, i64>;
 
 fn sums(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> CategorySums {
     let mut sums = CategorySums::new();
-    for stretch in walk(relaxed, rank, reach) {
+    for stretch in walk_back(relaxed, rank, reach) {
         let ns = stretch.end - stretch.start;
         let mut add = |category, ns: i64| *sums.entry(category).or_insert(0) += ns;
         match (stretch.what, stretch.category) {
             (StretchPlace::Edge(edge), PathCategory::PythonFrame | PathCategory::UntracedHost) => {
-                // Frames keep their share of a pause whose length changes.
+                // If the length of a pause changes, Python frames keep their share of it.
                 let (framed, passed) = relaxed.measured.framed_ns(&relaxed.graph.edge(edge));
                 let python = i128::from(ns) * i128::from(framed) / i128::from(passed.max(1));
                 let python = i64::try_from(python).unwrap_or(ns);

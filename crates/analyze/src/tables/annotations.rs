@@ -1,5 +1,5 @@
-//! Ranges that users and frameworks name: their time on the host and the device work launched in
-//! them.
+//! Lists the ranges that users and frameworks name, with their time on the host and the device work
+//! launched in them.
 
 use std::collections::BTreeMap;
 
@@ -12,36 +12,37 @@ use crate::facts::distribution::{self, Distribution};
 use crate::facts::scope::Scope;
 use crate::facts::tree::OperatorTree;
 
-/// One row per rank and annotation name: all its occurrences that start in the window.
+/// All occurrences of one annotation name on one rank that start in the window.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct AnnotationRow {
     pub rank: u32,
     pub name: String,
     /// Number of occurrences on the host.
     pub count: u64,
-    /// Their durations on the host.
+    /// Total duration of the occurrences on the host.
     pub host_ns: i64,
     pub min_ns: i64,
     pub p50_ns: i64,
-    /// 95th percentile on the host.
+    /// 95th percentile of the durations on the host.
     pub p95_ns: i64,
     pub max_ns: i64,
     pub mean_ns: f64,
-    /// Sample standard deviation on the host.
+    /// Sample standard deviation of the durations on the host.
     pub std_ns: f64,
-    /// Pieces of device work launched inside, on the annotation's own thread.
+    /// Number of pieces of device work launched inside the annotation, on the annotation's own
+    /// thread.
     pub kernel_count: u64,
     pub device_ns: i64,
     /// Total duration of the device work that any thread of the process launched during the
     /// annotation, such as the backward thread during `## backward ##`.
     pub device_any_thread_ns: i64,
-    /// Number of spans that the profiler wrote for it on a device.
+    /// Number of spans that the profiler wrote for the annotation on a device.
     pub device_span_count: u64,
-    /// Total duration of these spans.
+    /// Total duration of the spans that the profiler wrote on a device.
     pub device_span_ns: i64,
 }
 
-/// Sums over the annotations of one name, from which its row of the table is computed.
+/// Sums over the annotations of one name, from which one row of the table is computed.
 #[derive(Default)]
 struct AnnotationSums {
     durations: Vec<i64>,
@@ -52,10 +53,10 @@ struct AnnotationSums {
     span_ns: i64,
 }
 
-/// The annotations of a scope by name, most host time first.
+/// Lists the annotations of a scope by name, sorted by host time in descending order.
 ///
 /// # Cost
-/// `O(n log n)` in annotations and device rows.
+/// The cost is `O(n log n)` in annotations and device rows.
 pub fn list_annotations(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -81,6 +82,8 @@ pub fn list_annotations(
         sums.durations.push(duration);
         sums.kernels += inside.count;
         sums.device_ns += inside.device_ns;
+        // The backward pass runs on a thread of its own, so launches of the whole process are
+        // counted too.
         let of_process = launched.get(&trace.track(row).pid);
         sums.any_thread_ns +=
             of_process.map_or(0, |work| between(work, slices.start(row), slices.end(row)));
@@ -116,8 +119,8 @@ fn row(rank: u32, name: &str, spread: &Distribution, sums: &AnnotationSums) -> A
     }
 }
 
-/// For each process, the start of each launch, ascending, and the total duration of all device work
-/// up to it.
+/// Returns, for each process, the start of each launch in ascending order and the total duration of
+/// all device work launched up to it.
 fn launched_by_process<'a>(scope: &Scope<'a>) -> BTreeMap<&'a TrackKey, Vec<(i64, i64)>> {
     let trace = scope.trace;
     let mut launched: BTreeMap<&TrackKey, Vec<(i64, i64)>> = BTreeMap::new();

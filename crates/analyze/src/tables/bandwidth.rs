@@ -1,6 +1,7 @@
-//! Bandwidth of copies and sets by kind: bytes, time, rate, and how many run at once.
+//! Measures the bandwidth of copies and memsets by kind: their bytes, time, rate, and how many run
+//! at once.
 //!
-//! Rows count whole where they reach out of the window, since their bytes cannot be cut.
+//! Rows that reach beyond the window count in full, because their bytes cannot be divided.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,40 +13,41 @@ use trace::store::{EventKind, StringId};
 use crate::facts::interval::{self, Interval};
 use crate::facts::scope::Scope;
 
-/// Copies or sets of one kind on one device.
+/// All copies or memsets of one kind on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Bandwidth {
     pub rank: u32,
     pub device: i32,
-    /// The kind, such as `Memcpy HtoD (Pageable -> Device)`.
+    /// Kind of the rows, such as `Memcpy HtoD (Pageable -> Device)`.
     pub kind: String,
-    /// Number of copies or sets that overlap the window.
+    /// Number of copies or memsets that overlap the window.
     pub count: u64,
-    /// Number of these whose bytes are unknown; no other column counts them.
+    /// Number of rows whose bytes are unknown. No other column includes them.
     pub without_bytes_count: u64,
     pub bytes: u64,
     pub time_ns: i64,
-    /// Time in which any of them runs.
+    /// Time in which at least one of the rows runs.
     pub busy_ns: i64,
-    /// Bytes over `time_ns`: the bandwidth of a single one.
+    /// Bytes divided by `time_ns`, which is the bandwidth of a single row.
     pub gb_per_s: Option<f64>,
-    /// Bytes over `busy_ns`: the bandwidth of all of them together while any runs.
+    /// Bytes divided by `busy_ns`, which is the bandwidth of all rows together while at least one
+    /// runs.
     pub gb_per_s_together: Option<f64>,
-    /// Mean number that run at once, over `busy_ns`.
+    /// Mean number of rows that run at once, over `busy_ns`.
     pub concurrency_mean: Option<f64>,
-    /// Maximum number that run at once.
+    /// Maximum number of rows that run at once.
     pub concurrency_max: u32,
 }
 
-/// The copies or sets of one kind and about one size on one device.
+/// Copies or memsets of one kind and of about the same size on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SizeClass {
     pub rank: u32,
     pub device: i32,
     pub kind: String,
-    /// Smallest size of the class: 0 or a power of two.
+    /// Smallest size of the class in bytes, which is 0 or a power of two.
     pub bytes_from: u64,
-    /// Largest size of the class: one less than the next power of two.
+    /// Largest size of the class in bytes, which is one less than the next power of two.
     pub bytes_to: u64,
     pub count: u64,
     pub bytes: u64,
@@ -53,10 +55,11 @@ pub struct SizeClass {
     pub gb_per_s: Option<f64>,
 }
 
-/// Computes the bandwidth of a rank's copies and sets, by device, then by time, the longest first.
+/// Computes the bandwidth of a rank's copies and memsets, sorted by device, then by time in
+/// descending order.
 ///
 /// # Cost
-/// `O(n log n)` in the copies and sets.
+/// The cost is `O(n log n)` in the copies and memsets.
 pub fn measure_bandwidth(scope: &Scope<'_>) -> Vec<Bandwidth> {
     let mut rows: Vec<Bandwidth> = groups(scope)
         .into_iter()
@@ -66,13 +69,14 @@ pub fn measure_bandwidth(scope: &Scope<'_>) -> Vec<Bandwidth> {
     rows
 }
 
-/// Groups copies and sets by powers of two of their sizes, one row per device, kind and size class;
-/// empty classes are left out.
+/// Groups copies and memsets by powers of two of their sizes. There is one row per device, kind and
+/// size class, and empty classes are left out.
 pub fn by_size(scope: &Scope<'_>) -> Vec<SizeClass> {
     let trace = scope.trace;
     let mut classes = BTreeMap::<(i32, &str, u32), (u64, u64, i64)>::new();
     for ((device, name), group) in groups(scope) {
         for (bytes, (from, to)) in group.sized {
+            // Bits of the size: 0 for an empty copy, and n for sizes from 2^(n−1) to 2^n − 1.
             let log = u64::BITS - bytes.leading_zeros();
             let sums = classes.entry((device, trace.strings.get(name), log)).or_default();
             *sums = (sums.0 + 1, sums.1.saturating_add(bytes), sums.2 + (to - from));
@@ -95,10 +99,10 @@ pub fn by_size(scope: &Scope<'_>) -> Vec<SizeClass> {
     classes.into_iter().map(row).collect()
 }
 
-/// Copies and fills of one device and name, with the number of those whose size the trace lacks.
+/// Copies and memsets of one device and name, with the number of those whose size the trace lacks.
 #[derive(Default)]
 struct BandwidthGroup {
-    /// Bytes and span, by start.
+    /// Bytes and span of each row with a known size, sorted by start.
     sized: Vec<(u64, Interval)>,
     without_bytes_count: u64,
 }
@@ -110,7 +114,8 @@ fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), BandwidthGroup> {
     for &row in scope.device_rows.iter().filter(moves) {
         let key = (trace.device(row), trace.slices.name[row as usize]);
         let group = groups.entry(key).or_default();
-        // A copy that ends after the recording has all its bytes but not all its time.
+        // A copy that ends after the recording has all its bytes but not all its time, so its
+        // bandwidth would be too high.
         let is_whole = trace.slices.unfinished.get(row).is_none();
         match trace.slices.bytes.get(row).filter(|_| is_whole) {
             Some(&bytes) => {
@@ -146,8 +151,8 @@ impl BandwidthGroup {
     }
 }
 
-/// Returns the maximum number of spans that overlap. They must be sorted by start; empty ones do
-/// not count.
+/// Returns the maximum number of spans that overlap at any moment. The spans must be sorted by
+/// start, and empty spans do not count.
 fn most_at_once(spans: &[Interval]) -> u32 {
     let mut most = 0;
     let mut heap = BinaryHeap::new();
@@ -161,7 +166,7 @@ fn most_at_once(spans: &[Interval]) -> u32 {
     most as u32
 }
 
-/// Divides and rounds to six decimals. Returns `None` if the time is 0.
+/// Divides an amount by a time and rounds to six decimals. Returns `None` if the time is 0.
 fn ratio(amount: f64, ns: i64) -> Option<f64> {
     let ratio = amount / ns as f64;
     (ns > 0).then(|| (ratio * 1e6).round() / 1e6)

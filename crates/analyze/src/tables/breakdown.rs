@@ -1,4 +1,4 @@
-//! Breaks down a rank's window: busy or idle, and which class of work the device was busy with.
+//! Breaks down a rank's window into busy and idle time, and busy time into the classes of work.
 
 use schema::TableRow;
 use serde::Serialize;
@@ -11,35 +11,36 @@ use crate::facts::scope::Scope;
 use crate::percent::percent;
 use crate::tables::overlap::Exclusive;
 
-/// One rank's window, or one device's. The parts are exact:
-/// `compute + exposed_communication + exposed_memory + exposed_other + idle = window`.
+/// Breakdown of the window of one rank or of one device. The parts are exact: `compute +
+/// exposed_communication + exposed_memory + exposed_other + idle = window`.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Breakdown {
     pub rank: u32,
-    /// The device; `None` for all devices of the rank together.
+    /// The device, or `None` for all devices of the rank together.
     pub device: Option<i32>,
-    /// Number of devices that worked. With several, busy is the time in which any of them worked.
-    /// Without any, see [`compute_recorded_breakdown`].
+    /// Number of devices that had work. With several devices, busy time is the time in which at
+    /// least one of them worked. For a recording without devices, see
+    /// [`compute_recorded_breakdown`].
     pub device_count: u32,
     pub device_row_count: u64,
     pub window_ns: i64,
     pub busy_ns: i64,
     pub idle_ns: i64,
     pub compute_ns: i64,
-    /// Time in which work runs, but no compute.
+    /// Time in which device work runs, but no compute.
     pub non_compute_ns: i64,
     pub communication_ns: i64,
     /// Time in which communication runs, but no compute.
     pub exposed_communication_ns: i64,
-    /// Time in which copies or sets run.
+    /// Time in which copies or memsets run.
     pub memory_ns: i64,
-    /// Time in which copies or sets run, but neither compute nor communication.
+    /// Time in which copies or memsets run, but neither compute nor communication.
     pub exposed_memory_ns: i64,
-    /// Time in which work without a class runs.
+    /// Time in which work of the class `Other` runs.
     pub other_ns: i64,
-    /// Time in which only work without a class runs.
+    /// Time in which only work of the class `Other` runs.
     pub exposed_other_ns: i64,
-    /// Time in which communication and compute overlap.
+    /// Time in which communication and compute run at the same time.
     pub overlap_ns: i64,
     pub busy_pct: Option<f64>,
     pub idle_pct: Option<f64>,
@@ -49,28 +50,30 @@ pub struct Breakdown {
     pub overlap_pct: Option<f64>,
 }
 
-/// The breakdown of a rank, all its devices taken together.
+/// Computes the breakdown of a rank, for all its devices together.
 ///
 /// # Cost
-/// `O(n)` in the device rows of the scope.
+/// The cost is `O(n)` in the device rows of the scope.
 pub fn compute_breakdown(scope: &Scope<'_>) -> Breakdown {
     let row = row(scope, &Exclusive::new(scope));
     Breakdown { device_count: scope.devices().len() as u32, ..row }
 }
 
-/// Breaks down a recording that may lack device work. Without any, the host counts as the device:
-/// it computes in operators, the time between them has no class, and nothing is idle.
+/// Breaks down a recording that may lack device work. In a recording without device work, the host
+/// counts as the device. The host computes in operators, the time between operators has the class
+/// `Other`, and no time is idle.
 pub fn compute_recorded_breakdown(scope: &Scope<'_>) -> Breakdown {
     if is_of_host(scope) { compute_host_breakdown(scope) } else { compute_breakdown(scope) }
 }
 
-/// Returns whether a recording is of a host alone: it has no device work, in the window or outside
-/// it.
+/// Returns whether a recording contains only a host, that is, no device work inside or outside the
+/// window.
 pub fn is_of_host(scope: &Scope<'_>) -> bool {
     let trace = scope.trace;
     let is_host =
         |row: &u32| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
-    // A truncated recording may have lost its device rows.
+    // A truncated recording may have lost its device rows, so it is not known to contain only a
+    // host.
     scope.device_rows.is_empty()
         && trace.cut.is_none()
         && !trace.rows().any(|row| trace.kind(row).is_device_work() || trace.kind(row).is_call())
@@ -102,7 +105,7 @@ fn compute_host_breakdown(scope: &Scope<'_>) -> Breakdown {
     }
 }
 
-/// The breakdown of each device with work in the window, by device.
+/// Computes the breakdown of each device with work in the window, sorted by device.
 pub fn by_device(scope: &Scope<'_>) -> Vec<Breakdown> {
     let each = Exclusive::by_device(scope).into_iter();
     each.map(|(device, times)| Breakdown {

@@ -1,7 +1,8 @@
-//! Compares two recordings of a job: what changed, and how much of the step each change explains.
+//! Compares two recordings of a job and reports what changed, and how much of the change of a step
+//! each change explains.
 //!
-//! Both sides are cut into units, steps or whole windows, and each figure is the mean over the
-//! units of all ranks. A change smaller than the scatter of the units explains is noise.
+//! Both sides are cut into units, which are steps or whole windows. Each figure is the mean over
+//! the units of all ranks. A change that the scatter of the units explains counts as noise.
 
 mod change;
 mod parts;
@@ -24,27 +25,29 @@ pub use change::{DiffSubject, PartChange, Presence, SpentChange};
 pub use unit::DiffUnit;
 pub use verdict::{Cause, DiffOutcome, DiffVerdict};
 
-/// A comparison of two recordings of a job.
+/// The result of comparing two recordings of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
     pub verdict: DiffVerdict,
-    /// The unit that times and counts are normalized by.
+    /// The unit (step or window) to which times and counts refer.
     pub unit: DiffUnit,
-    /// Share of the operators' host time under names that both sides have, percent. Without
-    /// operators, it is a share of the kernels' device time; without kernels, `None`.
+    /// Share of the operators' host time that lies under operator names of both sides, in percent.
+    /// In recordings without operators, it is the share of the kernels' device time; without
+    /// kernels, it is `None`.
     pub shared_pct: Option<f64>,
     pub before: DiffSide,
     pub after: DiffSide,
-    /// Where a unit's time goes, medians over the units as in the table of steps. The means of the
-    /// parts and their changes add up to the mean unit's.
+    /// Parts into which the time of a unit divides, as medians over the units like in the table of
+    /// steps. The means of the parts add up to the mean unit, and so do their changes.
     pub parts: Vec<PartChange>,
-    /// Totals that overlap each other: busy time, all communication, all copies.
+    /// Totals that overlap each other, which are busy time, all communication and all copies.
     pub totals: Vec<PartChange>,
-    /// Time spent on each kernel, operator and call, by subject, then the greatest change first.
+    /// Changes of the time spent on each kernel, operator and call, sorted by subject, then by size
+    /// of the change in descending order.
     pub changes: Vec<SpentChange>,
 }
 
-/// One of the two compared recordings, with the spread of its units.
+/// One of the two recordings that are compared, with the spread of its units.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiffSide {
     pub rank_count: u64,
@@ -54,12 +57,12 @@ pub struct DiffSide {
     pub durations: Durations,
 }
 
-/// Compares two recordings, each with one rank or many.
+/// Compares two recordings, each of which has one or several ranks.
 ///
-/// Units are steps if every window of both sides is made of whole steps, else windows.
+/// Units are steps if every window of both sides consists of whole steps, and windows otherwise.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of both sides.
+/// The cost is `O(n log n)` in the rows of both sides.
 pub fn compare_jobs(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
     let unit = DiffUnit::choose(before.scopes().iter().chain(after.scopes()));
     let before = unit::samples(&before.ranks, unit);
@@ -86,7 +89,7 @@ pub fn compare_jobs(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
     Diff { verdict, unit, shared_pct, before, after, parts, totals, changes }
 }
 
-/// Returns the share of operator time, or else kernel time, under names that both sides have.
+/// Returns the share of operator time, or else of kernel time, that lies under names of both sides.
 fn shared_pct(changes: &[SpentChange]) -> Option<f64> {
     let shared = |subject: DiffSubject| {
         let filter_subject = changes.iter().filter(|change| change.subject == subject);
@@ -97,13 +100,13 @@ fn shared_pct(changes: &[SpentChange]) -> Option<f64> {
     shared(DiffSubject::Host).or_else(|| shared(DiffSubject::Kernel))
 }
 
-/// Returns the length of each unit, by rank and time.
+/// Returns the length of each unit, sorted by rank and time.
 pub fn unit_lengths(job: &JobFacts<'_>, unit: DiffUnit) -> Vec<i64> {
     lengths(&unit::samples(&job.ranks, unit))
 }
 
 impl Diff {
-    /// Returns the changes of one subject, the greatest first.
+    /// Returns the changes of one subject, largest change first.
     pub fn filter_subject(&self, subject: DiffSubject) -> impl Iterator<Item = &SpentChange> {
         self.changes.iter().filter(move |change| change.subject == subject)
     }
@@ -120,7 +123,7 @@ fn side(samples: &[RankUnits<'_>]) -> DiffSide {
     }
 }
 
-/// Pairs rows of the same name and shape.
+/// Pairs the rows of both sides that have the same name and shape.
 fn compare(subject: DiffSubject, spent: [Spent; 2], unit_ns: f64) -> Vec<SpentChange> {
     let [before, mut after] = spent;
     let mut pairs: Vec<_> = before
@@ -131,6 +134,7 @@ fn compare(subject: DiffSubject, spent: [Spent; 2], unit_ns: f64) -> Vec<SpentCh
             (key, Some(row), other)
         })
         .collect();
+    // Rows that are left on the second side have no counterpart on the first, so they were added.
     pairs.extend(after.rows.into_iter().map(|(key, row)| (key, None, Some(row))));
     let units = [before.units, after.units];
     let mut changes: Vec<SpentChange> = pairs
@@ -176,7 +180,7 @@ fn compare(subject: DiffSubject, spent: [Spent; 2], unit_ns: f64) -> Vec<SpentCh
     changes
 }
 
-/// Extends the values to one per unit, with zero for units in which nothing was spent.
+/// Extends the values to one per unit, with zero for the units in which no time was spent.
 fn filled(mut ns: Vec<i64>, units: usize) -> Vec<i64> {
     ns.resize(units, 0);
     ns

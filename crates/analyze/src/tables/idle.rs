@@ -1,7 +1,8 @@
-//! Explains idle time: the gaps between device rows of each stream and device, by cause.
+//! Explains idle time, which is the gaps between the device rows of each stream and of each device,
+//! by cause.
 //!
-//! For a stream, the cause follows from times alone; for a device, from what the thread did that
-//! launched the work ending the gap.
+//! The cause for a stream follows from times alone. The cause for a device follows from the
+//! activity of the thread that launched the work after the gap.
 
 mod device;
 mod share;
@@ -22,25 +23,25 @@ pub(crate) use thread::is_input;
 
 pub use stream::{StreamCause, StreamIdle};
 
-/// The idle time of a rank.
+/// The idle time of a rank's streams and devices, with its causes, owners and gaps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Idle {
-    /// One row per stream and cause; a stream's rows sum to the window without its busy time.
+    /// One row per stream and cause, which together sum to the window minus the stream's busy time.
     pub streams: Vec<StreamIdle>,
-    /// One row per device and cause; a device's rows sum to its `idle_ns` in
+    /// One row per device and cause. The rows of a device sum to its `idle_ns` in
     /// [`breakdown::by_device`](crate::tables::breakdown::by_device).
     pub devices: Vec<DeviceIdle>,
-    /// The operators that own most of a device's idle time, by device, the longest first.
+    /// The operators that own most of a device's idle time, sorted by device, longest time first.
     pub owners: Vec<IdleOwner>,
-    /// Every gap of each device, by device and start.
+    /// All gaps of each device, sorted by device and start.
     pub gaps: Vec<Gap>,
 }
 
-/// Computes the idle time of streams and devices with work in the window. `tree` must be that of
-/// the trace.
+/// Computes the idle time of the streams and devices that have work in the window. `tree` must be
+/// the operator tree of the scope's trace.
 ///
 /// # Cost
-/// `O(n log n)` in the device rows and the host rows inside gaps.
+/// The cost is `O(n log n)` in the device rows and in the host rows inside gaps.
 pub fn compute_idle_time(scope: &Scope<'_>, tree: &OperatorTree, settings: &IdleSettings) -> Idle {
     let device::DeviceIdleTime { devices, owners, gaps } =
         device::compute_device_idle(scope, tree, settings);

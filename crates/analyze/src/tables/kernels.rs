@@ -1,6 +1,6 @@
-//! Lists device work by name: how often, how long, and with which launch shapes.
+//! Lists device work by name, with its number, durations and launch shapes.
 //!
-//! Statistics are of whole durations, also of the work that a window's ends cut.
+//! Statistics refer to whole durations, also for work that an end of the window cuts.
 
 mod name;
 #[cfg(test)]
@@ -22,59 +22,60 @@ use crate::tables::breakdown;
 
 const NONE: u32 = u32::MAX;
 
-/// One row per rank, name and class of device work.
+/// All device work of one rank with the same name and class.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct KernelRow {
     pub rank: u32,
-    /// Name without types and arguments, extended where several kernels would share it; see
-    /// [`distinguish`].
+    /// Name without types and arguments, extended if several kernels would have the same short
+    /// name; see [`distinguish`].
     pub short_name: String,
     pub class: WorkClass,
     pub count: u64,
-    /// Sum of the durations of all its rows.
+    /// Sum of the durations of all rows with this name.
     pub total_ns: i64,
-    /// Percent of the busy time of the window; together more than 100 if streams overlap.
+    /// Share of the window's busy time, in percent. The shares exceed 100 together if streams
+    /// overlap.
     pub busy_pct: Option<f64>,
     pub window_pct: Option<f64>,
     #[serde(flatten)]
     pub durations: Durations,
-    /// The devices it ran on, as `0 1`.
+    /// The devices on which the kernel ran, written as `0 1`.
     pub devices: String,
-    /// The streams it ran on, as `7 22`.
+    /// The streams on which the kernel ran, written as `7 22`.
     pub streams: String,
-    /// The most frequent grid, as `80x1x1`.
+    /// Grid of the most frequent launch shape, written as `80x1x1`.
     pub grid: Option<String>,
-    /// The block of the most frequent launch shape.
+    /// Block of the most frequent launch shape, written like the grid.
     pub block: Option<String>,
-    /// Number of different launch shapes.
+    /// Number of different launch shapes (grid and block).
     pub shape_count: u64,
-    /// Registers per thread, of the most frequent launch shape.
+    /// Registers per thread in the most frequent launch shape.
     pub registers: Option<u32>,
-    /// Shared memory per block, of the most frequent launch shape.
+    /// Bytes of shared memory per block in the most frequent launch shape.
     pub shared_memory_bytes: Option<u32>,
-    /// Estimated occupancy, mean over time.
+    /// Occupancy estimated by the profiler, as a mean over time.
     pub occupancy_pct: Option<f64>,
-    /// Blocks per SM, mean over time.
+    /// Blocks per multiprocessor, as a mean over time.
     pub blocks_per_sm: Option<f64>,
     pub bytes: Option<u64>,
     pub name: String,
 }
 
-/// One bin of the durations or the bytes of a name.
+/// One bin of the histogram of durations or bytes of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct HistogramRow {
     pub rank: u32,
     pub name: String,
     pub quantity: Quantity,
-    /// Smallest value of the bin: 0 or a power of two.
+    /// Smallest value of the bin, which is 0 or a power of two.
     pub low: i64,
-    /// First value above the bin.
+    /// Smallest value above the bin, which is 1 or a power of two.
     pub high: i64,
     pub count: u64,
     pub total: i64,
 }
 
-/// Quantity of a histogram: durations or bytes.
+/// The quantity whose values a histogram counts, durations or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -82,16 +83,16 @@ pub enum Quantity {
     Bytes,
 }
 
-/// The rows of one name and class.
+/// The device rows of one name and class, from which a row of the table is computed.
 struct KernelGroup {
     class: WorkClass,
     rows: Vec<u32>,
 }
 
-/// Lists the device work of a scope by name and class, most time first.
+/// Lists the device work of a scope by name and class, sorted by time in descending order.
 ///
 /// # Cost
-/// `O(n log n)` in the device rows.
+/// The cost is `O(n log n)` in the device rows.
 pub fn list_kernels(scope: &Scope<'_>) -> Vec<KernelRow> {
     let whole = breakdown::compute_breakdown(scope);
     let mut rows: Vec<KernelRow> = groups(scope)
@@ -108,7 +109,7 @@ pub fn list_kernels(scope: &Scope<'_>) -> Vec<KernelRow> {
 /// [`labels`].
 ///
 /// # Cost
-/// `O(n log n)` in the rows.
+/// The cost is `O(n log n)` in the rows.
 pub fn distinguish(rows: &mut [KernelRow]) {
     let names: BTreeSet<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     let labels: BTreeMap<String, String> =
@@ -118,8 +119,8 @@ pub fn distinguish(rows: &mut [KernelRow]) {
     }
 }
 
-/// Computes histograms of durations, and of bytes if known, by powers of two, with names as in
-/// [`list_kernels`].
+/// Computes histograms of durations, and of bytes where they are known, with powers of two as bins
+/// and names as in [`list_kernels`].
 pub fn histograms(scope: &Scope<'_>) -> Vec<HistogramRow> {
     let slices = &scope.trace.slices;
     let mut groups = groups(scope);
@@ -178,6 +179,8 @@ fn row(trace: &Trace, group: &KernelGroup, busy_ns: i64, window_ns: i64) -> Kern
         class: group.class,
         count: spread.count,
         total_ns: spread.total,
+        // Work that overlaps on several streams may sum to more than the busy time, so shares are
+        // capped at 100 %.
         busy_pct: percent(spread.total.min(busy_ns), busy_ns),
         window_pct: percent(spread.total.min(window_ns), window_ns),
         durations: spread.into(),
@@ -199,7 +202,8 @@ fn joined<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> St
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(between)
 }
 
-/// The common launch shape of some rows, if they agree.
+/// The most frequent launch shape of some rows, the number of different shapes, and means over
+/// time.
 struct LaunchShapes {
     usual: Option<LaunchShape>,
     count: u64,
@@ -223,7 +227,7 @@ fn shapes(trace: &Trace, rows: &[u32]) -> LaunchShapes {
             }
         }
     }
-    // Of several equally frequent shapes, take the smallest.
+    // If several launch shapes are equally frequent, the smallest one is taken.
     let usual = counts.values().rev().max_by_key(|(count, _)| *count).map(|(_, shape)| *shape);
     let mean = |(sum, weight): (f64, f64)| (weight > 0.0).then(|| thousandths(sum / weight));
     LaunchShapes {

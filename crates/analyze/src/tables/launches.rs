@@ -1,8 +1,9 @@
-//! Lists the launches of device work: the call, the work, and the delay between them.
+//! Lists the launches of device work, each with the call, the work, and the delay between them.
 //!
-//! A delay is the start of the work less the END of its call, as everywhere in rowmill. It is
-//! negative where work starts before its call returns, which is usual, and before its call even
-//! starts, which only clocks that disagree can explain; both are counted, not hidden.
+//! A delay is the start of the work minus the END of its call, as everywhere in rowmill. The delay
+//! is negative if work starts before its call returns, which is usual. Work that starts before its
+//! call even starts shows that the clocks of host and device disagree. Negative delays of both
+//! kinds are counted and not hidden.
 
 use std::collections::HashMap;
 
@@ -13,103 +14,104 @@ use crate::facts::distribution;
 use crate::facts::scope::Scope;
 use crate::facts::window;
 
-/// Thresholds for short work, slow calls and late work.
+/// Thresholds that define short work, slow calls and late work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchSettings {
-    /// Duration above which a call is slow.
+    /// A call that takes longer than this is slow.
     pub slow_call_ns: i64,
-    /// Delay above which work is late.
+    /// Work whose delay is longer than this is late.
     pub late_ns: i64,
 }
 
 impl LaunchSettings {
-    /// 50 and 100 µs, as in Holistic Trace Analysis.
+    /// The usual thresholds, 50 µs and 100 µs, as in Holistic Trace Analysis.
     pub const USUAL: Self = Self { slow_call_ns: 50_000, late_ns: 100_000 };
 }
 
-/// One row of device work and the call that launched it.
+/// One row of device work with the call that launched it.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LaunchRow<'a> {
     pub rank: u32,
     pub call_row: u32,
     pub device_row: u32,
-    /// The call, such as `cudaLaunchKernel`.
+    /// Name of the call, such as `cudaLaunchKernel`.
     pub call: &'a str,
     pub name: &'a str,
     pub device: i32,
     pub stream: i32,
-    /// Start of the call, absolute nanoseconds.
+    /// Start of the call, in absolute nanoseconds.
     pub start_ns: i64,
     pub call_ns: i64,
     pub device_ns: i64,
-    /// Start of the work less end of the call.
+    /// Start of the work minus the end of the call.
     pub delay_ns: i64,
-    /// Number of rows of work that the call launched; more than one for a graph.
+    /// Number of device rows that the call launched, which is more than one for a graph.
     pub work_count: u64,
-    /// Whether this is the first row of work of the call. The others wait for each other, not for
-    /// the call.
+    /// Whether this is the first device row of the call. The later rows of a call wait for each
+    /// other, not for the call.
     pub is_first: bool,
-    /// The work takes less time than its call, and the call is not slow.
+    /// Whether the work takes less time than its call although the call is not slow.
     pub is_short: bool,
     pub is_slow_call: bool,
     pub is_late: bool,
 }
 
-/// The launches of a rank.
+/// Counts of the launches of a rank, with their partners and anomalies.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct LaunchSummary {
     pub rank: u32,
     /// Number of calls that launched work of the window.
     pub call_count: u64,
-    /// Number of rows of work that these calls launched.
+    /// Number of device rows that these calls launched.
     pub work_count: u64,
-    /// Number of these calls that launched more than one row, such as graphs.
+    /// Number of calls that launched more than one device row, such as launches of graphs.
     pub graph_call_count: u64,
-    /// Number of rows of work of graph launches.
+    /// Number of device rows that belong to launches of graphs.
     pub graph_work_count: u64,
-    /// Rows of device work in the window whose call was not recorded.
+    /// Number of device rows in the window whose call was not recorded.
     pub work_without_call_count: u64,
-    /// Launching calls in the window whose work was not recorded.
+    /// Number of launch calls in the window whose work was not recorded.
     pub call_without_work_count: u64,
-    /// Work that starts before its call ends.
+    /// Number of device rows that start before their call ends.
     pub early_count: u64,
-    /// Work that starts before its call starts: the clocks of host and device disagree.
+    /// Number of device rows that start before their call starts, because the clocks of host and
+    /// device disagree.
     pub before_call_count: u64,
-    /// Largest time by which work starts before its call; 0 if none does.
+    /// Largest time by which work starts before its call starts; 0 if no work does.
     pub before_call_ns_max: i64,
-    /// Work shorter than its call, where the call is not slow.
+    /// Number of device rows that are shorter than their call although the call is not slow.
     pub short_count: u64,
     pub slow_call_count: u64,
-    /// Late work, the first of each call.
+    /// Number of calls whose first device row is late.
     pub late_count: u64,
     pub call_ns: i64,
     pub device_ns: i64,
-    /// All positive delays of the first work of each call.
+    /// Sum of the positive delays of the first device row of each call.
     pub delay_ns: i64,
 }
 
-/// Key of a distribution.
+/// The name (of the call or of the work) by which launches are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupedBy {
-    /// The name of the call.
+    /// Groups launches by the name of the call.
     Call,
-    /// The name of the work.
+    /// Groups launches by the name of the work.
     Work,
 }
 
-/// Quantity of a distribution.
+/// The quantity whose distribution is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// Duration of calls, each counted once.
+    /// Duration of the calls, with each call counted once.
     Call,
     Device,
-    /// Delay of the first work of each call.
+    /// Delay of the first device row of each call.
     Delay,
 }
 
-/// Nanoseconds of launches of one name.
+/// Distribution of a quantity, in nanoseconds, over the launches of one name.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LaunchDistribution {
     pub rank: u32,
@@ -119,29 +121,27 @@ pub struct LaunchDistribution {
     pub count: u64,
     pub total_ns: i64,
     pub min_ns: i64,
-    /// 5th percentile of the values.
     pub p5_ns: i64,
-    /// 25th percentile of the values.
     pub p25_ns: i64,
     pub p50_ns: i64,
-    /// 75th percentile of the values.
     pub p75_ns: i64,
-    /// 95th percentile of the values.
     pub p95_ns: i64,
     pub max_ns: i64,
     pub mean_ns: f64,
 }
 
-/// Lists the launched work of the window, by its start.
+/// Lists the launched work of the window, sorted by start of the work.
 ///
 /// # Cost
-/// `O(n)` in the rows of the scope and of graphs.
+/// The cost is `O(n)` in the rows of the scope and of graphs.
 pub fn list_launches<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<LaunchRow<'a>> {
     let slices = &scope.trace.slices;
     let order = |row: u32| (slices.start(row), row);
     let mut first_of_call = HashMap::<u32, u32>::new();
     let mut first = |call: u32| {
         let work = scope.links().work(call);
+        // Almost all calls launch one row, so only calls with several rows need an entry of the
+        // table.
         match work {
             [only] => Some(*only),
             _ => Some(*first_of_call.entry(call).or_insert_with(|| {
@@ -180,7 +180,7 @@ pub fn list_launches<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<La
         .collect()
 }
 
-/// Summarizes the rows of [`list_launches`], and counts calls and work without a partner.
+/// Summarizes the rows of [`list_launches`], and counts calls and work whose partner is missing.
 pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
     let slices = &scope.trace.slices;
     let mut summary = LaunchSummary {
@@ -198,6 +198,8 @@ pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
     let is_graph = |call: &&u32| scope.links().work(**call).len() > 1;
     summary.graph_call_count = calls.iter().filter(is_graph).count() as u64;
     for row in rows {
+        // The delay counts from the end of the call, so the length of the call is added to compare
+        // with its start.
         let before_call_ns = -(row.delay_ns + row.call_ns);
         summary.graph_work_count += u64::from(row.work_count > 1);
         summary.early_count += u64::from(row.delay_ns < 0);
@@ -224,11 +226,11 @@ fn calls_without_work(scope: &Scope<'_>) -> u64 {
     trace.rows().filter(is_lost).count() as u64
 }
 
-/// Computes distributions by name of the call and by name of the work; each ordered by total time,
-/// the longest first, then by name.
+/// Computes distributions by name of the call and by name of the work, both sorted by total time in
+/// descending order, then by name.
 ///
 /// # Cost
-/// `O(n log n)` in the rows.
+/// The cost is `O(n log n)` in the rows.
 pub fn distributions(rows: &[LaunchRow<'_>]) -> Vec<LaunchDistribution> {
     let mut all = distributions_by(rows, GroupedBy::Call);
     all.extend(distributions_by(rows, GroupedBy::Work));

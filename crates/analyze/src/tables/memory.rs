@@ -1,4 +1,4 @@
-//! Memory over time, its peak, and who allocated.
+//! Lists the memory of each device over time, its peak, and the operators that allocated it.
 
 #[cfg(test)]
 mod tests;
@@ -15,77 +15,78 @@ use crate::percent::percent;
 /// Memory use of one rank, from the memory profiler's events.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MemoryFacts {
-    /// Every change, by device, then time.
+    /// Every change of a device's memory, sorted by device, then time.
     pub timeline: Vec<MemoryPoint>,
-    /// One per device with events, by device.
+    /// The peak of each device that has memory events, sorted by device.
     pub peaks: Vec<MemoryPeak>,
-    /// Sorted by device, then bytes allocated, most first.
+    /// Allocations by operator, sorted by device, then by allocated bytes in descending order.
     pub operators: Vec<AllocatorRow>,
 }
 
-/// Memory of a device after one event.
+/// Memory of a device after one allocation or release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct MemoryPoint {
     pub rank: u32,
-    /// The device; −1 for the host.
+    /// The device, or −1 for the host.
     pub device: i32,
-    /// Absolute time in nanoseconds.
+    /// Time of the event, in absolute nanoseconds.
     pub time_ns: i64,
-    /// Allocated by this event; negative: freed.
+    /// Bytes that this event allocated; negative if it freed memory.
     pub change_bytes: i64,
-    /// Allocated to tensors after the event.
+    /// Bytes allocated to tensors after the event.
     pub allocated_bytes: i64,
-    /// Held by the allocator afterwards.
+    /// Bytes held by the allocator after the event.
     pub reserved_bytes: i64,
 }
 
-/// Peak memory of one device.
+/// Peak memory of one device, and the operator whose allocation reached it.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct MemoryPeak {
     pub rank: u32,
-    /// The device; −1 for the host.
+    /// The device, or −1 for the host.
     pub device: i32,
-    /// Maximum bytes allocated to tensors.
+    /// Maximum number of bytes allocated to tensors.
     pub allocated_bytes_max: i64,
-    /// Time at which the maximum was first reached, absolute nanoseconds.
+    /// Time at which the maximum was first reached, in absolute nanoseconds.
     pub time_ns: i64,
-    /// Bytes that the allocator held at that time.
+    /// Bytes that the allocator held at the time of the peak.
     pub reserved_bytes: i64,
-    /// Maximum bytes that the allocator held at any time.
+    /// Maximum number of bytes that the allocator held at any time.
     pub reserved_bytes_max: i64,
     /// Share of `reserved_bytes` that no tensor used at the peak, in percent.
     pub unused_pct: Option<f64>,
-    /// Share of the device's memory that the allocator held at most; `None` if its size is unknown.
+    /// `reserved_bytes_max` relative to the device's memory, in percent; `None` if the size of that
+    /// memory is unknown.
     pub device_pct: Option<f64>,
     /// The operator whose allocation reached the peak.
     pub operator: Option<String>,
-    /// The outermost operator or annotation around it.
+    /// The outermost operator or annotation around the operator of the peak.
     pub outermost: Option<String>,
 }
 
-/// Memory that operators of one name allocated on one device.
+/// Memory that operators of one name allocated and freed on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct AllocatorRow {
     pub rank: u32,
-    /// The device; −1 for the host.
+    /// The device, or −1 for the host.
     pub device: i32,
-    /// The innermost operator or annotation; empty if none was open.
+    /// Innermost operator or annotation at the time; empty if none was open.
     pub operator: String,
     pub allocation_count: u64,
     pub allocated_bytes: i64,
     pub free_count: u64,
     pub freed_bytes: i64,
-    /// Bytes allocated less bytes freed.
+    /// Bytes allocated minus bytes freed.
     pub net_bytes: i64,
     pub largest_bytes: i64,
 }
 
 /// Measures the memory of a rank's devices over the whole trace.
 ///
-/// Where a file has no totals, allocated bytes count from 0 at its first event.
+/// If a file has no totals, allocated bytes are counted from 0 at its first event.
 ///
 /// # Cost
-/// `O(n log n)` in the memory events.
+/// The cost is `O(n log n)` in the memory events.
 pub fn measure_memory(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
     let mut by_device: BTreeMap<i32, Vec<&Allocation>> = BTreeMap::new();
     for allocation in &trace.allocations {
@@ -94,7 +95,7 @@ pub fn measure_memory(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
     }
     let mut memory = MemoryFacts::default();
     for (device, mut events) in by_device {
-        // Events at the same time keep the order of the file.
+        // Events at the same time keep their order in the file, which a stable sort guarantees.
         events.sort_by_key(|event| event.time);
         let first = memory.timeline.len();
         memory.timeline.extend(timeline(trace.rank, device, &events));
@@ -128,7 +129,7 @@ fn peak(
     points: &[MemoryPoint],
     events: &[&Allocation],
 ) -> Option<MemoryPeak> {
-    // The first point with the maximum is the peak.
+    // If several points have the maximum, the first one is the peak.
     let allocated = |at: &usize| points[*at].allocated_bytes;
     let at = (0..points.len()).rev().max_by_key(allocated)?;
     let point = &points[at];
@@ -177,6 +178,7 @@ fn operators(
             net_bytes: 0,
             largest_bytes: 0,
         });
+        // Sizes in a damaged file may be absurd, so the sums saturate instead of overflowing.
         row.net_bytes = row.net_bytes.saturating_add(event.bytes);
         row.largest_bytes = row.largest_bytes.max(event.bytes);
         if event.bytes < 0 {

@@ -1,4 +1,4 @@
-//! Estimates how full devices are while they compute, from launch shapes.
+//! Estimates from launch shapes how full the devices are while they compute.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,38 @@ use crate::facts::scope::Scope;
 
 /// Occupancy of one device of one rank.
 ///
-/// Means are over the durations of compute kernels whose launch shape was recorded, clipped to the
-/// window; `None` where there are none.
+/// Means are weighted by the durations, clipped to the window, of the compute kernels whose launch
+/// shape was recorded. The means are `None` if there are no such kernels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Occupancy {
     pub rank: u32,
     pub device: i32,
-    /// Compute kernels with a launch shape.
+    /// Number of compute kernels with a recorded launch shape.
     pub kernel_count: u64,
     pub kernel_ns: i64,
     pub unknown_count: u64,
-    /// Share of SMs that have a block to run: `Σ duration · min(1, blocks per SM) / Σ duration`.
+    /// Share of multiprocessors that have a block to run, in percent: `Σ duration · min(1, blocks
+    /// per SM) / Σ duration`.
     pub sm_efficiency_pct: Option<f64>,
-    /// Percent of the warps that an SM can hold, as the profiler estimated it.
+    /// Warps in relation to the maximum of a multiprocessor, in percent, as the profiler estimated
+    /// it.
     pub occupancy_pct: Option<f64>,
-    /// Share of `kernel_ns` in kernels with less than one block per SM, in percent.
+    /// Share of `kernel_ns` in kernels with less than one block per multiprocessor, in percent.
     pub few_blocks_pct: Option<f64>,
 }
 
-/// Measures the occupancy of each device of a scope, by device.
+/// Measures the occupancy of each device of a scope, sorted by device.
 ///
 /// # Cost
-/// `O(n)` in the device rows.
+/// The cost is `O(n)` in the device rows.
 /// # Source
-/// "Est. SM efficiency" of PyTorch's profiler, communication left out.
+/// The formula is that of "Est. SM Efficiency" in PyTorch's profiler, but without communication
+/// kernels.
 pub fn measure_occupancy(scope: &Scope<'_>) -> Vec<Occupancy> {
     let mut devices: BTreeMap<i32, OccupancySums> = BTreeMap::new();
     for (&row, &class) in scope.device_rows.iter().zip(&scope.classes) {
+        // Communication kernels use few blocks on purpose, so they would lower the mean without
+        // being a problem.
         if class != WorkClass::Compute || scope.trace.kind(row) != EventKind::Kernel {
             continue;
         }
@@ -52,6 +57,8 @@ pub fn measure_occupancy(scope: &Scope<'_>) -> Vec<Occupancy> {
         let blocks = f64::from(shape.blocks_per_sm);
         sums.count += 1;
         sums.ns += end - start;
+        // With more than one block per multiprocessor, every multiprocessor has work, so the share
+        // is limited to 1.
         sums.efficiency += weight * blocks.min(1.0);
         sums.few += if blocks < 1.0 { weight } else { 0.0 };
         if shape.occupancy_pct.is_finite() {
@@ -62,7 +69,7 @@ pub fn measure_occupancy(scope: &Scope<'_>) -> Vec<Occupancy> {
     devices.into_iter().map(|(device, sums)| sums.row(scope.trace.rank, device)).collect()
 }
 
-/// Sums over the kernels of one device. Means are weighted by kernel time.
+/// Running sums over the kernels of one device. Means are weighted by kernel time.
 #[derive(Default)]
 struct OccupancySums {
     count: u64,

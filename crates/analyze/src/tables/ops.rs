@@ -1,4 +1,4 @@
-//! Lists operators by name: what they cost on the host and what they launch on the device.
+//! Lists operators by name, with their time on the host and the device work that they launch.
 
 use schema::TableRow;
 use serde::Serialize;
@@ -13,35 +13,35 @@ use crate::tables::breakdown;
 
 const NONE: u32 = u32::MAX;
 
-/// One row per rank and operator name: all its calls that start in the window.
+/// All calls of one operator name on one rank that start in the window.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct OpRow {
     pub rank: u32,
     pub name: String,
     pub count: u64,
-    /// Time on the host; calls inside a call of the same name count once.
+    /// Time on the host, where calls inside a call of the same name count only once.
     pub host_ns: i64,
-    /// Host time outside the operators and runtime calls that it called.
+    /// Time on the host outside the operators and runtime calls inside the operator.
     pub host_self_ns: i64,
-    /// Total duration of the device work launched inside. Work inside a nested call of the same
-    /// name counts once.
+    /// Total duration of the device work launched inside the operator. Work launched inside a
+    /// nested call of the same name counts only once.
     pub device_ns: i64,
-    /// Total duration of the device work that it launched itself.
+    /// Total duration of the device work that the operator launched itself.
     pub device_self_ns: i64,
     /// `device_self_ns` relative to the busy time, in percent.
     pub device_self_pct: Option<f64>,
-    /// Number of pieces of device work launched inside. Work inside a nested call of the same name
-    /// counts once.
+    /// Number of pieces of device work launched inside the operator. Work launched inside a nested
+    /// call of the same name counts only once.
     pub kernel_count: u64,
-    /// Pieces of device work it launched itself.
+    /// Number of pieces of device work that the operator launched itself.
     pub kernel_self_count: u64,
     pub kernels_per_call: f64,
-    /// Host durations of single calls.
+    /// Distribution of the durations of single calls on the host.
     #[serde(flatten)]
     pub durations: Durations,
 }
 
-/// Running sums of one operator name.
+/// Running sums over the calls of one operator name.
 #[derive(Clone, Debug, Default)]
 struct OperatorSums {
     name: u32,
@@ -52,14 +52,15 @@ struct OperatorSums {
     device_self_ns: i64,
     kernels: u64,
     kernels_self: u64,
-    /// Number of open operators of this name around the current node.
+    /// Number of operators of this name that are open around the current node.
     open: u32,
 }
 
-/// Lists the operators of a scope by name, most own device time first, then host time.
+/// Lists the operators of a scope by name, sorted by own device time, then by host time, both in
+/// descending order.
 ///
 /// # Cost
-/// `O(n log n)` in the operators.
+/// The cost is `O(n log n)` in the operators.
 pub fn list_operators(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -99,7 +100,7 @@ fn sums(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> Ve
     let slices = &scope.trace.slices;
     let mut place = vec![NONE; scope.trace.strings.len()];
     let mut sums: Vec<OperatorSums> = Vec::new();
-    // The open operators, each with the index of its last node and of its sums.
+    // The open operators, each with the index of its last node and the index of its sums.
     let mut open: Vec<(u32, usize)> = Vec::new();
     for (node, &row) in tree.nodes.iter().enumerate() {
         while let Some((_, at)) = open.pop_if(|(behind, _)| *behind <= node as u32) {

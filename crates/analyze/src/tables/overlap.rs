@@ -1,5 +1,5 @@
-//! Splits the busy time of a device by the set of classes that run at the same time: every
-//! nanosecond is under exactly one set.
+//! Splits the busy time of a device by the set of classes that run at the same time. Every
+//! nanosecond belongs to exactly one set.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::facts::interval::{self, Interval};
 use crate::facts::scope::Scope;
 use crate::percent::percent;
 
-/// The classes, the lowest bit of a [`ClassSet`] first.
+/// The classes in the order of their bits in a [`ClassSet`], lowest bit first.
 const CLASSES: [(WorkClass, &str); 4] = [
     (WorkClass::Compute, "compute"),
     (WorkClass::Communication, "communication"),
@@ -19,49 +19,49 @@ const CLASSES: [(WorkClass, &str); 4] = [
     (WorkClass::Other, "other"),
 ];
 
-/// A set of classes, a bit for each.
+/// A set of classes with one bit per class.
 type ClassSet = usize;
 
-/// Time during which exactly these classes run.
+/// Time during which exactly one set of classes runs.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct ExclusiveClass {
     pub rank: u32,
-    /// The device; `None` for all devices of the rank together.
+    /// The device, or `None` for all devices of the rank together.
     pub device: Option<i32>,
-    /// The classes, joined by `+`, such as `compute+communication`.
+    /// Names of the classes joined by `+`, such as `compute+communication`.
     pub classes: String,
-    /// Nanoseconds during which these classes run and no other.
+    /// Nanoseconds during which these classes run and no others.
     pub exclusive_ns: i64,
-    /// Share of the busy time.
+    /// Share of the busy time, in percent.
     pub busy_pct: Option<f64>,
-    /// Percent of the window.
+    /// Share of the window, in percent.
     pub window_pct: Option<f64>,
 }
 
-/// Nanoseconds by the exact set of classes that run; the empty set is not counted.
+/// Nanoseconds by the exact set of classes that run, without the time in which no class runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Exclusive {
     ns: [i64; 1 << CLASSES.len()],
     pub(crate) row_count: u64,
 }
 
-/// The time of each class, as unions that grow at their ends.
+/// The times of each class as a union of intervals, which grows only at its end.
 #[derive(Default)]
 struct Unions {
     of: [Vec<Interval>; CLASSES.len()],
     row_count: u64,
 }
 
-/// Computes the exclusive times of a rank over all its devices: a row for each non-empty set of
-/// classes, in the order of the sets' bits. They sum to the busy time.
+/// Computes the exclusive times of a rank over all its devices, with a row for each non-empty set
+/// of classes in the order of the sets' bits. The exclusive times of all sets sum to the busy time.
 ///
 /// # Cost
-/// `O(n)` in the device rows of the scope.
+/// The cost is `O(n)` in the device rows of the scope.
 pub fn compute_overlap(scope: &Scope<'_>) -> Vec<ExclusiveClass> {
     rows(scope, None, &Exclusive::new(scope))
 }
 
-/// Computes the overlap of each device with work in the window, by device.
+/// Computes the overlap of each device that has work in the window, sorted by device.
 pub fn by_device(scope: &Scope<'_>) -> Vec<ExclusiveClass> {
     let each = Exclusive::by_device(scope);
     each.into_iter().flat_map(|(device, times)| rows(scope, Some(device), &times)).collect()
@@ -89,7 +89,7 @@ fn bit(class: WorkClass) -> ClassSet {
 }
 
 impl Exclusive {
-    /// Builds the unions over all devices of the scope.
+    /// Builds the unions from the rows of all devices of the scope.
     pub(crate) fn new(scope: &Scope<'_>) -> Self {
         let mut unions = Unions::default();
         for (row, class) in scope.device_rows.iter().zip(&scope.classes) {
@@ -98,7 +98,7 @@ impl Exclusive {
         Self::from_unions(&unions)
     }
 
-    /// Builds the unions of each device.
+    /// Builds the unions of each device separately.
     pub(crate) fn by_device(scope: &Scope<'_>) -> Vec<(i32, Self)> {
         let mut devices = BTreeMap::<i32, Unions>::new();
         for (row, class) in scope.device_rows.iter().zip(&scope.classes) {
@@ -108,10 +108,10 @@ impl Exclusive {
         devices.iter().map(|(device, unions)| (*device, Self::from_unions(unions))).collect()
     }
 
-    /// Sweeps over the boundaries of the unions.
+    /// Computes the time of each set by a sweep over the boundaries of the unions.
     fn from_unions(unions: &Unions) -> Self {
         let mut times = Self { row_count: unions.row_count, ..Self::default() };
-        // Boundary 2i of a union is the start of its interval i, 2i + 1 the end.
+        // Boundary 2i of a union is the start of its interval i, and boundary 2i + 1 is the end.
         let mut next = [0; CLASSES.len()];
         let boundary = |class: usize, at: usize| -> Option<i64> {
             let (start, end) = unions.of[class].get(at / 2)?;
@@ -135,23 +135,23 @@ impl Exclusive {
         times
     }
 
-    /// Returns the time in which any class runs.
+    /// Returns the time in which at least one class runs.
     pub(crate) fn busy(&self) -> i64 {
         self.ns.iter().sum()
     }
 
-    /// Returns the time in which a class runs.
+    /// Returns the time in which a given class runs.
     pub(crate) fn running(&self, class: WorkClass) -> i64 {
         self.sum(|set| set & bit(class) != 0)
     }
 
-    /// Returns the time in which both classes run.
+    /// Returns the time in which both classes run at the same time.
     pub(crate) fn both(&self, one: WorkClass, other: WorkClass) -> i64 {
         let set = bit(one) | bit(other);
         self.sum(|running| running & set == set)
     }
 
-    /// Returns the time in which a class runs and none of `others` does.
+    /// Returns the time in which a class runs while no class of `others` does.
     pub(crate) fn exposed(&self, class: WorkClass, others: &[WorkClass]) -> i64 {
         let hiding: ClassSet = others.iter().map(|other| bit(*other)).sum();
         self.sum(|set| set & bit(class) != 0 && set & hiding == 0)

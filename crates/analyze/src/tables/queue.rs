@@ -1,7 +1,8 @@
-//! Measures the queue of each stream: launched work that has not started, weighted by time.
+//! Measures the queue of each stream, which is the launched work that has not started, weighted by
+//! time.
 //!
-//! Work waits from the start of its call to its own start; a graph's work counts once, until its
-//! first row starts.
+//! Work waits in the queue from the start of its launch call to its own start. The work of a graph
+//! counts once, until its first row starts.
 
 use std::collections::BTreeMap;
 
@@ -15,56 +16,58 @@ use crate::percent::percent;
 /// Queue length at which the next launch blocks its thread.
 ///
 /// # Source
-/// The depth of CUDA's launch queue, as Holistic Trace Analysis takes it.
+/// The value is the depth of CUDA's launch queue that Holistic Trace Analysis assumes.
 pub const FULL: u32 = 1024;
 
-/// The queue of a stream in the window.
+/// Length and waiting times of the queue of one stream in the window.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StreamQueue {
     pub rank: u32,
     pub device: i32,
     pub stream: i32,
-    /// Launches that waited at any time in the window.
+    /// Number of launches whose work waited at any time in the window.
     pub launch_count: u64,
-    /// Number of works that start before their call, because clocks disagree, and so never wait.
+    /// Number of launches whose work starts before the call, because clocks disagree, so that it
+    /// never waits.
     pub before_call_count: u64,
-    /// Mean length over the time of the window, four decimals.
+    /// Mean queue length over the time of the window, rounded to four decimals.
     pub length_mean: f64,
     pub length_min: u32,
-    /// Length that is not exceeded in half of the window.
+    /// Queue length that is not exceeded in half of the window.
     pub length_p50: u32,
-    /// Length that is not exceeded in 95 % of the window.
+    /// Queue length that is not exceeded in 95 % of the window.
     pub length_p95: u32,
     pub length_max: u32,
-    /// Total waiting time of all launches in the window.
+    /// Total waiting time of the work of all launches in the window.
     pub waiting_ns: i64,
-    /// Time in which the queue holds [`FULL`] or more.
+    /// Time in which the queue contains at least [`FULL`] launches.
     pub full_ns: i64,
     pub full_pct: Option<f64>,
 }
 
-/// A change of a queue's length.
+/// A point at which the length of a queue changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct QueuePoint {
     pub rank: u32,
     pub device: i32,
     pub stream: i32,
-    /// Absolute time in nanoseconds.
+    /// Time of the change, in absolute nanoseconds.
     pub time_ns: i64,
-    /// Length from here to the next point.
+    /// Queue length from this point to the next one.
     pub length: u32,
 }
 
-/// Measures the queues of all streams with launched work in the window, by device and stream.
+/// Measures the queues of all streams that have launched work in the window, sorted by device and
+/// stream.
 ///
 /// # Cost
-/// `O(n log n)` in the launches of the trace.
+/// The cost is `O(n log n)` in the launches of the trace.
 pub fn measure_queues(scope: &Scope<'_>) -> Vec<StreamQueue> {
     each(scope).map(|(key, stream)| stream.queue(scope, key)).collect()
 }
 
-/// Returns the lengths that [`measure_queues`] summarizes: one point at the start of the window and
-/// one at each change, by device, stream and time.
+/// Returns the queue lengths that [`measure_queues`] summarizes, with one point at the start of the
+/// window and one at each change. The points are sorted by device, stream and time.
 pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
     let rank = scope.trace.rank;
     let points = |((device, stream), waiting): (StreamKey, QueuedStream)| {
@@ -83,20 +86,20 @@ pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
 /// Key of a stream: its device and its number.
 type StreamKey = (i32, i32);
 
-/// Waiting times of one stream's work between its launch and its start.
+/// Waiting times of the work of one stream, from its launch to its start.
 #[derive(Default)]
 struct QueuedStream {
-    /// Non-empty spans from call to work, clipped to the window.
+    /// Non-empty spans from the start of the call to the start of the work, clipped to the window.
     waits: Vec<Interval>,
     before_call_count: u64,
 }
 
-/// Iterates over the streams, with their waits that overlap the window.
+/// Iterates over the streams, each with those of its waits that overlap the window.
 fn each(scope: &Scope<'_>) -> impl Iterator<Item = (StreamKey, QueuedStream)> {
     let trace = scope.trace;
     let (start, end) = (scope.window.start, scope.window.end);
     let mut streams = BTreeMap::<StreamKey, QueuedStream>::new();
-    // Follow calls to their work, so that the work of a graph counts once.
+    // Go from each call to its work, so that the work of a graph counts only once.
     for call in trace.rows().filter(|row| trace.kind(*row).is_call()) {
         let work = scope.links().work(call).iter();
         let Some(row) = work.min_by_key(|row| (trace.slices.start(**row), **row)) else { continue };
@@ -115,7 +118,8 @@ fn each(scope: &Scope<'_>) -> impl Iterator<Item = (StreamKey, QueuedStream)> {
     streams.into_iter()
 }
 
-/// Cuts the window into stretches of constant length, in order. Neighbors differ.
+/// Cuts the window into consecutive stretches of constant queue length. Adjacent stretches always
+/// differ in length.
 fn levels(waits: Vec<Interval>, (start, end): Interval) -> Vec<(Interval, u32)> {
     let (mut begins, mut ends): (Vec<i64>, Vec<i64>) = waits.into_iter().unzip();
     begins.sort_unstable();
@@ -146,6 +150,8 @@ impl QueuedStream {
         for ((from, to), length) in levels(self.waits, (scope.window.start, scope.window.end)) {
             *time.entry(length).or_default() += to - from;
         }
+        // By Little's law, the mean queue length is the total waiting time divided by the length of
+        // the window.
         let mean = waiting_ns as f64 / window_ns.max(1) as f64;
         let full_ns = time.range(FULL..).map(|(_, ns)| ns).sum();
         StreamQueue {
@@ -166,7 +172,7 @@ impl QueuedStream {
     }
 }
 
-/// Returns the smallest length that is not exceeded for `percent` percent of the window.
+/// Returns the smallest queue length that is not exceeded in `percent` percent of the window.
 fn quantile(time: &BTreeMap<u32, i64>, window_ns: i64, percent: i128) -> u32 {
     let mut below = 0;
     let reached = time.iter().find(|(_, ns)| {

@@ -1,4 +1,5 @@
-//! Finds sequences of kernels that an operator launches repeatedly: candidates for fusion.
+//! Finds sequences of kernels that an operator launches repeatedly, which are candidates for
+//! fusion.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +13,35 @@ use crate::facts::tree::OperatorTree;
 use crate::percent::percent;
 use crate::tables::kernels::labels;
 
-/// One sequence of kernels under one operator's name on one rank.
+/// One sequence of kernels that operators of one name launch on one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SequenceRow {
     pub rank: u32,
     pub operator: String,
     /// Number of times that an operator of this name launched exactly this sequence.
     pub count: u64,
-    /// Pieces of device work in the sequence.
+    /// Number of pieces of device work in the sequence.
     pub kernel_count: u64,
-    /// Total duration over all repetitions.
+    /// Total duration of the device work over all repetitions.
     pub device_ns: i64,
-    /// Host time of the operators.
+    /// Total host time of the operators over all repetitions.
     pub host_ns: i64,
-    /// Relative to all device time in the window, in percent.
+    /// Share of all device time in the window, in percent.
     pub device_pct: Option<f64>,
-    /// The short names, in order of launch, with ` | ` between; `name ×n` for n in a row.
+    /// Short names in order of launch, joined by ` | `; `name ×n` stands for n kernels of that name
+    /// in a row.
     pub sequence: String,
 }
 
-/// Which operators and sequences are analyzed.
+/// Selects the operators and sequences to analyze.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceRequest<'a> {
-    /// Part of the operator's name; if empty, all outermost operators.
+    /// Text that the operator's name must contain; if empty, all outermost operators are analyzed.
     pub operator: &'a str,
     pub kernels_min: usize,
 }
 
-/// Sums over all repetitions of one sequence of kernels.
+/// Running sums over all repetitions of one sequence of kernels.
 #[derive(Default)]
 struct SequenceSums {
     count: u64,
@@ -47,15 +49,16 @@ struct SequenceSums {
     host_ns: i64,
 }
 
-/// Finds the sequences of a scope, most frequent first, then by device time.
+/// Finds the sequences of a scope, sorted by frequency, then by device time, both in descending
+/// order.
 ///
-/// Of operators inside one another that match, the outermost counts.
+/// If an operator that matches contains another one that matches, only the outermost counts.
 ///
 /// # Cost
-/// Linear in operators and device rows, times the logarithm of the number of sequences.
+/// The cost is linear in operators and device rows, times the logarithm of the number of sequences.
 /// # Source
-/// The table that Holistic Trace Analysis calls frequent CUDA kernel sequences; there operators
-/// deeper than the shallowest match are lost.
+/// Holistic Trace Analysis calls this table frequent CUDA kernel sequences. Holistic Trace Analysis
+/// loses operators that are deeper in the tree than the shallowest match.
 pub fn find_sequences(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -76,6 +79,8 @@ pub fn find_sequences(
         sums.host_ns += slices.duration[row as usize];
     }
     let total = scope.device_rows.iter().map(|row| slices.duration[*row as usize]).sum();
+    // Labels must distinguish only the kernels that occur in the table, so they are made after
+    // counting.
     let text = |id: StringId| scope.trace.strings.get(id);
     let mut ids: Vec<StringId> = found.keys().flat_map(|(_, names)| names).copied().collect();
     ids.sort_unstable();

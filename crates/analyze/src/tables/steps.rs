@@ -1,4 +1,4 @@
-//! Lists the steps of a rank and measures how steady they are.
+//! Lists the steps of a rank and measures how much their lengths vary.
 
 #[cfg(test)]
 mod tests;
@@ -14,39 +14,40 @@ use crate::facts::scope::Scope;
 use crate::facts::window;
 use crate::percent::percent;
 
-/// One step of one rank.
+/// One training step of one rank, with its time on the host and on the devices.
 ///
-/// Device figures are of the time between the step's start and end, whatever launched the work,
-/// and `None` where the scope's window does not hold the whole step. Several devices count as one:
-/// busy is the time in which any works.
+/// Device figures refer to the time between the start and the end of the step, whatever launched
+/// the work. Device figures are `None` if the scope's window does not contain the whole step.
+/// Several devices count as one, so busy time is the time in which at least one of them works.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StepRow {
     pub rank: u32,
     pub number: i64,
     pub start_ns: i64,
-    /// Host time from its start to its end.
+    /// Host time from the start to the end of the step.
     pub host_ns: i64,
-    /// Device time: from the end of the last work launched before the step to that of the last
-    /// launched in it, if it differs from `host_ns` by more than 1 %. See
+    /// Device time from the end of the last work launched before the step to the end of the last
+    /// work launched in it, if it differs from `host_ns` by more than 1 %; see
     /// [`device_step::find_device_steps`](crate::facts::device_step::find_device_steps).
     pub device_ns: Option<i64>,
-    /// Time from its start to the start of the next step; `None` for the last.
+    /// Time from the start of this step to the start of the next one; `None` for the last step.
     pub period_ns: Option<i64>,
-    /// Whether all of it was recorded; the first and the last often are not.
+    /// Whether the whole step was recorded, which is often not true for the first and the last
+    /// step.
     pub is_whole: bool,
-    /// Time in which any device work runs.
+    /// Time in which any device work runs during the step.
     pub busy_ns: Option<i64>,
     pub idle_ns: Option<i64>,
     pub compute_ns: Option<i64>,
     pub communication_ns: Option<i64>,
     /// Time in which communication runs, but no compute.
     pub exposed_communication_ns: Option<i64>,
-    /// Time in which copies or sets run.
+    /// Time in which copies or memsets run.
     pub memory_ns: Option<i64>,
     pub busy_pct: Option<f64>,
 }
 
-/// Spread of the steps of a rank.
+/// Number of steps of a rank and the spread of their lengths.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct StepSummary {
     pub rank: u32,
@@ -54,23 +55,23 @@ pub struct StepSummary {
     pub count: u64,
     /// Number of steps that are not whole.
     pub incomplete_count: u64,
-    /// Sum of their times on the host.
+    /// Total time of the counted steps on the host.
     pub total_ns: i64,
-    /// Median device step over the steps in which it differs from the host's by more than 1 %;
-    /// `None` if it does not in most steps.
+    /// Median device step, over the steps in which it differs from the host's step by more than 1
+    /// %. The median is `None` if the two steps do not differ in most cases.
     pub device_p50_ns: Option<i64>,
-    /// Host durations of single steps.
+    /// Distribution of the durations of single steps on the host.
     #[serde(flatten)]
     pub durations: Durations,
-    /// Coefficient of variation in percent: `std_ns` divided by `mean_ns`. `None` for fewer than
-    /// two steps.
+    /// Coefficient of variation in percent, which is `std_ns` divided by `mean_ns`. The coefficient
+    /// is `None` for fewer than two steps.
     pub cv_pct: Option<f64>,
 }
 
-/// Lists all steps of the trace, by start.
+/// Lists all steps of the trace, sorted by start.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the trace.
+/// The cost is `O(n log n)` in the rows of the trace.
 pub fn list_steps(scope: &Scope<'_>) -> Vec<StepRow> {
     let steps = &scope.steps;
     let class_time = |class| interval::union(scope.spans(|_, found| found == class));
@@ -84,6 +85,8 @@ pub fn list_steps(scope: &Scope<'_>) -> Vec<StepRow> {
     let row = |((step, next), device_ns): ((&window::TrainingStep, Option<i64>), Option<i64>)| {
         let span = (step.start, step.end);
         let is_inside = scope.window.start <= step.start && step.end <= scope.window.end;
+        // A step that reaches beyond the window lacks device rows, so its device figures would be
+        // too small.
         let has_work = is_inside && !scope.device_rows.is_empty();
         let within = |union: &[Interval]| has_work.then(|| interval::length_within(union, span));
         let host_ns = step.end - step.start;

@@ -1,5 +1,5 @@
-//! Finds which rank came last to the collectives, how long the others waited for it, and why it was
-//! late.
+//! Finds which rank arrived last at the collectives, how long the others waited for it, and why it
+//! was late.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,74 +9,78 @@ use serde::Serialize;
 use crate::facts::collectives::{Collectives, Matched};
 use crate::facts::scope::Scope;
 use crate::graph::critical_path::{
-    PathCategory, Reach, RelaxedGraph, StretchPlace, WalkStretch, walk_from,
+    PathCategory, Reach, RelaxedGraph, StretchPlace, WalkStretch, walk_back_from,
 };
 use crate::graph::measured::MeasuredGraph;
 use crate::graph::{NodeId, NodeKind};
 use crate::percent::percent;
 
-/// Ranks and the collectives that waited for them.
+/// Ranks that arrived last, and the collectives that waited for them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Stragglers {
-    /// Every rank, the one that was last most often first, then by caused delay, then by rank.
+    /// All ranks, sorted by how often they arrived last and by caused delay, both in descending
+    /// order, then by rank.
     pub ranks: Vec<Straggler>,
-    /// Every collective seen on several ranks, in order of index.
+    /// All collectives that were seen on several ranks, sorted by index.
     pub arrivals: Vec<LateArrival>,
 }
 
-/// How often one rank came last to a collective, and why.
+/// How often one rank arrived last at a collective, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Straggler {
     pub rank: u32,
-    /// Number of collectives to which it came last.
+    /// Number of collectives at which the rank arrived last.
     pub times_last: u64,
     /// Number of collectives in which the rank took part.
     pub collectives: u64,
     pub last_pct: Option<f64>,
-    /// Sum of the times by which it came later than the second last: an upper bound of what the job
-    /// could save.
+    /// Sum of the times by which the rank arrived later than the second last, which is an upper
+    /// bound of what the job could save.
     pub caused_delay_ns: i64,
-    /// Time that it waited for other ranks itself.
+    /// Time that the rank itself waited for other ranks.
     pub wait_ns: i64,
-    /// Time by which its window began later than that of any other rank. Set if this exceeds its
-    /// mean lateness and so explains it, because a host that lags keeps lagging.
+    /// Time by which the rank's window began later than that of any other rank. Set only if this
+    /// time exceeds the rank's mean lateness and so explains it, because a host that lags keeps
+    /// lagging.
     pub began_late_ns: Option<i64>,
-    /// Category with the largest excess over the other ranks before it was late, summed over
-    /// [`LateArrival::cause`].
+    /// Category with the largest excess over the other ranks before the rank arrived late, summed
+    /// over [`LateArrival::cause`].
     pub cause: Option<PathCategory>,
-    /// Excess of that category over the other ranks.
+    /// Excess of the category `cause` over the other ranks.
     pub cause_ns: i64,
-    /// The name that took longest in that category.
+    /// The name on which the rank spent most time in the category `cause`.
     pub cause_name: String,
 }
 
-/// Why the last rank came last to one collective.
+/// The reason why the last rank arrived last at one collective.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct LateArrival {
     pub index: u32,
     pub name: String,
     pub last_rank: u32,
-    /// Time by which it came later than the second last.
+    /// Time by which the last rank arrived later than the second last.
     pub late_by_ns: i64,
-    /// Time from the previous meeting of all ranks, or from the start of the window, to its
-    /// arrival.
+    /// Time from the previous meeting of all ranks, or from the start of the window, to the arrival
+    /// of the last rank.
     pub since_ns: i64,
-    /// Time by which its window began later than that of any other rank, if they had not met
-    /// before. It was late before the recording began.
+    /// Time by which the last rank's window began later than that of any other rank, if the ranks
+    /// had not met before. A rank whose window began late was late before the recording began.
     pub began_late_ns: i64,
-    /// Category in which its path exceeds the mean of the other ranks most. `None` if it exceeds in
-    /// none, if the rank began late by more than that, or if the clocks disagree.
+    /// Category in which the critical path of the last rank exceeds the mean of the other ranks
+    /// most. The category is `None` if no category exceeds the mean, if the rank began late by more
+    /// than the excess, or if the clocks disagree.
     pub cause: Option<PathCategory>,
-    /// Excess over that mean.
+    /// Excess of the category `cause` over the mean of the other ranks.
     pub cause_ns: i64,
-    /// The name that took longest in that category on the last rank.
+    /// The name on which the last rank spent most time in the category `cause`.
     pub cause_name: String,
 }
 
-/// Finds who was late and why, in a graph of the same scopes and collectives.
+/// Finds which ranks were late and why, in the graph that was built from the same scopes and
+/// collectives.
 ///
 /// # Cost
-/// Linear in the critical paths of all ranks.
+/// The cost is linear in the critical paths of all ranks.
 pub fn find_stragglers(
     scopes: &[Scope<'_>],
     collectives: &Collectives,
@@ -118,6 +122,8 @@ fn rank(
     }
     let caused_delay_ns: i64 = found.arrivals.iter().filter(own).map(|one| one.late_by_ns).sum();
     let began = found.arrivals.iter().filter(own).map(|one| one.began_late_ns).max();
+    // A late start explains the delays only if it is at least as large as the mean delay, because a
+    // host that lags keeps lagging.
     let began_late_ns =
         began.filter(|began| *began > 0 && began * times_last as i64 >= caused_delay_ns);
     let (cause, cause_ns, cause_name) = total.most();
@@ -135,7 +141,7 @@ fn rank(
     }
 }
 
-/// Time by category in excess of the other ranks' mean, with the names it went to.
+/// Time by category in excess of the mean of the other ranks, with the time by name behind it.
 #[derive(Debug, Default)]
 struct Excess {
     more: BTreeMap<PathCategory, i64>,
@@ -165,17 +171,18 @@ impl Excess {
     }
 }
 
-/// The inputs of the straggler analysis, with an index from collective calls to nodes of the graph.
+/// Inputs of the straggler analysis, with an index from collective kernels to nodes of the graph.
 struct StragglerJob<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,
-    /// (place of the rank, row) → the arrival's node.
+    /// Node of the arrival for each (index of the rank among the scopes, row).
     arrivals: HashMap<(u32, u32), NodeId>,
 }
 
 fn arrivals(measured: &MeasuredGraph) -> HashMap<(u32, u32), NodeId> {
     let nodes = measured.origins.iter().enumerate();
-    let is_arrival = |at: usize| measured.graph.nodes()[at].kind == NodeKind::Collective;
+    let is_arrival =
+        |at: usize| measured.graph.node(NodeId(at as u32)).kind == NodeKind::Collective;
     let arrivals = nodes.filter(|(at, origin)| {
         origin.category == PathCategory::CommunicationWait && is_arrival(*at)
     });
@@ -185,7 +192,8 @@ fn arrivals(measured: &MeasuredGraph) -> HashMap<(u32, u32), NodeId> {
 }
 
 impl StragglerJob<'_, '_> {
-    /// Why one collective waited for its last rank; `met` is when each rank last met the others.
+    /// Explains why the last rank arrived last at one collective. `met` holds the time at which
+    /// each rank last met the others, and is updated.
     fn explain(&self, one: &Matched, last_rank: u32, met: &mut [i64]) -> (LateArrival, Excess) {
         let mut ways: Vec<(u32, Way)> = Vec::new();
         let (mut since_ns, mut began) = (0, Vec::new());
@@ -199,11 +207,14 @@ impl StragglerJob<'_, '_> {
                     since_ns = part.arrival_ns - met[at];
                 }
                 began.push((part.rank == last_rank, met[at]));
+                // The ranks leave a collective together, so the next search for causes begins
+                // there.
                 met[at] = met[at].max(part.arrival_ns + part.wait_ns);
             }
         }
         let began_late_ns = beyond(&began).max(0);
         let mut excess = excess(&ways, last_rank);
+        // If the rank began late by more than any excess, the cause lies before the recording.
         if began_late_ns > excess.most().1 {
             excess = Excess::default();
         }
@@ -224,12 +235,13 @@ impl StragglerJob<'_, '_> {
         (arrival, excess)
     }
 
-    /// Returns the stretches of a rank's critical path from a time to its arrival.
+    /// Returns the time by category and name on a rank's critical path, from a given time to its
+    /// arrival.
     fn way(&self, arrival: NodeId, since: i64) -> Way {
         let measured = self.measured;
         let graph = RelaxedGraph::recorded(measured);
         let mut way = Way::default();
-        for stretch in walk_from(graph, arrival, Reach::Rank, since) {
+        for stretch in walk_back_from(graph, arrival, Reach::Rank, since) {
             let duration = stretch.end - stretch.start.max(since);
             if duration > 0 {
                 *way.entry((stretch.category, self.name(&stretch))).or_insert(0) += duration;
@@ -238,8 +250,8 @@ impl StragglerJob<'_, '_> {
         way
     }
 
-    /// Names a stretch by its row; untraced time by the annotation around its end, Python time by
-    /// its frame, and a wait by what waited.
+    /// Names a stretch by its row. Untraced time is named by the annotation around its end, Python
+    /// time by its frame, and a wait by the row that waited.
     fn name(&self, stretch: &WalkStretch) -> String {
         let node = match stretch.what {
             StretchPlace::Node(node) => node,
@@ -263,17 +275,17 @@ impl StragglerJob<'_, '_> {
     }
 }
 
-/// Time by category and name.
+/// Time by category and name on a critical path.
 type Way = BTreeMap<(PathCategory, String), i64>;
 
-/// The last rank's value beyond the largest of the others'.
+/// Returns by how much the value of the last rank exceeds the largest value of the other ranks.
 fn beyond(values: &[(bool, i64)]) -> i64 {
     let own = values.iter().find(|(is_last, _)| *is_last).map_or(0, |(_, value)| *value);
     let others = values.iter().filter(|(is_last, _)| !is_last);
     others.map(|(_, value)| own - value).min().unwrap_or_default()
 }
 
-/// Returns the time of the last rank's path in excess of the mean of the others.
+/// Returns the time on the last rank's path in excess of the mean of the other ranks, by category.
 fn excess(ways: &[(u32, Way)], last_rank: u32) -> Excess {
     let mut excess = Excess::default();
     let others = ways.iter().filter(|(rank, _)| *rank != last_rank).count() as i64;

@@ -1,5 +1,6 @@
-//! A job in one page: what the trace is, how long a step takes, where the time goes, what takes
-//! it, and how far that can be trusted. Adds nothing that the other analyses do not know.
+//! Summarizes a job on one page: what the trace contains, how long a step takes, where the time
+//! goes, and how far the figures can be trusted. The page only combines results of the other
+//! analyses.
 
 mod era;
 mod host;
@@ -22,121 +23,123 @@ use crate::percent::percent;
 use crate::tables::breakdown::{self, Breakdown};
 use crate::tables::steps::{self, StepSummary};
 
-/// A job in one page.
+/// Summary of a job on one page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The recorded job: program, hardware and ranks.
     pub job: JobSummary,
     pub ranks: Vec<RankSummary>,
-    /// The breakdown of each rank's window.
+    /// The breakdown of the window of each rank.
     pub breakdowns: Vec<Breakdown>,
-    /// The steps of each rank that names some.
+    /// The steps of each rank whose trace names steps.
     pub steps: Vec<StepSummary>,
-    /// Where the time of all windows goes; the parts add up to the windows.
+    /// Parts into which the time of all windows divides; the parts add up to the windows.
     pub parts: Vec<TimePart>,
-    /// The device work that takes most time, over all ranks.
+    /// The device work that takes the most time, over all ranks.
     pub kernels: Vec<TopKernel>,
-    /// The outermost operators with most device time, or host time where there is no device.
+    /// The outermost operators with the most device time, or with the most host time if there is no
+    /// device.
     pub operators: Vec<TopOperator>,
-    /// Where no rank has device work: operators with most time of their own, over all ranks.
+    /// Operators with the most time of their own over all ranks, filled if no rank has device work.
     pub own_times: Vec<OwnTime>,
-    /// Where no rank has device work: the threads, the busiest first.
+    /// Threads of all ranks, busiest first, filled if no rank has device work.
     pub threads: Vec<ThreadTime>,
-    /// What is wrong with the traces, worst first.
+    /// Defects of the recordings, worst first.
     pub issues: Vec<Issue>,
-    /// What the issues amount to.
+    /// Overall quality of the recordings, which follows from the issues.
     pub verdict: QualityVerdict,
-    /// The sentence for `verdict`.
+    /// The sentence with which reports explain `verdict`.
     pub verdict_words: &'static str,
 }
 
 /// The recorded job: program, hardware and ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobSummary {
-    /// The form of the files.
+    /// The profiler version that wrote the files, as their form shows.
     pub era: Era,
-    /// The program that wrote the first file, if that was not PyTorch.
+    /// The program that wrote the first file, if it was not PyTorch.
     pub foreign_writer: Option<&'static str>,
-    /// Whether the devices are pools of CPU threads of our own runs.
+    /// Whether the devices are pools of CPU threads of rowmill's own trainer.
     pub is_pool: bool,
     pub rank_count: u64,
-    /// Ranks of the job, if the files name their number.
+    /// Number of ranks of the job, if the files state it.
     pub world_size: Option<u32>,
-    /// The backend of the collectives, if named.
+    /// The backend of the collectives, if the files name it.
     pub backend: Option<String>,
-    /// The names of the devices that worked; empty if unknown.
+    /// Names of the devices that had work; empty if unknown.
     pub devices: String,
     pub device_count: u64,
-    /// Events of all files, metadata included.
+    /// Number of events in all files, including metadata.
     pub event_count: u64,
-    /// Bytes of uncompressed text.
+    /// Bytes of the files' uncompressed text.
     pub text_bytes: u64,
-    /// The analysed part, if it is the same for all ranks.
+    /// The rule that selected the window, if it is the same for all ranks.
     pub window_rule: Option<WindowRule>,
-    /// Whole steps of the rank with the fewest.
+    /// Number of whole steps of the rank with the fewest.
     pub step_count: u64,
-    /// The annotations that delimit the steps of the first rank that has steps.
+    /// The kind of annotation that delimits the steps, taken from the first rank that has steps.
     pub step_mark: Option<StepMark>,
     /// The rank with the longest median step; `None` without steps.
     pub step_rank: Option<u32>,
-    /// Median step on the host.
+    /// Median step of that rank on the host.
     pub step_p50_ns: Option<i64>,
     /// Median step of the devices, if their steps are longer than the host's by more than 1 %.
     pub device_step_p50_ns: Option<i64>,
-    /// Whether no work of a device was recorded: then the host is the device.
+    /// Whether the recording contains no device work, so that the host counts as the device.
     pub is_of_host: bool,
     pub window_ns: i64,
-    /// Percent of all windows in which a device is busy.
+    /// Share of all windows in which a device is busy, in percent.
     pub busy_pct: Option<f64>,
-    /// Percent of the device work that an operator owns.
+    /// Share of the device work that an operator owns, in percent.
     pub attributed_pct: Option<f64>,
 }
 
-/// Summary of one rank: its steps, busy time and losses.
+/// Summary of one rank, with its steps, busy time and losses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankSummary {
     pub rank: u32,
     pub origin: String,
-    /// The devices that worked, by name and ordinal.
+    /// Names and ordinals of the devices that had work.
     pub devices: String,
     pub event_count: u64,
-    /// Events with a duration.
+    /// Number of events that have a duration.
     pub slice_count: u64,
-    /// Threads with operators, annotations or calls.
+    /// Number of threads with operators, annotations or calls.
     pub thread_count: u64,
-    /// Streams with device work in the window.
+    /// Number of streams with device work in the window.
     pub stream_count: u64,
-    /// Start of the window, absolute nanoseconds.
+    /// Start of the window, in absolute nanoseconds.
     pub start_ns: i64,
     pub window_ns: i64,
     pub step_count: u64,
     /// Median step on the host.
     pub step_p50_ns: Option<i64>,
-    /// Median step of the devices, where their steps are longer by more than 1 %.
+    /// Median step of the devices, if their steps are longer than the host's by more than 1 %.
     pub device_step_p50_ns: Option<i64>,
     pub busy_pct: Option<f64>,
-    /// Exposed communication, of the window.
+    /// Exposed communication as a share of the window, in percent.
     pub exposed_communication_pct: Option<f64>,
-    /// Device work with an operator.
+    /// Share of the device work that an operator owns, in percent.
     pub attributed_pct: Option<f64>,
-    /// Events that the reader could not use.
+    /// Number of events that the reader could not use.
     pub loss_count: u64,
 }
 
 /// One part of the time of all windows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimePart {
-    /// `compute`, `exposed_communication`, `exposed_memory`, `exposed_other` or `idle`.
+    /// Name of the part: `compute`, `exposed_communication`, `exposed_memory`, `exposed_other` or
+    /// `idle`.
     pub part: &'static str,
-    /// Nanoseconds of all ranks together.
+    /// Nanoseconds of the part, summed over all ranks.
     pub time_ns: i64,
     pub window_pct: Option<f64>,
 }
 
-/// Sums a job up; `top` is how many kernels and operators are named.
+/// Summarizes a job, naming the first `top` kernels and operators.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the traces.
+/// The cost is `O(n log n)` in the rows of the traces.
 pub fn summarize_job(job: &JobFacts<'_>, top: usize) -> Summary {
     let ranks = job.ranks.as_slice();
     let breakdowns: Vec<Breakdown> =
@@ -184,6 +187,8 @@ fn build_job_summary(
     let methods = || ranks.iter().map(|rank| rank.attribution().methods.len() as i64);
     let covered = ranks.iter().map(|rank| rank.attribution().covered_count() as i64);
     let step = |(rank, steps): (&RankFacts<'_>, &StepSummary)| {
+        // A job waits for its slowest rank, and a device that lags behind makes a step longer than
+        // the host's.
         let (host, device) = (median_step(steps)?, device_step(rank, steps));
         Some((host.max(device.unwrap_or_default()), std::cmp::Reverse(steps.rank), host, device))
     };
@@ -249,7 +254,7 @@ fn build_rank_summary(
     }
 }
 
-/// The devices that worked, with the names the header has for them; else empty ones.
+/// Returns the devices that had work, with their names from the header, or with empty names.
 fn device_names(rank: &RankFacts<'_>) -> Vec<(i32, String)> {
     let header = &rank.scope.trace.header;
     let name = |device: i32| {
@@ -259,7 +264,7 @@ fn device_names(rank: &RankFacts<'_>) -> Vec<(i32, String)> {
 }
 
 fn whole_steps(steps: &StepSummary) -> u64 {
-    // If no step is complete, the spread is over the incomplete ones.
+    // If no step is whole, `steps.count` counts incomplete steps.
     if steps.count == steps.incomplete_count { 0 } else { steps.count }
 }
 
@@ -267,7 +272,7 @@ fn median_step(steps: &StepSummary) -> Option<i64> {
     (steps.count > 0).then_some(steps.durations.p50_ns)
 }
 
-/// Returns the median device step if the devices' steps are longer than the host's over the whole
+/// Returns the median device step, if the devices' steps are longer than the host's over the whole
 /// window.
 fn device_step(rank: &RankFacts<'_>, steps: &StepSummary) -> Option<i64> {
     steps.device_p50_ns.filter(|_| rank.scope.device_span.is_some())

@@ -1,4 +1,5 @@
-//! Advice against what a change brought, and against the bounds that no change can pass.
+//! Compares the savings that findings promise with measured gains, and with bounds that no change
+//! can exceed.
 
 use analyze::classify::ClassRule;
 use analyze::findings::{RuleSettings, Severity};
@@ -13,7 +14,7 @@ fn scope(trace: &Trace) -> Scope<'_> {
     Scope::new(trace, WindowRule::Steps, &Classifier::new(ClassRule::Category))
 }
 
-/// The steps of some numbers alone.
+/// Returns the scope of a trace restricted to the steps with the given numbers.
 fn steps<'a>(trace: &'a Trace, numbers: std::ops::RangeInclusive<i64>) -> Scope<'a> {
     let mut scope = scope(trace);
     scope.window.steps.retain(|step| numbers.contains(&step.number));
@@ -22,7 +23,7 @@ fn steps<'a>(trace: &'a Trace, numbers: std::ops::RangeInclusive<i64>) -> Scope<
     scope
 }
 
-/// The windows of the ranks after an edit, the job's last.
+/// Returns the windows of the ranks after an edit, followed by the window of the job.
 fn after(job: &Job, edit: &str) -> Vec<NewWindow> {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
     what_if::answer_questions(
@@ -32,7 +33,7 @@ fn after(job: &Job, edit: &str) -> Vec<NewWindow> {
     .windows
 }
 
-/// Every trace of the fixtures that is small enough for a test of all.
+/// All fixture traces that are small enough to test every one of them.
 const ALL: [&str; 12] = [
     "dlrm8",
     "linear",
@@ -55,7 +56,8 @@ fn issue_24_a_loader_stall_is_priced_as_its_removal_measured() {
     let report = report(&job, &scopes, &RuleSettings::default());
     let stall = report.findings.iter().find(|finding| finding.rule == "H02").expect("a finding");
     assert!(stall.severity <= Severity::High, "{:?}", stall.severity);
-    // The medians of steps 17 to 20 without and with four workers.
+    // The gain is the difference between the median steps 17 to 20 without workers and with four
+    // workers.
     let gained = 150_400_000 - 122_500_000;
     let saving = stall.saving.expect("a saving").mid_ns;
     assert!((saving - gained).abs() <= gained / 4, "{saving} against {gained}");

@@ -1,4 +1,4 @@
-//! Owners of real device work, against figures of an independent parser.
+//! Compares the owners of real device work with the results of an independent parser.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Small recordings with the properties of public bug reports: what the figures and the quality
-//! have to be. The folder of each case says where the property was reported.
+//! Checks figures and quality verdicts on small recordings with the properties of public bug
+//! reports. The folder of each case names the report of that property.
 
 use analyze::classify::ClassRule;
 use analyze::quality::QualityVerdict;
@@ -10,7 +10,8 @@ use trace::store::{EventKind, Job, Loss};
 
 use crate::fixture;
 
-/// The recordings of a case, judged and prepared as every command does it; with what is missing.
+/// Reads the recordings of a case, judged and trimmed as every command does it, together with the
+/// description of what is missing.
 fn read(case: &str) -> Option<(Job, Option<String>)> {
     let paths = vec![fixture::path(&format!("cases/{case}"))?];
     let mut job = open::read(&ReadRequest { paths, threads: 1 }).expect("a trace");
@@ -37,7 +38,7 @@ fn issue<'a>(summary: &'a Summary, id: &str) -> Option<&'a str> {
     summary.issues.iter().find(|issue| issue.id == id).map(|issue| issue.what.as_str())
 }
 
-/// Busy time and window in tenths of a millisecond.
+/// Returns the busy time and the window in tenths of a millisecond.
 fn busy(summary: &Summary) -> (i64, i64) {
     let row = &summary.breakdowns[0];
     ((row.busy_ns + 50_000) / 100_000, (row.window_ns + 50_000) / 100_000)
@@ -200,7 +201,7 @@ fn a_step_mark_without_work_is_ignored() {
     assert!(issue(&page, "no-steps").expect("an issue").contains("cover none of its work"));
     let scopes = scopes(&job);
     let facts = JobFacts::new(&scopes);
-    // Savings are of the window.
+    // In a recording without steps, savings refer to the whole window.
     assert_eq!(facts.step_ns() / 100_000, 399);
 }
 

@@ -1,5 +1,5 @@
-//! Findings whose cause, cure or figure was wrong on public traces, each with the value that the
-//! raw rows give.
+//! Checks findings whose cause, cure or figure was once wrong on public traces, each against the
+//! value that follows from the raw rows.
 
 use analyze::WindowRule;
 use analyze::findings::{Confidence, Finding, FindingReport, RuleSettings, Severity};
@@ -25,8 +25,9 @@ fn a_finding_and_the_breakdown_agree_how_long_the_device_is_idle() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let report = found(&job);
     let storm = find_finding(&report, "L01").expect("a storm");
-    // Rank 5 idles 10.526 of the 17.797 ms of its step, and behind it to the end of the recording;
-    // 182 of its 245 kernels are shorter than their own launch call.
+    // Rank 5 is idle for 10.526 of the 17.797 ms of its step, counting the time after its last work
+    // up to the end of the recording. Of its 245 kernels, 182 are shorter than their own launch
+    // call.
     assert!((number(storm, "idle_pct") - 59.246).abs() < 0.01);
     assert!(storm.what.contains("182 of 245 kernels per step"), "{}", storm.what);
     assert!(storm.what.contains("less time than the call that launches them"), "{}", storm.what);
@@ -37,7 +38,7 @@ fn host_bound_findings_show_the_share_of_their_longest_causes() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let report = found(&job);
     let host = find_finding(&report, "H01").expect("a host-bound job");
-    // Rank 5, behind its first work.
+    // These are the longest operators on rank 5 after its first device work.
     let longest = "aten::empty (263 µs), aten::mm (245 µs), aten::empty_strided (225 µs)";
     assert!(host.what.contains(longest), "{}", host.what);
     assert!(host.what.contains("have 12 %") || host.what.contains("have 13 %"), "{}", host.what);
@@ -88,7 +89,7 @@ fn kernels_that_graphs_miss_are_a_fault_of_the_recording() {
     assert!(find_finding(&report, "L08").is_none());
     let partial = find_finding(&report, "Q10").expect("a recording with holes");
     assert_eq!(partial.severity, Severity::Medium);
-    // 122.3 ms of a step end with work of graphs.
+    // In each step, 122.3 ms of idle time end with work of graphs.
     let seen = "each of the 14 launches of graphs in a step recorded as much work in all 4 steps";
     assert!(partial.what.contains("For 122.") && partial.what.contains(seen), "{}", partial.what);
 }
@@ -100,7 +101,8 @@ fn the_parts_of_exposed_communication_are_exposed() {
     let exposed = find_finding(&report, "M01").expect("exposed communication");
     assert!((number(exposed, "exposed_per_step_ns") - 33_240_250.0).abs() < 1.0, "{exposed:?}");
     assert!(!exposed.what.contains("33.7 ms"), "{}", exposed.what);
-    // One rank of several was read, and kernels of graphs are missing.
+    // The confidence is low because only one of several ranks was read and kernels of graphs are
+    // missing.
     assert_eq!(exposed.confidence, Confidence::Low);
 }
 
@@ -109,7 +111,7 @@ fn communication_of_devices_that_lag_behind_is_per_step_of_theirs() {
     let Some(job) = fixture::job("modern/mi300_resnet_act_checkpoint.json.gz") else { return };
     let report = found(&job);
     let exposed = find_finding(&report, "M01").expect("exposed communication");
-    // A step of the device takes 18.8 ms, of which 11.4 to 11.9 are exposed.
+    // A step of the device takes 18.8 ms, of which communication is exposed for 11.4 to 11.9 ms.
     let ns = number(exposed, "exposed_per_step_ns");
     assert!((11_300_000.0..12_000_000.0).contains(&ns), "{ns}");
     assert!(exposed.what.contains("of the devices' steps"), "{}", exposed.what);
@@ -120,7 +122,8 @@ fn a_loader_is_worth_what_a_worker_can_hide() {
     let Some(job) = fixture::job("modern/mi300_owlv2.json.gz") else { return };
     let report = found(&job);
     let stall = find_finding(&report, "H02").expect("a stall");
-    // Five fetches of 141 ms, and 66 ms of work behind each: four of them hide 66 ms each at most.
+    // There are five fetches of 141 ms, and 66 ms of work after each. Workers can hide at most 66
+    // ms of each of four fetches.
     let saving = stall.saving.expect("a saving");
     assert!((230_000_000..=330_000_000).contains(&saving.high_ns), "{saving:?}");
     assert!(!stall.what.contains("training process"), "{}", stall.what);
@@ -136,7 +139,8 @@ fn copies_to_the_device_are_not_fetching() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let report = found(&job);
     let stall = find_finding(&report, "H02").expect("a stall");
-    // `__next__` takes 1081 to 1298 µs, `## copy_batch_to_gpu ##` 1604.
+    // `__next__` takes 1081 to 1298 µs. The annotation `## copy_batch_to_gpu ##` takes 1604 µs and
+    // must not count as fetching.
     assert!(number(stall, "fetching_per_step_ns") <= 1_298_000.0, "{stall:?}");
 }
 
@@ -168,7 +172,8 @@ fn products_name_the_size_that_is_odd_and_its_cure() {
     let Some(job) = fixture::job("modern/a100_full_queue.json.gz") else { return };
     let report = found(&job);
     let products = find_finding(&report, "K07").expect("odd products");
-    // Kernels with `align1` in their names take 19.9 ms per step, most with a width of 2798.
+    // Kernels with `align1` in their names take 19.9 ms per step, and most of them multiply
+    // matrices of width 2798.
     let ns = number(products, "time_per_step_ns");
     assert!((19_700_000.0..20_100_000.0).contains(&ns), "{ns}");
     assert!(products.what.contains("2798 is not a multiple of 4"), "{}", products.what);
@@ -178,7 +183,7 @@ fn products_name_the_size_that_is_odd_and_its_cure() {
 fn a_few_short_kernels_without_an_operator_are_a_remark() {
     let Some(job) = fixture::job("modern/sglang_decode.json.gz") else { return };
     let report = found(&job);
-    // Three kernels of 18 µs in all, of 9.8 ms.
+    // Three kernels without an operator take 18 µs in total, out of 9.8 ms of device time.
     let open = find_finding(&report, "Q08").expect("a remark");
     assert_eq!(open.severity, Severity::Info, "{}", open.what);
 }
@@ -189,16 +194,17 @@ fn an_exchange_of_the_next_batch_needs_no_pipeline() {
     let report = found(&job);
     let input = find_finding(&report, "M02").expect("an exchange");
     assert_eq!((input.severity, input.saving), (Severity::Info, None));
-    assert!(input.what.contains("that of the next batch already"), "{}", input.what);
+    assert!(input.what.contains("already belongs to the next batch"), "{}", input.what);
 }
 
 #[test]
 fn findings_of_one_cause_name_the_one_that_saves_most() {
     let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
     let report = found(&job);
-    // The host launches too slowly: one graph of the step takes the time of the three others.
+    // The host launches too slowly, and a single graph of the step would save the time of all three
+    // other findings.
     for rule in ["L01", "H01", "C06"] {
         let advice = &find_finding(&report, rule).expect("a finding").advice;
-        assert!(advice.contains("Most of this time is L03's, too"), "{rule}: {advice}");
+        assert!(advice.contains("L03 also reports most of this time"), "{rule}: {advice}");
     }
 }

@@ -1,4 +1,5 @@
-//! Collectives of real traces. Truth: 8-rank DLRM, matched independently.
+//! Checks the matched collectives of real traces. The expected values come from an independent
+//! matching of an 8-rank DLRM job.
 
 use analyze::classify::ClassRule;
 use analyze::collectives::{self, Collectives};
@@ -8,7 +9,7 @@ use trace::store::Job;
 
 use crate::fixture;
 
-/// The scopes of a job, of everything recorded.
+/// Returns the scopes of a job, each with everything recorded as its window.
 pub fn scopes(job: &Job) -> Vec<Scope<'_>> {
     let classifier = Classifier::new(ClassRule::Category);
     job.traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
@@ -23,7 +24,7 @@ fn dlrm8() -> Option<(Collectives, Value)> {
     ))
 }
 
-/// Microseconds of the truth as nanoseconds.
+/// Converts microseconds of the expected values to nanoseconds.
 fn ns(us: &Value) -> i64 {
     us.as_i64().expect("whole microseconds") * 1000
 }

@@ -1,4 +1,4 @@
-//! Counts and tables of real traces, against figures of an independent parser.
+//! Compares counts and tables of real traces with the results of an independent parser.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn dlrm8_top_kernels_of_rank_0() {
     assert_eq!(top, expected);
 }
 
-/// Calls of the runtime by name, most first.
+/// Counts the calls of the runtime and driver by name.
 fn calls(trace: &Trace) -> BTreeMap<&str, u64> {
     let mut calls = BTreeMap::new();
     for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Runtime) {
@@ -153,16 +153,18 @@ fn the_sequence_of_every_linear_layer_is_found() {
         let us = |row: &sequences::SequenceRow| (row.device_ns / 1000, row.host_ns / 1000);
         rows.iter().map(|row| (row.count, us(row), row.sequence.clone())).collect::<Vec<_>>()
     };
-    // Two kernels of one short name, told apart by what differs in their whole names.
+    // Two different kernels have the same short name, so the labels add what differs in their full
+    // names.
     let kernels = "elementwise_kernel [direct_copy_kernel_cuda] | ampere_sgemm_32x128_tn | \
                    elementwise_kernel [CUDAFunctor_add]"
         .to_owned();
-    // Truth: trace_diff_control.frequent_sequences.csv.
+    // The expected values come from `trace_diff_control.frequent_sequences.csv`.
     assert_eq!(sequences(WindowRule::Hta), [(10, (986, 1123), kernels.clone())]);
     assert_eq!(sequences(WindowRule::All), [(12, (1183, 1348), kernels)]);
 }
 
-/// Name and figures of each line of a table of recorded truth; names may hold commas.
+/// Reads the name and the figures of each line of an expected table, in which names may contain
+/// commas.
 fn truth(name: &str, figures: usize) -> Option<Vec<(String, Vec<f64>)>> {
     let text = fixture::text(&format!("hta_truth/{name}"))?;
     let line = |line: &str| {
@@ -215,11 +217,12 @@ fn inclusive_device_time_equals_the_recorded_call_graph() {
     for (name, figures) in &truth {
         let row = rows.iter().find(|row| row.name == *name).expect(name);
         let ours = [row.kernel_count as f64, row.device_ns as f64 / 1000.0];
-        // Calls there are those with kernels.
+        // The expected table counts only the calls that launched kernels.
         if ours[..] != figures[1..3] {
             differs.push((name.as_str(), ours, [figures[1], figures[2]]));
         }
     }
-    // Two of five run inside another one; there their kernels count twice.
+    // Two of the five operators run inside another one of the same name, so the expected table
+    // counts their kernels twice.
     assert_eq!(differs, [("aten::div_", [3.0, 12.0], [5.0, 20.0])]);
 }

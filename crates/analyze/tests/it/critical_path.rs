@@ -1,4 +1,4 @@
-//! Critical paths of real traces: they tile every window.
+//! Checks that the critical paths of real traces cover every window without gaps.
 
 use analyze::classify::ClassRule;
 use analyze::critical_path::{Path, PathCategory};
@@ -80,13 +80,13 @@ fn dlrm8_waits_for_rank_7_most_often() {
             path.segments.iter().filter(|s| s.category == PathCategory::CommunicationWait);
         waiting.map(|one| (one.peer, one.end_ns - one.start_ns)).collect::<Vec<_>>()
     };
-    // Rank 7 was last to the first because its window began last; what is asked of the others has
-    // causes of their own.
+    // Rank 7 arrived last at the first collective because its window began last, so that collective
+    // has no cause. The later collectives have causes of their own.
     let causes: Vec<_> = found.arrivals.iter().map(|one| one.cause).collect();
     assert_eq!(causes[0], None);
     assert_eq!(causes[1..5], [Some(PathCategory::UntracedHost); 4]);
     assert_eq!(causes[5..], [Some(PathCategory::HostOperator); 3]);
-    // The job's path never waits for a peer: it is there.
+    // The job's path never waits for a peer, because it continues on the peer instead.
     assert_eq!(waits(hops), []);
     assert!(waits(&path.ranks[7]).iter().all(|(peer, _)| peer.is_some_and(|peer| peer != 7)));
 }
@@ -106,8 +106,8 @@ fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
 
 #[test]
 fn a_blocking_copy_is_not_host_time() {
-    // Calls of cudaMemcpyAsync to pageable memory last up to 42 ms here, nearly all of it waiting
-    // for the stream that computes what is copied.
+    // Calls of `cudaMemcpyAsync` to pageable memory last up to 42 ms here. Nearly all of that is
+    // waiting for the stream that computes the copied data.
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
     let found = JobFacts::new(&scopes).paths().clone();

@@ -1,5 +1,5 @@
-//! Cut recordings: every trace fixture cut at shares of its text and where its kinds of rows begin
-//! and end. What is said of the device is what the whole recording says of the same time.
+//! Cuts every trace fixture at shares of its text and where its kinds of rows begin and end. The
+//! busy share of a cut recording must agree with that of the whole recording over the same time.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,9 +13,10 @@ use trace::store::{Covered, Trace};
 
 use crate::fixture;
 
-/// Points between a busy share of a cut recording and that of the whole one over the same time.
+/// Maximum difference between the busy share of a cut recording and that of the whole one, in
+/// percentage points.
 const POINTS: f64 = 2.0;
-/// Longer texts are cut only in the full test.
+/// Texts longer than this many bytes are cut at every place only in the full test.
 const LONG: usize = 6 << 20;
 
 #[test]
@@ -31,7 +32,7 @@ fn a_cut_recording_gives_the_busy_share_of_the_same_time_or_none() {
         assert_eq!(judged.cut, None, "{name} is whole");
         let is_sampled = !is_full && text.len() > LONG;
         for cut in places(&whole, &text) {
-            // In everyday checks, one place of the long traces.
+            // Everyday checks cut the long traces at one place only.
             if is_sampled && cut.1 != "75 %" {
                 continue;
             }
@@ -54,9 +55,10 @@ fn a_cut_recording_gives_the_busy_share_of_the_same_time_or_none() {
     assert!(covered > 0 || cuts == 0, "no cut recording has figures");
 }
 
-/// By how many points the busy share is off and how much is covered, if there is one.
+/// Returns the error of the busy share in percentage points and the covered share, or `None` if the
+/// cut recording has no figures.
 fn check(whole: &Trace, text: &[u8]) -> Result<Option<(f64, f64)>, String> {
-    // A text that ends before its first event is no trace, and says so.
+    // A text that ends before its first event is not a trace, and the parser rejects it.
     let Ok(mut cut) = open::parse(text) else { return Ok(None) };
     coverage::judge(&mut cut);
     let Some(found) = cut.cut.clone() else { return Err("passes as a whole recording".into()) };
@@ -80,7 +82,8 @@ fn check(whole: &Trace, text: &[u8]) -> Result<Option<(f64, f64)>, String> {
     let row = breakdown::compute_breakdown(&scopes[0]);
     let Some(busy) = row.busy_pct.filter(|_| row.device_row_count > 0) else { return Ok(None) };
     let span = (scopes[0].window.start, scopes[0].window.end);
-    // Some writers put the time that all others count from behind the events.
+    // Some writers put the base time after the events, so a cut file lacks it and its times are
+    // shifted.
     let base = whole.header.base_time_ns - cut.header.base_time_ns;
     let expected = busy_pct(whole, (span.0 + base, span.1 + base));
     let points = (busy - expected).abs();
@@ -94,7 +97,7 @@ fn check(whole: &Trace, text: &[u8]) -> Result<Option<(f64, f64)>, String> {
     Ok(Some((points, share)))
 }
 
-/// Share of a time in which any device work of a trace runs, percent.
+/// Returns the share of a time span in which any device work of a trace runs, in percent.
 fn busy_pct(trace: &Trace, (start, end): (i64, i64)) -> f64 {
     let lost = window::lost_start(trace);
     let spans = trace
@@ -107,7 +110,7 @@ fn busy_pct(trace: &Trace, (start, end): (i64, i64)) -> f64 {
     100.0 * interval::length(&interval::union(spans)) as f64 / (end - start) as f64
 }
 
-/// Bytes at which a text is cut, by name.
+/// Returns the bytes at which a text is cut, each with a name for the place.
 fn places(whole: &Trace, text: &[u8]) -> Vec<(usize, String)> {
     let share = |percent: usize| (text.len() * percent / 100, format!("{percent} %"));
     let mut places: Vec<(usize, String)> = [25, 50, 75, 95].map(share).to_vec();
@@ -135,7 +138,7 @@ fn places(whole: &Trace, text: &[u8]) -> Vec<(usize, String)> {
     places
 }
 
-/// The place behind the object that starts at a byte.
+/// Returns the index of the byte after the JSON object that starts at a given byte.
 fn event_end(text: &[u8], start: usize) -> usize {
     let (mut depth, mut in_text, mut at) = (0, false, start);
     loop {
@@ -153,7 +156,7 @@ fn event_end(text: &[u8], start: usize) -> usize {
     }
 }
 
-/// The unpacked texts under a folder, by name.
+/// Returns the unpacked texts of all traces below a folder, each with its name.
 pub fn texts(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut texts = Vec::new();
     for path in files(folder) {
@@ -190,7 +193,7 @@ fn trace_name(path: &Path) -> bool {
     [".json", ".json.gz", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end))
 }
 
-/// The files of a tar archive.
+/// Returns the files of a tar archive, each with its name.
 fn members(archive: &[u8]) -> Vec<(String, &[u8])> {
     let (mut members, mut at) = (Vec::new(), 0);
     while let Some(header) = archive.get(at..at + 512).filter(|header| header[0] != 0) {

@@ -1,4 +1,5 @@
-//! Two recordings of one job, before and after a change, against what is known of them.
+//! Compares recordings of one job before and after a change, and checks the result against what is
+//! known of the change.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ fn compared(before: &Job, after: &Job, rule: WindowRule) -> Diff {
     diff::compare_jobs(&analyze::JobFacts::new(&scopes[0]), &analyze::JobFacts::new(&scopes[1]))
 }
 
-/// How often something is on each side, whatever its shape.
+/// Returns the number of occurrences of a name on each side, summed over all shapes.
 fn counts(diff: &Diff, subject: DiffSubject, name: &str) -> (u64, u64) {
     let found = diff.filter_subject(subject).filter(|change| change.name == name);
     found.fold((0, 0), |(before, after), change| {
@@ -42,7 +43,8 @@ fn control_and_test_differ_as_expected() {
     let graph =
         diff.filter_subject(DiffSubject::Call).find(|change| change.name == "cudaGraphLaunch");
     assert_eq!(graph.unwrap().presence, Presence::Added);
-    // Each operator has one place: both ways of looking at them spend the same.
+    // Each operator has a single path in the call tree, so operators by name and by path must add
+    // up to equal times.
     let spent = |subject| {
         let each = diff.filter_subject(subject).map(|change| (change.before_ns, change.after_ns));
         each.fold((0, 0), |sum, ns| (sum.0 + ns.0, sum.1 + ns.1))
@@ -66,8 +68,8 @@ fn steps_of_control_and_test_have_a_noise_floor() {
     assert!(0 < noise && noise < diff.changes.len());
 }
 
-/// Nanoseconds of each part of a stretch, by a sweep over the ends of device work: nothing of
-/// `analyze` is used, and classes are told by names.
+/// Returns the nanoseconds of each part of a time span, computed independently of `analyze` by a
+/// sweep over the ends of device work, with classes judged by names.
 fn swept(trace: &Trace, (from, until): (i64, i64)) -> BTreeMap<&'static str, i64> {
     const CLASSES: [&str; 3] = ["compute", "exposed_communication", "exposed_memory"];
     let mut moments: Vec<(i64, usize, i64)> = Vec::new();
@@ -96,8 +98,8 @@ fn swept(trace: &Trace, (from, until): (i64, i64)) -> BTreeMap<&'static str, i64
     found
 }
 
-/// Steps of a trace from each one's start to the next one's, the last to its end; all but those
-/// before the first work of the device.
+/// Returns the steps of a trace, each from its start to the start of the next one, and the last to
+/// its own end. Steps before the first device work are left out.
 fn steps(trace: &Trace) -> Vec<(i64, i64)> {
     let is_step = |row: &u32| trace.name(*row).starts_with("ProfilerStep#");
     let on_host = |row: &u32| {
@@ -134,7 +136,8 @@ fn nine_tenths_of_what_control_and_test_differ_by_are_explained() {
     assert_eq!(verdict.text, expected);
     assert!(verdict.explained_pct.unwrap() >= 90.0, "{verdict:?}");
     assert!((51_000_000..52_000_000).contains(&verdict.delta_ns), "{verdict:?}");
-    // The same, counted anew: the mean over the steps of each side.
+    // The change is recomputed independently, as the difference of the means over the steps of each
+    // side.
     let rounding = 1;
     let mut explained = 0;
     for part in &diff.parts {

@@ -1,4 +1,5 @@
-//! Breakdowns against the independent recomputation in integer nanoseconds, `*.exact.json`.
+//! Compares breakdowns with an independent recomputation in integer nanoseconds, stored in
+//! `*.exact.json`.
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, breakdown, overlap};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::fixture;
 
-/// Every file of the truth, and the trace it was computed from.
+/// Every file of expected values, with the trace from which it was computed.
 const TRUTH: [(&str, &str); 8] = [
     ("simple_add", "simple_add/benchmark_result_493459_1694039959_trace.json.gz"),
     ("alexnet", "alexnet/benchmark_result_2869224_1695835535_trace.json.gz"),
@@ -42,7 +43,7 @@ fn breakdowns_equal_the_exact_figures() {
     assert_eq!(compared, 15);
 }
 
-/// The figures under the names of the truth.
+/// Returns the figures of a breakdown under the names of the expected values.
 fn figures(row: &breakdown::Breakdown) -> Value {
     json!({
         "kernel_time_ns": row.window_ns,

@@ -1,5 +1,4 @@
-//! Small made-up recordings with one fault each: what the figures, the quality and the findings
-//! have to be.
+//! Checks figures, quality issues and findings on small synthetic recordings with one fault each.
 
 use analyze::classify::ClassRule;
 use analyze::findings::{self, RuleSettings};
@@ -10,10 +9,10 @@ use trace::store::{DeviceProperties, Distributed, EventKind, Job, Loss, NewSlice
 
 const STEP_NS: i64 = 10_000_000;
 
-/// A row of a recording: category, name, process and thread, start and end, correlation id.
+/// One row of a recording as (category, name, (process, thread), (start, end), correlation id).
 type Row = (&'static str, String, (i64, i64), (i64, i64), u64);
 
-/// Steps of 10 ms, in each of which the host does nothing for 5.9 ms and then launches two kernels
+/// Builds steps of 10 ms. In each of them the host is idle for 5.9 ms and then launches two kernels
 /// of 1 ms.
 fn steps(count: i64) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -77,7 +76,8 @@ fn silence_of_the_host_is_priced_without_steps() {
     let facts = JobFacts::new(&scopes);
     let report = findings::collect_findings(&facts, &RuleSettings::default()).expect("findings");
     let found = report.findings.iter().find(|one| one.rule == "H13").expect("H13");
-    // Nine pauses of 9.91 ms between the last launch of an iteration and the first of the next.
+    // The fixture has nine pauses of 9.91 ms, each from the last launch of an iteration to the
+    // first launch of the next.
     assert!(found.what.starts_with("The recording spends 89."), "{}", found.what);
     let saved_ns = found.saving.expect("a saving").mid_ns;
     assert!((25_000_000..=45_000_000).contains(&saved_ns), "{found:?}");
@@ -127,7 +127,7 @@ fn a_missing_step_number_means_lost_rows() {
     coverage::judge(&mut one);
     let missing = coverage::missing([&one]).expect("a hole");
     assert!(missing.contains("ProfilerStep#2 is missing"), "{missing}");
-    // Steps that were not to be recorded leave no rows.
+    // A step that was not meant to be recorded leaves no rows at all, so nothing is missing.
     let third = 1_000_000_000 + 2 * STEP_NS;
     rows.retain(|row| !(third..third + STEP_NS).contains(&row.3.0));
     let mut whole = trace(0, &rows);
@@ -215,7 +215,7 @@ fn a_device_of_the_kind_that_the_header_lists_is_known() {
     }
 }
 
-/// The saving if no device took any time, in microseconds.
+/// Returns the saving in microseconds if device work took no time at all.
 fn saved_without_devices_us(rows: &[Row]) -> i64 {
     let one = trace(0, rows);
     let classifier = Classifier::new(ClassRule::Category);
@@ -238,7 +238,7 @@ fn a_wait_inside_a_call_of_the_vendor_is_awaited() {
     ];
     let saved_us = saved_without_devices_us(&executor);
     assert!((9_000..=9_600).contains(&saved_us), "{saved_us}");
-    // A call of another thread contains all of it.
+    // A call of another thread contains the whole wait, and must not change the saving.
     let mut both = executor.to_vec();
     both.push(call("gif_merge", 1, us(-100, 10_100), 0));
     let saved_us = saved_without_devices_us(&both);
@@ -261,7 +261,8 @@ fn clocks_of_recordings_that_share_no_time_are_not_corrected() {
         let aligned = [recording(0, 1_000_000_000), recording(1, 1_000_000_000)];
         let mut found = collectives::match_collectives(&aligned.each_ref().map(scope));
         assert_eq!(found.matched.len(), 10);
-        // As if the files had sequence numbers, by which collectives match at any distance.
+        // Shift the matched collectives of rank 1, as if the files had sequence numbers by which
+        // collectives match at any distance.
         found.matched.iter_mut().for_each(|one| one.participants[1].end_ns += offset_ns);
         let apart = [recording(0, 1_000_000_000), recording(1, 1_000_000_000 + offset_ns)];
         let scopes = apart.each_ref().map(scope);
@@ -283,7 +284,7 @@ fn a_negative_duration_counts_as_none_and_is_named() {
     let trace = trace::open::parse(text.as_bytes()).unwrap();
     assert_eq!(trace.losses.count_of(Loss::NegativeDuration), 1);
     let (page, _) = summary(vec![trace]);
-    // The other rows keep their figures, and the recording is not called good.
+    // The other rows keep their figures, but the recording must not be called good.
     assert_eq!((page.breakdowns[0].busy_ns, page.breakdowns[0].window_ns), (80_000, 100_000));
     assert_eq!(page.verdict, QualityVerdict::Doubtful);
     let loss = page.issues.iter().find(|issue| issue.loss == Some(Loss::NegativeDuration));

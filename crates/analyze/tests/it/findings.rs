@@ -1,4 +1,5 @@
-//! Every rule on the smallest trace that shows it, on one that just does not, and on real ones.
+//! Checks every rule on the smallest trace that triggers it, on one that just does not, and on real
+//! traces.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use trace::store::{Job, Trace};
 
 use crate::fixture;
 
-/// The findings of a job.
+/// Returns the findings of a job for a given window rule.
 pub fn find(job: &Job, window: WindowRule, settings: &RuleSettings) -> FindingReport {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, window, &classifier);
@@ -21,9 +22,9 @@ pub fn find(job: &Job, window: WindowRule, settings: &RuleSettings) -> FindingRe
     report(job, &scopes, settings)
 }
 
-/// The findings of a job's scopes.
+/// Returns the findings of the scopes of a job.
 pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> FindingReport {
-    let mut facts = analyze::JobFacts::new(scopes);
+    let facts = analyze::JobFacts::new(scopes);
     let mut shapes = OperatorTensors::new();
     for (trace, rows) in job.traces.iter().zip(findings::rows_with_shapes(&facts)) {
         shapes.extend(
@@ -37,7 +38,7 @@ pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> Findi
 }
 
 fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {
-    // Of a list of tensors, such as that of `aten::cat`, there are no sizes.
+    // A list of tensors, such as the argument of `aten::cat`, has no sizes in the trace.
     let sizes = |of: &Value| {
         let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
         sizes.iter().filter_map(Value::as_u64).collect()
@@ -53,7 +54,7 @@ fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {
     open::arguments(trace, rows).unwrap().into_iter().map(of).collect()
 }
 
-/// The rules that found something; of those about the recording only the one asked for.
+/// Returns the rules that reported a finding. Of the quality rules, only the given one is kept.
 fn rules_of(report: &FindingReport, quality: &str) -> BTreeSet<String> {
     let rules = report.findings.iter().map(|finding| finding.rule.clone());
     rules.filter(|rule| !rule.starts_with('Q') || rule == quality).collect()
@@ -63,7 +64,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/antipattern")
 }
 
-/// The report of a made-up trace, and the rules its header says are found.
+/// Returns the report of a synthetic trace, and the rules that the header of the trace expects.
 fn made_up(rule: &str, which: &str) -> (FindingReport, BTreeSet<String>) {
     let of_ranks = folder().join(format!("{rule}.{which}"));
     let alone = folder().join(format!("{rule}.{which}.json"));
@@ -98,7 +99,7 @@ fn every_rule_fires_on_its_trace_and_is_silent_on_the_near_miss() {
     }
 }
 
-/// Returns the findings of a made-up trace after a change of its text.
+/// Returns the findings of a synthetic trace after a change of its text.
 fn changed(rule: &str, change: impl Fn(&str) -> String) -> FindingReport {
     let text = std::fs::read_to_string(folder().join(format!("{rule}.fires.json"))).unwrap();
     let folder = testkit::Folder::new();
@@ -121,7 +122,8 @@ fn issue_24_a_storm_of_collectives_is_found_without_their_sizes() {
     assert!(!with.what.contains("of unknown size"), "{}", with.what);
     let number = |name: &str| without.numbers.iter().find(|one| one.name == name).unwrap().value;
     assert_eq!(number("unknown_sizes_per_step"), number("collectives_per_step"));
-    // What takes longer than a latency might be bytes.
+    // Time beyond one latency may be needed for bytes of unknown number, so the saving is smaller
+    // without sizes.
     assert!(without.saving.unwrap().high_ns < with.saving.unwrap().high_ns);
     let long = changed("M04", |text| {
         text.replace("\"In msg nelems\":256,\"Out msg nelems\":256,", "")
@@ -138,7 +140,8 @@ fn issue_24_products_are_judged_by_who_made_the_device_and_by_their_type() {
     };
     let plain = found(&str::to_owned).expect("a finding");
     assert!(plain.what.contains("float32") && plain.advice.contains("TF32"), "{plain:?}");
-    // gfx942 reports 9.4; without a matrix instruction in the name its matrix cores are unused.
+    // The AMD device gfx942 reports capability 9.4. A kernel without a matrix instruction in its
+    // name leaves its matrix cores unused.
     let amd = |text: &str| {
         text.replace("NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X").replace(
             "\"computeMajor\": 8, \"computeMinor\": 0",
@@ -150,7 +153,7 @@ fn issue_24_products_are_judged_by_who_made_the_device_and_by_their_type() {
     assert!(fallback.what.contains("matrix cores (MFMA)"), "{}", fallback.what);
     assert!(!fallback.advice.contains("TF32"), "{}", fallback.advice);
     assert!(found(&tensile("Cijk_Ailk_Bljk_SB_MT64x64x16_MI16x16x4x1_SN")).is_none());
-    // Float64 has units on an A100, and none on a device of 8.6.
+    // An A100 has matrix units for float64, but a device of capability 8.6 has none.
     let double = |text: &str| replaced(text, "ampere_dgemm_128x64_nn");
     assert!(found(&double).expect("a finding").advice.contains("float64"));
     let small = |text: &str| double(text).replace("\"computeMinor\": 0", "\"computeMinor\": 6");
@@ -158,7 +161,8 @@ fn issue_24_products_are_judged_by_who_made_the_device_and_by_their_type() {
     assert!(found(&|text: &str| replaced(text, "void gemv2T_kernel_val<int, float>")).is_none());
 }
 
-/// What K11 says of a change of its four towers; `None` if it says nothing.
+/// Returns the finding of rule K11 after a change of its fixture with four towers, or `None` if the
+/// rule reports nothing.
 fn branches(change: impl Fn(&str) -> String) -> Option<findings::Finding> {
     changed("K11", change).findings.into_iter().find(|one| one.rule == "K11")
 }
@@ -168,14 +172,14 @@ fn modules_are_branches_only_if_no_path_of_operators_joins_them() {
     let whole = branches(str::to_owned).expect("a finding");
     assert!(whole.what.contains("fill 20 % of the multiprocessors"), "{}", whole.what);
     assert!(whole.saving.is_some() && whole.what.contains("no tensor has the sizes"), "{whole:?}");
-    // Each module may read what the one before has written.
+    // With these sizes, each module may read what the module before it has written.
     let square = |text: &str| text.replace("[64,1024],[1024,512]", "[64,512],[512,512]");
     assert_eq!(branches(square), None);
-    // An operator runs between two modules.
+    // This text adds an operator that runs between two modules.
     let between = r#"{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":290.5,"dur":1,"args":{"correlation":99}}, {"ph":"X","cat":"kernel","name":"relu","pid":0,"tid":7,"ts":300,"dur":4,"args":{"device":0,"stream":7,"correlation":99,"grid":[20,1,1],"block":[128,1,1],"blocks per SM":0.2,"warps per SM":0.8}},"#;
     let second = r#"{"ph":"X","cat":"python_function","name":"nn.Module: Tower_1""#;
     assert_eq!(branches(|text| text.replace(second, &format!("{between}\n{second}"))), None);
-    // Without sizes nobody knows, and no gain is promised.
+    // Without tensor sizes the data flow is unknown, so no saving is promised.
     let unknown = branches(|text| text.replace("\"Input Dims\"", "\"Other\"")).expect("a finding");
     assert!(unknown.what.contains("if no operator leads from one to the next"), "{unknown:?}");
     assert_eq!((unknown.saving, unknown.severity), (None, findings::Severity::Info));
@@ -186,12 +190,13 @@ fn branches_need_free_multiprocessors() {
     let full = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.99");
     assert_eq!(branches(full), None);
     let saved = |finding: findings::Finding| finding.saving.expect("a saving").high_ns;
-    // Four towers of 70 µs: no less than what they fill together, nor than the longest.
+    // The fixture has four towers of 70 µs. Together they take at least the time of their work on a
+    // full device, and at least the time of the longest.
     let half = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.5");
     assert_eq!(saved(branches(half).expect("a finding")), 280_000 - 140_000);
     assert_eq!(saved(branches(str::to_owned).expect("a finding")), 280_000 - 70_000);
     let unknown = branches(|text| text.replace("\"blocks per SM\":0.2,", "")).expect("a finding");
-    assert!(unknown.what.contains("if multiprocessors are free, of which"), "{unknown:?}");
+    assert!(unknown.what.contains("if multiprocessors are free, which"), "{unknown:?}");
     assert_eq!(unknown.saving, None);
 }
 
@@ -220,7 +225,7 @@ fn a_chain_names_the_tensor_sizes_it_used() {
     assert!(some.contains("by the sizes of tensors for"), "{some}");
     let none = said(&|text: &str| text.replace(dims, "\"Other\""));
     assert!(none.contains("No sizes of tensors were recorded"), "{none}");
-    // Sizes were recorded, but those of the chain's operators are empty.
+    // Sizes were recorded in the trace, but those of the chain's operators are empty.
     let empty = said(&|text: &str| {
         let text = text.replace("\"Input Dims\":[[12288,1024]]", "\"Input Dims\":[[]]");
         text.replace("\"Input Dims\": [[12288, 1024]]", "\"Input Dims\":[[]]")
@@ -231,7 +236,7 @@ fn a_chain_names_the_tensor_sizes_it_used() {
     assert!(unknown.contains("Neither the sizes of their tensors nor"), "{unknown}");
 }
 
-/// A text with another name for the products of `K06.fires`.
+/// Replaces the name of the matrix products in the text of `K06.fires`.
 fn replaced(text: &str, name: &str) -> String {
     assert!(text.contains("ampere_sgemm_128x64_nn"), "{text}");
     text.replace("ampere_sgemm_128x64_nn", name)
@@ -266,7 +271,7 @@ fn every_test_trace_belongs_to_an_existing_rule() {
     }
 }
 
-/// All rules that find something in a real trace, with everything recorded as the window.
+/// Checks which rules report a finding on a real trace whose whole recording is the window.
 fn check(name: &str, expected: &[&str]) {
     let Some(job) = fixture::job(name) else { return };
     let report = find(&job, WindowRule::All, &RuleSettings::default());
@@ -287,7 +292,7 @@ fn dlrm_on_eight_ranks_launches_tiny_kernels_and_waits_for_rank_seven() {
     let of = |rule: &str| report.findings.iter().find(|one| one.rule == rule).unwrap();
     assert_eq!(of("M06").ranks, [7]);
     assert!(of("H02").what.contains("num_workers=0"), "{}", of("H02").what);
-    // Ranks wait for each other: without transfers a step is hardly shorter.
+    // Ranks wait for each other, so a step would hardly be shorter without the transfers.
     assert!(of("M01").what.contains("waiting for other ranks"), "{}", of("M01").what);
     let saving = of("M01").saving.unwrap();
     assert!(saving.mid_ns * 10 < saving.high_ns, "{saving:?}");
@@ -299,7 +304,7 @@ fn each_real_trace_has_exactly_its_expected_findings() {
     check(alexnet, &["C01", "H06", "K06", "Q06", "Q07", "Q09"]);
     let simple_add = "simple_add/benchmark_result_493459_1694039959_trace.json.gz";
     check(simple_add, &["C01", "H06", "K06", "Q06", "Q07", "Q09"]);
-    // Its cudaFree is warm-up: no H07.
+    // The call of `cudaFree` in this trace is warm-up, so rule H07 must not report it.
     let linear = ["C06", "H01", "K01", "K06", "L01", "Q01", "Q06", "Q07", "Q09"];
     check("linear/linear_kineto.json.gz", &linear);
     check("nccl/nccl_data.json.gz", &["H01", "K12", "L02", "Q01", "Q09"]);
@@ -311,7 +316,7 @@ fn each_real_trace_has_exactly_its_expected_findings() {
 fn odd_traces_still_yield_summaries() {
     check("odd/backward_thread.json", &["K01", "Q06", "Q09"]);
     check("odd/event_sync_multi_stream.json.gz", &["K06", "Q06", "Q09"]);
-    // One read of a scalar, and a kernel of one block.
+    // The trace contains one read of a scalar and one kernel with a single block.
     check("odd/event_sync_trace.json.gz", &["H05", "K01", "Q06", "Q08", "Q09"]);
     let rocm = ["C02", "H01", "H10", "Q01", "Q06", "Q07", "Q09"];
     check("odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz", &rocm);
@@ -337,7 +342,7 @@ fn control_and_test_differ_in_data_movement_and_exposed_communication() {
         finding.numbers.iter().find(|number| number.name == name).unwrap().value
     };
     assert_eq!(number("M01", "exposed_pct"), 18.897);
-    // 24 of its 30 scalar reads are of the device, in six steps.
+    // The trace has 30 scalar reads in six steps, of which 24 read from the device.
     assert_eq!(number("H05", "reads_per_step"), 4.0);
     assert!((number("H09", "queries_per_step") - 617.0).abs() < 1.0);
 }

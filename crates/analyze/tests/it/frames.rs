@@ -1,4 +1,4 @@
-//! Lines of Python in recordings of 2021, against a recomputation by other code.
+//! Compares the Python lines of recordings from 2021 with an independent recomputation.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn issue_24_lines_fill_the_time_between_operators_of_2021() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let trace = &job.traces[0];
     let frames = frames::build_frames(trace);
-    // The thread that has stacks; the backward pass has none.
+    // Only the training thread has stacks; the thread of the backward pass has none.
     let (first, _) = trace.slices.call_stack.iter().next().expect("a stack");
     let track = trace.slices.track[first as usize];
     let rows = trace.rows().filter(|row| {
@@ -37,7 +37,8 @@ fn issue_24_lines_fill_the_time_between_operators_of_2021() {
     let mut found: Vec<(i64, String)> = by_line.into_iter().map(|(name, us)| (us, name)).collect();
     found.sort_by_key(|(us, _)| -us);
     found.truncate(6);
-    // `loss.backward()` is a line without operators behind its first one: `<module>` ran.
+    // The line of `loss.backward()` has no operators after its first one, so only `<module>` is
+    // known to run there.
     let expected = [
         (211_138, "resnet50_profiler_api.py: <module>"),
         (157_533, "torchvision/transforms/transforms.py(97): __call__"),
@@ -46,7 +47,8 @@ fn issue_24_lines_fill_the_time_between_operators_of_2021() {
         (12_303, "torch/nn/modules/batchnorm.py: forward"),
         (10_634, "torch/optim/_functional.py(173): sgd"),
     ];
-    // The recomputation cuts where named ranges end by a rule of its own: 101 µs of 211,138 differ.
+    // The recomputation cuts lines at the ends of named ranges by another rule, so 101 of 211,138
+    // µs differ.
     for ((us, name), (expected_us, expected)) in found.iter().zip(expected) {
         assert_eq!(name, expected);
         assert!((us - expected_us).abs() <= expected_us / 1000, "{name}: {us} not {expected_us}");

@@ -1,4 +1,5 @@
-//! Dependency graphs of real traces: relaxed unchanged, they give back what was measured.
+//! Checks that the dependency graphs of real traces reproduce the measured times if they are
+//! relaxed without changes.
 
 use analyze::classify::ClassRule;
 use analyze::graph;
@@ -6,7 +7,7 @@ use analyze::{Classifier, JobFacts, Scope, WindowRule};
 
 use crate::fixture;
 
-/// Every Kineto file of the fixtures, or archive of such.
+/// Every Kineto trace of the fixtures, as a file or an archive of files.
 pub const TRACES: [&str; 15] = [
     "alexnet/benchmark_result_2869224_1695835535_trace.json.gz",
     "dlrm8/dlrm_kineto.tar.gz",

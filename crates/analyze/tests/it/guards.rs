@@ -1,5 +1,6 @@
-//! What a finding says of itself: what it rests on, who waits for whom, what the device's own step
-//! is; and recordings of a host alone. Figures are recomputed from the files.
+//! Checks what findings explain about themselves: what limits their saving, who waits for whom, and
+//! how long the devices' step is. Other tests check recordings of a host alone. The expected
+//! figures are recomputed from the files.
 
 use std::collections::BTreeMap;
 
@@ -63,10 +64,10 @@ fn a_saving_close_to_its_rows_needs_no_explanation() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let report = found(&job, WindowRule::Steps);
     assert_eq!(find_finding(&report, "H02").limiting_factor, None);
-    // The user's line, not the profiler's or PyTorch's.
+    // The source is a line of the user's script, not one of the profiler or of PyTorch.
     let source = find_finding(&report, "H02").evidence[0].source.as_deref();
     assert_eq!(source, Some("resnet50_profiler_api.py(42): <module>"));
-    // 60.9 ms a step of products without tensor cores, and the host decides.
+    // Products without tensor cores take 60.9 ms per step, but the host limits the step.
     let bound = find_finding(&report, "K06").limiting_factor.as_ref().expect("an explanation");
     assert!(bound.host_pct > 90.0 && bound.waits.is_empty(), "{bound:?}");
 }
@@ -75,7 +76,8 @@ fn a_saving_close_to_its_rows_needs_no_explanation() {
 fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
     let Some(job) = fixture::job("modern/mi300_resnet_act_checkpoint.json.gz") else { return };
     let scopes = scopes(&job, WindowRule::Steps);
-    // From the file: the last end of the work launched in each step, by correlation.
+    // The expected values come from the file: the last end of the work launched in each step,
+    // joined by correlation id.
     let rows = steps::list_steps(&scopes[0]);
     let rows: Vec<_> = rows.iter().map(|row| (row.number, row.host_ns, row.device_ns)).collect();
     let expected = [
@@ -86,7 +88,8 @@ fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
     assert_eq!(rows, expected);
     let edit = what_if::parse("class=communication x0.5").unwrap();
     let window = &what_if::answer_questions(&analyze::JobFacts::new(&scopes), &[edit]).windows[0];
-    // By the host's clock, which is the device's here but for microseconds.
+    // The expected times are those of the device's clock, which differs from the host's by only
+    // microseconds here.
     let device = window.device_ns.expect("a step of its own");
     let all = 18_980_345 + 18_982_928 + 18_554_331;
     assert!((device - all).abs() < 20_000, "{window:?}");
@@ -100,10 +103,11 @@ fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
         report.step_summary.contains("the device needs 56.5 ms for the same steps"),
         "{report:?}"
     );
-    // All that was launched counts, what runs behind the window too: then the host's 16.2 bind.
+    // All launched communication counts, including what runs after the window. Without it, the
+    // host's step of 16.2 ms limits the step.
     let exposed = find_finding(&report, "M01");
     assert!(exposed.saving.expect("a saving").mid_pct > 13.0, "{exposed:?}");
-    // The finding itself says what the device gains, and what the host.
+    // The text of the finding must state what the device gains and what the host gains.
     let sides = exposed.split.expect("a device that lags behind");
     assert!((sides.device_ns - all / 3).abs() < 10_000, "{sides:?}");
     let halved = sides.halved_device_ns.expect("transfers");
@@ -124,7 +128,7 @@ fn issue_24_a_recording_of_a_host_alone_is_not_idle() {
     assert!(found_here.job.is_of_host);
     let parts: BTreeMap<_, _> =
         found_here.parts.iter().map(|part| (part.part, part.time_ns)).collect();
-    // Of 75,542 µs operators run in 28,194; no thread but one has any.
+    // Operators run for 28,194 of the 75,542 µs, all of them on a single thread.
     assert_eq!((parts["compute"], parts["exposed_other"]), (28_194_000, 47_348_000));
     assert_eq!((parts["idle"], parts["exposed_communication"]), (0, 0));
     let threads: Vec<_> = found_here
@@ -154,14 +158,15 @@ fn issue_24_first_launches_and_set_up_weigh_less() {
     let name = "odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz";
     let Some(job) = fixture::job(name) else { return };
     let report = found(&job, WindowRule::Steps);
-    // One launch of 14 takes 6.54 ms, the first of its kernel; the others take microseconds. L06
-    // leaves first launches out, and so does H01: of 8.1 ms that the device waits, 1.6 are left.
+    // One of the 14 launches takes 6.54 ms because it is the first of its kernel, and the others
+    // take microseconds. Rules L06 and H01 do not count first launches, so 1.6 of the 8.1 ms of
+    // idle time remain for H01.
     assert!(report.findings.iter().all(|finding| finding.rule != "L06"));
     let one = find_finding(&report, "H01");
     assert_eq!((one.held_back, one.severity), (None, Severity::Medium));
     let idle = one.numbers.iter().find(|number| number.name == "idle_per_step_ns");
     let idle = idle.expect("a figure").value;
-    // The second step launches nothing and is none.
+    // The second step launches nothing, so it does not count as a step.
     assert!((1_500_000.0..1_600_000.0).contains(&idle), "{idle} ns");
 }
 
@@ -185,7 +190,8 @@ fn issue_24_what_a_graph_captures_is_not_lost() {
     assert_eq!(find_finding(&report, "H06").held_back, Some(HeldBack::GraphCapture));
 }
 
-/// Steps, each by its length and how often the host waits for the device in it, inside a range.
+/// Builds steps from (length, number of waits). The host waits for the device that often in the
+/// step, each time inside the annotation `around`.
 fn waits_within(around: &str, steps: &[(i64, i64)]) -> FindingReport {
     let row = |category: &str, name: &str, (start, length): (i64, i64), arguments: &str| {
         format!(

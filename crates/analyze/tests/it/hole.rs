@@ -1,5 +1,5 @@
-//! Recordings with a byte range missing inside, of which the end is intact: they give no figure
-//! that is far off, while the whole recordings keep their figures.
+//! Checks recordings that lack a range of bytes in the middle but have an intact end. No figure may
+//! be far off, while whole recordings keep their figures.
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, breakdown, coverage};
@@ -9,9 +9,9 @@ use trace::store::Trace;
 use crate::cut;
 use crate::fixture;
 
-/// Points that a share of the window may be off without a word.
+/// Maximum error of a share of the window that needs no warning, in percentage points.
 const POINTS: f64 = 2.0;
-/// Ten recordings, by parts of their names, of all eras and vendors.
+/// Parts of the names of ten recordings from all profiler versions and device vendors.
 const RECORDINGS: [&str; 10] = [
     "alexnet/",
     "linear/linear_kineto",
@@ -24,9 +24,9 @@ const RECORDINGS: [&str; 10] = [
     "sglang_decode.json",
     "trace_diff/test",
 ];
-/// Everyday checks take these two alone.
+/// The two recordings that everyday checks use.
 const SHORT: [&str; 2] = ["alexnet/", "sglang_decode.json"];
-/// Where the holes begin, in hundredths of the text.
+/// Places at which the holes begin, in percent of the text.
 const PLACES: [usize; 6] = [8, 25, 45, 62, 78, 93];
 
 #[test]
@@ -40,7 +40,8 @@ fn figures_of_a_recording_with_a_hole_are_close() {
         let whole = shares(&text).expect("a trace");
         assert!(whole.is_some(), "{name} is whole");
         for (at, place) in PLACES.into_iter().enumerate() {
-            // 200 bytes to a tenth of the text, each size at another place of each recording.
+            // The holes have 200 bytes to a tenth of the text. Each recording has each size at
+            // another place.
             let sizes =
                 [200, 2000, text.len() / 100, text.len() / 30, text.len() / 15, text.len() / 10];
             let start = text.len() * place / 100;
@@ -48,7 +49,7 @@ fn figures_of_a_recording_with_a_hole_are_close() {
                 (start + sizes[(at + files / PLACES.len()) % sizes.len()]).min(text.len() - 200);
             files += 1;
             let damaged = [&text[..start], &text[end..]].concat();
-            // A text whose beginning is lost is no trace, and is refused.
+            // A text whose beginning is lost is not a trace, so the parser rejects it.
             let Some(Some(found)) = shares(&damaged) else { continue };
             with_figures += 1;
             let off = found.iter().zip(whole.iter().flatten()).map(|(a, b)| (a - b).abs());
@@ -63,8 +64,9 @@ fn figures_of_a_recording_with_a_hole_are_close() {
     assert!(wrong.is_empty(), "{} of {files}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Shares of the window: busy, compute, communication, memory and what is exposed of these. The
-/// outer `None` stands for a text that is no trace, the inner one for a trace without figures.
+/// Returns shares of the window: busy, compute, communication, memory, exposed communication and
+/// exposed memory. The outer `None` stands for a text that is not a trace, and the inner one for a
+/// trace without figures.
 fn shares(text: &[u8]) -> Option<Option<Vec<f64>>> {
     let mut trace: Trace = open::parse(text).ok()?;
     coverage::judge(&mut trace);

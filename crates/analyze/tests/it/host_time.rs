@@ -1,5 +1,5 @@
-//! Host time that no operator covers bounds a step like any other: rules name it, and savings and
-//! what-ifs price it.
+//! Checks that host time outside all operators is reported by rules and priced by savings and
+//! what-ifs, because it limits a step like any other time.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn finding(job: &Job, rule: &str) -> Finding {
     report.findings.into_iter().find(|one| one.rule == rule).expect(rule)
 }
 
-/// The saving of a finding in microseconds of a step.
+/// Returns the saving of a finding in microseconds per step.
 fn saved_us(finding: &Finding) -> i64 {
     finding.saving.expect("a saving").mid_ns / 1_000
 }
@@ -31,7 +31,8 @@ fn case_01_host_code_that_no_row_covers_is_found_beside_a_device() {
     for name in ["61-untraced-loader", "64-untraced-sync"] {
         let Some(job) = case(&format!("01-untraced-host-gaps/{name}")) else { return };
         let found = finding(&job, "H13");
-        // From the start of a step to its first operator, of which 5.8 ms are the loader's.
+        // The pause lasts from the start of a step to its first operator, and 5.8 ms of it belong
+        // to the loader.
         assert!(found.what.contains("5.90 ms (59.0 %"), "{name}: {}", found.what);
         assert!((2_700..=3_000).contains(&saved_us(&found)), "{name}: {found:?}");
     }
@@ -48,7 +49,7 @@ fn case_03_a_frame_of_python_is_worth_what_an_operator_in_its_place_is() {
     let facts = analyze::JobFacts::new(&scopes);
     let question = what_if::parse("name=~read_batch x0.5").expect("a what-if");
     let gained = what_if::answer_questions(&facts, &[question]);
-    // Ten steps, in each of which half of 5.8 ms goes.
+    // The window has ten steps, and the edit removes half of 5.8 ms in each of them.
     let saving_us = gained.windows[0].saving_ns / 1_000;
     assert!((28_000..=29_100).contains(&saving_us), "{gained:?}");
 }
@@ -62,8 +63,8 @@ fn preprocessing_before_the_first_launch_of_a_step_is_found() {
     assert!(saved_us(&found) > 90_000, "{found:?}");
 }
 
-/// A real pair: a job on CPUs that writes its weights to the disk every three steps, and one whose
-/// thread writes a copy.
+/// The fixture is a real pair: a job on CPUs that writes its weights to disk every three steps, and
+/// the same job with a thread that writes a copy.
 #[test]
 fn weights_that_are_written_every_few_steps_are_found_without_a_device() {
     let cases = "../../bench/record/amd-epyc-2cpu/suite/cases/periodic-io";
@@ -75,7 +76,7 @@ fn weights_that_are_written_every_few_steps_are_found_without_a_device() {
     };
     let stall = found("before.json.gz").expect("H03");
     assert!(stall.what.starts_with("Every 3 steps the host spends 5."), "{}", stall.what);
-    // The recorded steps of the pair take 5.51 and 3.37 ms in the mean.
+    // The mean recorded steps of the pair take 5.51 ms and 3.37 ms.
     assert!((1_000..=2_200).contains(&saved_us(&stall)), "{stall:?}");
     assert!(found("after.json.gz").is_none());
 }

@@ -1,4 +1,4 @@
-//! Idle time, launches, queues and rates of real traces: what must add up does.
+//! Checks that the idle times, launches, queues and rates of real traces add up.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Every finding above *info* on the public traces has a verdict in
+//! Checks that every finding above *info* on the public traces has a verdict in
 //! `testdata/public_findings/README.md`.
 //!
-//! After a change of a rule, write what is found anew, and judge what has changed:
+//! After a change of a rule, write the findings again and judge those that have changed:
 //! `ROWMILL_JUDGED=write cargo test --release -p analyze --test it judged`
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use analyze::{Classifier, Scope, WindowRule};
 use crate::findings::report;
 use crate::fixture;
 
-/// All traces below `traces`: single files, and folders that are read as one job.
+/// All traces below `traces`, which are single files and folders that are read as one job.
 const TRACES: [&str; 29] = [
     "alexnet",
     "dlrm8/dlrm_kineto.tar.gz",
@@ -47,10 +47,10 @@ const TRACES: [&str; 29] = [
     "dlrm8",
 ];
 
-/// Columns of the table that a person or `bench/compare/findings_truth.py` fills: what was
-/// recomputed, the verdict, why.
+/// Number of columns that a person or `bench/compare/findings_truth.py` fills: the recomputed
+/// value, the verdict and the reason.
 const JUDGED: usize = 3;
-/// Columns that say what is found.
+/// Number of columns that describe a finding.
 const FOUND: usize = 9;
 const COLUMNS: usize = FOUND + JUDGED;
 
@@ -58,14 +58,14 @@ fn page() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/public_findings/README.md")
 }
 
-/// The columns of a line of the table that stand for a finding.
+/// Returns the cells of a line of the table that describes a finding, or `None` for another line.
 fn columns(line: &str) -> Option<Vec<String>> {
     let inside = line.strip_prefix("| `")?.strip_suffix(" |")?;
     let inside = format!("`{inside}");
     Some(inside.split(" | ").map(str::to_owned).collect())
 }
 
-/// What stands between bars.
+/// Returns a text in the form in which it stands in a cell of the table.
 fn cell(text: &str) -> String {
     text.replace('|', "¦")
 }
@@ -113,8 +113,8 @@ fn found() -> Option<Vec<Vec<String>>> {
     Some(rows)
 }
 
-/// The page with the rows that were found, and of each what was said of it before, if it still says
-/// the same.
+/// Returns the page with the rows of the current findings. A row that has not changed keeps its
+/// verdict.
 fn written(page: &str, found: &[Vec<String>]) -> String {
     let known: BTreeMap<Vec<String>, Vec<String>> = page
         .lines()

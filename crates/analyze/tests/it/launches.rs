@@ -1,5 +1,5 @@
-//! Launches, idle streams and queues against Holistic Trace Analysis, where that is right: whole
-//! microseconds, no graphs, no overlaps within a stream.
+//! Compares launches, idle streams and queues with Holistic Trace Analysis, on traces where that
+//! tool is right: whole microseconds, no graphs, no overlaps within a stream.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const RIGHT: [(&str, &str); 6] = [
 ];
 const GRAPHS: (&str, &str) = ("trace_diff_test", "trace_diff/test.json.gz");
 
-/// The cells of a table of the truth, without its header.
+/// Returns the cells of a table of expected values, without the header.
 fn table(name: &str) -> Vec<Vec<String>> {
     let text = fixture::text(&format!("hta_truth/{name}.csv")).unwrap();
     let is_row = |line: &&str| line.contains(|c: char| c.is_ascii_digit()) && !line.contains('%');
@@ -29,7 +29,7 @@ fn table(name: &str) -> Vec<Vec<String>> {
     text.lines().filter(is_row).map(cells).collect()
 }
 
-/// A cell of whole microseconds, in nanoseconds.
+/// Converts a cell of whole microseconds to nanoseconds.
 fn ns(cell: &str) -> i64 {
     cell.parse::<f64>().unwrap() as i64 * 1000
 }
@@ -43,14 +43,14 @@ fn summary(trace: &Trace) -> LaunchSummary {
     launches::summary(&scope, &launches::list_launches(&scope, &launches::LaunchSettings::USUAL))
 }
 
-/// Nanoseconds by stream and cause; 0 where there is none.
+/// Returns nanoseconds by stream and cause.
 fn idle_streams(trace: &Trace) -> BTreeMap<(i32, &'static str), i64> {
     let idle =
         idle::compute_idle_time(&scope(trace), &tree::build(trace), &idle::IdleSettings::USUAL);
     let mut streams = BTreeMap::new();
     for row in idle.streams {
         let cause = match row.cause {
-            // There, gaps before work of an unknown launch are counted as this.
+            // Holistic Trace Analysis counts gaps before work of an unknown launch as `host_wait`.
             StreamCause::HostWait | StreamCause::Unlinked => "host_wait",
             StreamCause::KernelWait => "kernel_wait",
             StreamCause::Other => "other",
@@ -109,8 +109,8 @@ fn queues_grow_as_long_as_in_hta() {
     }
 }
 
-/// Holistic Trace Analysis leaves out the 10 graph launches and the 4,205 rows they launched, and
-/// lets the overlaps of stream 7 count as negative gaps.
+/// Holistic Trace Analysis leaves out the 10 graph launches and the 4,205 rows that they launched,
+/// and it counts the overlaps of stream 7 as negative gaps.
 #[test]
 fn graphs_and_overlaps_are_where_we_differ_from_hta() {
     let Some(job) = fixture::job(GRAPHS.1) else { return };

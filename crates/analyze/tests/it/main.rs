@@ -1,4 +1,4 @@
-//! What the analyses say of real traces, against recorded truth.
+//! Compares the results of the analyses on real traces with recorded expected values.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 mod advice;

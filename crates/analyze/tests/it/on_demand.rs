@@ -1,5 +1,6 @@
-//! Recordings that were taken on demand have no `ProfilerStep`: their steps are inferred from the
-//! optimizer's annotations, and a job that its loader starves is told so.
+//! Checks recordings taken on demand, which have no `ProfilerStep`. The steps of such recordings
+//! are inferred from the optimizer's annotations, and a job that waits for its loader must get that
+//! finding.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,8 @@ use trace::store::Job;
 use crate::findings::report;
 use crate::fixture;
 
-/// Recorded by `rowmill capture --iterations 6` from a PyTorch 2.14 job on two cores, whose
-/// `DataLoader` has no workers and whose dataset parses 400 numbers of text per row.
+/// Reads a recording by `rowmill capture --iterations 6` of a PyTorch 2.14 job on two cores. The
+/// `DataLoader` of the job has no workers, and its dataset parses 400 numbers of text per row.
 fn recorded_on_demand() -> Job {
     read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/on_demand_cpu.json.gz"))
 }
@@ -35,20 +36,23 @@ fn a_loader_that_starves_a_cpu_job_is_found_in_an_on_demand_recording() {
     let job = recorded_on_demand();
     let (scopes, report) = found(&job);
     assert_eq!(scopes[0].step_mark, Some(StepMark::OptimizerStep));
-    // Kineto stops within the sixth Optimizer.step, so five ends and four steps are known.
+    // Kineto stops inside the sixth `Optimizer.step`, so five ends and therefore four steps are
+    // known.
     let rows = steps::list_steps(&scopes[0]);
     assert_eq!(rows.len(), 4);
     assert!(rows.iter().all(|row| row.is_whole), "{rows:?}");
     let stall = report.findings.iter().find(|one| one.rule == "H02").expect("H02");
     assert!(stall.what.starts_with("The model waits"), "{}", stall.what);
     assert!(stall.what.contains("num_workers=0"), "{}", stall.what);
-    // The rows of DataLoader.__next__ in these four steps, and their share of the window.
+    // Total duration of the rows of `DataLoader.__next__` in these four steps, and its share of the
+    // window.
     let loading_ns = 54_737_531 + 68_604_917 + 72_262_397 + 86_093_509;
     let share = 100.0 * loading_ns as f64 / scopes[0].window.length() as f64;
     let number = stall.numbers.iter().find(|number| number.name == "idle_pct").expect("a share");
     assert!((number.value - share).abs() < 0.01, "{} {share}", number.value);
     let saving = stall.saving.as_ref().expect("a saving");
-    // Four workers leave a quarter of the loading, because the rest of a step is shorter.
+    // With four workers a quarter of the loading remains visible, because the rest of a step is
+    // shorter than that.
     let step_ns = scopes[0].window.length() / 4;
     let per_step = step_ns - loading_ns / 16;
     assert!((saving.mid_ns - per_step).abs() * 20 < per_step, "{saving:?} {per_step}");

@@ -1,4 +1,5 @@
-//! Random small traces painted nanosecond by nanosecond, as the plainest form of each definition.
+//! Compares the tables with random small traces that are painted nanosecond by nanosecond, which is
+//! the simplest form of each definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +8,14 @@ use analyze::{Classifier, Scope, WindowRule, breakdown, idle, overlap, queue, tr
 use testkit::Random;
 use trace::store::{NewSlice, Trace};
 
-/// A name for each class, by the rules of Holistic Trace Analysis.
+/// A kernel name for each class, by the rules of Holistic Trace Analysis.
 const NAMES: [&str; 4] = ["gemm", "nccl", "Memcpy", "job_exe"];
 const CLASSES: [WorkClass; 4] =
     [WorkClass::Compute, WorkClass::Communication, WorkClass::Memory, WorkClass::Other];
 const LENGTH: i64 = 200;
 
-/// Device work on two devices with two streams each, most of it launched, and some host rows that
-/// nest badly.
+/// Builds device work on two devices with two streams each, most of it with a launch, and some host
+/// rows that overlap without nesting.
 fn example(seed: u64) -> Trace {
     let mut random = Random(seed);
     let mut trace = Trace::default();
@@ -62,7 +63,7 @@ fn random_traces_equal_their_painting() {
     }
 }
 
-/// The classes that run on a device, or on any, in one nanosecond.
+/// Returns the classes that run in one nanosecond on a given device, or on any device.
 fn running(scope: &Scope<'_>, device: Option<i32>, time: i64) -> BTreeSet<WorkClass> {
     let slices = &scope.trace.slices;
     let rows = scope.device_rows.iter().zip(&scope.classes);

@@ -1,5 +1,5 @@
-//! Findings on the recorded pairs of PyTorch steps, each before and after a cure: what a rule says
-//! the cure saves against what it saved, by un-profiled step times.
+//! Checks findings on recorded pairs of PyTorch steps, before and after a cure. The saving that a
+//! rule predicts is compared with the measured gain in un-profiled step times.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use analyze::findings::RuleSettings;
 use serde_json::Value;
 use trace::open::{self, ReadRequest};
 
-/// The recorded suites, each with its pairs.
+/// Returns the folders of the recorded suites, each of which contains pairs.
 fn suites() -> Vec<PathBuf> {
     let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/record");
     let machines =
@@ -19,14 +19,15 @@ fn suites() -> Vec<PathBuf> {
     suites
 }
 
-/// 5th percentile, median and 95th percentile of a variant's steps, microseconds.
+/// Returns the 5th percentile, median and 95th percentile of a variant's steps, in microseconds.
 fn times(pair: &Path, variant: &str) -> [f64; 3] {
     let text = std::fs::read_to_string(pair.join(format!("{variant}-times.json"))).expect("times");
     let times: Value = serde_json::from_str(&text).expect("JSON");
     ["p5", "median", "p95"].map(|name| times["step_us"][name].as_f64().expect("a number"))
 }
 
-/// Microseconds a step that a rule says its cure saves; `None` where it found nothing.
+/// Returns the saving that a rule predicts, in microseconds per step, or `None` if the rule
+/// reported nothing.
 fn said_us(pair: &Path, rule: &str) -> Option<f64> {
     let paths = vec![pair.join("before.json.gz")];
     let job = open::read(&ReadRequest { paths, threads: 1 }).expect("a trace");
@@ -35,7 +36,7 @@ fn said_us(pair: &Path, rule: &str) -> Option<f64> {
     Some(found.saving?.mid_ns as f64 / 1e3)
 }
 
-/// The rule that is about a pair, where there is one.
+/// The rule that each pair is about, for the pairs that have one.
 const RULES: [(&str, &str); 4] = [
     ("fine-grained-copies", "H11"),
     ("host-transform", "H13"),
@@ -51,8 +52,9 @@ fn savings_match_the_recorded_pairs() {
             let pair = suite.join(name);
             let (before, after) = (times(&pair, "before"), times(&pair, "after"));
             let (gain, said) = (before[1] - after[1], said_us(&pair, rule));
-            // Where the 5–95 % ranges of both sides overlap, the gain is not known well enough; the
-            // optimizer's pair is judged all the same, because its gain is 40 % of the step.
+            // If the ranges from the 5th to the 95th percentile of both sides overlap, the gain is
+            // too uncertain to judge. The optimizer's pair is judged in spite of that, because its
+            // gain is 40 % of the step.
             let is_judged = before[0] > after[2] || name == "unfused-optimizer";
             let verdict = if is_judged { "judged" } else { "listed" };
             println!("{name} {rule}: says {said:?} µs, gained {gain:.0} µs, {verdict}");

@@ -1,4 +1,4 @@
-//! What is said of the recordings of real traces.
+//! Checks the quality issues and verdicts of real traces.
 
 use analyze::Scope;
 use analyze::quality::{self, QualityVerdict};
@@ -13,7 +13,8 @@ fn summary(job: &Job) -> Summary {
     summary::summarize_job(&analyze::JobFacts::new(&scopes), 3)
 }
 
-/// Era, verdict, and per kind of issue its name, how many ranks have it and the first's text.
+/// Checks the profiler version, the verdict, and for each kind of issue its name, the number of
+/// ranks that have it and the text of the first one.
 fn check(path: &str, era: Era, verdict: QualityVerdict, kinds: &[(&str, u64, &str)]) {
     let Some(job) = job(path) else { return };
     let summary = summary(&job);

@@ -1,5 +1,5 @@
-//! What-ifs against the truth: a random program is simulated, its trace is analysed, and what a
-//! what-if says of a change is held against a simulation of the changed program.
+//! Checks what-ifs against a simulation. A random program is simulated, its trace is analyzed, and
+//! the answer to a what-if is compared with a simulation of the changed program.
 
 mod program;
 mod simulate;
@@ -15,7 +15,7 @@ use trace::store::Job;
 
 use program::Change;
 
-/// A change of one program: what it brought and what was said.
+/// A change of one program, with its simulated effect and the predicted effect.
 #[derive(Debug)]
 struct Outcome {
     seed: u64,
@@ -23,18 +23,19 @@ struct Outcome {
     before_ns: i64,
     after_ns: i64,
     said_ns: i64,
-    /// Of the program's device, before: how much of the window it was busy.
+    /// Share of the window in which the device was busy before the change, in percent.
     busy_pct: f64,
 }
 
 impl Outcome {
-    /// Of the window after the change, in percent.
+    /// Returns the error of the prediction relative to the simulated window after the change, in
+    /// percent.
     fn error_pct(&self) -> f64 {
         100.0 * (self.said_ns - self.after_ns) as f64 / self.after_ns as f64
     }
 }
 
-/// From the first start to the last end of all ranks' rows.
+/// Returns the time from the first start to the last end over the rows of all ranks.
 fn length(program: &program::Program, runs: &[simulate::Run]) -> i64 {
     let spans = runs.iter().zip(&program.ranks).map(|(run, rank)| run.span(rank.skew_ns));
     let whole = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).expect("a rank");
@@ -66,7 +67,7 @@ fn outcome(seed: u64) -> Outcome {
     }
 }
 
-/// The traces of a run, written and read back.
+/// Writes the traces of a run and reads them back.
 fn read(seed: u64, program: &program::Program, runs: &[simulate::Run]) -> Job {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("simulated-{seed}"));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -98,7 +99,7 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// Errors of some outcomes, ascending.
+/// Returns the absolute errors of some outcomes in ascending order.
 fn errors<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Vec<f64> {
     let mut errors: Vec<f64> = outcomes.map(|one| one.error_pct().abs()).collect();
     errors.sort_by(f64::total_cmp);
@@ -123,8 +124,8 @@ fn issue_24_what_ifs_predict_the_measured_change() {
     }
 }
 
-/// The programs whose what-ifs are farthest off, and how far at most, percent. In eight of them two
-/// threads launch, whose work a change may reorder.
+/// Seeds of the programs whose what-ifs have the largest errors, with an upper bound of each error
+/// in percent. In eight of these programs two threads launch work, whose order a change may alter.
 const WORST: [(u64, f64); 10] = [
     (279, 26.0),
     (274, 21.0),

@@ -1,11 +1,12 @@
-//! Trees of real threads. Truth: 8-rank DLRM, whose execution traces name every parent.
+//! Checks the operator trees of real threads. The expected values come from an 8-rank DLRM job
+//! whose execution traces name the parent of every operator.
 
 use analyze::tree;
 use trace::store::{EventKind, Job};
 
 use crate::fixture::job;
 
-/// The 8 ranks of a DLRM.
+/// Reads the traces of a DLRM job with 8 ranks.
 pub fn dlrm8() -> Option<Job> {
     let job = job("dlrm8/dlrm_kineto.tar.gz");
     assert!(job.as_ref().is_none_or(|job| job.traces.len() == 8));
@@ -18,8 +19,8 @@ fn dlrm8_nests_like_its_execution_traces() {
     for trace in &job.traces {
         let tree = tree::build(trace);
         assert_eq!(tree.clipped, [], "rank {}", trace.rank);
-        // Microseconds hide one start on ranks 4 and 5: an operator looks like its predecessor's
-        // last child.
+        // On ranks 4 and 5, two operators start in the same microsecond, so one looks like the last
+        // child of its predecessor.
         let off = u32::from(trace.rank == 4 || trace.rank == 5);
         let top = tree.top_operators(trace);
         let figures: Vec<(u32, u32)> = tree

@@ -25,13 +25,14 @@ pub fn run<T: DeserializeOwned>(threads: usize, arguments: &[&OsStr]) -> Result<
 /// Makes the operating system keep `bytes` of free memory ready, by touching and freeing them.
 ///
 /// The host of a virtual machine takes back memory that is unused for some seconds. Getting it
-/// again costs several times as much as an ordinary page fault. This is a property of the host and
-/// must not affect the measurement.
+/// again costs several times as much as an ordinary page fault. This cost is a property of the host
+/// and must not affect the measurement.
 pub fn prepare_memory(bytes: u64) {
     drop(std::hint::black_box(vec![1u8; usize::try_from(bytes).unwrap_or_default()]));
 }
 
-/// Peak resident memory without file pages; 0 if the operating system does not report it.
+/// Returns the peak of resident memory without file pages, or 0 if the operating system does not
+/// report it.
 pub fn peak_anonymous() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = |key: &str| {

@@ -1,4 +1,5 @@
-//! `rowmill-bench data`: Criteo text to columns, to a prepared folder, and from Parquet to another.
+//! `rowmill-bench data` measures the conversion of Criteo text to columns, of text to a prepared
+//! folder, and of Parquet to another prepared folder.
 //!
 //! Every measurement is a separate process, so that its peak memory can be measured. The stages
 //! take turns, so that disturbances by other programs affect all of them equally.
@@ -29,25 +30,26 @@ const STAGES: [BenchStage; 3] = [BenchStage::Scan, BenchStage::Convert, BenchSta
 /// Approximate length of a generated line in bytes.
 const LINE_BYTES: u64 = 240;
 const SEED: u64 = 1;
-/// Disk space of one run relative to the text: the text itself and two prepared folders.
+/// Disk space of one run divided by the size of the text. The space covers the text itself and two
+/// prepared folders.
 const DISK_FACTOR: f64 = 2.5;
 
-/// Medians over the samples that count. `mb` are millions of bytes of text; for Parquet, the text
-/// from which its rows were made.
+/// Medians over the accepted samples. `mb` are millions of bytes of text. For Parquet, the text is
+/// the one from which the rows of the Parquet files were made.
 #[derive(Debug, Serialize)]
 struct DataReport {
     text_bytes: u64,
     rows: u64,
     threads: usize,
-    /// Text to columns of integers in memory.
+    /// Rate of converting text to columns of integers in memory.
     scan_mb_per_s: f64,
     scan_rows_per_s: f64,
     scan_peak_bytes: u64,
-    /// Text to a prepared folder.
+    /// Rate of converting text to a prepared folder.
     convert_mb_per_s: f64,
     convert_rows_per_s: f64,
     convert_peak_bytes: u64,
-    /// Parquet to a prepared folder.
+    /// Rate of converting Parquet to a prepared folder.
     parquet_mb_per_s: f64,
     parquet_rows_per_s: f64,
     parquet_peak_bytes: u64,
@@ -97,7 +99,7 @@ fn room(folder: &Path, text_bytes: u64) -> Result<(), Error> {
     }
 }
 
-/// Samples of each stage, in the order of `STAGES`.
+/// Samples of each stage, in the order of [`STAGES`].
 type StageSamples = [Vec<BenchSample<Once>>; STAGES.len()];
 
 fn measure(
@@ -115,11 +117,13 @@ fn measure(
         let all = || samples.iter().flatten().map(|sample| &sample.conditions);
         let judge = Judge::new(&args.sampling, all());
         let good = all().filter(|conditions| judge.accepts(conditions)).count() as u64;
-        // Disturbed samples are repeated until at least half of the requested number is good.
+        // Disturbed samples are repeated until at least half of the requested number is
+        // undisturbed.
         if turn >= repeats && 2 * good >= stages * repeats {
             break;
         }
         meter.set_total(Some(stages * (turn + 1).max(repeats)));
+        // The stages take turns, so that a disturbance affects all of them equally.
         for (at, stage) in STAGES.into_iter().enumerate() {
             // The first turn is always completed, so that each stage has a sample to report.
             if turn > 0 && stop.load(Ordering::SeqCst) {
@@ -143,7 +147,7 @@ fn report(
     interrupted: bool,
 ) -> DataReport {
     let [scan, convert, parquet] = [0, 1, 2].map(|stage: usize| judge.kept(&taken[stage]));
-    // All runs read the same rows, so any run has the number.
+    // All runs read the same rows, so the number of any run is valid.
     let rows = scan.values().map(|once| once.rows).max().unwrap_or_default();
     let mb = |kept: &Kept<'_, Once>| {
         kept.median(|once| per_second(text_bytes as f64 / 1e6, 1e3 * once.seconds))

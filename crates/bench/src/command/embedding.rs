@@ -1,4 +1,4 @@
-//! `rowmill-bench embedding`: pooled lookups and fused row updates, compared with plain random
+//! `rowmill-bench embedding` compares pooled lookups and fused row updates with plain random
 //! access.
 
 use std::process::ExitCode;
@@ -24,10 +24,10 @@ use setup::synthetic::Laws;
 
 /// Number of calls over which the median overhead per table is taken.
 const OVERHEAD_CALLS: usize = 51;
-/// Rows of a table when only the overhead is measured.
+/// Largest number of rows of a table when only the overhead is measured.
 const OVERHEAD_ROWS: u64 = 1000;
 
-/// Medians over the samples that count.
+/// Medians over the accepted samples of one run.
 #[derive(Debug, Serialize)]
 struct EmbeddingReport {
     tables: usize,
@@ -74,13 +74,13 @@ pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> 
     let mut called = 0;
     let turns =
         turns::measure_in_turns(&cpu, &mut limits, &schedule, session, &stop, &mut |cpu, case| {
-            // Calls alternate: the backward pass updates the rows that the preceding forward pass
-            // looked up.
+            // Forward and backward calls alternate. The backward pass updates the rows that the
+            // preceding forward pass looked up.
             let jagged = &batches[called / 2 % batches.len()].sparse;
             called += 1;
             if case == 0 { tables.forward(cpu, jagged) } else { tables.backward(cpu, jagged) }
         })?;
-    // The overhead is measured with tables of its own, so the large ones are freed first.
+    // The overhead is measured on separate tables, so the large ones are freed first.
     drop(tables);
     let overhead = overhead(&cpu, args)?;
     let report = report(&turns, args, &cpu, overhead);
@@ -110,10 +110,10 @@ fn made(args: &BenchEmbedding, law: IndexDistribution) -> Made {
     }
 }
 
-/// Measures the overhead per table in nanoseconds, of a forward and a backward pass: one bag of one
-/// id in each table, minus as many bags in one table.
+/// Measures the overhead per table of a forward and a backward pass, in nanoseconds. The
+/// measurement compares a bag of one id in each table with as many bags in a single table.
 fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
-    // Small tables stay in the caches, so that the cost per call is measured and not the memory.
+    // Small tables stay in the caches, so the cost of a call is measured rather than the memory.
     let rows = args.rows.min(OVERHEAD_ROWS);
     let time_tables = |tables: usize, samples: usize| -> Result<[f64; 2], Error> {
         let args = BenchEmbedding { tables, ..args.clone() };
@@ -140,8 +140,8 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
         }
         Ok(call_seconds.map(median))
     };
-    // Both calls look up the same number of ids. They differ only in the number of tables, so the
-    // difference is the overhead of the tables.
+    // The two calls of `time_tables` look up the same number of ids. The calls differ only in the
+    // number of tables, so the difference of their times is the overhead of the tables.
     let (many, one) = (time_tables(args.tables, 1)?, time_tables(1, args.tables)?);
     // Noise may make the difference negative, which is reported as 0.
     Ok([0, 1].map(|pass| ((many[pass] - one[pass]) / args.tables as f64).max(0.0)))

@@ -1,4 +1,4 @@
-//! `rowmill-bench gemm`: the three matrix products of linear layers, compared with multiply-adds in
+//! `rowmill-bench gemm` compares the three matrix products of linear layers with multiply-adds in
 //! registers.
 
 mod layer;
@@ -23,11 +23,12 @@ use setup::render;
 
 const PRODUCTS: [GemmProduct; 3] =
     [GemmProduct::Forward, GemmProduct::BackwardInput, GemmProduct::BackwardWeight];
-/// Size of the array for the memory limits. They do not bound products, so a small array suffices.
+/// Size of the array for the memory limits in bytes. These limits do not bound products, so a small
+/// array suffices.
 const ROWS_BYTES: u64 = 64 << 20;
 const ROW_BYTES: usize = 256;
 
-/// Medians over the samples that count.
+/// Medians over the accepted samples of one run.
 #[derive(Debug, Serialize)]
 struct GemmReport {
     threads: usize,
@@ -40,7 +41,7 @@ struct GemmReport {
     interrupted: bool,
 }
 
-/// One layer: `Y[M, N] = X[M, K] Wᵀ`, and both gradients.
+/// Rates of one layer: the product `Y[M, N] = X[M, K] Wᵀ` and both of its gradients.
 #[derive(Debug, Serialize)]
 struct LayerRow {
     m: usize,

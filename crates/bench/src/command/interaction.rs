@@ -1,4 +1,4 @@
-//! `rowmill-bench interaction`: pairwise dot products and their gradients.
+//! `rowmill-bench interaction` measures pairwise dot products and their gradients.
 
 use std::process::ExitCode;
 
@@ -19,12 +19,12 @@ use setup::error::Error;
 use setup::interrupt;
 use setup::render;
 
-/// Size of the array for the stream limit. The limits of random access do not bound this
+/// Size of the array for the stream limit in bytes. The limits of random access do not bound this
 /// operation.
 const ROWS_BYTES: u64 = 512 << 20;
 const ROW_BYTES: usize = 256;
 
-/// Medians over the samples that count.
+/// Medians over the accepted samples of one run.
 #[derive(Debug, Serialize)]
 struct InteractionReport {
     features: usize,
@@ -122,7 +122,8 @@ impl Vectors {
         Ok(self.op(Pass::Forward))
     }
 
-    /// The output serves as its own gradient.
+    /// Computes the gradients of the interaction's inputs. The output of the forward pass serves as
+    /// its own gradient, because its values do not affect the time.
     fn backward(&mut self, cpu: &Cpu) -> Result<Op, Error> {
         let Self { shape, dense, pooled, out, d_dense, d_pooled } = self;
         let shape = *shape;

@@ -1,4 +1,4 @@
-//! The limits of this machine, measured in turns with the operations that they bound.
+//! The performance limits of this machine, measured in turns with the operations that they bound.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use serde::Serialize;
 
 use bench::sample::{BenchSample, Conditions, Judge, Watch};
 
-/// Most bytes of rows for the limits, however large the tables are. This is far more than the
-/// caches hold and the TLB covers.
+/// Largest array on which the limits are measured, however large the tables are. This size is far
+/// larger than the caches and the reach of the TLB.
 const BYTES_MAX: u64 = 2 << 30;
 
-/// The arrays for measuring the limits, and the samples so far.
+/// The arrays on which the limits are measured, and the samples measured so far.
 pub struct LimitBench {
     rows: RowSet,
     samples: BTreeMap<LimitKind, Vec<BenchSample<f64>>>,
 }
 
-/// A kind of limit that is measured.
+/// A kind of machine limit that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LimitKind {
     Portable,
@@ -31,10 +31,10 @@ enum LimitKind {
     ReadModifyWrite,
 }
 
-/// Measured limits, in billions of floating-point operations or bytes per second.
+/// Measured limits, in billions of floating-point operations or of bytes per second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MeasuredLimits {
-    /// Peak of the fastest form of f32 multiply-adds.
+    /// Rate of the fastest form of f32 multiply-adds.
     pub fma_peak_gflop_per_s: f64,
     pub fma_256_gflop_per_s: Option<f64>,
     pub fma_512_gflop_per_s: Option<f64>,
@@ -45,15 +45,16 @@ pub struct MeasuredLimits {
 }
 
 impl LimitBench {
-    /// Prepares measurements for tables of `bytes` bytes in total with rows of `row_bytes`.
+    /// Prepares measurements for tables of `bytes` bytes in total, whose rows have `row_bytes`
+    /// bytes.
     pub fn new(pool: &Pool, bytes: u64, row_bytes: usize) -> Self {
         // The array is as large as the tables, because random access is faster in small arrays.
         let rows = RowSet::new(pool, bytes.min(BYTES_MAX) as usize, row_bytes);
         Self { rows, samples: BTreeMap::new() }
     }
 
-    /// Measures each limit once more. Each measurement is a separate sample, because short samples
-    /// are disturbed less often.
+    /// Measures each limit once more. Each limit is a separate sample, because short samples are
+    /// disturbed less often.
     pub fn measure(&mut self, cpu: &Cpu) {
         let forms = Arithmetic::f32_forms().into_iter().chain(Arithmetic::bf16_form());
         for form in forms {
@@ -77,19 +78,20 @@ impl LimitBench {
         self.samples.entry(kind).or_default().push(sample);
     }
 
-    /// The conditions of all samples.
+    /// Returns the conditions of all samples.
     pub fn conditions(&self) -> impl Iterator<Item = &Conditions> {
         self.samples.values().flatten().map(|sample| &sample.conditions)
     }
 
-    /// Whether enough samples of every kind count.
+    /// Returns whether every kind of limit has enough undisturbed samples.
     pub fn are_trusted(&self, judge: &Judge) -> bool {
         self.samples.values().all(|samples| judge.kept(samples).is_trusted)
     }
 
     /// Returns the median of each limit.
     pub fn medians(&self, judge: &Judge) -> MeasuredLimits {
-        // A form that this machine does not support has no samples, and its limit is absent.
+        // A form of arithmetic that this machine does not support has no samples, so its limit is
+        // absent.
         let some = |kind| Some(judge.kept(self.samples.get(&kind)?).median(|rate| *rate));
         let forms = [LimitKind::Portable, LimitKind::Fma256, LimitKind::Fma512];
         MeasuredLimits {
@@ -105,8 +107,8 @@ impl LimitBench {
 }
 
 impl MeasuredLimits {
-    /// Returns the peak that bounds products in `precision`. On CPUs without an instruction for
-    /// pairs of bf16, this is the f32 peak.
+    /// Returns the peak rate that bounds products in `precision`. On CPUs without an instruction
+    /// for pairs of bf16, this rate is the f32 peak.
     pub fn peak_gflop_per_s(&self, precision: Precision) -> f64 {
         match precision {
             Precision::F32 => self.fma_peak_gflop_per_s,
@@ -114,7 +116,7 @@ impl MeasuredLimits {
         }
     }
 
-    /// Returns the name of this peak in tables.
+    /// Returns the name of the peak for `precision` in tables.
     pub fn peak_name(&self, precision: Precision) -> &'static str {
         match precision {
             Precision::Bf16 if self.bf16_peak_gflop_per_s.is_some() => "bf16",
@@ -122,7 +124,7 @@ impl MeasuredLimits {
         }
     }
 
-    /// The measured limits in one line.
+    /// Formats the measured limits as one line.
     pub fn text(&self) -> String {
         let bf16 = self.bf16_peak_gflop_per_s.map(|rate| format!(", bf16 {rate:.0}"));
         format!(

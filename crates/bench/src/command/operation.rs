@@ -1,5 +1,5 @@
-//! Compares the operations of recorded steps with the limits of the machine: by operation, and by
-//! shape for matrix products.
+//! Compares the operations of recorded steps with the limits of the machine, by operation and, for
+//! matrix products, by shape.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use bench::sample::{Kept, median};
 use bench::steps::BenchStep;
 use setup::render;
 
-/// All calls of one operation in a step.
+/// Times and rates of all calls of one operation in a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationRow {
     pub op: &'static str,
@@ -23,14 +23,15 @@ pub struct OperationRow {
     pub gb: f64,
     pub gflop_per_s: f64,
     pub gb_per_s: f64,
-    /// The limit that bounds it: `fma`, `bf16`, `stream`, `gather` or `read_modify_write`.
+    /// Name of the limit that bounds the operation: `fma`, `bf16`, `stream`, `gather` or
+    /// `read_modify_write`.
     pub bound: &'static str,
-    /// Time at that limit ÷ measured time. Above 100 if caches serve data that the limit reads from
-    /// memory.
+    /// Time at the limit divided by the measured time, in percent. The percentage exceeds 100 if
+    /// caches serve data that the limit reads from memory.
     pub pct_of_roofline: f64,
 }
 
-/// One matrix product of a step.
+/// Times and rates of one matrix product of a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct GemmRow {
     pub product: &'static str,
@@ -44,37 +45,37 @@ pub struct GemmRow {
     pub pct_of_peak: f64,
 }
 
-/// The breakdown of a step by operation.
+/// The breakdown of a step by operation and by matrix product.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
-    /// Median time of the recorded steps; recording adds a little.
+    /// Median time of the recorded steps. The recording itself adds a little to this time.
     pub profiled_step_ms: f64,
     pub gemm_ms: f64,
     pub gemm_gflop_per_step: f64,
     pub gemm_gflop_per_s: f64,
-    /// Time that all products would need at the measured peaks of their precisions ÷ their measured
-    /// time.
+    /// Time that all products would need at the measured peaks of their precisions, divided by
+    /// their measured time.
     pub gemm_pct_of_peak: f64,
-    /// Everything except matrix products, including the time between operations.
+    /// Share of everything except matrix products, including the time between operations.
     pub rest_pct_of_step: f64,
-    /// Time between operations, which is included in the rest.
+    /// Share of the time between operations, which is part of `rest_pct_of_step`.
     pub between_ops_pct_of_step: f64,
     pub ops: Vec<OperationRow>,
     pub gemms: Vec<GemmRow>,
 }
 
-/// Times of all calls of one kind in one step.
+/// Total time and work of all calls of one kind in one step.
 #[derive(Clone, Copy, Debug, Default)]
 struct OperationTimes {
     calls: usize,
     seconds: f64,
-    /// Shortest time for its FLOPs at the peak.
+    /// Shortest time in which the FLOPs could be computed at the peak rate.
     arithmetic_seconds: f64,
     work: OpWork,
 }
 
 impl Breakdown {
-    /// Breaks down the steps that count, compared with `limits`.
+    /// Breaks down the accepted steps and compares their operations with `limits`.
     pub fn new(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Self {
         let gemm_ms = 1e3 * kept.median(|step| seconds(step, is_gemm));
         let gemm_gflop = kept.median(|step| {
@@ -103,7 +104,7 @@ impl Breakdown {
     }
 }
 
-/// The limits that bound an operation, with their names.
+/// The two limits that bound an operation, with their names.
 struct Roof {
     peak: f64,
     arithmetic: &'static str,
@@ -111,7 +112,8 @@ struct Roof {
     memory: &'static str,
 }
 
-/// Returns the limits that bound `op`: arithmetic, and the bandwidth of its kind of access.
+/// Returns the limits that bound `op`: the arithmetic peak, and the bandwidth of its kind of memory
+/// access.
 fn roof(op: &Op, limits: &MeasuredLimits) -> Roof {
     let (precision, arithmetic) = match op {
         Op::Gemm { precision: Precision::Bf16, .. } if limits.bf16_peak_gflop_per_s.is_some() => {
@@ -120,8 +122,8 @@ fn roof(op: &Op, limits: &MeasuredLimits) -> Roof {
         _ => (Precision::F32, "fma"),
     };
     let (bandwidth, memory) = match op {
-        // Lookups and row updates access random rows. All other operations read arrays from front
-        // to back.
+        // Lookups and row updates access random rows. All other operations read arrays
+        // sequentially.
         Op::EmbeddingForward { .. } => (limits.gather_limit_gb_per_s, "gather"),
         Op::EmbeddingBackward { .. } => {
             (limits.read_modify_write_limit_gb_per_s, "read_modify_write")
@@ -131,7 +133,7 @@ fn roof(op: &Op, limits: &MeasuredLimits) -> Roof {
     Roof { peak: limits.peak_gflop_per_s(precision), arithmetic, bandwidth, memory }
 }
 
-/// Returns the shortest time for the FLOPs of `op` at the peak.
+/// Returns the shortest time in which the FLOPs of `op` could be computed at the peak rate.
 fn arithmetic_seconds(op: &Op, limits: &MeasuredLimits) -> f64 {
     op.work().flops as f64 / 1e9 / roof(op, limits).peak
 }
@@ -188,8 +190,8 @@ fn gemm_rows(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Vec<GemmRow
     rows
 }
 
-/// Groups calls by key. Each group holds the operation with the most FLOPs, the number of calls,
-/// and the median time and work per step.
+/// Groups calls by key. Each group holds the operation with the most FLOPs, and the median number
+/// of calls, time and work per step.
 fn grouped<K: Ord>(
     kept: &Kept<'_, BenchStep>,
     limits: &MeasuredLimits,
@@ -203,8 +205,8 @@ fn grouped<K: Ord>(
             if op.work().flops > largest.work().flops {
                 *largest = op;
             }
-            // Steps without a call of this kind count as zero time, so that the median is over all
-            // steps.
+            // A step without a call of this kind counts as zero time, so that the median is over
+            // all steps.
             steps.resize(number + 1, OperationTimes::default());
             let (taken, work) = (&mut steps[number], span.op.work());
             taken.calls += 1;
@@ -250,17 +252,18 @@ fn product_name(product: GemmProduct) -> &'static str {
     }
 }
 
-/// Converts an amount and its milliseconds to a rate per second; 0 if both are 0.
+/// Converts an amount and its duration in milliseconds to a rate per second. Returns 0 if the
+/// duration is 0.
 pub fn per_second(amount: f64, ms: f64) -> f64 {
     if ms > 0.0 { amount / ms * 1e3 } else { 0.0 }
 }
 
-/// `part` as a percentage of `whole`; 0 if `whole` is 0.
+/// Returns `part` as a percentage of `whole`, or 0 if `whole` is 0.
 pub fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
-/// Formats the operations as a text table.
+/// Formats the operations of a step as a text table.
 pub fn ops_grid(ops: &[OperationRow]) -> String {
     let header =
         ["operation", "calls", "ms", "% of step", "GFLOP/s", "GB/s", "% of roofline", "bound"];
@@ -279,7 +282,7 @@ pub fn ops_grid(ops: &[OperationRow]) -> String {
     render::grid(&header, &ops.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Formats the matrix products as a text table.
+/// Formats the matrix products of a step as a text table.
 pub fn gemms_grid(gemms: &[GemmRow]) -> String {
     let header = ["product", "of", "M", "K", "N", "calls", "ms", "GFLOP/s", "% of peak"];
     let row = |row: &GemmRow| {

@@ -1,5 +1,5 @@
-//! `rowmill-bench predict`: the time of a prediction, compared with reading the traces on which it
-//! is based.
+//! `rowmill-bench predict` measures the time of predictions relative to the time of reading the
+//! traces on which they are based.
 //!
 //! Everything runs on one thread. The kinds of measurement take turns, so that disturbances by
 //! other programs affect all of them equally.
@@ -25,47 +25,48 @@ use setup::findings::{is_inside, with_savings};
 use setup::recorded_steps::{Steps, calibrate_steps, open_recordings, prepare_job, whole_scopes};
 use setup::render;
 
-/// Number of draws that are measured.
+/// Number of random draws whose time is measured.
 const DRAWS: u32 = 1_000;
 
-/// Median times, with the limits that they must meet.
+/// Median times, with the limits that they must not exceed.
 #[derive(Debug, Serialize)]
 struct PredictReport {
     ranks: usize,
     nodes: usize,
-    /// Number of findings with a saving, some of which have a counterpart in a program.
+    /// Number of findings with a saving. Only some of these findings have a counterpart in a
+    /// program.
     findings: usize,
     findings_repriced: usize,
     read_ms: f64,
     calibrate_ms: f64,
-    /// Time to build a program from a step of the traces, assign its costs, and simulate it.
+    /// Time to build a program from a step of the traces, price it and simulate it.
     build_ms: f64,
-    /// Time of the simulation alone: building and relaxing its graph.
+    /// Time of the simulation alone, which builds and solves the dependency graph.
     simulate_ms: f64,
     relax_ms: f64,
-    /// Time to change one kernel and recompute its consequences.
+    /// Time to change one kernel and recompute only the times that it affects.
     edit_us: f64,
     /// Time to copy the program, change it, and simulate it from the start.
     edit_anew_ms: f64,
     draws_ms: f64,
     /// Time to price all findings once, without detecting them.
     reprice_ms: f64,
-    /// The limits and the measured times.
+    /// The limits with the measured times.
     bars: Vec<Bar>,
 }
 
-/// A limit for one kind of measurement, and the measured value.
+/// A limit for one kind of measurement, with the measured value.
 #[derive(Debug, Serialize)]
 struct Bar {
     what: &'static str,
     took: f64,
     at_most: f64,
-    /// Unit of `took` and `at_most`; `reading` is the time to read the traces.
+    /// Unit of `took` and `at_most`. The unit `reading` is the time to read the traces.
     unit: &'static str,
     is_met: bool,
 }
 
-/// The size of the predicted program.
+/// Numbers of ranks, nodes and findings of the predicted program.
 #[derive(Clone, Copy, Default)]
 struct Size {
     ranks: usize,
@@ -74,7 +75,7 @@ struct Size {
     repriced: usize,
 }
 
-/// Measured seconds of each kind.
+/// Measured seconds of each kind, one entry per turn.
 #[derive(Default)]
 struct PredictTimes {
     read: Vec<f64>,
@@ -188,7 +189,7 @@ fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Res
     Ok(Size { ranks, nodes, findings, repriced })
 }
 
-/// The rank with the most device work.
+/// Returns the position of the rank with the most device work.
 fn simulation_rank(program: &predict::program::Program) -> usize {
     let works = |rank: &usize| program.ranks[*rank].works.len();
     (0..program.ranks.len()).max_by_key(works).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! `rowmill-bench published`: errors of published methods, in the layout of their papers. `rowmill
-//! predict evaluate` prints the errors of rowmill's own predictions.
+//! `rowmill-bench published` prints the errors of published methods, in the layout of their papers.
+//! `rowmill predict evaluate` prints the errors of rowmill's own predictions.
 
 mod mlp;
 mod suite;
@@ -17,7 +17,7 @@ use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::render;
 use setup::table_output::{self, TableTarget};
 
-/// Errors of kernel models beside those of published MLPs.
+/// Errors of rowmill's kernel models, with the errors of the published MLPs.
 #[derive(Serialize)]
 struct KernelReport {
     kernels: Vec<KernelRow>,
@@ -44,7 +44,8 @@ fn evaluate_step(args: &BenchPublished, session: &Session) -> Result<(), Error> 
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// Trains the published MLPs on tables of latencies, and prints their errors beside the models'.
+/// Trains the published MLPs on tables of latencies, and prints their errors next to those of
+/// rowmill's kernel models.
 fn evaluate_kernels(args: &BenchPublished, session: &Session) -> Result<(), Error> {
     let mut rows = Vec::new();
     for path in &args.paths {

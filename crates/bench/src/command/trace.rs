@@ -1,4 +1,4 @@
-//! `rowmill-bench trace`: the speed and the memory of reading and breaking down traces.
+//! `rowmill-bench trace` measures the speed and the memory of reading and breaking down traces.
 //!
 //! Every measurement is a separate process, so that its peak memory can be measured. The kinds take
 //! turns, so that disturbances by other programs affect all of them equally.
@@ -25,14 +25,14 @@ use setup::render;
 
 mod text;
 
-/// The measurements of one process.
+/// The measurements of one process that read a trace.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Once {
     text_bytes: u64,
     events: u64,
-    /// Seconds of reading, selecting and breaking down.
+    /// Seconds in which the trace was read, its window selected and its breakdown computed.
     seconds: f64,
-    /// Peak of anonymous memory in bytes.
+    /// Peak of anonymous memory, in bytes.
     peak_bytes: u64,
 }
 
@@ -47,15 +47,16 @@ struct MeasuredReading {
     mb_per_s_2_threads: f64,
     mb_per_s_all_threads: f64,
     threads: usize,
-    /// Peak of anonymous memory ÷ size of the text.
+    /// Peak of anonymous memory divided by the size of the text.
     peak_memory_ratio: f64,
     nanoseconds_per_event_1_thread: f64,
     gz_mb_per_s: f64,
     /// Rate of decompression alone, without parsing.
     gunzip_mb_per_s: f64,
-    /// Rate for the `.gz` file ÷ the slower of decompression alone and one thread on plain text.
+    /// Rate for the `.gz` file, divided by the slower of two rates: decompression alone, and one
+    /// thread on plain text.
     gz_share: f64,
-    /// Time of the critical path over the whole trace before repetition, without loading.
+    /// Time of the critical path over the whole trace before its repetition, without reading it.
     critical_path_ms: f64,
     critical_path_events: u64,
 }
@@ -110,7 +111,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
         Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(args.repeats));
     for repeat in 0..args.repeats {
         for (kind, runs) in kinds.iter().zip(&mut runs) {
-            // A trace takes less than half of its text in memory.
+            // Reading a trace needs less memory than half of the size of its text.
             alone::prepare_memory(total / 2);
             runs.push(alone(kind.0, kind.1)?);
         }
@@ -122,7 +123,8 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     let [one, two, all, gz] = [0, 1, 2, 3].map(|kind: usize| speed(&runs[kind]));
     let Once { text_bytes, events, .. } = runs[0][0];
     let unzipped = rate(text_bytes, gunzip.into_iter());
-    // The fourth kind also unpacks, which needs buffers of its own, so its memory is not compared.
+    // The fourth kind also decompresses, which needs additional buffers, so its memory is not
+    // compared.
     let peak = runs[..3].iter().flatten().map(|run| run.peak_bytes).max().unwrap_or_default();
     let (critical_path_ms, critical_path_events) = path_of(&small, args.repeats)?;
     Ok(MeasuredReading {
@@ -143,7 +145,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     })
 }
 
-/// Takes one measurement in a separate process.
+/// Takes one measurement of reading a trace in a separate process.
 fn alone(file: &Path, threads: usize) -> Result<Once, Error> {
     alone::run(threads, &["trace".as_ref(), "--once".as_ref(), file.as_os_str()])
 }
@@ -182,7 +184,8 @@ fn gunzip_seconds(zipped: &Path) -> Result<f64, Error> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Median milliseconds of the critical path over the whole recording, and the number of its events.
+/// Measures the critical path over the whole recording. Returns the median time in milliseconds and
+/// the number of events.
 fn path_of(file: &Path, repeats: u64) -> Result<(f64, u64), Error> {
     let job = open::read(&ReadRequest { paths: vec![file.to_owned()], threads: 1 })?;
     let classifier = Classifier::new(ClassRule::Category);
@@ -197,7 +200,7 @@ fn path_of(file: &Path, repeats: u64) -> Result<(f64, u64), Error> {
     Ok((1e3 * median(seconds.collect()), events))
 }
 
-/// Millions of bytes per second at the median.
+/// Returns the rate at the median time, in millions of bytes per second.
 fn rate(bytes: u64, seconds: impl Iterator<Item = f64>) -> f64 {
     bytes as f64 / 1e6 / median(seconds.collect())
 }

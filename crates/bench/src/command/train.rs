@@ -1,8 +1,8 @@
-//! `rowmill-bench train`: training steps on generated batches in memory, with the time of each
-//! operation.
+//! `rowmill-bench train` measures training steps on generated batches in memory, with the time of
+//! each operation.
 //!
 //! The time of a step is measured without recording. The breakdown comes from other steps, which
-//! are recorded. Both take turns with the limits of the machine.
+//! are recorded. The timed steps and the recorded steps take turns with the limits of the machine.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -40,10 +40,10 @@ use setup::{Session, config, rows};
 
 mod record;
 
-/// Recorded steps per turn.
+/// Number of recorded steps per turn.
 const RECORDED: u64 = 2;
 
-/// Medians over the samples that count.
+/// Medians over the accepted samples of one run.
 #[derive(Debug, Serialize)]
 struct TrainReport {
     config: String,
@@ -53,13 +53,13 @@ struct TrainReport {
     threads: usize,
     optimizer: schema::Optimizer,
     dense_optimizer: schema::Optimizer,
-    /// Distribution of ids, except for the tables in the next field.
+    /// Distribution of the ids of all tables except those in the next field.
     distribution: IdLaw,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     distribution_of_tables: BTreeMap<String, IdLaw>,
     rows_cap: Option<u64>,
     precision: schema::Precision,
-    /// Mean loss of the last step before the timed ones. It is the same in every run of a
+    /// Mean loss of the last step before the timed steps. The loss is equal in every run of a
     /// configuration.
     warm_up_loss: f64,
     samples_per_s: f64,
@@ -68,9 +68,9 @@ struct TrainReport {
     step_ms: f64,
     step_ms_min: f64,
     step_ms_max: f64,
-    /// Median of the recorded steps, which take turns with unrecorded ones.
+    /// Median time of the recorded steps, which take turns with unrecorded ones.
     recorded_step_ms: f64,
-    /// Time that recording a trace adds to a step, in percent of an unrecorded step.
+    /// Time that recording adds to a step, in percent of an unrecorded step.
     recording_pct: f64,
     #[serde(flatten)]
     quality: Quality,
@@ -84,7 +84,7 @@ struct TrainReport {
     interrupted: bool,
 }
 
-/// One sample: the mean time of `wait_every` steps.
+/// One sample, whose time is the mean of `wait_every` steps.
 #[derive(Debug, Serialize)]
 struct TimedStep {
     ms: f64,
@@ -93,11 +93,11 @@ struct TimedStep {
     conditions: Conditions,
 }
 
-/// All samples of the run.
+/// All samples of one run of the benchmark.
 #[derive(Default)]
 struct TrainSamples {
     warm_up_loss: f64,
-    /// Mean seconds of an unrecorded step in each sample.
+    /// For each sample, the mean seconds of an unrecorded step.
     steps: Vec<BenchSample<f64>>,
     recorded: Vec<BenchSample<BenchStep>>,
 }
@@ -168,13 +168,13 @@ fn job(args: &BenchTrain) -> Result<ResolvedJob, Error> {
     Ok(job)
 }
 
-/// The model to train, and the limits that are measured with it.
+/// The model that is trained, and the limits that are measured with it.
 struct TrainBench<B: Backend> {
     steps: BenchSteps<B>,
     limits: LimitBench,
 }
 
-/// A device whose host's CPU limits can be measured.
+/// A device whose host has a CPU on which limits can be measured.
 trait LimitedHost: Backend {
     fn cores(&self) -> &Cpu;
 }
@@ -215,6 +215,8 @@ impl<B: LimitedHost> TrainBench<B> {
             if turn >= args.sampling.repeats && samples.is_enough(args, &self.limits) {
                 break;
             }
+            // Turns beyond the requested ones replace disturbed samples, so the total grows with
+            // them.
             let total = per_turn * (turn + 1).max(args.sampling.repeats);
             meter.set_total(Some(total));
             self.limits.measure(self.steps.context.device.cores());
@@ -246,7 +248,8 @@ impl TrainSamples {
         Judge::new(&args.sampling, steps.chain(recorded).chain(limits.conditions()))
     }
 
-    /// Whether at least half of the requested steps count, and some samples of everything else.
+    /// Returns whether at least half of the requested steps are accepted, and enough samples of
+    /// everything else.
     fn is_enough(&self, args: &BenchTrain, limits: &LimitBench) -> bool {
         let judge = self.judge(args, limits);
         let good = self.steps.iter().filter(|sample| judge.accepts(&sample.conditions)).count();
@@ -310,7 +313,7 @@ fn report<B: LimitedHost>(
     }
 }
 
-/// Mean bytes of a row in its table's data type, over the vectors of a sample.
+/// Returns the mean bytes of an embedding row, weighted by the number of vectors per sample.
 fn row_bytes_mean(model: &ModelConfig) -> usize {
     let row_bytes = |table: &TableConfig| {
         table.dim * table.data_type.bytes() * table.vectors() * table.features.len()

@@ -1,4 +1,4 @@
-//! Measures single operations in turns with the limits to which they are compared.
+//! Measures single operations in turns with the limits with which they are compared.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,19 +19,19 @@ pub struct TimedCall {
     pub work: OpWork,
 }
 
-/// The number of calls of each case, and the sampling options.
+/// Number of cases, number of calls of each case, and sampling options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     pub cases: usize,
-    /// Calls of each case per turn.
+    /// Number of calls of each case per turn.
     pub calls: u64,
-    /// Number of turns, and the conditions under which a sample counts.
+    /// Number of turns, and the conditions under which a sample is accepted.
     pub sampling: Sampling,
 }
 
-/// All samples of a measurement.
+/// All samples of a measurement, with the limits that were measured in turns with them.
 pub struct Turns<'a> {
-    /// The calls of each case.
+    /// Samples of the calls, one list for each case.
     cases: Vec<Vec<BenchSample<TimedCall>>>,
     limits: &'a mut LimitBench,
     judge: Judge,
@@ -39,8 +39,9 @@ pub struct Turns<'a> {
     pub interrupted: bool,
 }
 
-/// Calls `case` with each number below `schedule.cases`: once without measuring, then in turns with
-/// `limits`. `case` returns the work that it did.
+/// Measures all cases in turns with `limits`. `case` runs the case with the given number, which is
+/// below `schedule.cases`, and returns the work that it did. The first call of each case is not
+/// measured.
 pub fn measure_in_turns<'a>(
     cpu: &Cpu,
     limits: &'a mut LimitBench,
@@ -69,7 +70,7 @@ pub fn measure_in_turns<'a>(
         meter.set_total(Some(per_turn * (turn + 1).max(sampling.repeats)));
         turns.limits.measure(cpu);
         for call in 0..per_turn {
-            // Takes at least one sample of each case, so that there is something to report.
+            // At least one sample of each case is taken, so that there is something to report.
             if stop.load(Ordering::SeqCst) && (turn > 0 || call >= cases as u64) {
                 turns.interrupted = true;
                 turns.judge(&sampling);
@@ -96,7 +97,8 @@ impl Turns<'_> {
         self.judge = Judge::new(sampling, calls.chain(self.limits.conditions()));
     }
 
-    /// Whether at least half of the requested calls count, and some samples of the limits.
+    /// Returns whether at least half of the requested calls are accepted, and enough samples of the
+    /// limits.
     fn is_enough(&self, schedule: &Schedule) -> bool {
         let wanted = schedule.calls * schedule.sampling.repeats;
         let good = |calls: &Vec<BenchSample<TimedCall>>| {
@@ -106,17 +108,17 @@ impl Turns<'_> {
             && self.cases.iter().all(|calls| 2 * good(calls) >= wanted)
     }
 
-    /// Returns the calls of case `number` that count.
+    /// Returns the medians of the accepted calls of a case.
     pub fn case(&self, number: usize) -> CallMedians<'_> {
         CallMedians { kept: self.judge.kept(&self.cases[number]) }
     }
 
-    /// Medians of the limits that were measured beside the calls.
+    /// Returns the medians of the limits that were measured in turns with the calls.
     pub fn limits(&self) -> MeasuredLimits {
         self.limits.medians(&self.judge)
     }
 
-    /// Returns how many samples were disturbed, and by how much.
+    /// Returns the number of disturbed samples, and how strongly they were disturbed.
     pub fn quality(&self) -> Quality {
         let kept: Vec<_> = self.cases.iter().map(|calls| self.judge.kept(calls)).collect();
         let is_trusted = kept.iter().all(|kept| kept.is_trusted);
@@ -128,28 +130,28 @@ impl Turns<'_> {
     }
 }
 
-/// Medians of the calls of one case.
+/// Medians over the accepted calls of one case.
 pub struct CallMedians<'a> {
     kept: Kept<'a, TimedCall>,
 }
 
 impl CallMedians<'_> {
-    /// Median duration of a call in milliseconds.
+    /// Returns the median duration of a call in milliseconds.
     pub fn ms(&self) -> f64 {
         self.kept.median(|call| 1e3 * call.seconds)
     }
 
-    /// Arithmetic of the median call per second of the median duration, in Gflop/s.
+    /// Returns the FLOPs of the median call divided by the median duration, in GFLOP/s.
     pub fn gflop_per_s(&self) -> f64 {
         per_second(self.kept.median(|call| call.work.flops as f64 / 1e9), self.ms())
     }
 
-    /// Memory traffic of the median call per second of the median duration, in GB/s.
+    /// Returns the memory traffic of the median call divided by the median duration, in GB/s.
     pub fn gb_per_s(&self) -> f64 {
         per_second(self.kept.median(|call| call.work.bytes as f64 / 1e9), self.ms())
     }
 
-    /// Time at the limits ÷ measured time, in percent.
+    /// Returns the time at the limits divided by the measured time, in percent.
     pub fn pct_of_roofline(&self, peak_gflop_per_s: f64, limit_gb_per_s: f64) -> f64 {
         let arithmetic = percent(self.gflop_per_s(), peak_gflop_per_s);
         arithmetic.max(percent(self.gb_per_s(), limit_gb_per_s))

@@ -1,4 +1,5 @@
-//! `rowmill-bench` as its users type it, on tiny sizes: the fields are there and are numbers.
+//! Tests of `rowmill-bench` through its command line, with tiny sizes. The tests check that all
+//! fields of a report exist and are numbers.
 
 mod published;
 
@@ -8,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use testkit::{Folder, ProgramOutput};
 
-/// Locality statistics as `dlrm_datasets` publishes them.
+/// Locality statistics in the format in which `dlrm_datasets` publishes them.
 const STATS: &str = include_str!("../../../schema/src/distribution/reuse/example.txt");
 
 const JOB: &str = r#"
@@ -40,7 +41,7 @@ dense = [{ column = "u" }, { column = "v", transform = "standardise" }]
 categorical = [{ column = "a", kind = "integer" }, { column = "b", separator = "|" }]
 "#;
 
-/// A temporary folder with `job.toml`, in which commands run.
+/// A temporary folder with the file `job.toml`, in which the tests run commands.
 struct Place(Folder);
 
 impl Place {
@@ -54,20 +55,20 @@ impl Place {
         self.0.path(name)
     }
 
-    /// Runs `rowmill-bench` with `words` as arguments.
+    /// Runs `rowmill-bench` with `words` as its arguments.
     fn run(&self, words: &str) -> ProgramOutput {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-bench"));
         command.args(words.split_whitespace()).current_dir(self.0.root());
         ProgramOutput::collect(&mut command)
     }
 
-    /// Runs it and checks that it exits with code 0.
+    /// Runs `rowmill-bench` and checks that it exits with code 0.
     fn done(&self, words: &str) -> ProgramOutput {
         self.run(words).expect_code(0, words)
     }
 }
 
-/// Checks that every field is a number above 0.
+/// Checks that every field of a report is a finite number above 0.
 fn positive(report: &Value, fields: &[&str]) {
     for field in fields {
         let value = report[field].as_f64();
@@ -75,7 +76,7 @@ fn positive(report: &Value, fields: &[&str]) {
     }
 }
 
-/// Checks that every field is a finite number.
+/// Checks that every field of a report is a finite number.
 fn finite(report: &Value, fields: &[&str]) {
     for field in fields {
         assert!(report[field].as_f64().is_some_and(f64::is_finite), "{field}: {report}");
@@ -151,7 +152,7 @@ fn products_in_bf16_are_compared_with_their_own_peak() {
     assert_eq!(report["precision"], "bf16");
     positive(&report, &["samples_per_s", "gemm_pct_of_peak"]);
     let gemms = report["gemms"].as_array().unwrap();
-    // The products of the layer with one output, which computes the logit, stay f32.
+    // The products of the last layer, which computes the logit, are always in f32.
     for (n, precision) in [(8, "bf16"), (1, "f32")] {
         let row = gemms.iter().find(|row| row["product"] == "forward" && row["n"] == n).unwrap();
         assert_eq!(row["precision"], precision);

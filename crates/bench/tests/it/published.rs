@@ -1,4 +1,4 @@
-//! `rowmill-bench published`: errors of published methods.
+//! Tests of `rowmill-bench published`, which prints the errors of published methods.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use std::fs;
@@ -11,13 +11,13 @@ fn number(row: &Value, field: &str) -> f64 {
     row[field].as_f64().unwrap_or_else(|| panic!("{field}: {row}"))
 }
 
-/// Runs `words`, which must end with exit code 2 and an error that contains `expected`.
+/// Runs a command, which must end with exit code 2 and an error that contains `expected`.
 fn refused(place: &Place, words: &str, expected: &str) {
     let ran = place.run(words).expect_code(2, words);
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);
 }
 
-/// Writes a suite of an H200 whose kernels follow formulas, with noise of 2 %.
+/// Writes a suite of an H200 whose kernel times follow formulas, with 2 % of noise.
 fn write_suite(place: &Place) {
     fs::create_dir_all(place.path("suite/microbench")).unwrap();
     let header = "op,shape,dtype,kernel,median_us,p5_us,p95_us,samples,timer,kernels\n";
@@ -94,7 +94,7 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     let others = ["memcpy", "transpose", "tril-F", "tril-B"];
     for name in names.into_iter().chain(others) {
         let row = named(name);
-        // Little more than the noise.
+        // The errors must be little larger than the noise of 2 %.
         assert!(number(&row["all"], "mape_pct") < 3.0, "{row}");
         assert!(number(&row["twenty"], "mape_pct") < 6.0, "{row}");
         assert!(number(&row["no_rows"], "mape_pct") > number(&row["all"], "mape_pct"), "{row}");
@@ -106,13 +106,14 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     }
     assert_eq!(named("EL-F")["is_met"], true);
     assert!(named("transpose")["published"].is_null(), "the paper has an MLP");
-    // The models were trained on times that include the host, unlike these.
+    // The shipped models were trained on times that include the host, unlike the times of this
+    // suite.
     for name in ["GEMM", "element_wise"] {
         let row = named(name);
         assert!(number(&row["all"], "mape_pct") < 5.0, "{row}");
         assert!(number(&row["no_rows"], "mape_pct") > 20.0, "{row}");
     }
-    // Only some of the tables are larger than L2.
+    // The row `EL-FL` covers only the tables that are larger than the L2 cache.
     assert!(number(named("EL-FL"), "shapes") < number(named("EL-F"), "shapes"));
     assert_eq!(number(named("EL-F"), "shapes"), 108.0);
     let text = place.done("published --kernels suite").stdout;

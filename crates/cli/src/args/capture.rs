@@ -34,7 +34,7 @@ holds for the job's KINETO_ONDEMAND_TRACE_DIR, which its user must be able to wr
 
 If a process does not answer, run: rowmill doctor capture")]
 pub struct Capture {
-    /// Capture this process, or all below it if it is a launcher (repeatable)
+    /// Capture this process or, if it is a launcher, all processes below it (repeatable)
     #[arg(long, value_name = "PID", required_unless_present = "all", conflicts_with = "all")]
     pub pid: Vec<u32>,
     /// Capture every rank of all jobs on this machine; launchers and data loaders are skipped
@@ -57,28 +57,30 @@ pub struct Capture {
     /// Seconds for which the profiler warms up before --duration begins
     #[arg(long, value_name = "SECONDS", default_value_t = 2, requires = "duration")]
     pub warmup: u32,
-    /// Details to record beside names and times
+    /// Details to record in addition to names and times
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     pub with: Vec<With>,
-    /// The folder to write; must be new or empty
+    /// The folder to write, which must be new or empty
     #[arg(short, long, value_name = "FOLDER", default_value = "capture")]
     pub output: PathBuf,
-    /// Start when this many processes have polled [default: 6.5 s after the first has polled]
+    /// Start when this many processes have polled [default: 6.5 s after the first process has
+    /// polled]
     #[arg(long, value_name = "N")]
     pub processes: Option<usize>,
     /// Refuse traces larger than this, such as 512MiB or 8GiB
     #[arg(long, value_name = "SIZE", value_parser = super::bytes, default_value = "4GiB")]
     pub size_max: u64,
-    /// Longest wait for processes to poll, for the recording to start, for a trace that grows by
-    /// less than 1 MiB/s, and for its copy
+    /// Longest wait for processes to poll, for the recording to start, for the copy of a trace, and
+    /// for a trace that grows by less than 1 MiB/s
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
     pub timeout: Duration,
-    /// The KINETO_IPC_SOCKET_DIR of the jobs [default: the one of this command, if set]
+    /// The KINETO_IPC_SOCKET_DIR of the jobs [default: the KINETO_IPC_SOCKET_DIR of this command,
+    /// if set]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
 }
 
-/// A detail that is recorded beside names and times.
+/// A detail that is recorded in addition to names and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum With {
     /// Shapes of the operators' inputs
@@ -105,7 +107,7 @@ Examples:
 Inspects the process's environment, user, libraries, sockets and folders. It starts and changes nothing.
 Exits with code 1 if a process cannot be captured.")]
     Capture {
-        /// Examine this process (repeatable) [default: all that have PyTorch loaded]
+        /// Examine this process (repeatable) [default: all processes that have loaded PyTorch]
         #[arg(long, value_name = "PID")]
         pid: Vec<u32>,
         /// The socket folder that rowmill capture would use [default: KINETO_IPC_SOCKET_DIR, if
@@ -130,8 +132,8 @@ Examples:
 Opens the library that rowmill train would open, starts MPI and ends it. Exits with code 1 if training
 over MPI would not work.")]
     Mpi {
-        /// The MPI library to open [default: libmpi.so.40, libmpi.so.12, libmpich.so.12 or
-        /// libmpi_abi.so.0; that of the launcher is tried first]
+        /// The MPI library to open [default: the library of the launcher, then libmpi.so.40,
+        /// libmpi.so.12, libmpich.so.12 and libmpi_abi.so.0]
         #[arg(long, value_name = "FILE")]
         mpi_library: Option<String>,
     },

@@ -33,7 +33,7 @@ trace that could not be fetched stays on its host for an hour.
 --align auto chooses as many iterations as take 20 s, given the step time that jobs report over the
 socket rowmill-steps, or 100 if no job reports it.")]
     Trace(Box<FleetTrace>),
-    /// List the hosts that answer, with their clocks and the number of things that are missing
+    /// List the hosts that answer, with their clocks and the number of missing capabilities
     #[command(after_help = "Example:\n  rowmill fleet hosts --hosts a,b --token-file ops.token")]
     Hosts(Reach),
     /// List processes and GPUs with their states: training, hung, held idle
@@ -42,7 +42,7 @@ Examples:
   rowmill fleet status                               this host, over its agent's own socket
   rowmill fleet status --hosts a,b --token-file ops.token")]
     Status(Reach),
-    /// List what agents cannot do on their hosts, and why
+    /// List the capabilities that hosts lack, and why
     #[command(after_help = "Example:\n  rowmill fleet doctor --hosts a,b --token-file ops.token")]
     Doctor(Reach),
     /// Sample processes for a few seconds: resource use, and where threads run or wait
@@ -86,19 +86,21 @@ shown; rowmill capture --with stacks records those.")]
 /// Options that select the agents, and how to connect to them.
 #[derive(Clone, Debug, Args)]
 pub struct Reach {
-    /// Hosts, with a port unless it is 9466 [default: this host, over its agent's socket]
+    /// Hosts whose agents are queried, with a port unless it is 9466 [default: this host, over its
+    /// agent's socket]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub hosts: Vec<String>,
-    /// The hosts that squeue lists for this Slurm job
+    /// Query the hosts that squeue lists for this Slurm job
     #[arg(long, value_name = "JOB", conflicts_with = "hosts")]
     pub slurm: Option<i64>,
-    /// File that holds the agents' token
+    /// File that contains the agents' token
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// CA certificate of the agents, or their own certificate [default: the well-known authorities]
+    /// CA certificate of the agents, or their own certificate [default: the public certificate
+    /// authorities]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else the
+    /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, or else the
     /// abstract socket or /run/kineto]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
@@ -107,13 +109,14 @@ pub struct Reach {
 /// Options that select processes on the hosts.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProcessSelection {
-    /// Only this process (repeatable)
+    /// Select only this process (repeatable)
     #[arg(long = "pid", value_name = "PID")]
     pub pids: Vec<u32>,
-    /// Only this job: a Slurm job or array task (70_4), a pod, namespace/pod, or torchrun's id
+    /// Select only this job: a Slurm job or array task (70_4), a pod, namespace/pod, or the run id
+    /// of torchrun
     #[arg(long, value_name = "JOB")]
     pub run: Option<String>,
-    /// Only processes of this user, by name or number
+    /// Select only processes of this user, by name or number
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
 }
@@ -125,28 +128,29 @@ pub struct FleetTrace {
     pub reach: Reach,
     #[command(flatten)]
     pub select: ProcessSelection,
-    /// Iterations to record
+    /// Number of iterations to record
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
     /// Start at a multiple of N iterations, the same on all ranks; `auto` chooses N by the step
     /// time
     #[arg(long, value_name = "N", default_value = "auto", value_parser = align)]
     pub align: Align,
-    /// Details to record beside names and times
+    /// Details to record in addition to names and times
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     pub with: Vec<With>,
-    /// The folder to write; must be new or empty
+    /// The folder to write, which must be new or empty
     #[arg(short, long, value_name = "FOLDER", default_value = "capture")]
     pub output: PathBuf,
     /// Refuse traces larger than this, such as 512MiB or 8GiB
     #[arg(long, value_name = "SIZE", value_parser = super::bytes, default_value = "4GiB")]
     pub size_max: u64,
-    /// Longest wait for the recording to start, for progress, and for a silent host
+    /// Longest wait for the recording to start, for its progress, and for a host that does not
+    /// answer
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
     pub timeout: Duration,
 }
 
-/// The number of iterations at whose multiples recording may start.
+/// The number of iterations at whose multiples the recording may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     Auto,
@@ -161,7 +165,7 @@ fn align(text: &str) -> Result<Align, String> {
     given.map(Align::Given).ok_or_else(|| format!("expected auto or a number from 1, got {text}"))
 }
 
-/// Parses a length of time, or 0 with any unit.
+/// Parses a duration with a unit, or the number 0 with any unit.
 fn pause(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0ms" | "0s" | "0m" | "0h") { Ok(Duration::ZERO) } else { span(text) }
 }

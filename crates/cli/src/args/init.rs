@@ -21,7 +21,8 @@ pub struct Init {
     /// Training files with the same columns, or folders of them
     #[arg(required = true)]
     pub files: Vec<String>,
-    /// Held-out files [default: the newest tenth of the rows by a time column, else the last]
+    /// Held-out files [default: the newest tenth of the rows by a time column, or else the last
+    /// tenth]
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub evaluation: Vec<String>,
     /// The column to predict [default: chosen by name and values]
@@ -39,7 +40,8 @@ pub struct Init {
 }
 
 impl Init {
-    /// The name of the first file without folders and endings, for the model and its configuration.
+    /// The name of the first file without folder and file extensions. The model and its
+    /// configuration get this name.
     pub fn stem(&self) -> String {
         let first = self.files.first().map_or("model", |file| file.trim_end_matches(['/', '\\']));
         let name = first.rsplit(['/', '\\']).next().unwrap_or(first);
@@ -51,7 +53,7 @@ impl Init {
         if stem == "-" { "model".to_owned() } else { stem.to_owned() }
     }
 
-    /// The configuration file to write; `None` for stdout.
+    /// The configuration file to write. `None` means stdout.
     pub fn target(&self) -> Option<PathBuf> {
         match &self.output {
             Some(path) if path.as_os_str() == "-" => None,

@@ -1,10 +1,11 @@
-//! `rowmill predict kernels` and `evaluate --kernels` as typed: predictions without a trace.
+//! Options of `rowmill predict kernels` and `rowmill predict evaluate --kernels`, as typed. Both
+//! commands predict kernels without a trace.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// Options of `rowmill predict kernels`.
+/// Options of `rowmill predict kernels`, which predicts the times of single kernels.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,13 +38,14 @@ pub struct PredictKernels {
     /// Operations with their sizes, each in quotes
     #[arg(required_unless_present = "list_hardware", value_name = "WORK")]
     pub works: Vec<String>,
-    /// A device that --list-hardware prints, or several as in h100x8 (repeatable)
+    /// A device that --list-hardware prints, or several devices, as in h100x8 (repeatable)
     #[arg(long, value_name = "DEVICE", required_unless_present = "list_hardware")]
     pub hardware: Vec<String>,
     /// Models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
-    /// Print the hardware data of these devices, with sources, by key or name [default: all]
+    /// Print the hardware data of these devices, with sources, by key or name [default: all
+    /// devices]
     #[arg(long, value_name = "DEVICE", num_args = 0..)]
     #[arg(conflicts_with_all = ["works", "hardware", "models"])]
     pub list_hardware: Option<Vec<String>>,
@@ -55,7 +57,7 @@ pub struct PredictKernels {
     pub output: Option<PathBuf>,
 }
 
-/// Options of `evaluate` for tables of measured kernels.
+/// Options of `rowmill predict evaluate` for tables of measured kernels.
 #[derive(Debug, Args)]
 pub struct KernelEvaluation {
     /// Evaluate kernel models: the paths are tables of measured latencies

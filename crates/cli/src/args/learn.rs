@@ -1,10 +1,10 @@
-//! `rowmill predict learn` as typed.
+//! Options of `rowmill predict learn`, as typed.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// Options of `rowmill predict learn`.
+/// Options of `rowmill predict learn`, which learns cost models from measurements.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -36,8 +36,8 @@ Stride, Padding of conv. Other columns are ignored. Of ten shapes, six train the
 intervals and two test it.")]
 #[command(group = clap::ArgGroup::new("latencies").args(["measured", "shots"]).multiple(true))]
 pub struct PredictLearn {
-    /// A recorded suite, or steps measured earlier: folders or files, gzip or zstd too [default:
-    /// measure this CPU now]; with --kernels, tables of latencies
+    /// A recorded suite, or files or folders of steps measured earlier, plain, gzip or zstd
+    /// [default: measure this CPU]. With --kernels, tables of latencies
     #[arg(value_name = "RECORDED")]
     pub measured: Vec<PathBuf>,
     /// Learn kernel models: the paths are CSV tables of measured latencies, plain or compressed
@@ -46,19 +46,19 @@ pub struct PredictLearn {
     /// With --kernels: adapt the models to the device of this table (five rows or more)
     #[arg(long, value_name = "CSV", requires = "kernels")]
     pub shots: Option<PathBuf>,
-    /// Configurations to measure, a second or two each
+    /// Number of configurations to measure, each for a second or two
     #[arg(long, value_name = "N", default_value_t = 300, conflicts_with_all = ["measured", "kernels"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub configurations: u32,
-    /// Shapes of tables whose lookups and row updates are measured without a model, in six rounds
-    /// of a sixth of a second each
+    /// Number of table shapes whose lookups and row updates are measured without a model, in six
+    /// rounds of a sixth of a second each
     #[arg(long, value_name = "N", default_value_t = 800, conflicts_with_all = ["measured", "kernels"])]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub tables: u32,
-    /// Seed of the configurations and tables
+    /// Seed of the random configurations and tables
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["measured", "kernels"])]
     pub seed: u64,
-    /// The folder to write into
+    /// The folder in which the learned files are written
     #[arg(short, long, value_name = "FOLDER")]
     pub output: PathBuf,
 }

@@ -35,19 +35,19 @@ collective, and reads every byte it received. The time of the slowest rank count
   rejected_samples      samples that were dropped for a low clock or much foreign CPU
   trusted               false if too few samples were left; the figures are then of all samples";
 
-/// Options of `rowmill doctor links`: the collectives, their sizes, and the ranks and links
-/// between.
+/// Options of `rowmill doctor links`: the collectives to measure, their sizes, and the ranks and
+/// links between which they run.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorLinks {
     /// Collectives to measure
     #[arg(long, value_name = "VERB", num_args = 1.., value_enum, default_values_t = VerbChoice::ALL)]
     pub verbs: Vec<VerbChoice>,
-    /// Sizes of a rank's buffer in bytes, with K for 1,024 and M for 1,048,576; multiples of 4
+    /// Sizes of a rank's buffer in bytes, multiples of 4; K stands for 1,024 and M for 1,048,576
     #[arg(long, value_name = "BYTES", num_args = 1.., value_parser = size,
           default_values = ["8", "1K", "32K", "256K", "1M", "4M", "16M"])]
     pub sizes: Vec<usize>,
-    /// Numbers of ranks, which are threads of this process; under mpirun or srun, the ranks are its
-    /// processes
+    /// Numbers of ranks, which are threads of this process. Under mpirun or srun, the processes of
+    /// the launcher are the ranks
     #[arg(long, value_name = "N", num_args = 1.., default_values_t = [2],
           value_parser = clap::value_parser!(u32).range(1..=256))]
     pub ranks: Vec<u32>,
@@ -75,7 +75,7 @@ pub enum VerbChoice {
     AllReduce,
     /// Send a part of the sum over all ranks to each rank
     ReduceScatter,
-    /// Send a part from each rank to each other
+    /// Send a part of the buffer from each rank to each other rank
     AllToAll,
     /// Wait until all ranks have arrived
     Barrier,

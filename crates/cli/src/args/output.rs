@@ -1,5 +1,5 @@
-//! The files and folders that each command will write, derived from its arguments alone. One place
-//! can thus check that all of them can be written before a long run begins.
+//! Derives the files and folders that each command will write from its arguments alone. Before a
+//! long run begins, one check can thus find out whether all of them can be written.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,8 @@ impl Command {
 }
 
 impl Train {
-    /// The folder of the run: `--run`, or else `runs/` and the name of the configuration.
+    /// The folder of the run, which is the value of `--run`, or else `runs/` followed by the name
+    /// of the configuration.
     pub fn run_folder(&self) -> PathBuf {
         let name = self.config.as_deref().map(Path::new).and_then(Path::file_stem);
         self.run.clone().unwrap_or_else(|| Path::new("runs").join(name.unwrap_or_default()))

@@ -1,4 +1,4 @@
-//! Options of `rowmill predict …`.
+//! Options of the commands `rowmill predict …`, as typed.
 
 use std::path::PathBuf;
 
@@ -34,19 +34,19 @@ come from samples. Simulating the program with its costs gives a trace again.")]
 pub enum Predict {
     /// Collect the costs of a recording's host and devices, or print the host's overheads
     Calibrate(PredictCalibrate),
-    /// Predict a step: recorded, never timed, or of any model on any GPU
+    /// Predict a step: a recorded one, one that was never timed, or one of any model on any GPU
     Step(PredictStep),
     /// Predict steps of many models, GPUs and batch sizes
     Sweep(PredictSweep),
     /// Predict a step after edits
     WhatIf(PredictWhatIf),
-    /// Predict a step at another batch size from recordings at two
+    /// Predict a step at another batch size from recordings at two batch sizes
     Resize(PredictResize),
-    /// Rank what to speed up next, or findings, by the gain of the step
+    /// Rank operators and kernels to speed up next, or findings, by the gain of the step
     Next(PredictNext),
     /// Edit a recorded step in a browser of this machine
     Serve(PredictServe),
-    /// Measure prediction errors
+    /// Measure the errors of predictions on your recordings
     Evaluate(PredictEvaluate),
     /// Predict single kernels on a GPU without a trace, or list GPUs with their hardware data
     Kernels(PredictKernels),
@@ -72,21 +72,22 @@ pub enum Predict {
     TrainKernels(FormerWords),
 }
 
-/// All arguments of a command that has another name now.
+/// All arguments of a command under its former name. The error of such a command names its present
+/// name.
 #[derive(Debug, Args)]
 pub struct FormerWords {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
 }
 
-/// The random draws that an interval is computed from.
+/// The random draws from which an interval is computed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct DrawOptions {
-    /// Number of draws for the interval
+    /// Number of random draws for the interval
     #[arg(long, value_name = "N", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub draws: u32,
-    /// Seed of the draws
+    /// Seed of the random draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
@@ -97,10 +98,10 @@ impl From<DrawOptions> for Draws {
     }
 }
 
-/// Which recorded step is predicted, and whether a calibration of another machine may be used.
+/// Selects the recorded step to predict, and whether a calibration of another machine may be used.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct StepSelection {
-    /// Allow a calibration of another host or devices
+    /// Allow a calibration of another host or of other devices
     #[arg(long)]
     pub force: bool,
     /// Index of the recorded step, from 0
@@ -134,27 +135,27 @@ pub struct PredictCalibrate {
     /// Add the samples to those of another calibration (repeatable)
     #[arg(long, value_name = "FILE")]
     pub merge: Vec<PathBuf>,
-    /// Time of a step without the profiler: nanoseconds, or a file with one per line
+    /// Time of a step without the profiler: nanoseconds, or a file with a time per line
     #[arg(long, value_name = "NS|FILE")]
     pub unrecorded: Option<String>,
-    /// Also merge calibrations of other hosts or devices
+    /// Also merge calibrations of other hosts or other devices
     #[arg(long)]
     pub force: bool,
     /// Print mean and deviation of the host's overheads T1 to T5 instead of writing a calibration
     #[arg(long, conflicts_with_all = ["merge", "unrecorded", "force"])]
     pub overheads: bool,
-    /// With --overheads: operators to print per kind, by total time
+    /// With --overheads: number of operators to print per kind, by total time
     #[arg(long, value_name = "N", default_value_t = 10, requires = "overheads")]
     pub top: usize,
     /// With --overheads: draw the mean and deviation of each kind
     #[arg(long, value_name = "FILE", requires = "overheads")]
     pub svg: Option<PathBuf>,
-    /// The calibration to write; with --overheads, the table [default: stdout]
+    /// The calibration to write; with --overheads, the table to write [default: stdout]
     #[arg(short, long, value_name = "FILE", required_unless_present = "overheads")]
     pub output: Option<PathBuf>,
 }
 
-/// Options of `rowmill predict step`.
+/// Options of `rowmill predict step`, which predicts the time of one training step.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -190,11 +191,12 @@ pub struct PredictStep {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required_unless_present_any = ["model", "execution_trace"], value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Predict a step that was never timed: PyTorch execution traces instead of traces (repeatable)
+    /// Predict a step that was never timed: read PyTorch execution traces instead of traces
+    /// (repeatable)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "model", "force"])]
     pub execution_trace: Vec<PathBuf>,
-    /// Costs: a file of `rowmill predict calibrate`; with --model and --hardware, those of the host
-    /// alone
+    /// A file of `rowmill predict calibrate`, from which costs are taken; with --model and
+    /// --hardware, only the costs of the host
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
@@ -204,8 +206,8 @@ pub struct PredictStep {
     /// Also write the predicted step as traces into this folder, one per rank
     #[arg(long, value_name = "FOLDER")]
     pub write_trace: Option<PathBuf>,
-    /// Predict a step of this configuration instead: a TOML file, or a ready-made one (see rowmill
-    /// train --list)
+    /// Predict a step of this configuration instead of a recorded step: a TOML file, or a
+    /// ready-made configuration (see rowmill train --list)
     #[arg(long, value_name = "CONFIG", conflicts_with = "paths")]
     pub model: Option<String>,
     /// With --model or --execution-trace: the device, as in h100, h100x8 or 4xh100x8 (hosts x
@@ -216,27 +218,27 @@ pub struct PredictStep {
     pub workload: NeverRunStep,
     #[command(flatten)]
     pub host: PricedHost,
-    /// With --model and --hardware: one row per …
+    /// With --model and --hardware: what each row describes
     #[arg(long, value_enum, default_value_t = StepRows::Step, requires = "model")]
     pub by: StepRows,
 }
 
-/// The rows of a predicted step.
+/// The subject of a row of a predicted step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepRows {
     /// One row for the whole step
     Step,
-    /// A stage, on its slowest rank
+    /// One row per stage, on its slowest rank
     Stage,
-    /// A rank, with its stages
+    /// One row per rank, with its stages
     Rank,
-    /// An operation of the dense layers
+    /// One row per operation of the dense layers
     Op,
-    /// A purpose of memory, on the rank that takes most
+    /// One row per purpose of memory, on the rank that needs the most
     Memory,
 }
 
-/// Options of `rowmill predict what-if`.
+/// Options of `rowmill predict what-if`, which predicts a recorded step after edits.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -270,25 +272,25 @@ pub struct PredictWhatIf {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// The edits to make, a TOML file (repeatable; each is predicted separately)
+    /// A TOML file with edits (repeatable; each file is predicted separately)
     #[arg(long, value_name = "FILE", required = true)]
     pub edits: Vec<PathBuf>,
-    /// Costs: a calibration [default: the recording's own]
+    /// A calibration, from which costs are taken [default: the costs of the recording]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub selection: StepSelection,
     #[command(flatten)]
     pub draws: DrawOptions,
-    /// Traces recorded with the edits really made: prints the prediction error
+    /// Traces recorded after the edits were really made; prints the prediction error
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
-    /// Also write a page of the last prediction: timelines side by side, execution graph, errors
+    /// Also write a page about the last prediction: timelines side by side, execution graph, errors
     #[arg(long, value_name = "FILE")]
     pub page: Option<PathBuf>,
 }
 
-/// Options of `rowmill predict next`.
+/// Options of `rowmill predict next`, which ranks what to speed up next.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -303,10 +305,10 @@ pub struct PredictNext {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// One row per …
+    /// What each row describes
     #[arg(long, value_enum, default_value_t = NextRows::Operation)]
     pub by: NextRows,
-    /// Costs: a calibration [default: the recording's own]
+    /// A calibration, from which costs are taken [default: the costs of the recording]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
@@ -316,16 +318,16 @@ pub struct PredictNext {
     pub top: usize,
 }
 
-/// What `rowmill predict next` ranks.
+/// The subject that `rowmill predict next` ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NextRows {
-    /// Operators, kernels and transfers, by name
+    /// One row per operator, kernel or transfer, by name
     Operation,
-    /// Findings of `rowmill trace findings`
+    /// One row per finding of `rowmill trace findings`
     Finding,
 }
 
-/// Options of `rowmill predict serve`.
+/// Options of `rowmill predict serve`, which serves a page to edit a recorded step.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -339,17 +341,17 @@ pub struct PredictServe {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Costs: a calibration [default: the recording's own]
+    /// A calibration, from which costs are taken [default: the costs of the recording]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub selection: StepSelection,
-    /// Loopback port [default: a free one]
+    /// Port on the loopback address [default: a free port]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
 }
 
-/// Options of `rowmill predict resize`.
+/// Options of `rowmill predict resize`, which predicts a step at another batch size.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -359,26 +361,26 @@ Examples:
 Both recordings must run the same work in the same order, with record_shapes. Tensor sizes that differ
 follow a line through both; kernel times are scaled from the nearest sizes.")]
 pub struct PredictResize {
-    /// Traces of the first size
+    /// Traces recorded at the first batch size
     #[arg(value_name = "SMALL")]
     pub small: PathBuf,
-    /// Traces of the second size
+    /// Traces recorded at the second batch size
     #[arg(value_name = "LARGE")]
     pub large: PathBuf,
-    /// The sizes of the two, such as 512,2048
+    /// The batch sizes of the two recordings, such as 512,2048
     #[arg(long, value_name = "N,N", value_parser = two_sizes)]
     pub sizes: (u64, u64),
-    /// The size to predict (repeatable)
+    /// The batch size to predict (repeatable)
     #[arg(long, value_name = "N", required = true)]
     pub to: Vec<u64>,
     #[command(flatten)]
     pub draws: DrawOptions,
-    /// Traces recorded at the last size of --to: prints the prediction error
+    /// Traces recorded at the last batch size of --to; prints the prediction error
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
 }
 
-/// Options of `rowmill predict evaluate`.
+/// Options of `rowmill predict evaluate`, which measures prediction errors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -399,24 +401,24 @@ Tests, as far as the recording allows them:
 With --measured, a table instead: the step of every rank, then device work by name, largest error
 first; the mean of the predicted steps against the mean of the measured ones.")]
 pub struct PredictEvaluate {
-    /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels;
-    /// predicted traces (predict step --write-trace) with --measured
+    /// Traces: files, archives, folders, or `-` for standard input. With --kernels, tables of
+    /// latencies; with --measured, predicted traces (predict step --write-trace)
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Derive the constants of the replay from the first N ranks [default: half of them]
+    /// Derive the constants of the replay from the first N ranks [default: half of the ranks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub calibrate_ranks: Option<u32>,
-    /// PyTorch execution traces of the same ranks: prints the error of their device time
+    /// PyTorch execution traces of the same ranks; prints the error of their device time
     #[arg(long, value_name = "PATH", conflicts_with = "kernels")]
     pub execution: Vec<PathBuf>,
-    /// With --execution: the device [default: the recording's]
+    /// With --execution: the device [default: the device of the recording]
     #[arg(long, value_name = "DEVICE", requires = "execution")]
     pub hardware: Option<String>,
-    /// Traces to compare with: the paths are predicted traces (repeatable)
+    /// Measured traces to compare with; the paths are predicted traces (repeatable)
     #[arg(long, value_name = "PATH")]
     #[arg(conflicts_with_all = ["calibrate_ranks", "execution", "kernels"])]
     pub measured: Vec<PathBuf>,
-    /// With --measured: kinds of device work to print; 0 for all
+    /// With --measured: number of kinds of device work to print; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20, requires = "measured")]
     pub top: usize,
     #[command(flatten)]
@@ -424,7 +426,7 @@ pub struct PredictEvaluate {
 }
 
 impl Predict {
-    /// Whether it prints rows, which have more formats than a report.
+    /// Whether the command prints rows, which have more output formats than a report.
     pub fn has_rows(&self) -> bool {
         match self {
             Self::Calibrate(args) => args.overheads,

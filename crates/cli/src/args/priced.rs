@@ -1,13 +1,13 @@
-//! Options that determine the costs of steps without a recording.
+//! Options that determine the costs of launches and kernels in steps without a recording.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// Costs of launches and kernels of a step without a recording.
+/// Costs of launches and kernels, for a step without a recording.
 #[derive(Debug, Args)]
 pub struct PricedHost {
-    /// Without a recording: host microseconds per launch, a lower bound of the step
+    /// Without a recording: microseconds of host time per launch, a lower bound of the step
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
     pub launch_us: f64,
     /// Without a recording: kernel models to use instead of the built-in ones

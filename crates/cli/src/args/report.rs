@@ -23,7 +23,8 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// The file to write: `--output`, or else `report.html` in the run folder.
+    /// The file to write, which is the value of `--output`, or else `report.html` in the run
+    /// folder.
     pub fn target(&self) -> PathBuf {
         self.output.clone().unwrap_or_else(|| self.run.join("report.html"))
     }

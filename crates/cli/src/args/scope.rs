@@ -1,9 +1,9 @@
-//! Refuses options that would have no effect beside the other arguments, because a user who typed
-//! them expects an effect.
+//! Refuses options that would have no effect together with the other arguments, because a user who
+//! types an option expects an effect.
 //!
-//! If an option depends only on another one, clap's own `requires` and `conflicts_with` are used.
-//! The table here covers options that depend on a value, and options in structs that several
-//! commands share.
+//! If an option depends only on another option, clap's own `requires` and `conflicts_with` are
+//! used. The table in this file covers options that depend on a value, and options in structs that
+//! several commands share.
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -16,15 +16,15 @@ enum Need {
     AnyOf(&'static [&'static str]),
     /// All of these arguments are absent.
     NoneOf(&'static [&'static str]),
-    /// An argument has this value, given or by default.
+    /// An argument has this value, typed or by default.
     Value(&'static str, &'static str),
 }
 
-/// Options of one command that have an effect only under a condition.
+/// Options of one command, with the condition under which they have an effect.
 #[derive(Clone, Copy, Debug)]
 struct OptionScope {
-    /// The words of the command, such as `predict step`; `fleet *` stands for every command below
-    /// `fleet`.
+    /// The words of the command, such as `predict step`. The word `*` in `fleet *` stands for every
+    /// command below `fleet`.
     verb: &'static str,
     options: &'static [&'static str],
     need: Need,
@@ -45,7 +45,7 @@ const HOSTS: Need = Need::AnyOf(&["hosts", "slurm"]);
 const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
-/// The options with a condition that clap cannot express.
+/// Options whose condition cannot be expressed with clap.
 const SCOPES: [OptionScope; 27] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
@@ -76,7 +76,7 @@ const SCOPES: [OptionScope; 27] = [
     scope("explain", &["as"], Need::Value("topic", "config")),
 ];
 
-/// Options of `train` that have no effect beside `--list`.
+/// Options of `train` that have no effect together with `--list`.
 const TRAIN_OPTIONS: [&str; 21] = [
     "print-config",
     "set",
@@ -100,12 +100,12 @@ const TRAIN_OPTIONS: [&str; 21] = [
     "strict",
     "estimate",
 ];
-/// Options for ranks that are processes. Ranks that are threads do not need them.
+/// Options that have an effect only if ranks are processes, not threads.
 const NETWORK: [&str; 3] = ["mpi-library", "timeout", "collectives"];
-/// Options of `predict step` for a step that is described by a configuration, not by a recording.
+/// Options of `predict step` for a step of a configuration. A recorded step does not use them.
 const CONFIGURED: [&str; 6] = ["set", "batch-size", "pooling", "ranks", "sharding", "plan"];
 
-/// Refuses the first option that would have no effect beside the other arguments.
+/// Refuses the first option that would have no effect together with the other arguments.
 ///
 /// # Errors
 /// A usage error that names the option and its condition.
@@ -127,8 +127,8 @@ pub fn check_scopes(root: &Command, matches: &ArgMatches) -> Result<(), clap::Er
     Ok(())
 }
 
-/// Describes an unmet condition as a clause that follows the option, or returns `None` if it is
-/// met.
+/// Describes an unmet condition as a clause that follows the option's name. Returns `None` if the
+/// condition is met.
 fn describe_unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option<String> {
     let has = |name: &&&str| is_given(command, matches, name);
     let has_value = |name: &str, value: &str| {
@@ -150,8 +150,8 @@ fn describe_unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option
     }
 }
 
-/// Joins options for a message, as in `--a or --b`. The name `a+b` means both options together, and
-/// `a=b` an option with a value.
+/// Joins names of options for a message, as in `--a or --b`. The name `a+b` means both options
+/// together, and `a=b` means an option with a value.
 fn join_options(names: &[&str], between: &str) -> String {
     let one = |name: &&str| {
         let parts: Vec<String> = name.split('+').map(|part| format!("--{part}")).collect();
@@ -160,8 +160,8 @@ fn join_options(names: &[&str], between: &str) -> String {
     names.iter().map(one).collect::<Vec<_>>().join(between)
 }
 
-/// Whether an argument is on the command line. The name `a+b` means that both options are, and
-/// `a=b` that the option has this value.
+/// Whether an argument is on the command line. The name `a+b` means that both options are typed,
+/// and `a=b` that the option has this value.
 fn is_given(command: &Command, matches: &ArgMatches, name: &str) -> bool {
     name.split('+').all(|name| match name.split_once('=') {
         Some((name, value)) => raw_values(command, matches, name) == [value],
@@ -171,7 +171,7 @@ fn is_given(command: &Command, matches: &ArgMatches, name: &str) -> bool {
     })
 }
 
-/// The values of an argument as they were typed, or its defaults.
+/// The values of an argument as they were typed, or else its default values.
 fn raw_values(command: &Command, matches: &ArgMatches, name: &str) -> Vec<String> {
     let id = argument_id(command, name);
     let values = id.and_then(|id| matches.get_raw(&id).map(Iterator::collect::<Vec<_>>));
@@ -179,7 +179,7 @@ fn raw_values(command: &Command, matches: &ArgMatches, name: &str) -> Vec<String
     values.iter().map(|value| value.to_string_lossy().into_owned()).collect()
 }
 
-/// Finds the id of an option by its long name, or of a positional argument by its name.
+/// Finds the id of an option by its long name, or the id of a positional argument by its name.
 fn argument_id(command: &Command, name: &str) -> Option<String> {
     let is_it = |argument: &&clap::Arg| {
         argument.get_long() == Some(name) || argument.is_positional() && argument.get_id() == name
@@ -219,7 +219,8 @@ mod tests {
         }
     }
 
-    /// Checks every option whose help begins with `With --`.
+    /// Every option whose help begins with `With --` must be refused if the other option is
+    /// missing.
     #[test]
     fn options_whose_help_begins_with_with_are_refused_without_the_other_option() {
         let mut root = Cli::command();
@@ -245,7 +246,8 @@ mod tests {
                     words.pop();
                     words.push(format!("--{long}={value}"));
                 }
-                // Add the paths that the command requires, so that only the option can be refused.
+                // The paths that the command requires are added, so that only the tested option can
+                // be the cause of a refusal.
                 words.extend(
                     ["x", "y"]
                         .map(ToOwned::to_owned)

@@ -1,4 +1,4 @@
-//! `rowmill predict sweep` as typed.
+//! Options of `rowmill predict sweep`, as typed.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use clap::Args;
 use super::Sharding;
 use super::priced::PricedHost;
 
-/// Largest number of values of one range.
+/// Largest number of values to which one range expands.
 const VALUES_MOST: usize = 1_000;
 
-/// Options of `rowmill predict sweep`.
+/// Options of `rowmill predict sweep`, which predicts steps of many configurations.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,19 +28,19 @@ Without arguments: the models of arXiv:2201.07821, its devices and later ones. `
 Pareto front: steps that fit and that no other step of the same model and pooling beats in samples
 per second, memory of the fullest rank and number of ranks together. --svg draws it.")]
 pub struct PredictSweep {
-    /// Configurations: TOML files, or ready-made ones
+    /// Configurations: TOML files, or names of ready-made configurations
     #[arg(long, value_name = "CONFIG", value_delimiter = ',')]
     #[arg(default_values = ["dlrm-default", "dlrm-mlperf", "dlrm-ddp"])]
     pub model: Vec<String>,
-    /// Devices, as `predict step` takes them
+    /// Devices, named as for `predict step`
     #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = devices)]
     #[arg(default_values = ["v100", "titan-xp", "p100", "t4", "a100", "h100"])]
     pub hardware: Vec<Several<String>>,
-    /// Samples per step, over all ranks
+    /// Samples per step, summed over all ranks
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = sizes)]
     #[arg(default_values = ["512", "1024", "2048", "4096"])]
     pub batch_size: Vec<Several<usize>>,
-    /// Ids per bag
+    /// Number of ids per bag
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = poolings)]
     #[arg(default_values = ["1"])]
     pub pooling: Vec<Several<u32>>,
@@ -52,10 +52,10 @@ pub struct PredictSweep {
     pub sharding: Option<Sharding>,
     #[command(flatten)]
     pub host: PricedHost,
-    /// Print only the Pareto front
+    /// Print only the rows on the Pareto front
     #[arg(long)]
     pub best: bool,
-    /// Also draw samples per second over memory, with the Pareto front
+    /// Also draw samples per second against memory, with the Pareto front
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Write to FILE instead of stdout
@@ -63,11 +63,11 @@ pub struct PredictSweep {
     pub output: Option<PathBuf>,
 }
 
-/// The values of one range, or a single one.
+/// The values to which a range expands, or a single value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Several<T>(Vec<T>);
 
-/// The distinct values of a list of ranges, in order.
+/// The distinct values of a list of ranges, in the order of the list.
 pub fn each<T: Clone + PartialEq>(list: &[Several<T>]) -> Vec<T> {
     let mut all: Vec<T> = Vec::new();
     for value in list.iter().flat_map(|several| &several.0) {
@@ -104,7 +104,8 @@ where
     expanded(text)?.into_iter().map(number).collect::<Result<_, _>>().map(Several)
 }
 
-/// Expands a range of numbers inside a text to one text per number. Other texts stay as they are.
+/// Expands a range of numbers inside a text to one text per number. A text without a range is
+/// returned unchanged.
 fn expanded(text: &str) -> Result<Vec<String>, String> {
     let Some(dots) = text.find("..") else { return Ok(vec![text.to_owned()]) };
     let (before, after) = (&text[..dots], &text[dots + 2..]);
@@ -112,7 +113,7 @@ fn expanded(text: &str) -> Result<Vec<String>, String> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let (last, rest) = after.split_at(digits(after));
     if prefix.len() == before.len() || last.is_empty() {
-        // The dots belong to a path, as in ../cpu.
+        // The two dots belong to a path, as in ../cpu, so the text is not a range.
         return Ok(vec![text.to_owned()]);
     }
     let (step, rest) = match rest.strip_prefix(':') {
@@ -161,7 +162,7 @@ mod tests {
         check("512..2048:512", &["512", "1024", "1536", "2048"]);
         check("h100x1..4", &["h100x1", "h100x2", "h100x4"]);
         check("1..2xh100x8", &["1xh100x8", "2xh100x8"]);
-        // `..` in a path is not a range.
+        // The two dots in a path must not be parsed as a range.
         check("../cpu", &["../cpu"]);
     }
 

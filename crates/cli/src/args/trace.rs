@@ -21,7 +21,7 @@ PATH is a Kineto trace (.json, .json.gz or .json.zst), an archive of them (.tar,
 of them, `-` for standard input, or a .pftrace that rowmill trace convert or merge wrote. All traces
 together are the ranks of one job. Times in machine-readable output are integer nanoseconds (`…_ns`).")]
 pub struct Trace {
-    /// The table to print; `None` prints a summary.
+    /// The table to print. `None` prints the summary of the job.
     #[command(subcommand)]
     pub verb: Option<TraceVerb>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub struct ReportContent {
     /// Analyze only these ranks
     #[arg(long = "rank", value_name = "N")]
     pub ranks: Vec<u32>,
-    /// Steps on the timeline: the first N, or those with the numbers A..B, excluding B [default: as
+    /// Steps on the timeline: the first N, or the steps A..B by number, excluding B [default: as
     /// many as fit into 200,000 events]
     #[arg(long, value_name = "N|A..B", value_parser = timeline_steps)]
     pub steps: Option<report::TimelineSteps>,
@@ -94,7 +94,7 @@ Examples:
     Breakdown {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = BreakdownBy::Rank)]
         by: BreakdownBy,
     },
@@ -107,11 +107,11 @@ Examples:
     Idle {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = IdleBy::Device)]
         by: IdleBy,
-        /// Longest gap, in nanoseconds, that counts as kernel_wait if its kernel was launched in
-        /// time
+        /// Longest gap in nanoseconds that counts as kernel_wait if the kernel behind it was
+        /// launched in time
         #[arg(long, value_name = "NS", default_value_t = 30_000)]
         kernel_wait_ns: i64,
     },
@@ -123,7 +123,7 @@ Examples:
     Kernels {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = KernelsBy::Name)]
         by: KernelsBy,
     },
@@ -136,14 +136,14 @@ Examples:
     Ops {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = OpsBy::Name)]
         by: OpsBy,
-        /// With --by sequence: only operators whose name contains this [default: the outermost
+        /// With --by sequence: only operators whose name contains this text [default: the outermost
         /// operators]
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         operator: String,
-        /// With --by sequence: fewest kernels of a sequence
+        /// With --by sequence: smallest number of kernels in a sequence
         #[arg(long, value_name = "N", default_value_t = 3)]
         kernels_min: usize,
     },
@@ -152,7 +152,7 @@ Examples:
     Overlap {
         #[command(flatten)]
         selection: Selection,
-        /// One row per set of classes that ran together, and per …
+        /// What each row describes, in addition to a set of classes that ran together
         #[arg(long, value_enum, default_value_t = BreakdownBy::Rank)]
         by: BreakdownBy,
     },
@@ -164,7 +164,7 @@ Examples:
     Launches {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = LaunchesBy::Call)]
         by: LaunchesBy,
     },
@@ -176,7 +176,7 @@ Examples:
     Queue {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = QueueBy::Stream)]
         by: QueueBy,
     },
@@ -188,7 +188,7 @@ Examples:
     Memory {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = MemoryBy::Copy)]
         by: MemoryBy,
     },
@@ -200,7 +200,7 @@ Examples:
     Steps {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = StepsBy::Step)]
         by: StepsBy,
     },
@@ -212,7 +212,7 @@ Examples:
     Collectives {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = CollectivesBy::Collective)]
         by: CollectivesBy,
     },
@@ -224,7 +224,7 @@ Examples:
     Stragglers {
         #[command(flatten)]
         selection: Selection,
-        /// One row per …
+        /// What each row describes
         #[arg(long, value_enum, default_value_t = StragglersBy::Rank)]
         by: StragglersBy,
     },
@@ -238,7 +238,7 @@ Examples:
     CriticalPath {
         #[command(flatten)]
         selection: Selection,
-        /// One row per … [default: category; with --what-if: window]
+        /// What each row describes [default: category; with --what-if: window]
         #[arg(long, value_enum)]
         by: Option<PathBy>,
         /// Change the matching work and recompute the window. EDIT is one or more KEY=NAME or
@@ -298,7 +298,7 @@ the standard error of the steps is noise.")]
     Diff {
         #[command(flatten)]
         selection: Selection,
-        /// One row per … [default: a page with the verdict and the largest changes]
+        /// What each row describes [default: a page with the verdict and the largest changes]
         #[arg(long, value_enum)]
         by: Option<DiffBy>,
         /// Write an HTML report of the comparison: verdict, step times, changes, and one step of
@@ -321,7 +321,7 @@ Examples:
         /// Merge only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
-        /// Do not align the clocks
+        /// Do not align the clocks of the ranks
         #[arg(long)]
         keep_clocks: bool,
     },
@@ -334,17 +334,17 @@ Examples:
         /// Traces: files, archives, folders, or `-` for standard input
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// The file to write; with --to parquet, the folder
+        /// The file to write; with --to parquet, the folder to write
         #[arg(short, long = "output", alias = "out", value_name = "PATH")]
         out: PathBuf,
         /// Convert only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
-        /// The format [default: by the name of --output]
+        /// The format of the output [default: the format that the name of --output implies]
         #[arg(long, value_enum)]
         to: Option<ConvertTo>,
     },
-    /// Check whether a trace can be trusted, and say what to do about missing or broken parts
+    /// Check whether a trace can be trusted, and recommend what to do about missing or broken parts
     #[command(after_help = "\
 Example:
   rowmill trace doctor trace.json.gz
@@ -380,7 +380,7 @@ is handed to ui.perfetto.dev within your browser; it is not uploaded.")]
     Serve {
         #[command(flatten)]
         content: ReportContent,
-        /// The port [default: a free one]
+        /// The port on the loopback address [default: a free port]
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         port: u16,
     },
@@ -393,7 +393,7 @@ Examples:
         /// Execution traces: files, archives or folders
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// Kineto traces of the same run, to link to
+        /// Kineto traces of the same run, with which the execution traces are linked
         #[arg(long, value_name = "PATH")]
         kineto: Vec<PathBuf>,
         /// Write to FILE instead of stdout
@@ -405,158 +405,159 @@ Examples:
 /// The subject of a row of `trace breakdown` and `trace overlap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BreakdownBy {
-    /// Rank, over all its devices
+    /// One row per rank, over all its devices
     Rank,
-    /// Device
+    /// One row per device
     Device,
 }
 
 /// The subject of a row of `trace idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IdleBy {
-    /// Device and cause; a device is idle while none of its streams is busy
+    /// One row per device and cause; a device is idle while none of its streams is busy
     Device,
-    /// Stream and cause; other streams may be busy meanwhile
+    /// One row per stream and cause; other streams may be busy at the same time
     Stream,
-    /// Operator that launched the work after a gap
+    /// One row per operator that launched the work after a gap
     Op,
-    /// Gap of a device
+    /// One row per gap of a device
     Gap,
 }
 
 /// The subject of a row of `trace diff`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DiffBy {
-    /// Part of the step: compute, exposed communication, idle …
+    /// One row per part of the step: compute, exposed communication, idle …
     Part,
-    /// Device time of a kernel with its grid and block, or of a copy or set with its bytes
+    /// Device time of each kernel with its grid and block, or of a copy or set with its bytes
     Kernel,
-    /// Device time of the work that an operator launched itself
+    /// Device time of the work that each operator launched itself
     Operator,
-    /// Device time of the work that an operator launched itself, per place in the call tree
+    /// Device time of the work that each operator launched itself, per place in the call tree
     Path,
-    /// Host time of an operator, without the operators it called
+    /// Host time of each operator, without the operators it called
     Host,
-    /// Host time of a call of the runtime or driver
+    /// Host time of each call of the runtime or driver
     Call,
 }
 
 /// The subject of a row of `trace kernels`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelsBy {
-    /// Name
+    /// One row per name
     Name,
-    /// Name and range of durations or bytes between two powers of two
+    /// One row per name and range of durations or bytes between two powers of two
     Histogram,
 }
 
 /// The subject of a row of `trace ops`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OpsBy {
-    /// Name of the operator
+    /// One row per operator, by name
     Name,
-    /// Annotation
+    /// One row per annotation
     Annotation,
-    /// Sequence of kernels
+    /// One row per sequence of kernels
     Sequence,
-    /// Method by which device work was attributed to operators
+    /// One row per method by which device work was attributed to operators
     Attribution,
 }
 
 /// The subject of a row of `trace launches`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LaunchesBy {
-    /// Rank, with counts and sums
+    /// One row per rank, with counts and sums
     Rank,
-    /// Call of the runtime or driver, by name
+    /// One row per call of the runtime or driver, by name
     Call,
-    /// Kernel, by name
+    /// One row per kernel, by name
     Kernel,
-    /// Launch
+    /// One row per launch
     Launch,
 }
 
 /// The subject of a row of `trace queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QueueBy {
-    /// Stream
+    /// One row per stream
     Stream,
-    /// Change of a queue's length
+    /// One row per change of a queue's length
     Point,
 }
 
 /// The subject of a row of `trace memory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryBy {
-    /// Kind of copy or set
+    /// One row per kind of copy or set
     Copy,
-    /// Kind of copy or set, and range of sizes between two powers of two
+    /// One row per kind of copy or set, and range of sizes between two powers of two
     Size,
-    /// Device, with its peak memory and the operator that reached it
+    /// One row per device, with its peak memory and the operator that reached it
     Peak,
-    /// Operator that allocated memory
+    /// One row per operator that allocated memory
     Op,
-    /// Allocation or free
+    /// One row per allocation or free
     Point,
 }
 
 /// The subject of a row of `trace steps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepsBy {
-    /// Step
+    /// One row per step
     Step,
-    /// Rank, with the distribution of its steps
+    /// One row per rank, with the distribution of its steps
     Rank,
 }
 
 /// The subject of a row of `trace collectives`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CollectivesBy {
-    /// Collective
+    /// One row per collective
     Collective,
-    /// Collective and rank
+    /// One row per collective and rank
     Rank,
 }
 
 /// The subject of a row of `trace stragglers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StragglersBy {
-    /// Rank
+    /// One row per rank
     Rank,
-    /// Collective, with the reason why its last rank was late
+    /// One row per collective, with the reason why its last rank was late
     Collective,
 }
 
 /// The subject of a row of `trace critical-path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PathBy {
-    /// Category of time, per rank
+    /// One row per category of time and rank
     Category,
-    /// Name of the work on the path
+    /// One row per name of the work on the path
     Name,
-    /// Segment of the path in order: of the job's path, or with one --rank of that rank's path
+    /// One row per segment of the path in order: of the job's path, or with one --rank of that
+    /// rank's path
     Segment,
 }
 
-/// The severity from which a finding fails the command.
+/// The severity from which a finding makes the command fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FailOn {
     /// Findings that save at least 15 % of a step
     Critical,
-    /// Findings that save at least 5 %
+    /// Findings that save at least 5 % of a step
     High,
-    /// Findings that save at least 1 %
+    /// Findings that save at least 1 % of a step
     Medium,
-    /// Any finding at all
+    /// All findings, whatever they save
     Info,
 }
 
 /// The format of a converted trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConvertTo {
-    /// The JSON of PyTorch's Kineto
+    /// The JSON format of PyTorch's profiler, Kineto
     Kineto,
-    /// Perfetto's TrackEvent format, protobuf
+    /// Perfetto's TrackEvent format, encoded as protobuf
     Perfetto,
     /// Parquet tables in a folder
     Parquet,

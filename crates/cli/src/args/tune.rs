@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-/// Options of `rowmill tune`, which predicts changes that keep the model and measures the best.
+/// Options of `rowmill tune`, which predicts changes that keep the model, and measures the best
+/// ones.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +22,7 @@ pub struct Tune {
     /// Change a key of the configuration, such as training.batch_size=1024
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
     pub set: Vec<(String, String)>,
-    /// Steps to record in every run, after eight warm-up steps
+    /// Number of steps to record in every run, after eight warm-up steps
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=1000))]
     pub steps: u64,
 }

@@ -1,7 +1,9 @@
-//! `rowmill capture`: requests traces from running PyTorch processes and writes a report of them.
+//! The command `rowmill capture`, which requests traces from running PyTorch processes and writes a
+//! report on them.
 //!
-//! Wait for processes to poll → choose → send requests → watch → collect → report. The protocol
-//! with the processes and the state of each request live in the crate `fleet`.
+//! The steps of a capture are: wait for processes to poll, choose processes, send requests, watch
+//! the requests, collect the traces, and write the report. The protocol with the processes and the
+//! state of each request are part of the crate `fleet`.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -35,18 +37,19 @@ use setup::interrupt;
 use setup::output;
 use setup::render::{self, Console};
 
-/// Processes poll every 5 s. So long after the first poll, every running process has polled.
+/// Time after the first poll by which every running process has polled, because processes poll
+/// every 5 s.
 const SETTLE: Duration = Duration::from_millis(6500);
-/// How long the agent of this host may take to answer.
+/// How long the agent of this host may take to answer a request.
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
-/// How often the polls of processes and the growth of their files are checked.
+/// Time between two checks of the polls of processes and of the growth of trace files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A running capture: the server that answers polls, and the processes that have polled so far.
+/// A running capture, with the server that answers polls and the processes that have polled.
 struct CaptureServer {
     server: Server,
     roster: Roster,
-    /// What was printed about each process: why it is skipped, or nothing.
+    /// What was printed about each process: the reason why it is skipped, or an empty text.
     announced: BTreeMap<u32, &'static str>,
     console: Console,
     uid: u32,
@@ -55,13 +58,14 @@ struct CaptureServer {
 /// Runs `rowmill capture` and prints its result.
 pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     check_request(args)?;
-    // Created first, so that nobody waits for a folder that cannot be written. Dropping `made`
-    // removes the folder if it is still empty.
+    // The folder is created first, so that the user does not wait for a capture that cannot be
+    // written. Dropping `made` removes the folder if it is still empty.
     let made = output::folder(&args.output)?;
     let stop = interrupt::stop_flag("ending the capture");
     let place = socket_place(args.socket_dir.as_deref());
     let socket = match Socket::bind(&place) {
-        // Only one process can own the socket. If it is an agent, capture through it.
+        // Only one process can own the socket. If the owner is an agent, the traces are captured
+        // through it.
         Err(taken @ SocketError::Taken { .. }) => {
             let agent = Client::local(place, AGENT_PATIENCE);
             if !agent.is_listening() {
@@ -85,15 +89,16 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     let mut tracing = send_requests(&capture, args, chosen, &stop)?;
     watch_requests(&capture, &mut tracing, &stop)?;
     let outcome = collect_outcome(&capture, &tracing, args);
-    // Close the socket before the report is made, which takes long. A process that polls a closed
-    // socket continues unharmed.
+    // The socket is closed before the report is written, because writing takes long. A process that
+    // polls a closed socket continues unharmed.
     drop((tracing, capture));
     let code = outcome::report_outcome(outcome, session, stop.load(Ordering::SeqCst));
     drop(made);
     code
 }
 
-/// Refuses an occupied output folder and unknown processes before any waiting begins.
+/// Refuses an output folder that is not empty, and process ids that do not exist, before any
+/// waiting begins.
 fn check_request(args: &args::Capture) -> Result<(), Error> {
     check_empty_folder(&args.output)?;
     match args.pid.iter().find(|&&pid| Process::read(pid).is_none()) {
@@ -102,7 +107,8 @@ fn check_request(args: &args::Capture) -> Result<(), Error> {
     }
 }
 
-/// Captures through the agent that owns the socket: processes poll the agent, not us.
+/// Captures through the agent that owns the socket of this host. Processes poll the agent instead
+/// of this command.
 fn capture_through_agent(
     args: &args::Capture,
     agent: Client,
@@ -127,8 +133,8 @@ fn capture_through_agent(
     fleet_trace::trace_local_host(agent, &wanted, session)
 }
 
-/// Waits until the wanted processes have polled: as many as `--processes` says, or else until no
-/// new one appears.
+/// Waits until the wanted processes have polled. With `--processes`, these are as many as the
+/// option says; without it, the wait ends when no new process appears.
 fn wait_for_processes(
     capture: &mut CaptureServer,
     args: &args::Capture,
@@ -165,7 +171,7 @@ fn wait_for_processes(
 impl CaptureServer {
     fn open(socket: Socket, session: &Session) -> Result<Self, Error> {
         let (console, uid) = (session.console, fleet::process::own_uid());
-        // With -vv, print every datagram in hexadecimal.
+        // With -vv, every datagram is printed in hexadecimal.
         let tap = move |direction: char, at: Duration, pid: u32, bytes: &[u8]| {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             console.say(format_args!("{direction} {:.3} {pid} {hex}", at.as_secs_f64()));
@@ -176,7 +182,7 @@ impl CaptureServer {
         Ok(Self { server, roster: Roster::default(), announced: BTreeMap::new(), console, uid })
     }
 
-    /// Chooses the wanted processes among those that have polled, and prints why others are
+    /// Chooses the wanted processes among the processes that have polled, and prints why others are
     /// skipped.
     fn choose_processes(&mut self, wanted: &[u32]) -> Vec<Process> {
         let polled = self.roster.processes();
@@ -194,15 +200,16 @@ impl CaptureServer {
         polled.into_iter().zip(choices).filter_map(kept).collect()
     }
 
-    /// Prints a line that begins with the seconds since the start.
+    /// Prints a line that begins with the seconds since the start of the capture.
     fn say(&self, text: impl Display) {
         let now = self.server.now().as_secs_f64();
         self.console.say(format_args!("{now:6.1} s  {text}"));
     }
 }
 
-/// Sends every chosen process its request. Several processes get theirs after the longest pause
-/// between their polls, so that all have it before the next multiple of iterations.
+/// Sends a request to every chosen process. Requests to several processes are sent after the
+/// longest pause between their polls. All of them thus receive their request before the next
+/// multiple of iterations.
 fn send_requests(
     capture: &CaptureServer,
     args: &args::Capture,
@@ -210,6 +217,8 @@ fn send_requests(
     stop: &Arc<AtomicBool>,
 ) -> Result<Tracing, Error> {
     let token = format!("rowmill-{}", tracing::unique_token());
+    // A request with --duration contains its start time. Only requests that count iterations must
+    // reach all processes within one round of polls.
     if args.duration.is_none() && chosen.len() > 1 {
         let polled = capture.server.polled(chosen.iter().map(|process| process.pid));
         let start = round_start(capture.server.now(), &polled);
@@ -232,7 +241,7 @@ fn send_requests(
     Ok(tracing)
 }
 
-/// Decides from the options when processes record: from a multiple of iterations, or from a time.
+/// Decides from the options when processes record: at a multiple of iterations, or at a time.
 fn choose_trigger(args: &args::Capture) -> Trigger {
     let Some(length) = args.duration else {
         let count = args.iterations.unwrap_or(5);
@@ -255,7 +264,7 @@ fn describe_trigger(args: &args::Capture) -> String {
     }
 }
 
-/// Follows the requests and prints every change of state, until each is done or lost.
+/// Follows the requests and prints every change of state, until each request is done or lost.
 fn watch_requests(
     capture: &CaptureServer,
     tracing: &mut Tracing,
@@ -276,12 +285,14 @@ fn watch_requests(
         if tracing.is_over() {
             return Ok(());
         }
+        // Traces are copied in short turns, so the next turn must follow without a wait.
         let wait = if tracing.is_copying() { Duration::ZERO } else { CHECK_INTERVAL };
         capture.server.wait(wait)?;
     }
 }
 
-/// Collects the traces and the reasons for missing ones, and warns of files that had to be left.
+/// Collects the traces and the reasons for missing ones. Warns about files that could not be
+/// removed.
 fn collect_outcome(
     capture: &CaptureServer,
     tracing: &Tracing,

@@ -1,4 +1,4 @@
-//! `rowmill checkpoint`: describes, verifies, exports and imports checkpoints.
+//! The command `rowmill checkpoint`, which describes, verifies, exports and imports checkpoints.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,8 @@ pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
             let mut job = config::job(&config, &set)?;
             if let Some(folder) = &data {
                 let dataset = Dataset::open(folder)?;
+                // A checkpoint cannot be imported into tables without a size, so `rows = "auto"` is
+                // resolved by the prepared data.
                 if job.config.model.tables.iter().any(schema::TableConfig::is_auto) {
                     rows::size_tables(session, &mut job.config, &dataset)?;
                 }
@@ -54,7 +56,7 @@ pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
     }
 }
 
-/// The result of `rowmill checkpoint info`, as it is printed.
+/// The result of `rowmill checkpoint info`, in the form in which it is printed.
 #[derive(Serialize)]
 struct Info {
     #[serde(serialize_with = "render::path_text")]
@@ -119,8 +121,8 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Names the optimizer of the tables. If it works on rows, also says whether on whole rows or on
-/// column tiles, because the results differ.
+/// Names the optimizer of the tables. For an optimizer that computes a value per row, also says
+/// whether it treats whole rows or column tiles, because the results differ.
 fn describe_optimizer(info: &Info) -> String {
     match &info.row_scope {
         RowScope::EachWeight => info.sparse_optimizer.to_string(),
@@ -176,12 +178,12 @@ fn verify_folder(folder: PathBuf) -> CheckpointDamage {
 struct Export {
     to: StateDict,
     out: PathBuf,
-    /// The file for optimizer states, if they are exported too.
+    /// The file for optimizer states. `None` if they are not exported.
     optimizer: Option<PathBuf>,
     rule_change: RuleChange,
 }
 
-/// The result of `rowmill checkpoint export`, as it is printed.
+/// The result of `rowmill checkpoint export`, in the form in which it is printed.
 #[derive(Serialize)]
 struct ExportResult<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -200,7 +202,7 @@ fn export(path: &Path, request: &Export, session: &Session) -> Result<(), Error>
     let outs = std::iter::once(out).chain(optimizer);
     output::clear_up_beside(outs.map(Path::to_owned).collect());
     let dialect = dialect(request.to);
-    // The optimizer states come first, because their export may be refused.
+    // The optimizer states are exported first, because this export may be refused.
     if let Some(file) = optimizer {
         state_dict::export_optimizer(&opened, dialect, file, request.rule_change)?;
     }
@@ -216,7 +218,7 @@ fn export(path: &Path, request: &Export, session: &Session) -> Result<(), Error>
     })
 }
 
-/// A Python file that builds a `torch.nn.Module` from an exported state dict.
+/// The Python file that builds a `torch.nn.Module` from an exported state dict.
 const LOADER: &str = include_str!("checkpoint/loader.py");
 
 fn write_loader(path: &Path, weights: &Path, session: &Session) -> Result<(), Error> {
@@ -241,7 +243,7 @@ struct Import {
     step: u64,
 }
 
-/// The result of `rowmill checkpoint import`, as it is printed.
+/// The result of `rowmill checkpoint import`, in the form in which it is printed.
 #[derive(Serialize)]
 struct ImportResult {
     #[serde(serialize_with = "render::path_text")]
@@ -250,7 +252,8 @@ struct ImportResult {
 }
 
 fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Result<(), Error> {
-    // An import starts a run, so it must not mix with the checkpoints of another one.
+    // An import starts a run, so its checkpoint must not be mixed with the checkpoints of another
+    // run.
     if let Some(newest) = train::checkpoint::list(&request.run)?.pop() {
         return Err(UsageError::Exists { path: newest }.into());
     }

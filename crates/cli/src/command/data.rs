@@ -1,4 +1,4 @@
-//! `rowmill data`: generates, converts and describes data.
+//! The command `rowmill data`, which generates, converts and describes data.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub fn run(command: Data, session: &Session) -> Result<(), Error> {
     }
 }
 
-/// The result of `rowmill data synth`, as it is printed.
+/// The result of `rowmill data synth`, in the form in which it is printed.
 #[derive(Serialize)]
 struct SynthResult<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -67,7 +67,7 @@ fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
     Ok(config)
 }
 
-/// The configuration of generated rows before `--distribution` is applied.
+/// The configuration of generated rows, to which `--distribution` is then applied.
 fn base_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
     if let Some(name) = &synth.config {
         let job = config::job(name, &[])?;
@@ -82,7 +82,7 @@ fn base_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
     Ok(config)
 }
 
-/// The result of `rowmill data convert`, as it is printed.
+/// The result of `rowmill data convert`, in the form in which it is printed.
 #[derive(Serialize)]
 struct ConvertResult<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -104,7 +104,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     }
     let begin = if request.restart { Begin::Restart } else { Begin::Resume };
     let started = std::time::Instant::now();
-    // If the configuration names evaluation files, no training rows are held out.
+    // If the configuration names evaluation files, no training rows need to be held out.
     let hold_out =
         if job.config.data.evaluation.is_empty() { job.config.data.hold_out } else { 0.0 };
     let source = input::InputSource {

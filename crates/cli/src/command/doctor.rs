@@ -1,4 +1,4 @@
-//! `rowmill doctor`: diagnoses why captures, GPUs, MPI or links do not work.
+//! The command `rowmill doctor`, which diagnoses why captures, GPUs, MPI or links do not work.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ mod device;
 mod links;
 mod mpi;
 
-/// A process and the results of its checks.
+/// A process with the results of all its checks.
 #[derive(Serialize)]
 struct DiagnosedProcess {
     pid: u32,
@@ -26,7 +26,7 @@ struct DiagnosedProcess {
     checks: Vec<CheckLine>,
 }
 
-/// One check of a process, with the remedy if it failed.
+/// The result of one check of a process, with a remedy if the check failed.
 #[derive(Serialize)]
 struct CheckLine {
     check: &'static str,

@@ -1,4 +1,4 @@
-//! `rowmill eval`: evaluates a checkpoint on labeled rows.
+//! The command `rowmill eval`, which evaluates a checkpoint on labeled rows.
 
 use std::fs;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use setup::progress::{Meter, ProgressUnit};
 use setup::{Session, checkpoint, input};
 use setup::{interrupt, render};
 
-/// The result of `rowmill eval`, as it is printed.
+/// The result of `rowmill eval`, in the form in which it is printed.
 #[derive(Serialize)]
 struct EvalResult {
     #[serde(serialize_with = "render::path_text")]
@@ -32,7 +32,7 @@ struct EvalResult {
     samples_per_second: f64,
 }
 
-/// The checkpoint and the rows to evaluate, which rank 0 sends to the other ranks.
+/// The checkpoint and the rows to evaluate, as rank 0 sends them to the other ranks.
 #[derive(Serialize, Deserialize)]
 struct EvaluationTask {
     checkpoint: PathBuf,
@@ -55,7 +55,7 @@ pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
     )
 }
 
-/// Takes part in an evaluation as a rank other than 0.
+/// Takes part in an evaluation as a rank other than rank 0.
 fn follow<B: Backend>(
     open: impl OpenDevice<B>,
     world: &mut World,
@@ -69,7 +69,7 @@ fn follow<B: Backend>(
     Ok(())
 }
 
-/// Evaluates as the only process, or as rank 0 of `world`.
+/// Evaluates the checkpoint as the only process, or as rank 0 of the processes of `world`.
 fn evaluate<B: Backend>(
     open: impl OpenDevice<B>,
     args: &Eval,
@@ -81,17 +81,17 @@ fn evaluate<B: Backend>(
         None => Scorer::load(&folder, open(session.threads)?)?,
         Some(world) => Scorer::join(&folder, open(world.threads(session))?, world.stream()?)?,
     };
-    // A checkpoint that was copied out of its run has no run folder where data can be prepared.
+    // A checkpoint that was copied out of its run has no run folder in which data can be prepared.
     let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
     let prepared = temporary.path().to_owned();
     interrupt::clear_up(move || {
-        // The process is ending, so an error can no longer be reported.
+        // The process is about to end, so an error can no longer be reported.
         let _ = fs::remove_dir_all(&prepared);
     });
     let cache = checkpoint::run_of(&folder)
         .map_or_else(|| temporary.path().to_owned(), |run| run.join("data"));
     let (dataset, rows) = prepare_held_out(args, &scorer, session, cache)?;
-    // The other ranks start only now, when the data is prepared and they can open it.
+    // The other ranks start after the data is prepared, because they open the prepared data.
     if let Some(world) = world {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (checkpoint, data) = (absolute(&folder), absolute(dataset.dir()));
@@ -117,7 +117,7 @@ fn evaluate<B: Backend>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prepares the rows of `--data`, or else the rows that the run held out.
+/// Prepares the rows of `--data`. Without that option, prepares the rows that the run held out.
 fn prepare_held_out<B: Backend>(
     args: &Eval,
     scorer: &Scorer<B>,
@@ -133,6 +133,8 @@ fn prepare_held_out<B: Backend>(
         let inputs = input::prepare_training_data(session, config, &cache, strictness)?;
         let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
         let (dataset, rows) = evaluation.ok_or(UsageError::NoEvaluation)?;
+        // Only a checkpoint that has a fingerprint of its held-out rows can be compared with the
+        // present rows.
         let (trained, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
         if trained.is_some() && trained != now {
             session.console.warn(

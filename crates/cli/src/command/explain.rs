@@ -1,5 +1,5 @@
-//! `rowmill explain`: prints the page of a rule of `rowmill trace findings`, or the reference of
-//! the configuration keys.
+//! The command `rowmill explain`, which prints the page of a rule of `rowmill trace findings`, or
+//! the reference of the configuration keys.
 
 mod config;
 
@@ -11,7 +11,7 @@ use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::render;
 
-/// A rule, as `rowmill explain` prints it in JSON.
+/// A rule, in the form in which `rowmill explain` prints it as JSON.
 #[derive(Serialize)]
 struct ExplainedRule {
     rule: &'static str,
@@ -22,7 +22,7 @@ struct ExplainedRule {
     page: &'static str,
 }
 
-/// A threshold of a rule, as `rowmill explain` prints it in JSON.
+/// A threshold of a rule, in the form in which `rowmill explain` prints it as JSON.
 #[derive(Serialize)]
 struct LimitRow {
     name: &'static str,

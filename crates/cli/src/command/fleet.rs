@@ -1,4 +1,5 @@
-//! `rowmill fleet`: asks the agents of many hosts, one thread for each, and prints their answers.
+//! The command `rowmill fleet`, which queries the agents of many hosts, with a thread for each
+//! host, and prints the answers.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -41,6 +42,8 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
             let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             let (pids, run) = (select.pids.clone(), None);
             let order = SampleOrder { pids, run, length_ms: ms(length), every_ms: ms(every) };
+            // The answer arrives only after the sampled time, so the timeout is longer by that
+            // time.
             let clients = open_clients(reach, PATIENCE + *length)?;
             sample::run(&clients, &order, select, session)
         }
@@ -51,7 +54,7 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     }
 }
 
-/// Asks all hosts for their status, and prints `table` of the answers.
+/// Queries all hosts for their status, and prints the answers with the function `table`.
 fn show_statuses(
     reach: &Reach,
     session: &Session,
@@ -62,6 +65,8 @@ fn show_statuses(
         let host = client.name().to_owned();
         match client.fetch_status() {
             Ok((status, clock)) => {
+                // The user did not type a name for the local host, so the name that its agent
+                // reports is shown.
                 let host = if client.is_local() { status.host.clone() } else { host };
                 HostStatus { host, error: None, clock: Some(clock), status: Some(status) }
             }
@@ -70,6 +75,7 @@ fn show_statuses(
     });
     session.console.report(&answers, |answers| table(answers))?;
     let problems = answers.iter().filter_map(|answer| Some((&answer.host, answer.error.as_ref()?)));
+    // Several hosts often fail for the same reason, so each hint is printed only once.
     let hints: BTreeSet<&str> =
         problems.clone().filter_map(|(_, problem)| agent_client::find_hint(problem)).collect();
     problems.for_each(|(host, problem)| session.console.say(format_args!("{host}: {problem}")));
@@ -102,7 +108,8 @@ fn host_table(answers: &[HostStatus]) -> String {
     render::grid(&["host", "agent", "processes", "GPUs", "clock", "notes"], &rows)
 }
 
-/// The row of a host that did not answer. The reason is printed on stderr, below the table.
+/// Builds the table row of a host that did not answer. The reason is printed on stderr, below the
+/// table.
 fn silent_row(answer: &HostStatus, columns: usize) -> Vec<String> {
     let mut row = vec![String::new(); columns];
     row[0].clone_from(&answer.host);
@@ -169,7 +176,7 @@ fn status_table(answers: &[HostStatus]) -> String {
     text
 }
 
-/// The periodic traces that each agent recorded today, compared with their daily budgets.
+/// Lists the periodic traces that each agent recorded today, compared with their daily budgets.
 fn periodic_rows(answers: &[HostStatus]) -> Vec<Vec<String>> {
     let row = |host: &str, row: &PeriodicRow| {
         let lost = if row.lost == 0 { String::new() } else { format!(", {} lost", row.lost) };

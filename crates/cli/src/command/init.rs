@@ -1,4 +1,4 @@
-//! `rowmill init`: reads files and writes a configuration that trains on them.
+//! The command `rowmill init`, which reads files and writes a configuration that trains on them.
 
 use std::io::Write as _;
 
@@ -15,7 +15,7 @@ use setup::shell::quoted;
 use setup::{Session, input};
 use setup::{output, render};
 
-/// The proposed configuration as `rowmill init` prints it.
+/// The proposed configuration, in the form in which `rowmill init` prints it.
 #[derive(Serialize)]
 struct InitResult<'a> {
     configuration: Option<String>,
@@ -34,7 +34,8 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let mut profile = profile_files(&files, args.delimiter.as_deref(), session)?;
     input::report_losses(session, profile.facts.rows, &profile.losses);
     let mut proposal = propose(args, &profile, session)?;
-    // A proposal that does not parse is a bug in rowmill. Find it here, before the user trains.
+    // A proposal that cannot be parsed is a bug in rowmill. The proposal is parsed here so that
+    // such a bug is found before the user trains.
     let job = JobConfig::parse(&proposal.text, &[]);
     let job = job.map_err(|source| UsageError::Config {
         origin: "proposal".to_owned(),
@@ -68,11 +69,12 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Describes the columns of the configuration that predict the label almost perfectly by
-/// themselves, for the user to check whether they are known only after the label is.
+/// Describes columns of the configuration that predict the label almost perfectly by themselves.
+/// The user should check whether their values are known only after the label is known.
 fn describe_leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
     let data = &job.data;
-    // The published layouts have no key for the label: it is the first column.
+    // The published layouts have no configuration key for the label, because it is the first
+    // column.
     let find_first_column = || schema::proposal::column_names(&profile.facts).into_iter().next();
     let Some(label) = data.label.clone().or_else(|| find_first_column().map(LabelColumn::new))
     else {
@@ -106,7 +108,7 @@ fn list_files(paths: &[String]) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Reads the facts of every column of the files, and shows progress.
+/// Reads the facts of every column of the files, and shows the progress.
 pub fn profile_files(
     files: &[String],
     delimiter: Option<&str>,
@@ -140,7 +142,8 @@ fn propose(args: &Init, profile: &Profile, session: &Session) -> Result<Proposal
     let proposal = proposal::propose(&profile.facts, &wish).map_err(refused)?;
     let label = proposal.uses.first().map(|label| label.column.clone());
     let (Some(label), false) = (label, args.evaluation.is_empty()) else { return Ok(proposal) };
-    // Evaluation files may spell the values of the label differently, as in `>50K.` for `>50K`.
+    // Evaluation files may spell the values of the label differently. For example, they may contain
+    // `>50K.` instead of `>50K`.
     let evaluation =
         profile_files(&list_files(&args.evaluation)?, args.delimiter.as_deref(), session)?;
     let mut columns = profile.facts.columns.iter().zip(&evaluation.facts.columns);

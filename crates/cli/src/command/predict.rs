@@ -1,5 +1,5 @@
-//! `rowmill predict …`: reads recordings and calibrations, and prints predicted steps. The
-//! predictions are made in `predict` and `kernel_model`.
+//! The commands `rowmill predict …`, which read recordings and calibrations, and print predicted
+//! steps. The predictions are computed in the crates `predict` and `kernel_model`.
 
 mod calibrate;
 mod calibrated;
@@ -57,8 +57,8 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
     }
 }
 
-/// Predicts a step by the inputs that are there: a configuration, execution traces or a recording,
-/// and hardware or a calibration.
+/// Predicts a step from the inputs that the user names: a configuration, execution traces or a
+/// recording, together with hardware or a calibration.
 fn predict_step(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let is_recorded = args.execution_trace.is_empty();
     match (&args.model, &args.hardware, &args.calibration) {
@@ -73,7 +73,8 @@ fn predict_step(args: &PredictStep, session: &Session) -> Result<(), Error> {
     }
 }
 
-/// The error of a former name of a verb, whose hint is the present command line.
+/// Creates the error for the former name of a command, with a hint that shows the present command
+/// line.
 fn moved(was: &str, now: &str, former: &FormerWords) -> Error {
     let words: Vec<&str> = ["rowmill predict", now]
         .into_iter()

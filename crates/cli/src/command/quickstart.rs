@@ -1,7 +1,9 @@
-//! `rowmill quickstart`: runs every part of rowmill once on generated data, scaled to this machine.
+//! The command `rowmill quickstart`, which runs every part of rowmill once on generated data,
+//! scaled to this machine.
 //!
-//! Generate → convert → measure the machine → train, evaluate, save, trace → predict a change, make
-//! it and measure it → print the results and where the time of the recorded steps went.
+//! A quickstart generates rows, converts them, measures the machine, and trains with evaluation,
+//! checkpoint and trace. A quickstart then predicts the effect of a change, makes the change and
+//! measures it. At the end it prints the results, and where the time of the recorded steps went.
 
 use std::fs;
 use std::ops::Range;
@@ -36,13 +38,13 @@ mod summary;
 use folder::{GeneratedRows, QuickstartFolder};
 use scale::Scale;
 
-/// Free disk space that suffices for a quickstart on any machine.
+/// Free disk space that is sufficient for a quickstart on any machine.
 const DISK_NEEDED: Bytes = Bytes(3 << 30);
 /// The ready-made configuration that a quickstart trains, scaled to the machine.
 const MODEL: &str = "dlrm-criteo-kaggle";
-/// Seed of the generated rows.
+/// Seed of the random generator of the rows.
 const SEED: u64 = 1;
-/// The recorded steps. The ones before them warm up the caches.
+/// The range of recorded steps. The steps before them warm up the caches.
 const TRACED_STEPS: Range<u64> = 20..24;
 
 /// Runs `rowmill quickstart` and prints its result.
@@ -77,7 +79,8 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let measured = measure_speed(&request(&size.trial(&job), folder.root.join("trial")), &device)?;
     let seconds = scale::training_seconds(args.seconds, started.elapsed().as_secs_f64());
     scale::fit_steps(size, &mut job, rows.train.end, measured * seconds);
-    // Written for the user to copy: the job as it is trained, with the path of its data.
+    // The configuration is written for the user to copy. The file contains the job as it is
+    // trained, with the path of its data.
     job.data.train = input::absolute(&[folder.prepared().display().to_string()]);
     fs::write(folder.config(), toml_of(&job)?).map_err(Error::io(folder.config(), "write"))?;
     say(session, 4, &scale::describe(&job, measured));
@@ -148,11 +151,11 @@ fn check_disk(folder: &QuickstartFolder) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the files of an earlier quickstart from the folder, and marks the folder as a
-/// quickstart's.
+/// Removes the files of an earlier quickstart from the folder, and marks the folder as belonging to
+/// a quickstart.
 ///
 /// # Errors
-/// The folder holds files of something else, which are left alone.
+/// The folder contains files of something else, which are not touched.
 fn clear(folder: &QuickstartFolder) -> Result<(), Error> {
     let root = &folder.root;
     let occupied = match fs::read_dir(root) {
@@ -162,6 +165,8 @@ fn clear(folder: &QuickstartFolder) -> Result<(), Error> {
     if occupied && !folder.config().exists() {
         return Err(UsageError::ForeignFolder { folder: root.clone() }.into());
     }
+    // The marker is written before anything is removed, so that an interrupted removal can be
+    // repeated.
     fs::write(folder.config(), "").map_err(Error::io(folder.config(), "write"))?;
     for path in
         [folder.prepared(), folder.run(), folder.trace(), folder.changes(), root.join("trial")]
@@ -173,7 +178,8 @@ fn clear(folder: &QuickstartFolder) -> Result<(), Error> {
     remove_partial_text(folder)
 }
 
-/// Removes the partial text that an interrupted quickstart left behind: `train.txt.….partial`.
+/// Removes the partly written file `train.txt.….partial` that an interrupted quickstart left
+/// behind.
 fn remove_partial_text(folder: &QuickstartFolder) -> Result<(), Error> {
     let root = &folder.root;
     for entry in fs::read_dir(root).map_err(Error::io(root, "list"))?.flatten() {
@@ -197,6 +203,7 @@ fn generate(
     let _interrupted = output::cleared_up_beside(folder.text());
     let notice = interrupt::nothing_kept("generating");
     let (report, seconds) = generated_rows::write_with_progress(&config, &folder.text(), session)?;
+    // From this point, Ctrl-C no longer loses the generated text.
     drop(notice);
     session.console.say(format_args!(
         "      {} in {} ({}/s); best possible AUC {:.4}, best linear model {:.4}",
@@ -226,7 +233,7 @@ fn generate(
     Ok(GeneratedRows { report, dataset, train, held_out, ceiling_auc })
 }
 
-/// Measures the samples per second of a short trial run, and removes its files.
+/// Measures the samples per second in a short trial run, and removes the files of the trial.
 fn measure_speed(trial: &RunRequest, device: &ComputeDevice) -> Result<f64, Error> {
     let outcome = run_on(device, trial, &mut |_| {})?;
     fs::remove_dir_all(&trial.run_folder).map_err(Error::io(&trial.run_folder, "remove"))?;

@@ -1,4 +1,4 @@
-//! `rowmill report`: plots the metrics of a training run into one HTML file.
+//! The command `rowmill report`, which plots the metrics of a training run into one HTML file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -14,7 +14,7 @@ use setup::error::{Error, UsageError};
 use setup::{Session, record};
 use setup::{output, render};
 
-/// The result of `rowmill report`, as it is printed.
+/// The result of `rowmill report`, in the form in which it is printed.
 #[derive(Serialize)]
 struct WrittenReport {
     #[serde(serialize_with = "render::path_text")]
@@ -32,7 +32,7 @@ pub fn run(args: &ReportArgs, session: &Session) -> Result<(), Error> {
     session.console.report(&written, table)
 }
 
-/// Writes the page of `run` to its default place and returns the path.
+/// Writes the page of a run to its default path, and returns the path.
 pub fn write_run_report(run: &Path) -> Result<PathBuf, Error> {
     let target = ReportArgs { run: run.to_owned(), output: None }.target();
     Ok(write(run, &target)?.path)
@@ -40,7 +40,8 @@ pub fn write_run_report(run: &Path) -> Result<PathBuf, Error> {
 
 fn write(run: &Path, target: &Path) -> Result<WrittenReport, Error> {
     let metrics = run.join("metrics.jsonl");
-    // Not `read_to_string`: the last line of a killed run may be cut within a character.
+    // `read_to_string` is not used, because the last line of a killed run may end within a UTF-8
+    // character.
     let lines = match fs::read(&metrics) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error)
@@ -58,10 +59,11 @@ fn write(run: &Path, target: &Path) -> Result<WrittenReport, Error> {
     Ok(describe_page(&report, target, page.len()))
 }
 
-/// Describes the run for the page: title, tables, and the figure that decides the best checkpoint.
-/// If the configuration cannot be read, the page has only the curves.
+/// Describes the run for the page: its title, its tables, and the metric that decides the best
+/// checkpoint. If the configuration cannot be read, the page has only the curves.
 fn describe_run(run: &Path) -> About {
     let program = concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned();
+    // A path such as `.` has no file name, so it is resolved first.
     let absolute = run.canonicalize().unwrap_or_else(|_| run.to_owned());
     let folder = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let Some(JobConfig { model, training, .. }) = record::config(run) else {

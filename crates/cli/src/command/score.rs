@@ -1,5 +1,5 @@
-//! `rowmill score`: streams rows through a checkpoint and writes one click probability per row, in
-//! the order of the rows.
+//! The command `rowmill score`, which streams rows through a checkpoint and writes one click
+//! probability per row, in the order of the rows.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -32,6 +32,7 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
         session,
         |world| {
             let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
+            // A missing file is reported before the device is opened.
             if args.file != "-" {
                 input::is_there(&args.file)?;
             }
@@ -48,7 +49,7 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
     )
 }
 
-/// BatchScorer as the only process, or as rank 0 of `world`.
+/// Scores all rows as the only process, or as rank 0 of the processes of `world`.
 fn score_all<B: Backend>(
     open: impl OpenDevice<B>,
     args: &Score,
@@ -60,6 +61,7 @@ fn score_all<B: Backend>(
     let mut scorer =
         BatchScorer { scorer: Scorer::open(&folder, open(threads)?)?, distributed: None };
     if let Some(world) = world {
+        // The other processes wait for the path of the checkpoint, which they then map too.
         world.broadcast_order(std::path::absolute(&folder).unwrap_or(folder))?;
         scorer.distributed = Some(DistributedScorer::new(world.take_comm()?));
     }
@@ -76,13 +78,15 @@ fn score_all<B: Backend>(
             scored
         }
     };
+    // The other processes wait for more rows until rank 0 tells them that there are none.
     if let Some(distributed) = scorer.distributed.take() {
         distributed.end()?;
     }
     scored.check(args).map(|()| ExitCode::SUCCESS)
 }
 
-/// BatchScorer batches with this process alone, or together with the other processes of a launcher.
+/// Computes the probabilities of batches, either with this process alone or together with the other
+/// processes of a launcher.
 struct BatchScorer<B: Backend> {
     scorer: Scorer<B>,
     distributed: Option<DistributedScorer>,
@@ -97,16 +101,18 @@ impl<B: Backend> BatchScorer<B> {
     }
 }
 
-/// Most line numbers that are named in the error about rows without a probability.
+/// Largest number of line numbers that the error about rows without a probability lists.
 const LINES_NAMED: usize = 10;
 
-/// Scores into the file `path`, which is replaced only once the new one is complete.
+/// Writes the scores into the file `path`. An existing file is replaced only when the new one is
+/// complete.
 fn score_into<B: Backend>(
     path: &Path,
     args: &Score,
     session: &Session,
     scorer: &mut BatchScorer<B>,
 ) -> Result<ScoreResult, Error> {
+    // Links are resolved, because the input could also be overwritten through a link.
     let input = fs::canonicalize(&args.file).ok();
     let existing = fs::canonicalize(path).ok();
     if existing.is_some() && existing == input {
@@ -119,7 +125,7 @@ fn score_into<B: Backend>(
     })
 }
 
-/// The result of `rowmill score`, printed if the probabilities go to a file.
+/// The result of `rowmill score`, which is printed if the probabilities go to a file.
 #[derive(Serialize)]
 struct ScoreResult {
     rows: u64,
@@ -132,8 +138,8 @@ struct ScoreResult {
 }
 
 impl ScoreResult {
-    /// Fails if the model gave some rows no finite probability. Called at the end, after all rows
-    /// are written.
+    /// Fails if the model gave some rows a probability that is not finite. The check is made after
+    /// all rows are written.
     fn check(&self, args: &Score) -> Result<(), Error> {
         match self.not_finite_rows {
             0 => Ok(()),
@@ -177,7 +183,7 @@ fn score<B: Backend, W: Write>(
         rows += probabilities.len() as u64;
         if args.follow {
             target.write(&placed.pad_to(batch.malformed, args, rows)?)?;
-            // With --follow, whoever reads the output must see each row's score at once.
+            // With --follow, the reader of the output must see the score of each row at once.
             target.flush()?;
         }
         meter.advance(rows, "");
@@ -206,15 +212,15 @@ fn score<B: Backend, W: Write>(
     })
 }
 
-/// The line number of the first row: 2 if the file has a header, else 1.
+/// Returns the line number of the first row, which is 2 if the file has a header, and 1 otherwise.
 fn first_line(config: &DataConfig) -> u64 {
     let has_header = config.format.has_header_line() && config.columns.is_empty();
     if has_header { 2 } else { 1 }
 }
 
 /// Aligns probabilities with the lines of the input. The reader leaves out unreadable rows, so a
-/// line number that is skipped means an unreadable row, which gets `nan`. A probability that is not
-/// finite becomes `nan`, too.
+/// skipped line number means an unreadable row. The probability of an unreadable row is written as
+/// `nan`, and so is a probability that is not finite.
 struct PlacedScores {
     next_line: u64,
     unreadable: u64,
@@ -249,11 +255,11 @@ impl PlacedScores {
         text
     }
 
-    /// Writes `nan` for the unreadable rows after the last readable one, given how many rows were
-    /// malformed so far.
+    /// Writes `nan` for the unreadable rows that follow the last readable row. `malformed` is the
+    /// number of unreadable rows so far.
     ///
     /// # Errors
-    /// Fewer rows were malformed than gaps were found, so that the alignment is wrong.
+    /// More line numbers were skipped than rows were malformed, so the alignment is wrong.
     fn pad_to(&mut self, malformed: u64, args: &Score, rows: u64) -> Result<String, Error> {
         let Some(missing) = malformed.checked_sub(self.unreadable) else {
             return Err(RunError::Alignment { path: args.file.clone().into(), rows }.into());
@@ -267,7 +273,7 @@ impl PlacedScores {
         self.missing_line().repeat(rows as usize)
     }
 
-    /// The output line of a row without a probability.
+    /// The output line of a row that has no finite probability.
     fn missing_line(&self) -> &'static str {
         if self.json { "{\"probability\":null}\n" } else { "nan\n" }
     }
@@ -277,10 +283,10 @@ impl PlacedScores {
     }
 }
 
-/// The destination of the probabilities.
+/// The destination of the probabilities: a file or stdout.
 struct ScoreTarget<'a, W> {
     out: W,
-    /// The path of the file, for error messages; `None` for stdout.
+    /// The path of the file, for error messages. `None` for stdout.
     path: Option<&'a Path>,
 }
 

@@ -1,6 +1,7 @@
-//! `rowmill trace …`: prints tables about the traces of a job, with one function per table.
+//! The commands `rowmill trace …`, which print tables about the traces of a job. There is one
+//! function per table.
 //!
-//! The analyses live in the crate `analyze`; `setup::table_output` prints their rows.
+//! The analyses are part of the crate `analyze`. `setup::table_output` prints their rows.
 
 use std::process::ExitCode;
 
@@ -84,8 +85,8 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     .map(done)
 }
 
-/// Extends a selection to all ranks, because which rank was last can only be seen among all of
-/// them.
+/// Extends a selection to all ranks, because only a comparison of all ranks shows which rank was
+/// last.
 fn all_ranks(selection: &Selection) -> Selection {
     Selection { ranks: Vec::new(), ..selection.clone() }
 }

@@ -1,5 +1,5 @@
-//! `rowmill train`: trains or resumes a model, shows the progress, and prints the result with the
-//! commands to use it.
+//! The command `rowmill train`, which trains or resumes a model, shows the progress, and prints the
+//! result with commands to use it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -41,7 +41,7 @@ mod tiling;
 
 pub use observe::Observer;
 
-/// The last JSON line of a run.
+/// The last line of the JSON output of a run.
 #[derive(Debug, Serialize)]
 struct FinishedLine<'a> {
     event: &'static str,
@@ -61,7 +61,7 @@ struct FinishedLine<'a> {
     seconds: f64,
 }
 
-/// The best checkpoint, as a part of [`FinishedLine`].
+/// The best checkpoint of a run, as a part of [`FinishedLine`].
 #[derive(Debug, Serialize)]
 struct BestCheckpoint<'a> {
     step: u64,
@@ -72,7 +72,7 @@ struct BestCheckpoint<'a> {
 }
 
 impl<'a> FinishedLine<'a> {
-    /// Collects the line from the outcome of a run.
+    /// Collects the content of the line from the outcome of a run.
     fn new(outcome: &'a RunOutcome) -> Self {
         Self {
             event: "finished",
@@ -98,7 +98,7 @@ impl<'a> FinishedLine<'a> {
     }
 }
 
-/// The resolved job, the split of its tables over ranks, and the device.
+/// The resolved job, the tiling of its tables over ranks, and the device.
 struct TrainRequest {
     job: ResolvedJob,
     tiling: Tiling,
@@ -109,7 +109,7 @@ struct TrainRequest {
 
 impl TrainRequest {
     /// Builds the request from the named configuration, or else from the run that is resumed.
-    /// `started` is the number of processes of a launcher.
+    /// `started` is the number of processes that a launcher started.
     fn new(args: &Train, started: Option<u32>) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
@@ -124,7 +124,8 @@ impl TrainRequest {
                 resumed.plan.as_ref(),
                 started,
             )?;
-            // Malformed rows are treated as before, unless the options ask for something else.
+            // Unless the options say otherwise, malformed rows are treated as in the run that is
+            // resumed.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
             let schedule = args.schedule.or_else(|| record::schedule(run));
@@ -145,7 +146,7 @@ impl TrainRequest {
         Ok(Self { job, tiling, strictness, device, schedule })
     }
 
-    /// Collects what the memory of the run depends on.
+    /// Collects everything on which the memory of the run depends.
     fn run_size(
         &self,
         args: &Train,
@@ -157,6 +158,7 @@ impl TrainRequest {
         let threads_per_rank = world.map_or(session.threads, |world| world.threads(session));
         let resumed = args.resume || args.resume_from.is_some();
         let steps = &args.trace_steps;
+        // All processes of a host share its memory, so their threads are counted together.
         RunSize {
             job: &self.job,
             data,
@@ -169,8 +171,8 @@ impl TrainRequest {
         }
     }
 
-    /// Chooses how bf16 is multiplied: as before if a run is resumed, so that results stay
-    /// comparable, or else in the fastest way of this CPU.
+    /// Chooses how bf16 numbers are multiplied. A resumed run keeps its method, so that results
+    /// stay comparable. A new run uses the fastest method of this CPU.
     fn choose_arithmetic(
         &mut self,
         args: &Train,
@@ -197,8 +199,9 @@ impl TrainRequest {
         Ok(())
     }
 
-    /// Prepares the data first if it determines the rows of tables (`rows = "auto"`), because the
-    /// memory estimate needs them. Returns `None` if all tables have a size.
+    /// Prepares the data early if it determines the number of rows of tables (`rows = "auto"`),
+    /// because the memory estimate needs that number. Returns `None` if all tables have a fixed
+    /// size.
     fn prepare_early(
         &mut self,
         run: &Path,
@@ -211,7 +214,8 @@ impl TrainRequest {
         let inputs =
             input::prepare_training_data(session, &self.job.config.data, &cache, self.strictness)?;
         rows::size_tables(session, &mut self.job.config, &inputs.train)?;
-        // Memory freed by the preparation must not add to the peak of the training.
+        // Memory that the preparation freed must not add to the peak of the training, so it is
+        // returned to the system.
         device::buffer::return_freed_memory();
         Ok(Some(inputs))
     }
@@ -222,9 +226,11 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if args.list {
         return list_configs(session).map(|()| ExitCode::SUCCESS);
     }
-    // Called before any thread starts, since every thread could get an arena of its own.
+    // The limit is set before any thread starts, because every thread could get an arena of its
+    // own.
     device::buffer::limit_arenas(::train::memory::arenas(session.threads));
-    // Ranks are told apart before anything is read or written, so that only rank 0 does it.
+    // The rank of this process is determined before anything is read or written, so that only rank
+    // 0 reads and writes.
     let alone = args.print_config || args.estimate;
     let mut world = match Participation::join(&args.processes, alone)? {
         Participation::Alone => return train(args, session, None),
@@ -239,7 +245,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     world.end(result, session)
 }
 
-/// Trains as the only process, or as rank 0 of `world`.
+/// Trains as the only process, or as rank 0 of the processes of `world`.
 fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
     let mut request = TrainRequest::new(args, world.as_ref().map(|world| world.size()))?;
     if args.print_config {
@@ -256,18 +262,19 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     }
     let run_folder = args.run_folder();
     request.choose_arithmetic(args, &run_folder, session)?;
-    // Guards that remove the folders again if they are still empty at the end. They are declared in
-    // this order because the inner folder must be removed first.
+    // The two guards remove the run folder and the trace folder at the end if they are still empty.
+    // The guards are declared in this order because the inner folder must be removed first.
     let _run = (!args.estimate).then(|| output::folder(&run_folder)).transpose()?;
     let early = match request.job.config.model.has_auto_tables() {
         true => {
-            // Checked first, since a refused run must not prepare data for an hour.
+            // The start is chosen first, because a run that will be refused must not prepare data
+            // for an hour.
             choose_start(args, &run_folder, session.console)?;
             request.prepare_early(&run_folder, session)?
         }
         false => None,
     };
-    // Memory is checked before anything else is written.
+    // The memory is checked before anything else is written.
     let mut data_size = DataSize::probe(&request.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {
         data_size = data_size.with_prepared(&inputs.train)?;
@@ -300,14 +307,15 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     };
     inputs.check_for_training(session, &request.job.config)?;
     report_interaction(&request.job, session.console);
-    // Memory freed by the preparation must not add to the peak of the training.
+    // Memory that the preparation freed must not add to the peak of the training, so it is returned
+    // to the system.
     device::buffer::return_freed_memory();
     let data_size = data_size.with_prepared(&inputs.train)?;
-    // Checked again, with facts about the prepared data in place of estimates.
+    // The memory is checked again, with facts about the prepared data instead of estimates.
     let known = request.run_size(args, data_size, session, world.as_deref());
     known.check(&known.compare())?;
     known.check_device(args.device.device, &request.device)?;
-    // Standard input cannot be read again, so the run records the folder prepared from it instead.
+    // Standard input cannot be read again, so the run records the folder that was prepared from it.
     let train = &mut request.job.config.data.train;
     if train.iter().any(|path| path == "-") {
         *train = input::absolute(&[inputs.train.dir().display().to_string()]);
@@ -315,7 +323,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     train_on(args, request, inputs, start, session, world)
 }
 
-/// Trains on prepared data.
+/// Trains the model of a request on prepared data.
 fn train_on(
     args: &Train,
     request: TrainRequest,
@@ -347,8 +355,8 @@ fn train_on(
             .map(|folder| TraceRequest { folder, steps: args.trace_steps.clone() }),
         stop: Arc::default(),
     };
-    // Reading begins now, so that the first batches are ready when the evaluation files are
-    // prepared.
+    // Reading begins at this point, so that the first batches are ready when the evaluation files
+    // have been prepared.
     let prepared = PreparedRun::begin(request)?;
     if !prepared.compares_rows() {
         session.console.warn(
@@ -359,7 +367,7 @@ fn train_on(
     let data = &prepared.request().config.data;
     let evaluation = inputs.evaluation(session, data, &cache, strictness)?;
     device::buffer::return_freed_memory();
-    // Until here, Ctrl-C ends the program at once, because there is nothing to save.
+    // Before this point, Ctrl-C ends the program at once, because there is nothing to save.
     let stop = match &world {
         None => interrupt::stop_flag(interrupt::SAVING),
         Some(_) => interrupt::stop_flag_of_ranks(Some(interrupt::SAVING)),
@@ -372,7 +380,7 @@ fn train_on(
     let mut written = Ok(());
     let resolved = ResolvedJob { origin: job.origin, config: run.request().config.clone() };
     let observe = &mut |event: RunEvent<'_>| {
-        // Written only now, so that a run that is refused leaves no record.
+        // The record is written only when training starts, so that a refused run leaves no record.
         if matches!(event, RunEvent::Started { .. }) {
             written = record::write(&run_folder, &resolved, &plan, strictness, products, schedule);
         }
@@ -395,7 +403,7 @@ fn train_on(
 }
 
 /// Reports the size of the dot interaction if the model has no dense inputs, because the
-/// interaction then combines embeddings only.
+/// interaction then combines only embeddings.
 fn report_interaction(job: &ResolvedJob, console: Console) {
     let model = &job.config.model;
     if !model.has_dense() && matches!(model.interaction, Interaction::Dot { .. }) {
@@ -406,8 +414,8 @@ fn report_interaction(job: &ResolvedJob, console: Console) {
     }
 }
 
-/// Prints the outcome of a run and what to do next. `launched` is the command of the launcher, if
-/// the ranks are processes.
+/// Prints the outcome of a run and commands to run next. `launched` is the command of the launcher,
+/// if the ranks are processes.
 fn report_outcome(
     console: Console,
     outcome: &RunOutcome,
@@ -432,13 +440,13 @@ fn report_outcome(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns if the run ended before all requested steps were recorded, and removes the folder of
-/// traces if it is empty.
+/// Warns if the run ended before all requested steps were recorded. Removes the folder of traces if
+/// it is empty.
 fn warn_of_trace(args: &Train, outcome: &RunOutcome, recorded: u64, console: Console) {
     let Some(folder) = &args.trace else { return };
     let Range { start, end } = args.trace_steps;
     if recorded == 0 {
-        // Fails if the folder holds something else, which must stay.
+        // Removing the folder fails if it contains other files, which must stay.
         drop(std::fs::remove_dir(folder));
     }
     if recorded < end - start {
@@ -485,7 +493,7 @@ fn outcome_table(outcome: &RunOutcome) -> String {
     render::facts(&rows)
 }
 
-/// Describes for each column how many ids were outside their table, and how they were treated.
+/// Describes for each column how many ids were outside their table, and how these ids were treated.
 /// Returns `None` if all ids were inside.
 fn describe_ids_outside(columns: &[IdsOutside]) -> Option<String> {
     const SHOWN: usize = 3;
@@ -505,7 +513,7 @@ fn describe_ids_outside(columns: &[IdsOutside]) -> Option<String> {
     (!some.is_empty()).then_some(text)
 }
 
-/// A ready-made configuration, as `train --list` prints it.
+/// A ready-made configuration, in the form in which `train --list` prints it.
 #[derive(Serialize)]
 struct ConfigRow {
     name: String,
@@ -546,12 +554,13 @@ fn list_configs(session: &Session) -> Result<(), Error> {
     })
 }
 
-/// Replaces the paths of the configuration by those of the command line.
+/// Replaces the data paths of the configuration by the paths on the command line.
 fn choose_inputs(args: &Train, job: &mut ResolvedJob) -> Result<(), Error> {
     let data = &mut job.config.data;
     if !args.train.is_empty() {
         data.train.clone_from(&args.train);
-        // The configuration's evaluation files belong to its own training files.
+        // The configuration's evaluation files belong to its own training files, so they are not
+        // used with other ones.
         data.evaluation.clear();
     }
     if !args.evaluation.is_empty() {
@@ -565,8 +574,8 @@ fn choose_inputs(args: &Train, job: &mut ResolvedJob) -> Result<(), Error> {
     Ok(())
 }
 
-/// Chooses the checkpoint from which the run starts. Changes no files: checkpoints later than that
-/// of `--resume-from` are renamed only when the run begins.
+/// Chooses the checkpoint from which the run starts. No files are changed. Checkpoints later than
+/// the one of `--resume-from` are renamed only when the run begins.
 ///
 /// # Errors
 /// The run has checkpoints and is not resumed, or the chosen checkpoint is damaged.
@@ -595,8 +604,8 @@ fn step_name(checkpoint: &Path) -> String {
     checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Generates a prepared dataset that fits the job, unless the run folder already has it, and makes
-/// the job read it.
+/// Generates a prepared dataset that fits the job, unless the run folder already contains it. The
+/// job then reads this dataset.
 fn generate_dataset(
     session: &Session,
     job: &mut ResolvedJob,
@@ -607,6 +616,7 @@ fn generate_dataset(
     synthetic::adapt(&mut job.config);
     let folder = run.join("data").join(synthetic::folder_name(&config, &job.config.data)?);
     job.config.data.train = input::absolute(&[folder.display().to_string()]);
+    // An earlier run with the same settings may have generated the dataset already.
     if folder.join("dataset.json").exists() {
         return Ok(());
     }
@@ -640,12 +650,14 @@ fn generate_dataset(
         strictness: Strictness::Stop,
         generator: Some(&generator),
     };
+    // Memory that the generation freed must not add to the peak of the preparation.
     device::buffer::return_freed_memory();
     input::prepare(session, &source, &folder, Begin::Restart)?;
+    // The text can be generated again, so only the prepared rows are kept.
     std::fs::remove_file(&text).map_err(Error::io(&text, "remove"))
 }
 
-/// The command that resumes an interrupted run, under the same launcher.
+/// Formats the command that resumes an interrupted run, under the same launcher.
 fn resume_command(run: &Path, launched: Option<&str>) -> String {
     let launcher = launched.map_or_else(String::new, |start| format!("{start} "));
     let run = quoted(&run.display().to_string());

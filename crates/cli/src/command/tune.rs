@@ -1,6 +1,6 @@
-//! `rowmill tune`: predicts which batch sizes and numbers of ranks train fastest, and measures the
-//! best. Each measured run is a process of `rowmill train`, so that runs do not share memory or
-//! threads.
+//! The command `rowmill tune`, which predicts which batch sizes and numbers of ranks train fastest,
+//! and measures the best three. Each measured run is a process of `rowmill train`, so that runs do
+//! not share memory or threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,22 +20,22 @@ use setup::step_times::{Drift, Measured, measured};
 use setup::table_output::{self, TableTarget};
 use setup::{Session, config};
 
-/// Steps before the recorded ones.
+/// Number of steps before the recorded steps.
 const WARM_UP: u64 = 8;
-/// Smallest gain in percent that is worth a change.
+/// Smallest gain in percent for which a change is recommended.
 const GAIN_MIN: f64 = 3.0;
-/// Number of changes that are measured.
+/// Number of predicted changes that are run and measured.
 const MEASURED: usize = 3;
 const DRAWS: Draws = Draws { count: 200, seed: 0 };
 
-/// The settings that are tuned. Both keep the model as it is.
+/// The settings that are tuned. Neither of them changes the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Setting {
     batch_size: usize,
     ranks: usize,
 }
 
-/// A setting with its predicted step time, and its measured one if it was run.
+/// A setting with its predicted step time, and with its measured step time if it was run.
 #[derive(Clone, Debug, Serialize, TableRow)]
 struct SettingRow {
     batch_size: usize,
@@ -47,9 +47,9 @@ struct SettingRow {
     measured_ns: Option<i64>,
     measured_samples_per_s: Option<f64>,
     error_pct: Option<f64>,
-    /// Error in percent of assuming that the samples per second do not change.
+    /// Error in percent of the assumption that the samples per second do not change.
     baseline_error_pct: Option<f64>,
-    /// Coefficient of variation of the measured steps.
+    /// Coefficient of variation of the measured steps, in percent.
     noise_pct: Option<f64>,
 }
 
@@ -57,7 +57,7 @@ struct SettingRow {
 pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let job = config::job(&args.config, &args.set)?.config;
     let base = Setting { batch_size: job.training.batch_size, ranks: 1 };
-    // Fails before anything is run if the steps of this model cannot be predicted.
+    // The command fails before anything is run if the steps of this model cannot be predicted.
     list_operations(&job, 1)?;
     let runs = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
     let tuning = Tuning { args, session, folder: runs.path() };
@@ -93,7 +93,8 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
         row.baseline_error_pct = Some(error(1e9 * setting.batch_size as f64 / now.max(1e-9)));
         row.noise_pct = Some(slowest.noise_pct);
     }
-    // The present settings are measured once more, to see whether the machine's speed has drifted.
+    // The present settings are measured once more, to see whether the speed of the machine has
+    // drifted.
     let again = tuning.measure(base)?;
     table_output::write_rows(session.console, &rows, TableTarget::default())?;
     if let Some(again) = again {
@@ -104,8 +105,9 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Formulates the verdict from the measured rows, and the speed of the present settings before and
-/// after them. Also returns a warning if these two differ so much that the machine was disturbed.
+/// Formulates the verdict from the measured rows, and from the speed of the present settings before
+/// and after them. Also returns a warning if these two speeds differ so much that the machine must
+/// have been disturbed.
 fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String>) {
     let base = (before + after) / 2.0;
     let drift = Drift::new(before, after);
@@ -118,6 +120,8 @@ fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String
     let speed = |row: &SettingRow| row.measured_samples_per_s.unwrap_or_default();
     let best = rows.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)));
     let gain = |row: &SettingRow| 100.0 * (speed(row) / base.max(1e-9) - 1.0);
+    // A gain must exceed the drift of the machine, because drift alone could have caused a smaller
+    // one.
     let verdict = match best.filter(|best| gain(best) > drift.pct.abs().max(GAIN_MIN)) {
         Some(best) => format!(
             "verdict: batch_size={} on {} ranks trains {:.0} % more samples per second than what \
@@ -145,7 +149,7 @@ fn list_candidates(base: Setting, threads: usize) -> Vec<Setting> {
     all.filter(|one| is_change(one) && one.batch_size.is_multiple_of(one.ranks)).collect()
 }
 
-/// Predicts the step time of a setting: that of its slowest rank.
+/// Predicts the step time of a setting, which is the step time of its slowest rank.
 fn predict_setting(
     job: &JobConfig,
     setting: Setting,
@@ -154,6 +158,8 @@ fn predict_setting(
 ) -> Result<SettingRow, Error> {
     let mut changed = job.clone();
     changed.training.batch_size = setting.batch_size;
+    // The ranks share the threads. The calibration ran on all threads, so work on a rank takes
+    // longer.
     let rank_threads = (threads / setting.ranks).max(1);
     let program = from_trainer::build_program(
         &list_operations(&changed, setting.ranks)?,
@@ -178,7 +184,7 @@ fn predict_setting(
     })
 }
 
-/// Lists the operations of a step on each rank, for tables that are not split and uniform ids.
+/// Lists the operations of a step on each rank, for tables that are not split and for uniform ids.
 fn list_operations(job: &JobConfig, ranks: usize) -> Result<Vec<Vec<Op>>, Error> {
     let plan = ShardingPlan::table_wise(&job.model.tables, ranks as u32);
     let features = FeatureStats::uniform(&job.model, 1);
@@ -193,7 +199,7 @@ fn samples_per_s(setting: Setting, step_ns: f64) -> f64 {
     1e9 * setting.batch_size as f64 / step_ns.max(1.0)
 }
 
-/// Runs `rowmill train` with changed settings, in subfolders of `folder`.
+/// Runs `rowmill train` with changed settings, in subfolders of the folder `folder`.
 struct Tuning<'a> {
     args: &'a Tune,
     session: &'a Session,
@@ -201,21 +207,22 @@ struct Tuning<'a> {
 }
 
 impl Tuning<'_> {
-    /// Trains a few steps with a setting, and returns the figures of the rank with the longest mean
-    /// step. `None` where no step was measured.
+    /// Trains a few steps with a setting. Returns the figures of the rank with the longest mean
+    /// step, or `None` if no step was measured.
     fn measure(&self, setting: Setting) -> Result<Option<Measured>, Error> {
         let taken = measured(&[self.record(setting)?], self.session)?;
         Ok(taken.into_iter().max_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns)))
     }
 
-    /// Trains a few steps with a setting, and returns the folder of their traces.
+    /// Trains a few steps with a setting. Returns the folder with the traces of these steps.
     fn record(&self, setting: Setting) -> Result<PathBuf, Error> {
         let Setting { batch_size, ranks } = setting;
         let console = self.session.console;
         console.say(format_args!("running steps of {batch_size} samples on {ranks} ranks"));
         let place = self.folder.join(format!("{batch_size}-{ranks}"));
         if place.exists() {
-            // The recording from before the predictions is replaced by the present measurement.
+            // The recording that was made before the predictions is replaced by the new
+            // measurement.
             fs::remove_dir_all(&place).map_err(Error::io(&place, "remove"))?;
         }
         let traces = place.join("traces");
@@ -223,8 +230,9 @@ impl Tuning<'_> {
         let program = std::env::current_exe().map_err(Error::io("rowmill", "find"))?;
         let mut command = Command::new(&program);
         command.args(["train", &self.args.config]);
-        // Come after the user's settings, which they override: uniform ids as in the prediction,
-        // and neither held-out rows nor evaluations between the recorded steps.
+        // The fixed settings follow the user's settings on the command line, so they override them.
+        // The ids are uniform as in the prediction, and neither held-out rows nor evaluations come
+        // between the recorded steps.
         let fixed = [
             ("synthetic.ids.kind", "uniform".to_owned()),
             ("training.batch_size", batch_size.to_string()),

@@ -1,5 +1,5 @@
-//! `rowmill capture` with the tests' own process as a stand-in for PyTorch: it asks, reads what is
-//! wanted, and writes what PyTorch would.
+//! Tests of `rowmill capture`. The tests' own process plays the role of PyTorch: it polls, reads
+//! the request, and writes the trace that PyTorch would write.
 
 use std::fs;
 use std::io::Read as _;
@@ -21,7 +21,7 @@ mod hostile;
 const EVENTS: &str = r#""traceEvents": [
 {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":101,"dur":20,"args":{}}]}"#;
 
-/// A capture that has begun, and the folder of its socket.
+/// A running capture, with the folder of its socket.
 struct Begun {
     place: Place,
     sockets: TempDir,
@@ -45,7 +45,8 @@ fn begin(options: &str) -> Begun {
 fn ask(begun: &mut Begun) -> String {
     let sockets = begun.sockets.path();
     let client = UnixDatagram::bind(sockets.join("dynoconfigclient-1")).unwrap();
-    // Poll again, as PyTorch does: the server ignores polls that waited too long on a busy machine.
+    // Like PyTorch, the test polls again and again, because the server ignores polls that waited
+    // too long on a busy machine.
     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
@@ -56,12 +57,13 @@ fn ask(begun: &mut Begun) -> String {
             begun.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
             panic!("the capture ended before it asked for anything: {said}");
         }
-        // The capture may not listen yet.
+        // Sending fails while the capture does not listen yet.
         if client.send_to(&poll, sockets.join("dynolog")).is_ok() {
             let mut bytes = vec![0; 4096];
             let Ok((length, from)) = client.recv_from(&mut bytes) else { continue };
             if length > HEADER {
-                // Kineto ends its process when a socket answers that has a relative name.
+                // Kineto ends its process if a socket with a relative name answers, so the name
+                // must be absolute.
                 let is_absolute = from.as_pathname().is_some_and(Path::is_absolute);
                 assert!(is_absolute, "{from:?}");
                 return String::from_utf8(bytes[HEADER..length].to_vec()).unwrap();
@@ -76,7 +78,8 @@ fn value<'a>(config: &'a str, key: &str) -> &'a str {
     line.unwrap()
 }
 
-/// Writes a trace as PyTorch does: under another name, with its process number before `.json`.
+/// Writes a trace as PyTorch does, in a file whose name has the process id before `.json`. The file
+/// is written under another name and then renamed.
 fn write(config: &str, trace_id: &str) {
     let path = value(config, "ACTIVITIES_LOG_FILE").strip_suffix(".json").unwrap();
     let path = format!("{path}_{}.json", std::process::id());

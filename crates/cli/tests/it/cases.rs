@@ -1,5 +1,5 @@
-//! Files with properties of public bug reports, of `../shared/data/cases`: what a user gets by
-//! `rowmill init` and `rowmill train`. Most hold the same 6,000 rows in disguise.
+//! Tests of `rowmill init` and `rowmill train` on files with properties from public bug reports, in
+//! the folder `cases` of the fixtures. Most files contain the same 6,000 rows in different formats.
 
 use std::fs;
 
@@ -7,18 +7,18 @@ use testkit::{ProgramOutput, fixture};
 
 use crate::fixture::Place;
 
-/// The AUC that the rows reach as a plain CSV file.
+/// The AUC that training reaches on the same rows in a plain CSV file.
 const PLAIN: f64 = 0.8247;
 
-/// A case at work.
+/// A file of the cases on which `init` was run.
 struct Case {
     place: Place,
     init: ProgramOutput,
-    /// The configuration, if init wrote one.
+    /// Text of the configuration, if `init` wrote one.
     text: String,
 }
 
-/// Runs `init` on files of the cases, with further options.
+/// Runs `init` on files of the cases, with additional options.
 fn init(files: &[&str], words: &str) -> Option<Case> {
     let place = Place::new();
     let mut command = place.command("init --output case.toml");
@@ -32,7 +32,7 @@ fn init(files: &[&str], words: &str) -> Option<Case> {
 }
 
 impl Case {
-    /// Checks that init wrote a configuration, trains on it, and compares the AUC.
+    /// Checks that `init` wrote a configuration, trains with it, and compares the AUC.
     fn trains_to(&self, auc: f64) -> ProgramOutput {
         assert_eq!(self.init.code, Some(0), "{}", self.init.stderr);
         let ran = self.place.run("train case.toml --run run --format json");
@@ -42,7 +42,8 @@ impl Case {
         ran
     }
 
-    /// Checks that the table of init has these lines. Runs of spaces count as one.
+    /// Checks that the table that `init` prints has these lines. Several spaces in a row count as
+    /// one.
     fn shows(&self, lines: &[&str]) {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let shown: Vec<String> = self.init.stdout.lines().map(squeezed).collect();
@@ -51,8 +52,8 @@ impl Case {
         }
     }
 
-    /// Checks that init refused the file, with a message of bounded length that contains these
-    /// parts.
+    /// Checks that `init` refused the file. The message must have a bounded length and contain
+    /// these parts.
     fn is_refused(&self, parts: &[&str]) {
         let stderr = &self.init.stderr;
         assert!(matches!(self.init.code, Some(1 | 2)), "{:?}\n{}", self.init.code, self.text);
@@ -93,7 +94,8 @@ fn case_15_decimal_commas_are_numbers_and_no_lists() {
 fn case_17_the_minus_of_unicode_is_a_minus() {
     for (file, auc) in [
         ("17-unicode-minus/plain.csv", 0.912),
-        // The AUC of the same rows with hyphens; plain.csv has other rows.
+        // The expected AUC is the one of the same rows with hyphens, because plain.csv contains
+        // other rows.
         ("17-unicode-minus/uminus.csv", 0.8714),
         ("17-unicode-minus/t61-unicode-minus-nbsp/x.csv", PLAIN),
     ] {
@@ -187,7 +189,7 @@ fn case_25_dates_with_slashes_hold_out_the_newest() {
         let stats = case.place.done(&format!("data stats {} --format json", path.display())).last();
         let times = &stats["columns"][5]["times"];
         let day = |key: &str| (times[key].as_f64().unwrap() / 86_400.0).floor();
-        // 2024-05-01 to 2024-05-21, in days since 1970.
+        // The expected days are 2024-05-01 and 2024-05-21, as days since 1970.
         assert_eq!((day("least"), day("greatest")), (19_844.0, 19_864.0), "{file}");
     }
 }

@@ -1,11 +1,12 @@
-//! `checkpoint info`, `verify`, `export`, `import`, and what a damaged checkpoint does to a run.
+//! Tests of `checkpoint info`, `verify`, `export` and `import`, and of runs with a damaged
+//! checkpoint.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::fixture::{Place, damage};
 
-/// The folder of rows that `run` was trained on.
+/// Path of the prepared dataset on which the run in the folder `run` was trained.
 fn prepared(place: &Place) -> PathBuf {
     let entries = fs::read_dir(place.path("run/data")).unwrap();
     entries.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap()
@@ -23,7 +24,7 @@ fn info_and_verify_accept_a_run_folder() {
 #[test]
 fn exported_weights_come_back_the_same() {
     let place = Place::new();
-    // facebookresearch/dlrm has no mean pooling.
+    // The names of facebookresearch/dlrm have no form for mean pooling, so the tables use sums.
     let sum = r#"--set model.tables=[{name="a",rows=50,dim=4},{name="b",rows=20,dim=4}]"#;
     place.done(&format!("train job.toml --train train.csv --run run {sum}"));
     for to in ["torch", "torchrec"] {
@@ -86,7 +87,8 @@ fn a_damaged_checkpoint_is_named_and_the_previous_one_offered() {
     place.done("checkpoint verify run");
 }
 
-/// Later runs ignore checkpoints that are set aside, so a refused run must not set any aside.
+/// Later runs ignore checkpoints that are set aside, so a refused run must not set any checkpoint
+/// aside.
 #[test]
 fn resume_from_sets_checkpoints_aside_only_when_it_is_accepted_and_resume_reports_them() {
     let place = trained();
@@ -113,7 +115,7 @@ fn resume_from_sets_checkpoints_aside_only_when_it_is_accepted_and_resume_report
     assert!(later.stderr.contains(&said), "{}", later.stderr);
 }
 
-/// Overwrites values of a tensor of a safetensors file.
+/// Overwrites values of a tensor in a safetensors file, starting at element `first`.
 fn fill(path: &Path, tensor: &str, (first, value): (usize, f32)) {
     let mut bytes = fs::read(path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -143,7 +145,7 @@ fn non_finite_values_are_neither_imported_nor_scored() {
     assert!(ran.stderr.contains(&place_of), "{}", ran.stderr);
     assert!(!place.path("back/checkpoints/step-000000000000").exists());
 
-    // Finite weights whose product is infinite.
+    // The weights are replaced by finite values whose product is infinite.
     place.done("checkpoint export run --to torchrec w");
     for layer in ["over_arch.model.0._mlp.0._linear.weight", "over_arch.model.1.weight"] {
         fill(&place.path("w"), layer, (0, 1e30));
@@ -218,7 +220,8 @@ fn imported_weights_score_at_once_if_no_transform_is_fitted() {
     let scores = place.done("score back train.csv").stdout;
     assert_eq!(scores, place.done("score run train.csv").stdout);
     place.done("eval back --data train.csv");
-    // Exact ids are learned.
+    // With exact ids, the vocabulary is learned from data, so an imported model cannot score rows
+    // yet.
     let exact = "--set data.ids.mode=exact --set data.ids.threshold=2";
     let import = import.replace("--run back", &format!("--run exact {exact}"));
     assert!(place.done(&import).stderr.contains("before it can score rows"));

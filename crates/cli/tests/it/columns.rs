@@ -1,5 +1,5 @@
-//! The tables of `rowmill trace` have the columns that `docs/trace-columns.md` lists, with and
-//! without rows, in every format.
+//! Checks that the tables of `rowmill trace` have the columns that `docs/trace-columns.md` lists,
+//! with and without rows, in every format.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,8 +11,8 @@ use crate::fixture::Place;
 
 const PAGE: &str = include_str!("../../../../docs/trace-columns.md");
 
-/// Events of a rank, `RANK` in place of its number: two steps with an operator, an annotation, a
-/// copy, kernels, a collective and memory.
+/// Events of the trace of a rank, in which `RANK` stands for its number. The trace has two steps
+/// with an operator, an annotation, a copy, kernels, a collective and memory events.
 const EVENTS: &str = r#"
 {"ph":"X","cat":"user_annotation","name":"ProfilerStep#0","pid":9,"tid":9,"ts":100,"dur":50,"args":{}},
 {"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":9,"tid":9,"ts":150,"dur":50,"args":{}},
@@ -29,11 +29,11 @@ const EVENTS: &str = r#"
 {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":152,"dur":2,"args":{"correlation":8}},
 {"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce_Sum_f32_RING_LL","pid":0,"tid":7,"ts":16RANK,"dur":10,"args":{"correlation":8,"stream":7,"device":0,"Collective name":"allreduce","In msg nelems":100,"Out msg nelems":100,"Group size":2,"dtype":"Float","Process Group Name":"0"}}"#;
 
-/// A recording without operators, runtime calls and device work.
+/// A recording without operators, runtime calls or device work.
 const EMPTY: &str =
     r#"{"ph":"i","s":"t","cat":"python_function","name":"a","pid":9,"tid":9,"ts":100,"args":{}}"#;
 
-/// Writes a recording of each of two ranks into a folder.
+/// Writes a recording for each of two ranks into a folder.
 fn record(place: &Place, folder: &str, events: &str) {
     fs::create_dir(place.path(folder)).unwrap();
     for rank in ["0", "1"] {
@@ -45,7 +45,8 @@ fn record(place: &Place, folder: &str, events: &str) {
     }
 }
 
-/// The arguments of each table on the page, with the names of its columns and of the nested ones.
+/// Reads the page. Returns the arguments of each table with the names of its columns and of its
+/// nested columns.
 fn listed() -> Vec<(&'static str, Vec<&'static str>, Vec<&'static str>)> {
     let line = |line: &'static str| {
         let (arguments, columns) = line.strip_prefix("| `")?.split_once("` | ")?;
@@ -64,14 +65,14 @@ fn listed() -> Vec<(&'static str, Vec<&'static str>, Vec<&'static str>)> {
         .collect()
 }
 
-/// The command of a table, without a format.
+/// Formats the command that prints a table of `folder`. The caller adds an output format.
 fn words(arguments: &str, folder: &str) -> String {
     let (verb, rest) = arguments.split_once(' ').unwrap_or((arguments, ""));
     let inputs = if verb == "diff" { format!("{folder} {folder}") } else { folder.to_owned() };
     format!("trace {verb} {inputs} {rest} --window all")
 }
 
-/// Runs a command; the edit that it asks about has a blank.
+/// Runs a command. The edit of `--what-if` contains a space, so it is passed as a single argument.
 fn run(place: &Place, words: &str) -> ProgramOutput {
     let edited = |word| if word == "EDIT" { "kernel=~gemm x0.5" } else { word };
     ProgramOutput::collect(place.command("").args(words.split_whitespace().map(edited)))
@@ -107,7 +108,7 @@ fn tables_have_the_listed_columns_with_and_without_rows() {
                 let mut expected: BTreeSet<String> =
                     flat.iter().chain(&nested).map(|name| (*name).to_owned()).collect();
                 for row in rows.as_array().unwrap() {
-                    // Written only if there is a loss.
+                    // The field `loss` is written only if there is a loss, so it is not compared.
                     expected.remove("loss");
                     let mut keys = keys(row);
                     keys.remove("loss");

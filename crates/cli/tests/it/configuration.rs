@@ -1,4 +1,5 @@
-//! The reference of configurations: explained, printed, as a schema, and as the page in `docs`.
+//! Tests of the configuration reference: explained keys, printed defaults, the JSON schema, and the
+//! page in `docs`.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Data is known by its content: other bytes under the same name, size and time are never taken for
-//! those that were prepared or trained on.
+//! Checks that data is identified by its content. A file with different bytes must never be taken
+//! for the data that was prepared or trained on, even if its name, size and time are the same.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::fixture::Place;
 const TRAIN: &str = "train job.toml --train train.csv --run run --set steps=30";
 const RESUME: &str = "train job.toml --train train.csv --run run --set steps=60 --resume";
 
-/// Changes the first label of a file; its size and its time of modification stay.
+/// Changes the first label in a file, without changing the file's size or modification time.
 fn change_label(path: &Path) {
     let modified = fs::metadata(path).unwrap().modified().unwrap();
     let mut text = fs::read(path).unwrap();
@@ -33,7 +33,7 @@ fn changed_content_of_equal_size_and_time_is_prepared_again() {
     ] {
         assert!(refused.stderr.contains(text), "{text}: {}", refused.stderr);
     }
-    // The original content is still prepared, and is reused.
+    // The data prepared from the original content still exists, and must be reused.
     change_label(&place.path("train.csv"));
     let resumed = place.done(RESUME);
     assert!(resumed.stderr.contains("using the data prepared earlier"), "{}", resumed.stderr);
@@ -70,7 +70,8 @@ fn held_out_files_are_compared_as_well() {
     );
 }
 
-/// Evaluation data must be transformed as the training data was, or its figures mean nothing.
+/// Evaluation data must be transformed like the training data, because the figures mean nothing
+/// otherwise.
 #[test]
 fn a_run_is_not_evaluated_under_transforms_fitted_on_other_data() {
     let place = Place::new();
@@ -108,7 +109,8 @@ fn another_configuration_does_not_reuse_prepared_or_generated_rows() {
             prepares(&format!("{rows} {} --set {set}", tables(80)), made);
         }
     }
-    // As many ids are generated as the table has rows.
+    // The number of generated ids equals the number of rows of the table, so a table of another
+    // size needs new rows.
     prepares(&format!("--synthetic 2000 {}", tables(90)), "generated");
 }
 

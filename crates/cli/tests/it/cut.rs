@@ -1,5 +1,5 @@
-//! Cut recordings as their users meet them: every command says first what is missing, no figure is
-//! of the missing part, and `--fail-on` never passes.
+//! Tests of cut recordings. Every command must report first what is missing, no figure may cover
+//! the missing part, and `--fail-on` must never pass.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -32,8 +32,8 @@ const TABLES: [&str; 15] = [
 ];
 const STEPS: usize = 40;
 
-/// A recording of 40 steps with one launch each, whose rows stand as Kineto writes them: operators,
-/// then calls and device rows in turns.
+/// A recording of 40 steps with one launch each. The rows are in Kineto's order: first the
+/// operators, then calls and device rows alternately.
 fn recording() -> String {
     let mut rows = Vec::new();
     let row = |category: &str, name: &str, track: (u32, u32), span: (usize, usize), id: usize| {
@@ -64,7 +64,7 @@ fn recording() -> String {
     text
 }
 
-/// The recording up to the launch of a step, whose kernel is cut off.
+/// Returns the recording up to the launch of a step. The kernel of that launch is cut off.
 fn cut_at(step: usize) -> String {
     let text = recording();
     let launch = format!("\"correlation\":{}}}}}", step + 1);
@@ -85,7 +85,7 @@ fn says_first(ran: &ProgramOutput, words: &str) {
     assert!(first.contains("was cut at byte"), "{words}: {first}");
 }
 
-/// Checks that a command reports the cut in each of its output formats.
+/// Checks that every command reports the cut in each of its output formats.
 fn owes(place: &Place, file: &str) {
     for verb in TABLES {
         let words = format!("trace {verb} {file}");
@@ -98,7 +98,7 @@ fn owes(place: &Place, file: &str) {
                 _ => 0,
             };
             assert_eq!(ran.code, Some(expected), "{words} {format}: {}", ran.stderr);
-            // The command is refused before anything is read.
+            // A command that has no rows in this format is refused before it reads anything.
             if has_no_rows {
                 continue;
             }
@@ -145,7 +145,7 @@ fn every_command_reports_a_cut_recording_before_its_figures() {
     let place = place();
     owes(&place, "most.json");
     owes(&place, "little.json");
-    // Complete recordings are unaffected.
+    // A recording that is complete must not be reported as cut.
     let whole = place.done("trace breakdown whole.json --format json");
     assert!(whole.last()[0].get("recording_cut").is_none(), "{}", whole.stdout);
     assert_eq!(place.run("trace findings whole.json --fail-on critical").code, Some(0));
@@ -157,7 +157,7 @@ fn figures_of_a_cut_recording_cover_its_complete_part_only() {
     let rows =
         |words: &str| place.done(&format!("trace {words} --window all --format json")).last();
     let row = &rows("breakdown most.json")[0];
-    // Figures end at the launch whose kernel was lost.
+    // All figures must end at the launch whose kernel was lost.
     assert_eq!((&row["window_ns"], &row["busy_ns"]), (&30_110_000.into(), &15_000_000.into()));
     assert_eq!(rows("kernels most.json")[0]["count"], 30);
     assert_eq!(rows("steps most.json").as_array().unwrap().len(), 31);
@@ -189,7 +189,7 @@ fn a_recording_cut_before_its_device_rows_has_no_device_figures() {
         }
         assert_eq!(place.run(&format!("trace findings {file} --fail-on critical")).code, Some(4));
     }
-    // A recording without a device that is whole is not broken; 880 µs of its steps of 1 ms are
+    // A complete recording without a device must not be broken. In each step of 1 ms, 880 µs are
     // outside operators.
     let whole = format!("{}\n]}}", text[..calls].rsplit_once(",\n").unwrap().0);
     fs::write(place.path("host.json"), whole).unwrap();
@@ -246,7 +246,7 @@ fn a_job_with_an_empty_trace_is_broken() {
         assert_eq!(ran.code, Some(4), "{name}: {}", ran.stdout);
         assert!(ran.stdout.lines().next().unwrap().contains("rank-2.json"), "{}", ran.stdout);
     }
-    // A cut recording affects only its own rank; the others keep their figures.
+    // A cut recording must affect only its own rank. The other ranks must keep their figures.
     fs::write(place.path("empty/rank-2.json"), cut_at(10).replace("\"rank\": 0", "\"rank\": 2"))
         .unwrap();
     let rows = place.done("trace breakdown empty --format json").last();
@@ -265,7 +265,7 @@ fn zeros_after_gzip_data_are_not_damage() {
     let ran = place.done("trace breakdown padded.json.gz --format json");
     assert_eq!(ran.last(), whole);
     assert!(!ran.stderr.contains("damaged"), "{}", ran.stderr);
-    // Cut within the member, it is cut.
+    // A file that ends within the gzip member must be reported as cut.
     fs::write(place.path("cut.json.gz"), &bytes[..packed - packed / 8]).unwrap();
     let ran = place.run("trace findings cut.json.gz --fail-on high");
     assert_eq!(ran.code, Some(4), "{}", ran.stderr);

@@ -1,4 +1,4 @@
-//! `data synth`, `convert`, `stats` and `score`.
+//! Tests of `data synth`, `data convert`, `data stats` and `score`.
 
 use std::fs;
 use std::io::Write;
@@ -90,7 +90,7 @@ fn the_synthetic_section_sets_the_id_distribution() {
     let unknown = with("unknown.toml", "tables = { nowhere = { kind = \"uniform\" } }");
     let ran = place.run(&format!("train {unknown} --synthetic 2000 --run r"));
     assert!(ran.stderr.contains("synthetic.tables.nowhere"), "{}", ran.stderr);
-    // Rows generated with one distribution are not reused for another.
+    // Rows that were generated with one id distribution must not be reused for another one.
     for config in ["job.toml", "reuse.toml"] {
         place.done(&format!("train {config} --synthetic 2000 --run r --set epochs=1"));
         fs::remove_dir_all(place.path("r/checkpoints")).unwrap();
@@ -186,7 +186,8 @@ fn pipe(place: &Place, words: &str, input: &[u8]) -> ProgramOutput {
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // A command that refuses its input closes the pipe before all of it is written.
+        // A command that refuses its input closes the pipe before all of it is written, so errors
+        // are ignored.
         scope.spawn(move || drop(stdin.write_all(input)));
         ProgramOutput::from(child.wait_with_output().unwrap())
     })

@@ -1,5 +1,5 @@
-//! `rowmill doctor device`, with a GPU's driver that only answers, and without; `--device` of the
-//! commands that compute a model.
+//! Tests of `rowmill doctor device` with a stub of the GPU driver and without a driver, and of
+//! `--device` in commands that compute a model.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +13,8 @@ use testkit::ProgramOutput;
 
 use crate::fixture::Place;
 
-/// `doctor device` with `folder` where the linker looks first, as the folder of Python's packages
-/// and as the home of the user.
+/// Runs `doctor device` with `folder` as the first folder that the linker searches, as the folder
+/// of Python packages and as the user's home.
 fn doctor(folder: &Path, words: &[&str]) -> (Option<i32>, String) {
     let mut rowmill = Command::new(env!("CARGO_BIN_EXE_rowmill"));
     rowmill.args(["doctor", "device"]).args(words).env("LD_LIBRARY_PATH", folder);
@@ -26,19 +26,21 @@ fn doctor(folder: &Path, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// The JSON that `doctor device` prints.
+/// Returns the exit code and the JSON output of `doctor device`.
 fn diagnosis(folder: &Path) -> (Option<i32>, Value) {
     let (code, text) = doctor(folder, &["--format", "json"]);
     (code, serde_json::from_str(&text).unwrap())
 }
 
-/// Compiles a stub library of the tests of `device`; false without a C compiler.
+/// Compiles a stub library from the tests of the crate `device`. Returns false without a C
+/// compiler.
 fn library(path: &Path, source: &str, flags: &[&str]) -> bool {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda");
     testkit::compiler::compile_library(path, &sources.join(source), flags, "a stub of CUDA")
 }
 
-/// Puts a driver that only answers into `folder`; false without a C compiler.
+/// Puts a stub of the GPU driver, which only answers queries, into `folder`. Returns false without
+/// a C compiler.
 fn stub(folder: &Path) -> bool {
     ["libcuda.so", "libcuda.so.1"].iter().all(|name| library(&folder.join(name), "stub.c", &[]))
 }
@@ -47,7 +49,7 @@ fn stub(folder: &Path) -> bool {
 fn gpus_are_listed_or_their_absence_is_explained() {
     let folder = tempfile::tempdir().unwrap();
     let (code, found) = diagnosis(folder.path());
-    // If the machine has a GPU, it is listed instead.
+    // On a machine with a GPU, the GPU is listed instead of an explanation.
     if code == Some(1) {
         let problem = found["problem"].as_str().unwrap();
         assert!(problem.contains("driver") || problem.contains("cu"), "{found}");
@@ -67,13 +69,14 @@ fn gpus_are_listed_or_their_absence_is_explained() {
         "NVRTC is needed",
         "CUDA 13.0",
     ] {
-        // Lines of the table may be broken at spaces.
+        // The table may break long lines at spaces, so spaces are normalized.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(part), "{part}: {text}");
     }
 }
 
-/// What is found of a library: its path in `folder`, its version, and why others are passed over.
+/// Returns what the diagnosis reports about a library: its path in `folder`, its version, and why
+/// other files are passed over.
 fn library_found(found: &Value, folder: &Path, name: &str) -> (String, String, String) {
     let libraries = found["libraries"].as_array().unwrap();
     let library = libraries.iter().find(|library| library["library"] == name).unwrap();
@@ -110,7 +113,8 @@ fn libraries_of_python_packages_are_reported_with_path_and_version() {
             assert!(others.contains(part), "{part}: {others}");
         }
     };
-    // Of the three versions one is for a later driver, and one is broken.
+    // One of the three versions requires a later driver, and another one is broken, so only the
+    // third can be used.
     let of_nvrtc = [
         "cu14/lib/libnvrtc.so.14: is version 14.0, but the driver is for CUDA 13.0",
         "cu13/lib/libnvrtc.so.13: has no function nvrtcVersion",
@@ -134,11 +138,12 @@ fn a_missing_library_is_explained() {
     let nccl = "venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
     fs::write(folder.path().join(nccl), "").unwrap();
     let (code, found) = diagnosis(folder.path());
-    // Without a library a GPU can still be used.
+    // A GPU can be used even if the NCCL library is missing.
     assert_eq!(code, Some(0), "{found}");
     let nccl = &found["libraries"][3];
     assert_eq!((&nccl["library"], &nccl["version"]), (&"NCCL".into(), &Value::Null));
-    // The machine that runs the tests may have a usable one in another place.
+    // The machine that runs the tests may have a usable NCCL library elsewhere, so only the message
+    // about this file is checked.
     let problem = nccl["problem"].as_str().unwrap();
     assert!(
         problem.contains("NCCL cannot be used: ") && problem.contains("libnccl.so.2"),
@@ -187,7 +192,7 @@ fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
     assert!(ran.stderr.contains("expected cpu, cuda, cuda:N or emulated"), "{}", ran.stderr);
 }
 
-/// Puts compiled kernels for the stub's device into the folder of the test.
+/// Puts compiled kernels for the stub's device into the kernel folder of the test.
 fn store_kernels(place: &Place) {
     let version = LibraryVersion { major: 13, minor: 0, patch: None };
     for &source in SOURCES {
@@ -202,7 +207,7 @@ fn each_process_of_a_host_uses_its_own_gpu() {
         return;
     }
     store_kernels(&place);
-    // The stub's devices have too little memory, so the run ends before its first step.
+    // The stub's devices have too little memory, so every run ends before its first step.
     let check = |local_rank: &str, device: &str, expected: &str, shares: bool| {
         let words = format!(
             "train job.toml --train train.csv --run run --transport in_process -v --device {device}"
@@ -256,7 +261,8 @@ fn kernels_without_a_folder_or_in_a_shared_one_are_refused() {
 #[test]
 fn tables_that_do_not_fit_the_gpu_are_refused_with_both_numbers_and_what_would_fit() {
     let place = Place::new();
-    // A driver that answers, of a GPU with 1000 bytes free, and kernels that were compiled before.
+    // The stub is a driver with a GPU that has 1000 free bytes. The kernels count as compiled
+    // before.
     if !stub(&place.path("")) {
         return;
     }
@@ -272,7 +278,7 @@ fn tables_that_do_not_fit_the_gpu_are_refused_with_both_numbers_and_what_would_f
     assert!(place.names("run").is_empty());
 }
 
-/// Losses of the intervals that a run logs.
+/// Returns the losses of all intervals that a run logs.
 fn losses(ran: &ProgramOutput) -> Vec<f64> {
     ran.lines().iter().filter(|line| line["event"] == "interval").map(loss_of).collect()
 }
@@ -293,7 +299,7 @@ fn can_emulate() -> bool {
     testkit::compiler::has_cxx("GPU kernels, emulated")
 }
 
-/// The binary, with the kernels that other tests have compiled.
+/// Runs the binary with the kernels that other tests have compiled.
 fn emulating(place: &Place, words: &str) -> ProgramOutput {
     let kernels = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let output = place.command(words).env("ROWMILL_KERNELS", kernels).output().unwrap();
@@ -302,9 +308,10 @@ fn emulating(place: &Place, words: &str) -> ProgramOutput {
     ran
 }
 
-/// Under SGD, whose steps follow the gradient: the ready-made Adagrad divides by it, so that
-/// another order of sums shows after some steps (three ranks of the CPU are up to 0.2 % from one
-/// then). Its first steps are compared.
+/// Compares training on the emulated GPU with training on the CPU. Most steps use SGD. Adagrad
+/// divides by the gradients, so sums in another order cause visible differences after some steps.
+/// Even three ranks on a CPU then differ by up to 0.2 % from one. Only the first steps with Adagrad
+/// are compared.
 #[test]
 fn steps_on_the_emulated_gpu_are_those_of_the_cpu() {
     if !can_emulate() {
@@ -330,7 +337,7 @@ fn steps_on_the_emulated_gpu_are_those_of_the_cpu() {
     check("adagrad", "--set steps=5 --set log_every=1", 5);
 }
 
-/// The whole loop, on few rows: the predicted change and the report are there too.
+/// Runs the whole quickstart on few rows. The predicted change and the report must also be present.
 #[test]
 fn quickstart_runs_on_the_emulated_gpu() {
     if !can_emulate() {

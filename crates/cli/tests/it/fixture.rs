@@ -1,4 +1,4 @@
-//! A small job on a few thousand made-up rows, and a way to run the binary on it.
+//! A small training job on a few thousand generated rows, and functions that run the binary on it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,10 +7,10 @@ use std::process::{Child, Command};
 
 use testkit::{Folder, ProgramOutput};
 
-/// Rows of the training file.
+/// Number of rows in the training file.
 pub const ROWS: u64 = 4000;
 
-/// Locality statistics as `dlrm_datasets` publishes them.
+/// Locality statistics in the format that `dlrm_datasets` publishes.
 pub const STATS: &str = include_str!("../../../schema/src/distribution/reuse/example.txt");
 
 const JOB: &str = r#"
@@ -42,7 +42,7 @@ dense = [{ column = "u" }, { column = "v", transform = "standardise" }]
 categorical = [{ column = "a", kind = "integer" }, { column = "b", separator = "|" }]
 "#;
 
-/// A temporary folder with `job.toml` and `train.csv`, in which commands run.
+/// A temporary folder with the files `job.toml` and `train.csv`, in which commands run.
 pub struct Place(Folder);
 
 impl std::ops::Deref for Place {
@@ -54,7 +54,7 @@ impl std::ops::Deref for Place {
 }
 
 impl Place {
-    /// Creates a folder with the small job and its data.
+    /// Creates a folder with the small job and its training data.
     pub fn new() -> Self {
         let folder = Folder::new();
         folder.write("job.toml", JOB);
@@ -62,24 +62,25 @@ impl Place {
         Self(folder)
     }
 
-    /// The binary with `words` as arguments, to be run in the folder.
+    /// Returns the command that runs the binary in the folder, with `words` as arguments.
     pub fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill"));
         command.args(words.split_whitespace()).current_dir(self.root());
         command
     }
 
-    /// Runs it.
+    /// Runs the binary with `words` as arguments and returns its output.
     pub fn run(&self, words: &str) -> ProgramOutput {
         ProgramOutput::collect(&mut self.command(words))
     }
 
-    /// Runs it with exit code 0.
+    /// Runs the binary, which must end with exit code 0.
     pub fn done(&self, words: &str) -> ProgramOutput {
         self.run(words).expect_code(0, words)
     }
 
-    /// Runs it with exit code 2. It prints all of `expected` to stderr, and nothing to stdout.
+    /// Runs the binary, which must end with exit code 2. The binary must print all texts of
+    /// `expected` to stderr, and nothing to stdout.
     pub fn refused(&self, words: &str, expected: &[&str]) {
         let output = self.run(words).expect_code(2, words);
         for text in expected {
@@ -89,7 +90,7 @@ impl Place {
     }
 }
 
-/// Flips one byte in the middle of the largest file of a checkpoint; the file's name.
+/// Flips one byte in the middle of the largest file of a checkpoint. Returns the name of the file.
 pub fn damage(checkpoint: &Path) -> String {
     let entries = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
     let file = entries
@@ -103,7 +104,7 @@ pub fn damage(checkpoint: &Path) -> String {
     file.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Rows whose label depends on all four columns.
+/// Generates rows whose label depends on all four columns.
 fn rows(count: u64) -> String {
     let mut text = "y,u,v,a,b\n".to_owned();
     for row in 0..count {
@@ -121,8 +122,8 @@ fn rows(count: u64) -> String {
     text
 }
 
-/// Ctrl-C. Not by the command `kill`: until that has started on a busy machine, a short command
-/// has ended.
+/// Sends SIGINT, as Ctrl-C does. The command `kill` is not used, because on a busy machine a short
+/// command would end before `kill` starts.
 pub fn interrupt(child: &Child) {
     let child = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(child, rustix::process::Signal::INT).unwrap();

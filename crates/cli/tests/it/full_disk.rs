@@ -1,5 +1,5 @@
-//! A disk that fills up while a command writes: a small file system in memory, in a mount namespace
-//! of the test's own.
+//! Tests commands whose disk fills up while they write. The disk is a small file system in memory,
+//! in a mount namespace of the test.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Help, completions and the list of configurations.
+//! Tests of the help, the completion scripts and the list of configurations.
 
 use crate::fixture::Place;
 

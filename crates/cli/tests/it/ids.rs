@@ -1,4 +1,5 @@
-//! Issue 23, item 10: ids outside their table are counted, and a run keeps its rule for them.
+//! Issue 23, item 10: ids outside their table must be counted, and a run must keep its rule for
+//! them.
 
 use std::fs;
 
@@ -6,7 +7,8 @@ use testkit::ProgramOutput;
 
 use crate::fixture::Place;
 
-/// A place whose ids of column `a` are 100 in each tenth row, and −1 in the row behind it.
+/// A folder whose training file has ids outside the table of column `a`. In every ten rows, one row
+/// has the id 100, and the row after it has −1.
 fn place() -> Place {
     let place = Place::new();
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
@@ -25,7 +27,7 @@ fn place() -> Place {
     place
 }
 
-/// The job with more keys for column `a`.
+/// Writes the job with additional configuration keys for column `a`.
 fn with(place: &Place, keys: &str) {
     let job = fs::read_to_string(place.path("job.toml")).unwrap();
     let column = r#"{ column = "a", kind = "integer""#;
@@ -54,14 +56,15 @@ fn ids_outside_their_tables_are_counted_everywhere() {
     contains(&ran, &warning);
     let outside = &ran.last()["ids_outside"];
     assert_eq!(outside[0]["column"], "a");
-    // Counts cover the first of two epochs, over the four fifths of the rows that are not held out.
+    // The counts cover the first of two epochs, over the four fifths of the rows that are not held
+    // out.
     assert_eq!((&outside[0]["ids"], &outside[0]["outside"]), (&3200.into(), &640.into()));
     let ran = place.done("train job.toml --train prepared --run s");
     contains(&ran, &warning);
     let row = "a: 640 of 3,200 in the first epoch wrapped";
     assert!(ran.stdout.contains(row), "{}", ran.stdout);
     contains(&place.done("score r train.csv --output scores.txt"), &warning);
-    // The counts of the preparation do not apply to tables of another size.
+    // The preparation counted ids for tables of another size, so its counts must not be reported.
     let ran = place.done("train job.toml --train prepared --run t --set rows_cap=40");
     assert!(!ran.stderr.contains("outside their table of 50"), "{}", ran.stderr);
 }
@@ -88,7 +91,7 @@ fn out_of_range_decides_how_ids_outside_their_table_are_treated() {
     let ran = place.done("train other.toml --train train.csv --run r");
     contains(&ran, &["400 of 3,600 ids are outside", "and count as missing"]);
     assert!(ran.stdout.contains("in the first epoch taken as missing"), "{}", ran.stdout);
-    // Rows prepared by one rule are not used by another.
+    // Rows that were prepared under one rule must be refused by a job with another rule.
     place.done("data convert train.csv --config job.toml --out prepared");
     let ran = place.run("train other.toml --train prepared --run s");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);

@@ -1,4 +1,4 @@
-//! `rowmill init` on files of ten kinds, followed by `rowmill train` with the unedited
+//! Tests of `rowmill init` on files of ten kinds, followed by `rowmill train` with the unedited
 //! configuration.
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use testkit::{ProgramOutput, fixture};
 
 use crate::fixture::Place;
 
-/// Rows of the made-up files.
+/// Number of rows in the generated files.
 const ROWS: u64 = 600;
 
 fn draw(row: u64, salt: u64) -> u64 {
@@ -17,13 +17,13 @@ fn draw(row: u64, salt: u64) -> u64 {
     (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 33
 }
 
-/// A label that depends on `cause`, with noise.
+/// Draws a label that depends on `cause`, with noise.
 fn label(row: u64, cause: u64) -> u64 {
     u64::from(draw(row, 77) % 10 < if cause.is_multiple_of(2) { 8 } else { 2 })
 }
 
-/// Proposes a configuration for `file` and trains on it as it is; what init and train said, and the
-/// configuration.
+/// Proposes a configuration for `file` and trains with it unchanged. Returns the outputs of both
+/// commands and the text of the configuration.
 fn trained(place: &Place, file: &str, more: &str) -> (ProgramOutput, ProgramOutput, String) {
     let said = place.done(&format!("init {file} --output job.toml --force {more}"));
     let text = fs::read_to_string(place.path("job.toml")).unwrap();
@@ -34,7 +34,8 @@ fn trained(place: &Place, file: &str, more: &str) -> (ProgramOutput, ProgramOutp
     (said, train, text)
 }
 
-/// Writes a file, proposes a configuration, checks that it contains all of `expected`, and trains.
+/// Writes a file and proposes a configuration for it. Checks that the configuration contains all
+/// texts of `expected`, and trains with it.
 fn check(file: &str, content: impl AsRef<[u8]>, expected: &[&str]) -> ProgramOutput {
     let place = Place::new();
     fs::write(place.path(file), content).unwrap();
@@ -61,7 +62,7 @@ fn the_census_without_a_header_reaches_its_accuracy() {
     };
     let more = format!("--evaluation {}", test.display());
     let (_, ran, text) = trained(&Place::new(), train.to_str().unwrap(), &more);
-    // The held-out file spells its labels with a full stop.
+    // The held-out file spells its labels with a full stop at the end.
     assert!(text.contains("positive = [\">50K\", \">50K.\"]"), "{text}");
     assert!(text.contains("missing = \"?\""), "{text}");
     let auc = ran.last()["evaluation"]["auc"].as_f64().unwrap();
@@ -209,7 +210,7 @@ fn init_reads_parquet_with_times() {
     check("rows.parquet", bytes, &expected);
 }
 
-/// A `.npy` of format 1.0.
+/// Builds a `.npy` file in format version 1.0.
 fn npy(kind: &str, shape: &str, content: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
     let padded = format!("{header:<117}\n");
@@ -290,10 +291,11 @@ fn init_asks_for_the_label_if_no_column_looks_like_one() {
     place.done("init two.csv --label b");
 }
 
-/// Writes an hour of a day.
+/// A function that formats a day and an hour as text.
 type Writing<'a> = &'a dyn Fn(u64, u64) -> String;
 
-/// Ids, labels and hours as Avazu writes them, under names that say nothing.
+/// Generates ids, labels and hours in Avazu's format, under column names that do not reveal their
+/// meaning.
 fn hourly(write: impl Fn(u64, u64) -> String) -> String {
     let mut text = "a,b,w\n".to_owned();
     for row in 0..8 * ROWS {
@@ -344,7 +346,8 @@ fn guesses_leaks_and_empty_parts_are_reported() {
     place.done("train parts.toml --run run");
 }
 
-/// The remarks of init about leaks in the files below `name`.
+/// Runs `init` on the files below `name`, and returns its remarks about columns that predict the
+/// label by themselves.
 fn leaks_of(place: &Place, name: &str) -> Vec<String> {
     let ran = place.done(&format!("init {name} --output leaks.toml --force"));
     let is_leak = |line: &&str| line.contains("it alone predicts");

@@ -1,5 +1,5 @@
-//! Ctrl-C: the step is finished, a checkpoint saved, the way to go on printed, 130 returned. Of a
-//! file that was being written nothing stays.
+//! Tests of Ctrl-C. The current step is finished, a checkpoint is saved, the command to resume is
+//! printed, and the exit code is 130. No part of a file that was being written may remain.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use testkit::ProgramOutput;
 
 use crate::fixture::{Place, interrupt};
 
-/// Long enough that the signal arrives in the middle.
+/// A run that is long enough for the signal to arrive in the middle of it.
 const TRAIN: &str = "train job.toml --train train.csv --format json --set epochs=400 \
                      --set checkpoint_every=5000";
 
@@ -36,7 +36,7 @@ fn ctrl_c_saves_and_resuming_ends_like_the_uninterrupted_run() {
     assert_eq!(resumed["evaluation"], whole["evaluation"]);
 }
 
-/// Waits until the figures of the first steps of the run `cut` are written.
+/// Waits until the metrics of the first steps of the run `cut` are written.
 fn await_steps(place: &Place, child: &mut Child) {
     let metrics = place.path("cut/metrics.jsonl");
     while !fs::metadata(&metrics).is_ok_and(|found| found.len() > 0) {
@@ -86,7 +86,7 @@ fn ctrl_c_during_init_leaves_no_configuration_and_the_old_one_as_it_was() {
     for output in ["new.toml", "job.toml --force"] {
         let mut command = place.command(&format!("init rows.csv --output {output}"));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        // It waits for the rows of the pipe, which nobody writes.
+        // The command waits for rows from the pipe, to which nothing is written.
         std::thread::sleep(Duration::from_millis(200));
         interrupt(&child);
         assert_ne!(child.wait().unwrap().code(), Some(0), "{output}");
@@ -95,8 +95,8 @@ fn ctrl_c_during_init_leaves_no_configuration_and_the_old_one_as_it_was() {
     }
 }
 
-/// Interrupts the command of `words` as soon as it writes. Where the file is whole before the
-/// signal arrives, the command is run again with twice the `size`.
+/// Interrupts the command as soon as it writes its file. If the file is complete before the signal
+/// arrives, the command is run again with twice the `size`.
 fn cut(place: &Place, words: impl Fn(u32) -> String) {
     let begun = || place.names("begun");
     for attempt in 0..6 {
@@ -121,7 +121,7 @@ fn cut(place: &Place, words: impl Fn(u32) -> String) {
     panic!("the command was done six times before it could be interrupted");
 }
 
-/// A trace of one thread that runs one operator again and again.
+/// Formats a trace of one thread that runs the same operator `events` times.
 fn long_trace(events: u32) -> String {
     let mut text = String::from(r#"{"schemaVersion":1,"traceEvents":["#);
     for event in 0..events {

@@ -1,4 +1,5 @@
-//! `rowmill predict kernels`, `learn --kernels` and `evaluate --kernels` as typed.
+//! Tests of `rowmill predict kernels`, `learn --kernels` and `evaluate --kernels`, run by the real
+//! binary.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,8 @@ use testkit::ProgramOutput;
 
 use crate::fixture::Place;
 
-/// NeuSight's tables of an operation.
+/// Paths of NeuSight's tables whose names begin with `name`, separated by spaces. `None` if the
+/// fixtures are missing.
 fn tables(name: &str) -> Option<String> {
     let root = testkit::fixture::path("neusight")?;
     let mut names: Vec<String> = fs::read_dir(&root)
@@ -78,7 +80,7 @@ fn copies_and_exchanges_are_priced_by_formulas() {
         assert!(row["domain"].as_str().unwrap().contains("measured"), "{row}");
         ns("mean_ns")
     };
-    // The bytes are read once and written once, at 0.79 of the memory bandwidth.
+    // A copy reads its bytes once and writes them once, at 0.79 of the memory bandwidth.
     let copy = 1_500.0 + 8e9 * (512 * 27 * 64) as f64 / (0.79 * 1.555e12);
     for work in ["concat 512 27 64", "transpose 512 27 64", "copy 3538944"] {
         assert!((price("a100", work) / copy - 1.0).abs() < 1e-9, "{work}");
@@ -91,7 +93,7 @@ fn copies_and_exchanges_are_priced_by_formulas() {
     ] {
         assert!(price("h100", less) < price("h100", more), "{less}, {more}");
     }
-    // What a rank of eight sent in the public trace took 86 µs.
+    // In a public trace, an all-reduce of this size between eight ranks took 86 µs.
     let measured = price("v100-sxm2x8", "all_reduce 1576964");
     assert!((measured / 86e3 - 1.0).abs() < 0.01, "{measured}");
     assert!(price("4xh100x8", "all_to_all 16777216") > price("h100x8", "all_to_all 16777216"));
@@ -141,11 +143,11 @@ fn files_that_are_not_kernel_tables_or_models_are_refused() {
     place.refused(words, &["element_wise.kernels", expected]);
 }
 
-/// The bars of each kind: geometric mean and mean of the errors in per cent.
+/// Returns the largest accepted errors for a kind of kernel: geometric mean and mean, in percent.
 fn bars(kind: &str, device: &str) -> (f64, f64) {
     match (kind, device) {
         ("linear" | "bmm", "v100" | "a100") => (3.5, 6.0),
-        // This device was throttled, so its errors are printed but not checked.
+        // The clock of this device was throttled, so its errors are printed but not checked.
         ("linear", "p4") => (f64::MAX, f64::MAX),
         ("linear" | "bmm" | "conv", _) => (f64::MAX, 10.0),
         ("element_wise", _) => (f64::MAX, 1.2),
@@ -169,7 +171,8 @@ fn models_reach_their_expected_auc_on_held_out_rows() {
         assert!((83.0..=97.0).contains(&figure("covered_pct")), "{row}");
     }
     for kind in rows.chunk_by(|row, next| row["kind"] == next["kind"]) {
-        // Each device has about the same number of rows of a kind.
+        // Each device has about the same number of rows of a kind, so the shares can be averaged
+        // over devices.
         let covered = kind.iter().map(|row| row["covered_pct"].as_f64().unwrap());
         let covered = covered.sum::<f64>() / kind.len() as f64;
         assert!((87.0..=93.0).contains(&covered), "{} {covered}", kind[0]["kind"]);

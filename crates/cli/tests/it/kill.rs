@@ -1,6 +1,6 @@
-//! Five times, in the long run twenty times, `kill -9` at random moments: the run still ends with
-//! the bytes of the uninterrupted one, resumed by its folder alone from when it has said how it was
-//! started.
+//! Kills a run with `kill -9` at random moments, five times or, in the long run, twenty times. The
+//! run must end with the same bytes as an uninterrupted run. Once it has written how it was
+//! started, it is resumed from its folder alone.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ fn twenty_kills_end_like_an_uninterrupted_run() {
     let whole = place.done(&format!("{TRAIN} --run whole")).last();
     let whole_ms = started.elapsed().as_millis() as u64;
 
-    // A run that ends before its kill is compared and another one begins: the wanted kills in any
-    // case.
+    // If a run ends before it is killed, its result is compared and another run begins. The wanted
+    // number of kills is thus always reached.
     let (mut kills, mut run) = (0, 0);
     let mut random = Random(1);
     let wanted = if testkit::has_time("fifteen of twenty kills") { 20 } else { 5 };
@@ -43,8 +43,8 @@ fn twenty_kills_end_like_an_uninterrupted_run() {
     check(&place, run, &whole);
 }
 
-/// The command that resumes a run: by its folder, unless it was killed before `run.json` was
-/// written.
+/// Returns the command that resumes a run. The run is resumed from its folder alone, unless it was
+/// killed before `run.json` was written.
 fn resumption(place: &Place, run: u32) -> String {
     if place.path(&format!("run-{run}/run.json")).exists() {
         return format!("train --resume --run run-{run} --format json");
@@ -52,7 +52,7 @@ fn resumption(place: &Place, run: u32) -> String {
     format!("{TRAIN} --run run-{run} --resume")
 }
 
-/// Resumes a run to its end, and checks that it equals the uninterrupted run.
+/// Resumes a run to its end, and checks that its result equals the uninterrupted run.
 fn check(place: &Place, run: u32, whole: &Value) {
     let resumed = place.done(&resumption(place, run)).last();
     same(whole, &resumed);
@@ -61,7 +61,7 @@ fn check(place: &Place, run: u32, whole: &Value) {
     assert!(whole == resumed, "run {run}: other bytes than without a kill");
 }
 
-/// Compares printed numbers, which have enough digits to distinguish all f64 values.
+/// Compares the printed numbers, which have enough digits to distinguish all f64 values.
 fn same(whole: &Value, resumed: &Value) {
     assert_eq!(resumed["step"], whole["step"]);
     assert_eq!(resumed["evaluation"], whole["evaluation"]);

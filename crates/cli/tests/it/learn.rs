@@ -1,4 +1,4 @@
-//! `rowmill predict learn`, and step times predicted with the trained models.
+//! Tests of `rowmill predict learn`, and of step times that the learned models predict.
 
 use std::fs;
 use std::io::Write;
@@ -43,7 +43,8 @@ fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
     assert!(number(&small, "step_ns") < number(&small, "high_ns"));
     let ratio = number(&large, "step_ns") / number(&small, "step_ns");
     assert!((2.0..6.0).contains(&ratio), "{ratio}");
-    // Tables of 8 x 80,000 x 128 values, and what is trained beside them.
+    // The tables have 8 x 80,000 x 128 values of 4 bytes. The rest of the training needs memory in
+    // addition.
     assert!((330e6..2e9).contains(&number(&small, "peak_bytes")), "{small}");
     assert!(small["fits"].as_bool().unwrap());
     let ranks = row(&place, &format!("{step} 2048 --ranks 2 --by rank"));
@@ -71,7 +72,8 @@ fn several_runs_on_one_machine_are_learned_from_together() {
     fs::create_dir(place.path("run1")).unwrap();
     let run = |lines: &[&str]| format!("{head}\n{}\n", lines.join("\n"));
     fs::write(place.path("run1/steps.jsonl"), run(first)).unwrap();
-    // A step of the first run is repeated in the second file, and must count once.
+    // A step of the first run is repeated in the second file. The repeated step must be counted
+    // once.
     fs::write(place.path("run2.jsonl"), run(&[&first[..1], rest].concat())).unwrap();
     fs::write(place.path("whole.jsonl"), &text).unwrap();
     place.done("predict learn whole.jsonl --output whole");
@@ -131,7 +133,8 @@ fn unknown_hardware_is_refused_with_a_list_of_the_known() {
     assert!(missing.stderr.contains("missing.jsonl: cannot read"), "{}", missing.stderr);
 }
 
-/// A suite of a V100 whose products reach 10 TFLOP/s and whose passes over memory 700 GB/s.
+/// Writes a recorded suite of a GPU whose matrix products reach 10 TFLOP/s and whose passes over
+/// memory reach 700 GB/s.
 fn suite(place: &Place, gpu: &str) {
     fs::create_dir_all(place.path("suite/microbench")).unwrap();
     let header = "op,shape,dtype,kernel,median_us,p5_us,p95_us,samples,timer,kernels\n";

@@ -1,11 +1,12 @@
-//! `rowmill doctor links`, on tiny sizes: the fields are there and are numbers.
+//! Tests of `rowmill doctor links` with tiny sizes. All fields of the report must exist and be
+//! numbers.
 
 use serde_json::Value;
 
 use crate::fixture::Place;
 use crate::processes::OPEN_MPI;
 
-/// Every field is a number above 0.
+/// Checks that every field is a number above 0.
 fn positive(report: &Value, fields: &[&str]) {
     for field in fields {
         let value = report[field].as_f64();
@@ -13,14 +14,14 @@ fn positive(report: &Value, fields: &[&str]) {
     }
 }
 
-/// Every field is a number.
+/// Checks that every field is a finite number.
 fn finite(report: &Value, fields: &[&str]) {
     for field in fields {
         assert!(report[field].as_f64().is_some_and(f64::is_finite), "{field}: {report}");
     }
 }
 
-/// The fields about samples in every report.
+/// Checks the fields about the quality of samples, which every report has.
 fn has_quality(report: &Value) {
     positive(report, &["samples", "apparent_clock_ghz", "apparent_clock_ghz_best"]);
     finite(report, &["rejected_samples", "rejected_slow_clock", "rejected_foreign_cpu"]);
@@ -37,7 +38,7 @@ fn measures_collectives(report: &Value, worlds: &[u64]) {
     for world in measured {
         positive(world, &["copy_gb_per_s"]);
         let points = world["points"].as_array().unwrap();
-        // Five verbs of two sizes, and the barrier.
+        // Five collectives are measured at two sizes, and the barrier once.
         assert_eq!(points.len(), 11, "{world}");
         for point in points.iter().filter(|point| point["verb"] != "barrier") {
             positive(point, &["us", "algorithm_gb_per_s", "bus_gb_per_s", "bus_pct_of_copy"]);
@@ -54,7 +55,7 @@ fn issue_28_collectives_are_compared_with_a_copy() {
     let report = place.done(&format!("{COMM} --ranks 2 3")).last();
     assert_eq!(report["transport"], "in_process");
     measures_collectives(&report, &[2, 3]);
-    // An all-reduce passes the simulated link of 2 ms twice.
+    // An all-reduce passes the simulated link, with a latency of 2 ms, twice.
     let words = format!("{COMM} --verbs all_reduce --latency 2000 --bandwidth 1");
     let report = place.done(&words).last();
     assert!(report["latency_us"].as_f64().unwrap() >= 4000.0, "{report}");

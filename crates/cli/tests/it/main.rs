@@ -1,4 +1,4 @@
-//! Runs the real binary as a user does, and checks stdout, stderr, exit codes and files.
+//! Runs the real binary as a user would, and checks its stdout, stderr, exit codes and files.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
 mod capture;

@@ -1,5 +1,5 @@
-//! Issue 23, item 2: rows that cannot be read, or that nothing can be learned from, end a command
-//! where they are more than a few.
+//! Issue 23, item 2: a command must fail if more than a few rows cannot be read, or if nothing can
+//! be learned from them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +8,8 @@ use testkit::ProgramOutput;
 
 use crate::fixture::{Place, ROWS};
 
-/// Rows of `train.csv` with every row but each `keep`th made malformed.
+/// Writes `bad.csv`, a copy of `train.csv` in which only every row with an index divisible by
+/// `keep` is well-formed.
 fn damaged(place: &Place, keep: usize) {
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
     let mut damaged = String::new();
@@ -22,7 +23,8 @@ fn damaged(place: &Place, keep: usize) {
     fs::write(place.path("bad.csv"), damaged).unwrap();
 }
 
-/// Runs `words`, which must fail for too many malformed rows and leave nothing but what was there.
+/// Runs a command that must fail because of too many malformed rows, and must leave no files
+/// behind.
 fn refused(place: &Place, words: &str) -> ProgramOutput {
     let before = place.names("");
     let ran = place.run(words);
@@ -78,7 +80,7 @@ fn malformed_max_sets_the_tolerated_share_of_malformed_rows() {
         let ran = place.run(&format!("{words} out{code}{max} --malformed-max={max}"));
         assert_eq!(ran.code, Some(code), "{max}: {}", ran.stderr);
     }
-    // An option that was accepted once must be given again.
+    // The run does not remember `--malformed-max`, so the option must be given again.
     let train = "train job.toml --run r --set epochs=1";
     place.done(&format!("{train} --train bad.csv --malformed-max 0.5"));
     fs::remove_dir_all(place.path("r/checkpoints")).unwrap();
@@ -136,7 +138,8 @@ fn labels_of_one_value_stop_before_training() {
     let always = ["all 3200 training rows have the label 1", "every row's label is one of"];
     check(&format!("{train} --set data.label.positive=[\"0\",\"1\"]"), &always);
     check(&format!("{train} {positive} --set loss=mse"), &never);
-    // The rows are sorted by label and the last ones held out, so all held-out labels are equal.
+    // The rows are sorted by label and the last rows are held out, so all held-out labels are
+    // equal.
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
     let (head, rows) = text.split_once('\n').unwrap();
     let (ones, zeros): (Vec<&str>, Vec<&str>) = rows.lines().partition(|row| row.starts_with('1'));

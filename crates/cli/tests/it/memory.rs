@@ -1,12 +1,14 @@
-//! The memory estimate against the real binary: each ready-made configuration runs under a control
-//! group's limit of its estimate and a tenth, peaks within a tenth of it, and is refused under 15 %
-//! less before anything is written.
+//! Compares the memory estimate with the real binary. Each ready-made configuration runs in a
+//! control group whose memory limit is the estimate plus a tenth. The peak of the run must be
+//! within a tenth of the estimate. With a limit 15 % below the estimate, the run must be refused
+//! before anything is written.
 //!
-//! The peak is `VmHWM`: what the process itself had resident. The group's own figure also counts
-//! the page cache of the files that are read and written, which the kernel drops when the limit is
-//! near; the limit makes it do so here.
+//! The peak is `VmHWM`, the largest resident memory of the process. The control group also counts
+//! the page cache of the files that are read and written. The kernel drops that cache when the
+//! group reaches its limit.
 //!
-//! Every day the smallest; all with `ROWMILL_LONG=1`.
+//! The smallest configuration is tested every day. All configurations are tested with
+//! `ROWMILL_LONG=1`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,23 +20,23 @@ use testkit::ProgramOutput;
 
 use crate::fixture::Place;
 
-/// How often the peak of a running process is looked at; it never falls.
+/// Time between two readings of the peak of a running process. The peak never falls.
 const LOOK: Duration = Duration::from_millis(3);
-/// The largest error of an estimate, and what a limit leaves beyond it.
+/// Largest relative error of an estimate, and the share by which the limit exceeds the estimate.
 const TENTH: f64 = 0.1;
-/// Runs at most until one peaks near its estimate. How full loaders are when the peak comes is a
-/// matter of timing, by some MiB: more than a tenth of the smallest runs, one in five of which
-/// stays below. A run that takes more is never repeated.
+/// Largest number of runs, which end as soon as one peaks near its estimate. The peak depends on
+/// how full the data loaders are, by some MiB. For the smallest runs, that is more than a tenth of
+/// the memory, and one run in five stays below. A run that exceeds the limit is not repeated.
 const RUNS: usize = 5;
-/// A memory limit this far below the estimate must be refused.
+/// A memory limit that is below the estimate by this share must be refused.
 const LESS: f64 = 0.15;
 
-/// A configuration, and what keeps its run short: a checkpoint and an evaluation between steps, and
-/// both at the end.
+/// A configuration with options that keep its run short. The run has a checkpoint and an evaluation
+/// between steps, and both at the end.
 struct Case {
-    /// The rest of the command line after `train`.
+    /// Arguments of the command line after `train`.
     words: &'static str,
-    /// A file of the fixtures without which it cannot run.
+    /// A file of the fixtures that the configuration needs.
     fixture: Option<&'static str>,
 }
 
@@ -46,8 +48,8 @@ const EVERY_DAY: Case = Case {
     fixture: Some("adult/adult-train.csv.gz"),
 };
 
-/// The others, and some with other ranks, rules and formats. `dlrm-dcnv2` alone exceeds a
-/// machine of 24 GiB.
+/// The other configurations, and some with other numbers of ranks, optimizers and formats.
+/// `dlrm-dcnv2` alone exceeds the memory of a machine with 24 GiB.
 const FULL: [Case; 13] = [
     case(
         "dlrm-ddp --synthetic 30000 --set steps=10 --set checkpoint_every=4 --set hold_out=0.1 --set evaluate_every=5",
@@ -163,13 +165,13 @@ fn less(bytes: u64) -> u64 {
     (bytes as f64 * (1.0 - LESS)) as u64
 }
 
-/// The largest of an estimate's moments.
+/// Returns the total of the moment at which the estimated memory is largest.
 fn total(estimate: &Value) -> u64 {
     let moments = estimate["moments"].as_array().unwrap();
     moments.iter().map(|moment| moment["total"].as_u64().unwrap()).max().unwrap()
 }
 
-/// Runs `command`; its exit code, the most bytes it had resident, and its stderr.
+/// Runs `command`. Returns its exit code, its largest resident memory in bytes, and its stderr.
 fn watched(mut command: Command) -> (Option<i32>, u64, String) {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("stderr");
@@ -192,17 +194,18 @@ fn resident_peak(child: &Child) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// A control group of its own, removed when dropped.
+/// A control group for one test, which is removed on drop.
 struct Group {
     folder: PathBuf,
-    /// The file that sets the memory limit of the group.
+    /// Name of the file that sets the memory limit of the group.
     limit: &'static str,
 }
 
 impl Group {
-    /// Creates a group; `None` if this machine allows no memory limit.
+    /// Creates a control group. Returns `None` if this machine does not allow a memory limit.
     fn new() -> Option<Self> {
-        // Version 1 has a hierarchy for memory; in version 2 the one hierarchy must have it on.
+        // Version 1 has a separate hierarchy for memory. In version 2, the memory controller must
+        // be enabled in the only hierarchy.
         let one = Path::new("/sys/fs/cgroup/memory");
         let two = Path::new("/sys/fs/cgroup");
         let (root, limit) = if one.join("memory.limit_in_bytes").exists() {
@@ -221,8 +224,8 @@ impl Group {
         fs::write(self.folder.join(self.limit), bytes.to_string()).unwrap();
     }
 
-    /// The binary in the group: a shell enters it and becomes the binary, so that nothing is
-    /// allocated outside.
+    /// Returns a command that runs the binary in the group. A shell enters the group and then
+    /// replaces itself with the binary, so that no memory is allocated outside the group.
     fn command(&self, place: &Place, words: &str) -> Command {
         let inner = place.command(words);
         let mut command = Command::new("sh");
@@ -235,7 +238,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Removing a group fails for a moment after its last process has ended.
+        // Removing a group fails for a moment after its last process has ended, so it is tried
+        // again.
         for _ in 0..100 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;

@@ -1,5 +1,6 @@
-//! Places that cannot be written are found before the work; what fails leaves no empty folders; of
-//! an interrupted preparation the user learns what is kept.
+//! Checks that outputs that cannot be written are found before the work begins. A failed command
+//! must leave no empty folders. After an interrupted preparation, the user must be told what is
+//! kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use testkit::ProgramOutput;
 
 use crate::fixture::{Place, interrupt};
 
-/// Commands that write a file, `OUT` in its place. Their inputs do not exist: to read them is work.
+/// Commands that write the file `OUT`. The inputs of these commands do not exist, so an error about
+/// `OUT` proves that no input was read.
 const FILES: [&str; 14] = [
     "score nowhere train.csv --output OUT",
     "data synth OUT --rows 1000",
@@ -29,7 +31,7 @@ const FILES: [&str; 14] = [
     "trace execution-trace nowhere.json --output OUT",
 ];
 
-/// Commands that write a folder.
+/// Commands that write to the folder `OUT`.
 const FOLDERS: [&str; 8] = [
     "train job.toml --train nowhere.csv --run OUT",
     "train job.toml --train nowhere.csv --run run --trace OUT",
@@ -41,7 +43,7 @@ const FOLDERS: [&str; 8] = [
     "quickstart --folder OUT",
 ];
 
-/// Runs a command that must fail because of its output, and checks that it changes no file.
+/// Runs a command that must fail because of its output, and checks that no file changes.
 fn check(place: &Place, words: &str, out: &str, expected: &str) {
     let before = tree(&place.path(""));
     let words = words.replace("OUT", out);
@@ -55,7 +57,7 @@ fn check(place: &Place, words: &str, out: &str, expected: &str) {
     assert_eq!(tree(&place.path("")), before, "rowmill {words}");
 }
 
-/// Every path below a folder.
+/// Returns the paths of all files and folders below a folder.
 fn tree(folder: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -169,14 +171,15 @@ fn failed_commands_leave_no_empty_folders() {
         assert!(!ran.stderr.contains("os error"), "rowmill {words}\n{}", ran.stderr);
         assert_eq!(tree(&place.path("")), before, "rowmill {words}\n{}", ran.stderr);
     }
-    // Finished parts are kept, but no empty folders remain beside them.
+    // Parts that were finished must be kept, but no empty folders may remain beside them.
     let far = "--run kept --trace kept-trace --trace-steps 900000..900001";
     assert_eq!(place.run(&format!("train job.toml --train train.csv {far}")).code, Some(1));
     assert!(place.path("kept/data").exists() && !place.path("kept-trace").exists());
     assert!(!place.path("kept/checkpoints").exists());
 }
 
-/// Starts a command, and interrupts it once `is_time`; ten attempts, as it may be done before.
+/// Starts a command, and interrupts it as soon as `is_time` returns true. Ten attempts are made,
+/// because the command may end before it is interrupted.
 fn interrupted(place: &Place, words: &str, is_time: impl Fn() -> bool) -> ProgramOutput {
     for _ in 0..10 {
         let mut command = place.command(words);
@@ -206,7 +209,7 @@ fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_resume() {
     place.done("data synth rows.txt --rows 1300000");
     let convert = "data convert rows.txt --config dlrm-criteo-kaggle --out prepared";
     let state = place.path("prepared.partial/progress.json");
-    // A part has 64 row groups of 16,384 rows.
+    // A part consists of 64 row groups of 16,384 rows.
     let has_part = || fs::read_to_string(&state).is_ok_and(|text| text.contains("\"parts\":[{"));
     let ran = interrupted(&place, convert, has_part);
     assert!(ran.stderr.contains("prepared rows are kept in prepared.partial"), "{}", ran.stderr);
@@ -214,7 +217,7 @@ fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_resume() {
     let ran = place.done(convert);
     assert!(ran.stderr.contains("by an earlier, interrupted preparation"), "{}", ran.stderr);
 
-    // Standard input cannot be read again, so nothing is kept for a resume.
+    // Standard input cannot be read again, so nothing can be kept for a resume.
     fs::remove_dir_all(place.path("prepared")).unwrap();
     let mut command =
         place.command("data convert - --config dlrm-criteo-kaggle --out new/prepared");
@@ -236,7 +239,7 @@ fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_resume() {
 fn ctrl_c_while_generating_removes_partial_files() {
     let place = Place::new();
     let train = "train job.toml --synthetic 3000000 --run run";
-    // Wait for a file in it, because the folder exists before the preparation begins.
+    // The folder exists before the preparation begins, so the test waits for a file in the folder.
     let has_begun =
         || fs::read_dir(place.path("run/data")).is_ok_and(|mut data| data.next().is_some());
     let ran = interrupted(&place, train, has_begun);

@@ -1,5 +1,5 @@
-//! `.pftrace` files of ours read back, as their users type it: the same figures as the trace they
-//! were made from.
+//! Checks that `.pftrace` files written by rowmill can be read back. A converted file must give the
+//! same figures as the trace from which it was converted.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::fixture::Place;
 
-/// Traces of several eras and vendors, one with call stacks as arguments, the last with 1,087 rows
-/// of device work without launches.
+/// Traces of several versions and vendors. One has call stacks as arguments, and the last has 1,087
+/// rows of device work without launches.
 const TRACES: [&str; 6] = [
     "modern/h100_timesformer.json.gz",
     "modern/mi300_owlv2.json.gz",
@@ -18,10 +18,10 @@ const TRACES: [&str; 6] = [
     "trace_diff/test.json.gz",
 ];
 
-/// Traces, first in the list, that are converted in the long run only.
+/// Number of traces at the beginning of the list that are converted only in the long run.
 const LARGER: usize = 4;
 
-/// Commands that print rows or a page and depend on different columns.
+/// Commands that print rows or a page, each of which depends on different columns.
 const VERBS: [&str; 14] = [
     "",
     "breakdown",
@@ -39,7 +39,7 @@ const VERBS: [&str; 14] = [
     "findings",
 ];
 
-/// Fields that depend on the file and not on the trace in it.
+/// Removes fields that depend on the file and not on the trace in it.
 fn without_file(value: &mut Value) {
     match value {
         Value::Object(keys) => {
@@ -51,7 +51,7 @@ fn without_file(value: &mut Value) {
     }
 }
 
-/// Compares rows, and on failure prints only the first that differs.
+/// Compares rows. On a difference, prints only the first row that differs.
 fn differ(expected: &Value, got: &Value, what: &str) {
     let (Value::Array(rows), Value::Array(others)) = (expected, got) else {
         assert_eq!(expected, got, "{what}");

@@ -1,4 +1,4 @@
-//! The commands of `rowmill predict`, run by the real binary.
+//! Tests of the commands of `rowmill predict`, run by the real binary.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use testkit::fixture;
 
 use crate::fixture::Place;
 
-/// Three steps of one operator each, one launch and one kernel.
+/// A trace of three steps, each with one operator, one launch and one kernel.
 pub fn trace(device: &str) -> String {
     let step = |number: u32| {
         let at = 100 + 50 * number;
@@ -34,7 +34,7 @@ pub fn trace(device: &str) -> String {
     )
 }
 
-/// A place with a trace and its calibration.
+/// Creates a folder with a trace and its calibration.
 pub fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("t.json"), trace("Tesla V100")).unwrap();
@@ -185,7 +185,7 @@ fn edits_are_predicted_and_compared_to_what_was_measured_after_them() {
     assert_eq!(rows[0]["baseline_error_pct"], Value::from(0.0));
 }
 
-/// A recording of one product of `rows` rows, whose kernel takes `kernel` µs.
+/// A recording of one matrix product with `rows` rows, whose kernel takes `kernel` µs.
 fn product(rows: u32, kernel: u32) -> String {
     let sizes = format!("[[{rows},8],[8,2]]");
     let text = trace("Tesla V100").replace("[[4,8],[8,2]]", &sizes);
@@ -200,7 +200,7 @@ fn a_step_between_two_recorded_sizes_has_kernels_between_theirs() {
     }
     let words = "predict resize a.json b.json --sizes 16,64 --to 32 --measured c.json";
     let rows = place.done(&format!("{words} --format json")).json();
-    // Four times as much takes four times as long, so twice as much takes twice as long.
+    // Four times the size takes four times as long, so twice the size must take twice as long.
     assert_eq!((&rows[0]["size"], &rows[0]["busy_ns"]), (&32.into(), &8_000.into()), "{rows}");
     assert!(rows[0]["modelled_pct"].as_f64().unwrap() > 0.0, "{rows}");
     assert_eq!((&rows[0]["measured_ns"], &rows[0]["error_pct"]), (&50_000.into(), &0.0.into()));
@@ -256,7 +256,8 @@ fn the_evaluation_of_a_job_prints_its_constants_and_errors() {
     }
 }
 
-/// Names of operators of a step, in order, without the wait for input, which no prediction has.
+/// Returns the names of the operators of a step, in order. The wait for input is left out, because
+/// predictions do not contain it.
 fn operators(path: &Path) -> Vec<String> {
     let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -276,7 +277,8 @@ fn operators(path: &Path) -> Vec<String> {
     names.filter(|name| name != "rowmill::input_wait").collect()
 }
 
-/// Trains a few steps, calibrates on them, and predicts the same step from its configuration.
+/// Trains a few steps, calibrates on them, and predicts the same step from its configuration. The
+/// predicted operators must equal the recorded ones.
 fn written_down(config: &str, ranks: u32, set: &str) {
     let place = Place::new();
     let set = format!("{set} --set model.rows_cap=100 --set training.batch_size=64");
@@ -285,7 +287,7 @@ fn written_down(config: &str, ranks: u32, set: &str) {
          --trace traces --trace-steps 2..6"
     ));
     place.done("predict calibrate traces --output c.json");
-    // On as many threads as the recording had for each rank.
+    // The prediction uses as many threads per rank as the recording had.
     let predicted = place.done(&format!(
         "predict step --model {config} {set} --ranks {ranks} --threads 1 --calibration c.json \
          --write-trace predicted --format json"
@@ -299,8 +301,9 @@ fn written_down(config: &str, ranks: u32, set: &str) {
         let row: Value = serde_json::from_str(line).unwrap();
         let rows = row.as_array().map_or(vec![&row], |rows| rows.iter().collect());
         for row in rows {
-            // By names and sizes: all but what is random and what is beside the wait for input;
-            // what ranks exchange, 6 % of all things here, is a line through sizes: a model.
+            // Most costs are found by name and sizes. The exceptions are random sizes and what runs
+            // beside the wait for input. Exchanges between ranks, which are 6 % of all operations
+            // here, are interpolated between sizes and thus count as modelled.
             let least = if ranks > 1 { 91.0 } else { 95.0 };
             assert!(row["measured_pct"].as_f64().unwrap() > least, "{config}, {ranks}: {row}");
             assert_eq!(row["unknown_pct"].as_f64(), Some(0.0), "{row}");
@@ -320,7 +323,7 @@ fn steps_of_the_trainer_are_written_down_as_they_are_recorded() {
     written_down("dlrm-ddp", 2, "--set optimizer.sparse.kind=rowwise_adagrad");
 }
 
-/// Trains a few steps, calibrates on their timelines, and predicts one from its execution trace.
+/// Trains a few steps, calibrates on their timelines, and predicts a step from its execution trace.
 fn from_execution(ranks: u32) {
     let place = Place::new();
     let set = "--set model.rows_cap=100 --set training.batch_size=64";
@@ -342,8 +345,8 @@ fn from_execution(ranks: u32) {
         let written = operators(&place.path(&format!("predicted/rank-{rank}.json")));
         assert_eq!(written, recorded_names, "rank {rank} of {ranks}");
         assert_eq!(row["unknown_pct"].as_f64(), Some(0.0), "{row}");
-        // How near the two times are depends on what else the machine does while it records:
-        // recordings that do not change are compared in the tests of `predict`.
+        // The difference between the two step times depends on what else the machine does during
+        // the recording. Fixed recordings are compared in the tests of the crate `predict`.
         let from_timeline = &recorded[rank as usize];
         for row in [from_timeline, row] {
             assert!(row["step_ns"].as_f64().unwrap() > 0.0, "rank {rank} of {ranks}: {row}");

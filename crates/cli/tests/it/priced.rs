@@ -1,4 +1,5 @@
-//! Steps priced without a recording: `predict step --model` and `predict sweep`.
+//! Tests of steps that are predicted without a recording: `predict step --model` and
+//! `predict sweep`.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ fn a_step_is_priced_from_its_configuration_alone() {
     assert_eq!(ranks.len(), 8);
     let peak = ranks.iter().map(|rank| number(rank, "total_bytes")).fold(0.0, f64::max);
     assert_eq!(peak, number(row, "peak_bytes"));
-    // Of 33,762,577 rows of 32 values.
+    // The tables have 33,762,577 rows of 32 values, each with 4 bytes.
     let weights: f64 = ranks.iter().map(|rank| number(rank, "table_bytes")).sum();
     assert_eq!(weights, 33_762_577.0 * 32.0 * 4.0);
     let memory = rows(&place, &format!("{step} --by memory"));
@@ -52,7 +53,7 @@ fn a_step_is_priced_from_its_configuration_alone() {
     assert_eq!(domain["measured_pct"], row["measured_pct"]);
     let ops = rows(&place, &format!("{step} --by op"));
     assert!(ops.iter().any(|op| op["op"] == "all_reduce"), "{ops:?}");
-    // With a millisecond per launch, the host limits the step.
+    // With a millisecond per launch, the host's launches must determine the step time.
     let slow = &rows(&place, &format!("{step} --launch-us 1000"))[0];
     assert_eq!(number(slow, "step_ns"), 1e6 * number(slow, "launches"));
 }
@@ -97,7 +98,8 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
     assert_eq!(all.len(), 4 * 4);
     let best = rows(&place, &format!("{sweep} --best --svg front.svg"));
     assert!(best.iter().all(|row| row["is_best"] == true) && best.len() < all.len());
-    // No step that fits beats a step of the front in both speed and cost.
+    // No other step that fits may be faster than a step on the front with fewer ranks and less
+    // memory.
     for row in &best {
         let beats = |other: &&Value| {
             other["fits"] == true
@@ -110,7 +112,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
     let svg = fs::read_to_string(place.path("front.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
     assert!(best.iter().any(|row| row["hardware"] == "h100x1"), "few devices are good too");
-    // A point for each step, and a dot for each device in the key.
+    // The drawing must have a circle for each step, and one for each device in the legend.
     assert_eq!(svg.matches("<circle").count(), 16 + 4);
     assert_eq!(svg.matches("<title>").count(), 16);
     assert!(svg.contains("h100x4, B 4096: "), "{svg}");
@@ -132,7 +134,7 @@ fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
 #[test]
 fn the_published_models_are_swept_over_six_gpus_within_a_second() {
     let place = Place::new();
-    // The best of three, because the machine may be busy.
+    // The shortest of three attempts is used, because the machine may be busy.
     let took = (0..3).map(|_| {
         let begun = Instant::now();
         assert_eq!(rows(&place, "predict sweep --pooling 1,100").len(), 2 * 3 * 6 * 4);
@@ -149,7 +151,7 @@ fn calibrated_host_time_is_a_lower_bound_of_a_step() {
     place.done("predict calibrate t.json --output host.json");
     let step = "predict step --model dlrm-ddp --hardware h100 --batch-size 64";
     let bound = &rows(&place, &format!("{step} --calibration host.json"))[0];
-    // Steps of 50 µs that launch once each.
+    // The recorded steps take 50 µs and have one launch each.
     let of_launch = number(bound, "step_ns") / number(bound, "launches");
     assert!((10e3..=50e3).contains(&of_launch), "{of_launch}");
     let typed = &rows(&place, &format!("{step} --launch-us {}", of_launch / 1e3))[0];

@@ -1,4 +1,5 @@
-//! Ranks as processes: the real binary under the launchers that are installed.
+//! Tests of ranks that are processes. The tests run the real binary under the launchers that are
+//! installed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +14,11 @@ mod fault;
 
 const TRAIN: &str = "train job.toml --train train.csv --format json --set training.steps=50";
 
-/// The option of MPICH's launcher that leaves the others alone where a rank has ended.
+/// The option of MPICH's launcher that keeps the other ranks running after one rank has ended.
 pub const KEEP_OTHERS: &str = "-disable-auto-cleanup";
 
-/// A launcher, and what it needs to start more ranks than there are cores, as root.
+/// A launcher, with the options that it needs to run as root and to start more ranks than there are
+/// cores.
 #[derive(Clone, Copy)]
 pub struct Launcher {
     program: &'static str,
@@ -28,17 +30,17 @@ pub const OPEN_MPI: Launcher =
 pub const MPICH: Launcher = Launcher { program: "mpirun.mpich", options: &[] };
 
 impl Launcher {
-    /// Whether the launcher is installed. Prints a skip if it is not.
+    /// Whether the launcher is installed. Without the launcher, prints that the test is skipped.
     pub fn is_there(self) -> bool {
         testkit::has_program(self.program, "ranks as processes")
     }
 
-    /// `ranks` processes of the binary in the folder of `place`.
+    /// Returns the command that starts `ranks` processes of the binary in the folder of `place`.
     pub fn command(self, place: &Place, ranks: u32, words: &str) -> Command {
         self.command_with(&[], (place, ranks), words)
     }
 
-    /// As [`Self::command`], with more options of the launcher.
+    /// Returns the command of [`Self::command`] with additional options of the launcher.
     pub fn command_with(
         self,
         options: &[&str],
@@ -48,7 +50,8 @@ impl Launcher {
         let mut command = Command::new(self.program);
         command.args(self.options).args(options).args(["-n", &ranks.to_string()]);
         if options.contains(&KEEP_OTHERS) {
-            // MPICH's launcher kills all ranks at once where one of its own children is killed.
+            // MPICH's launcher kills all ranks if one of its direct children is killed. A shell in
+            // between prevents this.
             command.args(["sh", "-c", "\"$0\" \"$@\"; exit $?"]);
         }
         command.arg(env!("CARGO_BIN_EXE_rowmill")).args(words.split_whitespace());
@@ -56,12 +59,12 @@ impl Launcher {
         command
     }
 
-    /// Runs them.
+    /// Starts the processes, waits for them, and returns their output.
     pub fn run(self, place: &Place, ranks: u32, words: &str) -> ProgramOutput {
         ProgramOutput::collect(&mut self.command(place, ranks, words))
     }
 
-    /// Runs them with exit code 0.
+    /// Starts the processes, which must end with exit code 0.
     pub fn done(self, place: &Place, ranks: u32, words: &str) -> ProgramOutput {
         let ran = self.run(place, ranks, words);
         assert_eq!(ran.code, Some(0), "{} {words}\n{}\n{}", self.program, ran.stdout, ran.stderr);
@@ -69,22 +72,22 @@ impl Launcher {
     }
 }
 
-/// The bytes of every file of a checkpoint.
+/// Returns the content of every file of a checkpoint.
 pub fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     entries.map(|path| (name(&path), fs::read(&path).unwrap())).collect()
 }
 
-/// How tables are split: what `--sharding` takes, and a grid, which is a plan of its own.
+/// Tilings of the tables. All are values of `--sharding`, except `grid`, which is a plan file.
 const TILINGS: [&str; 5] = ["table", "row", "column", "mixed", "grid"];
-/// Rules of the tables.
+/// Optimizers of the embedding tables.
 const OPTIMIZERS: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb"];
 
-/// Ranks, tiling and rule of a run.
+/// Number of ranks, tiling and optimizer of a run.
 type Case = (u32, &'static str, &'static str);
 
-/// All cases in the full stage, or else each tiling and each rule once.
+/// Returns all cases in the full stage, and in other stages each tiling and each optimizer once.
 fn cases() -> Vec<Case> {
     if !is_full() {
         let pairs = TILINGS.into_iter().zip(OPTIMIZERS).enumerate();
@@ -98,13 +101,14 @@ pub fn is_full() -> bool {
     std::env::var("ROWMILL_PROCESSES").is_ok_and(|value| value == "full")
 }
 
-/// The options that select this sharding.
+/// Returns the options that select a tiling.
 fn split(place: &Place, ranks: u32, tiling: &str) -> String {
     if tiling != "grid" {
         let sharding = format!("--sharding {tiling}");
         return if ranks == 1 { String::new() } else { sharding };
     }
-    // Two halves of rows by two of columns, with ranks in rotation.
+    // Each table is split into two halves of rows and two halves of columns. The tiles are assigned
+    // to the ranks in rotation.
     let tile = |table: usize, rows: [u64; 2], columns: [u64; 2], rank: u32| {
         serde_json::json!({
             "table": table, "rank": rank % ranks,
@@ -127,7 +131,7 @@ fn split(place: &Place, ranks: u32, tiling: &str) -> String {
     format!("--plan grid-{ranks}.json")
 }
 
-/// Trains as threads and as processes of `launcher`: same checkpoint, same figures.
+/// Trains with threads and with processes of `launcher`. Checkpoints and metrics must be the same.
 fn trains_as_threads_do(launcher: Launcher) {
     if !launcher.is_there() {
         return;
@@ -141,10 +145,10 @@ fn trains_as_threads_do(launcher: Launcher) {
         };
         let alone = if tiling == "grid" { String::new() } else { format!("--ranks {ranks}") };
         let one = place.done(&format!("{} {alone}", words(&format!("t-{i}")))).last();
-        // Buckets of another size give the same sums.
+        // The size of the buckets must not change the sums.
         let words = format!("{} --transport mpi --bucket 300", words(&format!("p-{i}")));
         let ran = launcher.done(&place, ranks, &words);
-        // Only rank 0 talks.
+        // Only rank 0 prints the result.
         assert_eq!(ran.stdout.matches("\"finished\"").count(), 1, "{}", ran.stdout);
         let several = ran.last();
         assert_eq!(several["loss"], one["loss"], "{what}");
@@ -157,7 +161,7 @@ fn trains_as_threads_do(launcher: Launcher) {
     }
 }
 
-/// Checks that different numbers of processes agree as closely as numbers of threads do.
+/// Checks that different numbers of processes agree as closely as different numbers of threads do.
 #[test]
 fn issue_28_numbers_of_processes_agree() {
     if !OPEN_MPI.is_there() {
@@ -188,8 +192,8 @@ fn issue_28_numbers_of_processes_agree() {
     }
 }
 
-/// Two ranks can be added in one order only, so the sum of the MPI library has the same bytes. With
-/// four ranks it differs by rounding.
+/// Compares sums by the MPI library with rowmill's own sums. Two values can be added in one order
+/// only, so the results of two ranks have the same bytes. With four ranks they differ by rounding.
 #[test]
 fn issue_28_the_library_may_sum_gradients() {
     let place = Place::new();
@@ -231,12 +235,12 @@ fn issue_28_processes_evaluate_and_score_as_one_does() {
             assert_eq!(several["evaluation"][figure], one["evaluation"][figure], "{figure}");
         }
         let loss = |ran: &serde_json::Value| ran["evaluation"]["loss"].as_f64().unwrap();
-        // The samples' losses are added rank by rank.
+        // The losses of the samples are summed rank by rank, so the last digits may differ.
         assert!((loss(&several) / loss(&one) - 1.0).abs() < 1e-12, "{several} {one}");
         OPEN_MPI.done(&place, ranks, "score run train.csv --output several.txt");
         assert!(fs::read_to_string(place.path("several.txt")).unwrap() == scored, "{ranks}");
     }
-    // Several processes print the refusal of one process once.
+    // A refusal must be printed once, although several processes run.
     let ran = OPEN_MPI.run(&place, 2, "score run nothing.csv");
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
@@ -330,8 +334,8 @@ fn issue_28_without_a_library_only_mpi_is_missing() {
     assert!(!linked.contains("mpi"), "{linked}");
 }
 
-/// Two ranks under Open MPI of which rank 1 sees what `mount` makes of its folders, as another host
-/// would; none where this process may not mount.
+/// Starts two ranks under Open MPI. For rank 1, the shell command `mount` changes what its folders
+/// contain, as on another host. Returns `None` if this process may not mount.
 fn apart(place: &Place, words: &str, mount: &str) -> Option<ProgramOutput> {
     let may = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !may.is_ok_and(|output| output.status.success()) || !OPEN_MPI.is_there() {
@@ -346,7 +350,7 @@ fn apart(place: &Place, words: &str, mount: &str) -> Option<ProgramOutput> {
     Some(ProgramOutput::collect(&mut command))
 }
 
-/// Prepares a file into a folder.
+/// Prepares a file into a folder by training a single step.
 fn prepare(place: &Place, file: &str, folder: &str) {
     place.done(&format!("train job.toml --train {file} --run of-{folder} --set training.steps=1"));
     let data = fs::read_dir(place.path(&format!("of-{folder}/data"))).unwrap();
@@ -357,7 +361,7 @@ fn prepare(place: &Place, file: &str, folder: &str) {
 #[test]
 fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
     let place = Place::new();
-    // Prepared data, so that both runs read the same rows.
+    // The data is prepared, so that both runs read the same rows.
     prepare(&place, "train.csv", "prepared");
     fs::create_dir_all(place.path("run")).unwrap();
     for data in ["prepared", "train.csv"] {
@@ -394,7 +398,7 @@ fn issue_28_a_rank_with_other_data_is_refused() {
     let place = Place::new();
     prepare(&place, "train.csv", "prepared");
     let text = fs::read_to_string(place.path("train.csv")).unwrap();
-    // Data with the same columns but other rows.
+    // The other data has the same columns but different rows.
     fs::write(place.path("other.csv"), text.replace(",k1|", ",k2|")).unwrap();
     prepare(&place, "other.csv", "other");
     let words = "train job.toml --train prepared --run run --set training.steps=5";

@@ -1,4 +1,5 @@
-//! A short `rowmill quickstart`: it succeeds, and replaces its own folder but no other.
+//! Tests of a short `rowmill quickstart`. A quickstart must succeed, and may replace its own folder
+//! but no other folder.
 
 use std::fs;
 use std::time::Instant;
@@ -19,7 +20,7 @@ fn quickstart_runs_twice_in_one_folder() {
     }
     assert!(ran.stderr.contains("Next:"), "{}", ran.stderr);
     assert!(ran.stderr.contains(last["curves"].as_str().unwrap()), "{}", ran.stderr);
-    // The change was predicted before it was measured.
+    // The change was predicted, with an interval, before it was measured.
     let change = &last["change"];
     let number = |key: &str| change[key].as_f64().unwrap_or_else(|| panic!("{key}: {last}"));
     assert_eq!(number("changed_batch_size"), 2.0 * number("batch_size"));

@@ -1,15 +1,16 @@
-//! Commands that are refused before any work, and the text of the refusal.
+//! Tests of commands that are refused before any work begins, and of the messages they print.
 
 use testkit::ProgramOutput;
 
 use crate::fixture::Place;
 
-/// Runs `words`, which must end with `code` and say all of `expected` on stderr.
+/// Runs a command that must end with the exit code `code`, and print all texts of `expected` on
+/// stderr.
 fn check(words: &str, code: i32, expected: &[&str]) {
     check_in(&Place::new(), words, code, expected);
 }
 
-/// Runs `words` in a folder that holds the files they name.
+/// Runs a command like [`check`], but in a folder that contains the files that the command names.
 fn check_in(place: &Place, words: &str, code: i32, expected: &[&str]) {
     let ran = place.run(words);
     assert_eq!(ran.code, Some(code), "rowmill {words}\n{}", ran.stderr);
@@ -49,7 +50,7 @@ fn a_wrong_layer_width_names_the_layer_and_both_widths() {
 
 #[test]
 fn a_run_beyond_the_memory_names_both_sizes_the_largest_parts_and_a_rows_cap() {
-    // Larger than the memory of any machine, so that the test gives the same result everywhere.
+    // The run needs more memory than any machine has, so the test gives the same result everywhere.
     let tables = "--set model.tables=[{name=\"C{1..26}\",rows=4000000000000,dim=128}]";
     let words =
         format!("train dlrm-dcnv2 {tables} --set batch_size=256 --synthetic 1000 --run run");

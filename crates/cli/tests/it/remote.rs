@@ -1,4 +1,4 @@
-//! Training and scoring of data on a network, by the real binary.
+//! Tests of training and scoring on data in an object store, by the real binary.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,8 @@ use testkit::object_server::{ObjectServer, ServerBehavior};
 use crate::fixture::Place;
 use crate::processes::files;
 
-/// A command that finds no credentials but those it is given, and no store but `server`.
+/// Returns a command that finds no credentials except the test's own keys, and no object store
+/// except `server`.
 fn alone(place: &Place, words: &[&str], server: &ObjectServer, keys: bool) -> Command {
     let mut command = place.command("");
     command.args(words).env("AWS_ENDPOINT_URL", format!("http://{}", server.host));
@@ -40,7 +41,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
     };
     let url = "s3://bucket/day 1/train.csv";
     assert!(of(url, "there") == of("train.csv", "here"));
-    // Scoring, init and stats read from the store, too.
+    // The commands score, init and stats must read from the object store, too.
     let words = ["score", "there", url, "--output", "there.txt"];
     let ran = ProgramOutput::collect(&mut alone(&place, &words, &server, true));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -54,7 +55,7 @@ fn issue_28_training_data_may_lie_in_a_store() {
         assert_eq!(ran.code, Some(0), "{words:?} {}", ran.stderr);
     }
     assert!(fs::read_to_string(place.path("train.toml")).unwrap().contains(url));
-    // The same version is not prepared again, but another one is.
+    // The same version of the object must not be prepared again, but a new version must be.
     let resumed = |steps: &str| {
         let steps = format!("training.epochs={steps}");
         let words = ["train", "job.toml", "--train", url, "--run", "there", "--resume"];

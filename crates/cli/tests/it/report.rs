@@ -1,4 +1,5 @@
-//! `rowmill report`, `rowmill trace report` and `rowmill trace serve`, run by the real binary.
+//! Tests of `rowmill report`, `rowmill trace report` and `rowmill trace serve`, run by the real
+//! binary.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -34,11 +35,12 @@ fn report_writes_the_page_of_a_training_run() {
     let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
     let data: serde_json::Value = serde_json::from_str(data).unwrap();
     let table = &data["tables"][0];
-    // The column has the ids 0 to 49, all of which occur.
+    // The column contains all ids from 0 to 49, so every row of the table changes.
     assert_eq!((table["name"].as_str(), table["rows"].as_u64()), (Some("a"), Some(50)));
     assert_eq!(table["uses"].as_array().unwrap().last().unwrap()["rows_changed"], 50, "{table}");
     assert_eq!(data["lines_lost"], 0);
-    // The state during a run or after a kill: half a line, no run.json, no checkpoint.
+    // The folder `part` has the state of a run that is in progress or was killed: its last line is
+    // cut, and it has neither run.json nor a checkpoint.
     fs::create_dir(place.path("part")).unwrap();
     let lines = fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
     fs::write(place.path("part/metrics.jsonl"), &lines[..lines.len() - 9]).unwrap();
@@ -65,7 +67,7 @@ fn a_report_is_one_file_whose_path_is_printed() {
     assert!(!page.contains("<b>mm"));
     place.done("trace report t.json -o again.html");
     assert_eq!(fs::read_to_string(place.path("again.html")).unwrap(), page);
-    // A failed command leaves no partial file, and keeps its inputs.
+    // A failed command must leave no partial file, and must not change its inputs.
     for words in ["trace report t.json -o t.json", "trace report t.json -o nowhere/r.html"] {
         assert!(place.run(words).code.is_some_and(|code| code > 0), "{words}");
     }
@@ -96,7 +98,7 @@ fn a_comparison_is_one_file_that_begins_with_its_verdict() {
     assert_eq!(ran["verdict"]["text"], json["verdict"]["text"]);
     assert_eq!(ran["timeline_events"], serde_json::json!([3, 3]));
     assert!(page.contains("<title>t.json → u.json</title>") && !page.contains("<b>mm"));
-    // The report must not overwrite an input, and excludes a table.
+    // The report must not overwrite an input, and cannot be combined with a table.
     for words in ["--report t.json", "--report u.json", "--report d.html --by part"] {
         let ran = place.run(&format!("trace diff t.json u.json {words}"));
         assert!(ran.code.is_some_and(|code| code > 0), "{words}");
@@ -123,19 +125,19 @@ fn our_own_runs_are_told_of_a_pool_of_threads() {
     for word in ["CPU pools", "pool busy", "operations of the pool", "quality of the trace: "] {
         assert!(shown.contains(word), "{word}\n{shown}");
     }
-    // The same through a Perfetto file.
+    // After a conversion to a Perfetto file, the summary must show the same.
     place.done("trace merge traces --out a.pftrace");
     assert!(place.done("trace a.pftrace").stdout.contains("CPU pools"));
 }
 
-/// Ends the server even where a test fails.
+/// A running command that serves pages. The command is killed on drop, even if a test fails.
 pub struct Served {
     child: Child,
     pub address: String,
 }
 
 impl Served {
-    /// Stops the server with Ctrl-C, and checks that this counts as success.
+    /// Stops the server with Ctrl-C, which must give exit code 0.
     pub fn interrupt(&mut self) {
         interrupt(&self.child);
         assert!(self.child.wait().unwrap().success());
@@ -149,7 +151,7 @@ impl Drop for Served {
     }
 }
 
-/// Starts a command that serves pages, and reads its address.
+/// Starts a command that serves pages, and reads the address that it prints.
 pub fn serve(place: &Place, words: &str) -> Served {
     let mut command = place.command(words);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -158,7 +160,7 @@ pub fn serve(place: &Place, words: &str) -> Served {
     Served { child, address: line.trim().to_owned() }
 }
 
-/// Sends a GET request for a path with a `Host` header, and returns the response.
+/// Sends a GET request for a path with a given `Host` header, and returns the response.
 pub fn get(address: &str, path: &str, host: &str) -> String {
     let mut connection = TcpStream::connect(address).unwrap();
     write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();

@@ -1,11 +1,12 @@
-//! Resuming by the run's folder alone, the best checkpoint, patience, figures for programs.
+//! Tests of resuming a run from its folder alone, of the best checkpoint, of patience, and of
+//! metrics for programs.
 
 use std::fs;
 use std::path::Path;
 
 use crate::fixture::Place;
 
-/// Every file of a checkpoint but its manifest, which names the command.
+/// Reads every file of a checkpoint except its manifest, which contains the command line.
 pub fn tensors(checkpoint: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries
@@ -56,7 +57,7 @@ fn a_run_keeps_the_arithmetic_of_bf16_it_began_with() {
     place.done("train --resume --run parts --set steps=20");
     let last = "checkpoints/step-000000000020";
     assert!(tensors(&place.path("whole").join(last)) == tensors(&place.path("parts").join(last)));
-    // Pretend that the run began on a CPU with the instruction VDPBF16PS.
+    // The record is changed as if the run had begun on a CPU with the instruction VDPBF16PS.
     fs::write(&record, text.replace("widened", "vdpbf16ps")).unwrap();
     let resumed = place.run("train --resume --run parts --set steps=30");
     let has_pairs = fs::read_to_string("/proc/cpuinfo").unwrap().contains("avx512_bf16");
@@ -68,7 +69,8 @@ fn a_run_keeps_the_arithmetic_of_bf16_it_began_with() {
     }
 }
 
-/// A run that overfits gets worse on held-out rows. Its best checkpoint is kept and used.
+/// A run that overfits gets worse on held-out rows. The best checkpoint of such a run must be kept
+/// and used.
 #[test]
 fn the_best_checkpoint_of_a_run_made_to_overfit_is_kept() {
     let place = Place::new();
@@ -107,7 +109,7 @@ fn patience_ends_a_run_that_does_not_improve() {
     assert_eq!(finished["out_of_patience"], true, "{finished}");
     let (best, step) = (finished["best"]["step"].as_u64(), finished["step"].as_u64());
     assert_eq!(step.unwrap() - best.unwrap(), 150, "{finished}");
-    // Resuming trains no further steps.
+    // Resuming a run that patience has ended must not train further steps.
     let again = place.done("train --resume --run run --format json");
     assert_eq!(again.last()["step"], finished["step"]);
     let refused = place.run("train job.toml --train train.csv --set patience=3");

@@ -1,5 +1,5 @@
-//! `score` from mapped tables: a stream is answered as it comes, and what is damaged is named when
-//! it is touched.
+//! Tests of `score` with memory-mapped tables. A stream must be answered row by row, and damage
+//! must be reported when a damaged row is first read.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use testkit::ProgramOutput;
 
 use crate::fixture::Place;
 
-/// A `score --follow -` that waits for rows.
+/// A running `score --follow -` that waits for rows on its standard input.
 struct Following {
     child: Child,
     input: ChildStdin,
@@ -33,7 +33,8 @@ impl Following {
         self.input.flush().unwrap();
     }
 
-    /// Waits for the next line. If none arrives, the test hangs, which counts as a failure.
+    /// Returns the next line of the output. If no line arrives, the test hangs, which counts as a
+    /// failure.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -65,7 +66,7 @@ fn a_stream_gets_line_by_line_the_scores_of_the_file() {
         assert_eq!(following.answer(), expected);
         waits.push(begun.elapsed());
     }
-    // A row that cannot be read is answered at once as well, and so is what follows it.
+    // A row that cannot be read must be answered at once as well, and so must the row after it.
     following.write("1,not a number,3,4,k5\n");
     assert_eq!(following.answer(), "nan\n");
     following.write(text.split_inclusive('\n').nth(1).unwrap());
@@ -73,11 +74,13 @@ fn a_stream_gets_line_by_line_the_scores_of_the_file() {
     let ran = following.end();
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     waits.sort();
-    // The first answers touch tables; other programs may hold the cores for a while.
+    // The median is checked, because the first rows read the tables from disk, and other programs
+    // may use the cores for a while.
     assert!(waits[waits.len() / 2] < Duration::from_millis(50), "{waits:?}");
 }
 
-/// The score of a row has the same bits in a batch of any size and at any place in the batch.
+/// The score of a row must have the same bits in a batch of any size and at any position in the
+/// batch.
 #[test]
 fn a_score_does_not_depend_on_the_rows_beside_it() {
     let place = Place::new();
@@ -102,7 +105,7 @@ fn a_score_does_not_depend_on_the_rows_beside_it() {
 #[test]
 fn damage_is_reported_when_a_row_is_first_read_and_truncation_during_scoring_too() {
     let place = Place::new();
-    // Large enough that a table has several pieces.
+    // The table is large enough to be stored in several pieces with a checksum each.
     let more = "--set model.tables.a.rows=3000000 --set training.steps=20 \
                 --set training.checkpoint_every=20";
     place.done(&format!("train job.toml --train train.csv --run run {more}"));
@@ -115,7 +118,7 @@ fn damage_is_reported_when_a_row_is_first_read_and_truncation_during_scoring_too
     following.write(&row(7));
     let good = following.answer();
     assert!(good.trim().parse::<f64>().is_ok(), "{good}");
-    // Rows have 16 bytes, so this one is in another piece than the first rows.
+    // Each row has 16 bytes, so this row is in a different piece than the first rows.
     let bytes = fs::read(&file).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize + 8;
     let mut spoilt = bytes.clone();

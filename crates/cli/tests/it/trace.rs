@@ -1,4 +1,4 @@
-//! The commands of `rowmill trace`, run by the real binary.
+//! Tests of the commands of `rowmill trace`, run by the real binary.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use testkit::{ProgramOutput, fixture};
 
 use crate::fixture::Place;
 
-/// Two steps of one operator each, one launch and one kernel.
+/// A trace of two steps, each with one operator, one launch and one kernel.
 const TRACE: &str = r#"{"schemaVersion": 1, "distributedInfo": {"rank": 0}, "traceEvents": [
 {"ph":"X","cat":"user_annotation","name":"ProfilerStep#0","pid":9,"tid":9,"ts":100,"dur":50,"args":{}},
 {"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":9,"tid":9,"ts":150,"dur":50,"args":{}},
@@ -133,13 +133,13 @@ fn explain_prints_the_page_of_a_rule() {
 #[test]
 fn output_follows_links_and_is_written_into_pipes() {
     let place = place();
-    // A symbolic link is kept, and its target gets the rows.
+    // A symbolic link must stay a link, and its target must receive the rows.
     fs::write(place.path("target.csv"), "before").unwrap();
     std::os::unix::fs::symlink(place.path("target.csv"), place.path("link.csv")).unwrap();
     place.done("trace kernels t.json --format csv --output link.csv");
     assert!(fs::symlink_metadata(place.path("link.csv")).unwrap().is_symlink());
     assert!(fs::read_to_string(place.path("target.csv")).unwrap().starts_with("rank,"));
-    // A pipe is written into, not replaced.
+    // The rows must be written into a pipe, which must not be replaced by a file.
     let pipe = place.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let read = std::thread::spawn({
@@ -149,7 +149,7 @@ fn output_follows_links_and_is_written_into_pipes() {
     place.done("trace kernels t.json --format csv --output pipe");
     assert!(read.join().unwrap().starts_with("rank,"));
     assert!(!fs::symlink_metadata(&pipe).unwrap().is_file());
-    // A failed command leaves no file and no partial file.
+    // A failed command must leave neither a file nor a partial file.
     let ran = place.run("trace kernels t.json --format csv --output nowhere/k.csv");
     assert!(ran.code == Some(1) && ran.stderr.contains("nowhere/k.csv"), "{}", ran.stderr);
 }
@@ -194,7 +194,8 @@ fn a_what_if_rescales_the_matching_work() {
 #[test]
 fn a_diff_separates_changes_from_noise() {
     let place = place();
-    // The same job with a slower kernel in both steps, and another call.
+    // The second recording is of the same job, with a slower kernel in both steps and a different
+    // runtime call.
     let slower = TRACE
         .replace(r#""ts":110,"dur":10.5"#, r#""ts":110,"dur":20.5"#)
         .replace(r#""ts":160,"dur":10"#, r#""ts":160,"dur":20"#)
@@ -282,7 +283,7 @@ fn a_merged_and_a_converted_trace_open_again() {
     assert!(several.code == Some(2) && several.stderr.contains("merge"), "{}", several.stderr);
 }
 
-/// The figures of the golden file `exact`, under the names of rowmill's columns.
+/// The figures of the golden file `exact`, with the names of rowmill's columns for them.
 const EXACT: [(&str, &str); 13] = [
     ("kernel_time_ns", "window_ns"),
     ("busy_ns", "busy_ns"),

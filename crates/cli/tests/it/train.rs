@@ -1,4 +1,5 @@
-//! Train → evaluate → score on small data, by hand and by `--format json`.
+//! Tests of training, evaluation and scoring on small data, with text output and with
+//! `--format json`.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
@@ -50,7 +51,8 @@ fn every_run_reports_its_steps_to_the_agent() {
         }
     }
     assert!(child.wait().unwrap().success());
-    // Messages that nobody reads in time are lost; the first finds an empty queue.
+    // Messages that are not read in time are lost. The first message finds an empty queue, so it
+    // must arrive.
     assert_eq!((heard[0].phase, heard[0].step), (steps::Phase::Setup, 0));
     assert!(heard.iter().any(|message| message.phase == steps::Phase::Train), "{heard:?}");
     assert!(heard.iter().all(|message| message.own_pid == child.id()), "{heard:?}");
@@ -93,7 +95,7 @@ fn evaluating_a_run_gives_what_training_reported() {
     for name in ["samples", "auc", "loss"] {
         let value = evaluated["evaluation"].get(name).unwrap_or(&Value::Null);
         let (a, b) = (value.as_f64().unwrap(), trained["evaluation"][name].as_f64().unwrap());
-        // Batches of another size round f32 sums differently.
+        // Evaluation uses batches of another size, so f32 sums are rounded differently.
         assert!((a - b).abs() < 1e-6, "{name}: {a} and {b}");
     }
 }
@@ -181,7 +183,7 @@ fn options_for_several_ranks_are_refused_on_one() {
     place.done("train job.toml --train train.csv --ranks 2 --bucket 1M --sharding row --run two");
 }
 
-/// Row-wise Adagrad and LAMB look at whole rows, so that a plan that splits columns trains another
+/// Row-wise Adagrad and LAMB use whole rows, so a plan that splits columns changes the optimizer
 /// rule.
 #[test]
 fn a_plan_that_splits_columns_warns_of_another_optimizer_rule() {
@@ -213,7 +215,7 @@ fn a_plan_that_splits_columns_warns_of_another_optimizer_rule() {
         );
         let accepted = place.done(&format!("{job} {more} {kind}-column --accept-rule-change"));
         assert!(accepted.stderr.contains("continues as another rule"), "{}", accepted.stderr);
-        // After this step, the run uses the new rule.
+        // After the accepted step, the run uses the new rule, so no warning is printed.
         let more = "--set steps=4 --resume --sharding row --run";
         let next = place.done(&format!("{job} {more} {kind}-column"));
         assert!(!next.stderr.contains("another rule"), "{}", next.stderr);
@@ -246,7 +248,7 @@ fn generated_rows_fit_the_columns_of_a_job() {
     let ran = place.done("train job.toml --synthetic 3000 --run run --format json");
     assert!(ran.stderr.contains("generated 3,000 rows"), "{}", ran.stderr);
     assert!(ran.last()["evaluation"]["auc"].is_number(), "{}", ran.stdout);
-    // A resumed run finds the prepared rows again.
+    // A resumed run must find the prepared rows instead of generating them again.
     let more = place.done("train job.toml --synthetic 3000 --run run --resume --set epochs=3");
     assert!(!more.stderr.contains("generated"), "{}", more.stderr);
     place.done("eval run");

@@ -1,5 +1,5 @@
-//! `rowmill predict` with edits, as its users type them: the pages of transforms, pages and the
-//! server, what to do next, findings by simulation.
+//! Tests of `rowmill predict` with edits: the examples on the pages of transforms, saved pages, the
+//! server, the ranking of what to speed up next, and findings by simulation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,8 @@ use crate::fixture::Place;
 use crate::predict::place;
 use crate::report::{get, serve};
 
-/// The examples of the pages of transforms: kind, file of edits.
+/// Reads the examples from the pages of transforms. Returns the kind and the edits file of each
+/// example.
 fn examples() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/transforms");
     let mut found = Vec::new();
@@ -55,7 +56,8 @@ fn every_transform_has_a_page_whose_example_runs() {
     assert!(ran.stderr.contains(network), "{}", ran.stderr);
     let rows = ran.json();
     let rows = rows.as_array().unwrap();
-    // The host limits this job, so changed kernels may change only the device's part.
+    // The host limits the step time of this job, so a changed kernel may change only the device's
+    // time.
     let of = |kind: &str| -> Vec<String> {
         let rows = rows.iter().filter(|row| row["edits"] == kind);
         rows.map(|row| format!("{} {} {}", row["step_ns"], row["busy_ns"], row["idle_pct"]))
@@ -84,7 +86,7 @@ fn a_predicted_step_is_compared_with_measured_ones() {
     );
     let kernel = &rows[1];
     assert_eq!((&kernel["name"], &kernel["measured_ns"]), (&"gemm".into(), &10_000.into()));
-    // A kernel that takes twice as long and has another name.
+    // In the second recording, the kernel takes twice as long and has another name.
     let text = fs::read_to_string(place.path("t.json")).unwrap();
     let slow = text.replace("\"dur\":10,", "\"dur\":20,").replace("\"gemm\"", "\"mmeg\"");
     fs::write(place.path("slow.json"), slow).unwrap();
@@ -131,7 +133,7 @@ fn what_to_make_faster_next_is_ranked() {
     let gradients: Vec<i64> =
         rows.as_array().unwrap().iter().map(|row| row["gradient_ns"].as_i64().unwrap()).collect();
     assert!(gradients.is_sorted_by(|a, b| a >= b) && gradients[0] > 0, "{rows}");
-    // The host takes longer than the kernel, so the kernel does not matter.
+    // The host takes longer than the kernel, so a faster kernel must not shorten the step.
     let kernel = rows.as_array().unwrap().iter().find(|row| row["name"] == "gemm").unwrap();
     assert_eq!((&kernel["gradient_ns"], &kernel["subject"]), (&0.into(), &"work".into()));
 }
@@ -169,7 +171,7 @@ fn a_saved_page_shows_a_prediction_without_a_server() {
     assert_eq!(page, fs::read_to_string(place.path("q.html")).unwrap());
 }
 
-/// Encodes a text as browsers do in addresses.
+/// Percent-encodes a text, as browsers do in addresses.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

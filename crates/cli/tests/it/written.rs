@@ -1,5 +1,6 @@
-//! Steps written down from a configuration and a plan against steps that the trainer recorded: the
-//! same operations, in the same order, of the same sizes.
+//! Compares steps that are derived from a configuration and a plan with steps that the trainer
+//! recorded. The derived and the recorded step must have the same operations, in the same order,
+//! with the same sizes.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +26,7 @@ const CONFIGS: [(&str, &str); 7] = [
     ("dlrm-mlperf", include_str!("../../../../configs/dlrm-mlperf.toml")),
 ];
 
-/// An operation as it is recorded in a trace.
+/// An operation, as it is recorded in a trace.
 #[derive(Debug, PartialEq)]
 struct Recorded {
     name: String,
@@ -34,7 +35,7 @@ struct Recorded {
     bytes: u64,
 }
 
-/// The operations of the last recorded step, without the wait for input.
+/// Returns the operations of the last recorded step, without the wait for input.
 fn recorded(path: &Path) -> Vec<Recorded> {
     let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -58,7 +59,8 @@ fn recorded(path: &Path) -> Vec<Recorded> {
     inside.into_iter().map(read).filter(|op| op.name != "rowmill::input_wait").collect()
 }
 
-/// Whether the sizes depend on random ids, so that they are compared as expected values.
+/// Whether the sizes of an operation depend on random ids. Such sizes are compared with their
+/// expected values.
 fn by_ids(op: &Op) -> bool {
     matches!(op, Op::EmbeddingForward { .. } | Op::EmbeddingBackward { .. })
 }
@@ -72,7 +74,8 @@ fn same(written: &Op, recorded: &Recorded, place: &str) {
         assert_eq!(*recorded, expected, "{place}: {written:?}");
         return;
     }
-    // Ids, then bags or pooled elements, which no id decides.
+    // The first size is the number of ids. The second one, of bags or pooled elements, does not
+    // depend on the ids, so it must be equal.
     let shapes = written.shapes();
     assert_eq!(recorded.dims[1], shapes[1], "{place}: {written:?}");
     let (got, expected) = (recorded.dims[0][0] as f64, shapes[0][0] as f64);
@@ -82,7 +85,8 @@ fn same(written: &Op, recorded: &Recorded, place: &str) {
     );
 }
 
-/// Trains a few steps, and compares the last one of each rank with the predicted operations.
+/// Trains a few steps, and compares the last recorded step of each rank with the derived
+/// operations.
 fn written_down(name: &str, (ranks, sharding): (u32, &str), set: &[(&str, &str)]) {
     let text = CONFIGS.iter().find(|one| one.0 == name).unwrap().1;
     let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -127,7 +131,7 @@ const SHARDINGS: [&str; 4] = ["table", "row", "column", "mixed"];
 
 #[test]
 fn every_ready_made_step_is_written_down_as_it_is_recorded() {
-    // The slow configuration runs with all plans only in the full stage.
+    // The slow configuration dlrm-1000-tables runs only in the full stage.
     for (at, (name, _)) in CONFIGS.iter().enumerate().filter(|one| one.1.0 != "dlrm-1000-tables") {
         written_down(name, (2, SHARDINGS[at % 4]), &[]);
     }
@@ -152,11 +156,12 @@ fn other_ranks_rules_and_precisions_are_written_down_as_they_are_recorded() {
     written_down("adult-income", (3, "mixed"), &[("training.batch_size", "64")]);
     written_down("dlrm-dcnv2", (2, "table"), &[("training.precision", "bf16")]);
     written_down("dlrm-dcnv2", (1, "table"), &[("optimizer.dense.kind", "lamb")]);
-    // A rank without a sample.
+    // With two samples per batch, one of the three ranks has no sample.
     written_down("adult-income", (3, "table"), &[("training.batch_size", "2")]);
 }
 
-/// Moving a table to another rank must not allocate, because a search makes millions of moves.
+/// Moving a table to another rank must not allocate memory, because a search makes millions of
+/// moves.
 #[test]
 fn a_table_that_moves_is_priced_without_allocating() {
     let text = CONFIGS.iter().find(|one| one.0 == "dlrm-1000-tables").unwrap().1;

@@ -1,7 +1,8 @@
-//! MPI by dynamic loading. The only file of this crate with `unsafe` (decision 0032).
+//! Calls MPI by dynamic loading. This is the only file of the crate with `unsafe` (decision 0032).
 //!
-//! Opens a library, determines its binary interface, and wraps the dozen functions that the
-//! progress thread calls. A [`Transfer`] owns the memory that MPI reads or writes.
+//! The file contains code that opens a library, determines its binary interface, and wraps the
+//! dozen functions that the progress thread calls. A [`Transfer`] owns the memory that MPI reads or
+//! writes.
 #![expect(unsafe_code, reason = "calls into a foreign library; decision 0032")]
 
 use std::collections::VecDeque;
@@ -12,35 +13,36 @@ use std::ptr;
 use super::library::{Interface, OpenError};
 use crate::element::{Load, Payload};
 
-/// Length of the longest version text of any interface.
+/// Buffer size that holds the longest version text of any interface.
 const VERSION_BYTES: usize = 8192;
 /// `MPI_THREAD_FUNNELED` of every interface: one thread calls MPI.
 const FUNNELED: c_int = 1;
-/// All messages have the same tag, so those of one rank arrive in order.
+/// All messages have the same tag, so messages from one rank arrive in order.
 const TAG: c_int = 17;
 
-/// A library that stays loaded until the process ends.
+/// An MPI library that stays loaded until the process ends.
 #[derive(Clone)]
 pub struct MpiHandle {
     handle: *mut c_void,
-    /// As it was opened.
+    /// Name or path under which the library was opened.
     pub name: String,
-    /// What it says of itself.
+    /// Version text that the library reports about itself.
     pub version: String,
-    /// How it is called.
+    /// Binary interface by which the library is called.
     pub interface: Interface,
 }
 
-// SAFETY: the handle is only passed to dlsym, which any thread may call.
+// SAFETY: `handle` is only passed to `dlsym`, which any thread may call.
 unsafe impl Send for MpiHandle {}
 
 impl MpiHandle {
-    /// Opens `name` as the dynamic linker finds it.
+    /// Opens the library that the dynamic linker finds under `name`.
     pub fn open(name: &str) -> Result<Self, OpenError> {
         let path = CString::new(name).map_err(|_| OpenError::absent(name, "a NUL in its name"))?;
-        // Open MPI opens its own components, which need the symbols of the library: GLOBAL.
-        // SAFETY: `path` ends with NUL; loading runs the library's constructors, which is what the
-        // caller asks for.
+        // Open MPI loads its own components, which need the symbols of the library. The flag
+        // `RTLD_GLOBAL` makes the symbols visible to these components. SAFETY: `path` is a
+        // NUL-terminated C string that outlives the call. Loading runs the library's constructors,
+        // which the caller requests by opening it.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if handle.is_null() {
             return Err(OpenError::absent(name, &last_error()));
@@ -53,7 +55,7 @@ impl MpiHandle {
         Ok(Self { handle, name: name.to_owned(), version, interface })
     }
 
-    /// The functions, where handles are addresses or as wide.
+    /// Returns the MPI functions of an interface whose handles are as wide as an address.
     pub fn addresses(&self) -> Result<MpiFunctions<usize>, OpenError> {
         let handles = match self.interface {
             Interface::OpenMpi => {
@@ -70,7 +72,7 @@ impl MpiHandle {
         self.table(handles)
     }
 
-    /// The functions, where handles are integers.
+    /// Returns the MPI functions of an interface whose handles are integers.
     pub fn integers(&self) -> Result<MpiFunctions<c_int>, OpenError> {
         let sum = Some((0x4c00_040a, 0x5800_0003));
         let (world, byte, errors_return) = (0x4400_0000, 0x4c00_010d, 0x5400_0001);
@@ -82,8 +84,9 @@ impl MpiHandle {
         macro_rules! function {
             ($name:literal, $type:ty) => {{
                 let address = symbol(self.handle, &self.name, $name)?;
-                // SAFETY: the MPI standard gives the function this signature; `interface` was
-                // derived from the library's version, and with it the type of handles.
+                // SAFETY: `address` is the address of this function, and the MPI standard defines
+                // its signature. The width of `H` follows from `interface`, which was derived from
+                // the library's version.
                 unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
             }};
         }
@@ -108,10 +111,12 @@ impl MpiHandle {
 
 fn version_of(handle: *mut c_void, name: &str) -> Result<String, OpenError> {
     let address = symbol(handle, name, c"MPI_Get_library_version")?;
-    // SAFETY: the MPI standard gives the function this signature; it may be called before init.
+    // SAFETY: `address` is `MPI_Get_library_version`, whose signature the MPI standard defines.
+    // `MPI_Get_library_version` may be called before initialization.
     let get = unsafe { std::mem::transmute::<*mut c_void, Version>(address) };
     let (mut text, mut len) = (vec![0u8; VERSION_BYTES], 0);
-    // SAFETY: the buffer is as long as the longest text of any interface.
+    // SAFETY: `text` has `VERSION_BYTES` bytes, as many as the longest version text of any
+    // interface, and `len` is a valid place for its length.
     unsafe { get(text.as_mut_ptr().cast(), &raw mut len) };
     let text = CStr::from_bytes_until_nul(&text).map_err(|_| OpenError::Unknown {
         library: name.to_owned(),
@@ -121,7 +126,8 @@ fn version_of(handle: *mut c_void, name: &str) -> Result<String, OpenError> {
 }
 
 fn symbol(handle: *mut c_void, library: &str, name: &CStr) -> Result<*mut c_void, OpenError> {
-    // SAFETY: the handle is of a library that is never closed; `name` ends with NUL.
+    // SAFETY: `handle` belongs to a library that is never closed, and `name` is a NUL-terminated C
+    // string that outlives the call.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     if address.is_null() {
         let (library, symbol) = (library.to_owned(), name.to_string_lossy().into_owned());
@@ -131,26 +137,29 @@ fn symbol(handle: *mut c_void, library: &str, name: &CStr) -> Result<*mut c_void
 }
 
 fn last_error() -> String {
-    // SAFETY: dlerror gives NULL or a text that lives until this thread's next dl call.
+    // SAFETY: `dlerror` returns NULL or a C string that is valid until this thread's next `dl`
+    // call.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "unknown".to_owned();
     }
-    // SAFETY: not NULL, so a text that ends with NUL.
+    // SAFETY: `text` is not NULL, so it points to a NUL-terminated C string, which is copied before
+    // the next `dl` call.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// The predefined objects that are used.
+/// The predefined MPI objects that are used.
 #[derive(Clone, Copy)]
 struct Handles<H> {
     world: H,
     byte: H,
     errors_return: H,
-    /// `MPI_FLOAT` and `MPI_SUM`, where they are known.
+    /// Handles of `MPI_FLOAT` and `MPI_SUM`, if they are known for this interface.
     sum: Option<(H, H)>,
 }
 
-/// Room for the status of any interface (at most 32 bytes), which is only handed back to MPI.
+/// Memory for the status of any interface, which has at most 32 bytes. The status is only passed
+/// back to MPI.
 #[repr(C, align(8))]
 struct Status([u8; 64]);
 
@@ -183,7 +192,7 @@ type Test<H> = unsafe extern "C" fn(*mut H, *mut c_int, *mut Status) -> c_int;
 /// The C signature of `MPI_Get_library_version`.
 type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
-/// The functions of MPI. All of them are called from one thread.
+/// The functions of an MPI library. All of them are called from one thread.
 pub struct MpiFunctions<H> {
     handles: Handles<H>,
     init_thread: InitThread,
@@ -205,21 +214,22 @@ pub struct MpiFunctions<H> {
 #[derive(Clone, Copy, Debug)]
 pub struct Initialized {
     pub rank: usize,
-    /// How many there are.
+    /// Number of ranks in `MPI_COMM_WORLD`.
     pub size: usize,
     /// The level of thread support: 0 single, 1 funneled, 2 serialized, 3 multiple.
     pub thread_level: i32,
 }
 
-/// A send or receive in progress. It owns the memory until MPI has finished with it.
+/// A send or receive in progress. The transfer owns its memory until MPI has finished with it.
 pub struct Transfer<H> {
-    /// Pieces that MPI has not finished.
+    /// Requests of the pieces that MPI has not finished.
     requests: Requests<H>,
-    /// Kept alive while MPI may use it.
+    /// The memory, which must stay allocated while MPI may use it.
     load: ManuallyDrop<Load>,
 }
 
-/// Requests in order, several if the payload is sent in pieces. A single one needs no allocation.
+/// Requests in order. A payload that is sent in pieces has several requests. A single request needs
+/// no allocation.
 struct Requests<H> {
     first: Option<H>,
     others: VecDeque<H>,
@@ -244,52 +254,54 @@ impl<H> Transfer<H> {
         Self { requests, load: ManuallyDrop::new(load) }
     }
 
-    /// The memory, once [`MpiFunctions::is_done`].
+    /// Returns the memory of a transfer that is complete, see [`MpiFunctions::is_done`].
     ///
     /// # Panics
-    /// If the transfer is not complete, because MPI still uses the memory.
+    /// Panics if the transfer is not complete, because MPI still uses the memory.
     pub fn finish(mut self) -> Load {
-        assert!(self.requests.first.is_none(), "a transfer under way");
-        // SAFETY: taken once, because `self` ends here without a Drop of its own.
+        assert!(self.requests.first.is_none(), "the transfer is still in progress");
+        // SAFETY: `load` is taken only once, because `self` is consumed here and has no `Drop` of
+        // its own.
         unsafe { ManuallyDrop::take(&mut self.load) }
     }
 }
 
 impl<H: Copy> MpiFunctions<H> {
-    /// `MPI_Init_thread`. The calling thread is the one that calls everything else.
+    /// Calls `MPI_Init_thread`. The calling thread must also make all later calls to MPI.
     pub fn init(&self) -> Result<Initialized, String> {
         let (mut thread_level, mut rank, mut size) = (0, 0, 0);
         let world = self.handles.world;
-        // SAFETY: MPI allows NULL for both arguments; the level is a valid place.
+        // SAFETY: MPI allows NULL for the two argument pointers, and `thread_level` is a valid
+        // place for the result.
         self.check("MPI_Init_thread", unsafe {
             (self.init_thread)(ptr::null_mut(), ptr::null_mut(), FUNNELED, &raw mut thread_level)
         })?;
-        // SAFETY: MPI is initialised; the handles are those of this interface.
+        // SAFETY: MPI is initialized, and both handles belong to this library's interface.
         self.check("MPI_Comm_set_errhandler", unsafe {
             (self.set_errhandler)(world, self.handles.errors_return)
         })?;
-        // SAFETY: MPI is initialised, the handle is that of this interface, and the number is a
-        // valid place.
+        // SAFETY: MPI is initialized, `world` belongs to this library's interface, and `rank` is a
+        // valid place for the result.
         self.check("MPI_Comm_rank", unsafe { (self.comm_rank)(world, &raw mut rank) })?;
-        // SAFETY: MPI is initialised, the handle is that of this interface, and the number is a
-        // valid place.
+        // SAFETY: MPI is initialized, `world` belongs to this library's interface, and `size` is a
+        // valid place for the result.
         self.check("MPI_Comm_size", unsafe { (self.comm_size)(world, &raw mut size) })?;
         Ok(Initialized { rank: rank as usize, size: size as usize, thread_level })
     }
 
-    /// `MPI_Finalize`. Nothing may be called after it.
+    /// Calls `MPI_Finalize`. No MPI function may be called after it.
     pub fn finalize(&self) -> Result<(), String> {
-        // SAFETY: MPI is initialised, and called from this thread alone.
+        // SAFETY: MPI is initialized, and only this thread calls it.
         self.check("MPI_Finalize", unsafe { (self.finalize)() })
     }
 
-    /// `MPI_Abort`: ends all ranks. Usually does not return.
+    /// Calls `MPI_Abort`, which ends all ranks. The call usually does not return.
     pub fn abort(&self, code: i32) {
-        // SAFETY: MPI is initialised; the handle is that of this interface.
+        // SAFETY: MPI is initialized, and the handle belongs to this library's interface.
         unsafe { (self.abort)(self.handles.world, code) };
     }
 
-    /// Starts sending `load` to rank `to`, in pieces of limited size.
+    /// Starts sending `load` to rank `to`, in pieces of at most `piece` bytes.
     pub fn send(&self, to: usize, load: Load, piece: usize) -> Result<Transfer<H>, String> {
         let Handles { world, byte, .. } = self.handles;
         let mut transfer = Transfer::load(load);
@@ -297,8 +309,9 @@ impl<H: Copy> MpiFunctions<H> {
         for part in load.payload().bytes().chunks(piece) {
             let mut request = byte;
             let (from, len) = (part.as_ptr().cast(), part.len() as c_int);
-            // SAFETY: the memory is that of the payload, which `Transfer` keeps until MPI is done,
-            // and leaks if it is dropped before; a piece's length fits an `int`.
+            // SAFETY: `from` points into the payload. `Transfer` keeps the payload until MPI is
+            // done, and leaks it if it is dropped before. The length of a piece fits into a C
+            // `int`.
             self.check("MPI_Isend", unsafe {
                 (self.isend)(from, len, byte, to as c_int, TAG, world, &raw mut request)
             })?;
@@ -307,7 +320,7 @@ impl<H: Copy> MpiFunctions<H> {
         Ok(transfer)
     }
 
-    /// Receives from rank `from` what fills `payload`, in pieces as they are sent.
+    /// Starts filling `payload` with data from rank `from`, in the pieces in which it is sent.
     pub fn receive(
         &self,
         from: usize,
@@ -320,8 +333,8 @@ impl<H: Copy> MpiFunctions<H> {
         for part in load.bytes_mut().chunks_mut(piece) {
             let mut request = byte;
             let (to, len) = (part.as_mut_ptr().cast(), part.len() as c_int);
-            // SAFETY: the memory is that of the payload, which `Transfer` keeps until MPI is done,
-            // and nothing reads it before; a piece's length fits an `int`.
+            // SAFETY: `to` points into the payload. `Transfer` keeps the payload until MPI is done,
+            // and nothing reads it before. The length of a piece fits into a C `int`.
             self.check("MPI_Irecv", unsafe {
                 (self.irecv)(to, len, byte, from as c_int, TAG, world, &raw mut request)
             })?;
@@ -330,13 +343,14 @@ impl<H: Copy> MpiFunctions<H> {
         Ok(transfer)
     }
 
-    /// Whether the library supports [`Self::sum`].
+    /// Returns whether the library supports [`Self::sum`].
     pub fn sums(&self) -> bool {
         self.handles.sum.is_some()
     }
 
-    /// `MPI_Iallreduce` of `values`, whose sum comes into `sum`, of as many `f32`, on all ranks.
-    /// Both are MPI's until both transfers are done: that of `values` is done with that of `sum`.
+    /// Starts `MPI_Iallreduce`, which sums `values` over all ranks and writes the result to `sum`.
+    /// MPI uses both buffers until the second transfer is done. The transfer of `values` has no
+    /// request, so it is done together with the second one.
     pub fn sum(
         &self,
         values: Vec<f32>,
@@ -346,11 +360,11 @@ impl<H: Copy> MpiFunctions<H> {
         let (from, mut to) = (Transfer::load(Load::from(values)), Transfer::load(Load::from(sum)));
         let (read, written) = (from.load.payload().bytes(), to.load.bytes_mut());
         let count = c_int::try_from(read.len() / size_of::<f32>());
-        let count = count.map_err(|_| "more values than an int counts".to_owned())?;
-        assert_eq!(read.len(), written.len(), "as many sums as values");
+        let count = count.map_err(|_| "more values than a C int can count".to_owned())?;
+        assert_eq!(read.len(), written.len(), "`sum` and `values` have equal lengths");
         let mut request = self.handles.byte;
-        // SAFETY: both memories are as long as `count` says, do not overlap, and are kept by their
-        // `Transfer`s until MPI is done, and leaked if these are dropped before.
+        // SAFETY: `read` and `written` both have `count` elements and do not overlap. `from` and
+        // `to` keep both buffers until MPI is done, and leak them if they are dropped before.
         self.check("MPI_Iallreduce", unsafe {
             (self.iallreduce)(
                 read.as_ptr().cast(),
@@ -366,12 +380,12 @@ impl<H: Copy> MpiFunctions<H> {
         Ok((from, to))
     }
 
-    /// Whether MPI no longer uses the memory of `transfer`.
+    /// Returns whether MPI no longer uses the memory of `transfer`.
     pub fn is_done(&self, transfer: &mut Transfer<H>) -> Result<bool, String> {
         while let Some(request) = &mut transfer.requests.first {
             let (mut done, mut status) = (0, Status([0; 64]));
-            // SAFETY: the request is one that MPI gave and has not finished; the status has room
-            // for that of any interface.
+            // SAFETY: `request` was returned by MPI and is not finished, and `status` has room for
+            // the status of any interface.
             self.check("MPI_Test", unsafe {
                 (self.test)(request, &raw mut done, &raw mut status)
             })?;
@@ -383,18 +397,20 @@ impl<H: Copy> MpiFunctions<H> {
         Ok(true)
     }
 
-    /// Bytes of the next message of rank `from`, if there is one.
+    /// Returns the size in bytes of the next message from rank `from`, if there is one.
     pub fn probe(&self, from: usize) -> Result<Option<usize>, String> {
         let Handles { world, byte, .. } = self.handles;
         let (mut found, mut len, mut status) = (0, 0, Status([0; 64]));
-        // SAFETY: all are valid places; the handles are those of this interface.
+        // SAFETY: `found` and `status` are valid places for the results, and `world` belongs to
+        // this library's interface.
         self.check("MPI_Iprobe", unsafe {
             (self.iprobe)(from as c_int, TAG, world, &raw mut found, &raw mut status)
         })?;
         if found == 0 {
             return Ok(None);
         }
-        // SAFETY: the status is the one that MPI has just filled.
+        // SAFETY: `status` is the status that MPI has just filled, and `len` is a valid place for
+        // the result.
         self.check("MPI_Get_count", unsafe {
             (self.get_count)(&raw const status, byte, &raw mut len)
         })?;
@@ -406,7 +422,8 @@ impl<H: Copy> MpiFunctions<H> {
             return Ok(());
         }
         let (mut text, mut len) = (vec![0u8; VERSION_BYTES], 0);
-        // SAFETY: the buffer is longer than the longest error text of any interface.
+        // SAFETY: `text` is longer than the longest error text of any interface, and `len` is a
+        // valid place for its length.
         let told = unsafe { (self.error_string)(code, text.as_mut_ptr().cast(), &raw mut len) };
         let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| told == 0);
         let text = text.map(CStr::to_string_lossy).unwrap_or_default();

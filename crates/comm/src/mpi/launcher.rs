@@ -1,5 +1,5 @@
-//! Detects from the environment which launcher started this process, and the number of its
-//! processes.
+//! Detects from the environment which launcher started this process, and how many processes it
+//! started.
 
 /// A family of launchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,16 +7,16 @@ pub enum LauncherKind {
     OpenMpi,
     /// MPICH's `mpirun`, and launchers with the same protocol (PMI).
     Hydra,
-    /// `srun --mpi=pmix` of Slurm, which starts Open MPI.
+    /// Slurm's `srun --mpi=pmix`, which starts Open MPI.
     Slurm,
-    /// `srun --mpi=pmi2`, which starts MPICH.
+    /// Slurm's `srun --mpi=pmi2`, which starts MPICH.
     SlurmPmi2,
-    /// `torchrun`, which starts no MPI.
+    /// PyTorch's `torchrun`, which does not start MPI.
     Torchrun,
 }
 
 impl LauncherKind {
-    /// The command of the launcher, for messages.
+    /// Returns the command of the launcher, for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,8 +28,8 @@ impl LauncherKind {
         }
     }
 
-    /// Environment variables with the local rank of a process on its host; the first one that is
-    /// set is used.
+    /// Returns the environment variables that may contain the local rank of a process on its host.
+    /// The first one that is set is used.
     fn local_rank_variables(self) -> &'static [&'static str] {
         match self {
             Self::OpenMpi => &["OMPI_COMM_WORLD_LOCAL_RANK"],
@@ -44,7 +44,7 @@ impl LauncherKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launcher {
     pub kind: LauncherKind,
-    /// Processes that it started.
+    /// Number of processes that the launcher started.
     pub size: u32,
     /// Rank of this process according to the launcher.
     pub rank: u32,
@@ -52,7 +52,7 @@ pub struct Launcher {
     pub local_rank: Option<u32>,
 }
 
-/// Detects the launcher; `variable` looks up an environment variable.
+/// Detects the launcher of this process. `variable` looks up an environment variable.
 #[must_use]
 pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.trim().parse::<u32>().ok();
@@ -63,7 +63,8 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     if variable("OMPI_COMM_WORLD_RANK").is_some() {
         return with(LauncherKind::OpenMpi, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
     }
-    // A batch script of Slurm has SLURM_PROCID=0 too; only a step has tasks.
+    // A batch script of Slurm also has SLURM_PROCID=0, but only a job step has the variable with
+    // the number of tasks.
     let is_pmi2 = variable("PMI_FD").is_some() && variable("PMIX_RANK").is_none();
     let slurm = if is_pmi2 { LauncherKind::SlurmPmi2 } else { LauncherKind::Slurm };
     let step = with(slurm, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"));

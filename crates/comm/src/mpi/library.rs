@@ -1,21 +1,21 @@
-//! The names of MPI libraries to try, their order, and the detection of their interface.
+//! The names of MPI libraries to try, their order, and the detection of their binary interface.
 
 use super::launcher::LauncherKind;
 
 /// The binary interface of an MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// Open MPI: handles are addresses of the library's objects.
+    /// Open MPI, whose handles are addresses of the library's objects.
     OpenMpi,
-    /// MPICH, Intel MPI, MVAPICH and Cray MPICH: handles are integers.
+    /// MPICH, Intel MPI, MVAPICH and Cray MPICH, whose handles are integers.
     Mpich,
-    /// The MPI 5 standard: handles are small numbers as wide as an address.
+    /// The MPI 5 standard, whose handles are small numbers as wide as an address.
     Standard,
 }
 
 impl Interface {
     /// Detects the interface from a library's name and version text. One library may exist under
-    /// two names, with its own and with the standard interface.
+    /// two names, one with its own interface and one with the standard interface.
     #[must_use]
     pub fn recognise(name: &str, version: &str) -> Option<Self> {
         let starts = |names: &[&str]| names.iter().any(|name| version.starts_with(name));
@@ -30,7 +30,7 @@ impl Interface {
         starts(&mpich).then_some(Self::Mpich)
     }
 
-    /// The name of the interface in messages.
+    /// Returns the name of the interface in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,13 +41,13 @@ impl Interface {
     }
 }
 
-/// Shared libraries by the name of their interface's version. `libmpi.so` alone is not among them:
-/// it is there only with development packages, and may be any.
+/// Names of shared libraries with the version of their interface. Plain `libmpi.so` is missing,
+/// because it exists only with development packages and may be any library.
 const OPEN_MPI: &[&str] = &["libmpi.so.40"];
 const MPICH: &[&str] = &["libmpi.so.12", "libmpich.so.12"];
 const STANDARD: &[&str] = &["libmpi_abi.so.0"];
 
-/// The libraries to try: those of the launcher's own kind first.
+/// Returns the libraries to try. Libraries that match the launcher come first.
 #[must_use]
 pub fn candidates(launcher: Option<LauncherKind>) -> Vec<&'static str> {
     let order = match launcher {
@@ -60,20 +60,20 @@ pub fn candidates(launcher: Option<LauncherKind>) -> Vec<&'static str> {
 /// The reason why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The dynamic linker cannot open it.
+    /// The dynamic linker cannot open the library.
     #[error("{library}: {reason}")]
     Absent { library: String, reason: String },
-    /// Its interface is unknown.
+    /// The binary interface of the library is unknown.
     #[error("{library}: expected Open MPI, MPICH or one with the MPI 5 ABI, got {version:?}")]
     Unknown { library: String, version: String },
-    /// It lacks a function.
+    /// The library lacks a function.
     #[error("{library}: has no {symbol}")]
     NoSymbol { library: String, symbol: String },
 }
 
 impl OpenError {
     pub(super) fn absent(library: &str, reason: &str) -> Self {
-        // The linker begins with the name too.
+        // The linker's message also begins with the name, so remove it.
         let own = format!("{library}: ");
         let reason = reason.strip_prefix(&own).unwrap_or(reason).to_owned();
         Self::Absent { library: library.to_owned(), reason }

@@ -1,5 +1,5 @@
-//! The thread that makes every MPI call: it sends queued messages, receives into the mailbox, and
-//! backs off while idle.
+//! The thread that makes every MPI call. The thread sends queued messages, receives messages into
+//! the mailbox, and backs off while idle.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -13,24 +13,24 @@ use crate::message::{HEADER_BYTES, MessageHeader, RankMessage};
 
 /// Largest payload in bytes that is sent in one message with its header.
 const INLINE_BYTES: usize = 16 << 10;
-/// Idle rounds before the thread sleeps; in each of them it yields its core.
+/// Number of idle rounds before the thread sleeps. In each idle round the thread yields its core.
 const ROUNDS: u32 = 200;
-/// The longest sleep, and thus the longest delay of a message that arrives meanwhile.
+/// Longest sleep of the thread, and thus the longest delay of a message that arrives meanwhile.
 const SLEEP: Duration = Duration::from_micros(100);
 
-/// A request to the thread.
+/// A request to the MPI thread.
 pub enum ProgressTask {
-    /// Send a message to a rank.
+    /// Sends a message to a rank.
     Send(usize, RankMessage),
-    /// Sum these values over all ranks.
+    /// Sums these values over all ranks and returns the result on the channel.
     Sum(Vec<f32>, Sender<Vec<f32>>),
-    /// End all ranks with this code.
+    /// Ends all ranks with this exit code.
     Abort(i32),
-    /// Send all queued messages, then shut MPI down and report the result.
+    /// Sends all queued messages, then shuts MPI down and reports the result.
     Finalize(Sender<Result<(), String>>),
 }
 
-/// The state shared by the thread and its callers.
+/// The state shared by the MPI thread and its callers.
 pub struct ProgressShared {
     pub mailbox: Mailbox,
     pub pool: Pool,
@@ -41,13 +41,13 @@ pub struct ProgressShared {
 }
 
 impl ProgressShared {
-    /// Creates the state for `size` ranks, with pieces of at most `piece_bytes` bytes.
+    /// Creates the state for `size` ranks, with messages of at most `piece` bytes.
     pub fn new(size: usize, piece: usize) -> Self {
         let (mailbox, pool) = (Mailbox::new(size), Pool::default());
         Self { mailbox, pool, piece, tasks: Mutex::default(), asked: Condvar::new() }
     }
 
-    /// Sends a request to the thread.
+    /// Sends a request to the MPI thread.
     pub fn ask(&self, task: ProgressTask) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push_back(task);
         self.asked.notify_one();
@@ -65,7 +65,7 @@ impl ProgressShared {
     }
 }
 
-/// Serves `shared` until it is asked to finalize, or MPI fails.
+/// Serves the requests in `shared` until it is asked to finalize, or until MPI fails.
 pub fn serve<H: Copy>(table: &MpiFunctions<H>, shared: &ProgressShared, world: Initialized) {
     let incoming = (0..world.size).map(|_| Incoming::Idle).collect();
     let (rank, sending, summing) = (world.rank, Vec::new(), VecDeque::new());
@@ -90,17 +90,17 @@ pub fn serve<H: Copy>(table: &MpiFunctions<H>, shared: &ProgressShared, world: I
     }
 }
 
-/// The outcome of one round of the thread.
+/// The outcome of one round of the MPI thread.
 enum RoundResult {
     Work,
     Nothing,
     All,
 }
 
-/// The state of the message being received from one rank.
+/// The state of the message that is being received from one rank.
 enum Incoming<H> {
     Idle,
-    /// A header, with its payload if that is small.
+    /// A header, together with its payload if that is small.
     Header(Transfer<H>),
     Payload(MessageHeader, Transfer<H>),
 }
@@ -141,7 +141,8 @@ impl<H: Copy> MessageProgress<'_, H> {
         if self.sending.is_empty()
             && let Some(reply) = self.ending.take()
         {
-            // Nobody waits for the answer of a process that ends: then it is of no interest.
+            // Sending fails only if the caller has stopped waiting, and then the result is not
+            // needed.
             let _ = reply.send(self.table.finalize());
             return Ok(RoundResult::All);
         }
@@ -174,7 +175,7 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(())
     }
 
-    /// Returns complete sums to their callers. Returns whether there was one.
+    /// Returns complete sums to their callers. Returns whether a sum was complete.
     fn summed(&mut self) -> Result<bool, String> {
         let Some((_, to, _)) = self.summing.front_mut() else { return Ok(false) };
         if !self.table.is_done(to)? {
@@ -183,12 +184,12 @@ impl<H: Copy> MessageProgress<'_, H> {
         let Some((from, to, reply)) = self.summing.pop_front() else { return Ok(false) };
         self.shared.pool.give_load(from.finish());
         let sum = to.finish().into_payload(&self.shared.pool).into_values();
-        // Who no longer waits has given up.
+        // Sending fails only if the caller has stopped waiting, and then the sum is not needed.
         drop(sum.map(|sum| reply.send(sum)));
         Ok(true)
     }
 
-    /// Recycles the buffers of completed sends. Returns whether there was one.
+    /// Recycles the buffers of completed sends. Returns whether a send was complete.
     fn sent(&mut self) -> Result<bool, String> {
         let under_way = self.sending.len();
         let mut i = 0;
@@ -202,7 +203,7 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(self.sending.len() < under_way)
     }
 
-    /// Continues the receive from rank `from`. Returns whether it progressed.
+    /// Continues the receive from rank `from`. Returns whether the receive made progress.
     fn receive(&mut self, from: usize) -> Result<bool, String> {
         let (table, shared) = (self.table, self.shared);
         match std::mem::replace(&mut self.incoming[from], Incoming::Idle) {
@@ -229,10 +230,11 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(true)
     }
 
-    /// Parses a header. A small payload came with it, a larger one follows.
+    /// Parses the header of a message. A small payload is part of the same message, and a larger
+    /// one is received next.
     fn headed(&mut self, from: usize, first: Load) -> Result<(), String> {
         let bytes = first.payload().bytes();
-        let unknown = || format!("rank {from} sent {} bytes that no rank sends", bytes.len());
+        let unknown = || format!("rank {from} sent a malformed message of {} bytes", bytes.len());
         let (head, inline) = bytes.split_first_chunk().ok_or_else(unknown)?;
         let header = MessageHeader::from_bytes(head).ok_or_else(unknown)?;
         let element = header.operation.element;
@@ -252,13 +254,14 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(())
     }
 
-    /// Serves requests after a failure of MPI: only the abort of all ranks is still called.
+    /// Serves requests after a failure of MPI. Of all MPI functions, only `MPI_Abort` is still
+    /// called.
     fn wait_for_the_end(&self) {
         loop {
             match self.shared.next() {
                 Some(ProgressTask::Abort(code)) => self.table.abort(code),
                 Some(ProgressTask::Finalize(reply)) => {
-                    let _ = reply.send(Err("MPI failed before".to_owned()));
+                    let _ = reply.send(Err("MPI has already failed".to_owned()));
                 }
                 Some(ProgressTask::Send(..) | ProgressTask::Sum(..)) => {}
                 None => self.shared.sleep(Duration::from_millis(100)),

@@ -1,5 +1,7 @@
-//! All-reduce: each rank sums one part and sends it to all others, so every rank sends about `2·n`
-//! values. A vector that is stored in parts from the start is not copied.
+//! All-reduce: each rank sums one part of the vector and sends the sum to all others.
+//!
+//! Every rank sends about `2·n` values. A vector that is stored in parts from the start is not
+//! copied.
 
 use std::mem;
 use std::ops::Range;
@@ -11,17 +13,17 @@ use crate::element::{CommElement, Load, Payload};
 use crate::error::Error;
 use crate::message::{MessageOperation, Phase, Verb};
 
-/// A vector stored in one part per rank; rank r sums part r.
+/// A vector stored in one part per rank. An all-reduce makes rank r sum part r.
 #[derive(Debug)]
 pub struct VectorParts<T> {
     parts: Vec<SummedPart<T>>,
 }
 
-/// A part of the sum: computed on this rank, or received from the rank that computed it.
+/// A part of the sum, which this rank computed or received from the rank that computed it.
 #[derive(Debug)]
 enum SummedPart<T> {
     Own(Vec<T>),
-    /// A rank's sum, shared with all ranks for reading.
+    /// The sum of another rank, which all ranks share for reading.
     Lent(Arc<Payload>),
 }
 
@@ -41,7 +43,8 @@ impl<T: CommElement> VectorParts<T> {
         }
     }
 
-    /// Allocates `len` values from the pool. Their content is arbitrary until it is written.
+    /// Allocates `len` values from the pool. The content of the values is arbitrary until they are
+    /// written.
     pub fn reset(&mut self, comm: &Communicator, len: usize) {
         self.clear(comm);
         let own_part = |rank| SummedPart::Own(comm.pool().take(comm.part(len, rank).len()));
@@ -56,7 +59,8 @@ impl<T: CommElement> VectorParts<T> {
         })
     }
 
-    /// Iterates over the writable values, part by part. Parts that are shared sums are empty.
+    /// Iterates over the writable values, part by part. Parts that are shared sums yield empty
+    /// slices.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
         self.parts.iter_mut().map(|part| match part {
             SummedPart::Own(values) => &mut values[..],
@@ -64,7 +68,7 @@ impl<T: CommElement> VectorParts<T> {
         })
     }
 
-    /// Copies `values` into the vector from position `at` on.
+    /// Copies `values` into the vector, starting at position `at`.
     pub fn write(&mut self, at: usize, mut values: &[T]) {
         let mut skipped = at;
         for slice in self.slices_mut() {
@@ -76,7 +80,7 @@ impl<T: CommElement> VectorParts<T> {
         }
     }
 
-    /// Returns the `len` values from position `at` on, if they are contiguous in one part.
+    /// Returns the `len` values that start at position `at`, if they are contiguous in one part.
     #[must_use]
     pub fn slice(&self, at: usize, len: usize) -> Option<&[T]> {
         let mut skipped = at;
@@ -89,7 +93,7 @@ impl<T: CommElement> VectorParts<T> {
         None
     }
 
-    /// Copies the vector's values from position `at` on to `values`.
+    /// Copies the vector's values to `values`, starting at position `at`.
     pub fn read(&self, at: usize, mut values: &mut [T]) {
         let mut skipped = at;
         for slice in self.slices() {
@@ -103,11 +107,12 @@ impl<T: CommElement> VectorParts<T> {
 }
 
 impl Communicator {
-    /// Like [`Self::start_all_reduce`], for a vector in parts allocated by [`VectorParts::reset`].
-    /// The parts are moved to the peers, and sums are shared with ranks of the same process.
+    /// Starts an all-reduce like [`Self::start_all_reduce`], for a vector in parts allocated by
+    /// [`VectorParts::reset`]. The parts are moved to the peers, and sums are shared with ranks of
+    /// the same process.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the same errors as [`Self::start_all_reduce`].
     pub fn start_sum<T: CommElement>(
         &mut self,
         mut parts: VectorParts<T>,
@@ -116,6 +121,8 @@ impl Communicator {
         let operation = self.begin(Verb::AllReduce, T::TYPE, Some(len))?;
         assert_eq!(parts.parts.len(), self.world_size(), "one part per rank");
         if self.is_native(T::TYPE) {
+            // Empty messages announce the operation, so that a rank in another operation is
+            // detected.
             for peer in self.peers() {
                 self.send(peer, &operation, Phase::First, Vec::<T>::new())?;
             }
@@ -138,7 +145,7 @@ impl Communicator {
         Ok(StartedCollective { operation, buffers: parts, finish })
     }
 
-    /// Lets the transport sum, after checking that all ranks are in the same operation.
+    /// Lets the transport compute the sum, after checking that all ranks are in the same operation.
     fn finish_native<T: CommElement>(
         &mut self,
         operation: &MessageOperation,
@@ -203,9 +210,10 @@ impl Communicator {
     /// Replaces `values` by their sum over ranks, which has the same bytes on all ranks.
     ///
     /// # Numerics
-    /// As [`Self::reduce_scatter`].
+    /// Additions are rounded as in [`Self::reduce_scatter`].
     /// # Errors
-    /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
+    /// [`Error::Mismatch`] if ranks disagree about the length, and the errors of
+    /// [`Self::all_to_all`].
     pub fn all_reduce<T: CommElement>(&mut self, values: &mut [T]) -> Result<(), Error> {
         let operation = self.begin_all_reduce(values)?;
         self.finish_all_reduce(operation, values)
@@ -214,7 +222,7 @@ impl Communicator {
     /// Starts [`Self::all_reduce`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the same errors as [`Self::all_reduce`].
     pub fn start_all_reduce<T: CommElement>(
         &mut self,
         values: Vec<T>,
@@ -268,7 +276,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// The range of `len` values that the rank at `position` sums.
+    /// Returns the range of a vector of `len` values that the rank at `position` sums.
     fn part(&self, len: usize, position: usize) -> Range<usize> {
         let cut = |part: usize| len * part / self.world_size();
         cut(position)..cut(position + 1)

@@ -1,5 +1,7 @@
-//! Checks collectives on any transport: runs random sequences of them and compares the results with
-//! plain loops. Every rank draws the same sequence, so each knows the values of all others.
+//! Checks the collectives of any transport against plain loops.
+//!
+//! Random sequences of collectives run on all ranks. Every rank draws the same sequence, so it can
+//! compute the values of all others.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -94,7 +96,7 @@ fn reduce_scatter<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     assert_same(&[sum], &[expected], "reduce_scatter");
 }
 
-/// Checks that an all-reduce gives the bytes of a sum in rank order, on every rank.
+/// Checks that an all-reduce returns the bytes of a sum in rank order, on every rank.
 fn all_reduce<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let values = |rank| draw.values::<T>((rank, 0), draw.len((0, 0)));
     let mut own = values(end.rank().index());
@@ -128,7 +130,8 @@ fn broadcast<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     assert_same(&[own], &[values(root.index())], "broadcast");
 }
 
-/// Checks several all-reduces in flight at once, which are waited for in the order of their start.
+/// Checks that several all-reduces can be in flight at once. The all-reduces are waited for in the
+/// order of their start.
 fn several<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let values = |rank: usize, i: u64| {
         let draw = draw.child(10 + i);
@@ -183,7 +186,7 @@ impl Draw {
         self.below(3, 2) == 0
     }
 
-    /// Draws a length: zero, small or large, sometimes more than a megabyte.
+    /// Draws a length that is zero, small or large, and sometimes more than a megabyte.
     fn len(&self, (a, b): (usize, usize)) -> usize {
         let rng = self.0.child(2).child((16 * a + b) as u64);
         match rng.below(0, 64) {

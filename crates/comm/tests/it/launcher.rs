@@ -1,4 +1,5 @@
-//! Launchers and MPI libraries are recognized by what they set and print.
+//! Tests that launchers are recognized by environment variables, and MPI libraries by their version
+//! text.
 
 use comm::mpi::launcher::detect;
 use comm::mpi::{Interface, LauncherKind};
@@ -18,7 +19,7 @@ fn the_launcher_is_detected_from_the_environment() {
     check(&open, Some((LauncherKind::OpenMpi, 1, 4)));
     check(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")], Some((LauncherKind::Hydra, 0, 2)));
     check(&[("RANK", "0"), ("WORLD_SIZE", "8")], Some((LauncherKind::Torchrun, 0, 8)));
-    // An sbatch script, and a step of one task.
+    // A batch script and a step of a single task must not be detected as a launcher.
     check(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], None);
     check(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None);
     let step = [("SLURM_PROCID", "2"), ("SLURM_STEP_NUM_TASKS", "3")];
@@ -40,7 +41,7 @@ fn each_launcher_numbers_the_processes_of_a_host() {
         assert_eq!(launcher.unwrap().local_rank, expected, "{more:?}");
     };
     let open_mpi = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
-    // In an allocation of Slurm, what Slurm says is of the batch script.
+    // In a Slurm allocation, SLURM_LOCALID belongs to the batch script and must be ignored.
     let of_script = ("SLURM_LOCALID", "0");
     check(open_mpi, &[("OMPI_COMM_WORLD_LOCAL_RANK", "1"), of_script], Some(1));
     check(open_mpi, &[of_script], None);

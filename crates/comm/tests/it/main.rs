@@ -1,5 +1,5 @@
-//! The conformance suite of collectives, which every transport passes, and what happens when ranks
-//! are out of step or leave.
+//! Runs the conformance suite on every transport, and tests what happens when ranks are out of step
+//! or leave.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod conformance;
@@ -47,7 +47,8 @@ fn a_delayed_transport_gives_the_same_results_later() {
     on_ranks(delayed(3, link), |end| conformance::check(end, 1000..1010));
     let link = DelayedLink { latency: Duration::from_millis(30), bandwidth: 1e6 };
     let began = Instant::now();
-    // Each rank sends half of the 60,000 bytes twice: two transfers of 30 ms and two latencies.
+    // Each rank sends half of the 60,000 bytes twice, which takes two transfers of 30 ms and two
+    // latencies.
     on_ranks(delayed(2, link), |end| end.all_reduce(&mut vec![0u8; 60_000])).into_iter().for_each(
         |result| {
             result.unwrap();
@@ -94,7 +95,7 @@ fn a_hanging_rank_times_out_at_the_deadline() {
         end.set_timeout(Some(Duration::from_millis(50)));
         end.set_step(7);
         let first = end.all_gather(&[1u8]);
-        // Every later call fails with the same error.
+        // Every later call must fail with the same error.
         assert_eq!(end.barrier(), first.clone().map(|_| ()));
         first.map(|_| ())
     });
@@ -118,7 +119,7 @@ fn a_probe_detects_a_message_without_receiving_it() {
     started.wait(&mut own).unwrap();
 }
 
-/// Runs `body` on two ranks that disagree, and returns the first error other than that a peer left.
+/// Runs `body` on two ranks that disagree, and checks the first error that is not a peer's leaving.
 fn disagreement(body: impl Fn(&mut Communicator) -> Result<(), Error> + Sync, expected: [&str; 2]) {
     let results = on_ranks(world(2), |end| {
         end.set_timeout(Some(Duration::from_secs(20)));
@@ -158,7 +159,7 @@ fn ranks_in_different_collectives_are_named() {
         |end| barrier_or(end, |end| end.broadcast(Rank(0), &mut vec![1u8])),
         ["barrier #1 of 0 u8", "broadcast #1 of u8"],
     );
-    // One of the ranks skips a collective.
+    // In this case rank 1 skips a collective that rank 0 calls.
     disagreement(
         |end| {
             if end.rank().0 == 0 {

@@ -1,4 +1,4 @@
-//! Headers of messages, and the texts of errors.
+//! Tests the encoding of message headers, and the texts of errors.
 
 use comm::{ElementType, Error, MessageHeader, MessageOperation, Phase, Verb};
 
@@ -21,8 +21,8 @@ fn headers_round_trip_and_damage_is_detected() {
     }
 }
 
-/// Under MPICH with `-disable-auto-cleanup`, a rank ended by its launcher looks like one that
-/// was killed, so the message must hold for both.
+/// Under MPICH with `-disable-auto-cleanup`, a rank ended by its launcher looks like one that was
+/// killed, so the message must be true in both cases.
 #[test]
 fn a_lost_connection_is_reported_without_blaming_a_rank() {
     let text = Error::PeerLeft { rank: 1, verb: "barrier" }.to_string();

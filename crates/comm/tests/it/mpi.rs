@@ -1,4 +1,4 @@
-//! Runs the conformance suite over MPI: the installed launchers start this test program as ranks.
+//! Runs the conformance suite over MPI. The installed launchers start this test program as ranks.
 
 use std::io::Write;
 use std::process::Command;
@@ -17,8 +17,8 @@ const PART: &str = "ROWMILL_TEST_PART";
 const OPEN_MPI: &str = "mpirun.openmpi";
 const MPICH: &str = "mpirun.mpich";
 
-/// Starts `ranks` processes of this program, each for `part`; `None` if the launcher is not
-/// installed.
+/// Starts `ranks` processes of this program that run `part` of the suite. Returns `None` if the
+/// launcher is not installed.
 fn launched(by: &str, ranks: u32, part: &str, variables: &[(&str, &str)]) -> Option<ProgramOutput> {
     if !testkit::has_program(by, "ranks as processes") {
         return None;
@@ -43,7 +43,7 @@ fn conforms(by: &str) {
         let Some(output) = launched(by, ranks, "conformance", &[]) else { return };
         let text = text(&output);
         assert_eq!(output.code, Some(0), "{text}");
-        // Each rank prints this line at its end, so a missing line is a failed rank.
+        // Each rank prints this line at its end, so a missing line means that a rank failed.
         let conformed = text.matches(&format!(" of {ranks} conforms")).count();
         assert_eq!(conformed, ranks as usize, "{text}");
     }
@@ -101,7 +101,8 @@ fn a_rank_that_a_launcher_started() {
         Some(name) => MpiLibrary::open(&name).unwrap(),
         None => MpiLibrary::search(Some(launcher.kind)).unwrap(),
     };
-    // The launcher kind is detected from environment variables; MPICH's launchers share one kind.
+    // The launcher kind is detected from environment variables. All launchers of MPICH share the
+    // kind `Hydra`.
     assert!(matches!(launcher.kind, LauncherKind::OpenMpi | LauncherKind::Hydra));
     let piece = if part == "conformance" { 50_000 } else { PIECE_BYTES };
     let mpi = Arc::new(found.start(piece).unwrap());

@@ -1,7 +1,7 @@
 //! The fitted state of a dataset: means, deviations and vocabularies that were learned from the
 //! training data and are needed to read any other file the same way.
 //!
-//! It is saved in `dataset.json` and in checkpoints; `prepare::fit` computes it.
+//! The state is saved in `dataset.json` and in checkpoints. The module `prepare::fit` computes it.
 
 use std::hash::Hasher;
 
@@ -14,29 +14,30 @@ use crate::parse::datetime;
 use crate::parse::ids;
 use crate::parse::layout::{Rules, WantedColumns};
 
-/// Version of [`Fitted`] that is written. Version 1 is still read: it had no rule for ids outside
-/// their table and took all ids as unsigned.
+/// Version of [`Fitted`] that is written. Version 1 is still read. Version 1 had no rule for ids
+/// outside their table and interpreted all ids as unsigned.
 const VERSION: u32 = 2;
 const FIRST_VERSION: u32 = 1;
-/// Exact id of a missing category.
+/// Id of a missing category with `ids.mode = "exact"`.
 pub(crate) const MISSING_ID: i64 = 0;
-/// Exact id of a category that is rare or was never seen.
+/// Id of a rare or never seen category with `ids.mode = "exact"`.
 pub(crate) const RARE_ID: i64 = 1;
-/// Exact id of the first category of a vocabulary.
+/// Id of the first category of a vocabulary with `ids.mode = "exact"`.
 const FIRST_ID: i64 = 2;
 
 /// The transforms and vocabularies of all columns of a dataset, in the order of the configuration.
-/// Applying it to a new file gives the same inputs as in training.
+/// Applying them to a new file gives the same inputs as in training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
-    /// Format version, 2. In version 1, ids below 0 wrapped as unsigned 64-bit numbers, and text in
-    /// Parquet files lost surrounding spaces.
+    /// Format version of the state, which is 2. In version 1, ids below 0 wrapped as unsigned
+    /// 64-bit numbers, and text in Parquet files lost surrounding spaces.
     pub version: u32,
     pub ids: IdMode,
     pub dense: Vec<FittedDense>,
     pub categorical: Vec<FittedCategorical>,
-    /// With exact ids one entry per categorical column, for display only.
+    /// Statistics of the rare categories, for display only. With exact ids, there is one entry per
+    /// categorical column; otherwise the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rare: Vec<RareCategories>,
 }
@@ -50,11 +51,11 @@ pub struct FittedDense {
     /// The part of a timestamp that this input represents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<DatePart>,
-    /// Mean of the present values for `standardise`, the newest time for ages, 0 for all other
+    /// Mean of the present values for `standardise`, the newest time for ages, and 0 for all other
     /// transforms.
     pub mean: f64,
-    /// Population standard deviation of the present values for `standardise` and ages; 1 if that is
-    /// 0.
+    /// Population standard deviation of the present values for `standardise` and ages. A deviation
+    /// of 0 is replaced by 1.
     pub deviation: f64,
 }
 
@@ -79,27 +80,28 @@ pub struct RareCategories {
     pub all_ids: u64,
 }
 
-/// How one categorical column is read, with the vocabulary that maps its categories to ids.
+/// The rules by which one categorical column is read, with the vocabulary that maps its categories
+/// to ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedCategorical {
     pub column: String,
     pub kind: CategoryKind,
-    /// For exact ids: the categories (integers, or XXH3-64 hashes of the text) in the order of
+    /// Categories with exact ids, as integers or as XXH3-64 hashes of the text, in the order of
     /// their ids 2, 3, …. Among `n` distinct texts, a hash collision has a probability of about `n²
-    /// / 2^65`: 10⁻⁵ at 10⁷ texts.
+    /// / 2^65`, which is 3·10⁻⁶ at 10⁷ texts.
     pub vocabulary: Option<Vec<i64>>,
-    /// Rule for ids outside their table; `None` where such ids are not counted (hashes, exact ids
-    /// and everything in version 1).
+    /// Rule for ids outside their table; `None` where such ids are not counted, which is the case
+    /// for hashes, for exact ids, and for everything in version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_range: Option<OutOfRange>,
-    /// The id that represents a missing value in the input.
+    /// The id that represents a missing category in the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<i64>,
 }
 
 impl Fitted {
-    /// Returns the state before fitting. It is complete if the configuration needs no fitting.
+    /// Returns the state before fitting, which is complete if the configuration needs no fitting.
     pub(crate) fn unfitted(config: &DataConfig, wanted: &WantedColumns) -> Self {
         let dense = wanted.dense.iter().map(|column| FittedDense {
             column: column.column.clone(),
@@ -149,7 +151,7 @@ impl Fitted {
         Some(vocabulary.len() as u64 + FIRST_ID.cast_unsigned())
     }
 
-    /// Returns the parsing rules that belong to this version.
+    /// Returns the parsing rules that belong to the state's version.
     pub(crate) fn rules(&self) -> Result<Rules, Error> {
         match self.version {
             FIRST_VERSION => Ok(Rules::First),
@@ -162,10 +164,10 @@ impl Fitted {
         }
     }
 
-    /// Checks that the state treats missing ids and ids outside their table as `config` says.
+    /// Checks that the state treats missing ids and ids outside their table as `config` specifies.
     ///
     /// # Errors
-    /// [`Error::FittedMismatch`] names the first column whose rule differs.
+    /// Returns [`Error::FittedMismatch`] with the first column whose rule differs.
     pub fn check_rules(&self, config: &DataConfig) -> Result<(), Error> {
         for expected in config.categorical_columns() {
             let got = self.categorical.iter().find(|column| column.column == expected.column);
@@ -208,6 +210,7 @@ impl Fitted {
         };
         differ("categorical columns", &categorical(&expected), &categorical(self))?;
         self.check_rules(config)?;
+        // Exact ids need a vocabulary in every column, and other ids must not have one.
         let unfitted = self.categorical.iter().find(|c| c.vocabulary.is_some() != self.is_exact());
         match unfitted {
             Some(column) => Err(Error::FittedMismatch {
@@ -258,7 +261,7 @@ impl<'a> Applier<'a> {
         Self { dense: &fitted.dense, ids: ids.collect(), logarithms: logarithms.collect() }
     }
 
-    /// Transforms an integer value like [`Self::dense`], with a table of logarithms.
+    /// Transforms an integer like [`Self::dense`], but looks up its logarithm in a table.
     #[inline]
     pub(crate) fn dense_integer(&self, column: usize, value: Option<i32>) -> f32 {
         let given = value.unwrap_or(0);

@@ -1,5 +1,6 @@
-//! The manifest `dataset.json` of a prepared dataset: columns, parts, fitted state and losses. It
-//! is versioned and carries its own checksum; the rows are in the Parquet files beside it.
+//! The manifest `dataset.json` of a prepared dataset: columns, parts, fitted state and losses. The
+//! manifest is versioned and carries its own checksum, while the rows are in the Parquet files
+//! beside it.
 //!
 //! Checksums form a chain: the manifest's own checksum covers the checksum of each file's footer,
 //! and each footer holds the checksums of its column chunks
@@ -20,7 +21,7 @@ use crate::loss::Losses;
 /// File name of the manifest within the dataset's folder.
 pub(crate) const FILE_NAME: &str = "dataset.json";
 const VERSION: u32 = 2;
-/// Version without checksums, which is still read.
+/// Format version without checksums, which is still read.
 const VERSION_UNCHECKED: u32 = 1;
 
 /// The manifest's entry for one categorical column.
@@ -47,7 +48,7 @@ pub struct DatasetPart {
     pub file: String,
     pub rows: u64,
     pub bytes: u64,
-    /// Missing in datasets of version 1.
+    /// Length and checksum of the file's footer, which datasets of version 1 lack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub footer: Option<Footer>,
 }
@@ -84,12 +85,12 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Format version that is written.
+    /// The format version that is written.
     pub(crate) const VERSION: u32 = VERSION;
 
     /// Reads `dataset.json`, verifies its checksum and checks its version.
     pub(crate) fn read(dir: &Path) -> Result<Self, Error> {
-        /// The one field that every version has.
+        /// The only field that every version of the manifest has.
         #[derive(Deserialize)]
         struct Versioned {
             version: Option<u64>,
@@ -106,6 +107,7 @@ impl Manifest {
         // The version is parsed first, because another version may have other fields.
         let versioned: Versioned =
             serde_json::from_slice(&text).map_err(|e| problem(e.to_string()))?;
+        // Version 1 has no checksum, so a text with a checksum must have the current version.
         let readable = match seal {
             Seal::Absent => VERSION_UNCHECKED,
             _ => VERSION,
@@ -175,6 +177,7 @@ pub(crate) fn replace(path: &Path, content: &impl Serialize) -> Result<(), Error
         let text = checksum::sealed(content)?;
         let mut file = create_anew(Path::new(&partial))?;
         file.write_all(&text)?;
+        // The content must be on disk before the file gets its name.
         file.sync_all()?;
         std::fs::rename(&partial, path)
     };

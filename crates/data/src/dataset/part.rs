@@ -37,8 +37,8 @@ use crate::dataset::prepared_rows::{ColumnBags, PreparedRows};
 use crate::error::Error;
 use crate::parse::parquet::checked::{self, CheckedBytes, chunk_range};
 
-/// Key in the footer's metadata. Its value holds the checksum of every column chunk: sixteen
-/// hexadecimal digits each, row group by row group.
+/// Key in the footer's metadata. The value of this key holds the checksum of every column chunk:
+/// sixteen hexadecimal digits each, row group by row group.
 const CHECKSUMS: &str = "rowmill.checksums";
 
 /// A row group that is encoded and compressed but not yet written to a file.
@@ -47,7 +47,7 @@ pub(crate) struct Encoded {
     chunks: Vec<ArrowColumnChunk>,
 }
 
-/// Encodes row groups. Each encoding thread has its own.
+/// Encodes row groups as Parquet. Each encoding thread has its own encoder.
 pub(crate) struct Encoder {
     schema: SchemaRef,
     factory: ArrowRowGroupWriterFactory,
@@ -80,7 +80,8 @@ impl Encoder {
 
 fn properties() -> Result<WriterProperties, ParquetError> {
     Ok(WriterProperties::builder()
-        // The default names the library's version, which would change the footer of the same rows.
+        // The default contains the library's version, so an upgrade would change the footer of
+        // equal rows.
         .set_created_by("rowmill".to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
         .set_statistics_enabled(EnabledStatistics::None)
@@ -129,7 +130,8 @@ fn arrays(rows: PreparedRows) -> Result<Vec<ArrayRef>, ParquetError> {
 pub(crate) struct PartWriter {
     path: PathBuf,
     file: File,
-    /// Its buffer holds the encoded bytes that are not yet in `file`.
+    /// Writer of the Parquet format, whose buffer holds the encoded bytes that are not yet in
+    /// `file`.
     encoder: SerializedFileWriter<Vec<u8>>,
     /// Bytes written to `file` so far.
     written: u64,
@@ -165,7 +167,7 @@ impl PartWriter {
         for column in 0..group.num_columns() {
             let chunk = chunk_range(&group, column)
                 .and_then(|range| relative_range(range, self.written, bytes.len()))
-                .ok_or_else(|| ParquetError::General("a column chunk out of place".to_owned()))
+                .ok_or_else(|| ParquetError::General("a misplaced column chunk".to_owned()))
                 .map_err(Error::parquet(&self.path))?;
             self.checksums.push_str(&Checksum::compute(&bytes[chunk]).to_string());
         }
@@ -176,7 +178,8 @@ impl PartWriter {
         Ok(())
     }
 
-    /// Writes the footer, syncs the file and returns its length and footer.
+    /// Writes the footer and syncs the file. Returns the length of the file, and the length and
+    /// checksum of its footer.
     pub(crate) fn finish(mut self) -> Result<(u64, Footer), Error> {
         let checksums = std::mem::take(&mut self.checksums);
         self.encoder.append_key_value_metadata(KeyValue::new(CHECKSUMS.to_owned(), checksums));
@@ -202,13 +205,14 @@ fn relative_range(range: Range<u64>, first: u64, length: usize) -> Option<Range<
     (start <= end && end <= length).then_some(start..end)
 }
 
-/// Reads one Parquet file of a dataset. Its footer has been verified against the manifest's
+/// Reads one Parquet file of a dataset, whose footer has been verified against the manifest's
 /// checksum.
 pub(crate) struct PartReader {
     path: PathBuf,
     bytes: u64,
     metadata: ArrowReaderMetadata,
-    /// One per row group and column; `None` in a dataset without checksums.
+    /// Checksums of the column chunks, one per row group and column; `None` in a dataset without
+    /// checksums.
     checksums: Option<Vec<Checksum>>,
 }
 
@@ -232,6 +236,7 @@ impl PartReader {
         };
         let metadata = metadata.map_err(Error::parquet(path))?;
         let (expected, got) = (arrow_schema(columns), metadata.schema());
+        // Types are compared without the names of list elements, which depend on the writer.
         let same =
             expected.fields().len() == got.fields().len()
                 && expected.fields().iter().zip(got.fields()).all(|(a, b)| {
@@ -308,7 +313,8 @@ impl PartReader {
         let mut chunks = CheckedBytes::empty(self.bytes);
         for column in columns {
             let range = chunk_range(about, column).ok_or_else(|| {
-                let problem = format!("row group {group}, column {column}: no place in the file");
+                let problem =
+                    format!("row group {group}, column {column}: invalid range in the file");
                 Error::Manifest { path: self.path.clone(), problem }
             })?;
             let checksum = self.checksums.as_ref();
@@ -352,8 +358,9 @@ fn checksums(metadata: &ArrowReaderMetadata) -> Result<Vec<Checksum>, String> {
 /// Estimates the bytes of the buffers with which one thread decodes a row group of `rows` rows: per
 /// column a decompressed page, a dictionary and the reader with its decompressor.
 ///
-/// Measured: a categorical column takes 6 bytes per id of its group, most of it for the dictionary;
-/// a dense column takes 8 bytes per row; and with a thousand columns each takes another 70 KiB.
+/// By measurement, a categorical column takes 6 bytes per id of its row group, most of it for the
+/// dictionary. A dense column takes 8 bytes per row. With a thousand columns, each column takes
+/// another 70 KiB.
 pub(crate) fn decode_bytes(dense: usize, categorical: &[ColumnShape], rows: u64) -> u64 {
     const READER_BYTES: f64 = 70.0 * 1024.0;
     const VALUE_BYTES: f64 = 6.0;
@@ -367,7 +374,7 @@ pub(crate) fn decode_bytes(dense: usize, categorical: &[ColumnShape], rows: u64)
     (ids + numbers) as u64
 }
 
-/// Iterator over the batches of a read. It yields all requested rows or ends with an error.
+/// Iterator over the batches of a read, which yields all requested rows or ends with an error.
 pub(crate) struct Batches<'a> {
     path: &'a Path,
     reader: ParquetRecordBatchReader,
@@ -412,6 +419,8 @@ pub(crate) fn id_bags(batch: &RecordBatch, column: usize) -> ColumnBags<'_> {
         }
         Some(list) => {
             let offsets = list.value_offsets();
+            // The offsets of a slice do not start at 0, because it shares the values of the whole
+            // array.
             let (first, last) = (offsets[0], offsets[list.len()]);
             let values = &list.values().as_primitive::<Int64Type>().values()[..];
             let ends = offsets[1..].iter().map(|&end| (end - first) as u32).collect();

@@ -1,14 +1,14 @@
-//! A block of prepared rows in columns: the form in which rows are written to and read from a
-//! dataset.
+//! A block of prepared rows stored as columns, which is the form in which rows are written to and
+//! read from a dataset.
 
 use std::borrow::Cow;
 
 /// The ids of one categorical column for a block of rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Categories {
-    /// Raw categories or exact ids. One per row, unless `ends` is given.
+    /// Raw categories or exact ids of all rows. Without `ends`, each row has exactly one.
     pub values: Vec<i64>,
-    /// For a column of lists: the end of each row's values, `[rows]`.
+    /// End of each row's values in `values`, `[rows]`, for a column of lists.
     pub ends: Option<Vec<u32>>,
     /// If true, values below 0 are the bit patterns of unsigned ids from 2^63 on.
     pub unsigned: bool,
@@ -18,12 +18,12 @@ pub struct Categories {
 /// same number of rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreparedRows {
-    /// `[rows]`
+    /// Labels of the rows, `[rows]`.
     pub labels: Vec<f32>,
     /// Transformed values, each column `[rows]`.
     pub dense: Vec<Vec<f32>>,
     pub categorical: Vec<Categories>,
-    /// Line of each row in its file, `[rows]`; empty if lines are not needed.
+    /// Line number of each row in its file, `[rows]`; empty if line numbers are not needed.
     pub lines: Vec<u64>,
 }
 
@@ -70,7 +70,7 @@ impl PreparedRows {
 }
 
 impl Categories {
-    /// Borrows the whole column.
+    /// Borrows the whole column in the form of a decoded batch.
     pub(crate) fn bags(&self) -> ColumnBags<'_> {
         let ends = self.ends.as_deref().map(Cow::Borrowed);
         ColumnBags { values: &self.values, ends, unsigned: self.unsigned }

@@ -1,5 +1,5 @@
-//! Reads the files of a zip archive. Each has its own reader, so that several can be read side by
-//! side.
+//! Reads the files of a zip archive. Each file of an archive has its own reader, so that several
+//! files can be read at the same time.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -12,7 +12,8 @@ use zip::{CompressionMethod, ZipArchive};
 use crate::error::Error;
 use crate::input::origin::ReadObserver;
 
-/// Buffer size per file; an archive may have dozens of open files.
+/// Buffer size per file in bytes. The buffer is small, because dozens of files of an archive may be
+/// open.
 const BUFFER: usize = 64 << 10;
 /// Number of file names that an error message lists.
 const SHOWN: usize = 3;
@@ -55,6 +56,7 @@ pub(crate) fn open_only_member(
     members.retain(|member| !is_hidden(&member.name));
     match &members[..] {
         [member] => {
+            // The archive is hashed as a whole, because only a part of it is read.
             observer.hash_file(&path.display().to_string())?;
             member.open(path, observer)
         }
@@ -62,6 +64,7 @@ pub(crate) fn open_only_member(
             let is_there = |name: &str| several.iter().any(|member| member.name == name);
             let names: Vec<&str> = several.iter().map(|member| &*member.name).collect();
             let got = match names.len() {
+                // Office documents are zip archives that contain a file of this name.
                 _ if is_there("[Content_Types].xml") => {
                     "an Excel workbook or another document".to_owned()
                 }
@@ -80,7 +83,8 @@ fn is_hidden(name: &str) -> bool {
 }
 
 impl ArchiveMember {
-    /// Opens the decompressed content, whose checksum is verified at the end.
+    /// Opens the decompressed content of the file, whose checksum is verified when the end is
+    /// reached.
     pub(crate) fn open(
         &self,
         path: &Path,

@@ -1,7 +1,7 @@
 //! Opens an input, which may be a file, an object on a network, or `-` for standard input, and
-//! decompresses it. Supported are plain text, gzip (with any number of members, and with the zeros
-//! that tapes and block devices leave between them), zstd, bzip2, xz, and zip archives with one
-//! file. Text in UTF-16 is converted to UTF-8.
+//! decompresses it. The supported forms are plain text, gzip (with any number of members, and with
+//! the zeros that tapes and block devices leave between them), zstd, bzip2, xz, and zip archives
+//! with one file. Text in UTF-16 is converted to UTF-8.
 //!
 //! The form is detected from the first bytes, never from the file name.
 
@@ -42,7 +42,8 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
             .map_err(Error::read(path))
     } else {
         let file = File::open(path).map_err(Error::open(path))?;
-        // Opening a folder succeeds on Linux. Reading it would fail with a less helpful message.
+        // Linux opens a folder without an error. A read of the folder would then fail with a less
+        // helpful message.
         if file.metadata().map_err(Error::open(path))?.is_dir() {
             return Err(Error::open(path)(io::Error::new(
                 io::ErrorKind::IsADirectory,
@@ -50,7 +51,7 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
             )));
         }
         let mut head = [0; 4];
-        // The head of a pipe could not be read a second time.
+        // `read_at` fails on a pipe, whose first bytes could not be read a second time.
         let is_zip = file.read_at(&mut head, 0).is_ok()
             && file_format::detect_format(&head) == FileFormat::Zip;
         if is_zip {
@@ -61,8 +62,8 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
     }
 }
 
-/// Like [`open`], starting at byte `offset` of the decompressed content. Of plain files the bytes
-/// before are skipped without reading.
+/// Like [`open`], but starts at byte `offset` of the decompressed content. In a plain file, the
+/// bytes before `offset` are skipped without reading them.
 pub(crate) fn open_at(
     input: &str,
     offset: u64,
@@ -73,6 +74,7 @@ pub(crate) fn open_at(
     if file_format::detect_format(&head) != FileFormat::Plain
         || utf16::detect_byte_order(&head).is_some()
     {
+        // A compressed or UTF-16 text has no index, so the bytes before `offset` must be decoded.
         let mut read = open(input, observer)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
@@ -91,7 +93,7 @@ pub(crate) fn open_at(
     Ok(Box::new(BufReader::with_capacity(BUFFER, observed)))
 }
 
-/// Reads the first bytes of an input, up to a fixed number.
+/// Reads the first [`START`] bytes of an input, or fewer if the input is shorter.
 pub(crate) fn read_start(input: &str) -> Result<Vec<u8>, Error> {
     let path = Path::new(input);
     let mut start = Vec::new();
@@ -126,7 +128,7 @@ fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     unpack(raw, 0)
 }
 
-/// Unpacks `raw`, which already lies within `depth` other forms.
+/// Unpacks `raw`, which is nested in `depth` other forms.
 fn unpack(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
     let head = read_head(&mut raw, file_format::HEAD_BYTES)?;
     let order = utf16::detect_byte_order(&head);
@@ -152,8 +154,8 @@ fn buffered<R: Read>(read: R) -> BufReader<R> {
 }
 
 /// Reads the first bytes of `read`, up to `most`, but does not wait for more once a line end has
-/// arrived. No magic number has a line end after its fourth byte, and a stream may wait for the
-/// answer to a short line.
+/// arrived. No magic number has a line end after its fourth byte, and the writer of a stream may
+/// wait for an answer before it sends more.
 pub(crate) fn read_head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut head = vec![0; most];
     let mut length = 0;
@@ -164,7 +166,7 @@ pub(crate) fn read_head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        // A complete line of fewer than four bytes, such as a label alone.
+        // A complete line may have fewer than four bytes, such as a label alone.
         if head[..length].ends_with(b"\n") {
             break;
         }
@@ -175,7 +177,7 @@ pub(crate) fn read_head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>
 
 /// A reader that concatenates all members of a gzip file.
 struct GzipMembers<R> {
-    /// Empty after the last member.
+    /// Decoder of the current member; `None` after the last member.
     current: Option<GzDecoder<R>>,
 }
 

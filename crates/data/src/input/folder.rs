@@ -1,5 +1,5 @@
 //! Expands folders that are named as inputs into their files, laid out as Spark, Hive and pyarrow
-//! write them. Opens no file.
+//! write them. This module does not open files.
 
 use std::fs;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::path::Path;
 use crate::error::Error;
 use crate::input::remote::is_remote;
 
-/// Limit on nested folders, because symbolic links may form cycles.
+/// Largest depth of nested folders that is followed, because symbolic links may form cycles.
 const DEPTH: usize = 32;
 
 /// Replaces every folder among `inputs` by the files in it and below, sorted by name. Files stay as
 /// they are.
 ///
-/// Marker files such as `_SUCCESS` and hidden files are skipped. Named directly, as a shell does
-/// for `FOLDER/*`, they are skipped if they are empty and other inputs are named too. A folder with
-/// a prepared dataset is kept as it is.
+/// Marker files such as `_SUCCESS` and hidden files are skipped. If such a file is named directly,
+/// as a shell does for `FOLDER/*`, it is skipped only if it is empty and other inputs are named
+/// too. A folder with a prepared dataset is kept as it is.
 ///
 /// # Errors
-/// [`Error::Open`]; [`Error::EmptyFolder`] for a folder without files.
+/// Returns [`Error::Open`], or [`Error::EmptyFolder`] for a folder without files.
 pub fn expand_folders(inputs: &[String]) -> Result<Vec<String>, Error> {
     let mut files = Vec::with_capacity(inputs.len());
     for input in inputs {
@@ -51,6 +51,7 @@ fn add_files(folder: &Path, files: &mut Vec<String>, depth: usize) -> Result<(),
             paths.push(path);
         }
     }
+    // A file system lists files in any order, but the rows must always have the same order.
     paths.sort();
     for path in paths {
         match path.is_dir() {
@@ -62,8 +63,7 @@ fn add_files(folder: &Path, files: &mut Vec<String>, depth: usize) -> Result<(),
     Ok(())
 }
 
-/// Tells whether a name is that of a marker or of a hidden file, such as `_SUCCESS` or
-/// `.part-0.crc`.
+/// Whether a name is that of a marker or of a hidden file, such as `_SUCCESS` or `.part-0.crc`.
 fn is_marker(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     // A folder such as _year=2024 names a column.

@@ -1,5 +1,6 @@
 //! Identifies the content of inputs: which file on disk or which version of an object was read,
-//! with a hash of its bytes. It tells whether a file still has the content that was prepared.
+//! with a hash of its bytes. Later runs use this record to check whether a file still has the
+//! content that was prepared.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -16,30 +17,30 @@ use crate::checksum::Fingerprint;
 use crate::error::Error;
 use crate::input::remote::{Object, is_remote};
 
-/// Two changes within this time may leave a file with the same timestamps: the coarsest file
-/// systems count in steps of two seconds.
+/// Resolution of file timestamps. Two changes within this time may leave a file with the same
+/// timestamps, because the coarsest file systems count in steps of two seconds.
 const TICK_NS: i128 = 2_000_000_000;
 /// Block size for reading a file that is only hashed.
 const PIECE: usize = 1 << 20;
 
-/// Identity and hash of one input file at the time it was read. Saved with a preparation and in
-/// checkpoints, so that later runs can recognize the file.
+/// Identity and hash of one input file at the time it was read. This record is saved with a
+/// preparation and in checkpoints, so that later runs can recognize the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputOrigin {
     /// The path or URL as the user gave it.
     pub path: String,
     identity: FileIdentity,
-    /// When `identity` was recorded, in nanoseconds since 1970; always before the first byte was
-    /// read.
+    /// Time at which `identity` was recorded, in nanoseconds since 1970, which is before the first
+    /// byte was read.
     seen_ns: i128,
     /// XXH3-128 of the bytes on disk; `None` unless the whole file was read in order.
     fingerprint: Option<Fingerprint>,
-    /// The hashed prefix, if reading was interrupted.
+    /// Length and hash of the bytes before an interruption, if reading was interrupted.
     start: Option<HashedPrefix>,
 }
 
-/// Metadata of a file that change with its content. For an object, only length and version are set;
-/// the other numbers are 0.
+/// Metadata of a file that changes with its content. For an object, only length and version are
+/// set; the other numbers are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileIdentity {
     device: u64,
@@ -59,8 +60,8 @@ struct HashedPrefix {
 }
 
 impl FileIdentity {
-    /// Returns `None` for anything but a regular file, because pipes and devices cannot be read
-    /// twice.
+    /// Reads the identity from a file's metadata. Returns `None` for anything but a regular file,
+    /// because pipes and devices cannot be read twice.
     fn from_metadata(about: &Metadata) -> Option<Self> {
         let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         about.is_file().then(|| Self {
@@ -73,7 +74,8 @@ impl FileIdentity {
         })
     }
 
-    /// Returns `None` if the server reports no length or no version.
+    /// Reads the identity of an object. Returns `None` if the server reports no length or no
+    /// version.
     fn from_object(object: &Object) -> Option<Self> {
         let (bytes, version) = (object.bytes()?, Some(object.version()?.to_owned()));
         let (device, inode, modified_ns, changed_ns) = Default::default();
@@ -81,7 +83,7 @@ impl FileIdentity {
     }
 }
 
-/// Reads a file or object from its start.
+/// Reader of a file or object from its start.
 type ContentReader = Box<dyn Read + Send>;
 
 impl InputOrigin {
@@ -115,7 +117,7 @@ impl InputOrigin {
     /// `None` for anything but a regular file.
     ///
     /// # Errors
-    /// [`Error::Open`], [`Error::Read`].
+    /// Returns [`Error::Open`] or [`Error::Read`].
     pub fn read(path: &str, progress: &mut dyn FnMut(u64)) -> Result<Option<Self>, Error> {
         let Some((mut file, mut origin)) = Self::open(path)? else { return Ok(None) };
         let hashed =
@@ -130,10 +132,10 @@ impl InputOrigin {
         self.identity.bytes
     }
 
-    /// Tells, without reading the file, whether its content is certainly unchanged: it is the same
-    /// file with the same length and timestamps, and the timestamps were old enough when recorded
-    /// that a later change could not have left them alone. For an object, the server must report
-    /// the same version.
+    /// Whether the content is certainly unchanged, which is determined without reading the file.
+    /// The path must still lead to the same file with the same length and timestamps. The
+    /// timestamps must have been so old when they were recorded that any later change has altered
+    /// them. For an object, the server must report the same version.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         if is_remote(&self.path) {
@@ -168,7 +170,7 @@ fn now_ns() -> i128 {
 struct RunningHash {
     hash: Xxh3Default,
     bytes: u64,
-    /// Position of the next byte to be read, at most `bytes`.
+    /// Position of the next byte to be read, which is at most `bytes`.
     at: u64,
 }
 
@@ -222,10 +224,10 @@ struct NotedInput {
 type SharedHash = Arc<Mutex<RunningHash>>;
 
 impl InputOrigins {
-    /// Continues with the files that an interrupted preparation recorded.
+    /// Continues with the records of the files that an interrupted preparation has read.
     ///
     /// # Errors
-    /// [`Error::InputChanged`] for a file whose start has changed or that can no longer be
+    /// Returns [`Error::InputChanged`] for a file whose start has changed or that can no longer be
     /// compared.
     pub(crate) fn resumed(noted: &[InputOrigin], folder: &Path) -> Result<Self, Error> {
         let mut files = BTreeMap::new();
@@ -277,13 +279,14 @@ impl InputOrigins {
         files.values().map(noted).collect()
     }
 
-    /// Records a file that is read from byte `at` on. Returns the running hash, or `None` if bytes
-    /// before `at` are missing from it.
+    /// Records a file that is read from byte `at` on. Returns its running hash, or `None` if some
+    /// bytes before `at` were never hashed.
     fn begin_file(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedHash> {
         let origin = origin?;
         let path = origin.path.clone();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let running = match files.get_mut(&path) {
+            // The bytes before `at` were never read, so the hash would not cover the whole file.
             None if at > 0 => return None,
             None => {
                 let running = Arc::new(Mutex::new(RunningHash::new()));
@@ -291,7 +294,7 @@ impl InputOrigins {
                 files.insert(path, noted);
                 running
             }
-            // Read again from the start: the hashes are compared at the end.
+            // The file is read again from its start, so both hashes are compared when it ends.
             Some(noted) if at == 0 => {
                 Arc::clone(noted.running.insert(Arc::new(Mutex::new(RunningHash::new()))))
             }
@@ -319,7 +322,7 @@ impl InputOrigins {
         }
     }
 
-    /// Records that the end of a file was reached.
+    /// Records that the end of a file was reached, and compares its hash with an earlier one.
     fn end_file(&self, path: &str, running: &RunningHash) -> io::Result<()> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(noted) = files.get_mut(path) else { return Ok(()) };
@@ -390,6 +393,7 @@ impl ReadObserver {
         let Some(origins) = &self.origins else { return Ok(()) };
         let files = || origins.files.lock().unwrap_or_else(PoisonError::into_inner);
         let recorded = files().get(path).map(|noted| noted.origin.clone());
+        // A second pass over an unchanged file does not hash it again.
         if recorded.is_some_and(|origin| origin.fingerprint.is_some() && origin.is_untouched()) {
             return Ok(());
         }
@@ -418,6 +422,7 @@ impl<R: Read> Read for ObservedReader<R> {
         let Some(running) = &self.running else { return Ok(read) };
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
         running.take(&buffer[..read]);
+        // A read of 0 bytes is the end of the file, so the hash covers its whole content.
         if read == 0 && !buffer.is_empty() {
             let whole = running.clone();
             drop(running);

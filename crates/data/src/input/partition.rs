@@ -1,12 +1,12 @@
 //! Parses columns that are encoded in the path of a file, such as `device=phone/part-0.parquet`, as
-//! Hive and Spark write them. Opens no files.
+//! Hive and Spark write them. This module does not open files.
 
 use std::path::Path;
 
 /// Hive's name for a missing value.
 const MISSING: &[u8] = b"__HIVE_DEFAULT_PARTITION__";
 
-/// Parses the `key=value` folders of `path`, the outermost first.
+/// Parses the folders of `path` that have the form `key=value`, the outermost first.
 pub(crate) fn parse_keys(path: &Path) -> Vec<(String, Vec<u8>)> {
     let folders = path.parent().into_iter().flat_map(Path::components);
     let pair = |folder: std::path::Component<'_>| {

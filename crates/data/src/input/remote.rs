@@ -1,5 +1,5 @@
 //! Reads objects over a network: `s3://`, `gs://`, `http://` and `https://`. Objects are read by
-//! ranges, with prefetching and retries, and a changed object is detected. Everything blocks;
+//! ranges, with prefetching and retries, and a changed object is detected. All calls block, and
 //! threads do the prefetching.
 //!
 //! Decision 0041 explains why no larger client is used.

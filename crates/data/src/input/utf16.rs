@@ -29,7 +29,7 @@ pub(crate) fn detect_byte_order(head: &[u8]) -> Option<ByteOrder> {
 pub(crate) struct Utf16<R> {
     inner: R,
     order: ByteOrder,
-    /// Bytes read but not yet decoded: less than a character.
+    /// Bytes that were read but not decoded, because they are less than a character.
     rest: Vec<u8>,
     text: Vec<u8>,
     /// Bytes of `text` that were already returned.
@@ -41,7 +41,7 @@ impl<R: Read> Utf16<R> {
         Self { inner, order, rest: Vec::new(), text: Vec::new(), used: 0 }
     }
 
-    /// Decodes the next block into `text`, which stays empty at the end.
+    /// Decodes the next block into `text`, which is empty afterwards only at the end of the input.
     fn decode(&mut self) -> io::Result<()> {
         self.text.clear();
         self.used = 0;
@@ -59,7 +59,7 @@ impl<R: Read> Utf16<R> {
     fn decode_rest(&mut self, is_end: bool) {
         let order = self.order;
         let mut units: Vec<u16> = self.rest.chunks_exact(2).map(|unit| order.unit(unit)).collect();
-        // A leading surrogate has to wait for the trailing one.
+        // A leading surrogate has to wait for the trailing one, which comes with the next bytes.
         if !is_end && units.last().is_some_and(|unit| (0xd800..0xdc00).contains(unit)) {
             units.pop();
         }

@@ -1,7 +1,7 @@
 //! Assembles batches from decoded rows: ids of the model's features, dense values and labels.
 //!
-//! It maps the model's features to columns of the dataset. The order of the rows is decided by
-//! `shuffle`.
+//! This module maps the model's features to columns of the dataset. The module `shuffle` decides
+//! the order of the rows.
 
 use std::path::PathBuf;
 
@@ -22,20 +22,23 @@ use crate::parse::layout::Rules;
 /// its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeaturePlan {
-    /// Column name and rows of the table. An id is the column's value modulo the rows, or the value
-    /// itself if the dataset has exact ids; ids outside the table follow the column's rule.
+    /// Column name and rows of the table, per feature. An id is the column's value modulo the rows,
+    /// or the value itself if the dataset has exact ids. Ids outside the table follow the column's
+    /// rule.
     pub columns: Vec<(String, u64)>,
 }
 
 /// The rule by which the values of a column become ids of a feature's table.
 #[derive(Clone, Copy, Debug)]
 enum IdMapping {
-    /// Value modulo the table's rows. Values below 0 are large unsigned numbers.
-    Unsigned(u64),
-    /// Value modulo the table's rows, never negative, as in Python. Values below 0 are negative
+    /// The id is the value modulo the table's rows. Values below 0 represent large unsigned
     /// numbers.
+    Unsigned(u64),
+    /// The id is the value modulo the table's rows. Values below 0 are negative numbers, and the
+    /// result is never negative, as in Python.
     Signed(u64),
-    /// The value if it is a row of the table, otherwise the id of a missing category.
+    /// The id is the value if that is a row of the table, and otherwise the id of a missing
+    /// category.
     Missing(u64),
     Exact,
 }
@@ -78,7 +81,7 @@ const MISSING_ROW: i64 = 0;
 /// One feature of the model with the column of the dataset that feeds it.
 #[derive(Clone, Debug)]
 struct Feature {
-    /// Index into [`Features::used`].
+    /// Index of the feature's column in [`Features::used`].
     at: usize,
     to_id: IdMapping,
     /// Column name, table rows and rule, for columns whose ids outside the table are counted.
@@ -89,7 +92,7 @@ struct Feature {
 #[derive(Clone, Debug)]
 pub(crate) struct Features {
     dense: usize,
-    /// Categorical columns that are used, sorted.
+    /// Indices of the categorical columns in use, in ascending order.
     used: Vec<usize>,
     features: Vec<Feature>,
     place: PathBuf,
@@ -120,6 +123,7 @@ impl Features {
                 (Some(_), _) => IdMapping::Exact,
                 (None, _) if *rows == 0 => return Err(too_small(1)),
                 (None, Some(OutOfRange::Missing)) => IdMapping::Missing(*rows),
+                // Hashes use all 64 bits as an unsigned number, and so did every id in version 1.
                 (None, _) if rules == Rules::First || about.kind == CategoryKind::String => {
                     IdMapping::Unsigned(*rows)
                 }
@@ -174,20 +178,20 @@ const DECODE_ROWS: usize = 1024;
 const GATHER_ROWS: usize = 64;
 
 /// Decoded rows in row-major order with final ids. A batch takes rows from everywhere in the
-/// window; with columns stored separately, each row would miss the caches once per column.
+/// window, so with separate columns each row would miss the caches once per column.
 pub(crate) struct DecodedRows {
-    /// Floats per row: the label and the dense values.
+    /// Number of floats per row: the label and the dense values.
     width: usize,
-    /// `[rows, width]`
+    /// Labels and dense values, `[rows, width]`.
     numbers: Vec<f32>,
     /// Number of features with exactly one id per row.
     singles: usize,
-    /// `[rows, singles]`
+    /// Ids of the features with one id per row, `[rows, singles]`.
     ids: IdWindow,
     lists: Vec<Categories>,
     /// Storage place of each feature.
     places: Vec<IdPlace>,
-    /// Counts per feature, of those whose ids are counted.
+    /// Number of ids per feature; 0 for features whose ids are not counted.
     read: Vec<IdsRead>,
 }
 
@@ -198,17 +202,17 @@ pub(crate) struct IdsRead {
     pub outside: u64,
 }
 
-/// Where the ids of a feature are stored in [`DecodedRows`].
+/// The place where [`DecodedRows`] stores the ids of a feature.
 #[derive(Clone, Copy)]
 enum IdPlace {
-    /// Index within a row of [`DecodedRows::ids`].
+    /// Index of the feature's id within a row of [`DecodedRows::ids`].
     Single(usize),
-    /// Index into [`DecodedRows::lists`].
+    /// Index of the feature's bags in [`DecodedRows::lists`].
     List(usize),
 }
 
-/// Ids as narrow as the largest table allows. Touching fresh memory is a large part of the cost of
-/// filling a window.
+/// Ids in the narrowest type that the largest table allows. Touching fresh memory is a large part
+/// of the cost of filling a window.
 enum IdWindow {
     Narrow(Vec<u32>),
     Wide(Vec<i64>),
@@ -216,9 +220,9 @@ enum IdWindow {
 
 /// A borrowed block of rows in columns, to be appended to [`DecodedRows`].
 struct ColumnBlock<'a> {
-    /// The label, then the dense columns.
+    /// Values of the label, followed by the values of each dense column.
     numbers: Vec<&'a [f32]>,
-    /// The columns of [`Features::used`].
+    /// Ids of the columns in [`Features::used`].
     categorical: Vec<ColumnBags<'a>>,
 }
 
@@ -381,7 +385,7 @@ impl DecodedRows {
     }
 }
 
-/// Appends `count` zeros and returns them.
+/// Appends `count` zeros to `values` and returns them as a slice.
 fn grow_zeroed<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
     let start = values.len();
     values.resize(start + count, T::default());
@@ -442,8 +446,8 @@ impl BatchBuilder {
         }
     }
 
-    /// Estimates the bytes held besides the batch while a batch with so many bags and ids is
-    /// assembled: ids and lengths by feature, and all lengths side by side.
+    /// Estimates the bytes held in addition to the batch while it is assembled from this many bags
+    /// and ids: ids and lengths by feature, and all lengths side by side.
     pub(crate) fn bytes(bags: usize, ids: usize) -> usize {
         ids * size_of::<i64>() + 2 * bags * size_of::<usize>()
     }
@@ -456,6 +460,7 @@ impl BatchBuilder {
     /// Adds `rows`, each given as an index into `from` and a row in it.
     pub(crate) fn take(&mut self, from: &[DecodedRows], rows: &[(u32, u32)]) {
         if self.labels.is_empty() {
+            // The vectors of the last batch were handed over with it, so room is reserved again.
             self.labels.reserve_exact(self.size);
             self.dense.reserve_exact(self.size * self.width);
         }

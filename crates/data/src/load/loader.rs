@@ -25,22 +25,22 @@ use crate::parse::ids::IdsOutside;
 
 pub use memory::{LoaderMemory, LoaderShape};
 
-/// Samples kept ready ahead of the batch in use, but at least two batches. Small batches are used
-/// up before a thread gets its turn on a busy machine.
+/// Number of samples kept ready ahead of the batch in use, but at least two batches. Small batches
+/// are used up before a thread gets its turn on a busy machine.
 const SAMPLES_AHEAD: usize = 1 << 14;
-/// Memory for the batches kept ready, but at least two batches. With a thousand features a batch
+/// Bytes of the batches kept ready, but at least two batches. With a thousand features a batch
 /// takes 16 KiB per sample, and a step takes long enough to assemble the next batch meanwhile.
 const BYTES_AHEAD: usize = 64 << 20;
-/// Samples sent together, but at least one batch. Receiving from a full queue wakes a thread, which
-/// costs about 20 µs: as much as a step on small batches can afford.
+/// Number of samples sent together, but at least one batch. Receiving from a full queue wakes a
+/// thread, which costs about 20 µs. A step on small batches cannot afford more.
 const SAMPLES_TOGETHER: usize = SAMPLES_AHEAD / 8;
-/// Most decoder threads. They are busy only while a window is filled; training waits only for the
-/// first window.
+/// Largest number of decoder threads. Decoders are busy only while a window is filled, and training
+/// waits only for the first window.
 const DECODE_THREADS_MOST: usize = 8;
-/// Fewest rows per decoder, because decoders that share a page each decompress it.
+/// Smallest number of rows per decoder, because decoders that share a page each decompress it.
 const PIECE_ROWS_LEAST: usize = 2048;
 
-/// Shuffles rows within a buffer of limited size. The same seed gives the same order.
+/// A shuffle of rows within a buffer of limited size. The same seed gives the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shuffle {
     pub seed: u64,
@@ -48,17 +48,17 @@ pub struct Shuffle {
     pub buffer_rows: usize,
 }
 
-/// Which rows a [`Loader`] reads, in which order, and how they are batched.
+/// The rows that a [`Loader`] reads, their order, and the way they are batched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoaderOptions {
     pub batch_size: usize,
-    /// Without it, rows keep the order of the dataset.
+    /// Shuffle of the rows; without a shuffle, rows keep the order of the dataset.
     pub shuffle: Option<Shuffle>,
-    /// Drops the last, smaller batch of an epoch.
+    /// Whether to drop the last, smaller batch of an epoch.
     pub drop_last: bool,
-    /// `0..dataset.rows()` for all rows.
+    /// Rows to read; `0..dataset.rows()` for all rows.
     pub rows: Range<u64>,
-    /// [`Position::default`] starts at the beginning.
+    /// Position of the first batch; [`Position::default`] for the beginning.
     pub start: Position,
     /// Total number of epochs, including those before `start`; `None` for no end.
     pub epochs: Option<u64>,
@@ -71,12 +71,12 @@ pub struct Loaded {
     pub position: Position,
 }
 
-/// An iterator over batches. It ends after an error, and dropping it stops its threads.
+/// An iterator over batches. The iterator ends after an error, and dropping it stops its threads.
 pub struct Loader {
     dir: PathBuf,
     /// Batches that arrived together and are not yet returned.
     ready: std::vec::IntoIter<Loaded>,
-    /// Dropped once the loader has ended.
+    /// Channel of the batches, which is dropped once the loader has ended.
     batches: Option<Receiver<LoaderMessage>>,
     threads: Vec<JoinHandle<()>>,
     order: ShuffleOrder,
@@ -95,8 +95,9 @@ impl Loader {
     /// Starts the threads that decode and assemble batches of `dataset`.
     ///
     /// # Errors
-    /// [`Error::MissingColumn`] and [`Error::TableTooSmall`] for the features, [`Error::Config`]
-    /// for invalid options, [`Error::PositionMismatch`] if `start` was saved with other options.
+    /// Returns [`Error::MissingColumn`] or [`Error::TableTooSmall`] for the features,
+    /// [`Error::Config`] for invalid options, and [`Error::PositionMismatch`] if `start` was saved
+    /// with other options.
     pub fn start(
         dataset: &Dataset,
         features: &FeaturePlan,
@@ -151,8 +152,8 @@ impl Loader {
         self.features.ids_outside(&read)
     }
 
-    /// Tells whether an epoch fits in one window, whose rows are decoded once before the first
-    /// batch and then kept.
+    /// Whether an epoch fits in one window, whose rows are decoded once before the first batch and
+    /// then kept.
     #[must_use]
     pub fn is_one_window(&self) -> bool {
         self.order.windows(0).0.len() == 1
@@ -196,10 +197,10 @@ fn batches_together(batch_size: usize) -> usize {
     (SAMPLES_TOGETHER / batch_size).max(1)
 }
 
-/// Number of such groups that are kept ready ahead of the batch in use.
+/// Number of groups of batches that are kept ready ahead of the batch in use.
 fn batches_ahead(features: usize, batch_size: usize) -> usize {
     let together = batches_together(batch_size) * batch_size;
-    // At least one id and one bag length per feature.
+    // Each feature of a sample has at least one id and one bag length, of 8 bytes each.
     let bytes = together.saturating_mul((features * 16).max(1));
     (SAMPLES_AHEAD / together).min(BYTES_AHEAD / bytes).max(2)
 }
@@ -286,7 +287,7 @@ type DecodeTask = (GroupPiece, Sender<Result<DecodedRows, Error>>);
 /// Results of the pieces of a window, in order, as they are decoded.
 type PendingPieces = Vec<Receiver<Result<DecodedRows, Error>>>;
 
-/// Where the decoded row groups of a window come from.
+/// The source of the decoded row groups of a window.
 enum WindowGroups {
     Pending(PendingPieces),
     /// Reuses the row groups of the previous window in their new places. Every epoch of a small
@@ -301,9 +302,10 @@ struct DecodeQueue {
     submitted: VecDeque<(GroupWindow, WindowGroups)>,
     /// Pieces of the window submitted last.
     last: Vec<GroupPiece>,
-    /// More than one if an epoch has fewer row groups than there are decoders.
+    /// Number of pieces per row group, which is above one if an epoch has fewer row groups than
+    /// there are decoders.
     pieces_per_group: usize,
-    /// Pieces to keep in flight, in whole windows.
+    /// Number of pieces to keep in flight, rounded up to whole windows.
     pieces: usize,
     dir: PathBuf,
 }
@@ -315,7 +317,7 @@ impl DecodeQueue {
         self.submitted.pop_front()
     }
 
-    /// Submits the following windows for decoding.
+    /// Submits the windows that follow for decoding, without waiting for them.
     fn prefetch(&mut self) {
         self.submit(self.pieces);
     }
@@ -354,7 +356,8 @@ impl DecodeQueue {
             }
             let answers = window.pieces.iter().map(|piece| {
                 let (answer, result) = bounded(1);
-                // Decoders live as long as this sender. If one panics, its result is missing.
+                // The decoders run until this sender is dropped. If a decoder panics, its result
+                // is missing.
                 let _ = self.jobs.send((piece.clone(), answer));
                 result
             });
@@ -364,7 +367,8 @@ impl DecodeQueue {
     }
 }
 
-/// Finds the place of each of `pieces` among `wanted`; `None` unless both have the same pieces.
+/// Finds the place of each of `pieces` among `wanted`. Returns `None` unless both have the same
+/// pieces.
 fn find_reused(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize>> {
     if pieces.len() != wanted.len() {
         return None;
@@ -372,8 +376,8 @@ fn find_reused(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize
     pieces.iter().map(|piece| wanted.iter().position(|other| other == piece)).collect()
 }
 
-/// Groups batches before they are sent. The first is sent alone to cut start-up latency; then the
-/// group size doubles.
+/// Groups batches before they are sent. The first batch is sent alone to cut start-up latency, and
+/// then the size of the groups doubles.
 struct Outbox {
     batches: Vec<Loaded>,
     size: usize,
@@ -381,7 +385,7 @@ struct Outbox {
     sender: Sender<LoaderMessage>,
 }
 
-/// Error: the loader was dropped.
+/// Error of a send after the loader was dropped.
 struct Dropped;
 
 impl Outbox {
@@ -415,7 +419,7 @@ impl Outbox {
     }
 }
 
-/// Sums the counts of ids over one epoch.
+/// Counts of ids, summed over the first epoch of a loader.
 struct FirstEpoch {
     epoch: u64,
     read: Arc<Mutex<Vec<IdsRead>>>,
@@ -456,7 +460,7 @@ fn assemble(
             (epoch, batch) = (window.epoch, 0);
             ends = order.windows(epoch).1;
         }
-        // Computed while the row groups are being decoded.
+        // The order of the rows is computed while the row groups are being decoded.
         let rows = order.rows_of(&window);
         decoded = match queue.decoded(groups, decoded) {
             Ok(decoded) => decoded,
@@ -484,14 +488,15 @@ fn assemble(
             if outbox.push(Loaded { batch: samples, position }).is_err() {
                 return;
             }
-            // The training step that waited for the first batch needs the cores now. On two cores,
-            // decoding at once delayed the step by milliseconds.
+            // After the first batch, the training step that waited for it needs the cores. On two
+            // cores, decoding further blocks at once delayed that step by milliseconds.
             if !is_first || outbox.is_full() {
                 queue.prefetch();
             }
         }
         is_first = false;
-        // Flush first, because waiting for the next window may take a while.
+        // Full groups of batches are sent first, because waiting for the next window may take a
+        // while.
         if outbox.flush().is_err() {
             return;
         }

@@ -26,9 +26,9 @@ use crate::scan::progress::ProgressMeter;
 /// Inputs to be scored, with the configuration and fitted state of the training run.
 #[derive(Clone, Debug)]
 pub struct ScoreRequest {
-    /// Plain or compressed files, or `-` for standard input.
+    /// Paths of plain or compressed files, or `-` for standard input.
     pub inputs: Vec<String>,
-    /// Format and columns as in training.
+    /// Format and columns of the files, as in training.
     pub config: DataConfig,
     pub fitted: Fitted,
     pub features: FeaturePlan,
@@ -43,14 +43,14 @@ pub struct ScoreRequest {
 /// A batch of samples of one file, with the line of each sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScoringBatch {
-    /// Index among the inputs.
+    /// Index of the file among the inputs.
     pub input: usize,
     /// Line of each sample in its file, from 1; the row number for Parquet.
     pub lines: Vec<u64>,
-    /// Labels are NaN if the file has none.
+    /// Samples of the batch, whose labels are NaN if the file has no labels.
     pub batch: Batch,
-    /// Malformed records so far. With [`BlockPace::AsItComes`] these are exactly the ones before
-    /// the end of this batch, which may then be empty.
+    /// Number of malformed records so far. With [`BlockPace::AsItComes`] these are exactly the
+    /// records before the end of this batch, which may then be empty.
     pub malformed: u64,
 }
 
@@ -81,17 +81,17 @@ struct CutRows {
 
 /// Messages of the reading thread to the iterator.
 enum ScoreMessage {
-    /// Index of the input, its rows, and the number of malformed records among them.
+    /// Index of an input, a block of its rows, and the number of malformed records in the block.
     Rows(usize, PreparedRows, u64),
     Done(Result<Losses, Error>),
 }
 
-/// Starts reading raw files for scoring. A file may lack the label: its header does not name it,
-/// or, in headerless files such as Criteo's, the rows have one field less.
+/// Starts reading raw files for scoring. A file may lack the label. The header of such a file does
+/// not name the label or, in files without a header such as Criteo's, its rows have one field less.
 ///
 /// # Errors
-/// [`Error::FittedMismatch`], [`Error::MissingColumn`], [`Error::TableTooSmall`],
-/// [`Error::Config`], [`Error::Stdin`]. Errors in the files themselves are returned with the
+/// Returns [`Error::FittedMismatch`], [`Error::MissingColumn`], [`Error::TableTooSmall`],
+/// [`Error::Config`] or [`Error::Stdin`]. Errors in the files themselves are returned with the
 /// batches.
 pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     if request.batch_size == 0 {
@@ -161,7 +161,7 @@ fn read_inputs(
 }
 
 impl ScoringReader {
-    /// Returns the records that were left out. Complete once the iterator has ended.
+    /// Returns the records that were left out. The counts are complete once the iterator has ended.
     #[must_use]
     pub fn losses(&self) -> &Losses {
         &self.losses
@@ -179,6 +179,8 @@ impl ScoringReader {
     /// Moves rows of the current block into the batch and returns whether the batch is complete.
     fn take_block(&mut self) -> bool {
         let Some(block) = &mut self.block else { return false };
+        // A batch holds samples of one file only, so the rest of the previous file is returned
+        // first.
         if block.input != self.filling_input && self.filling.len() > 0 {
             return true;
         }
@@ -235,6 +237,7 @@ impl Iterator for ScoringReader {
                     self.messages = None;
                     return Some(Err(Error::LoaderStopped { path: PathBuf::from("[data]") }));
                 }
+                // All blocks were received, so the last batch may be smaller.
                 None if self.filling.len() > 0 => return Some(Ok(self.emit())),
                 None => return None,
             }

@@ -1,6 +1,7 @@
-//! The order of rows in an epoch, and positions in it. Pure computation without files or threads.
+//! The order of rows in an epoch, and positions in it. This module computes without files or
+//! threads.
 //!
-//! Row groups are permuted and taken in *windows* that fit the shuffle buffer; within a window,
+//! Row groups are permuted and taken in *windows* that fit the shuffle buffer. Within a window,
 //! rows are permuted (Fisher–Yates). Both permutations depend only on seed, epoch and window, so
 //! any position can be reached by decoding a single window.
 
@@ -14,18 +15,18 @@ use crate::error::Error;
 /// Separates the shuffle's random numbers from other uses of the seed.
 const STREAM: u64 = 0x7368_7566_666c_6531;
 
-/// All settings that the order of rows and batches depends on. Saved with a position, so that
-/// resuming with other settings is detected.
+/// All settings on which the order of rows and batches depends. The settings are saved with a
+/// position, so that resuming with other settings is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShuffleOrder {
-    /// Without a seed, rows keep the order of the files.
+    /// Seed of the shuffle. Without a seed, rows keep the order of the files.
     pub seed: Option<u64>,
     /// Rows in the shuffle buffer; 0 without shuffling.
     pub buffer_rows: u64,
     pub batch_size: u64,
     pub drop_last: bool,
     pub first_row: u64,
-    /// The end is exclusive.
+    /// End of the rows, which is exclusive.
     pub end_row: u64,
     pub row_group_rows: u64,
 }
@@ -50,7 +51,7 @@ pub struct Position {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupPiece {
     pub group: u64,
-    /// Relative to the start of the group.
+    /// Rows of the piece, relative to the start of the group.
     pub rows: Range<u32>,
 }
 
@@ -86,12 +87,12 @@ impl ShuffleOrder {
         self.end_row - self.first_row
     }
 
-    /// Number of row groups in an epoch.
+    /// Returns the number of row groups in an epoch.
     pub(crate) fn groups(&self) -> u64 {
         self.end_row.div_ceil(self.row_group_rows) - self.first_row / self.row_group_rows
     }
 
-    /// Number of batches in an epoch.
+    /// Returns the number of batches in an epoch.
     pub(crate) fn batches(&self) -> u64 {
         if self.drop_last {
             self.rows() / self.batch_size
@@ -111,8 +112,8 @@ impl ShuffleOrder {
         let mut groups: Vec<u64> = (self.first_row / size..self.end_row.div_ceil(size)).collect();
         let mut per_window = 1;
         if let Some(rng) = self.rng(epoch) {
-            // No window has this number, so the order of groups is independent of the order within
-            // windows.
+            // No window has this number, so the order of row groups is independent of the order of
+            // rows within windows.
             shuffle_items(&mut groups, rng.child(u64::MAX));
             // Without shuffling, a window is one row group, because a larger one would only take
             // more memory.
@@ -176,7 +177,8 @@ impl ShuffleOrder {
         }
         let position = self.position(start.epoch, start.batch, &ends);
         let place = |position: &Position| (position.window, position.offset);
-        // Equal settings must give the saved place again. Otherwise the saved position is damaged.
+        // Equal settings must give the saved place again. If they do not, the saved position is
+        // damaged.
         if start.order.is_some() && start.batch < self.batches() && place(&position) != place(start)
         {
             let text = |(window, offset)| format!("window {window}, offset {offset}");
@@ -216,8 +218,8 @@ fn position_mismatch(
 
 fn shuffle_items<T>(items: &mut [T], rng: CounterRng) {
     for last in (1..items.len()).rev() {
-        // Fisher–Yates from the end. The index is also the counter of the random number, so no
-        // state is kept.
+        // The items are shuffled by Fisher–Yates from the end. The index is also the counter of the
+        // random number, so no state is kept.
         items.swap(last, rng.below(last as u64, last as u64 + 1) as usize);
     }
 }

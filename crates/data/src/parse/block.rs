@@ -1,5 +1,5 @@
-//! Blocks of records: the form in which format readers hand their input to the threads that convert
-//! records into rows. Independent of any format.
+//! Blocks of records, in which format readers hand their input to the threads that convert records
+//! into rows. This module is independent of any format.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,22 +9,22 @@ use crate::parse::layout::{FieldLayout, PlacedColumns};
 use crate::parse::parsed_columns::ParsedColumns;
 use crate::parse::parsed_row::ParsedRow;
 
-/// When a reader passes on a block of text.
+/// The condition under which a reader passes on a block of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockPace {
-    /// When the block is full or the input ends.
+    /// The block is passed on when it is full or the input ends.
     FullBlocks,
-    /// As soon as a complete record has arrived, because the writer of the stream waits for an
-    /// answer.
+    /// The block is passed on as soon as a complete record has arrived, because the writer of the
+    /// stream waits for an answer.
     AsItComes,
 }
 
 /// Start of a line in the decompressed content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LineStart {
-    /// In bytes.
+    /// Offset of the line's first byte, in bytes.
     pub offset: u64,
-    /// Lines count from 1.
+    /// Number of the line, counted from 1.
     pub line: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) trait Records: Send {
         0
     }
 
-    /// Returns the start of the block in its file if reading can resume there.
+    /// Returns the start of the block in its file, or `None` if reading cannot resume there.
     fn start(&self) -> Option<LineStart> {
         None
     }
@@ -60,7 +60,8 @@ pub(crate) trait Records: Send {
 /// Receives the rows of a block in whichever representation the format provides: single rows,
 /// parsed columns or integer columns.
 pub(crate) trait RecordSink {
-    /// Takes one row at line `line`. `read` fills it in or returns why it is refused.
+    /// Receives one row. `line` is the row's line number, and `read` fills the row in or returns
+    /// the reason why it is refused.
     fn take_row(
         &mut self,
         line: u64,

@@ -7,17 +7,17 @@
 //!
 //! # The published preparations
 //! Both presets read categories as `int(field, 16)` modulo the table's rows (or as exact ids), and
-//! missing ones as 0, as both publications do before their optional renumbering. They differ in the
-//! dense columns:
+//! missing ones as 0, as both publications do before their optional renumbering. The two presets
+//! differ in the dense columns:
 //!
-//! - `criteo-dlrm` follows facebookresearch/dlrm: missing and negative values become 0, then `ln(x
-//!   + 1)`.
-//! - `criteo-torchrec` follows TorchRec, which publishes missing as 0, then `ln(x − min_day + 2)`
-//!   with the day's minimum. Here it is `ln(x + 3)`: the minimum is −1 in all published days. Lower
-//!   values are raised to −2 so that the logarithm exists.
+//! - `criteo-dlrm` follows facebookresearch/dlrm: missing and negative values become 0, and then
+//!   `ln(x + 1)` is computed.
+//! - `criteo-torchrec` follows TorchRec, which replaces missing values by 0 and computes `ln(x −
+//!   min_day + 2)` with the day's minimum. The minimum is −1 in all published days, so this crate
+//!   computes `ln(x + 3)`. Lower values are raised to −2 so that the logarithm exists.
 //!
-//! Unlike both, rows stay in the order of the files, and the modulo is taken when loading, so that
-//! one prepared dataset serves tables of any size.
+//! Unlike in both publications, rows stay in the order of the files, and the modulo is taken when
+//! loading, so that one prepared dataset serves tables of any size.
 //!
 //! `text` splits files into lines. This module has the column names and a fast path that parses the
 //! usual lines directly into integers.

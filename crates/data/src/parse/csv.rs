@@ -1,9 +1,9 @@
 //! Splits quoted text, separated by commas (RFC 4180) or other delimiters, into blocks of records.
 //!
-//! This is our own code because every record must know its line: libraries that skip blank lines,
-//! or end a record at the `\r` of `\r\n`, report a line that is too low. A quote opens only at the
-//! start of a field, and text after the closing quote belongs to the field. Spaces around fields
-//! and the `\r` of a line end are trimmed when fields are parsed.
+//! CSV is parsed by our own code, because every record must know its line. Libraries that skip
+//! blank lines, or end a record at the `\r` of `\r\n`, report a line that is too low. A quote opens
+//! only at the start of a field, and text after the closing quote belongs to the field. Spaces
+//! around fields and the `\r` of a line end are trimmed when fields are parsed.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,7 +25,7 @@ use crate::parse::text_record;
 /// The delimiter between fields and the quote around them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Punctuation {
-    /// One character or more.
+    /// The delimiter, of one or more characters.
     pub delimiter: Vec<u8>,
     pub quote: Option<u8>,
 }
@@ -114,7 +114,7 @@ enum CsvState {
     FieldStart,
     Plain,
     Quoted,
-    /// After a quote within a quoted field: the end of the field, or the first half of a doubled
+    /// After a quote within a quoted field, which ends the field or is the first half of a doubled
     /// quote.
     QuoteSeen,
 }
@@ -143,7 +143,7 @@ impl RecordSplitter {
             [before @ .., last] => (before.to_vec(), *last),
             [] => (Vec::new(), b','),
         };
-        // Without a quote, a byte that never reaches the comparison is used.
+        // Without a quote character, `quote` is a byte that never reaches the comparison.
         let quote = self.punctuation.quote.unwrap_or(b'\n');
         while let Some(&byte) = text.first() {
             let mut used = 1;
@@ -216,6 +216,7 @@ impl RecordSplitter {
         };
         let complete = std::mem::replace(&mut self.records, rest);
         self.records.field_ends.iter_mut().for_each(|end| *end -= bytes);
+        // Positions move to the front together with the open record.
         self.bare = self.bare.saturating_sub(bytes as usize);
         complete
     }
@@ -227,7 +228,8 @@ fn newlines(text: &[u8]) -> u64 {
 
 /// The reader of quoted text, such as CSV files.
 pub(crate) struct Csv {
-    /// Column names of files without a header. If empty, the first record names the columns.
+    /// Column names of files without a header. If the list is empty, the first record names the
+    /// columns.
     pub names: Vec<String>,
     pub punctuation: Punctuation,
 }
@@ -310,6 +312,7 @@ fn send_records(
             }
         }
         let mut records = splitter.take();
+        // After `take`, only the open record is left in the splitter.
         if splitter.records.text.len() > RECORD_BYTES {
             return Err(Error::RecordTooLong { path, line, limit: RECORD_BYTES as u64 });
         }

@@ -22,8 +22,8 @@ pub(crate) fn parse_time(text: &[u8], format: Option<&str>) -> Result<f64, Field
 /// Parses a number since 1970 whose unit follows from its size, or a date of eight digits.
 fn parse_epoch(text: &str) -> Option<f64> {
     if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Eight digits may also be a number of seconds, which lies in 1970. Dates of these years
-        // are more likely.
+        // Eight digits may also count seconds, which then lie in 1970 to 1973. A date such as
+        // 20240131 is more likely, so the digits are first read as a date.
         let years = 1900..2100;
         let date = parse_with_format(text, "%Y%m%d");
         if let (Some(date), true) =
@@ -36,8 +36,8 @@ fn parse_epoch(text: &str) -> Option<f64> {
     Some(since_epoch(value))
 }
 
-/// Converts a number of seconds, milliseconds, microseconds or nanoseconds to seconds; the size of
-/// the number tells its unit.
+/// Converts a number of seconds, milliseconds, microseconds or nanoseconds to seconds. The unit
+/// follows from the size of the number.
 pub(crate) fn since_epoch(value: f64) -> f64 {
     match value.abs() {
         // 10^11 seconds are the year 5138, and 10^11 milliseconds are 1973, so the ranges hardly
@@ -49,7 +49,8 @@ pub(crate) fn since_epoch(value: f64) -> f64 {
     }
 }
 
-/// Parses `2014-10-21`, `2014/10/21 13:05` or `2014-10-21T13:05:12.5+02:00`.
+/// Parses a time in ISO 8601 or a similar form, such as `2014-10-21`, `2014/10/21 13:05` or
+/// `2014-10-21T13:05:12.5+02:00`.
 fn parse_iso(text: &str) -> Option<f64> {
     let mut rest = text;
     let year = take_year(&mut rest)?;
@@ -95,7 +96,7 @@ fn parse_offset(text: &str) -> Option<f64> {
 
 fn seconds_of_day(hour: i64, minute: i64, second: f64) -> Option<f64> {
     let is_time =
-        // Second 60 is a leap second.
+        // A second of 60 is a leap second.
         (0..24).contains(&hour) && (0..60).contains(&minute) && (0.0..61.0).contains(&second);
     is_time.then(|| (hour * 3600 + minute * 60) as f64 + second)
 }
@@ -119,8 +120,8 @@ const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/// Tells whether a format consists of numbers alone, such as `%Y%m%d%H`. Such times cannot be told
-/// from whole numbers by their form.
+/// Whether a format consists of numbers alone, such as `%Y%m%d%H`. Such times have the same form as
+/// integers.
 pub(crate) fn has_digits_only(format: &str) -> bool {
     let is_number = |letter: &str| letter.len() == 1 && "YymdHMS".contains(letter);
     format.strip_prefix('%').is_some_and(|letters| letters.split('%').all(is_number))
@@ -160,7 +161,7 @@ fn take_name(rest: &mut &str, names: &[&str]) -> Option<usize> {
     names.iter().position(|known| *known == short)
 }
 
-/// Parses a time in a strftime format.
+/// Parses a time in a strftime format. Returns `None` if the text does not match the format.
 fn parse_with_format(text: &str, format: &str) -> Option<f64> {
     let (mut year, mut month, mut day) = (1970, 1, 1);
     let (mut hour, mut minute, mut second, mut afternoon) = (0, 0, 0.0, None);
@@ -187,7 +188,7 @@ fn parse_with_format(text: &str, format: &str) -> Option<f64> {
             'y' => {
                 let is_whole = rest.bytes().take(2).take_while(u8::is_ascii_digit).count() == 2;
                 let two = digits(&mut rest, 2).filter(|_| is_whole)?;
-                // POSIX: 69 to 99 are in the 20th century.
+                // POSIX maps the years 69 to 99 to the 20th century.
                 year = two + if two < 69 { 2000 } else { 1900 };
             }
             'm' => month = digits(&mut rest, 2)?,
@@ -268,7 +269,7 @@ pub(crate) fn time_feature(part: DatePart, seconds: f64, newest: f64, deviation:
     let date = || date(day as i64);
     match part {
         DatePart::Hour => second_of_day / DAY as f64 - 0.5,
-        // 1970 began on a Thursday.
+        // 1970 began on a Thursday, which is three days after Monday.
         DatePart::Weekday => (day as i64 + 3).rem_euclid(7) as f64 / 6.0 - 0.5,
         DatePart::Day => f64::from(date().day0()) / 30.0 - 0.5,
         DatePart::Month => f64::from(date().month0()) / 11.0 - 0.5,
@@ -361,7 +362,7 @@ mod tests {
         let noon = 1_413_892_800.0;
         let feature = |which| time_feature(which, noon, noon + DAY as f64, 2.0 * DAY as f64);
         assert_eq!(feature(DatePart::Hour), 0.0);
-        // A Tuesday in October.
+        // The time is on a Tuesday in October.
         assert_eq!(feature(DatePart::Weekday), 1.0 / 6.0 - 0.5);
         assert_eq!(feature(DatePart::Month), 9.0 / 11.0 - 0.5);
         assert_eq!(feature(DatePart::Day), 20.0 / 30.0 - 0.5);

@@ -1,21 +1,21 @@
 //! Parses one field of text into a number or a category.
 
-/// Reasons why a field cannot be parsed. Each names the expected form in messages.
+/// Reasons why a field cannot be parsed. Each reason names the expected form in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldProblem {
-    /// Not a number, or not finite in f32.
+    /// The field is not a number, or the number is not finite in f32.
     Number,
-    /// A number outside `0..=1`.
+    /// The number is outside `0..=1`.
     Label,
-    /// Not a decimal 64-bit integer.
+    /// The field is not a decimal 64-bit integer.
     Integer,
-    /// An integer written as a decimal number, so large that its neighbors have the same f64 value.
+    /// The field is a decimal number so large that neighboring integers have the same f64 value.
     Inexact,
-    /// Not 1 to 16 hexadecimal digits.
+    /// The field is not 1 to 16 hexadecimal digits.
     Hex,
-    /// Not an amount such as `$1,234.50`.
+    /// The field is not an amount such as `$1,234.50`.
     Money,
-    /// Not an amount such as `1.234,50`.
+    /// The field is not an amount such as `1.234,50`.
     DecimalComma,
     Time,
 }
@@ -70,21 +70,21 @@ pub(crate) fn number_or_nan(field: &[u8]) -> Result<f64, FieldProblem> {
     }
 }
 
-/// Tells whether a numeric field is written as `NaN` or `null`.
+/// Whether a numeric field is written as `NaN` or `null`.
 #[cold]
 pub(crate) fn is_nan_text(field: &[u8]) -> bool {
     let unsigned = field.strip_prefix(b"-").unwrap_or(field);
     unsigned.eq_ignore_ascii_case(b"nan") || field.eq_ignore_ascii_case(b"null")
 }
 
-/// Tells whether `value` is finite in f32. One infinite input turns every weight of a model into
-/// NaN.
+/// Whether `value` is finite in f32. One infinite input turns every weight of a model into NaN.
 #[inline]
 pub(crate) fn is_storable(value: f64) -> bool {
     (value as f32).is_finite()
 }
 
-/// Converts a number to a label. Outside `0..=1` the loss has no lower bound.
+/// Converts a number to a label. A label outside `0..=1` is refused, because the loss would have no
+/// lower bound.
 #[inline]
 pub(crate) fn parse_label(value: f64) -> Result<f32, FieldProblem> {
     if (0.0..=1.0).contains(&value) { Ok(value as f32) } else { Err(FieldProblem::Label) }
@@ -102,13 +102,13 @@ pub(crate) fn parse_integer(field: &[u8]) -> Result<i64, FieldProblem> {
     }
 }
 
-/// Tells whether a field is a whole number without point or exponent.
+/// Whether a field is a whole number without point or exponent.
 pub(crate) fn has_digits_only(field: &[u8]) -> bool {
     let digits = field.strip_prefix(b"-").unwrap_or(field);
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// Tells whether a whole number is written in canonical form, unlike `007`, `7.0` or `+7`.
+/// Whether a whole number is written in canonical form, unlike `007`, `7.0` or `+7`.
 pub(crate) fn is_usual_integer(field: &[u8]) -> bool {
     let digits = field.strip_prefix(b"-").unwrap_or(field);
     has_digits_only(field) && (digits.first() != Some(&b'0') || field == b"0")
@@ -157,19 +157,20 @@ pub(crate) fn parse_hex(field: &[u8]) -> Result<i64, FieldProblem> {
     let mut invalid = 0u8;
     for &digit in digits {
         let nibble = NIBBLE[usize::from(digit)];
+        // Errors are collected without a branch, and checked once at the end.
         invalid |= nibble;
         value = value << 4 | u64::from(nibble & 15);
     }
     if invalid > 15 { Err(FieldProblem::Hex) } else { Ok(value.cast_signed()) }
 }
 
-/// Hashes a text with XXH3-64 and returns the bit pattern.
+/// Hashes a text with XXH3-64 and returns the bit pattern as a signed integer.
 #[inline]
 pub(crate) fn hash_text(field: &[u8]) -> i64 {
     xxhash_rust::xxh3::xxh3_64(field).cast_signed()
 }
 
-/// Value of a hexadecimal digit, or 255.
+/// Value of each byte as a hexadecimal digit; 255 for all other bytes.
 const NIBBLE: [u8; 256] = {
     let mut table = [255; 256];
     let mut value = 0;
@@ -221,7 +222,7 @@ mod tests {
         {
             assert_eq!(parse_integer(bad), Err(FieldProblem::Integer), "{bad:?}");
         }
-        // The published XXH3-64 of the empty input.
+        // The expected value is the published XXH3-64 of the empty input.
         assert_eq!(hash_text(b"").cast_unsigned(), 0x2d06_8005_38d3_94c2);
     }
 

@@ -1,4 +1,4 @@
-//! The list of file formats and their readers. No other file names them all.
+//! The list of file formats and their readers. No other file lists all formats.
 
 use schema::DataConfig;
 use schema::source::DataFormat;
@@ -27,7 +27,7 @@ pub(crate) fn reader(config: &DataConfig) -> Box<dyn FormatReader> {
 /// Detects the format of `input` from its name or its first bytes; `None` for text.
 ///
 /// # Errors
-/// Any [`Error`] of opening the input.
+/// Returns any [`Error`] of opening the input.
 pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
     let find = |is_it: &dyn Fn(&dyn FormatReader) -> bool| {
         DataFormat::ALL.into_iter().find(|format| is_it(&*reader(&DataConfig::new(*format))))
@@ -40,11 +40,11 @@ pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
     Ok(find(&|reader| reader.has_magic(&start)))
 }
 
-/// Returns the first input with content, or the first input if all are empty. Its columns stand for
-/// all inputs; the empty parts that Spark writes have no columns.
+/// Returns the first input with content, or the first input if all are empty. The columns of this
+/// input are used for all inputs, because the empty parts that Spark writes have no columns.
 ///
 /// # Errors
-/// Any [`Error`] of opening an input.
+/// Returns any [`Error`] of opening an input.
 pub(crate) fn first_with_content(inputs: &[String]) -> Result<&str, Error> {
     if inputs.len() > 1 {
         for input in inputs.iter().filter(|input| *input != decompress::STDIN) {
@@ -60,7 +60,7 @@ pub(crate) fn first_with_content(inputs: &[String]) -> Result<&str, Error> {
 /// name.
 ///
 /// # Errors
-/// [`Error::Array`] for a name that does not belong to a set of arrays.
+/// Returns [`Error::Array`] for a name that does not belong to a set of arrays.
 pub fn input_files(format: DataFormat, inputs: &[String]) -> Result<Vec<String>, Error> {
     reader(&DataConfig::new(format)).files(inputs)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-/// Returns a name for each column, all different.
+/// Returns a name for each column. All names are different.
 ///
 /// A column without a name, as pandas writes its index, is named by its position: `c1` for the
 /// first. Columns with the same name are numbered, `price.1` and `price.2`. A configuration that

@@ -18,6 +18,7 @@ impl IdCount {
     fn count(&mut self, values: &[i64], large: usize) {
         let negative = values.iter().filter(|&&value| value < 0).count();
         self.large += large as u64;
+        // Large unsigned ids are stored as negative values, so they are subtracted.
         self.negative += (negative - large.min(negative)) as u64;
         if let Some(rows) = self.rows {
             self.ids += values.len() as u64;
@@ -99,6 +100,7 @@ pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[C
             negative += u64::from(*id < 0);
             outside += u64::from(counted.rows.is_some_and(|rows| id.cast_unsigned() >= rows));
         }
+        // A column without a table is recorded only for its negative ids.
         if counted.rows.is_none() && negative == 0 {
             continue;
         }
@@ -150,7 +152,8 @@ fn entry<'a>(counts: &'a mut Vec<IdCount>, counted: &CountedColumn) -> &'a mut I
     count
 }
 
-/// Fails if a column has both negative ids and ids from 2^63 on, which the bits do not tell apart.
+/// Fails if a column has both negative ids and ids from 2^63 on, because their bits would be
+/// ambiguous.
 pub(crate) fn check_signs(counts: &[IdCount], columns: &[CategoricalColumn]) -> Result<(), Error> {
     let both = |(count, _): &(&IdCount, _)| count.negative > 0 && count.large > 0;
     match counts.iter().zip(columns).find(both) {
@@ -169,8 +172,8 @@ pub struct IdsOutside {
     pub column: String,
     pub rows: u64,
     pub rule: OutOfRange,
-    /// Including those of missing categories.
+    /// Number of ids, including those of missing categories.
     pub ids: u64,
-    /// Ids outside the table.
+    /// Number of ids outside the table.
     pub outside: u64,
 }

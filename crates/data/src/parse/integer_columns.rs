@@ -1,21 +1,21 @@
-//! Rows of integers in columns, the output of the fastest parser.
+//! Rows of integers in columns, which are the output of the fastest parser.
 
 use crate::parse::parsed_row::ParsedRow;
 
-/// Rows in columns, where every field is one integer or missing. Used for Criteo's layout, whose
-/// fields all fit into 32 bits.
+/// Rows in columns, where every field is one integer or missing. This form is used for Criteo's
+/// layout, whose fields all fit into 32 bits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IntegerColumns {
-    /// `[rows]`; NaN if the file has no labels.
+    /// Labels, `[rows]`; NaN if the file has no labels.
     pub labels: Vec<f32>,
-    /// Each `[rows]`; 0 for missing values.
+    /// Values of each dense column, `[rows]`; 0 for missing values.
     pub dense: Vec<Vec<i32>>,
-    /// Each `[rows]`; 0 for missing values.
+    /// Values of each categorical column, `[rows]`; 0 for missing values.
     pub categories: Vec<Vec<u32>>,
-    /// Bit mask of missing fields, `[rows]`: first the dense columns, then the categorical ones, at
-    /// most 64.
+    /// Bit mask of the missing fields of each row, `[rows]`. The first bits are the dense columns,
+    /// followed by the categorical columns, at most 64 in total.
     pub missing: Vec<u64>,
-    /// `[rows]`, from 1.
+    /// Line number of each row, `[rows]`, counted from 1.
     pub lines: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl IntegerColumns {
         self.labels.len()
     }
 
-    /// Tells whether there are no rows.
+    /// Whether the columns are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
@@ -72,7 +72,7 @@ impl IntegerColumns {
         if missing { f64::NAN } else { f64::from(self.dense[column][row]) }
     }
 
-    /// Returns the category of column `column` in row `row`.
+    /// Returns the category of column `column` in row `row`, or `None` if it is missing.
     #[inline]
     pub(crate) fn category(&self, row: usize, column: usize) -> Option<i64> {
         let missing = self.missing[row] >> (self.dense.len() + column) & 1 == 1;

@@ -19,7 +19,7 @@ pub(crate) struct WantedColumns {
     pub dense: Vec<DenseColumn>,
     pub categorical: Vec<CategoricalColumn>,
     pub missing: Option<Vec<u8>>,
-    /// Column whose latest times are held out; parsed like a dense column.
+    /// Column whose latest times are held out, and which is parsed like a dense column.
     pub time: Option<DenseColumn>,
     pub counted: Vec<CountedColumn>,
     /// Treatment of rows without a label.
@@ -31,7 +31,7 @@ pub(crate) struct WantedColumns {
 /// Treatment of rows without a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnlabeledRows {
-    /// As the configuration says.
+    /// Rows are treated as the configuration specifies.
     AsConfigured,
     /// Rows are kept, because scoring needs no label.
     Kept,
@@ -59,14 +59,14 @@ pub(crate) enum LabelNeed {
 pub(crate) struct FieldLayout {
     /// Number of fields in every record.
     pub fields: usize,
-    /// Fields of the header line, if there is one. Records that repeat it are skipped.
+    /// Fields of the header line, if there is one. Records that repeat the header are skipped.
     pub header: Vec<Vec<u8>>,
     /// Values from the path of the file, such as `phone` from `device=phone`.
     pub partition: Vec<Vec<u8>>,
     pub label: Option<usize>,
     pub dense: Vec<usize>,
     pub categorical: Vec<usize>,
-    /// Absent if rows are not split by time.
+    /// Position of the time column; `None` if rows are not split by time.
     pub time: Option<usize>,
 }
 
@@ -114,7 +114,7 @@ impl WantedColumns {
             };
             let named = self.dense.iter().find(is_it);
             match named {
-                // Rows can be split by any number, not only by times.
+                // A dense column keeps its own transform, because rows can be split by any number.
                 Some(dense) => dense.clone(),
                 None => DenseColumn::new(name.clone(), DenseTransform::Datetime),
             }
@@ -127,7 +127,7 @@ impl WantedColumns {
         self.categorical.iter().map(|column| column.separator.is_some()).collect()
     }
 
-    /// Tells whether a trimmed field represents a missing value.
+    /// Whether a trimmed field represents a missing value.
     #[inline]
     pub(crate) fn is_missing(&self, field: &[u8]) -> bool {
         field.is_empty() || self.missing.as_deref() == Some(field)
@@ -175,10 +175,9 @@ impl WantedColumns {
         })
     }
 
-    /// Like [`WantedColumns::place`] for a headerless file. `widths` counts its first records by
-    /// their number of fields. If records with one field fewer than there are columns outnumber
-    /// complete ones, the file has no label, provided that is allowed. A single record decides
-    /// nothing.
+    /// Like [`WantedColumns::place`], but for a file without a header. `widths` counts the first
+    /// records by their number of fields. If `need` allows it, the file has no label if records
+    /// with one field less than there are columns outnumber complete records.
     pub(crate) fn place_headerless(
         &self,
         names: &[String],
@@ -224,7 +223,7 @@ impl FieldLayout {
     }
 }
 
-/// One record of a text: the ranges of its fields within the whole text.
+/// One record of a text, given by the ranges of its fields within the whole text.
 #[derive(Clone, Copy)]
 pub(crate) struct TextRecord<'a> {
     pub text: &'a [u8],

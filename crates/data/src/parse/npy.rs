@@ -2,9 +2,9 @@
 //! 13]`, already transformed; `X_labels.npy` i32 `[N, 1]`; and the categories as `X_sparse.npy` i32
 //! or i64 `[N, 26]`, or multi-hot as `X_sparse_multi_hot.npz`, 26 arrays i32 `[N, hot]`.
 //!
-//! Each of the three names refers to the whole set. Columns are named as in Criteo: `label`, `I1`…,
-//! `C1`…. Rows are streamed from all arrays side by side. `array` reads one array, and `archive`
-//! opens those of an `.npz`.
+//! Each of the three names refers to the whole set. Columns are named as in Criteo's layout:
+//! `label`, `I1`…, `C1`…. Rows are streamed from all arrays at the same time. The module `array`
+//! reads one array, and `archive` opens the arrays of an `.npz`.
 
 mod archive;
 mod array;
@@ -39,9 +39,8 @@ impl ArraySet {
     /// Finds the set that `input` belongs to.
     fn named_by(input: &str) -> Result<Self, Error> {
         if is_remote(input) {
-            let problem =
-                "expected local files, because arrays are read side by side; copy them first"
-                    .to_owned();
+            let problem = "expected local files, because arrays are read together; copy them first"
+                .to_owned();
             return Err(Error::Array { path: input.into(), problem });
         }
         let end = ENDS.iter().find(|end| input.ends_with(*end));
@@ -119,12 +118,12 @@ impl FormatReader for Arrays {
 struct ArrayRows {
     first_row: u64,
     rows: usize,
-    /// Empty if the set has no labels.
+    /// Labels of the rows; empty if the set has no labels.
     labels: ArrayValues,
-    /// `[rows, dense columns]`
+    /// Dense values, `[rows, dense columns]`.
     dense: ArrayValues,
-    /// One array `[rows, columns]` for all categorical columns, or one array `[rows, hot]` per
-    /// column.
+    /// Categories, as one array `[rows, columns]` for all categorical columns, or as one array
+    /// `[rows, hot]` per column.
     sparse: Vec<ArrayValues>,
 }
 
@@ -144,6 +143,7 @@ fn send_rows(
     if rows == 0 {
         return Err(Error::EmptyInput { path: set.dense });
     }
+    // Scoring accepts a set without labels, but labels that exist are read and checked.
     let mut labels = match need {
         LabelNeed::Optional if !set.labels.exists() => None,
         _ => Some(Array::open(&set.labels, observer)?),
@@ -163,6 +163,7 @@ fn send_rows(
         })?;
         array.expect_rows(rows)?;
     }
+    // A multi-hot set has one array per column, and any other set one array for all columns.
     let columns = if set.is_multi_hot() { sparse.len() } else { sparse[0].width() };
     let names = names(labels.is_some(), dense.width(), columns);
     let layout = Arc::new(wanted.place(&names, &set.dense, need)?);
@@ -208,6 +209,7 @@ fn each_text(rows: &ArrayRows, at: usize, take: &mut dyn FnMut(CellText<'_>)) {
             true => take(CellText::Missing),
             false => take(CellText::Text(value.to_string().as_bytes())),
         };
+        // Column 0 is the label, followed by the dense columns and the categorical ones.
         match at.checked_sub(1 + dense) {
             None if at == 0 => number(rows.labels.row(rows.rows, index).number(0)),
             None => number(rows.dense.row(rows.rows, index).number(at - 1)),
@@ -274,7 +276,7 @@ fn read_row(
     let dense = rows.dense.row(rows.rows, index);
     for (column, &at) in wanted.dense.iter().zip(&layout.dense) {
         let value = dense.number(at - first_dense);
-        // NaN is allowed: it represents a missing value.
+        // NaN is allowed, because it represents a missing value.
         if value.is_infinite() {
             return Err(refuse(&column.column, FieldProblem::Number, value));
         }

@@ -7,7 +7,7 @@ use schema::source::NumberForm;
 
 use crate::parse::field::{self, FieldProblem};
 
-/// Limit for the length of an amount, in bytes.
+/// Largest length of an amount, in bytes.
 const LONGEST: usize = 64;
 
 /// Parses a number written in `form`. `NaN` and `null` become NaN.
@@ -38,6 +38,7 @@ fn parse_decimal(text: &[u8], point: char) -> Result<f64, ()> {
     let first = inside.find(is_number).ok_or(())?;
     let last = inside.rfind(|c: char| c.is_ascii_digit()).filter(|&last| last >= first).ok_or(())?;
     let signs = count_minus_signs(&inside[..first])? + count_minus_signs(&inside[last + 1..])?;
+    // An amount is negative by one sign or by parentheses, but not by both.
     if signs + usize::from(in_parentheses) > 1 {
         return Err(());
     }
@@ -45,6 +46,7 @@ fn parse_decimal(text: &[u8], point: char) -> Result<f64, ()> {
         Some((whole, fraction)) => (whole, Some(fraction)),
         None => (&inside[first..=last], None),
     };
+    // A buffer on the stack avoids an allocation per value.
     let mut digits = [0; LONGEST];
     let mut length = 0;
     let mut keep = |text: &str| {
@@ -90,8 +92,8 @@ fn take_thousands(
     groups.iter().try_for_each(|group| keep(group))
 }
 
-/// Decodes a byte of Windows-1252. It differs from Latin-1 in bytes 0x80 to 0x9f, which are
-/// printable characters such as the euro sign instead of control characters.
+/// Decodes a byte of Windows-1252. Windows-1252 differs from Latin-1 in bytes 0x80 to 0x9f, which
+/// are printable characters such as the euro sign instead of control characters.
 fn latin_1(byte: u8) -> char {
     match byte {
         0x80 => '€',
@@ -105,13 +107,13 @@ fn is_space(c: char) -> bool {
     c.is_whitespace() || c == '\u{200b}' || c == '\u{feff}'
 }
 
-/// Tells whether a character is a minus sign: the hyphen, the Unicode minus, or a dash that
-/// keyboards and typesetters put in its place.
+/// Whether a character is a minus sign: the hyphen, the Unicode minus, or a dash that keyboards and
+/// typesetters put in its place.
 fn is_minus(c: char) -> bool {
     matches!(c, '-' | '\u{2010}'..='\u{2013}' | '\u{2212}' | '\u{fe63}' | '\u{ff0d}')
 }
 
-/// Tells whether a character is a currency sign.
+/// Whether a character is a currency sign.
 fn is_currency(c: char) -> bool {
     matches!(
         c,
@@ -120,7 +122,7 @@ fn is_currency(c: char) -> bool {
     )
 }
 
-/// Accepted currency codes. Any other letters make a text not an amount.
+/// Accepted currency codes. A text with any other letters is not an amount.
 const CODES: [&str; 17] = [
     "USD", "EUR", "GBP", "JPY", "CHF", "CNY", "INR", "CAD", "AUD", "SEK", "NOK", "DKK", "BRL",
     "kr", "PLN", "zł", "руб",

@@ -1,5 +1,5 @@
-//! Parquet: user files as input, verified byte ranges, and small tables as output. `dataset::part`
-//! builds the files of datasets on it.
+//! Reads users' Parquet files and verified byte ranges, and writes small tables. The module
+//! `dataset::part` builds the files of datasets on it.
 
 pub(crate) mod cells;
 pub(crate) mod checked;

@@ -1,4 +1,4 @@
-//! Parsed rows in columns, before their transform. Produced by columnar formats.
+//! Parsed rows in columns, before their transform. Columnar formats produce them.
 
 use std::borrow::Cow;
 
@@ -10,23 +10,24 @@ use crate::parse::parsed_row::ParsedRow;
 #[derive(Default)]
 pub(crate) struct ParsedColumns<'a> {
     pub first_line: u64,
-    /// NaN if the file has no labels.
+    /// Labels of the rows; NaN if the file has no labels.
     pub labels: Vec<f32>,
     /// Times by which rows are held out; empty if they are not needed.
     pub times: Vec<f64>,
-    /// NaN for missing values.
+    /// Values of each dense column; NaN for missing values.
     pub dense: Vec<Vec<f64>>,
     pub categorical: Vec<ParsedCategories<'a>>,
-    /// Refused rows in order.
+    /// Refused rows with their reasons, in the order of the rows.
     pub refused: Vec<(usize, RowRefusal)>,
 }
 
 /// The parsed values of one categorical column.
 #[derive(Default)]
 pub(crate) struct ParsedCategories<'a> {
-    /// Without lists, one value per row; with lists, the values that are present.
+    /// Values of the column. Without lists, there is one value per row; with lists, only the values
+    /// that are present.
     pub values: Cow<'a, [i64]>,
-    /// Which rows are missing, in a column without lists; empty if none is.
+    /// Whether each row is missing, in a column without lists; empty if no row is missing.
     pub missing: Vec<bool>,
     /// End of each row's values, in a column of lists.
     pub ends: Option<Vec<u32>>,
@@ -50,6 +51,7 @@ impl ParsedCategories<'_> {
             Some(ends) => ends[index - 1] as usize,
         };
         let end = self.ends.as_ref().map_or(index + 1, |ends| ends[index] as usize);
+        // `large` is in ascending order, so the entries of this row are adjacent.
         let large = self.large.partition_point(|&at| (at as usize) < start);
         let large = self.large[large..].iter().take_while(|&&at| (at as usize) < end);
         row.large.extend(large.map(|_| column));

@@ -4,7 +4,7 @@
 #[derive(Default)]
 pub(crate) struct ParsedRow {
     pub line: u64,
-    /// NaN if the file has no labels.
+    /// Label of the row; NaN if the file has no labels.
     pub label: f32,
     /// Time by which rows are held out; NaN if missing or not needed.
     pub time: f64,
@@ -45,7 +45,7 @@ impl ParsedRow {
     }
 }
 
-/// Tells whether `value` is the bit pattern of the unsigned number written as `text`.
+/// Whether `value` is the bit pattern of the unsigned number written as `text`.
 #[inline]
 pub(crate) fn is_large(value: i64, text: &[u8]) -> bool {
     value < 0 && text.first() != Some(&b'-')

@@ -13,18 +13,19 @@ pub(crate) struct InputReading<'a> {
     pub label: LabelNeed,
     pub pace: BlockPace,
     pub observer: &'a ReadObserver,
-    /// Where to resume, in formats that report line starts; `None` for the beginning.
+    /// Position at which reading resumes, in formats that report line starts; `None` for the
+    /// beginning.
     pub from: Option<LineStart>,
 }
 
-/// Receives blocks; returns `false` if no more are wanted.
+/// Function that receives blocks and returns `false` if no more blocks are wanted.
 pub(crate) type SendBlock<'a> = dyn FnMut(Arc<FieldLayout>, Box<dyn Records>) -> bool + 'a;
 
 /// The columns that a file declares, for formats with a schema.
 #[derive(Default)]
 pub(crate) struct InputColumns {
     pub names: Vec<String>,
-    /// Which columns of `names` hold lists.
+    /// Whether each of the columns `names` holds lists.
     pub lists: Vec<bool>,
     /// Names and types of columns that cannot be read.
     pub unreadable: Vec<(String, String)>,
@@ -32,12 +33,12 @@ pub(crate) struct InputColumns {
 
 /// A file format. Adding a format means implementing this trait and adding a line to `format.rs`.
 pub(crate) trait FormatReader {
-    /// Tells whether the name of an input identifies this format.
+    /// Whether the name of an input identifies this format.
     fn has_name(&self, _input: &str) -> bool {
         false
     }
 
-    /// Tells whether the first bytes of an input identify this format.
+    /// Whether the first bytes of an input identify this format.
     fn has_magic(&self, _start: &[u8]) -> bool {
         false
     }
@@ -45,7 +46,7 @@ pub(crate) trait FormatReader {
     /// Returns the columns that `input` declares; `None` if they follow only from its records.
     ///
     /// # Errors
-    /// Any [`Error`] of opening the input.
+    /// Returns any [`Error`] of opening the input.
     fn columns(&self, _input: &str) -> Result<Option<InputColumns>, Error> {
         Ok(None)
     }
@@ -53,21 +54,21 @@ pub(crate) trait FormatReader {
     /// Returns the files that `inputs` stand for.
     ///
     /// # Errors
-    /// If an input does not name any file.
+    /// Returns an error if an input does not name any file.
     fn files(&self, inputs: &[String]) -> Result<Vec<String>, Error> {
         Ok(inputs.to_vec())
     }
 
-    /// Tells whether this format can be read from standard input.
+    /// Whether this format can be read from standard input.
     fn reads_streams(&self) -> bool {
         true
     }
 
-    /// Tells for each wanted categorical column whether it holds lists: it has a separator, or it
-    /// holds lists in `first`, the first input, if that is a file.
+    /// Tells for each wanted categorical column whether it holds lists. A column holds lists if it
+    /// has a separator, or if it holds lists in the file `first`, the first input.
     ///
     /// # Errors
-    /// Any [`Error`] of opening the input.
+    /// Returns any [`Error`] of opening the input.
     fn lists(&self, wanted: &WantedColumns, _first: Option<&str>) -> Result<Vec<bool>, Error> {
         Ok(wanted.separated())
     }
@@ -75,7 +76,7 @@ pub(crate) trait FormatReader {
     /// Sends the records of `input` in blocks, until `send` returns `false`.
     ///
     /// # Errors
-    /// Any [`Error`] of reading the input.
+    /// Returns any [`Error`] of reading the input.
     fn send(
         &self,
         input: &str,

@@ -1,5 +1,5 @@
-//! The consumer of parsed rows. Fitting, writing, scoring and statistics implement it and share all
-//! of the reading.
+//! The interface for consumers of parsed rows. Fitting, writing, scoring and statistics implement
+//! it, so that they share the code that reads files.
 
 use crate::parse::integer_columns::IntegerColumns;
 use crate::parse::parsed_columns::ParsedColumns;
@@ -7,7 +7,8 @@ use crate::parse::parsed_row::ParsedRow;
 
 /// Consumes the rows of one block. Rows arrive in whichever form is fastest for the format.
 pub(crate) trait RowSink: Send {
-    /// Accepts one row, or returns why it is malformed. A refused row must leave no trace.
+    /// Accepts one row, or returns the reason why it is malformed. A refused row must leave no
+    /// trace.
     fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String>;
 
     /// Accepts rows in columns, none of which is refused. Returns `false`, without accepting any,

@@ -11,7 +11,7 @@ use crate::parse::csv::{Punctuation, RecordSplitter, Records};
 /// plain or compressed; `-` is standard input.
 ///
 /// # Errors
-/// Any [`Error`] of reading the file, or the first error of `take`.
+/// Returns any [`Error`] of reading the file, or the first error of `take`.
 pub fn for_each_record<E: From<Error>>(
     path: &Path,
     mut take: impl FnMut(u64, &[&str]) -> Result<(), E>,

@@ -1,8 +1,8 @@
 //! Splits tab-separated text into blocks of whole lines.
 //!
-//! There are no quotes. Lines end with `\n` or `\r\n`, the last line may lack its end, and blank
-//! lines are skipped. `csv` reads quoted text and `text_record` parses the fields. Lines in
-//! Criteo's layout take the fast path of `criteo_tsv`.
+//! The format does not have quotes. Lines end with `\n` or `\r\n`, the last line may lack its end,
+//! and blank lines are skipped. The module `csv` reads quoted text, and `text_record` parses the
+//! fields. Lines in Criteo's layout take the fast path of `criteo_tsv`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
@@ -24,11 +24,12 @@ use crate::parse::layout::{FieldLayout, PlacedColumns, TextRecord};
 use crate::parse::reader::{FormatReader, InputReading, SendBlock};
 use crate::parse::text_record;
 
-/// Approximate size of a block of text.
+/// Approximate size of a block of text, in bytes.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;
-/// Largest read from a stream whose writer waits for answers: the capacity of a pipe.
+/// Largest number of bytes per read from a stream whose writer waits for answers, which is the
+/// capacity of a pipe.
 const ARRIVING_BYTES: usize = 64 << 10;
-/// Limit for the length of a record.
+/// Largest length of a record, in bytes.
 pub(crate) const RECORD_BYTES: usize = 16 << 20;
 
 /// Calls `take(line, text, field ranges)` for each non-blank line of tab-separated `text`.
@@ -84,7 +85,7 @@ pub(crate) struct FileHead {
 
 /// Role of the first record of a file, with the resulting layout.
 pub(crate) enum FirstRecord {
-    /// It names the columns and is not a row.
+    /// The record names the columns and is not a row.
     Header(FieldLayout),
     Data(FieldLayout),
 }
@@ -100,7 +101,8 @@ impl FirstRecord {
 
 /// The reader of tab-separated text.
 pub(crate) struct TsvReader {
-    /// Column names of files without a header. If empty, the first line names the columns.
+    /// Column names of files without a header. If the list is empty, the first line names the
+    /// columns.
     pub names: Vec<String>,
 }
 
@@ -150,7 +152,7 @@ pub(crate) fn interpret_first(
 /// Opens the text of an input, skipping a byte-order mark, and returns where it starts.
 ///
 /// # Errors
-/// [`Error::OtherForm`] for anything but delimited text.
+/// Returns [`Error::OtherForm`] for anything but delimited text.
 pub(crate) fn open(
     input: &str,
     observer: &ReadObserver,
@@ -174,10 +176,10 @@ pub(crate) fn open(
     Ok((Cursor::new(head).chain(read), place))
 }
 
-/// Detects from the start of a file if it is not delimited text.
+/// Describes the content of a file whose start shows that it is not delimited text.
 fn detect_form(head: &[u8]) -> Option<&'static str> {
-    // Blank text has no form; its reader will find no rows. Text with delimiters is text even if a
-    // column is named PAR1.
+    // Blank text has no form, and its reader will find no rows. Text with delimiters is text, even
+    // if a column is named PAR1.
     let is_text =
         !head.iter().any(|byte| *byte < b'\t') && head.iter().any(|byte| b",\t;|".contains(byte));
     if head.trim_ascii().is_empty() || is_text && !head.starts_with(b"<") {
@@ -284,7 +286,7 @@ fn criteo_rows(
     columns: PlacedColumns<'_>,
     take: &mut dyn RecordSink,
 ) {
-    // Published lines have about 250 bytes.
+    // Published lines have about 250 bytes, so one row per 200 bytes is enough room.
     let rows = text.len() / 200;
     let mut integers = IntegerColumns::with_room(criteo_tsv::DENSE, criteo_tsv::CATEGORICAL, rows);
     criteo_tsv::parse(text, first_line, form, &mut integers, |integers, found| {
@@ -312,6 +314,7 @@ fn send_lines(
         let end = match (more, memchr::memrchr(b'\n', &text)) {
             (false, _) => text.len(),
             (true, Some(at)) => at + 1,
+            // The block does not end any line yet, so more text is read.
             (true, None) if text.len() < RECORD_BYTES => continue,
             (true, None) => {
                 let limit = RECORD_BYTES as u64;
@@ -320,6 +323,7 @@ fn send_lines(
             }
         };
         let mut rest = Vec::with_capacity(BLOCK_BYTES + 4096);
+        // The incomplete last line is carried over to the next block.
         rest.extend_from_slice(&text[end..]);
         text.truncate(end);
         if layout.is_none() {
@@ -389,6 +393,7 @@ pub(crate) fn read_block(
         BlockPace::FullBlocks => {
             let wanted = BLOCK_BYTES as u64;
             let got = read.take(wanted).read_to_end(text)?;
+            // Fewer bytes than wanted arrive only at the end of the file.
             Ok(got as u64 == wanted)
         }
         BlockPace::AsItComes => {

@@ -12,7 +12,8 @@ use crate::parse::parsed_row::{ParsedRow, is_large};
 /// Reads the wanted fields of one record into `row`.
 ///
 /// # Errors
-/// Why the record is refused: wrong number of fields, an invalid value, or a missing label.
+/// Returns the reason why the record is refused: a wrong number of fields, an invalid value, or a
+/// missing label.
 pub(crate) fn parse_record(
     row: &mut ParsedRow,
     PlacedColumns { wanted, layout }: PlacedColumns<'_>,
@@ -51,6 +52,7 @@ pub(crate) fn parse_record(
                 None => row.categories.push(None),
             },
             Some(separator) => {
+                // Missing elements are left out, so an empty field is an empty list.
                 for part in split_list(text, separator.as_bytes()).map(field::trim) {
                     if wanted.is_missing(part) {
                         continue;
@@ -68,9 +70,10 @@ pub(crate) fn parse_record(
     Ok(())
 }
 
-/// Parses a label: 1 for a value configured as positive, otherwise a number.
+/// Parses a label as the configuration specifies: by positive values, by a count, or as a number.
 pub(crate) fn parse_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, RowRefusal> {
     let label = &wanted.label;
+    // With positive values, the label is a text, which may be `NaN` or `null`.
     if wanted.is_missing(text) || label.positive.is_empty() && field::is_nan_text(text) {
         return missing_label(wanted);
     }

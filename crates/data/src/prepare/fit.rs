@@ -21,9 +21,10 @@ use crate::scan::progress::Pass;
 pub(crate) struct FitSample<'a> {
     plan: &'a FitPlan,
     rows: usize,
-    /// Per standardized column; NaN for missing values.
+    /// Values of each standardized column; NaN for missing values.
     dense: Vec<Vec<f64>>,
-    /// Per categorical column: the categories that are present, and the end of each row's.
+    /// For each categorical column, the categories that are present and the end of each row's
+    /// categories.
     categories: Vec<(Vec<i64>, Vec<usize>)>,
 }
 
@@ -32,12 +33,12 @@ pub(crate) struct FitPlan {
     /// Columns whose mean, or newest time, is fitted.
     standardized: Vec<usize>,
     counted: usize,
-    /// Minimum number of occurrences, per counted column.
+    /// Minimum number of occurrences of a category, per counted column.
     min_counts: Vec<u64>,
     categorical: CategoricalCheck,
 }
 
-/// Returns the checks on the categorical columns.
+/// The check that a row has exactly one category in every column without lists.
 #[derive(Clone)]
 pub(crate) struct CategoricalCheck {
     names: Vec<String>,
@@ -63,7 +64,7 @@ impl CategoricalCheck {
 }
 
 impl FitPlan {
-    /// Plans what `fitted` leaves to be fitted; `None` if nothing does.
+    /// Plans the fitting of everything that `fitted` lacks. Returns `None` if it lacks nothing.
     pub(crate) fn new(fitted: &Fitted, wanted: &WantedColumns, is_list: &[bool]) -> Option<Self> {
         let learns = |&column: &usize| is_fitted(&wanted.dense[column]);
         let standardized: Vec<usize> = (0..wanted.dense.len()).filter(learns).collect();
@@ -150,7 +151,7 @@ impl RowSink for FitSample<'_> {
 pub(crate) struct Fitter {
     moments: Vec<RunningMoments>,
     counting: CategoryCounter,
-    /// Training rows still to come.
+    /// Number of training rows that have not been read yet.
     rows_left: u64,
     rows: u64,
 }

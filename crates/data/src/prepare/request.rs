@@ -7,13 +7,13 @@ use schema::DataConfig;
 use crate::dataset::fitted::Fitted;
 use crate::scan::limit::Strictness;
 
-/// Rows per row group, small enough for fine-grained shuffling.
+/// Default number of rows per row group, small enough for fine-grained shuffling.
 pub const DEFAULT_ROW_GROUP_ROWS: usize = 16_384;
 
 /// The inputs of a preparation, the configuration, and the place of the dataset.
 #[derive(Debug)]
 pub struct PrepareRequest<'a> {
-    /// Plain or compressed files, or `-` for standard input.
+    /// Paths of plain or compressed files, or `-` for standard input.
     pub inputs: &'a [String],
     pub config: &'a DataConfig,
     /// State fitted on other data, such as the training data for an evaluation file. If `None`, the
@@ -23,10 +23,10 @@ pub struct PrepareRequest<'a> {
     pub hold_out: f64,
     /// Folder of the dataset, which must not exist.
     pub out: &'a Path,
-    /// Usually [`DEFAULT_ROW_GROUP_ROWS`].
+    /// Number of rows per row group, usually [`DEFAULT_ROW_GROUP_ROWS`].
     pub row_group_rows: usize,
     pub strictness: Strictness,
-    /// The result does not depend on it.
+    /// Number of threads, on which the result does not depend.
     pub threads: usize,
     /// Report of the generator, recorded for synthetic rows.
     pub generator: Option<serde_json::Value>,
@@ -37,7 +37,7 @@ pub struct PrepareRequest<'a> {
 /// Whether a preparation resumes an interrupted one in the same place or discards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// Resume if inputs and configuration are the same.
+    /// Resume if the inputs and the configuration are the same as before.
     Resume,
     Restart,
 }

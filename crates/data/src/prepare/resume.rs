@@ -1,8 +1,8 @@
 //! Saves and restores the state of an interrupted preparation: the folder being built, the request
 //! it belongs to, its finished parts, and the fitted state.
 //!
-//! Files get their final names only when they are complete, so that the process may be killed at
-//! any moment.
+//! Files get their final names only when they are complete, so that the state is consistent even if
+//! the process is killed at any moment.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,8 @@ use crate::scan::resume_point::ResumePoint;
 
 const STATE: &str = "progress.json";
 const FITTED: &str = "fitted.json";
-/// Incremented when the same request would be prepared differently.
+/// Version of the saved state, which is incremented when the same request would be prepared
+/// differently.
 const VERSION: u32 = 2;
 
 /// The folder of an unfinished preparation and the rows that a new one can take over.
@@ -48,7 +49,7 @@ pub fn find_unfinished(out: &Path) -> Option<UnfinishedPreparation> {
 
 /// Removes everything that an unfinished preparation into `out` has written.
 pub fn discard_unfinished(out: &Path) {
-    // Retried, because a thread may still be writing into the folder.
+    // The removal is retried, because a thread may still be writing into the folder.
     for _ in 0..10 {
         if std::fs::remove_dir_all(staging_path(out)).is_ok() {
             return;
@@ -60,19 +61,19 @@ pub fn discard_unfinished(out: &Path) {
 /// unless it holds results worth keeping.
 pub(crate) struct StagingFolder {
     folder: PathBuf,
-    /// Absent if the preparation cannot be resumed.
+    /// Saved state; `None` if the preparation cannot be resumed.
     state: Option<SavedState>,
     origins: Arc<InputOrigins>,
     keep: bool,
 }
 
-/// The content of `progress.json`: which request the folder belongs to, and what is finished.
+/// The content of `progress.json`: the request to which the folder belongs, and the finished work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SavedState {
     version: u32,
     job: serde_json::Map<String, serde_json::Value>,
     parts: Vec<DatasetPart>,
-    /// Hashes of the inputs as far as they were read.
+    /// Identities of the inputs, with hashes of the bytes that were read.
     #[serde(default)]
     origins: Vec<InputOrigin>,
     /// Position in the inputs of the rows after the last part.
@@ -113,7 +114,7 @@ impl StagingFolder {
         if let Some(above) = folder.parent() {
             std::fs::create_dir_all(above).map_err(Error::write(above))?;
         }
-        // Fails if someone else created the folder meanwhile.
+        // Creating the folder fails if another process has created it meanwhile.
         std::fs::create_dir(&folder).map_err(Error::write(&folder))?;
         Ok(Self { folder, state: None, origins: Arc::default(), keep: false })
     }
@@ -122,7 +123,7 @@ impl StagingFolder {
     /// request.
     ///
     /// # Errors
-    /// [`Error::OtherPreparation`] if the results belong to another request,
+    /// Returns [`Error::OtherPreparation`] if the results belong to another request, or
     /// [`Error::InputChanged`] if an input has changed.
     pub(crate) fn new(request: &PrepareRequest<'_>) -> Result<Self, Error> {
         // A stream cannot be read twice, so it cannot be resumed.
@@ -251,16 +252,17 @@ impl StagingFolder {
 impl Drop for StagingFolder {
     fn drop(&mut self) {
         if !self.keep {
-            // A folder that cannot be removed is left behind; its name tells what it is.
+            // A folder that cannot be removed is left behind, and its name shows that it is
+            // unfinished.
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
 }
 
-/// Returns the folder beside `out` in which it is built.
+/// Returns the folder beside `out` in which the dataset is built.
 fn staging_path(out: &Path) -> PathBuf {
-    // `components` removes a trailing slash. Otherwise `out/` would become `out/.partial`, which
-    // lies inside the output folder.
+    // `components` removes a trailing slash. With the slash, `out/` would become `out/.partial`,
+    // which lies inside the output folder.
     let mut name = out.components().collect::<PathBuf>().into_os_string();
     name.push(".partial");
     name.into()

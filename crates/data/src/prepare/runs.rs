@@ -1,5 +1,5 @@
-//! External sorting: sorted runs of records on disk, and their merge. The meaning of the records is
-//! the caller's.
+//! External sorting: sorted runs of records on disk, and their merge. The caller defines the
+//! meaning of the records.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Ordered by the first number, then by the others.
+/// A record of three numbers, ordered by the first number and then by the others.
 pub(crate) type SortRecord = [u64; 3];
 pub(crate) const RECORD_BYTES: usize = 24;
 /// Smallest and largest buffer for reading a run.
 const BUFFER: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
 
-/// A folder for runs. It is removed with its content when dropped.
+/// A folder for runs, which is removed with its content when dropped.
 pub(crate) struct Scratch {
     folder: PathBuf,
     files: usize,
@@ -39,7 +39,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A folder that cannot be removed is left behind; its name tells what it is.
+        // A folder that cannot be removed is left behind, and its name shows that it is temporary.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -64,6 +64,7 @@ impl Runs {
         if records.is_empty() {
             return Ok(());
         }
+        // The vector is taken, so that its memory is free once the run is written.
         let mut records = std::mem::take(records);
         records.sort_unstable();
         let path = scratch.next_file();
@@ -101,6 +102,7 @@ impl Runs {
                 read_record(run, &self.files[index])?.map(|record| Reverse((record, index))),
             );
         }
+        // The head is replaced in place, which sifts the heap once instead of twice.
         while let Some(mut head) = heads.peek_mut() {
             let Reverse((record, index)) = *head;
             match read_record(&mut runs[index], &self.files[index])? {

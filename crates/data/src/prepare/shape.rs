@@ -1,6 +1,6 @@
-//! The shape of a dataset, from which its memory is estimated: rows, columns and ids per row. It is
-//! exact for prepared datasets and generated rows, and estimated from the first blocks of raw
-//! files.
+//! The shape of a dataset, from which its memory is estimated: rows, columns and ids per row. The
+//! shape is exact for prepared datasets and generated rows, and estimated from the first blocks of
+//! raw files.
 
 use std::sync::atomic::Ordering;
 
@@ -25,13 +25,13 @@ use crate::scan::progress::Pass;
 use crate::scan::record_block::RecordBlock;
 use crate::synthetic::SyntheticConfig;
 
-/// Number of blocks of raw files that are sampled.
+/// Number of blocks of raw files that are read as a sample.
 const BLOCKS: usize = 4;
 /// Assumed number of rows of a stream.
 const UNKNOWN_ROWS: u64 = 1 << 22;
-/// Assumed ids per list in a stream.
+/// Assumed number of ids per list in a stream.
 const UNKNOWN_IDS: f64 = 8.0;
-/// Assumed bytes of text per field in a stream.
+/// Assumed number of bytes of text per field in a stream.
 const UNKNOWN_FIELD_BYTES: f64 = 6.0;
 
 /// The numbers that decide how much memory preparing and loading a dataset takes.
@@ -51,7 +51,7 @@ impl DataShape {
     /// Reads the shape of a prepared dataset.
     ///
     /// # Errors
-    /// Any [`Error`] of opening the parts.
+    /// Returns any [`Error`] of opening the parts.
     pub fn read(dataset: &Dataset) -> Result<Self, Error> {
         let manifest = dataset.manifest();
         let (columns, rows) = (&manifest.columns, dataset.rows());
@@ -97,7 +97,7 @@ impl DataShape {
     /// the sizes of the files. Vocabularies are unknown, and bounded by `most_categories`.
     ///
     /// # Errors
-    /// Any [`Error`] that preparation would meet in the first blocks.
+    /// Returns any [`Error`] that preparation would meet in the first blocks.
     pub fn probe(
         inputs: &[String],
         config: &DataConfig,
@@ -115,7 +115,7 @@ impl DataShape {
         };
         source.check(1)?;
         let is_list = source.lists()?;
-        // A pipe cannot be read a second time.
+        // A pipe cannot be read a second time, so its shape is assumed instead of sampled.
         let is_file = |input: &String| std::fs::metadata(input).is_ok_and(|about| about.is_file());
         let files = input_files(config.format, inputs)?;
         let seen = if !files.iter().all(is_file) {
@@ -199,7 +199,7 @@ impl FirstBlocks {
             !stopped
         })?;
         let total = decompress::total_bytes(files)?.unwrap_or(0);
-        // The decompressor reads at most some buffers ahead of the blocks.
+        // The decompressor is at most a few buffers ahead of the blocks, so `done` is nearly exact.
         let done = observer.bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
         let scale = if stopped { total as f64 / done as f64 } else { 1.0 };
         let rows = sample.rows.max(1) as f64;

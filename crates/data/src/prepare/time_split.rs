@@ -8,7 +8,7 @@ use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
 use crate::prepare::fit::CategoricalCheck;
 
-/// One of the two sides of a split by time.
+/// Side of a split by time: training rows or held-out rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SplitSide {
     /// Rows before the cut and rows without a time.
@@ -46,7 +46,8 @@ impl<'a, A> SideFilter<'a, A> {
 impl<A: RowSink> RowSink for SideFilter<'_, A> {
     fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         match self.part {
-            // Checked on both sides, so that malformed rows are the same for both.
+            // Rows of the other side are checked, too, so that both passes find the same malformed
+            // rows.
             Some(part) if !part.has(row.time) => self.categorical.check(row),
             _ => self.inner.accept_row(row),
         }
@@ -86,7 +87,7 @@ impl RowSink for TimeCollector<'_> {
 /// together, and both sides have rows.
 ///
 /// # Errors
-/// [`Error::Config`] if all rows have the same time, or none has a time.
+/// Returns [`Error::Config`] if all rows have the same time, or no row has a time.
 pub(crate) fn find_cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
     let wanted = ((times.len() as f64 * hold_out).round() as usize).max(1);
     times.retain(|time| !time.is_nan());
@@ -102,6 +103,7 @@ pub(crate) fn find_cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error>
     let at = times[times.len() - wanted.min(times.len())];
     let from = |time: f64| times.len() - times.partition_point(|&other| other < time);
     let next = times[times.partition_point(|&other| other <= at).min(times.len() - 1)];
+    // Rows of one time stay together, so the cut with the nearer number of rows is chosen.
     let is_nearer = from(next).abs_diff(wanted) < from(at).abs_diff(wanted);
     Ok(if at == first || is_nearer { next } else { at })
 }

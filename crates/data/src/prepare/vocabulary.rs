@@ -5,10 +5,10 @@
 //! order of their first appearance.
 //!
 //! # Cost
-//! About 50 bytes of memory per distinct category. Beyond the limit, categories are sorted and
-//! written with 24 bytes for each distinct category of a run. A merge adds up the counts, and the
-//! categories that are kept are sorted by first appearance, again on disk if they do not fit. The
-//! finished vocabulary takes 8 bytes per category, and its index as many.
+//! Counting takes about 50 bytes of memory per distinct category. Beyond the limit, categories are
+//! sorted and written with 24 bytes for each distinct category of a run. A merge adds up the
+//! counts, and the categories that are kept are sorted by first appearance, again on disk if they
+//! do not fit. The finished vocabulary takes 8 bytes per category, and its index takes as many.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -21,11 +21,12 @@ use crate::error::Error;
 use crate::prepare::runs::{RECORD_BYTES, Runs, Scratch, SortRecord};
 use crate::scan::progress::Pass;
 
-/// Bytes per category of a finished vocabulary, including its index.
+/// Number of bytes per category of a finished vocabulary, including its index.
 const KEPT_BYTES: u64 = 16;
-/// Bytes per category while counting, averaged over the sizes of a growing table.
+/// Number of bytes per category while counting, averaged over the sizes of a growing table.
 const COUNTED_BYTES: u64 = 96;
-/// Bytes of input after which the disk space needed is predicted: less than a second of reading.
+/// Number of input bytes after which the needed disk space is predicted. Reading them takes less
+/// than a second.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
 /// Estimates the bytes for counting so many categories and for the resulting vocabularies.
@@ -69,7 +70,7 @@ impl DistinctSample {
         let ln = |value: f64| value.max(f64::MIN_POSITIVE).ln();
         let counts = ln(self.count as f64) - ln(half.count as f64);
         let power = counts / (ln(self.share) - ln(half.share));
-        // Distinct categories grow at most linearly.
+        // The number of distinct categories grows at most linearly with the input.
         let power = power.clamp(1e-9, 1.0);
         self.share * (count as f64 / self.count.max(1) as f64).powf(1.0 / power)
     }
@@ -135,10 +136,11 @@ impl CategoryCounter {
         Ok(())
     }
 
-    /// Predicts the disk space: runs like the first one until the end of the input, and again when
-    /// they are sorted by first appearance.
+    /// Predicts the disk space and checks that it is available. Runs like the first one are written
+    /// until the end of the input, and again when they are sorted by first appearance.
     fn check_disk(&self, first: DistinctSample, pass: &Pass) -> Result<(), Error> {
-        // Twice, because the records are written again when they are sorted by first appearance.
+        // The factor is two, because the records are written again when they are sorted by first
+        // appearance.
         let needed = 2.0 * (first.count * RECORD_BYTES as u64) as f64 / first.share.max(1e-9);
         let needed = Bytes(needed as u64);
         pass.report_temporary(needed);
@@ -153,7 +155,8 @@ impl CategoryCounter {
     /// Returns the vocabulary of each column and statistics of its rare categories.
     ///
     /// # Errors
-    /// [`Error::VocabularyMemory`] if the finished vocabularies alone exceed the memory limit.
+    /// Returns [`Error::VocabularyMemory`] if the finished vocabularies alone exceed the memory
+    /// limit.
     pub(crate) fn finish(mut self, rows: u64) -> Result<Vec<Vocabulary>, Error> {
         let mut vocabularies: Vec<Vocabulary> = Vec::with_capacity(self.columns.len());
         let mut kept = 0;
@@ -187,7 +190,8 @@ pub(crate) type Vocabulary = (Vec<i64>, RareCategories);
 
 /// Returns the free disk space for ordinary users beside `folder`, if known.
 fn free_disk_space(folder: &Path) -> Option<Bytes> {
-    // The folder may not exist yet. Its nearest existing ancestor is on the same disk.
+    // The folder may not exist yet. The nearest existing ancestor of the folder is on the same
+    // disk.
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|path| path.exists())?;
     let disk = rustix::fs::statvfs(existing).ok()?;
@@ -228,7 +232,8 @@ impl CategoryCounts {
         // A slot holds key, value and a control byte, and 7 of 8 slots are usable.
         let slots = self.index.capacity() as u64 * 8 / 7;
         let held = slots * 17 + self.seen.capacity() as u64 * 24;
-        // A container that grows holds its old copy until the values have moved.
+        // While a container grows, its old copy stays in memory until all values have moved to the
+        // new one.
         held + held / 2
     }
 
@@ -310,11 +315,11 @@ mod tests {
         let full = law(0.02).share_with(law(0.01), 500_000);
         assert!((full - 0.25).abs() < 1e-3, "{full}");
         assert!(law(0.02).share_with(law(0.01), 1_100_000) > 1.0);
-        // All categories are distinct.
+        // In this input, all categories are distinct.
         let linear = |share: f64| DistinctSample { share, count: (1e6 * share) as u64 };
         let full = linear(0.02).share_with(linear(0.01), 500_000);
         assert!((full - 0.5).abs() < 1e-3, "{full}");
-        // No category is new, and there are no categories at all.
+        // These inputs have no new category in the second half, or no categories at all.
         let few = DistinctSample { share: 0.02, count: 10 };
         assert!(few.share_with(DistinctSample { share: 0.01, ..few }, 1000) > 1.0);
         let none = DistinctSample { share: 0.02, count: 0 };

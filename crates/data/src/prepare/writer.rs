@@ -21,13 +21,13 @@ use crate::loss::Losses;
 use crate::prepare::resume::StagingFolder;
 use crate::scan::resume_point::ResumePoint;
 
-/// Row groups per file. An interrupted preparation resumes after the last complete file.
+/// Number of row groups per file. An interrupted preparation resumes after the last complete file.
 const GROUPS_PER_PART: usize = 64;
 
 /// Layout of a dataset, and the number of encoding threads.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterOptions {
-    /// Must be at least 1.
+    /// Number of rows per row group, at least 1.
     pub row_group_rows: usize,
     pub threads: usize,
 }
@@ -46,10 +46,10 @@ type EncodeTask = (PreparedRows, Sender<Result<Encoded, ParquetError>>);
 pub struct DatasetWriter {
     out: PathBuf,
     staging: Option<StagingFolder>,
-    /// Rows still to be pushed that finished parts already contain.
+    /// Number of rows still to be pushed that finished parts already contain.
     skip: u64,
-    /// Positions of rows that are not yet in finished parts, preceded by the last position before
-    /// them.
+    /// Resume points of rows that are not yet in finished parts, preceded by the last resume point
+    /// before these rows.
     marks: VecDeque<ResumePoint>,
     columns: DatasetColumns,
     options: WriterOptions,
@@ -78,7 +78,8 @@ impl DatasetWriter {
     /// columns hold lists.
     ///
     /// # Errors
-    /// [`Error::OutExists`], [`Error::Write`], [`Error::Config`] if row groups would have no rows.
+    /// Returns [`Error::OutExists`], [`Error::Write`], or [`Error::Config`] if row groups would
+    /// have no rows.
     pub fn create(
         out: &Path,
         fitted: &Fitted,
@@ -99,7 +100,7 @@ impl DatasetWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         check(out, options)?;
-        // `components` drops a trailing slash, which renaming would not accept.
+        // `components` drops a trailing slash of the path, which `rename` would not accept.
         let out: PathBuf = out.components().collect();
         let parts = staging.parts().to_vec();
         let entries = fitted.categorical.iter().zip(is_list);
@@ -141,7 +142,7 @@ impl DatasetWriter {
     /// Appends rows, which must have the columns of this dataset.
     ///
     /// # Errors
-    /// [`Error::Write`], [`Error::Parquet`].
+    /// Returns [`Error::Write`] or [`Error::Parquet`].
     pub fn push(&mut self, rows: &PreparedRows) -> Result<(), Error> {
         let mut start = self.skip.min(rows.len() as u64) as usize;
         self.skip -= start as u64;
@@ -160,7 +161,7 @@ impl DatasetWriter {
     /// Writes the remaining rows and the manifest, and moves the folder to its final place.
     ///
     /// # Errors
-    /// [`Error::Write`], [`Error::Parquet`].
+    /// Returns [`Error::Write`] or [`Error::Parquet`].
     pub fn finish(mut self, record: DatasetNotes) -> Result<Dataset, Error> {
         if !self.group.is_empty() {
             self.submit()?;
@@ -170,7 +171,8 @@ impl DatasetWriter {
         }
         self.close_part()?;
         for (column, count) in self.columns.categorical.iter_mut().zip(&record.losses.ids) {
-            // Known only after all rows: large ids may first appear at the end.
+            // The sign of ids is known only after all rows, because large ids may first appear at
+            // the end.
             column.unsigned = count.large > 0;
         }
         let manifest = Manifest {
@@ -201,10 +203,12 @@ impl DatasetWriter {
         let (answer, result) = bounded(1);
         self.pending.push_back(result);
         if let Some(jobs) = &self.jobs {
-            // Workers live as long as this sender. If one panics, its result is missing.
+            // The workers run until this sender is dropped. If a worker panics, its result is
+            // missing.
             let _ = jobs.send((group, answer));
         }
-        // Bounds the memory: each thread has one group, and one more waits.
+        // The number of pending groups is limited to bound the memory. Each thread has one group,
+        // and one more waits.
         if self.pending.len() > self.options.threads + 1 {
             self.append_next()?;
         }
@@ -239,6 +243,7 @@ impl DatasetWriter {
             let (bytes, footer) = writer.finish()?;
             (part.bytes, part.footer) = (bytes, Some(footer));
             let rows = part.rows + self.parts.iter().map(|part| part.rows).sum::<u64>();
+            // The last resume point at or before the end of the finished parts is kept.
             while self.marks.get(1).is_some_and(|mark| mark.rows_before() <= rows) {
                 self.marks.pop_front();
             }
@@ -257,7 +262,7 @@ impl Drop for DatasetWriter {
         self.jobs = None;
         self.pending.clear();
         for worker in self.workers.drain(..) {
-            // A panic was already reported through the missing result.
+            // A worker that panicked sent no result, and the writer has already reported that.
             let _ = worker.join();
         }
         self.part = None;

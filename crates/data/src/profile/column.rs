@@ -12,14 +12,14 @@ use crate::parse::number_form;
 use crate::parse::parsed_row::is_large;
 use crate::stats::category::CategoryTally;
 
-/// Number of distinct values up to which they are kept with their counts.
+/// Largest number of distinct values that are kept with their counts.
 const VALUES: usize = 64;
 /// Longest value that is kept, in bytes.
 const VALUE_BYTES: usize = 64;
 
-/// From here on, neighboring integers have the same `f64` value.
+/// From this number on, neighboring integers have the same `f64` value.
 const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
-/// Number of unusual spellings up to which aliases of integers are tracked.
+/// Largest number of unusual spellings of integers that are tracked.
 const ALIASES: usize = 1 << 16;
 
 /// The kinds of values that a column may hold besides plain numbers, according to a sample.
@@ -46,12 +46,12 @@ pub(super) struct BlockColumnTally {
     aliases: BTreeMap<i64, i64>,
     /// The first value that is a number only in one of [`ColumnCandidates::forms`].
     example: Option<Vec<u8>>,
-    /// First plain numbers, then one entry per form of [`ColumnCandidates::forms`].
+    /// Statistics of plain numbers, followed by one entry per form of [`ColumnCandidates::forms`].
     numbers: Vec<NumberTally>,
     times: Vec<OrderedSpan>,
     elements: Vec<i64>,
     integer_elements: u64,
-    /// Dropped once there are too many distinct values.
+    /// Distinct values with their counts; `None` once there are too many.
     values: Option<BTreeMap<Vec<u8>, u64>>,
 }
 
@@ -74,7 +74,7 @@ impl NumberTally {
         self.span.add(value);
     }
 
-    /// Tells whether two formats gave different numbers for the same values.
+    /// Whether two formats gave different numbers for the same values.
     fn differs(&self, other: &Self) -> bool {
         self.sum != other.sum || self.span.differs(&other.span)
     }
@@ -86,7 +86,7 @@ impl NumberTally {
     }
 }
 
-/// Range and order of numbers or times.
+/// Range of the numbers or times in a column, and whether they are in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderedSpan {
     count: u64,
@@ -119,7 +119,7 @@ impl OrderedSpan {
         self.greatest = self.greatest.max(value);
     }
 
-    /// Tells whether two formats gave different values or a different order.
+    /// Whether two formats gave different values or a different order.
     fn differs(&self, other: &Self) -> bool {
         let bounds = |span: &Self| [span.least, span.greatest, span.first, span.last];
         bounds(self) != bounds(other) || self.is_sorted != other.is_sorted
@@ -183,6 +183,7 @@ impl BlockColumnTally {
                 && !value.is_nan()
             {
                 tally.add(value);
+                // Only a value that is not a plain number shows the other format.
                 if self.example.is_none() && field::parse_number(text).is_err() {
                     self.example = Some(text.to_vec());
                 }
@@ -273,6 +274,7 @@ impl ProfiledColumn {
         for (whole, block) in whole.times.iter_mut().zip(&block.times) {
             whole.append(block);
         }
+        // Once a block or the whole column has too many distinct values, they are no longer kept.
         let values = whole.values.take().zip(block.values.as_ref());
         whole.values = values.and_then(|(mut values, block)| {
             for (text, count) in block {
@@ -322,6 +324,7 @@ impl ProfiledColumn {
         });
         let other_format = best.and_then(|best| self.other_times(best));
         let whole = self.whole;
+        // `finish` consumes the tally, so other results are read from it first.
         let once = self.distinct.once();
         let merged_texts = merged_texts(&whole.aliases, &self.distinct);
         let distinct = self.distinct.finish(rows);
@@ -374,6 +377,7 @@ impl ProfiledColumn {
             least: (count > 0).then_some(numbers.span.least),
             greatest: (count > 0).then_some(numbers.span.greatest),
             mean,
+            // Rounding can make the difference slightly negative for a constant column.
             deviation: (squares - mean * mean).max(0.0).sqrt(),
             is_sorted,
             values,
@@ -383,7 +387,7 @@ impl ProfiledColumn {
 }
 
 /// Chooses the number format: plain if nearly all of the `present` values are plain numbers,
-/// otherwise the one that reads most values. `usual` decides between equals.
+/// otherwise the format that reads most values. `usual` decides between equally good formats.
 fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usize {
     if 100 * numbers[0].span.count >= 99 * present {
         return 0;
@@ -393,8 +397,8 @@ fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usi
     best.unwrap_or(0)
 }
 
-/// Tells whether values that parse as times in `format` are meant as times. If the format consists
-/// of digits alone, at least 999 of 1000 values must be times from 1950 to 2100.
+/// Whether values that parse as times in `format` are meant as times. If the format consists of
+/// digits alone, at least 999 of 1000 values must be times from 1950 to 2100.
 fn is_likely(span: &OrderedSpan, format: Option<&str>, present: u64) -> bool {
     const FROM: f64 = -631_152_000.0;
     const UNTIL: f64 = 4_102_444_800.0;

@@ -1,5 +1,5 @@
-//! Finds columns that predict the label almost perfectly on their own, in a sample of rows. Such a
-//! column is often known only after the label, like the time of a conversion.
+//! Finds columns that predict the label almost perfectly on their own, in a sample of rows. A
+//! column that leaks the label is often known only after it, like the time of a conversion.
 
 use std::collections::BTreeMap;
 
@@ -69,11 +69,14 @@ fn best_auc(column: &SampleColumn, labels: &[Option<bool>]) -> f64 {
     let auc_of_score = |score: &dyn Fn(&[u8]) -> f64| {
         let (scores, labels) = rows().map(|(text, label)| (score(text), label)).unzip();
         let auc = auc_of(scores, labels);
+        // A column may predict the label in reverse, so the direction does not matter.
         auc.max(1.0 - auc)
     };
     let by_presence = auc_of_score(&|text| f64::from(u8::from(is_missing(text))));
     let by_number = auc_of_score(&|text| field::parse_number(text).unwrap_or(f64::MIN));
     let mut sums: BTreeMap<&[u8], (f64, f64)> = BTreeMap::new();
+    // Means are learned from every other row and tested on the rest, so that values that occur once
+    // do not seem to predict the label.
     for (text, label) in rows().step_by(2) {
         let (hits, count) = sums.entry(text).or_default();
         (*hits, *count) = (*hits + f64::from(u8::from(label)), *count + 1.0);

@@ -89,7 +89,7 @@ pub(super) struct TextForm {
     pub records: Vec<Vec<Vec<u8>>>,
 }
 
-/// Tells whether a field represents a missing value.
+/// Whether a field represents a missing value.
 pub(super) fn is_missing(text: &[u8]) -> bool {
     text.is_empty() || MISSING.iter().any(|missing| missing.as_bytes() == text)
 }
@@ -152,8 +152,8 @@ fn choose_quote(text: &[u8]) -> Option<u8> {
     };
     let single = (0..text.len()).filter(|&at| text[at] == b'\'' && encloses(at)).count();
     let lines = text.iter().filter(|&&byte| byte == b'\n').count();
-    // Apostrophes are common in text. They must occur at more than one field border per line on
-    // average.
+    // Apostrophes are common in text. As quotes, they must occur at more than one field border per
+    // line on average.
     Some(if !double && single > lines { b'\'' } else { b'"' })
 }
 
@@ -173,7 +173,8 @@ fn choose_delimiter(
         let width = records.first().map_or(0, Vec::len);
         let same = records.iter().filter(|record| record.len() == width).count();
         let share = (100 * same / records.len().max(1)) as u64;
-        // Decimal commas are as regular as the semicolons between the numbers.
+        // In such files, decimal commas are as regular as the semicolons, so semicolons count
+        // double.
         let width = if delimiter == ";" && width > 1 { 2 * width } else { width };
         // Shares are compared in steps of 5 %, so that a few odd records do not outweigh the number
         // of fields.
@@ -204,7 +205,8 @@ fn split_records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> Trim
     records
 }
 
-/// Tells whether the only record of a file can only be a header.
+/// Whether the only record of a file is a header, because its fields are neither missing nor
+/// values.
 fn names_columns(first: &[Vec<u8>]) -> bool {
     first.len() > 1 && first.iter().all(|field| !is_missing(field) && !is_value(field))
 }
@@ -213,11 +215,11 @@ fn is_value(field: &[u8]) -> bool {
     field::parse_number(field).is_ok() || datetime::parse_time(field, None).is_ok()
 }
 
-/// Tells whether the first record names the columns.
+/// Whether the first record names the columns.
 ///
-/// It does if a name is above numbers or times, or if none of its fields occurs again in its
-/// column. A numeric field speaks against it, unless the numbers count columns, as in
-/// `label,0,1,2`. Empty fields and missing values are ignored.
+/// The record is a header if a name is above numbers or times, or if none of its fields occurs
+/// again in its column. A numeric field speaks against a header, unless the numbers count columns,
+/// as in `label,0,1,2`. Empty fields and missing values are ignored.
 fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
     let present_fields: Vec<usize> =
         (0..first.len()).filter(|&at| !is_missing(&first[at])).collect();
@@ -267,7 +269,7 @@ pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
     let forms: Vec<NumberForm> = forms.filter(|&form| most(&reads_number(form))).collect();
     let reads_time = |format: &Option<String>| {
         let format = format.as_deref();
-        // Checked first, because most formats fail at the first values.
+        // A few values are checked first, because most formats already fail there.
         others.iter().take(3).any(|text| datetime::parse_time(text, format).is_ok())
             && most(&|text| datetime::parse_time(text, format).is_ok())
     };
@@ -287,8 +289,8 @@ fn time_forms() -> impl Iterator<Item = Option<String>> {
     std::iter::once(None).chain(with_clocks).chain(whole)
 }
 
-/// Tells whether values are lists with this separator: it is frequent, and elements recur more
-/// often than whole values.
+/// Whether values are lists with this separator. The separator must be frequent, and elements must
+/// recur more often than whole values.
 fn separates_lists(values: &[&[u8]], separator: u8) -> bool {
     let has = values.iter().filter(|text| text.contains(&separator)).count();
     // A separator that occurs in less than a fifth of the values is ordinary text.

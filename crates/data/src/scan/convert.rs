@@ -1,7 +1,7 @@
-//! Converts one block into rows: counts ids, and skips and counts malformed records.
+//! Converts one block into rows. Counts ids, and skips and counts malformed records.
 //!
-//! Generic over the consumer of rows ([`RowSink`]), so that fitting, writing and scoring share all
-//! of the reading.
+//! The conversion is generic over the consumer of rows ([`RowSink`]), so that fitting, writing and
+//! scoring share all of the reading.
 
 use crate::error::Error;
 use crate::loss::{Losses, RowRefusal};
@@ -74,6 +74,7 @@ impl<A: RowSink> RecordSink for BlockConverter<'_, A> {
             self.parsed.rows += given.len() as u64;
             return;
         }
+        // The ids may have been counted as columns already, and are counted again row by row.
         self.parsed.losses.ids.clear();
         let mut refused = given.refused.iter().peekable();
         for index in 0..given.len() {

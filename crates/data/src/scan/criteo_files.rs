@@ -14,11 +14,12 @@ use crate::scan::ScanInputs;
 use crate::scan::limit::Strictness;
 use crate::scan::progress::ProgressMeter;
 
-/// Reads files in Criteo's layout into columns of integers, block by block in their order, skipping
-/// malformed lines. Values are as they are written, neither transformed nor taken modulo anything.
+/// Reads files in Criteo's layout into columns of integers, block by block in their order, and
+/// skips malformed lines. Values are as they are written, neither transformed nor taken modulo
+/// anything.
 ///
 /// # Errors
-/// Any [`Error`] of reading the files, or the first error of `take`.
+/// Returns any [`Error`] of reading the files, or the first error of `take`.
 pub fn scan_criteo_files(
     inputs: &[String],
     threads: usize,

@@ -1,7 +1,7 @@
 //! The limit on malformed rows, and the decision to stop early when it can no longer be met.
 //!
 //! # The rule
-//! All inputs of a request count together. It is an error if more than the allowed share of their
+//! All inputs of a request count together. Reading fails if more than the allowed share of their
 //! rows is malformed. A single malformed row is always accepted unless none is allowed, because an
 //! unexpected header or a cut line at the end of a file says nothing about the other rows.
 //!
@@ -18,15 +18,15 @@ use crate::loss::Losses;
 /// Number of malformed rows from which on reading may stop early. With fewer, the inputs are read
 /// to the end, and the message has the final numbers.
 const EARLY_STOP_FROM: u64 = 100_000;
-/// Safety factor for the length of the rest where it is unknown.
+/// Safety factor for the length of the unread rest where that length is unknown.
 const SLACK: f64 = 2.0;
 
-/// How malformed records are treated.
+/// The treatment of malformed records.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Strictness {
-    /// They are counted and skipped, up to this share of all rows.
+    /// Malformed records are counted and skipped, up to this share of all rows.
     AtMost(Share),
-    /// The first one is an error.
+    /// The first malformed record is an error.
     Stop,
 }
 
@@ -47,7 +47,7 @@ impl Strictness {
     /// Fails if more rows are malformed than allowed, given `rows` valid ones.
     ///
     /// # Errors
-    /// [`Error::TooManyMalformed`] with the share and examples.
+    /// Returns [`Error::TooManyMalformed`] with the share and examples.
     pub fn check(self, rows: u64, losses: &Losses) -> Result<(), Error> {
         if self.allows(losses.malformed_lines, rows as f64) {
             return Ok(());
@@ -92,7 +92,8 @@ impl ReadProgress {
             // Binary formats have no minimum length of a row, so the rows so far are extrapolated.
             return Some(left * per_byte(rows) * SLACK);
         }
-        // Bytes that were read ahead make plain text look compressed.
+        // Bytes that were read ahead are not counted as text yet, so this ratio is at most 1 for
+        // plain text.
         let unpacked = match per_byte(self.text) {
             packed if packed > 1.0 => left * packed * SLACK,
             _ => left + (self.bytes.saturating_sub(self.text)) as f64,
@@ -109,7 +110,7 @@ pub(crate) fn check_early(
     progress: &ReadProgress,
 ) -> Result<(), Error> {
     let malformed = losses.malformed_lines;
-    // Reading to the end costs little and gives the exact numbers.
+    // With few malformed rows, reading to the end costs little and gives the exact numbers.
     if malformed < EARLY_STOP_FROM {
         return Ok(());
     }
@@ -142,7 +143,7 @@ mod tests {
         assert!(none.check(5, &lost(0)).is_ok() && none.check(1 << 40, &lost(1)).is_err());
     }
 
-    /// Malformed rows of 250 bytes from the start; a row has at least 40 bytes.
+    /// The inputs have malformed rows of 250 bytes from the start, and a row has at least 40 bytes.
     #[test]
     fn reading_stops_once_the_rest_cannot_meet_the_limit() {
         let strictness = Strictness::AtMost(Strictness::DEFAULT_MAX);
@@ -157,6 +158,6 @@ mod tests {
         assert!(stops(12_000_000, plain, 1));
         assert!(!stops(12_000_000, plain, 3) && stops(80_000_000, plain, 3));
         assert!(!stops(99_999, 25_000_000, 1), "read to the end");
-        assert!(!stops(1 << 40, 0, 1), "of standard input nothing is known");
+        assert!(!stops(1 << 40, 0, 1), "the length of standard input is unknown");
     }
 }

@@ -21,7 +21,7 @@ pub struct DataProgress {
     /// Predicted size of temporary files beside the output, in bytes; 0 if memory is expected to
     /// suffice.
     pub temporary_bytes: u64,
-    /// Rows in the current pass.
+    /// Number of rows read in the current pass.
     pub rows: u64,
 }
 
@@ -93,14 +93,14 @@ impl<'a> ProgressMeter<'a> {
         Ok(Self { observer, bytes_total, passes, temporary, show })
     }
 
-    /// Also hashes the files while they are read.
+    /// Makes the meter also hash the files while they are read.
     #[must_use]
     pub(crate) fn with_origins(mut self, origins: Arc<InputOrigins>) -> Self {
         self.observer.origins = Some(origins);
         self
     }
 
-    /// Starts the next pass.
+    /// Starts the next pass over the inputs.
     pub(crate) fn pass(&self) -> Pass {
         Pass {
             start: self.observer.bytes_done.load(Ordering::Relaxed),

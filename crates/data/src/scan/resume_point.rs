@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::loss::Losses;
 use crate::parse::block::LineStart;
 
-/// A position in the inputs, with the rows and losses before it. Saved with an unfinished
-/// preparation.
+/// A position in the inputs, with the rows and losses before it. The point is saved with an
+/// unfinished preparation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ResumePoint {
     pub file: usize,
@@ -18,7 +18,7 @@ pub(crate) struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// Tells whether this can be a point of so many inputs, at or before row `rows`.
+    /// Whether this can be a point of `inputs` inputs, at or before row `rows`.
     pub(crate) fn fits(&self, inputs: usize, rows: u64) -> bool {
         self.file < inputs
             && (self.rows.len(), self.losses.len()) == (inputs, inputs)

@@ -9,11 +9,12 @@ use schema::random;
 use super::figure::{CategoricalStats, CountMethod};
 use crate::dataset::fitted::MixHasher;
 
-/// Number of categories that are counted individually. Later ones only enter the estimate.
+/// Largest number of categories that are counted individually. Later categories only enter the
+/// estimate.
 const EXACT_DISTINCT: usize = 1 << 17;
-/// log2 of the number of registers: 2^14 give a standard error of 1.04 / 2^7 = 0.8 %.
+/// log2 of the number of registers. With 2^14 registers, the standard error is 1.04 / 2^7 = 0.8 %.
 const REGISTER_BITS: u32 = 14;
-/// Minimum count of a category in the fit of the exponent; rarer ones are mostly noise.
+/// Minimum count of a category in the fit of the exponent. Rarer categories are mostly noise.
 const FIT_COUNT: u64 = 20;
 
 /// Running counts of one categorical column, with the registers of the estimate.
@@ -61,7 +62,7 @@ impl CategoryTally {
         // The constant moves 0 away from the fixed point of the mixing function.
         let hash = random::mix(value.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let index = (hash >> (64 - REGISTER_BITS)) as usize;
-        // A marker bit after the hashed bits limits the count of zeros.
+        // The bit set after the hashed bits stops the count of zeros if all hashed bits are 0.
         let rest = hash << REGISTER_BITS | 1 << (REGISTER_BITS - 1);
         let zeros = rest.leading_zeros() as u8 + 1;
         self.registers[index] = self.registers[index].max(zeros);
@@ -76,7 +77,7 @@ impl CategoryTally {
         (alpha * m * m / sum).round() as u64
     }
 
-    /// Tells whether a category was counted individually.
+    /// Whether a category was counted individually.
     pub(crate) fn has(&self, category: i64) -> bool {
         self.counts.contains_key(&category)
     }

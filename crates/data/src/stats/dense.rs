@@ -63,6 +63,7 @@ impl DenseTally {
         let last = self.sample.len().saturating_sub(1) as f64;
         let quantile = |at: f64| self.sample[(at * last).round() as usize];
         let mut quantiles = (!self.sample.is_empty()).then(|| QUANTILES.map(quantile));
+        // By nearest rank, the median of an even number of values would be one of the middle two.
         let median = schema::median::float_median(&mut self.sample);
         if let (Some(quantiles), Some(median)) = (&mut quantiles, median) {
             quantiles[QUANTILES.len() / 2] = median;

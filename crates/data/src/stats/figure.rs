@@ -1,8 +1,9 @@
-//! The results of column statistics.
+//! The results of column statistics, which callers format as tables.
 
 use serde::Serialize;
 
-/// Statistics of one dense column over its present and finite values; `None` if there are none.
+/// Statistics of one dense column over its present and finite values. The results are `None` if the
+/// column has no such values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DenseStats {
     pub column: String,
@@ -14,7 +15,7 @@ pub struct DenseStats {
     pub deviation: Option<f64>,
     pub maximum: Option<f64>,
     /// Quantiles at 0.01, 0.25, 0.5, 0.75 and 0.99 by nearest rank; the median of an even number of
-    /// values is the mean of the middle two. Beyond 65,536 rows they are taken from a sample.
+    /// values is the mean of the middle two. Beyond 65,536 rows, quantiles are taken from a sample.
     pub quantiles: Option<[f64; 5]>,
 }
 

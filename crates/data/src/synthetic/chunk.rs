@@ -5,7 +5,8 @@ use std::ops::Range;
 use crate::Error;
 use crate::ordered;
 
-/// Rows per chunk. It is fixed, so that the bytes do not depend on the number of threads.
+/// Number of rows per chunk, which is fixed so that the bytes do not depend on the number of
+/// threads.
 pub(super) const CHUNK_ROWS: u64 = 8192;
 
 /// Generates chunks of rows on several threads and consumes them in order.
@@ -17,7 +18,7 @@ pub(super) fn for_each_chunk<T: Send>(
 ) -> Result<(), Error> {
     let produce = |send: ordered::SendItem<'_, Range<u64>>| {
         let mut starts = rows.clone().step_by(CHUNK_ROWS as usize);
-        // Stops once an error has ended the pipeline.
+        // The loop stops once an error has ended the pipeline.
         while starts.next().is_some_and(|start| send(start..(start + CHUNK_ROWS).min(rows.end))) {}
         Ok(())
     };

@@ -4,7 +4,7 @@ use schema::IndexDistribution;
 
 use crate::Error;
 
-/// Number of integers and of categories per line in Criteo's layout.
+/// Numbers of integers and of categories per line in Criteo's layout.
 const CRITEO_DENSE: usize = 13;
 const CRITEO_FEATURES: usize = 26;
 
@@ -13,7 +13,7 @@ const CRITEO_FEATURES: usize = 26;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticConfig {
     pub rows: u64,
-    /// For the planted model and the rows.
+    /// Seed of the planted model and of the rows.
     pub seed: u64,
     pub dense: usize,
     pub features: Vec<SyntheticFeature>,
@@ -25,10 +25,10 @@ pub struct SyntheticConfig {
     pub planted: PlantedConfig,
 }
 
-/// One categorical column: its ids, how often they occur, and how many a row has.
+/// One categorical column: its ids, their frequencies, and the number of ids per row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticFeature {
-    /// Used in the header of [`RowLayout::Csv`].
+    /// Name of the column, which the header of [`RowLayout::Csv`] contains.
     pub name: String,
     /// Number of distinct ids.
     pub cardinality: u64,
@@ -40,7 +40,7 @@ pub struct SyntheticFeature {
 /// independently and may repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hotness {
-    /// At least 1; empty bags come from `missing_share`.
+    /// Smallest number of ids per row, at least 1. Empty bags come from `missing_share`.
     pub min: u32,
     pub max: u32,
 }
@@ -59,22 +59,23 @@ impl Hotness {
 /// The text layout of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowLayout {
-    /// Label, 13 integers and 26 categories of 8 hexadecimal digits, separated by tabs, without a
-    /// header. Categories are a bijection of the frequency rank that differs between features.
+    /// A line has a label, 13 integers and 26 categories of 8 hexadecimal digits, separated by
+    /// tabs, and the file has no header. Each feature maps its frequency ranks to categories by
+    /// another bijection.
     Criteo,
-    /// A header line (`label`, `I1`…, the features' names), then values separated by commas. Ids
-    /// are decimal numbers in `0..cardinality`, and the ids of a bag are joined by `|`.
+    /// The header line has `label`, `I1`… and the features' names. Values are separated by commas,
+    /// ids are decimal numbers in `0..cardinality`, and the ids of a bag are joined by `|`.
     Csv,
 }
 
-/// The planted model: `logit = bias + dense + additive + interaction`. The last three have mean
-/// zero and the standard deviations below.
+/// The planted model: `logit = bias + dense + additive + interaction`. The last three terms have
+/// mean zero and the standard deviations that the fields specify.
 ///
 /// Latent vectors are centered under each feature's id distribution, and features are drawn
 /// independently. Given any single column, the interaction part therefore has mean zero. A linear
 /// model on one-hot ids sees only a second-order effect: away from a click rate of one half, ids
 /// with long vectors are clicked slightly more or less often. The report's linear result includes
-/// that.
+/// that effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlantedConfig {
     /// Standard deviation of the smooth functions of the dense columns, in logits.
@@ -87,12 +88,12 @@ pub struct PlantedConfig {
     /// Number of frequency ranks that have effects. Rarer ids have none, so that all effects can be
     /// learned.
     pub effect_ids: u64,
-    /// Positions of interacting features; the two of a pair must differ.
+    /// Pairs of positions of features that interact. The two features of a pair must differ.
     pub pairs: Vec<(usize, usize)>,
 }
 
 impl PlantedConfig {
-    /// Returns moderate effects, where each feature interacts with the next.
+    /// Returns moderate effects, in which each feature interacts with the next feature.
     #[must_use]
     pub fn pair_neighbors(features: usize) -> Self {
         Self {
@@ -106,8 +107,8 @@ impl PlantedConfig {
     }
 }
 
-/// Number of ids per Criteo column. They are below the counts of Criteo Kaggle by at least 2, so
-/// that the tables of a Kaggle model can hold them as exact ids with the two reserved ones.
+/// Number of ids per Criteo column. The numbers are below the counts of Criteo Kaggle by at least
+/// 2, so that the tables of a Kaggle model can hold them as exact ids with the two reserved ones.
 const CRITEO_CARDINALITIES: [u64; CRITEO_FEATURES] = [
     1_000, 500, 50_000, 20_000, 250, 20, 4_000, 500, 1, 10_000, 3_000, 40_000, 2_000, 24, 5_000,
     30_000, 8, 3_000, 1_500, 2, 40_000, 15, 12, 20_000, 100, 10_000,
@@ -138,8 +139,7 @@ impl SyntheticConfig {
                 interaction_deviation: 0.7,
                 latent_dim: 2,
                 effect_ids: 32,
-                // C3·C4, C12·C16, C21·C24 and C26·C10: large tables, in which few ids meet in a
-                // row.
+                // The pairs are C3·C4, C12·C16, C21·C24 and C26·C10, which have large tables.
                 pairs: vec![(2, 3), (11, 15), (20, 23), (25, 9)],
             },
         }

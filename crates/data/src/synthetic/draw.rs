@@ -1,5 +1,5 @@
 //! Draws the counts and ids of rows. Each random number has a fixed index in the row's own stream.
-//! `planted` computes labels and `text` writes lines.
+//! The module `planted` computes labels, and `text` writes lines.
 
 use std::ops::Range;
 
@@ -9,11 +9,12 @@ use schema::random::CounterRng;
 
 use super::config::{SyntheticConfig, SyntheticFeature};
 
-/// Random streams of a seed.
+/// Numbers of the random streams that are derived from one seed.
 const STREAM_ROWS: u64 = 1;
 const STREAM_PILOT: u64 = 2;
 const STREAM_REUSE: u64 = 4;
-/// Random numbers reserved per dense column: missing, negative, and two for the normal deviate.
+/// Number of random numbers reserved per dense column: one each for missing and negative, and two
+/// for the normal deviate.
 const DENSE_DRAWS: u64 = 4;
 /// Share of values of the second column that are -1 or -2, as in Criteo's I2.
 const NEGATIVE_SHARE: f64 = 0.1;
@@ -23,11 +24,11 @@ const NEGATIVE_COLUMN: usize = 1;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DrawnBlock {
     pub first_row: u64,
-    /// `[rows]`
+    /// Labels of the rows, `[rows]`.
     pub labels: Vec<bool>,
     /// True click probabilities, `[rows]`.
     pub probabilities: Vec<f64>,
-    /// Counts, `[rows, dense]`; `None` for missing ones.
+    /// Values of the dense columns, which are counts, `[rows, dense]`; `None` for missing ones.
     pub dense: Vec<Option<i64>>,
     /// Frequency ranks, bag after bag; 0 is the most frequent id of its feature.
     pub ranks: Vec<u64>,
@@ -50,7 +51,7 @@ impl DrawnBlock {
         }
     }
 
-    /// Estimates the bytes of a row with so many ids.
+    /// Estimates the bytes of a row with `ids` ids.
     pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
         let counts = config.dense * size_of::<Option<i64>>();
         let bags = config.features.len() * size_of::<usize>();
@@ -104,13 +105,14 @@ pub(super) fn draw_pilot(config: &SyntheticConfig, rows: u64) -> DrawnBlock {
     block
 }
 
-/// Index of each column's random numbers in a row's stream.
+/// Positions of each column's random numbers in the stream of a row.
 struct DrawPlaces {
     features: Vec<FeatureNumbers>,
     label: u64,
 }
 
-/// The random numbers of one feature: missing, length, then one per id.
+/// Positions of the random numbers of one feature: one for missing, one for the length, and then
+/// one per id.
 struct FeatureNumbers {
     first: u64,
     length_min: u64,
@@ -167,8 +169,8 @@ impl RankSampler {
         Self { distribution, cardinality, power, reused }
     }
 
-    /// Returns the rank of use `number` of the feature. With a reuse histogram, uses take turns;
-    /// otherwise the rank is at a random quantile.
+    /// Returns the rank of use `number` of the feature. With a reuse histogram, the rank depends
+    /// only on `number`; otherwise it is at a random quantile.
     #[inline]
     fn rank(&self, number: u64, quantile: impl FnOnce() -> f64) -> u64 {
         match &self.reused {
@@ -199,6 +201,7 @@ fn draw_inputs(
     for place in &places.features {
         if rng.unit(place.first) >= config.missing_share {
             let length = place.length_min + rng.below(place.first + 1, place.length_spread);
+            // Each row reserves the uses of its longest bag, so that no two rows share a use.
             let first_use = row.wrapping_mul(place.length_min + place.length_spread - 1);
             block.ranks.extend((0..length).map(|id| {
                 let quantile = || rng.unit(place.first + 2 + id);

@@ -51,6 +51,7 @@ fn fill_and_rename<T>(
         }
     };
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+    // The content must be on disk before the file gets its name.
     file.sync_all().map_err(failed)?;
     fs::rename(temporary, path).map_err(failed)?;
     sync_folder(path).map_err(failed)?;

@@ -1,5 +1,6 @@
 //! Fits the best linear model of the planted data: a logistic regression on one-hot ids and on
-//! curves of the dense columns, fitted to the true probabilities. It generates its own rows.
+//! curves of the dense columns, fitted to the true probabilities. The module generates its own
+//! rows.
 
 use std::ops::Range;
 
@@ -10,12 +11,12 @@ use super::planted::{Planted, sigmoid};
 use super::score;
 use crate::Error;
 
-/// Rows of the fit with Criteo's columns, taken past the end of the file, and the number of passes
-/// over them.
+/// Size of the fit: the number of rows with Criteo's columns, which lie past the end of the file,
+/// and the number of passes over them.
 const FIT_ROWS: u64 = 1 << 18;
 const CRITEO_COLUMNS: u64 = 39;
 const PASSES: u64 = 2;
-/// Most rows on which the model is measured.
+/// Largest number of rows on which the model is measured.
 const MEASURE_ROWS: u64 = 1 << 18;
 const LEARNING_RATE: f64 = 0.03;
 /// Number of knots of a dense column's curve, evenly spaced in `ln(1 + x)` over `0..=KNOT_SPAN`.
@@ -29,7 +30,7 @@ pub(super) struct BestLinear {
     pub fit_rows: u64,
 }
 
-/// Fits on rows past the end of the file and measures on the first rows of the file.
+/// Fits the model on rows past the end of the file, and measures it on the first rows of the file.
 pub(super) fn fit_best(
     config: &SyntheticConfig,
     planted: &Planted,
@@ -56,13 +57,13 @@ pub(super) fn fit_best(
     Ok(BestLinear { auc, rows, fit_rows })
 }
 
-/// Estimates the bytes of a row's logit and knots, besides its block.
+/// Estimates the bytes of a row's logit and knots, in addition to its block.
 pub(super) fn row_bytes(config: &SyntheticConfig) -> f64 {
     (size_of::<f64>() + config.dense * size_of::<(usize, f64)>()) as f64
 }
 
-/// Returns the number of rows to fit on: fewer with more columns than Criteo's, so that the cost
-/// stays the same.
+/// Returns the number of rows to fit on. The number is smaller with more columns than Criteo's, so
+/// that the cost stays the same.
 pub(super) fn fit_rows(config: &SyntheticConfig) -> u64 {
     let columns = (config.dense + config.features.len()) as u64;
     FIT_ROWS * CRITEO_COLUMNS / columns.max(CRITEO_COLUMNS)
@@ -112,9 +113,10 @@ struct Model {
     bias: LinearWeight,
     /// Factor of the planted additive logit.
     start: LinearWeight,
-    /// `[dense, 1 + KNOTS]`
+    /// Weights of the knots, `[dense, 1 + KNOTS]`.
     dense: Vec<LinearWeight>,
-    /// Per feature: one weight per id with an effect, one for all other ids, one for missing.
+    /// Weights of each feature: one per id with an effect, one for all other ids, and one for
+    /// missing.
     features: Vec<Vec<LinearWeight>>,
 }
 

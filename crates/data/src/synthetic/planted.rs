@@ -9,7 +9,7 @@ use super::config::{SyntheticConfig, SyntheticFeature};
 use super::draw::{self, DrawnBlock};
 
 const STREAM_MODEL: u64 = 3;
-/// Rows on which standard deviations and bias are adjusted, to within 1 %.
+/// Number of rows on which standard deviations and bias are adjusted, to within 1 %.
 pub(super) const PILOT_ROWS: u64 = 1 << 15;
 const SMALL_COUNTS: i64 = 2048;
 
@@ -41,7 +41,7 @@ struct Curve {
     small: Vec<f64>,
 }
 
-/// Effects of the ids of one feature. Ranks past the end of the tables have none.
+/// Effects of the ids of one feature. Ranks past the end of the tables have no effect.
 struct Effects {
     /// Own effects, `[ids]`, with mean 0 and standard deviation 1 under the feature's distribution.
     additive: Vec<f32>,
@@ -78,7 +78,8 @@ impl Planted {
         sigmoid(self.linear_logit(block, row) + self.interaction(block, row))
     }
 
-    /// Computes the logit without interactions, the best linear model that is known beforehand.
+    /// Computes the logit without interactions, which is the best linear model that is known
+    /// beforehand.
     pub(super) fn linear_logit(&self, block: &DrawnBlock, row: usize) -> f64 {
         self.bias + self.dense(block, row) + self.additive(block, row)
     }
@@ -143,8 +144,8 @@ impl Curve {
         let (location, scale) = draw::log_count(column);
         let place = 3 * column as u64;
         let slope = rng.normal(place);
-        // The slope dominates: a wave of full height would take a network longer to learn than
-        // everything else.
+        // The slope dominates, because a network would take longer to learn a wave of full height
+        // than everything else.
         let wave = 0.4 * rng.normal(place + 1);
         let phase = std::f64::consts::TAU * rng.unit(2 * place + 4);
         let mut curve = Self { location, scale, slope, wave, phase, small: Vec::new() };
@@ -182,8 +183,8 @@ fn dot(left: &[f32], right: &[f32]) -> f64 {
 fn draw_effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng) -> Effects {
     let ids = feature.cardinality.min(config.planted.effect_ids);
     let shares: Vec<f64> = (0..ids).map(|rank| rank_share(feature, rank)).collect();
-    // Effects of a bag are summed; the root keeps the sum of a long bag as wide as the effect of a
-    // single id.
+    // The effects of all ids in a bag are summed. Dividing them by the root of the mean bag length
+    // keeps the deviation of the sum equal to that of a single id.
     let width = feature.hotness.mean().sqrt();
     let column = |rng: CounterRng| -> Vec<f32> {
         let raw: Vec<f64> = (0..ids).map(|rank| rng.normal(rank)).collect();
@@ -243,6 +244,7 @@ fn scale_to(wanted: f64, values: &[f64]) -> f64 {
 /// Finds the bias at which the mean probability equals the click rate, by bisection.
 fn bias_for(click_rate: f64, logits: &[f64]) -> f64 {
     let (mut low, mut high) = (-60.0, 60.0);
+    // Fifty halvings of the interval leave an error of about 10⁻¹³.
     for _ in 0..50 {
         let middle = f64::midpoint(low, high);
         let clicks: f64 = logits.iter().map(|logit| sigmoid(logit + middle)).sum();

@@ -1,6 +1,7 @@
 //! Computes AUC and normalized entropy of scores against labels.
 
-/// Computes the area under the ROC curve. Equal scores count half; 0.5 if a class is absent.
+/// Computes the area under the ROC curve, in which equal scores count half. Returns 0.5 if a class
+/// is absent.
 pub(crate) fn auc(scores: &[f64], labels: &[bool]) -> f64 {
     let mut pairs: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
     pairs.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
@@ -19,8 +20,8 @@ pub(crate) fn auc(scores: &[f64], labels: &[bool]) -> f64 {
     ordered_twice as f64 / (2 * negatives * positives) as f64
 }
 
-/// Computes the mean cross entropy relative to always predicting the mean label; 1 if a class is
-/// absent.
+/// Computes the mean cross entropy relative to always predicting the mean label. Returns 1 if a
+/// class is absent.
 pub(super) fn normalized_entropy(probabilities: &[f64], labels: &[bool]) -> f64 {
     let n = labels.len() as f64;
     let clicks = labels.iter().filter(|&&label| label).count() as f64;

@@ -20,7 +20,7 @@ pub(super) fn header(config: &SyntheticConfig) -> Vec<u8> {
     line
 }
 
-/// Estimates the bytes of a line with so many ids; most numbers have few digits.
+/// Estimates the bytes of a line with `ids` ids. Most numbers have few digits.
 pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
     2.0 + config.dense as f64 * 5.0 + ids * 7.0
 }
@@ -29,6 +29,7 @@ pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
 pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
     let separator = if config.layout == RowLayout::Criteo { b'\t' } else { b',' };
     let features = config.features.len();
+    // Each feature has its own key, so that equal ranks become different categories.
     let keys: Vec<u32> =
         (0..features).map(|feature| random::mix(feature as u64 + 1) as u32).collect();
     let mut out = Vec::with_capacity(block.rows() * (2 + config.dense * 5 + features * 9));
@@ -66,7 +67,7 @@ fn write_bag(out: &mut Vec<u8>, feature: &SyntheticFeature, ranks: &[u64]) {
     }
 }
 
-/// A bijection of `0..cardinality`, so that frequent ids are not neighbors.
+/// Maps a rank to an id by a bijection of `0..cardinality`, so that frequent ids are not neighbors.
 fn scatter(rank: u64, cardinality: u64) -> u64 {
     // The prime and the cardinality are coprime unless one divides the other.
     const PRIME: u64 = 2_654_435_761;
@@ -76,8 +77,8 @@ fn scatter(rank: u64, cardinality: u64) -> u64 {
     ((u128::from(rank) * u128::from(PRIME) + 12_345) % u128::from(cardinality)) as u64
 }
 
-/// A bijection of 32-bit numbers (the finalizer of MurmurHash3 with a key), so that ids do not
-/// collide.
+/// Maps a rank to a category by a bijection of 32-bit numbers (the finalizer of MurmurHash3 with a
+/// key), so that categories do not collide.
 fn scramble(rank: u32, key: u32) -> u32 {
     let mut x = rank ^ key;
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);

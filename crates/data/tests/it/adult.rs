@@ -1,5 +1,5 @@
-//! The census data Adult: spaces around fields, `?` for missing values, two spellings of the label,
-//! and a separate test file.
+//! Tests on the census data Adult, which has spaces around fields, `?` for missing values, two
+//! spellings of the label, and a separate test file.
 
 use serde_json::json;
 
@@ -42,7 +42,7 @@ fn the_test_file_uses_the_fitted_state_of_the_training_file() {
     assert_eq!((trained.dataset.rows(), trained.losses.malformed_lines), (32_561, 0));
     let fitted = trained.dataset.fitted();
     let batch = whole(&trained.dataset, 1000);
-    // Counts of the published files.
+    // The expected numbers are counts of the published files.
     assert_eq!(batch.labels.iter().filter(|&&label| label == 1.0).count(), 7841);
     let missing = |feature: usize, batch: &schema::Batch| {
         batch.sparse.values[batch.sparse.feature(feature)].iter().filter(|&&id| id == 0).count()
@@ -53,8 +53,8 @@ fn the_test_file_uses_the_fitted_state_of_the_training_file() {
     let variance = ages.iter().map(|age| age * age).sum::<f64>() / ages.len() as f64;
     assert!(mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-6, "{mean} {variance}");
     assert!((fitted.dense[0].mean - 38.581_646).abs() < 1e-4);
-    // First row: age 39, gain 2174, 40 hours. Its work class and occupation are the first of their
-    // columns: id 2.
+    // The first row has age 39, a gain of 2174 and 40 hours. The work class and the occupation of
+    // this row are the first of their columns, so both have id 2.
     assert!((f64::from(batch.dense[1]) - 2175f64.ln()).abs() < 1e-6);
     assert_eq!(batch.dense[2], 40.0);
     assert_eq!(batch.sparse.values[batch.sparse.bag(0, 0)], [2]);

@@ -1,5 +1,5 @@
-//! Damage to a prepared dataset is detected wherever it is, and a dataset is identified by its
-//! rows.
+//! Tests that damage to a prepared dataset is detected wherever it is, and that a dataset is
+//! identified by its rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn columns() -> schema::DataConfig {
     }))
 }
 
-/// A dataset of two parts, the first with 64 row groups.
+/// Prepares a dataset of two parts, of which the first has 64 row groups.
 fn prepared(folder: &Folder, name: &str) -> Prepared {
     let line = |row: u64| {
         format!("{}\t{}.5\t{}\tk{}|k{}\n", row % 2, row % 89, row * 7 % 31, row % 13, row % 5)
@@ -34,7 +34,7 @@ fn prepared(folder: &Folder, name: &str) -> Prepared {
     folder.prepare(name, &inputs, &columns())
 }
 
-/// All rows of a dataset as one batch.
+/// Reads all rows of a dataset as one batch.
 fn rows_of(dir: &Path) -> Result<(Batch, data::Fitted), Error> {
     let dataset = Dataset::open(dir)?;
     let options = in_order(&dataset, ROWS as usize);
@@ -43,7 +43,7 @@ fn rows_of(dir: &Path) -> Result<(Batch, data::Fitted), Error> {
     Ok((loaded.batch, dataset.fitted().clone()))
 }
 
-/// The files of a dataset with their bytes.
+/// Reads all files of a dataset.
 fn read_files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
@@ -70,7 +70,7 @@ fn the_error_names_file_column_rows_and_both_checksums() {
     assert!(footer.contains("rows-00000.parquet: footer: expected checksum "), "{footer}");
 }
 
-/// Runs and checkpoints are damaged in the same way by the tests `damage` of the crate `train`.
+/// The tests `damage` of the crate `train` damage runs and checkpoints in the same way.
 #[test]
 fn a_flipped_bit_is_refused_or_changes_no_row() {
     let folder = Folder::new();
@@ -150,7 +150,7 @@ fn rows_of_any(dir: &Path) -> Result<Batch, Error> {
     Ok(loader.next().unwrap()?.batch)
 }
 
-/// Rewrites a dataset as version 1 wrote it.
+/// Rewrites a dataset as version 1 wrote it, without checksums.
 fn without_checksums(dir: &Path) {
     let path = dir.join("dataset.json");
     let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

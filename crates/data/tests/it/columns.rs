@@ -1,4 +1,5 @@
-//! Columns of all kinds from CSV, TSV and Parquet: the same values give the same samples.
+//! Tests of columns of all kinds from CSV, TSV and Parquet: the same values must give the same
+//! samples.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ fn check_shop(dataset: &Dataset) {
     }
     let id = |text: &str| (xxhash_rust::xxh3::xxh3_64(text.as_bytes()) % (1 << 62)) as i64;
     assert_eq!(bags(&batch, 0), [[id("Smith, \"Sons\"")], [id("\u{e9}t\u{e9}")], [0]]);
-    // Unsigned modulo of the bit pattern: (2^64 − 1) mod 2^62.
+    // The id is the bit pattern as an unsigned number, modulo the rows: (2^64 − 1) mod 2^62.
     let all_ones = (1 << 62) - 1;
     assert_eq!(bags(&batch, 1), [[7], [all_ones], [0]]);
     assert_eq!(bags(&batch, 2), [[255], [all_ones], [0]]);

@@ -1,4 +1,4 @@
-//! 1,999 rows of Criteo, compared with an independent implementation in Python.
+//! Compares 1,999 rows of Criteo with an independent implementation in Python.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::fixture::{Folder, bytes_of, criteo, request, whole};
 const TINY: &str = "criteo/train.tiny.txt.gz";
 const THRESHOLD: u64 = 3;
 
-/// The rows as Python reads them; skipped without Python.
+/// Reads the rows with the Python implementation. Without Python, the test is skipped.
 fn python_reading(input: &Path) -> Option<Vec<Value>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/criteo_reading.py");
     if !testkit::has_program("python3", "Criteo rows read by Python") {
@@ -77,8 +77,8 @@ fn the_dataset_does_not_depend_on_compression_or_threads() {
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut flate2::bufread::MultiGzDecoder::new(&packed[..]), &mut text)
         .unwrap();
-    // The name is recorded in the dataset, so it stays the same; the compression is detected from
-    // the content.
+    // The dataset records the name of its input, so all files have the same name. The compression
+    // is detected from the content.
     let name = "day_0";
     let config = criteo("criteo-dlrm", &json!({"mode": "exact"}));
     let two_members = {
@@ -135,7 +135,7 @@ fn windows_line_ends_and_a_byte_order_mark_change_nothing() {
     assert_eq!(batch, read("windows", &windows));
 }
 
-/// Lines some of which have an unusual field at some position, valid or not.
+/// Returns lines of which some have an unusual field, valid or not, at some position.
 fn odd_lines() -> String {
     const ODD: [&str; 24] = [
         "",

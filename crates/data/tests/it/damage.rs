@@ -1,5 +1,5 @@
-//! Invalid input is counted and reported by file and line, or is an error that names the place and
-//! the cause.
+//! Tests that invalid input is counted and reported by file and line, or is an error that names the
+//! place and the cause.
 
 use std::path::PathBuf;
 
@@ -48,8 +48,8 @@ fn malformed_lines_are_counted_and_named() {
     assert_eq!((batch.dense, batch.sparse.values), (vec![2.0, 4.0, 1.0], vec![255, 0, 1]));
 }
 
-/// A label of −1 makes the loss unbounded below, and a dense value that f32 rounds to infinity
-/// makes every weight NaN.
+/// A label of −1 would make the loss unbounded below, and a dense value that f32 rounds to infinity
+/// would make every weight NaN.
 #[test]
 fn values_that_would_ruin_a_model_are_malformed() {
     let folder = Folder::new();
@@ -210,7 +210,7 @@ fn a_damaged_dataset_is_refused() {
     assert!(error.ends_with("dataset.json: version: expected 2, got 9"), "{error}");
 }
 
-/// Text that is mostly well-formed, with noise in it.
+/// Generates text that is mostly well-formed, with noise in it.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"\t".to_vec()),

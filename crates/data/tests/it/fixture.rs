@@ -65,7 +65,7 @@ pub fn request<'a>(
     }
 }
 
-/// A configuration from the fields of the section `[data]`.
+/// Builds a configuration from the fields of the section `[data]`.
 pub fn config(fields: Value) -> DataConfig {
     serde_json::from_value(fields).unwrap()
 }
@@ -74,7 +74,7 @@ pub fn criteo(preset: &str, ids: &Value) -> DataConfig {
     config(json!({"format": "criteo", "preset": preset, "ids": ids}))
 }
 
-/// All categorical columns of a dataset as features with tables of `rows` rows.
+/// Returns all categorical columns of a dataset as features with tables of `rows` rows.
 pub fn all_features(dataset: &Dataset, rows: u64) -> FeaturePlan {
     let columns = &dataset.manifest().columns.categorical;
     FeaturePlan { columns: columns.iter().map(|c| (c.name.clone(), rows)).collect() }
@@ -91,7 +91,7 @@ pub fn in_order(dataset: &Dataset, batch_size: usize) -> LoaderOptions {
     }
 }
 
-/// The whole dataset as one batch in the order of the files.
+/// Loads the whole dataset as one batch in the order of the files.
 pub fn whole(dataset: &Dataset, rows: u64) -> Batch {
     let options = in_order(dataset, dataset.rows() as usize);
     let mut loader = Loader::start(dataset, &all_features(dataset, rows), options).unwrap();
@@ -101,13 +101,13 @@ pub fn whole(dataset: &Dataset, rows: u64) -> Batch {
     batch
 }
 
-/// The bags of one feature.
+/// Returns the bags of one feature, sample by sample.
 pub fn bags(batch: &Batch, feature: usize) -> Vec<Vec<i64>> {
     let bag = |sample| batch.sparse.values[batch.sparse.bag(feature, sample)].to_vec();
     (0..batch.size).map(bag).collect()
 }
 
-/// Every file in a dataset's folder with its content.
+/// Reads every file in a dataset's folder.
 pub fn bytes_of(dataset: &Dataset) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<(String, Vec<u8>)> = std::fs::read_dir(dataset.dir())
         .unwrap()

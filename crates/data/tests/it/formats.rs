@@ -1,4 +1,5 @@
-//! Issue 23, item 12: files whose format was misidentified, or that were refused without reason.
+//! Tests of issue 23, item 12: files whose format was misidentified, or that were refused without
+//! reason.
 
 use std::io::Write;
 use std::path::Path;
@@ -38,7 +39,7 @@ fn zeros_between_and_after_gzip_members_are_skipped() {
         prepared.map(|prepared| prepared.dataset.rows())
     };
     let (first, second) = (member("1\t2\tff\n0\t1\ta\n"), member("1\t2\tff\n"));
-    // The read buffer has 256 KiB.
+    // The last number of zeros exceeds the read buffer, which has 256 KiB.
     for zeros in [0, 1, 511, 300_000] {
         let zeros = vec![0; zeros];
         assert_eq!(rows([&first[..], &zeros].concat()).unwrap(), 2);
@@ -53,7 +54,8 @@ fn zeros_between_and_after_gzip_members_are_skipped() {
     assert!(matches!(rows(first[..first.len() - 3].to_vec()), Err(Error::Read { .. })));
 }
 
-/// The lines of the scored samples, how many of them have a label, and the malformed records.
+/// Scores `text`. Returns the lines of the scored samples, the number of samples with a label, and
+/// the number of malformed records.
 fn scored(text: &str, config: &DataConfig) -> (Vec<u64>, usize, u64) {
     let folder = Folder::new();
     let training = folder.file("train", b"1\t2\tff\n0\t1\ta\n");
@@ -84,8 +86,8 @@ fn the_first_row_alone_does_not_decide_whether_a_file_has_labels() {
         let unlabeled = "2\tff\n1\ta\n5\tb\n";
         assert_eq!(scored(labeled), (vec![1, 2, 3], 3, 0));
         assert_eq!(scored(unlabeled), (vec![1, 2, 3], 0, 0));
-        // A truncated first row before labeled ones; a row with an extra field before unlabeled
-        // ones.
+        // The first text has a truncated row before labeled rows, and the second has a row with an
+        // extra field before unlabeled rows.
         assert_eq!(scored(&format!("2\tff\n{labeled}")), (vec![2, 3, 4], 3, 1));
         assert_eq!(scored(&format!("1\t2\tff\n{unlabeled}")), (vec![2, 3, 4], 0, 1));
         assert_eq!(scored(&format!("7\n{labeled}")), (vec![2, 3, 4], 3, 1));

@@ -1,5 +1,5 @@
-//! Issue 23, items 10 and 12: ids outside their table, missing numbers, and the same rows in every
-//! format.
+//! Tests of issue 23, items 10 and 12: ids outside their table, missing numbers, and the same rows
+//! in every format.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::npy::{header, npy};
 
 const TABLE_ROWS: u64 = 100;
 
-/// Rows with a label, a number, an id and a list of ids. `rule` holds the keys of both columns of
-/// ids.
+/// Configures rows with a label, a number, an id and a list of ids. `rule` holds the keys of both
+/// columns of ids.
 fn shop(format: &str, rule: &Value) -> DataConfig {
     let column = |mut keys: Value| {
         let rule = rule.as_object().unwrap().clone();
@@ -41,7 +41,7 @@ fn shop(format: &str, rule: &Value) -> DataConfig {
 
 const HEADER: &str = "label,I1,C1,C2\n";
 
-/// The single ids and the lists of ids in `text`, and what was counted.
+/// Prepares `text`. Returns its single ids, its lists of ids, and the losses.
 fn prepared(rule: &Value, text: &str) -> (Vec<i64>, Vec<Vec<i64>>, Losses) {
     let folder = Folder::new();
     let inputs = [folder.file("a.csv", format!("{HEADER}{text}").as_bytes())];
@@ -129,7 +129,8 @@ fn unsigned_ids_of_64_bits_wrap_as_what_they_are() {
     let (single, lists, losses) = prepared(&json!({}), text);
     assert_eq!((single, lists), (vec![15, 5], vec![vec![8, 1], vec![]]));
     assert_eq!((losses.ids[0].large, losses.ids[0].outside, losses.ids[0].negative), (1, 1, 0));
-    // The same in Parquet, where −1 is a negative id.
+    // In the Parquet file, the large id is in an unsigned column, and −1 in a signed column is a
+    // negative id.
     let folder = Folder::new();
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("label", Arc::new(Int64Array::from(vec![1, 0]))),
@@ -220,9 +221,9 @@ struct Meant {
     number: Option<f32>,
     id: Option<i64>,
     list: Vec<Option<i64>>,
-    /// The text for missing values, and whether ids have a decimal point.
+    /// Index of the text for missing values, and whether ids have a decimal point.
     style: (usize, bool),
-    /// An id with a fraction, which is malformed.
+    /// Whether the row has an id with a fraction, which is malformed.
     broken: bool,
 }
 
@@ -284,13 +285,13 @@ fn table(rows: &[Meant], floats: bool, path: &Path) -> String {
     parquet_file(path, columns)
 }
 
-/// What a format makes of rows: samples, counts, and malformed rows.
+/// The result of preparing rows in one format: samples, and the losses with their counts.
 type Made = (Vec<f32>, Vec<u32>, Vec<Vec<i64>>, Vec<Vec<i64>>, Losses);
 
 fn made(folder: &Folder, name: &str, input: String, config: &DataConfig) -> Option<Made> {
     let mut prepared = folder.try_prepare(name, &[input], config, None).ok()?;
     let batch = whole(&prepared.dataset, TABLE_ROWS);
-    // Text files have a header, and their messages show fields as written.
+    // Text files have a header, and their messages show fields as written, so examples may differ.
     prepared.losses.first.clear();
     let dense = batch.dense.iter().map(|value| value.to_bits()).collect();
     let single = bags(&batch, 0);
@@ -325,7 +326,7 @@ proptest! {
         rows in proptest::collection::vec(meant(), 1..40),
         rule in prop_oneof![Just(json!({"missing": -1})), Just(json!({"missing": 7}))],
     ) {
-        // Arrays have no missing values, so an id represents them, and no lists.
+        // Arrays have neither missing values nor lists, so an id represents a missing value.
         let stands = rule["missing"].as_i64().unwrap();
         let rows: Vec<Meant> = rows
             .into_iter()

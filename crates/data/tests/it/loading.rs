@@ -1,5 +1,5 @@
-//! The loader: every row once, in a seeded order, with exact resume, from datasets of one or
-//! several parts.
+//! Tests of the loader: it must return every row once, in a seeded order, with exact resume, from
+//! datasets of one or several parts.
 
 use data::{Dataset, Error, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
 use serde_json::json;
@@ -8,8 +8,8 @@ use crate::fixture::{Folder, config, in_order, request, whole};
 
 const ROWS: usize = 1000;
 
-/// A dataset whose row `i` has the label `i / 1024`, the dense value `i`, the category `i` and a
-/// list of `i % 3` categories, in row groups of 64.
+/// Prepares a dataset whose row `i` has the label `i / 1024`, the dense value `i`, the category `i`
+/// and a list of `i % 3` categories, in row groups of 64.
 fn dataset(folder: &Folder) -> Dataset {
     let line = |i: usize| {
         let label = i as f64 / 1024.0;
@@ -46,7 +46,7 @@ fn load(dataset: &Dataset, options: LoaderOptions) -> Vec<Loaded> {
     Loader::start(dataset, &features(), options).unwrap().map(Result::unwrap).collect()
 }
 
-/// The loaded rows in order, after checking that the parts of every sample belong together.
+/// Returns the loaded rows in order, after checking that the parts of every sample belong together.
 fn rows(loaded: &[Loaded]) -> Vec<usize> {
     let mut rows = Vec::new();
     for Loaded { batch, .. } in loaded {

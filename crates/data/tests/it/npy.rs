@@ -1,4 +1,5 @@
-//! Arrays in the layout of TorchRec and MLPerf: the same samples as from text, and specific errors.
+//! Tests of arrays in the layout of TorchRec and MLPerf: they must give the same samples as text,
+//! and specific errors.
 
 use std::io::{Seek, Write};
 
@@ -18,7 +19,7 @@ fn category(row: usize, column: usize) -> i32 {
     (row * 31 + column * 7) as i32 % 1000
 }
 
-/// A `.npy` file of format 1.0 with this header text.
+/// Builds a `.npy` file of format 1.0 with this header text.
 pub fn npy(header: &str, content: &[u8]) -> Vec<u8> {
     let padded = format!("{header:<117}\n");
     let length = (padded.len() as u16).to_le_bytes();
@@ -71,7 +72,7 @@ fn sets_of_arrays_with_32_and_64_bit_ids() {
     }
 }
 
-/// Multi-hot arrays `[rows, 1 + column % 3]` in an archive, not in the order of the columns.
+/// Builds an archive of multi-hot arrays `[rows, 1 + column % 3]`, not in the order of the columns.
 fn archive(deflated: bool) -> Vec<u8> {
     let mut out = std::io::Cursor::new(Vec::new());
     let mut directory = Vec::new();
@@ -171,7 +172,7 @@ fn errors_describe_what_is_wrong_with_an_array() {
         folder.file(file, bytes);
         let out = folder.path("out");
         let mut request = request(&inputs, &config, None, &out);
-        // Otherwise the preparation would resume with what it read before the error.
+        // Without a restart, the preparation would resume with what it read before the error.
         request.begin = Begin::Restart;
         let error = prepare(&request, &mut |_| {}).unwrap_err();
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! Profiles of files without a configuration: times, amounts, empty files, leaks.
+//! Tests of profiles of files without a configuration: times, amounts, empty files, and leaks.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,8 @@ fn look(inputs: &[String]) -> Result<Profile, Error> {
     profile::profile_files(inputs, None, 1, &mut |_| {})
 }
 
-/// The facts about the second of two columns, whose values `value` gives for each row.
+/// Profiles a file of two columns. Returns the facts about the second column, whose values `value`
+/// gives for each row.
 fn column(value: impl Fn(u64) -> String) -> ColumnFacts {
     let folder = Folder::new();
     let mut text = "label,x\n".to_owned();
@@ -29,7 +30,7 @@ fn column(value: impl Fn(u64) -> String) -> ColumnFacts {
     look(&[file]).unwrap().facts.columns.remove(1)
 }
 
-/// Day, hour, minute and second of a row in October 2014.
+/// Returns the day, hour, minute and second of a row in October 2014.
 fn moment(row: u64) -> [u64; 4] {
     let draw = draw(row);
     [1 + draw % 28, draw / 28 % 24, draw / 700 % 60, draw / 50_000 % 60]
@@ -73,7 +74,7 @@ fn plain_ids_are_not_taken_for_times() {
         let facts = column(|row| (first + row).to_string());
         assert_eq!(facts.times, None, "{first}");
     }
-    // One value in a hundred is not a valid hour.
+    // One value in a hundred has an invalid hour, so the column must not be taken for times.
     let facts = column(|row| format!("141021{:02}", if row % 100 == 7 { 24 } else { row % 24 }));
     assert_eq!(facts.times, None);
 }

@@ -1,4 +1,4 @@
-//! Inputs over a network give the same rows as files on disk, whatever fails on the way.
+//! Tests that inputs over a network give the same rows as files on disk, whatever fails on the way.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use testkit::object_server::{ObjectServer, ServerBehavior};
 
 use crate::fixture::{Folder, config, criteo, request};
 
-/// A few megabytes of rows, so that several parts are fetched.
+/// Returns a few megabytes of rows, so that several parts are fetched.
 fn rows() -> Vec<u8> {
     let mut text = b"y,u,a\n".to_vec();
     for i in 0..120_000u64 {
@@ -18,7 +18,7 @@ fn rows() -> Vec<u8> {
     text
 }
 
-/// The bytes of the rows, independent of the names of the inputs.
+/// Returns the bytes of the rows, which do not depend on the names of the inputs.
 fn bytes_of(dataset: &data::Dataset) -> Vec<(String, Vec<u8>)> {
     let mut files = crate::fixture::bytes_of(dataset);
     files.retain(|(name, _)| name.ends_with(".parquet"));
@@ -124,13 +124,13 @@ fn issue_28_an_interrupted_preparation_resumes_without_reading_again() {
         let (first, last) = range.split_once('-').unwrap();
         (first.parse::<usize>().unwrap(), last.parse::<usize>().unwrap())
     });
-    // Every reader begins with a short part. Here, one started after the rows that were prepared
-    // before.
+    // Every reader begins with a short part. One reader must have started after the rows that were
+    // already prepared.
     let begins = |&(first, last): &(usize, usize)| last + 1 - first == 256 << 10 && first > 0;
     let began = ranges.find(begins).unwrap().0;
     assert!(began > content.len() / 20, "{began} of {}", content.len());
 
-    // The results for another version are discarded.
+    // Results that belong to another version of the object must be refused.
     assert!(
         catch_unwind(AssertUnwindSafe(|| {
             let out = folder.path("changed");

@@ -1,5 +1,5 @@
-//! Interrupted preparations resume to the same bytes, and exact ids do not depend on the memory
-//! limit.
+//! Tests that interrupted preparations resume to the same bytes, and that exact ids do not depend
+//! on the memory limit.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,12 +52,12 @@ fn an_interruption_at_any_point_gives_the_same_bytes() {
     let whole = bytes_of(&folder.prepare("whole", &inputs, &config).dataset);
     let out = folder.path("cut");
     let mut most = 0;
-    // Three interruptions during fitting, and three during writing.
+    // Three interruptions take place during fitting, and three during writing.
     for tenths in [1, 5, 9, 11, 15, 18] {
         let at = |p: DataProgress| p.bytes_done * 20 >= p.bytes_total.unwrap_or(0) * tenths;
         interrupted((&inputs, &config), &out, at);
         if tenths % 2 == 0 {
-            // A second interruption.
+            // The resumed preparation is interrupted a second time.
             interrupted((&inputs, &config), &out, |p| p.rows > ROWS / 2);
         }
         let kept = folder.path("cut.partial").exists();
@@ -72,7 +72,7 @@ fn an_interruption_at_any_point_gives_the_same_bytes() {
     assert!(most >= PART_ROWS, "nothing was taken over");
 }
 
-/// A header, and rows some of which are malformed.
+/// Returns a text with a header and rows, some of which are malformed.
 fn text(rows: std::ops::Range<u64>) -> Vec<u8> {
     let mut text = b"\xef\xbb\xbflabel\tx\tpadding\tc\r\n".to_vec();
     for row in rows {
@@ -109,7 +109,7 @@ fn reading_resumes_where_the_last_part_ended() {
         let prepared = prepare(&request(&inputs, &config, None, &out), &mut watch).unwrap();
         assert_eq!(prepared.losses, whole.losses);
         assert!(bytes_of(&prepared.dataset) == bytes_of(&whole.dataset), "{rows}");
-        // A block has about 4,500 rows.
+        // A block has about 4,500 rows, and reading resumes at the start of a block.
         let (first, resumed) = (first.unwrap(), prepared.resumed_rows);
         assert!(resumed > PART_ROWS && first > resumed - 5000, "{first} of {resumed}");
         std::fs::remove_dir_all(&out).unwrap();
@@ -148,8 +148,7 @@ fn another_preparation_is_refused_or_restarted() {
     assert_eq!(bytes_of(&anew.dataset), bytes_of(&whole));
 }
 
-/// With and without a fitted state: in one case the whole file was hashed, in the other only its
-/// start.
+/// With a fitted state, the whole file was hashed before; without one, only its start was hashed.
 #[test]
 fn an_input_of_equal_size_and_time_with_other_content_is_refused() {
     let folder = Folder::new();
@@ -180,7 +179,7 @@ fn an_input_of_equal_size_and_time_with_other_content_is_refused() {
         write(&other);
         let error = again((&inputs, &config), &out, Begin::Resume).unwrap_err();
         assert!(matches!(&error, Error::InputChanged { .. }), "{name}: {error}");
-        // The same content resumes, even if timestamps differ.
+        // Restored content resumes, even if the timestamps of the file differ.
         std::fs::write(path, &text).unwrap();
         let prepared = again((&inputs, &config), &out, Begin::Resume).unwrap();
         assert!(prepared.resumed_rows >= PART_ROWS, "{name}");

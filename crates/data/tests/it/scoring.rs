@@ -1,4 +1,4 @@
-//! Scoring raw files: the same samples as from a prepared dataset, with their lines.
+//! Tests that scoring raw files gives the same samples as a prepared dataset, with their lines.
 
 use data::{BlockPace, FeaturePlan, ScoreRequest, ScoringBatch, Strictness, read_for_scoring};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Statistics of files and datasets, compared with the parameters of generated rows.
+//! Compares statistics of files and datasets with the parameters of generated rows.
 
 use data::Strictness;
 use data::stats::{self, CountMethod, Stats, ValuesSeen};

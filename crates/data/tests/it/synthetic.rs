@@ -1,5 +1,5 @@
-//! The generator: reproducible bytes, correct probabilities, and files that are read without
-//! losses.
+//! Tests of the generator: reproducible bytes, correct probabilities, and files that are read
+//! without losses.
 
 use std::io::Read;
 
@@ -18,7 +18,7 @@ fn text(config: &SyntheticConfig, threads: usize) -> (Vec<u8>, SyntheticReport) 
     (out, report)
 }
 
-/// Three dense columns and four features with several ids.
+/// Configures three dense columns and four features with several ids.
 fn bags(rows: u64) -> SyntheticConfig {
     let feature = |(index, cardinality)| SyntheticFeature {
         name: format!("f{index}"),
@@ -119,7 +119,7 @@ fn labels_follow_their_probabilities() {
             }
         }
         let (got, expected): (f64, f64) = (clicks / rows, expected / rows);
-        // Four standard errors.
+        // The bound is four standard errors of the click rate.
         let bound = 4.0 * (expected * (1.0 - expected) / rows).sqrt();
         assert!((got - expected).abs() < bound, "from {low}: {got} for {expected} of {rows}");
     }
@@ -242,14 +242,15 @@ fn ids_follow_a_published_histogram_of_reuse() {
         (feature.cardinality, feature.distribution) = (cardinality, distribution);
         feature.hotness = Hotness::ONE;
     }
-    // The second window, to check that any part can be generated on its own.
+    // The second window is drawn, to check that any part can be generated on its own.
     let block = synthetic::draw_rows(&config, window..2 * window).unwrap();
     for feature in 0..4 {
         let mut uses = vec![0u64; cardinality as usize];
         for row in 0..window as usize {
             uses[block.bag(row * 4 + feature)[0] as usize] += 1;
         }
-        // Classes of up to 512 uses, of which this table has many rows.
+        // Only classes of up to 512 uses are checked, because only those have many rows in this
+        // table.
         for class in 0..10 {
             let of_class = |&count: &u64| (1u64 << class) / 2 < count && count <= 1 << class;
             let got: u64 = uses.iter().copied().filter(of_class).sum();
@@ -269,7 +270,7 @@ fn an_invalid_reuse_histogram_names_the_expected_format() {
     for (bytes, got) in [
         (&b""[..], "no text"),
         (b"label\tI1\n0\t1\n", "other text"),
-        (b"\x80PNG\0", "bytes that are no text"),
+        (b"\x80PNG\0", "bytes that are not text"),
     ] {
         let file = folder.file("reuse", bytes);
         let error = synthetic::reuse_histogram(&file, None).unwrap_err().to_string();

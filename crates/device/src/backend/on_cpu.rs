@@ -1,5 +1,5 @@
-//! The CPU as a [`Backend`]: runs the operations of [`crate::ops`] immediately, from the calling
-//! thread. Queues are empty, and ids are read in place.
+//! The CPU as a [`Backend`]: runs the operations of [`crate::ops`] immediately on the calling
+//! thread and its pool. Queues are empty, and ids are read in place.
 
 mod tables;
 
@@ -25,7 +25,7 @@ use crate::weights::{Weights, WeightsView};
 
 pub use tables::CpuTables;
 
-/// A weight with its gradient and state. All three use the same panel layout.
+/// A weight with its gradient and its optimizer state, which all use the same panel layout.
 #[derive(Debug)]
 pub struct CpuWeight {
     values: LinearWeight,
@@ -42,7 +42,7 @@ impl Default for CpuWeight {
     }
 }
 
-/// The scalars of a step, and the results that it has produced so far.
+/// The scalars of a step, and the results that the step has produced so far.
 #[derive(Debug, Default)]
 pub struct Scalars {
     step: Option<StepScalars>,
@@ -53,13 +53,13 @@ pub struct Scalars {
 impl Scalars {
     fn step(&self) -> &StepScalars {
         let Some(step) = &self.step else {
-            unreachable!("begin writes the scalars before other operations of a step")
+            unreachable!("`begin` writes the scalars before any other operation of a step")
         };
         step
     }
 }
 
-/// Borrows the f32 panels of a matrix of this shape.
+/// Borrows the f32 panels of a matrix that must have this shape.
 fn values<'a>(
     op: &'static str,
     matrix: &'a Matrix,
@@ -68,7 +68,7 @@ fn values<'a>(
     matrix.panels(op, rows, columns)
 }
 
-/// Mutably borrows the f32 panels of a matrix of this shape.
+/// Mutably borrows the f32 panels of a matrix that must have this shape.
 fn values_mut<'a>(
     op: &'static str,
     matrix: &'a mut Matrix,
@@ -77,8 +77,8 @@ fn values_mut<'a>(
     matrix.panels_mut(op, rows, columns)
 }
 
-/// Returns the gradient for the update: the sum over all ranks if there is one, otherwise this
-/// rank's own.
+/// Returns the gradient that the update uses: the sum over all ranks if there is one, otherwise
+/// this rank's own gradient.
 fn summed<'a>(gradient: &'a mut [f32], sum: Option<GradientSum<'a>>) -> &'a [f32] {
     match sum {
         None => gradient,
@@ -91,10 +91,11 @@ fn summed<'a>(gradient: &'a mut [f32], sum: Option<GradientSum<'a>>) -> &'a [f32
 }
 
 impl Cpu {
-    /// [`Cpu::new`] with the signature of a device that can fail to open.
+    /// Creates the device like [`Cpu::new`]. The signature is that of a device whose opening can
+    /// fail.
     ///
     /// # Errors
-    /// Never fails.
+    /// Opening a CPU never fails.
     pub fn open(threads: usize) -> Result<Self, Error> {
         Ok(Self::new(threads))
     }
@@ -201,7 +202,7 @@ impl Backend for Cpu {
     }
 
     fn write(&self, (): &(), values: &[f32], to: &mut Array<f32>, at: usize) -> Result<(), Error> {
-        extent::within("write", "values from an element on", to.len(), at + values.len())?;
+        extent::within("write", "end of the values", to.len(), at + values.len())?;
         to[at..at + values.len()].copy_from_slice(values);
         Ok(())
     }
@@ -610,6 +611,7 @@ impl Backend for Cpu {
         if form == Probabilities::Missing {
             activation::sigmoid(self, logits, to)?;
         }
+        // The sigmoid of an infinite logit is finite, so these probabilities are replaced here.
         for (probability, logit) in to.iter_mut().zip(logits) {
             if !logit.is_finite() {
                 *probability = f32::NAN;
@@ -696,7 +698,7 @@ impl Backend for Cpu {
 }
 
 impl CpuWeight {
-    /// Writes the state in the layout of checkpoints.
+    /// Writes the optimizer state in the layout of checkpoints to `to`.
     fn state(&self, cpu: &Cpu, to: &mut [f32]) -> Result<(), Error> {
         let shape @ MatrixShape { rows: n, columns: k } = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);
@@ -712,7 +714,7 @@ impl CpuWeight {
         Ok(())
     }
 
-    /// Reads the state from the layout of checkpoints.
+    /// Reads the optimizer state from a slice in the layout of checkpoints.
     fn set_state(&mut self, cpu: &Cpu, state: &[f32]) -> Result<(), Error> {
         let shape @ MatrixShape { rows: n, columns: k } = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);

@@ -1,8 +1,8 @@
-//! A GPU, or its emulation, as a [`Backend`]: row-major matrices in its memory, kernels in a
-//! stream. Host memory appears only as an argument.
+//! A GPU, or its emulation, as a [`Backend`]. Matrices are row-major in GPU memory, and kernels
+//! run in a stream. Host memory appears only as an argument of an operation.
 //!
-//! After the first step, device memory is allocated only for a batch with more ids than any before.
-//! The host waits only for messages to other ranks and in [`Backend::outcome`].
+//! After the first step, device memory is allocated only for a batch with more ids than any
+//! earlier batch. The host waits only for messages to other ranks and in [`Backend::outcome`].
 
 mod exchange;
 mod gradients;
@@ -52,7 +52,7 @@ pub use tables::Tables;
 #[derive(Debug)]
 pub struct Cuda {
     driver: Driver,
-    /// The stream of allocations and copies before the first step.
+    /// The stream of allocations and copies that happen before the first step.
     setup: Stream,
     kernels: Kernels,
     host: Cpu,
@@ -63,26 +63,26 @@ impl Cuda {
     /// them from the cache that an earlier run filled.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Fails with [`Error::Driver`] if the driver reports an error.
     pub fn new(driver: Driver, threads: usize) -> Result<Self, Error> {
         let kernels = Kernels::load(&driver)?;
         let setup = driver.stream()?;
         Ok(Self { driver, setup, kernels, host: Cpu::new(threads) })
     }
 
-    /// Version of cuBLASLt; `None` if rowmill's plain kernels compute the matrix products.
+    /// Returns the version of cuBLASLt, or `None` if rowmill's own kernels compute products.
     #[must_use]
     pub fn library_version(&self) -> Option<LibraryVersion> {
         self.kernels.gemm.library_version()
     }
 
-    /// The CPU device of the host.
+    /// Returns the CPU device of the host.
     #[must_use]
     pub fn host_cpu(&self) -> &Cpu {
         &self.host
     }
 
-    /// Allocates zeroed memory. The memory has been cleared when this returns.
+    /// Allocates device memory, and returns after the memory has been filled with zeros.
     fn zeroed(&self, bytes: usize) -> Result<Buffer, Error> {
         let buffer = self.driver.alloc(bytes)?;
         if bytes > 0 {
@@ -213,7 +213,7 @@ impl Backend for Cuda {
         to: &mut Vector,
         at: usize,
     ) -> Result<(), Error> {
-        let buffer = to.get("write", "values from an element on", at + values.len())?;
+        let buffer = to.get("write", "end of the values", at + values.len())?;
         let start = Self::vector_bytes(at);
         Ok(queue.stream.upload(buffer, start, bytemuck::cast_slice(values))?)
     }
@@ -793,8 +793,8 @@ impl Backend for Cuda {
     }
 }
 
-/// For both parts of a join: width and first column of the part, then width and first column of its
-/// place in the joined matrix.
+/// Describes both parts of a join. Each entry is the width and first column of the part, followed
+/// by the width of the joined matrix and the part's first column in it.
 fn halves(JoinShape { left, right, .. }: JoinShape) -> [[[usize; 2]; 2]; 2] {
     [[[left, 0], [left + right, 0]], [[right, 0], [left + right, left]]]
 }

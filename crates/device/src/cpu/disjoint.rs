@@ -1,5 +1,5 @@
-//! One mutable slice shared by chunks that write different parts of it. Independent of threads; the
-//! caller proves that writes are disjoint.
+//! One mutable slice that is shared by chunks which write different parts of it. The type does
+//! not depend on threads, and the caller proves that the writes are disjoint.
 #![expect(
     unsafe_code,
     reason = "hands out parts of one slice that the borrow checker cannot separate"
@@ -11,8 +11,8 @@ use std::ops::Range;
 /// A mutable slice whose parts several threads may hold at once, as long as the parts do not
 /// overlap.
 ///
-/// [`crate::cpu::Pool::run_slices`] is the safe form for equal consecutive parts; this type serves
-/// kernels whose parts are scattered (rows of a table, columns of an output).
+/// [`crate::cpu::Pool::run_slices`] is the safe form for equal consecutive parts. This type
+/// serves kernels whose parts are scattered, such as rows of a table or columns of an output.
 #[derive(Debug)]
 pub struct DisjointMut<'a, T> {
     start: *mut T,
@@ -20,11 +20,11 @@ pub struct DisjointMut<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the type only hands out `&mut [T]` of parts, and the caller of `part` guarantees that
-// parts are disjoint. Another thread may own such a part because `T: Send`.
+// SAFETY: `DisjointMut` only hands out `&mut [T]` of parts, and the caller of `part` guarantees
+// that the parts are disjoint. Another thread may own such a part because `T: Send`.
 unsafe impl<T: Send> Send for DisjointMut<'_, T> {}
 // SAFETY: `part` takes `&self`, but its contract forbids two overlapping parts that are alive at
-// once, so no element is reached by two threads.
+// the same time, so two threads never access the same element.
 unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}
 
 impl<'a, T> DisjointMut<'a, T> {
@@ -34,13 +34,13 @@ impl<'a, T> DisjointMut<'a, T> {
         Self { start: data.as_mut_ptr(), len: data.len(), lifetime: PhantomData }
     }
 
-    /// Elements in the whole slice.
+    /// Returns the number of elements of the whole slice.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the slice has no elements.
+    /// Returns whether the slice has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -49,7 +49,8 @@ impl<'a, T> DisjointMut<'a, T> {
     /// Returns the elements in `range` for writing.
     ///
     /// # Safety
-    /// `range` lies inside the slice, and no other part that overlaps it is alive at the same time.
+    /// The caller guarantees that `range` lies inside the slice and that no other part that
+    /// overlaps it is alive at the same time.
     #[must_use]
     #[inline(always)]
     pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
@@ -59,12 +60,12 @@ impl<'a, T> DisjointMut<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
-    /// Returns a pointer to the first element of `range`, for kernels that write through a pointer.
-    /// Writes must keep the contract of [`Self::part`]: they stay inside `range`, and no other live
-    /// part overlaps it.
+    /// Returns a pointer to the first element of `range`, for kernels that write through a
+    /// pointer. Writes must keep the contract of [`Self::part`]: they stay inside `range`, and no
+    /// other live part overlaps `range`.
     ///
     /// # Panics
-    /// If the range is not inside the slice.
+    /// Panics if the range is not inside the slice.
     #[must_use]
     #[inline(always)]
     pub fn write_ptr(&self, range: Range<usize>) -> *mut T {
@@ -76,7 +77,7 @@ impl<'a, T> DisjointMut<'a, T> {
         self.start.wrapping_add(range.start)
     }
 
-    /// The address of the first element, for prefetching.
+    /// Returns the address of the first element, for prefetching.
     #[must_use]
     #[inline(always)]
     pub fn as_ptr(&self) -> *const T {

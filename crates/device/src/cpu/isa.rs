@@ -1,7 +1,7 @@
-//! Instruction sets as tokens: holding the value proves that the machine has the instructions.
-//! Independent of the kernels that use them.
+//! Instruction sets as tokens: a value of such a type proves that the machine has the
+//! instructions. This module does not depend on the kernels that use them.
 
-/// Proof that the machine has AVX2, FMA and F16C.
+/// Token that proves that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
@@ -19,28 +19,28 @@ impl Avx2 {
     }
 }
 
-/// Proof that the machine has AVX-512 F, VL, BW and DQ, and also AVX2 and FMA.
+/// Token that proves that the machine has AVX-512 F, VL, BW and DQ, and also AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512 {
     bf16: Option<Avx512Bf16>,
 }
 
-/// Proof that the machine has AVX-512 and the instruction `vdpbf16ps`, which multiplies pairs of
-/// bf16.
+/// Token that proves that the machine has AVX-512 and the instruction `vdpbf16ps`, which
+/// multiplies pairs of bf16 values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512Bf16(());
 
-/// How a CPU computes products of bf16. The choice affects the last bits of sums, so a run must
-/// keep it.
+/// The method by which a CPU computes products of bf16 values. The choice affects the last bits
+/// of sums, so a resumed run must keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bf16Products {
     Pairs,
-    /// Widens factors to f32, which is exact, and multiplies them with the f32 kernels.
+    /// Widens the factors to f32, which is exact, and multiplies them with the f32 kernels.
     Widened,
 }
 
 impl Bf16Products {
-    /// The name under which run folders record the choice.
+    /// Returns the name under which run folders record the choice.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Bf16Products {
     }
 }
 
-/// Whether the machine has `vdpbf16ps`.
+/// Returns whether the machine has the instruction `vdpbf16ps`.
 fn has_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]
     let present = is_x86_feature_detected!("avx512bf16");
@@ -65,9 +65,9 @@ fn has_pairs() -> bool {
     present
 }
 
-/// Whether `vdpbf16ps` is known to be faster than multiply-adds of f32. By the measurements of
-/// `docs/decisions/0012-number-formats-on-cpus.md` this holds for the AMD CPUs that have the
-/// instruction. Other CPUs compute in f32 until a measurement shows otherwise.
+/// Returns whether `vdpbf16ps` is known to be faster than f32 multiply-adds. According to the
+/// measurements of `docs/decisions/0012-number-formats-on-cpus.md`, it is faster on the AMD CPUs
+/// that have the instruction. Other CPUs compute in f32 until a measurement shows otherwise.
 fn has_fast_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]
     let is_amd = {
@@ -81,7 +81,7 @@ fn has_fast_pairs() -> bool {
 }
 
 impl Avx512 {
-    /// Returns the token if the machine has the whole group of instructions.
+    /// Returns the token if the machine has all instructions of the group.
     #[must_use]
     pub fn new() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -102,10 +102,10 @@ impl Avx512 {
     }
 }
 
-/// The instruction set a kernel runs on.
+/// The instruction set that a kernel uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// Scalar code for any machine.
+    /// Scalar code that runs on any machine.
     Portable,
     /// AVX2 and FMA, with vectors of 8 floats.
     Avx2(Avx2),
@@ -121,7 +121,7 @@ impl Isa {
         wide.or_else(|| Avx2::new().map(Self::Avx2)).unwrap_or(Self::Portable)
     }
 
-    /// How the kernels of this instruction set multiply bf16.
+    /// Returns how the kernels of this instruction set multiply bf16 values.
     #[must_use]
     pub fn bf16_products(self) -> Bf16Products {
         match self {
@@ -130,7 +130,8 @@ impl Isa {
         }
     }
 
-    /// Selects another way to multiply bf16; `None` if the machine does not support it.
+    /// Selects another method of multiplying bf16 values. Returns `None` if the machine does not
+    /// support it.
     #[must_use]
     pub fn with_bf16_products(self, products: Bf16Products) -> Option<Self> {
         match (self, products) {
@@ -143,7 +144,7 @@ impl Isa {
         }
     }
 
-    /// Every instruction set of this machine, narrowest first.
+    /// Returns every instruction set of this machine, narrowest first.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let vectors = [Avx2::new().map(Self::Avx2), Avx512::new().map(Self::Avx512)];

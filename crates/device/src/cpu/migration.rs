@@ -1,12 +1,14 @@
-//! Detects workers whose CPU is taken by another process and migrates them, from the waiting
-//! thread.
+//! Detects pool workers that have lost their CPU to another process, and migrates them to a free
+//! CPU. The thread that waits for the workers does both.
 //!
-//! Another process may preempt a worker in the middle of a chunk for milliseconds, while the caller
-//! has finished its own chunks and its CPU idles. The scheduler does not migrate a thread that ran
-//! a moment ago, so the caller pins the worker to its own CPU: it then waits for the rest of a
-//! chunk instead of the other process's time slice. The scheduler may also leave a worker on the
-//! caller's CPU beside an idle one, because the two wait for each other in turn: the caller then
-//! pins the worker to the other CPUs. Does not depend on what a job is.
+//! Another process may preempt a worker in the middle of a chunk for milliseconds, while the
+//! caller has finished its own chunks and its CPU idles. The scheduler does not migrate a thread
+//! that has run very recently. The caller therefore pins the worker to the caller's own CPU, so
+//! it waits for the rest of a chunk instead of the other process's time slice.
+//!
+//! The scheduler may also leave a worker on the caller's CPU although another CPU is idle,
+//! because the caller and the worker wait for each other in turn. In this case the caller pins
+//! the worker to the other CPUs. This module does not depend on what a job computes.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::thread;
@@ -14,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use super::system::{self, ThreadId};
 
-/// How long the caller spins for the last worker before checking which workers are not running.
+/// Time that the caller spins for the last worker before it checks which workers are stalled.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// How long the caller parks between two checks.
+/// Time that the caller parks between two checks of the workers.
 const PARK: Duration = Duration::from_micros(50);
 
-/// Workers examined by one check, so that its cost does not grow with the number of threads.
+/// Number of workers that one check examines, so that its cost does not grow with the threads.
 const CHECKED: usize = 8;
 
 /// Time after the last migration until all workers may again run on any of their CPUs.
@@ -31,7 +33,7 @@ pub(super) struct WorkerStates {
     workers: Vec<WorkerState>,
     /// The CPU on which the caller published the last job.
     caller: AtomicUsize,
-    /// The CPU on which a caller published the last job.
+    /// Whether any worker began a job on the caller's CPU since the last job was published.
     crowded: AtomicBool,
 }
 
@@ -45,17 +47,17 @@ struct WorkerState {
     crowded: AtomicBool,
 }
 
-/// Workers that the caller migrated, with the CPUs that they were allowed before.
+/// Workers that the caller migrated, with the CPUs that each was allowed to use before.
 #[derive(Default)]
 pub(super) struct Migrated {
     workers: Vec<(ThreadId, Vec<usize>)>,
-    /// Time of the last migration.
+    /// Time at which the last worker was migrated.
     last: Option<Instant>,
 }
 
 impl WorkerStates {
-    /// Creates the states of `workers` workers. Migration is off (no states) if the pool has more
-    /// threads than there are `cpus`, because its own threads then preempt each other.
+    /// Creates the states of `workers` workers. There are no states, and so no migration, if the
+    /// pool has more threads than there are `cpus`, because its threads then preempt each other.
     pub(super) fn new(workers: usize, cpus: usize) -> Self {
         let watched = if workers < cpus { workers } else { 0 };
         Self {
@@ -90,8 +92,8 @@ impl WorkerStates {
         }
     }
 
-    /// Called before the caller publishes a job. Migrates workers that began the last job on this
-    /// CPU, and lifts all restrictions if no worker was migrated for [`CALM`].
+    /// Migrates workers that began the last job on this CPU, and lifts all restrictions if no
+    /// worker was migrated for [`CALM`]. The caller calls this before it publishes a job.
     pub(super) fn publish(&self, migrated: &mut Migrated) {
         if self.workers.is_empty() {
             return;
@@ -110,8 +112,8 @@ impl WorkerStates {
         }
     }
 
-    /// Waits until `done` holds; the last worker signals it with an unpark. Meanwhile migrates
-    /// workers to this CPU that have a job but do not run.
+    /// Waits until `done` holds. The last worker signals this with an unpark. Meanwhile, workers
+    /// that have a job but do not run are migrated to this CPU.
     pub(super) fn wait(&self, migrated: &mut Migrated, done: impl Fn() -> bool) {
         let mut look = self.run_times();
         while !done() && look.at.elapsed() < SPIN {
@@ -127,17 +129,21 @@ impl WorkerStates {
                 }
             }
             look = self.run_times();
+            // If no worker has a job, there is nothing to migrate, and the last worker's unpark
+            // ends the wait.
             if look.workers.is_empty() {
                 thread::park();
             } else {
                 thread::park_timeout(PARK);
             }
         }
+        // The caller continues on this CPU, so the workers that were brought here move to other
+        // CPUs.
         let here = system::current();
         brought.into_iter().for_each(|thread| migrated.migrate(thread, here));
     }
 
-    /// Returns the workers that have a job, with their CPU times.
+    /// Returns the workers that have a job, with their CPU times so far.
     fn run_times(&self) -> RunTimes {
         let busy = self
             .workers
@@ -160,7 +166,7 @@ struct RunTimes {
 }
 
 impl RunTimes {
-    /// The workers that have run for less than half of the time since this measurement.
+    /// Returns the workers that have run for less than half of the time since this measurement.
     fn stalled(&self) -> impl Iterator<Item = ThreadId> {
         let half = self.at.elapsed() / 2;
         let ran = move |&(thread, before): &(ThreadId, Duration)| {
@@ -171,7 +177,7 @@ impl RunTimes {
 }
 
 impl Migrated {
-    /// Pins a worker to these CPUs for a while.
+    /// Pins a worker to these CPUs until [`Self::release`].
     fn bind(&mut self, thread: ThreadId, cpus: &[usize]) {
         if self.workers.iter().all(|(known, _)| *known != thread) {
             self.workers.push((thread, system::allowed(thread)));
@@ -180,7 +186,7 @@ impl Migrated {
         system::bind(thread, cpus);
     }
 
-    /// Migrates a worker to any of its CPUs except `here`.
+    /// Migrates a worker away from the CPU `here` to any other of its CPUs.
     fn migrate(&mut self, thread: ThreadId, here: usize) {
         let own = self.workers.iter().find(|(known, _)| *known == thread);
         let mut cpus = own.map_or_else(|| system::allowed(thread), |(_, cpus)| cpus.clone());
@@ -190,7 +196,7 @@ impl Migrated {
         self.bind(thread, &cpus);
     }
 
-    /// Allows all workers to use their former CPUs again.
+    /// Allows all migrated workers to use their former CPUs again.
     fn release(&mut self) {
         self.last = None;
         self.workers.drain(..).for_each(|(thread, cpus)| system::bind(thread, &cpus));
@@ -218,7 +224,7 @@ mod tests {
         let bound = |to: usize| system::bind(system::SELF, &[to]);
         let caller = thread::current();
         thread::scope(|scope| {
-            // Stands for another program that never sleeps.
+            // This thread stands for another program that never sleeps.
             scope.spawn(|| {
                 bound(there);
                 while !is_set(&done) {
@@ -230,7 +236,7 @@ mod tests {
                 states.begin(0);
                 states.take(0);
                 begun.store(true, Ordering::SeqCst);
-                // The chunk lasts until the caller migrates the worker to its own CPU.
+                // The chunk lasts until the caller migrates its worker to the caller's CPU.
                 let start = Instant::now();
                 while system::current() != here && start.elapsed() < Duration::from_secs(60) {}
                 let ran_here = system::current() == here;
@@ -250,9 +256,9 @@ mod tests {
             let moved_to: Vec<_> =
                 migrated.workers.iter().map(|(id, _)| system::allowed(*id)).collect();
             looked.store(true, Ordering::SeqCst);
-            assert!(worker.join().unwrap(), "it ran where the caller waited");
-            assert_eq!(moved_to, [[there]], "away from the caller");
-            assert_eq!(migrated.workers[0].1, [there], "the processors it had");
+            assert!(worker.join().unwrap(), "the worker ran on the CPU of the caller");
+            assert_eq!(moved_to, [[there]], "the worker is pinned away from the caller");
+            assert_eq!(migrated.workers[0].1, [there], "the former CPUs of the worker");
         });
         system::bind(system::SELF, &cpus);
         migrated.release();

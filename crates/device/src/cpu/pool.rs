@@ -1,7 +1,7 @@
-//! A pool of threads that claim chunks of work and park when there is none.
+//! A pool of threads that claim chunks of work, and park when all chunks are claimed.
 //!
-//! Independent of what the chunks compute. Results do not depend on the thread count as long as the
-//! number and shape of the chunks do not.
+//! The pool does not depend on what the chunks compute. Results do not depend on the thread count
+//! as long as the number and shape of the chunks do not.
 #![expect(unsafe_code, reason = "workers run a closure that lives on the caller's stack")]
 
 use std::any::Any;
@@ -17,66 +17,68 @@ use std::time::{Duration, Instant};
 use super::migration::{Migrated, WorkerStates};
 use super::{DisjointMut, Topology};
 
-/// How long a thread spins for work, or for the last worker, before it parks.
+/// Time that a thread spins for work, or for the last worker, before it parks.
 const SPIN: Duration = Duration::from_micros(4);
 
-/// Number of workers that the caller wakes; each woken worker wakes as many more. The caller's cost
-/// of waking does not grow with the number of threads, and one slow worker delays few others.
+/// Number of workers that the caller wakes. Each woken worker wakes the same number of others.
+/// The caller's cost of waking therefore does not grow with the number of threads, and one slow
+/// worker delays few others.
 const WAKES: usize = 8;
 
-/// Most NUMA nodes that have chunks of their own. Further nodes share them.
+/// Largest number of NUMA nodes with chunks of their own. Further nodes share these chunks.
 const NODES: usize = 16;
 
 /// A fixed set of threads; the thread that calls [`Pool::run`] is one of them.
 ///
-/// On a machine of several NUMA nodes the workers are spread over the nodes and bound to them, not
-/// to a CPU, so that the scheduler can still migrate a thread off a busy one. A node's threads
-/// claim their own chunks first, so that parts of a large array stay on the node that first touched
-/// them.
+/// On a machine with several NUMA nodes, the workers are spread over the nodes. Each worker is
+/// bound to a node, not to a CPU, so that the scheduler can still migrate it off a busy CPU. A
+/// node's threads claim their own chunks first, so that parts of a large array stay on the node
+/// that first accessed them.
 pub struct Pool {
     shared: Arc<PoolShared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the caller whose job the workers run. Other callers run their own chunks.
+    /// Lock of the caller whose job the workers run. Other callers run their own chunks
+    /// meanwhile.
     turn: Mutex<Migrated>,
 }
 
 /// State that the caller's thread shares with the workers. Jobs are published without a lock.
 struct PoolShared {
-    /// The published job; null between jobs.
+    /// The published job, or null between jobs.
     job: AtomicPtr<PoolJob<'static>>,
     /// Number of jobs published so far.
     published: AtomicU64,
     /// Number of workers that the published job admits.
     wanted: AtomicUsize,
-    /// Number of workers that may hold a reference to the job.
+    /// Number of workers that may hold a reference to the published job.
     inside: AtomicUsize,
     /// Whether the caller is about to park until `inside` is 0.
     waiting: AtomicBool,
     closed: AtomicBool,
     /// The thread that published the job and waits for its end.
     caller: Mutex<Option<Thread>>,
-    /// Handles of the workers, by index.
+    /// Handles of the workers, ordered by their index.
     workers: OnceLock<Vec<Thread>>,
     states: WorkerStates,
     topology: Topology,
 }
 
-/// A function to run on all chunks, and how the chunks are divided among the nodes and threads.
+/// A function to run on all chunks, and the division of the chunks among nodes and threads.
 struct PoolJob<'a> {
     chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
     chunks: usize,
-    /// Pieces into which a chunk is divided.
+    /// Number of pieces into which a chunk is divided.
     pieces: usize,
-    /// Chunks at the end of each node's share that are claimed piece by piece.
+    /// Number of chunks at the end of each node's share that are claimed piece by piece.
     tail: usize,
-    /// The next claim of each node's share.
+    /// Next chunk or piece to claim in each node's share.
     next: [Cursor; NODES],
     nodes: usize,
     panicked: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// A counter on cache lines of its own.
+/// A counter that has cache lines of its own, so that threads do not contend for its neighbors.
 #[repr(align(128))]
 struct Cursor(AtomicUsize);
 
@@ -101,8 +103,8 @@ impl<'a> PoolJob<'a> {
         }
     }
 
-    /// Claims and runs chunks until none is left, first those of the thread's own node. Never
-    /// unwinds.
+    /// Claims and runs chunks until all are claimed, first the chunks of the thread's own node.
+    /// Never unwinds, even if a chunk panics.
     fn work(&self, node: usize) {
         for step in 0..self.nodes {
             let node = (node + step) % self.nodes;
@@ -119,8 +121,7 @@ impl<'a> PoolJob<'a> {
         }
     }
 
-    /// Claims the next chunk of a node's share. Near the end of the share, claims a piece of a
-    /// chunk.
+    /// Claims the next chunk of a node's share, or a piece of a chunk near the end of the share.
     fn claim(&self, node: usize) -> Option<(usize, Range<usize>)> {
         let [first, end] = [node, node + 1].map(|node| self.chunks * node / self.nodes);
         let whole = (end - first).saturating_sub(self.tail);
@@ -137,7 +138,7 @@ impl<'a> PoolJob<'a> {
 impl Pool {
     /// Creates a pool of `threads` threads, the caller's included; 0 counts as 1.
     ///
-    /// If the operating system refuses a thread, the pool is smaller.
+    /// If the operating system refuses to create a thread, the pool is smaller.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self::on(Topology::detect(), threads)
@@ -164,44 +165,47 @@ impl Pool {
             let name = format!("rowmill-{index}");
             thread::Builder::new().name(name).spawn(move || shared.serve(index - 1, node)).ok()
         };
+        // The pool stops growing at the first thread that the operating system refuses.
         let workers: Vec<JoinHandle<()>> = (1..threads).map_while(spawn).collect();
         let handles = workers.iter().map(|worker| worker.thread().clone()).collect();
         shared.workers.get_or_init(|| handles);
         Self { shared, workers, turn: Mutex::default() }
     }
 
-    /// Number of threads that take part in a run, the caller's included.
+    /// Returns the number of threads that take part in a run, the caller's included.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `chunk(i)` for every `i` in `0..chunks`, in any order, and returns when all are done.
+    /// Runs `chunk(i)` for every `i` in `0..chunks`, in any order, and returns when all calls
+    /// have ended.
     ///
-    /// Threads claim chunks one by one; the caller takes part. The caller runs all chunks itself,
-    /// in order, if there is one thread or one chunk, or while the workers serve another run (of
-    /// another thread, or one that encloses this one).
+    /// Threads claim chunks one by one, and the calling thread takes part. The calling thread
+    /// runs all chunks itself, in order, if there is one thread or one chunk. The calling thread
+    /// also runs all chunks itself while the workers serve another run, either of another thread
+    /// or one that encloses this run.
     ///
     /// # Cost
-    /// The caller wakes at most eight workers, and no lock is taken. The cost that does not shrink
-    /// with more threads is one atomic addition per chunk and two per worker. If another program
+    /// The caller wakes at most eight workers, and no lock is taken. The cost that more threads
+    /// do not reduce is one atomic addition per chunk and two per worker. If another program
     /// preempts a worker, the caller waits for the rest of the worker's chunk, not for the other
     /// program.
     ///
     /// # Panics
-    /// With the payload of a chunk that panicked; chunks not yet claimed then do not run. The pool
-    /// stays usable.
+    /// Panics with the payload of a chunk that panicked. Chunks not yet claimed at that time do
+    /// not run. The pool stays usable after the panic.
     pub fn run(&self, chunks: usize, chunk: impl Fn(usize) + Sync) {
         self.run_tapered(chunks, 1, |index, _| chunk(index));
     }
 
     /// Runs `chunk(i, range)` so that every `i` in `0..chunks` receives each of `0..pieces` once.
-    /// Most chunks are run whole. The last ones, as many as there are threads, are run piece by
-    /// piece, so that all threads end at nearly the same time. Meant for long chunks that cost more
-    /// when they are divided. See [`Pool::run`].
+    /// Most chunks are run whole. The last chunks, one per thread, are run piece by piece, so
+    /// that all threads end at nearly the same time. This suits long chunks that cost more when
+    /// they are divided. See [`Pool::run`].
     ///
     /// # Panics
-    /// If there are no pieces, or with the payload of a chunk that panicked.
+    /// Panics if there are no pieces, or with the payload of a chunk that panicked.
     pub fn run_tapered(
         &self,
         chunks: usize,
@@ -214,6 +218,8 @@ impl Pool {
             None => (0..chunks).for_each(|index| chunk(index, 0..pieces)),
             Some(mut turn) => {
                 let payload = self.run_shared(chunks, pieces, &chunk, &mut turn);
+                // The lock is released before the panic unwinds, so that the panic does not
+                // poison it.
                 drop(turn);
                 if let Some(payload) = payload {
                     resume_unwind(payload);
@@ -222,11 +228,11 @@ impl Pool {
         }
     }
 
-    /// Runs `chunk(i, part)` for every part of `chunk_len` consecutive elements of `data`; the last
-    /// part may be shorter. See [`Pool::run`].
+    /// Runs `chunk(i, part)` for every part of `chunk_len` consecutive elements of `data`. The
+    /// last part may be shorter. See [`Pool::run`].
     ///
     /// # Panics
-    /// If `chunk_len` is 0, or with the payload of a chunk that panicked.
+    /// Panics if `chunk_len` is 0, or with the payload of a chunk that panicked.
     pub fn run_slices<T: Send>(
         &self,
         data: &mut [T],
@@ -238,33 +244,33 @@ impl Pool {
         let parts = DisjointMut::new(data);
         self.run(len.div_ceil(chunk_len), |index| {
             let start = index * chunk_len;
-            // SAFETY: `index < ⌈len / chunk_len⌉`, so `start < len`. Parts of different indices do
-            // not overlap, and `run` calls each index once.
+            // SAFETY: `index < ⌈len / chunk_len⌉`, so `start < len` and the part lies inside
+            // `data`. Parts of different indices do not overlap, and `run` calls each index once.
             chunk(index, unsafe { parts.part(start..len.min(start + chunk_len)) });
         });
     }
 
-    /// Copies bytes with all threads. One thread copies only 10 GB/s, which is too slow for a
-    /// batch.
+    /// Copies bytes with all threads, because one thread copies only 10 GB/s, which is too slow
+    /// for a batch.
     ///
     /// # Panics
-    /// If the slices differ in length.
+    /// Panics if the slices differ in length.
     pub fn copy(&self, from: &[u8], to: &mut [u8]) {
-        /// Fewest bytes for which waking a thread pays.
+        /// Smallest number of bytes for which it pays to wake a thread.
         const CHUNK_BYTES: usize = 128 << 10;
-        assert_eq!(from.len(), to.len(), "copy: expected slices of one length");
+        assert_eq!(from.len(), to.len(), "copy: expected slices of equal length");
         self.run_slices(to, CHUNK_BYTES, |index, part| {
             part.copy_from_slice(&from[index * CHUNK_BYTES..][..part.len()]);
         });
     }
 
-    /// Runs `chunk(i, a_i, b_i)` over the parts of two slices cut at the same indices: part `i` of
-    /// `a` has `a_len` elements, that of `b` `b_len`; the last parts may be shorter. See
+    /// Runs `chunk(i, a_i, b_i)` over the parts of two slices. Part `i` of `a` has `a_len`
+    /// elements and part `i` of `b` has `b_len`; the last parts may be shorter. See
     /// [`Pool::run`].
     ///
     /// # Panics
-    /// If a length is 0, if the slices do not have the same number of parts, or with the payload of
-    /// a chunk that panicked.
+    /// Panics if a length is 0, if the slices do not have the same number of parts, or with the
+    /// payload of a chunk that panicked.
     pub fn run_zipped<A: Send, B: Send>(
         &self,
         a: &mut [A],
@@ -278,7 +284,7 @@ impl Pool {
             "run_zipped: expected lengths above 0, got {a_len} and {b_len}"
         );
         let (a_parts, b_parts) = (a.len().div_ceil(a_len), b.len().div_ceil(b_len));
-        assert!(a_parts == b_parts, "run_zipped: {a_parts} parts against {b_parts}");
+        assert!(a_parts == b_parts, "run_zipped: got {a_parts} and {b_parts} parts");
         let b_total = b.len();
         let b = DisjointMut::new(b);
         self.run_slices(a, a_len, |index, a_part| {
@@ -289,7 +295,7 @@ impl Pool {
         });
     }
 
-    /// Locks the workers for this run; `None` if another run holds them.
+    /// Locks the workers for this run. Returns `None` if another run holds them.
     fn take_turn(&self) -> Option<MutexGuard<'_, Migrated>> {
         match self.turn.try_lock() {
             Ok(turn) => Some(turn),
@@ -327,19 +333,19 @@ impl PoolShared {
         self.wake(0, wanted);
     }
 
-    /// Wakes those of the workers `first..first + WAKES` that the job admits.
+    /// Wakes the workers `first..first + WAKES`, as far as the job admits them.
     fn wake(&self, first: usize, wanted: usize) {
         let workers = self.workers.get().map(Vec::as_slice).unwrap_or_default();
         let end = wanted.min(first + WAKES).min(workers.len());
         workers.get(first..end).into_iter().flatten().for_each(Thread::unpark);
     }
 
-    /// Withdraws the job: no further worker enters it, and all workers inside have left when this
-    /// returns.
+    /// Withdraws the published job. No further worker enters the job, and all workers inside have
+    /// left it when this function returns.
     ///
-    /// A worker increments `inside` before it reads the job. The caller sets the job to null before
-    /// it reads `inside`. Both use sequentially consistent order, so the caller waits for every
-    /// worker that still saw the job.
+    /// A worker increments `inside` before it reads the job. The caller sets the job to null
+    /// before it reads `inside`. These accesses have sequentially consistent order, so the caller
+    /// waits for every worker that still saw the job.
     fn retract(&self, migrated: &mut Migrated) {
         self.job.store(ptr::null_mut(), Ordering::SeqCst);
         let is_empty = || self.inside.load(Ordering::SeqCst) == 0;
@@ -353,7 +359,8 @@ impl PoolShared {
         self.waiting.store(false, Ordering::Relaxed);
     }
 
-    /// The main loop of a worker: enters each job once, works, and leaves, until the pool closes.
+    /// Runs the main loop of a worker: it enters each job once, works, and leaves, until the pool
+    /// closes.
     fn serve(&self, index: usize, node: usize) {
         self.topology.bind(node);
         self.states.begin(index);
@@ -377,7 +384,7 @@ impl PoolShared {
         }
     }
 
-    /// Waits for a job that this worker has not seen; `false` when the pool is closed.
+    /// Waits for a job that this worker has not seen. Returns `false` when the pool is closed.
     fn await_job(&self, seen: &mut u64) -> bool {
         let is_new = || self.published.load(Ordering::SeqCst) != *seen;
         spin_until(is_new);
@@ -401,7 +408,8 @@ impl Drop for Pool {
         self.shared.closed.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
-            // The result is ignored because workers never unwind: chunks run under `catch_unwind`.
+            // The result is ignored because workers never unwind: chunks run under
+            // `catch_unwind`.
             let _ = worker.join();
         }
     }
@@ -417,7 +425,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Polls `ready` for at most [`SPIN`].
+/// Polls `ready` for at most [`SPIN`], so that a short wait needs no system call.
 fn spin_until(ready: impl Fn() -> bool) {
     if ready() {
         return;
@@ -477,8 +485,8 @@ mod tests {
 
     #[test]
     fn threads_of_several_nodes_run_every_chunk_once() {
-        // The CPU of the second node may not exist. The affinity call is then refused and its
-        // threads run anywhere.
+        // The second node has CPU 1, which may not exist on this machine. The affinity call is
+        // then refused, and its threads run on any CPU.
         let pool = Pool::on(Topology::from_nodes(&[&[0], &[1]]), 5);
         for chunks in [2, 3, 64, 1000] {
             let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
@@ -492,7 +500,7 @@ mod tests {
         let threads = 3 * WAKES;
         let pool = Pool::new(threads);
         std::thread::sleep(std::time::Duration::from_millis(5));
-        // Chunks that wait for each other at a barrier end only if every worker wakes.
+        // The chunks wait for each other at a barrier, so they end only if every worker wakes.
         let barrier = std::sync::Barrier::new(threads);
         pool.run(threads, |_| _ = barrier.wait());
     }

@@ -1,15 +1,15 @@
 //! Operating-system calls for CPUs and threads: a thread's affinity, current CPU and CPU time. On
-//! other systems than Linux, queries return nothing and changes have no effect.
+//! systems other than Linux, queries return nothing and changes have no effect.
 //!
-//! Independent of pools and nodes.
-#![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "calls of the system"))]
+//! This module does not depend on thread pools or NUMA nodes.
+#![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "calls the operating system"))]
 
 use std::time::Duration;
 
-/// A thread id of the operating system; [`SELF`] is the caller.
+/// A thread id of the operating system, or [`SELF`] for the calling thread.
 pub(super) type ThreadId = i32;
 
-/// Stands for the calling thread.
+/// Thread id that stands for the calling thread.
 pub(super) const SELF: ThreadId = 0;
 
 /// Returns the thread id of the calling thread.
@@ -19,32 +19,34 @@ pub(super) fn thread_id() -> ThreadId {
     unsafe { libc::gettid() }
 }
 
-/// Returns the CPUs that `thread` may use, ascending; empty if unknown.
+/// Returns the CPUs that `thread` may use, in ascending order, or an empty list if they are
+/// unknown.
 #[cfg(target_os = "linux")]
 pub(super) fn allowed(thread: ThreadId) -> Vec<usize> {
-    // SAFETY: all bits zero is a valid empty CPU set, and the call writes only into this set.
+    // SAFETY: a `cpu_set_t` of zero bits is a valid empty set, and the call writes only into
+    // `set`.
     let (set, result) = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         let result = libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &raw mut set);
         (set, result)
     };
-    // SAFETY: `cpu` is below the number of bits of a CPU set.
+    // SAFETY: `cpu` is below `CPU_SETSIZE`, which is the number of bits of `set`.
     let is_set = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
     if result == 0 { (0..libc::CPU_SETSIZE as usize).filter(is_set).collect() } else { Vec::new() }
 }
 
-/// Returns the CPU that runs the calling thread; 0 if unknown.
+/// Returns the CPU that runs the calling thread, or 0 if it is unknown.
 #[cfg(target_os = "linux")]
 pub(super) fn current() -> usize {
     // SAFETY: `sched_getcpu` takes no arguments and does not access our memory.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
 }
 
-/// Restricts `thread` to these CPUs. A refusal affects only speed.
+/// Restricts `thread` to these CPUs. If the system refuses, only speed suffers.
 #[cfg(target_os = "linux")]
 pub(super) fn bind(thread: ThreadId, cpus: &[usize]) {
-    // SAFETY: all bits zero is a valid empty CPU set, the CPU numbers lie within it, and the call
-    // only reads it.
+    // SAFETY: a `cpu_set_t` of zero bits is a valid empty set, the CPU numbers lie within it, and
+    // the call only reads `set`.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
@@ -54,14 +56,14 @@ pub(super) fn bind(thread: ThreadId, cpus: &[usize]) {
     }
 }
 
-/// Returns the CPU time of a thread of this process so far.
+/// Returns the CPU time that a thread of this process has used so far.
 #[cfg(target_os = "linux")]
 pub(super) fn run_time(thread: ThreadId) -> Option<Duration> {
     // The id of a thread's CPU clock is the complement of its thread id, above three bits: per
     // thread (4), and scheduler time (2). See MAKE_THREAD_CPUCLOCK in Linux's posix-timers.h.
     let clock = (!thread << 3) | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes only into `time`, which lives on our stack.
+    // SAFETY: `clock_gettime` writes only into `time`, which lives on our stack.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     (result == 0).then_some(Duration::new(seconds.ok()?, nanos.ok()?))

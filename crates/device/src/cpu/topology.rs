@@ -1,5 +1,5 @@
-//! The CPUs that this process may use, grouped by NUMA node and core. Independent of what runs on
-//! them.
+//! The CPUs that this process may use, grouped by NUMA node and core. This module does not depend
+//! on what runs on them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use super::system;
 
-/// The CPUs that this process may use.
+/// The CPUs that this process may use, with their NUMA nodes and cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// CPUs of each NUMA node that has any, ascending; at least one node.
+    /// CPUs of each NUMA node that has any, in ascending order. There is at least one node.
     nodes: Vec<Vec<usize>>,
-    /// Number of cores with at least one CPU. Hardware threads of one core count once.
+    /// Number of cores with at least one usable CPU. Hardware threads of one core count once.
     cores: usize,
 }
 
@@ -23,8 +23,8 @@ impl Topology {
         Self::read(Path::new("/sys/devices/system"), &allowed())
     }
 
-    /// Reads the topology of the `allowed` CPUs from a sysfs folder. Without data, assumes one node
-    /// with one CPU per core.
+    /// Reads the topology of the `allowed` CPUs from a sysfs folder. If the folder has no data,
+    /// the result is one node with one CPU per core.
     fn read(system: &Path, allowed: &[usize]) -> Self {
         let list = |path: &Path| fs::read_to_string(path).ok().map(|text| parse(&text));
         let mut nodes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -60,27 +60,27 @@ impl Topology {
         Self { cores: nodes.iter().map(Vec::len).sum(), nodes }
     }
 
-    /// The number of CPUs that this process may use.
+    /// Returns the number of CPUs that this process may use.
     pub(super) fn processors(&self) -> usize {
         self.nodes.iter().map(Vec::len).sum()
     }
 
-    /// Number of NUMA nodes with CPUs that this process may use.
+    /// Returns the number of NUMA nodes with CPUs that this process may use.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Number of threads that arithmetic benefits from: one per core, but no more than the CPU
-    /// quota allows. One thread can keep the multiply units of a core busy, so a second hardware
-    /// thread does not help.
+    /// Returns the number of threads from which arithmetic benefits: one per core, but no more
+    /// than the CPU quota allows. One thread can keep the multiply units of a core busy, so a
+    /// second hardware thread does not help.
     #[must_use]
     pub fn cores(&self) -> usize {
         let granted = std::thread::available_parallelism().map_or(1, usize::from);
         self.cores.min(granted)
     }
 
-    /// Returns the node of the CPU that runs the calling thread; 0 if unknown.
+    /// Returns the NUMA node of the CPU that runs the calling thread, or 0 if it is unknown.
     #[must_use]
     pub fn here(&self) -> usize {
         if self.nodes.len() < 2 {
@@ -90,7 +90,8 @@ impl Topology {
         self.nodes.iter().position(|cpus| cpus.contains(&cpu)).unwrap_or_default()
     }
 
-    /// Restricts the calling thread to the CPUs of a node. A refusal affects only speed.
+    /// Restricts the calling thread to the CPUs of a node. If the system refuses, only speed
+    /// suffers.
     pub(super) fn bind(&self, node: usize) {
         if self.nodes.len() > 1 {
             system::bind(system::SELF, &self.nodes[node]);
@@ -98,7 +99,7 @@ impl Topology {
     }
 }
 
-/// Parses a list of CPUs such as `0-3,8,10-11`.
+/// Parses a list of CPU numbers such as `0-3,8,10-11`.
 fn parse(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -107,7 +108,7 @@ fn parse(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// Returns the CPUs that this process may use.
+/// Returns the CPUs in the affinity mask of this process, or all CPUs if the mask is unknown.
 fn allowed() -> Vec<usize> {
     let cpus = system::allowed(system::SELF);
     if cpus.is_empty() { all() } else { cpus }
@@ -125,7 +126,8 @@ mod tests {
 
     use super::{Topology, allowed, parse};
 
-    /// A folder that describes two nodes of two cores with two threads each.
+    /// Creates a sysfs folder that describes two nodes of two cores with two hardware threads
+    /// each.
     fn two_nodes() -> Folder {
         let system = Folder::new();
         system.write("node/node0/cpulist", "0-1,4-5\n");

@@ -1,10 +1,10 @@
-//! A vector of floats, as the kernels see it: 8 lanes (AVX2) or 16 (AVX-512).
+//! A vector register of floats, as the kernels see it, with 8 lanes (AVX2) or 16 (AVX-512).
 //!
-//! Independent of the operations. Multiplication and addition stay separate instructions on
-//! purpose: each lane rounds exactly as the scalar oracle does, so results do not depend on the
-//! instruction set. The kernels that use this trait are bound by memory, so fused instructions
-//! would not speed them up. Kernels bound by arithmetic use [`Fused`].
-#![expect(unsafe_code, reason = "vector instructions and raw loads")]
+//! This module does not depend on the operations. [`Vector`] keeps multiplication and addition as
+//! separate instructions: each lane rounds exactly as the scalar oracle does, so results do not
+//! depend on the instruction set. The kernels that use [`Vector`] are bound by memory, so fused
+//! instructions would not speed them up. Kernels bound by arithmetic use [`Fused`].
+#![expect(unsafe_code, reason = "calls vector instructions and loads through raw pointers")]
 
 use half::{bf16, f16};
 
@@ -12,50 +12,50 @@ use super::Isa;
 use crate::rounding::RowNoise;
 use crate::weights::StoredWeight;
 
-/// One register of floats.
+/// One vector register of floats.
 ///
 /// # Safety
 /// For all functions, the caller guarantees that the machine has the instruction set of the
-/// implementor: it holds the token and is compiled with the matching target features. For loads and
-/// stores, it also guarantees that the stated number of floats at `pointer` is valid for the
-/// access.
+/// implementor. The caller holds its token and is compiled with the matching target features. For
+/// loads and stores, the caller also guarantees that the stated number of floats at `pointer` is
+/// valid for the access.
 pub(crate) trait Vector: Copy {
-    /// Floats per register; a divisor of 16.
+    /// Number of floats per register, a divisor of 16.
     const LANES: usize;
     /// Returns a register with `value` in every lane.
     unsafe fn splat(value: f32) -> Self;
     /// Loads all lanes from memory.
     unsafe fn load(pointer: *const f32) -> Self;
-    /// Loads the first `count < LANES` lanes from memory; the others are 0.
+    /// Loads the first `count < LANES` lanes from memory and sets the other lanes to 0.
     unsafe fn load_first(pointer: *const f32, count: usize) -> Self;
-    /// Stores all lanes in memory.
+    /// Stores all lanes of the register to memory.
     unsafe fn store(self, pointer: *mut f32);
-    /// Stores all lanes past the caches. `pointer` must be a multiple of the register's size. Other
-    /// threads may see the values only after a call of [`streamed`].
+    /// Stores all lanes past the caches. `pointer` must be aligned to the size of the register.
+    /// Other threads may see the values only after a call of [`streamed`].
     unsafe fn stream(self, pointer: *mut f32);
-    /// Stores the first `count < LANES` lanes.
+    /// Stores the first `count < LANES` lanes to memory.
     unsafe fn store_first(self, pointer: *mut f32, count: usize);
-    /// Lane-wise `self + other`.
+    /// Returns `self + other`, lane by lane.
     unsafe fn add(self, other: Self) -> Self;
-    /// Lane-wise `self − other`.
+    /// Returns `self − other`, lane by lane.
     unsafe fn sub(self, other: Self) -> Self;
-    /// Lane-wise `self · other`.
+    /// Returns `self · other`, lane by lane.
     unsafe fn mul(self, other: Self) -> Self;
-    /// Lane-wise `self / other`.
+    /// Returns `self / other`, lane by lane.
     unsafe fn div(self, other: Self) -> Self;
     unsafe fn sqrt(self) -> Self;
-    /// Sum of 16 lanes held in `16 / LANES` registers (`high` is ignored by 16-lane registers),
-    /// by halving: lane `i` plus lane `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
+    /// Sums 16 lanes held in `16 / LANES` registers by halving: lane `i` plus lane `i + 8`, then
+    /// `+ 4`, `+ 2`, `+ 1`. A register of 16 lanes ignores `high`.
     unsafe fn sum_of_16(low: Self, high: Self) -> f32;
-    /// Loads all lanes from f16 in memory, exactly.
+    /// Loads all lanes from f16 values in memory. The conversion is exact.
     unsafe fn load_f16(pointer: *const f16) -> Self;
-    /// Loads all lanes from bf16 in memory, exactly.
+    /// Loads all lanes from bf16 values in memory. The conversion is exact.
     unsafe fn load_bf16(pointer: *const bf16) -> Self;
-    /// Stores all lanes as f16, rounded like [`crate::rounding::to_f16`] with the noise of the
-    /// columns from `column` on.
+    /// Stores all lanes as f16. Each lane is rounded like [`crate::rounding::to_f16`] with the
+    /// noise of its column, the first of which is `column`.
     unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize);
-    /// Stores all lanes as bf16, rounded like [`crate::rounding::to_bf16`] with the noise of the
-    /// columns from `column` on.
+    /// Stores all lanes as bf16. Each lane is rounded like [`crate::rounding::to_bf16`] with the
+    /// noise of its column, the first of which is `column`.
     unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize);
 
     /// Loads the first `min(count, LANES)` lanes from memory.
@@ -72,7 +72,7 @@ pub(crate) trait Vector: Copy {
         }
     }
 
-    /// Stores the first `min(count, LANES)` lanes.
+    /// Stores the first `min(count, LANES)` lanes to memory.
     #[inline(always)]
     unsafe fn store_up_to(self, pointer: *mut f32, count: usize) {
         // SAFETY: the caller guarantees the instruction set and `min(count, LANES)` valid floats at
@@ -87,15 +87,15 @@ pub(crate) trait Vector: Copy {
     }
 }
 
-/// A stored weight (f32, f16 or bf16) that vectors can load and store.
+/// A stored weight (f32, f16 or bf16) that vector registers can load and store.
 ///
 /// # Safety
 /// For all functions, the caller guarantees the instruction set as for [`Vector`], and that
 /// `min(count, LANES)` weights at `pointer` are valid for the access.
 pub(crate) trait VectorElement: StoredWeight {
-    /// Loads the first `min(count, LANES)` lanes from memory, exactly; the others are 0.
+    /// Loads the first `min(count, LANES)` weights exactly and sets the other lanes to 0.
     unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V;
-    /// Loads all lanes from memory, exactly.
+    /// Loads one weight per lane from memory. The conversion to f32 is exact.
     unsafe fn load<V: Vector>(pointer: *const Self) -> V;
     /// Stores the first `min(count, LANES)` lanes, each rounded with the noise of its column.
     unsafe fn store_up_to<V: Vector>(
@@ -105,23 +105,24 @@ pub(crate) trait VectorElement: StoredWeight {
         noise: RowNoise,
         column: usize,
     );
-    /// Returns the weights of a row in f32, to be changed and then stored by `put`: the row itself
-    /// if it is f32, otherwise a copy in `buffer`, which is as long.
+    /// Returns the weights of a row in f32, which the caller may change and then store with
+    /// `put`. The result is the row itself if it is f32, and otherwise a copy in `buffer`, which
+    /// has the same length.
     unsafe fn take<'a, V: Vector>(row: &'a mut [Self], buffer: &'a mut [f32]) -> &'a mut [f32];
-    /// Stores the weights that `take` returned, with their changes.
+    /// Stores the weights that `take` returned, with the caller's changes.
     unsafe fn put<V: Vector>(row: &mut [Self], buffer: &[f32], noise: RowNoise);
 }
 
 impl VectorElement for f32 {
     #[inline(always)]
     unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V {
-        // SAFETY: our caller guarantees the instruction set of `V` and the floats at `pointer`,
+        // SAFETY: the caller guarantees the instruction set of `V` and the floats at `pointer`,
         // which is all that `V` requires.
         unsafe { V::load_up_to(pointer, count) }
     }
     #[inline(always)]
     unsafe fn load<V: Vector>(pointer: *const Self) -> V {
-        // SAFETY: our caller guarantees the instruction set of `V` and the floats at `pointer`,
+        // SAFETY: the caller guarantees the instruction set of `V` and the floats at `pointer`,
         // which is all that `V` requires.
         unsafe { V::load(pointer) }
     }
@@ -133,7 +134,7 @@ impl VectorElement for f32 {
         _noise: RowNoise,
         _column: usize,
     ) {
-        // SAFETY: our caller guarantees the instruction set of `V` and the floats at `pointer`,
+        // SAFETY: the caller guarantees the instruction set of `V` and the floats at `pointer`,
         // which is all that `V` requires.
         unsafe { lanes.store_up_to(pointer, count) }
     }
@@ -164,8 +165,8 @@ macro_rules! half_element {
             }
             #[inline(always)]
             unsafe fn load<V: Vector>(pointer: *const Self) -> V {
-                // SAFETY: our caller guarantees the instruction set and the weights at `pointer`,
-                // which is all that `V`'s load requires.
+                // SAFETY: the caller guarantees the instruction set of `V` and the weights at
+                // `pointer`, which is all that `V`'s load requires.
                 unsafe { V::$load(pointer) }
             }
             #[inline(always)]
@@ -226,10 +227,10 @@ macro_rules! half_element {
 half_element!(f16, load_f16, store_f16);
 half_element!(bf16, load_bf16, store_bf16);
 
-/// A register with fused multiply-add.
+/// A vector register with fused multiply-add.
 ///
 /// # Safety
-/// As for [`Vector`].
+/// The caller guarantees the same conditions as for [`Vector`].
 pub(crate) trait Fused: Vector {
     /// Returns `self · other + sum`, rounded once.
     unsafe fn multiply_add(self, other: Self, sum: Self) -> Self;
@@ -260,8 +261,8 @@ pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Orders all earlier [`Vector::stream`] stores of this thread before its later stores. Waits until
-/// the streamed data has been written, so call it once after many stores.
+/// Orders all earlier [`Vector::stream`] stores of this thread before its later stores. The call
+/// waits until the streamed data has been written, so call it once after many stores.
 #[inline(always)]
 pub(crate) fn streamed() {
     #[cfg(target_arch = "x86_64")]
@@ -271,13 +272,13 @@ pub(crate) fn streamed() {
     }
 }
 
-/// Prefetches the cache line at `pointer`; any address is allowed.
+/// Prefetches the cache line at `pointer`. Any address is allowed, even an invalid one.
 #[inline(always)]
 pub(crate) fn prefetch<T>(pointer: *const T) {
     ask::<T, 1>(pointer);
 }
 
-/// Prefetches the cache line at `pointer` into the second-level cache; any address is allowed.
+/// Prefetches the cache line at `pointer` into the second-level cache. Any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch_second<T>(pointer: *const T) {
     ask::<T, 2>(pointer);
@@ -304,11 +305,11 @@ pub(crate) fn prefetch_row<T>(pointer: *const T, dim: usize) {
     ask_row::<T, 1>(pointer, dim);
 }
 
-/// Prefetches a row into the second-level cache; meant for random rows of large tables.
+/// Prefetches a row into the second-level cache, which suits random rows of large tables.
 ///
-/// Zen 4 can have more prefetches to L2 in flight than to L1: lookups of rows of 256 bytes take
-/// 0.65 to 0.75 of the time, of rows of 128 bytes 0.55 to 0.6. On Cascade Lake both limits are
-/// equal.
+/// Zen 4 can have more prefetches to L2 in flight than to L1. With this function, lookups of rows
+/// of 256 bytes take 0.65 to 0.75 of the time, and those of 128 bytes 0.55 to 0.6. On Cascade
+/// Lake both caches have the same limit.
 #[inline(always)]
 pub(crate) fn prefetch_row_second<T>(pointer: *const T, dim: usize) {
     ask_row::<T, 2>(pointer, dim);
@@ -320,8 +321,8 @@ fn ask_row<T, const LEVEL: u8>(pointer: *const T, dim: usize) {
     for at in (0..dim).step_by(LINE_BYTES / size_of::<T>()) {
         ask::<T, LEVEL>(pointer.wrapping_add(at));
     }
-    // A row that does not start on a cache line may end on one line more. Rows of whole lines
-    // always start on a line.
+    // A row that does not start on a cache line may end on one line more. Rows whose size is a
+    // multiple of a line always start on a line.
     if !(dim * size_of::<T>()).is_multiple_of(LINE_BYTES) {
         ask::<T, LEVEL>(pointer.wrapping_add(dim - 1));
     }
@@ -344,11 +345,11 @@ pub(crate) mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Float16(pub(crate) __m512);
 
-    /// `MASKS[8 − n..]` starts with `n` set lanes.
+    /// A window of 8 entries from `MASKS[8 − n]` on is a lane mask with the first `n` lanes set.
     static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
     /// # Safety
-    /// The machine has AVX2, and `count` is at most 8.
+    /// The caller guarantees that the machine has AVX2 and that `count` is at most 8.
     #[inline(always)]
     unsafe fn mask8(count: usize) -> __m256i {
         debug_assert!(count <= 8);
@@ -357,7 +358,7 @@ pub(crate) mod x86 {
     }
 
     /// # Safety
-    /// The machine has AVX2.
+    /// The caller guarantees that the machine has AVX2.
     #[inline(always)]
     unsafe fn sum_of_8(lanes: __m256) -> f32 {
         // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
@@ -368,9 +369,9 @@ pub(crate) mod x86 {
         }
     }
 
-    // SAFETY of every block in the two implementations: the trait's contract guarantees the
-    // instruction set and the validity of the memory. Unaligned and masked instructions access
-    // nothing beyond it.
+    // The trait's contract guarantees the instruction set and the validity of the memory for
+    // every block in the two implementations. Unaligned and masked instructions access nothing
+    // beyond that memory.
     impl Fused for Float8 {
         #[inline(always)]
         unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
@@ -449,14 +450,14 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn load_f16(pointer: *const f16) -> Self {
-            // SAFETY: the caller guarantees AVX2 with F16C and 8 16-bit floats at `pointer`. The
-            // instruction needs no alignment.
+            // SAFETY: the caller guarantees AVX2 with F16C and eight 16-bit floats at `pointer`.
+            // The instruction needs no alignment.
             Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast())) })
         }
         #[inline(always)]
         unsafe fn load_bf16(pointer: *const bf16) -> Self {
-            // SAFETY: the caller guarantees AVX2 and 8 16-bit floats at `pointer`. The instruction
-            // needs no alignment.
+            // SAFETY: the caller guarantees AVX2 and eight 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             unsafe {
                 let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(pointer.cast()));
                 Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves)))
@@ -464,8 +465,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller guarantees AVX2 with F16C and 8 16-bit floats at `pointer`. The
-            // instruction needs no alignment.
+            // SAFETY: the caller guarantees AVX2 with F16C and eight 16-bit floats at `pointer`.
+            // The instruction needs no alignment.
             unsafe {
                 let noise = noise8(noise, column);
                 let (sign, magnitude) = sign_and_magnitude8(self.0);
@@ -491,8 +492,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller guarantees AVX2 and 8 16-bit floats at `pointer`. The instruction
-            // needs no alignment.
+            // SAFETY: the caller guarantees AVX2 and eight 16-bit floats at `pointer`. The
+            // instruction needs no alignment.
             unsafe {
                 let noise = noise8(noise, column);
                 let (sign, magnitude) = sign_and_magnitude8(self.0);
@@ -509,10 +510,10 @@ pub(crate) mod x86 {
         }
     }
 
-    /// The noise of 8 columns from `column` on, as [`RowNoise::at`] gives it.
+    /// Returns the noise of 8 columns from `column` on, equal to [`RowNoise::at`] of each column.
     ///
     /// # Safety
-    /// The machine has AVX2.
+    /// The caller guarantees that the machine has AVX2.
     #[inline(always)]
     unsafe fn noise8(noise: RowNoise, column: usize) -> __m256i {
         let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
@@ -533,7 +534,7 @@ pub(crate) mod x86 {
     }
 
     /// # Safety
-    /// The machine has AVX2.
+    /// The caller guarantees that the machine has AVX2.
     #[inline(always)]
     unsafe fn sign_and_magnitude8(value: __m256) -> (__m256i, __m256i) {
         // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
@@ -543,11 +544,11 @@ pub(crate) mod x86 {
         }
     }
 
-    /// Returns `rounded`, except for lanes whose magnitude is infinite or NaN; those stay infinite
-    /// or NaN.
+    /// Returns `rounded`, except that lanes whose magnitude is infinite or NaN stay infinite or
+    /// NaN.
     ///
     /// # Safety
-    /// The machine has AVX2.
+    /// The caller guarantees that the machine has AVX2.
     #[inline(always)]
     unsafe fn finish8(rounded: __m256i, magnitude: __m256i) -> __m256i {
         // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
@@ -644,13 +645,13 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn load_f16(pointer: *const f16) -> Self {
-            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // SAFETY: the caller guarantees AVX-512 F and sixteen 16-bit floats at `pointer`. The
             // instruction needs no alignment.
             Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast())) })
         }
         #[inline(always)]
         unsafe fn load_bf16(pointer: *const bf16) -> Self {
-            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // SAFETY: the caller guarantees AVX-512 F and sixteen 16-bit floats at `pointer`. The
             // instruction needs no alignment.
             unsafe {
                 let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast()));
@@ -659,7 +660,7 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // SAFETY: the caller guarantees AVX-512 F and sixteen 16-bit floats at `pointer`. The
             // instruction needs no alignment.
             unsafe {
                 let noise = noise16(noise, column);
@@ -687,7 +688,7 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
-            // SAFETY: the caller guarantees AVX-512 F and 16 16-bit floats at `pointer`. The
+            // SAFETY: the caller guarantees AVX-512 F and sixteen 16-bit floats at `pointer`. The
             // instruction needs no alignment.
             unsafe {
                 let noise = noise16(noise, column);
@@ -704,10 +705,11 @@ pub(crate) mod x86 {
         }
     }
 
-    /// The noise of 16 columns from `column` on, as [`RowNoise::at`] gives it.
+    /// Returns the noise of 16 columns from `column` on, equal to [`RowNoise::at`] of each
+    /// column.
     ///
     /// # Safety
-    /// The machine has AVX-512 F.
+    /// The caller guarantees that the machine has AVX-512 F.
     #[inline(always)]
     unsafe fn noise16(noise: RowNoise, column: usize) -> __m512i {
         let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
@@ -728,7 +730,7 @@ pub(crate) mod x86 {
     }
 
     /// # Safety
-    /// The machine has AVX-512 F.
+    /// The caller guarantees that the machine has AVX-512 F.
     #[inline(always)]
     unsafe fn sign_and_magnitude16(value: __m512) -> (__m512i, __m512i) {
         // SAFETY: the caller guarantees AVX-512, and the instructions access no memory.
@@ -738,11 +740,11 @@ pub(crate) mod x86 {
         }
     }
 
-    /// Returns `rounded`, except for lanes whose magnitude is infinite or NaN; those stay infinite
-    /// or NaN.
+    /// Returns `rounded`, except that lanes whose magnitude is infinite or NaN stay infinite or
+    /// NaN.
     ///
     /// # Safety
-    /// The machine has AVX-512 F.
+    /// The caller guarantees that the machine has AVX-512 F.
     #[inline(always)]
     unsafe fn finish16(rounded: __m512i, magnitude: __m512i) -> __m512i {
         // SAFETY: the caller guarantees AVX-512, and the instructions access no memory.

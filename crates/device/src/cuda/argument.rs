@@ -1,9 +1,10 @@
-//! The arguments of a launch as the bytes of the one struct that a kernel takes. Independent of the
-//! kernels. Each value is aligned to its own size, as C and CUDA lay out a struct.
+//! Packs the arguments of a launch into the bytes of the one struct that a kernel takes. Each
+//! value is aligned to its own size, as in a struct of C and CUDA. This module does not depend on
+//! the kernels.
 
 use super::Buffer;
 
-/// The struct of a kernel's arguments, field by field.
+/// The bytes of a kernel's argument struct, which is built field by field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelArguments {
     bytes: Vec<u8>,

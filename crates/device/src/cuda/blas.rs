@@ -1,8 +1,9 @@
-//! NVIDIA's library of matrix products, cuBLASLt, opened at run time where it is installed.
+//! cuBLASLt, NVIDIA's library of matrix products, which is opened at run time where it is
+//! installed.
 //!
 //! The library chooses an algorithm at the first product of each size, within a preallocated
-//! workspace; later products are one call in a stream, which neither allocates nor waits. Works on
-//! row-major matrices, independent of layers.
+//! workspace. Each later product is one call in a stream, which neither allocates nor waits. This
+//! module works on row-major matrices and does not depend on layers.
 #![expect(unsafe_code, reason = "calls into cuBLASLt; decisions 0002 and 0047")]
 
 use std::collections::BTreeMap;
@@ -27,9 +28,9 @@ use super::loader::{
 use super::machine::GpuMachine;
 use super::{Accuracy, Buffer, Driver, Stream};
 
-/// Size of an algorithm's workspace: NVIDIA's recommendation for its largest GPUs.
+/// Size of an algorithm's workspace in bytes, which NVIDIA recommends for its largest GPUs.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// The strictest alignment that an algorithm needs.
+/// The strictest alignment in bytes that an algorithm needs.
 const ALIGNMENT: u64 = 256;
 
 function_table! {
@@ -101,23 +102,23 @@ function_table! {
     }
 }
 
-/// A product `C[m, n] = f(β C + A B + bias)` of row-major matrices.
+/// A matrix product `C[m, n] = f(β C + A B + bias)` of row-major matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct Product<'a> {
-    /// `A` is `[m, k]`, or `[k, m]` if it is transposed; `B` is `[k, n]`, or `[n, k]` if it is
-    /// transposed.
+    /// The factors of the product, matrices `A` and `B`. `A` is `[m, k]`, or `[k, m]` if it is
+    /// transposed; `B` is `[k, n]`, or `[n, k]` if it is transposed.
     pub factors: [&'a Buffer; 2],
     pub to: &'a Buffer,
-    /// Bias `[n]` in f32, allowed only for an f32 result.
+    /// Bias `[n]` in f32, which is allowed only for an f32 result.
     pub bias: Option<&'a Buffer>,
     /// The properties by which the library chooses an algorithm.
     pub form: ProductForm,
 }
 
-/// Sizes and formats of a product.
+/// Sizes and number formats of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProductForm {
-    /// The sizes m, n and k of the product.
+    /// Sizes m, n and k of the product.
     pub sizes: [usize; 3],
     /// Whether `A` and `B` are stored transposed.
     pub transposed: [bool; 2],
@@ -132,9 +133,9 @@ pub struct ProductForm {
 /// The number format of a matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NumberFormat {
-    /// Takes 4 bytes per value.
+    /// The 32-bit format, which takes 4 bytes per value.
     F32,
-    /// Takes 2 bytes per value.
+    /// The bfloat16 format, which takes 2 bytes per value.
     Bf16,
 }
 
@@ -156,14 +157,14 @@ impl NumberFormat {
     }
 }
 
-/// The opened cuBLASLt library, with its handle and the plans it has chosen.
+/// The opened cuBLASLt library, whose clones share it.
 #[derive(Clone)]
 pub struct CublasLt {
     library: Arc<OpenedLibrary<CublasLtFunctions>>,
 }
 
-/// The library with its plans and workspaces. Each rank has its own, because calls exclude each
-/// other.
+/// The library with its handle, its plans and its workspaces. Each rank has its own, because a
+/// lock lets only one call at a time use the library.
 pub struct Blas {
     driver: Driver,
     library: CublasLt,
@@ -182,8 +183,8 @@ struct BlasState {
 }
 
 /// The key of a plan: the form of a product, the address of its bias, and the alignment of the
-/// other addresses. A description contains the address of the bias, so products with different
-/// biases must not share a plan.
+/// other addresses. A plan's descriptor contains the address of the bias, so products with
+/// different biases must not share a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PlanKey {
     form: ProductForm,
@@ -191,7 +192,7 @@ struct PlanKey {
     alignments: [u32; 3],
 }
 
-/// The library's descriptors of a product, and the chosen algorithm.
+/// The library's descriptors of a product, and the algorithm that it chose.
 struct ProductPlan {
     library: CublasLt,
     operation: usize,
@@ -204,8 +205,8 @@ struct ProductPlan {
 macro_rules! call {
     ($library:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let functions: &CublasLtFunctions = &$library.library.functions;
-        // SAFETY: handles come from the library, and pointers refer to live values that the call
-        // reads or fills.
+        // SAFETY: the handles come from the library, and the pointers refer to live values that
+        // the call reads or writes.
         let status = unsafe { (functions.$function)($($argument),*) };
         functions.check(stringify!($function), status)
     }};
@@ -216,7 +217,7 @@ impl CublasLtFunctions {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the library returns a static text that ends with NUL, or a null pointer.
+        // SAFETY: the library returns a static NUL-terminated text, or a null pointer.
         let problem = unsafe {
             let text = (self.cublasLtGetStatusString)(status);
             if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
@@ -228,17 +229,17 @@ impl CublasLtFunctions {
 
 impl CublasLt {
     /// Opens the first usable library of `search`. Skips libraries whose major version is later
-    /// than the CUDA version of `driver`, because the driver cannot run them.
+    /// than the CUDA version of `driver`, because that driver cannot run them.
     ///
     /// # Errors
-    /// [`DriverError::NoLibrary`].
+    /// Fails with [`DriverError::NoLibrary`] if none of the libraries can be used.
     pub fn open(
         search: &LibrarySearch,
         driver: Option<LibraryVersion>,
     ) -> Result<Self, DriverError> {
         let load = |library: &SharedLibrary| {
             let functions = CublasLtFunctions::load(library)?;
-            // SAFETY: the function takes no arguments and returns a number.
+            // SAFETY: `cublasLtGetVersion` takes no arguments and returns a number.
             let number = unsafe { (functions.cublasLtGetVersion)() } as u32;
             let (major, minor) = (number / 10_000, number / 100 % 100);
             let version = LibraryVersion { major, minor, patch: Some(number % 100) };
@@ -248,7 +249,7 @@ impl CublasLt {
         Ok(Self { library })
     }
 
-    /// Path and version of the library.
+    /// Returns the path and the version of the library.
     #[must_use]
     pub fn report(&self) -> LibraryReport {
         self.library.report(CudaLibrary::CublasLt)
@@ -264,7 +265,7 @@ impl CublasLt {
         call!(self, cublasLtMatmulDescSetAttribute(operation, attribute, value, bytes))
     }
 
-    /// Describes a column-major matrix without gaps.
+    /// Describes a column-major matrix without padding between its columns.
     fn layout(
         &self,
         [rows, columns]: [usize; 2],
@@ -301,11 +302,11 @@ impl CublasLt {
 }
 
 impl Blas {
-    /// Opens the library for products on `driver`. Returns `None` for the emulator, and if no
+    /// Opens the library for products on `driver`. Returns `None` for the emulator, or if no
     /// library can be used.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn open(driver: &Driver) -> Result<Option<Self>, DriverError> {
         let GpuMachine::Native(device) = &*driver.machine else { return Ok(None) };
         let library = match CublasLt::open(device.libraries(), Some(device.driver_version())) {
@@ -324,16 +325,16 @@ impl Blas {
         Ok(Some(Self { driver, library, handle, compute, state: Mutex::default() }))
     }
 
-    /// The version of the library.
+    /// Returns the version of the opened library.
     #[must_use]
     pub fn version(&self) -> LibraryVersion {
         self.library.library.version
     }
 
-    /// Allocates the workspace of products in `stream`.
+    /// Allocates the workspace that products in `stream` use.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`].
+    /// Fails with [`DriverError::OutOfMemory`] if the device has too little free memory.
     pub fn prepare(&self, stream: &Stream) -> Result<(), DriverError> {
         let workspace = self.driver.alloc(WORKSPACE_BYTES)?;
         self.locked().workspaces.insert(stream.handle, workspace);
@@ -344,7 +345,7 @@ impl Blas {
     /// algorithm for it or the stream was not prepared.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn product(&self, stream: &Stream, product: &Product<'_>) -> Result<bool, DriverError> {
         let GpuMachine::Native(device) = &*self.driver.machine else { return Ok(false) };
         let Product { factors: [a, b], to, bias, form } = product;
@@ -360,8 +361,8 @@ impl Blas {
         let Some(plan) = plan else { return Ok(false) };
         let operation = plan.operation as cublasLtMatmulDesc_t;
         let (alpha, beta) = (1.0f32, if form.accumulates { 1.0f32 } else { 0.0 });
-        // The library reads matrices as column-major, and a row-major matrix is the transpose of a
-        // column-major one. The factors are therefore swapped: Cᵀ = Bᵀ Aᵀ.
+        // The library reads matrices as column-major, and a row-major matrix is the transpose of
+        // a column-major one. The factors are therefore swapped: Cᵀ = Bᵀ Aᵀ.
         let [first, second, result] = plan.layouts.map(|layout| layout as cublasLtMatrixLayout_t);
         let at = |buffer: &Buffer| ptr::without_provenance_mut::<c_void>(buffer.address() as usize);
         let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
@@ -395,7 +396,7 @@ impl Blas {
         Ok(true)
     }
 
-    /// Creates the library's descriptors of a product and lets it choose an algorithm.
+    /// Creates the library's descriptors of a product and lets the library choose an algorithm.
     fn plan(&self, key: &PlanKey) -> Result<Option<ProductPlan>, DriverError> {
         use cublasLtMatmulDescAttributes_t as Attribute;
         let ProductForm { sizes: [m, n, k], transposed, factors, result, relu, .. } = key.form;
@@ -403,7 +404,7 @@ impl Blas {
         let sums = cudaDataType::CUDA_R_32F;
         let (library, compute) = (&self.library, self.compute_of(factors));
         call!(library, cublasLtMatmulDescCreate(&raw mut operation, compute, sums))?;
-        // CUBLAS_OP_N (0) and CUBLAS_OP_T (1) of cublas_api.h.
+        // The values are CUBLAS_OP_N (0) and CUBLAS_OP_T (1) of cublas_api.h.
         let turned = i32::from;
         library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &turned(transposed[1]))?;
         library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &turned(transposed[0]))?;
@@ -417,7 +418,8 @@ impl Blas {
         if let Some(address) = key.bias {
             library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)?;
         }
-        // Rows and columns of the matrix in memory, which the library reads as column-major.
+        // The closure returns the rows and columns of a matrix in memory as the library sees it,
+        // which reads it as column-major.
         let lies = |[rows, columns]: [usize; 2], is_transposed| {
             if is_transposed { [rows, columns] } else { [columns, rows] }
         };
@@ -425,7 +427,7 @@ impl Blas {
         let second = library.layout(lies([m, k], transposed[0]), factors)?;
         let layouts = [first, second, library.layout([n, m], result)?];
         let preference = library.preference(key.alignments)?;
-        // SAFETY: the struct has only plain numbers, for which all bits zero are valid.
+        // SAFETY: the result struct has only plain numbers, for which all bits zero are valid.
         let mut found: cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
         let mut count = 0;
         let [a, b, to] = layouts;
@@ -461,14 +463,14 @@ impl Blas {
     }
 }
 
-/// The largest power of two, at most [`ALIGNMENT`], that divides an address.
+/// Returns the largest power of two, at most [`ALIGNMENT`], that divides an address.
 fn alignment(address: u64) -> u32 {
     1 << (address | ALIGNMENT).trailing_zeros()
 }
 
 impl Drop for ProductPlan {
     fn drop(&mut self) {
-        // `drop` cannot report a failure.
+        // The status is ignored, because `drop` cannot report a failure.
         let _ =
             call!(self.library, cublasLtMatmulDescDestroy(self.operation as cublasLtMatmulDesc_t));
         for layout in self.layouts {

@@ -1,5 +1,5 @@
-//! Device memory, and pinned host memory for copies from and to the device. Independent of kernels
-//! and streams.
+//! Device memory, and pinned host memory for copies from and to the device. This module does not
+//! depend on kernels or streams.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,14 +23,15 @@ struct DeviceMemory {
     address: u64,
 }
 
-/// Host memory that the device can access directly for copies; freed when dropped.
+/// Pinned host memory, which the device can access directly for copies. Dropping this value frees
+/// the memory.
 pub struct Pinned {
     machine: Arc<GpuMachine>,
     memory: PinnedMemory,
 }
 
-/// Host memory for asynchronous copies. Emulated devices copy immediately, so ordinary memory
-/// suffices for them.
+/// Host memory for asynchronous copies. An emulated device copies immediately, so ordinary memory
+/// suffices for it.
 pub(super) enum PinnedMemory {
     Native(native::Pinned),
     Emulated(Vec<u8>),
@@ -50,22 +51,22 @@ impl Buffer {
         }
     }
 
-    /// The device address at which the buffer starts.
+    /// Returns the device address at which the buffer starts.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// The size of the buffer in bytes.
+    /// Returns the size of the buffer in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns a part of the buffer, which shares its memory.
+    /// Returns a part of the buffer, which shares the buffer's memory.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if `range` ends beyond the buffer.
+    /// Fails with [`DriverError::Extent`] if `range` ends beyond the buffer.
     pub fn slice(&self, range: Range<usize>) -> Result<Self, DriverError> {
         let address = self.part("part of a buffer", range.start, range.len())?;
         Ok(Self { memory: Arc::clone(&self.memory), address, bytes: range.len() })
@@ -95,7 +96,7 @@ impl Pinned {
         Self { machine: Arc::clone(machine), memory }
     }
 
-    /// The contents of the buffer in pinned host memory.
+    /// Returns the contents of the pinned memory.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
@@ -104,7 +105,7 @@ impl Pinned {
         }
     }
 
-    /// The contents of the buffer, to be written.
+    /// Returns the contents of the pinned memory for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             PinnedMemory::Native(memory) => memory.bytes_mut(),
@@ -136,7 +137,7 @@ impl InFlight {
     /// Waits for the copy and returns the memory and the event.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn wait(mut self) -> Result<(Pinned, StreamEvent), DriverError> {
         let Some((pinned, done)) = self.held.take() else { unreachable!("held until now") };
         if !done.has_passed()? {
@@ -148,7 +149,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // `drop` cannot report a failure.
+        // The result is ignored, because `drop` cannot report a failure.
         let _ = self.held.as_ref().map(|(_, done)| done.synchronize());
     }
 }

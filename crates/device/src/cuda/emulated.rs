@@ -18,7 +18,7 @@ pub(super) use ffi::{Entry, KernelLibrary};
 
 /// Size of the guard zone before and after each buffer. Kernels must not write to it.
 const RED_ZONE: usize = 1024;
-/// Most threads of a block.
+/// Largest number of threads in a block.
 const THREADS_LIMIT: u32 = 1024;
 
 /// The emulated device: its memory and its compiled kernels.
@@ -28,12 +28,12 @@ pub(super) struct EmulatedDevice {
     libraries: Mutex<Vec<(&'static str, Arc<KernelLibrary>)>>,
 }
 
-/// All buffers of the emulated device, by address.
+/// All buffers of the emulated device.
 #[derive(Default)]
 struct EmulatedMemory {
     buffers: Vec<ffi::Allocation>,
-    /// Number of the launch, by which `runtime.cpp` tells accesses of this launch from older ones
-    /// (`Task`).
+    /// Number of the launch, by which `runtime.cpp` distinguishes accesses of this launch from
+    /// accesses of earlier launches (`Task`).
     stamp: u32,
 }
 
@@ -47,12 +47,12 @@ impl EmulatedDevice {
         Self { emulation, memory: Mutex::default(), libraries: Mutex::default() }
     }
 
-    /// The shared memory in bytes that a block may use on this device.
+    /// Returns the bytes of shared memory that a block may use on this device.
     pub fn shared_limit(&self) -> usize {
         self.emulation.shared_limit
     }
 
-    /// Returns the library of a kernel's source, compiled and loaded at first use.
+    /// Returns the library of a kernel source, which is compiled and loaded at first use.
     pub fn library(&self, source: KernelSource) -> Result<Arc<KernelLibrary>, DriverError> {
         let mut libraries = locked(&self.libraries);
         if let Some((_, library)) = libraries.iter().find(|(name, _)| *name == source.name) {
@@ -70,8 +70,8 @@ impl EmulatedDevice {
         Ok(library)
     }
 
-    /// Allocates poisoned memory between red zones, so that later checks find reads before writes
-    /// and writes out of bounds.
+    /// Allocates poisoned memory between red zones, so that later checks detect reads of
+    /// uninitialized memory and writes out of bounds.
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
         let allocation = ffi::Allocation::new(bytes, RED_ZONE).ok_or(DriverError::OutOfMemory {
             bytes,
@@ -83,7 +83,7 @@ impl EmulatedDevice {
         Ok(address)
     }
 
-    /// Frees the buffer that begins at the address. Unknown addresses are ignored.
+    /// Frees the buffer that begins at the address. An unknown address is ignored.
     pub fn free(&self, address: u64) {
         locked(&self.memory).buffers.retain(|buffer| buffer.address() != address);
     }
@@ -160,6 +160,7 @@ impl EmulatedDevice {
             BlockOrder::Descending => 1,
             BlockOrder::Shuffled(seed) => 2 + u32::from(seed),
         };
+        // The memory stays locked during the launch, because the kernel may access every buffer.
         let EmulatedMemory { buffers, stamp } = &mut *locked(&self.memory);
         let settings = ffi::LaunchOptions {
             order,
@@ -177,7 +178,7 @@ impl EmulatedDevice {
     }
 }
 
-/// Converts a fault of the runtime to a [`Fault`] with source lines.
+/// Converts a fault of the runtime to a [`Fault`], which has source lines.
 fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocation]) -> Fault {
     let at_call = || SourceLine { file: raw.file(), line: raw.line };
     let access = if raw.is_write == 1 { "store" } else { "load" };
@@ -216,8 +217,8 @@ fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocati
     Fault { kernel: kernel.to_owned(), place, block: raw.block, thread: raw.thread, kind }
 }
 
-/// Finds the innermost source line, outside the prelude, of the code at `offset` of a library. Uses
-/// `addr2line`, which is installed with the compiler.
+/// Finds the innermost source line, outside the prelude, of the code at `offset` of a library.
+/// Uses `addr2line`, which is installed together with the compiler.
 fn line_of(library: &Path, offset: u64) -> SourceLine {
     let unknown = SourceLine { file: "its source".to_owned(), line: 0 };
     let mut command = Command::new("addr2line");
@@ -227,8 +228,11 @@ fn line_of(library: &Path, offset: u64) -> SourceLine {
     let mut places = text.lines().filter_map(|line| {
         let (file, number) = line.rsplit_once(':')?;
         let number = number.split(' ').next()?.parse().ok()?;
+        // Messages show paths from `ops/` or `cuda/` on, without the folders above.
         let at = file.find("ops/").or_else(|| file.find("cuda/")).unwrap_or(0);
         Some(SourceLine { file: file[at..].to_owned(), line: number })
     });
+    // `addr2line` prints inlined functions first. Lines of the prelude are skipped, because the
+    // mistake is in the kernel that calls its functions.
     places.find(|place| !place.file.contains("prelude.cu")).unwrap_or(unknown)
 }

@@ -5,27 +5,27 @@ use std::path::PathBuf;
 
 use super::libraries::RejectedLibrary;
 
-/// A refused or failed call to a device.
+/// An error of a call to a device, real or emulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
-    /// The driver of the GPU is not installed here.
+    /// The driver of the GPU is not installed on this machine.
     #[error("no GPU driver: none of {names} can be opened")]
     NoDriver { names: &'static str },
     /// The library is installed, but its version lacks a function that rowmill needs.
     #[error("{library} has no function {function}: its version is too old or too new")]
     NoFunction { library: &'static str, function: String },
-    /// TF32 was requested of a device without it; only GPUs have it.
+    /// TF32 was requested for a device that does not support it. Only GPUs support TF32.
     #[error("only cuda and cuda:N multiply in TF32")]
     NoTf32,
     /// No device has this index.
     #[error("device cuda:{ordinal}: the driver offers {count} devices")]
     NoDevice { ordinal: usize, count: usize },
-    /// A call of the driver failed.
+    /// A call into the driver failed.
     #[error("{}{call}: {problem} (code {code}){}", operation_suffix(operation.as_deref()),
             later_hint(operation.as_deref(), *code))]
     Call {
         call: &'static str,
-        /// The kernel or copy that failed, if known.
+        /// Name of the kernel or copy that failed, if known.
         operation: Option<String>,
         code: u32,
         problem: String,
@@ -42,7 +42,7 @@ pub enum DriverError {
     #[error("{library} {}", no_library(rejected, *folders))]
     NoLibrary {
         library: &'static str,
-        /// Files that were tried.
+        /// Files that were tried but could not be used.
         rejected: Vec<RejectedLibrary>,
         /// Number of folders that were searched besides the linker's.
         folders: usize,
@@ -51,7 +51,7 @@ pub enum DriverError {
     #[error("{source_name} does not compile for {target}:\n{log}")]
     Compile {
         source_name: String,
-        /// The target architecture, or the compiler of the emulator.
+        /// The target architecture, or the compiler if the kernel is emulated.
         target: String,
         log: String,
     },
@@ -59,7 +59,7 @@ pub enum DriverError {
     #[error("{path}: {problem}", path = path.display())]
     Cache {
         path: PathBuf,
-        /// The operating system's error.
+        /// Message of the operating system or of a failed check.
         problem: String,
     },
     /// A module has no kernel of this name.
@@ -68,7 +68,7 @@ pub enum DriverError {
     /// A launch or copy exceeds its buffers or the limits of the device.
     #[error("{of}: {what}: expected {expected}, got {got}")]
     Extent {
-        /// Name of the kernel or copy.
+        /// Name of the kernel or copy that exceeds the limit.
         of: String,
         what: &'static str,
         expected: usize,
@@ -83,21 +83,21 @@ pub enum DriverError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kernel: String,
-    /// File and line, as far as known.
+    /// File and line of the access or call, as far as known.
     pub place: SourceLine,
-    /// Index of the block.
+    /// Index of the block in its grid.
     pub block: u32,
     /// Index of the thread in its block.
     pub thread: u32,
     pub kind: FaultKind,
 }
 
-/// A line of a source.
+/// A line of a source file, for the messages of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
     /// Name of the source file.
     pub file: String,
-    /// Line number; 0 if unknown.
+    /// Line number, or 0 if it is unknown.
     pub line: u32,
 }
 
@@ -115,24 +115,24 @@ pub enum FaultKind {
     /// A load or store at a misaligned address.
     Misaligned {
         access: &'static str,
-        /// The required alignment of the address.
+        /// Alignment in bytes that the access requires.
         bytes: u64,
     },
     /// Two accesses to one address without a barrier between them, at least one of them a store.
     Race {
-        /// Kind of the later access: `load` or `store`.
+        /// Kind of the later access, `load` or `store`.
         access: &'static str,
         other: SourceLine,
-        /// Block of the earlier access; `None` if there are several.
+        /// Block of the earlier access, or `None` if several blocks made it.
         block: Option<u32>,
-        /// Thread of the earlier access; `None` if there are several.
+        /// Thread of the earlier access, or `None` if several threads made it.
         thread: Option<u32>,
     },
     /// A barrier that another thread of the block did not reach.
     Barrier {
         /// Index of the thread that did not reach the barrier.
         missing: u32,
-        /// Line of the barrier at which that thread waits; 0 if it has ended.
+        /// Line of the barrier at which the missing thread waits, or 0 if the thread has ended.
         at: u32,
     },
     /// A lane that is named in the mask of a shuffle or ballot, but did not arrive.
@@ -140,13 +140,13 @@ pub enum FaultKind {
         mask: u32,
         /// Index of the thread that did not arrive.
         missing: u32,
-        /// Line at which that thread waits; 0 if it has ended.
+        /// Line at which the missing thread waits, or 0 if the thread has ended.
         at: u32,
     },
-    /// A lane that calls a warp function with a mask that excludes it, or reads from an excluded
+    /// A lane calls a warp function with a mask that excludes the lane, or reads from an excluded
     /// lane.
     LaneNotNamed {
-        /// The excluded lane or thread.
+        /// Number of the excluded lane.
         lane: u32,
     },
     /// A store before or after a buffer, detected after the launch.
@@ -208,21 +208,21 @@ impl fmt::Display for FaultKind {
             }
             Self::LaneNotNamed { lane } => write!(f, "lane {lane} is not named in the mask"),
             Self::RedZone { bytes } => {
-                write!(f, "store before or behind a buffer of {bytes} bytes")
+                write!(f, "store before or after a buffer of {bytes} bytes")
             }
-            Self::Stack => f.write_str("the thread's own memory ran out"),
+            Self::Stack => f.write_str("the thread exceeded its own stack"),
         }
     }
 }
 
-/// Result codes that the driver returns from every call after a kernel or copy has failed: illegal
-/// address, time limit, assertion, stack, instruction, alignment, address space, program counter,
-/// and failure of a launch (`cuda.h`).
+/// Result codes that the driver returns from every call after a kernel or copy has failed. The
+/// codes mean illegal address, time limit, assertion, stack, instruction, alignment, address
+/// space, program counter, and failure of a launch (`cuda.h`).
 const STICKY: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 impl DriverError {
-    /// Adds the name of the operation that a call belongs to. If the device may still have had
-    /// earlier work, a sticky result may stem from that work instead of this operation.
+    /// Adds the name of the operation that made the call. A sticky result may come from earlier
+    /// work of the device, so the name is added to it only if the device was idle before.
     pub(super) fn in_operation(mut self, name: String, device_was_idle: bool) -> Self {
         if let Self::Call { operation, code, .. } = &mut self
             && (device_was_idle || !STICKY.contains(code))

@@ -1,11 +1,11 @@
-//! Events: points in the execution of a stream, to wait for or to measure time.
+//! Events: points in the work of a stream, used to wait for the work or to measure its time.
 
 use std::sync::Arc;
 
 use super::error::DriverError;
 use super::machine::GpuMachine;
 
-/// A point in the work of a stream.
+/// A point in the work of a stream, for which the host or another stream can wait.
 pub struct StreamEvent {
     machine: Arc<GpuMachine>,
     handle: usize,
@@ -23,7 +23,7 @@ impl StreamEvent {
     /// Waits until the stream has reached this point.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         match &*self.machine {
             GpuMachine::Native(device) => device.synchronize_event(self.handle),
@@ -31,10 +31,10 @@ impl StreamEvent {
         }
     }
 
-    /// Whether the stream has reached this point.
+    /// Returns whether the stream has reached this point.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn has_passed(&self) -> Result<bool, DriverError> {
         match &*self.machine {
             GpuMachine::Native(device) => device.has_passed(self.handle),
@@ -42,11 +42,11 @@ impl StreamEvent {
         }
     }
 
-    /// Milliseconds from this event to `later`; 0 for the emulator, whose work takes no device
-    /// time.
+    /// Returns the milliseconds from this event to `later`. The emulator returns 0, because its
+    /// work takes no device time.
     ///
     /// # Errors
-    /// [`DriverError::Call`], also if either event does not record a time.
+    /// Fails with [`DriverError::Call`], also if either event does not record a time.
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
         match &*self.machine {
             GpuMachine::Native(device) => device.elapsed_ms([self.handle, later.handle]),

@@ -1,18 +1,18 @@
-//! The size of a launch, and whether a device can have it.
+//! The size of a launch, and the check that a device can launch it.
 
 use super::error::DriverError;
 
-/// Most blocks of a launch along x and y, on every GPU.
+/// Largest number of blocks of a launch along x and along y, on every GPU.
 const BLOCKS_LIMIT: [usize; 2] = [i32::MAX as usize, 65_535];
 
 /// The number of blocks and threads of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Blocks along x and y.
+    /// Number of blocks along x and along y.
     pub blocks: [usize; 2],
-    /// Threads of a block.
+    /// Number of threads in a block.
     pub threads: u32,
-    /// Bytes of dynamic shared memory of a block, in addition to the memory that the kernel
+    /// Bytes of dynamic shared memory per block, in addition to the memory that the kernel
     /// declares.
     pub shared_bytes: usize,
 }
@@ -26,7 +26,8 @@ pub(super) struct CheckedGrid {
 }
 
 impl Grid {
-    /// A one-dimensional grid with enough blocks for `items` items, `per_block` per block.
+    /// Creates a one-dimensional grid with enough blocks for `items` items, `per_block` items per
+    /// block.
     #[must_use]
     pub fn over(items: usize, per_block: u32, threads: u32) -> Self {
         Self { blocks: [items.div_ceil(per_block as usize), 1], threads, shared_bytes: 0 }

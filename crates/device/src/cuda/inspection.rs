@@ -1,5 +1,5 @@
-//! Reports which of NVIDIA's libraries this machine has, without using them.
-#![expect(unsafe_code, reason = "asks NCCL for its version; decision 0002")]
+//! Reports which of NVIDIA's libraries this machine has, without computing anything with them.
+#![expect(unsafe_code, reason = "calls NCCL to query its version; decision 0002")]
 
 use std::ffi::c_int;
 
@@ -24,7 +24,7 @@ pub fn inspect_libraries(
 ) -> [LibraryReport; 3] {
     let nvrtc = Nvrtc::open(search, driver).map(|nvrtc| nvrtc.report());
     let blas = CublasLt::open(search, driver).map(|blas| blas.report());
-    // NCCL's version numbers are unrelated to CUDA's, so no CUDA version is passed.
+    // No CUDA version is passed, because NCCL's version numbers are unrelated to those of CUDA.
     let nccl = open_first(search, CudaLibrary::Nccl, None, nccl_version);
     let nccl = nccl.map(|nccl| nccl.report(CudaLibrary::Nccl));
     [
@@ -51,7 +51,7 @@ fn report_or_problem(
 fn nccl_version(library: &SharedLibrary) -> Result<(NcclFunctions, LibraryVersion), String> {
     let functions = NcclFunctions::load(library)?;
     let mut number = 0;
-    // SAFETY: the pointer refers to a live integer that the call writes.
+    // SAFETY: the pointer refers to `number`, a live integer that the call writes.
     let code = unsafe { (functions.ncclGetVersion)(&raw mut number) };
     if code != 0 {
         return Err(format!("ncclGetVersion: code {code}"));

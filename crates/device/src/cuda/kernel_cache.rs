@@ -1,11 +1,12 @@
-//! Files of compiled kernels, in a folder that no other user can write, because their code is
+//! Files of compiled kernels, in a folder that no other user can write to, because the code is
 //! loaded into this process or run on its GPU. The last line of each file proves that the file is
-//! complete. Independent of the compilers.
+//! complete. This module does not depend on the compilers.
 //!
-//! The line is `rowmill-kernels 1 COMPILER BYTES CHECKSUM`: format version, compiler, bytes of the
-//! code, and the XXH3 checksum of file name, compiler and code. It follows the code because ELF
-//! loaders and NVIDIA's tools ignore what comes after the last section.
-#![expect(unsafe_code, reason = "asks which user this process is")]
+//! The last line is `rowmill-kernels 1 COMPILER BYTES CHECKSUM`: the format version, the
+//! compiler, the bytes of the code, and the XXH3 checksum of file name, compiler and code. The
+//! line follows the code because ELF loaders and NVIDIA's tools ignore everything after the last
+//! section.
+#![expect(unsafe_code, reason = "queries the user of this process")]
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -17,28 +18,28 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use super::error::DriverError;
 
-/// Start of the last line, with the version of the format.
+/// Start of the last line of a file, with the version of the format.
 const MARK: &str = "rowmill-kernels 1";
 
-/// A folder of compiled kernels.
+/// A folder of compiled kernels that no other user can write to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelCache<'a> {
     folder: &'a Path,
 }
 
-/// The code of one complete file.
+/// The compiled code of one complete file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CachedCode {
     pub code: Vec<u8>,
-    /// Name of the compiler that made the code, in one word.
+    /// Name and version of the compiler that made the code, as one word.
     pub compiler: String,
 }
 
 impl<'a> KernelCache<'a> {
-    /// Checks that no other user could put code into the folder. The folder need not exist.
+    /// Checks that no other user could have put code into the folder. The folder need not exist.
     ///
     /// # Errors
-    /// [`DriverError::Cache`].
+    /// Fails with [`DriverError::Cache`] if the folder or the file cannot be used.
     pub fn new(folder: &'a Path) -> Result<Self, DriverError> {
         let resolved = match fs::canonicalize(folder) {
             Ok(resolved) => resolved,
@@ -60,10 +61,10 @@ impl<'a> KernelCache<'a> {
         Ok(Self { folder })
     }
 
-    /// Reads the code of a file; `None` if the file does not exist.
+    /// Reads the code of a file. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// [`DriverError::Cache`] if the file is damaged or belongs to another user.
+    /// Fails with [`DriverError::Cache`] if the file is damaged or belongs to another user.
     pub fn read(&self, name: &str) -> Result<Option<CachedCode>, DriverError> {
         let path = self.folder.join(name);
         let refused = |problem: String| refused(&path, problem);
@@ -82,12 +83,13 @@ impl<'a> KernelCache<'a> {
     /// Stores code in a file atomically and returns its path.
     ///
     /// # Errors
-    /// [`DriverError::Cache`].
+    /// Fails with [`DriverError::Cache`] if the folder or the file cannot be used.
     pub fn write(&self, name: &str, code: &[u8], compiler: &str) -> Result<PathBuf, DriverError> {
         self.create()?;
         let path = self.folder.join(name);
         let line = seal(name, code, compiler);
         let (mut file, part) = self.create_part(name)?;
+        // The rename is atomic, so no other process can read a partly written file.
         let written = file.write_all(code).and_then(|()| file.write_all(line.as_bytes()));
         let written = written.and_then(|()| fs::rename(&part, &path));
         written.map_err(|error| {
@@ -97,10 +99,10 @@ impl<'a> KernelCache<'a> {
         Ok(path)
     }
 
-    /// Creates the folder, if it is missing, with access for this user only.
+    /// Creates the folder if it is missing, with access for this user only.
     ///
     /// # Errors
-    /// [`DriverError::Cache`].
+    /// Fails with [`DriverError::Cache`] if the folder or the file cannot be used.
     pub fn create(&self) -> Result<(), DriverError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(self.folder);
         made.map_err(|error| refused(self.folder, error.to_string()))?;
@@ -108,7 +110,8 @@ impl<'a> KernelCache<'a> {
         Self::new(self.folder).map(|_| ())
     }
 
-    /// Creates a file under a name that did not exist before. Does not follow a link of that name.
+    /// Creates a file under a name that did not exist before. Does not follow a symbolic link of
+    /// that name.
     fn create_part(&self, name: &str) -> Result<(File, PathBuf), DriverError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
@@ -116,7 +119,7 @@ impl<'a> KernelCache<'a> {
             let part = self.folder.join(format!(".{name}.{}-{number}", std::process::id()));
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part) {
                 Ok(file) => return Ok((file, part)),
-                // A process with the same id that was killed left this file.
+                // A process with the same process id left this file when it was killed.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(refused(&part, error.to_string())),
             }
@@ -124,9 +127,10 @@ impl<'a> KernelCache<'a> {
     }
 }
 
-/// Returns a 128-bit hash of the inputs of a file, the same in every version of this program.
+/// Returns a 128-bit hash of the inputs of a file. Every version of this program computes the
+/// same hash.
 pub(super) fn key(parts: &[&str]) -> String {
-    // The lengths separate the parts: "ab", "c" must differ from "a", "bc".
+    // The lengths separate the parts, because "ab", "c" and "a", "bc" must have different hashes.
     let joined: String = parts.iter().map(|part| format!("{} {part}", part.len())).collect();
     format!("{:032x}", xxh3_128(joined.as_bytes()))
 }
@@ -135,8 +139,8 @@ fn refused(path: &Path, problem: String) -> DriverError {
     DriverError::Cache { path: path.to_owned(), problem }
 }
 
-/// Returns an error if a file belongs to another user than this one or root, or if others may write
-/// to it.
+/// Returns an error if a file belongs to a user other than this one and root, or if others may
+/// write to it.
 fn check_owner(about: &Metadata) -> Result<(), String> {
     let user = effective_user();
     let (owner, mode) = (about.uid(), about.mode());
@@ -144,7 +148,7 @@ fn check_owner(about: &Metadata) -> Result<(), String> {
         return Err(format!("belongs to user {owner}, expected user {user} or root"));
     }
     // On many systems each user has a group with the user's number and no other member. Write
-    // access of that group is harmless.
+    // access for that group is harmless.
     let is_shared_group = about.gid() != about.uid();
     if mode & 0o002 != 0 || (mode & 0o020 != 0 && is_shared_group) {
         return Err(format!("other users may write it (mode {:03o})", mode & 0o777));
@@ -161,7 +165,7 @@ fn seal(name: &str, code: &[u8], compiler: &str) -> String {
     format!("\n{MARK} {compiler} {} {:032x}\n", code.len(), checksum(name, code, compiler))
 }
 
-/// Returns the code of a file without its last line.
+/// Returns the code of a file without its last line, after checking it against that line.
 fn unseal(name: &str, mut bytes: Vec<u8>) -> Result<CachedCode, String> {
     const NO_LINE: &str = "has no checksum at its end: the file is empty or cut, or another \
                            version of this program wrote it";
@@ -187,8 +191,8 @@ fn unseal(name: &str, mut bytes: Vec<u8>) -> Result<CachedCode, String> {
 
 fn checksum(name: &str, code: &[u8], compiler: &str) -> u128 {
     let mut hasher = Xxh3Default::new();
-    // The checksum includes the file's name, so that code of another kernel under this name is
-    // refused.
+    // The checksum includes the file's name, so that a file with the code of another kernel is
+    // rejected.
     for part in [name.as_bytes(), b"\n", compiler.as_bytes(), b"\n", code] {
         hasher.update(part);
     }

@@ -1,22 +1,22 @@
-//! Finds the files of NVIDIA's libraries on a machine and sorts them in the order in which they are
-//! tried. `loader.rs` opens the files. Does not read environment variables.
+//! Finds the files of NVIDIA's libraries on a machine and sorts them in the order in which they
+//! are tried. `loader.rs` opens the files. This module does not read environment variables.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A library of NVIDIA that is opened at run time.
+/// One of NVIDIA's libraries that is opened at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CudaLibrary {
-    /// The run-time compiler of kernels.
+    /// The run-time compiler of kernels (NVRTC).
     Nvrtc,
     CublasLt,
     Nccl,
 }
 
 impl CudaLibrary {
-    /// The name in NVIDIA's documentation.
+    /// Returns the name of the library in NVIDIA's documentation.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -26,7 +26,7 @@ impl CudaLibrary {
         }
     }
 
-    /// The file name without a version.
+    /// Returns the file name of the library without a version.
     #[must_use]
     pub fn file(self) -> &'static str {
         match self {
@@ -36,8 +36,8 @@ impl CudaLibrary {
         }
     }
 
-    /// Version suffixes of the names that are passed to the linker, newest first. The name without
-    /// a version exists only with development packages, so it comes last.
+    /// Returns the version suffixes of the file names that are passed to the linker, newest
+    /// first. The name without a version exists only with development packages, so it comes last.
     fn linker_versions(self) -> &'static [&'static str] {
         match self {
             Self::Nvrtc | Self::CublasLt => &[".13", ".12", ""],
@@ -49,14 +49,15 @@ impl CudaLibrary {
 /// Folders of a machine that may hold NVIDIA's libraries or Python packages with them.
 #[derive(Clone, Debug, Default)]
 pub struct LibraryRoots {
-    /// Folders, named by the user, that contain the libraries themselves. They are searched before
-    /// the linker's folders.
+    /// Folders named by the user that contain the libraries themselves. These folders are
+    /// searched before the linker's folders.
     pub named: Vec<PathBuf>,
     /// Prefixes of Python environments, such as `VIRTUAL_ENV`.
     pub environments: Vec<PathBuf>,
-    /// Folders of Python packages, such as those of `PYTHONPATH`.
+    /// Folders of Python packages, such as the entries of `PYTHONPATH`.
     pub packages: Vec<PathBuf>,
-    /// Folders of programs. Their `python3` leads to the folder of its packages.
+    /// Folders of programs, such as the entries of `PATH`. The `python3` in such a folder leads
+    /// to the folder of its packages.
     pub programs: Vec<PathBuf>,
     /// Prefixes of Python installations that come after all others, such as `/usr`.
     pub installations: Vec<PathBuf>,
@@ -88,18 +89,19 @@ impl LibraryRoots {
     }
 }
 
-/// The order in which folders are searched for NVIDIA's libraries. The default searches only where
-/// the linker looks.
+/// The order in which folders are searched for NVIDIA's libraries. The default searches only the
+/// folders of the dynamic linker.
 #[derive(Clone, Debug, Default)]
 pub struct LibrarySearch {
-    /// Groups of folders. In each group, the newest version is used.
+    /// Groups of folders to search before the linker's. In each group, the newest version is
+    /// used.
     before_linker: Vec<Vec<PathBuf>>,
     after_linker: Vec<Vec<PathBuf>>,
 }
 
 impl LibrarySearch {
-    /// Lists the folders below `roots` in this order: named folders, the linker's, those of Python
-    /// packages (`nvidia/*/lib`), those of toolkits.
+    /// Lists the folders below `roots` in this order: named folders, the linker's folders, the
+    /// folders of Python packages (`nvidia/*/lib`), the folders of toolkits.
     #[must_use]
     pub fn new(roots: &LibraryRoots) -> Self {
         let of_programs = roots.programs.iter().flat_map(|folder| python_prefixes(folder));
@@ -127,17 +129,18 @@ impl LibrarySearch {
         }
     }
 
-    /// All folders that are searched in addition to the linker's.
+    /// Returns all folders that are searched in addition to the linker's.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         self.before_linker.iter().chain(&self.after_linker).flatten().map(PathBuf::as_path)
     }
 
-    /// Named folders that do not exist.
+    /// Returns the folders named by the user that do not exist.
     pub(super) fn missing_folders(&self) -> impl Iterator<Item = &Path> {
         self.before_linker.iter().flatten().map(PathBuf::as_path).filter(|folder| !folder.is_dir())
     }
 
-    /// Files to try, in order. A name without a folder is left to the linker's search.
+    /// Returns the files to try, in order. A name without a folder is passed to the linker's
+    /// search.
     #[must_use]
     pub fn candidates(&self, library: CudaLibrary) -> Vec<PathBuf> {
         let file = library.file();
@@ -155,7 +158,7 @@ impl LibrarySearch {
 pub struct RejectedLibrary {
     /// Path of the file, or the name that was passed to the linker.
     pub path: PathBuf,
-    /// Reason for which it cannot be used.
+    /// The reason why the file cannot be used.
     pub reason: String,
 }
 
@@ -188,8 +191,8 @@ pub(super) fn newest_first(folders: &[PathBuf], file: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Returns the version numbers that follow `file` in `name`; `None` if `name` is not a name of this
-/// library.
+/// Returns the version numbers that follow `file` in `name`, or `None` if `name` is not a name of
+/// this library.
 fn version_of(name: &str, file: &str) -> Option<Vec<u32>> {
     let rest = name.strip_prefix(file)?;
     if rest.is_empty() {
@@ -198,7 +201,7 @@ fn version_of(name: &str, file: &str) -> Option<Vec<u32>> {
     rest.strip_prefix('.')?.split('.').map(|number| number.parse().ok()).collect()
 }
 
-/// Lists the `lib` or `lib64` folders of those folders in `folder` whose names begin with `prefix`.
+/// Lists `lib` and `lib64` in each folder below `folder` whose name begins with `prefix`.
 fn library_folders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let fits = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
@@ -220,10 +223,10 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     packages.filter(|path| path.is_dir()).collect()
 }
 
-/// Lists the prefixes of the installations that `python3` in `folder` belongs to. The program of a
-/// virtual environment is a link to another program, so each link on the path counts.
+/// Lists the prefixes of the installations to which `python3` in `folder` belongs. The program of
+/// a virtual environment is a link to another program, so each link on the path gives a prefix.
 fn python_prefixes(folder: &Path) -> Vec<PathBuf> {
-    /// The limit of links that Linux itself follows.
+    /// The number of links that Linux itself follows before it gives up.
     const LINKS_MAX: usize = 40;
     let mut program = folder.join("python3");
     let mut prefixes = Vec::new();
@@ -231,7 +234,7 @@ fn python_prefixes(folder: &Path) -> Vec<PathBuf> {
         if !program.exists() {
             break;
         }
-        // The folder itself may be a link, as `/bin` often is.
+        // The folder itself may be a symbolic link, as `/bin` often is.
         let Some(Ok(parent)) = program.parent().map(fs::canonicalize) else { break };
         prefixes.extend(parent.parent().map(PathBuf::from));
         let Ok(target) = fs::read_link(&program) else { break };
@@ -240,7 +243,7 @@ fn python_prefixes(folder: &Path) -> Vec<PathBuf> {
     prefixes
 }
 
-/// Lists the paths in a folder, sorted; empty if it cannot be read.
+/// Lists the paths in a folder in sorted order. The list is empty if the folder cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

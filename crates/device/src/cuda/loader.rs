@@ -1,5 +1,5 @@
-//! Opens NVIDIA's libraries at run time and looks up their functions. An opened library stays open
-//! until the process ends. Does not call them.
+//! Opens NVIDIA's libraries at run time and looks up their functions. An opened library stays
+//! open until the process ends. This module does not call the functions.
 #![expect(unsafe_code, reason = "opens libraries at run time; decision 0002")]
 
 use std::ffi::{CStr, CString, OsStr, c_void};
@@ -14,11 +14,11 @@ use super::libraries::{CudaLibrary, LibrarySearch, RejectedLibrary};
 /// The version of a library, or the CUDA version that a driver supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LibraryVersion {
-    /// Libraries work with drivers of the same or a later major version.
+    /// Major version number. A library works with drivers of the same or a later major version.
     pub major: u32,
-    /// Counts the releases of a major version.
+    /// Minor version, which counts the releases of a major version.
     pub minor: u32,
-    /// Is `None` if the library does not report it.
+    /// Patch version, or `None` if the library does not report it.
     pub patch: Option<u32>,
 }
 
@@ -41,13 +41,13 @@ pub(super) struct OpenedLibrary<T> {
 /// Whether a library was found on this machine, with its path and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryReport {
-    /// The name in NVIDIA's documentation.
+    /// Name of the library in NVIDIA's documentation.
     pub library: &'static str,
-    /// Path and version of the opened file.
+    /// Path and version of the file that was opened.
     pub used: Option<(PathBuf, LibraryVersion)>,
-    /// Files that were tried before and could not be used.
+    /// Files that were tried earlier and could not be used.
     pub rejected: Vec<RejectedLibrary>,
-    /// Reason why no file could be used.
+    /// The reason why no file could be used.
     pub problem: Option<String>,
 }
 
@@ -60,11 +60,11 @@ impl<T> OpenedLibrary<T> {
     }
 }
 
-/// Opens the first candidate of `search` that `load` accepts. If `driver` is given, the candidate's
-/// major version must be one that the driver supports.
+/// Opens the first candidate of `search` that `load` accepts. If `driver` is given, that driver
+/// must support the major version of the candidate.
 ///
 /// # Errors
-/// [`DriverError::NoLibrary`] with the reason for each candidate that exists.
+/// Fails with [`DriverError::NoLibrary`], which has the reason for each candidate that exists.
 pub(super) fn open_first<T>(
     search: &LibrarySearch,
     library: CudaLibrary,
@@ -104,36 +104,36 @@ pub(super) fn open_first<T>(
     Err(DriverError::NoLibrary { library, rejected, folders })
 }
 
-/// A shared library that was opened at run time.
+/// A shared library that was opened at run time and stays open.
 pub(super) struct SharedLibrary {
     handle: *mut c_void,
 }
 
 impl SharedLibrary {
-    /// Opens the file, or the file that the linker finds under a name without a folder. Returns
-    /// `None` if the linker finds no such file.
+    /// Opens the file at `path`. The linker searches for a name without a folder. Returns `None`
+    /// if the linker finds no such file.
     pub fn open(path: &Path) -> Result<Option<Self>, String> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // RTLD_LOCAL keeps the symbols of two versions of a library apart. SAFETY: the name ends
-        // with NUL. Loading runs the library's constructors, which the user accepts by installing
-        // the library.
+        // RTLD_LOCAL keeps the symbols of two versions of a library apart. SAFETY: `name` is a
+        // NUL-terminated C string that outlives the call. Loading runs the library's
+        // constructors, which the user accepts by installing the library.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !handle.is_null() {
             return Ok(Some(Self { handle }));
         }
-        // SAFETY: `dlopen` has just failed, so `dlerror` returns a text that ends with NUL.
+        // SAFETY: `dlopen` has just failed, so `dlerror` returns a NUL-terminated C string.
         let text = unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
-        // If a dependency of the library is missing, the message begins with the name of the
-        // dependency instead.
+        // The message begins with the name of a dependency instead if that dependency is missing.
         let absent = format!("{}: cannot open shared object file: No such file", path.display());
         let is_name = path.components().count() == 1;
         if is_name && text.starts_with(&absent) { Ok(None) } else { Err(text) }
     }
 
-    /// Returns the address of a function.
+    /// Returns the address of the function with this name.
     pub fn function(&self, name: &str) -> Result<*mut c_void, String> {
         let text = CString::new(name).map_err(|error| error.to_string())?;
-        // SAFETY: the handle belongs to a library that stays open; the name ends with NUL.
+        // SAFETY: `handle` belongs to a library that stays open, and `text` is a NUL-terminated C
+        // string.
         let address = unsafe { libc::dlsym(self.handle, text.as_ptr()) };
         if address.is_null() { Err(format!("has no function {name}")) } else { Ok(address) }
     }
@@ -141,8 +141,8 @@ impl SharedLibrary {
     /// Returns the path of the file that the linker opened.
     fn path(&self) -> Option<PathBuf> {
         let mut map: MaybeUninit<*const LinkMapHead> = MaybeUninit::uninit();
-        // SAFETY: the handle belongs to a library that stays open. RTLD_DI_LINKMAP writes one
-        // pointer, to a record whose second member is a path that ends with NUL.
+        // SAFETY: `handle` belongs to a library that stays open. RTLD_DI_LINKMAP writes one
+        // pointer to a record whose second member is a NUL-terminated path.
         let name = unsafe {
             if libc::dlinfo(self.handle, libc::RTLD_DI_LINKMAP, map.as_mut_ptr().cast()) != 0 {
                 return None;
@@ -153,14 +153,15 @@ impl SharedLibrary {
     }
 }
 
-/// The first members of `struct link_map` of `link.h`.
+/// The first members of `struct link_map` in `link.h`.
 #[repr(C)]
 struct LinkMapHead {
     address: usize,
     name: *const std::ffi::c_char,
 }
 
-/// Declares a table of a library's functions, and `load`, which looks up all of them.
+/// Declares a table of a library's functions, and the function `load`, which looks up all of
+/// them.
 macro_rules! function_table {
     ($(#[$attribute:meta])* $table:ident {
         $($name:ident: fn($($argument:ty),*) -> $result:ty;)*
@@ -177,7 +178,8 @@ macro_rules! function_table {
                     $($name: {
                         type Function = unsafe extern "C" fn($($argument),*) -> $result;
                         let address = library.function(stringify!($name))?;
-                        // SAFETY: NVIDIA's header declares the function with this type.
+                        // SAFETY: NVIDIA's header declares the function at `address` with this
+                        // type.
                         unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(address) }
                     },)*
                 })

@@ -1,8 +1,8 @@
-//! NVIDIA's driver through `cudarc`: the raw calls, each with its result checked.
+//! NVIDIA's driver, called through `cudarc`, with the result of each raw call checked.
 //!
-//! `cudarc` opens the library at the first call and panics if it is missing. The only entry point,
-//! [`NativeDevice::open`], therefore checks first that the library and its functions exist.
-//! Independent of the kernels.
+//! `cudarc` opens the library at the first call and panics if it is missing. The only entry
+//! point, [`NativeDevice::open`], therefore checks first that the library and its functions
+//! exist. This module does not depend on the kernels.
 #![expect(unsafe_code, reason = "calls into the GPU's driver; decisions 0002 and 0048")]
 
 use std::collections::BTreeMap;
@@ -23,18 +23,18 @@ use super::nvrtc::{self, Nvrtc};
 use super::options::{CudaOptions, EventPurpose};
 use super::source::KernelSource;
 
-/// The properties of a GPU that launches depend on.
+/// The properties of a GPU that kernel launches depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuProperties {
     /// The target for which kernels are compiled, such as `sm_90a`.
     pub architecture: String,
-    /// Major and minor version.
+    /// Major and minor version of the GPU's compute capability.
     pub compute_capability: [u32; 2],
-    /// Bytes of shared memory that a block may have if its kernel asks for more than 48 KiB.
+    /// Bytes of shared memory that a block may have if its kernel requests more than 48 KiB.
     pub shared_bytes_max: usize,
 }
 
-/// Bytes of dynamic shared memory that every kernel may use without a grant.
+/// Bytes of dynamic shared memory that every kernel may use without a request.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
 /// A GPU with its primary context.
@@ -48,34 +48,35 @@ pub(super) struct NativeDevice {
     options: CudaOptions,
     compiler: OnceLock<Result<Nvrtc, DriverError>>,
     modules: Mutex<Vec<(&'static str, usize)>>,
-    /// Bytes of shared memory available to a block after its kernel was granted them.
+    /// Bytes of shared memory available to a block after its kernel has requested them.
     pub shared_limit: usize,
-    /// Bytes granted to each function that needs more than [`SHARED_BY_DEFAULT`].
+    /// Bytes granted to each kernel that needs more than [`SHARED_BY_DEFAULT`].
     granted_shared: Mutex<BTreeMap<usize, u32>>,
 }
 
 /// The C signature of `cuEventElapsedTime`, which is looked up at run time.
 type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 
-/// Host memory that the driver has pinned.
+/// Host memory that the driver has pinned, so that the device can copy it asynchronously.
 pub(super) struct Pinned {
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the memory is plain bytes, and only this value refers to it.
+// SAFETY: the memory of `Pinned` is plain bytes, and only this value refers to it.
 unsafe impl Send for Pinned {}
-// SAFETY: shared references only read the memory.
+// SAFETY: shared references to `Pinned` only read its memory.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// The pinned bytes. They are zero until first written.
+    /// Returns the pinned bytes, which are zero until they are first written.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the driver allocated `bytes` bytes, and `NativeDevice::pinned` zeroed them.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
-    /// The pinned bytes for writing. Exclusive access ensures that no copy is started meanwhile.
+    /// Returns the pinned bytes for writing. Exclusive access ensures that no copy is started
+    /// meanwhile.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the driver allocated `bytes` bytes, `NativeDevice::pinned` zeroed them, and `&mut
         // self` makes this the only reference.
@@ -87,8 +88,8 @@ impl Pinned {
 macro_rules! call {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: `NativeDevice::open` checked that the library and its functions exist, and made
-        // the context current. Each handle comes from the driver, and each pointer refers to a live
-        // value that the call fills.
+        // the context current. Each handle comes from the driver, and each pointer refers to a
+        // live value that the call fills.
         let result = unsafe { sys::$function($($argument),*) };
         checked(stringify!($function), result)
     }};
@@ -99,7 +100,7 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
         return Ok(());
     }
     let mut text = ptr::null();
-    // SAFETY: the driver sets the pointer to a static text that ends with NUL, or to null.
+    // SAFETY: the driver sets `text` to a static NUL-terminated text, or to null.
     let problem = unsafe {
         let _ = sys::cuGetErrorString(result, &raw mut text);
         if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
@@ -147,14 +148,14 @@ const FUNCTIONS: [&str; 31] = [
 /// Returns the CUDA version that the driver supports. Works without a GPU.
 ///
 /// # Errors
-/// [`DriverError::NoDriver`], [`DriverError::NoFunction`], [`DriverError::Call`].
+/// Fails with [`DriverError::NoDriver`], [`DriverError::NoFunction`] or [`DriverError::Call`].
 pub fn driver_version() -> Result<LibraryVersion, DriverError> {
     // SAFETY: the call opens NVIDIA's driver library, whose constructors have no preconditions.
     if !unsafe { sys::is_culib_present() } {
         return Err(DriverError::NoDriver { names: "libcuda.so, libcuda.so.1" });
     }
-    // SAFETY: the library has been opened above. The symbol is only looked up, never called with
-    // this type.
+    // SAFETY: the library has been opened above. Its symbol is only looked up, and never called
+    // with this type.
     let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
     super::error::complete("libcuda.so.1", &FUNCTIONS, has)?;
     let mut number: c_int = 0;
@@ -166,7 +167,7 @@ pub fn driver_version() -> Result<LibraryVersion, DriverError> {
 /// Returns the number of GPUs that are visible to this process.
 ///
 /// # Errors
-/// As [`driver_version`].
+/// Fails in the same cases as [`driver_version`], and if the driver cannot be initialized.
 pub fn device_count() -> Result<usize, DriverError> {
     driver_version()?;
     call!(cuInit(0))?;
@@ -175,9 +176,8 @@ pub fn device_count() -> Result<usize, DriverError> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Looks up the function that measures the time between two events. Drivers since 12.8 have a
-/// second version of the function and prefer it; earlier drivers have only the first. Both have the
-/// same behavior.
+/// Looks up the function that measures the time between two events. Drivers since 12.8 also have
+/// a second version of the function, which is preferred and behaves in the same way.
 fn elapsed_time() -> Result<ElapsedTime, DriverError> {
     for name in ["cuEventElapsedTime_v2", "cuEventElapsedTime"] {
         // SAFETY: `driver_version` has opened the library, and both functions have this type.
@@ -216,8 +216,8 @@ impl NativeDevice {
         let mut context: CUcontext = ptr::null_mut();
         call!(cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         call!(cuCtxSetCurrent(context))?;
-        // The suffix `a` allows instructions that only Hopper (9.0) has; such code runs on no other
-        // GPU.
+        // The suffix `a` allows instructions that only Hopper (9.0) has. Code for this target
+        // runs on no other GPU.
         let suffix = if (major, minor) == (9, 0) { "a" } else { "" };
         Ok(Self {
             name,
@@ -234,12 +234,13 @@ impl NativeDevice {
         })
     }
 
-    /// Makes the context current on the calling thread. CUDA keeps a current context per thread.
+    /// Makes the context current on the calling thread, because CUDA keeps a current context per
+    /// thread.
     pub fn enter(&self) -> Result<(), DriverError> {
         call!(cuCtxSetCurrent(self.context as CUcontext))
     }
 
-    /// The properties of the GPU that decide which kernels it can run.
+    /// Returns the properties of the GPU that decide which kernels it can run.
     pub fn properties(&self) -> GpuProperties {
         GpuProperties {
             architecture: self.architecture.clone(),
@@ -248,23 +249,24 @@ impl NativeDevice {
         }
     }
 
-    /// Whether the cache holds the compiled code of this source for the GPU's architecture.
+    /// Returns whether the cache holds the compiled code of this source for the GPU's
+    /// architecture.
     pub fn has_compiled(&self, source: KernelSource) -> bool {
         nvrtc::is_cached(source, &self.architecture, &self.options.cache)
     }
 
-    /// The options by which optional CUDA libraries are searched.
+    /// Returns the search by which optional CUDA libraries are found.
     pub fn libraries(&self) -> &LibrarySearch {
         &self.options.libraries
     }
 
-    /// The highest CUDA version that the installed driver supports.
+    /// Returns the highest CUDA version that the installed driver supports.
     pub fn driver_version(&self) -> LibraryVersion {
         self.driver_version
     }
 
-    /// Returns the compiler, opened at first use. On a machine without NVRTC, cached code still
-    /// runs.
+    /// Returns the compiler, which is opened at first use. A machine without NVRTC can still run
+    /// cached code.
     fn compiler(&self) -> Result<&Nvrtc, DriverError> {
         let open = || Nvrtc::open(&self.options.libraries, Some(self.driver_version));
         self.compiler.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -321,7 +323,7 @@ impl NativeDevice {
         mut arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
         self.enter()?;
-        // The arguments are passed as one block of bytes. The constants are
+        // The arguments are passed as one block of bytes. The constants 1, 2 and 0 are
         // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of
         // cuda.h.
         let mut bytes = arguments.len();
@@ -351,8 +353,8 @@ impl NativeDevice {
         self.finish(launched, stream as usize, || format!("kernel {name}"))
     }
 
-    /// Completes an operation that was queued in `stream`. In synchronous mode waits for it, so
-    /// that a device error is reported by the operation that caused it.
+    /// Completes an operation that was queued in `stream`. In synchronous mode it waits for the
+    /// operation, so that a device error is reported by the operation that caused it.
     pub fn finish(
         &self,
         started: Result<(), DriverError>,
@@ -367,7 +369,7 @@ impl NativeDevice {
         finished.map_err(|error| error.in_operation(operation(), is_synchronous))
     }
 
-    /// Grants blocks of `function` this much dynamic shared memory.
+    /// Allows blocks of `function` this much dynamic shared memory.
     fn grant_shared(&self, function: CUfunction, bytes: u32) -> Result<(), DriverError> {
         if bytes <= SHARED_BY_DEFAULT {
             return Ok(());
@@ -384,7 +386,7 @@ impl NativeDevice {
         Ok(())
     }
 
-    /// Allocates device memory. Its contents are undefined.
+    /// Allocates device memory with undefined contents.
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
         self.enter()?;
         let mut address = 0;
@@ -402,7 +404,7 @@ impl NativeDevice {
 
     /// Frees device memory. Errors are ignored, because this runs on drop.
     pub fn free(&self, address: u64) {
-        // `drop` cannot report a failure.
+        // The result is ignored, because `drop` cannot report a failure.
         let _ = self.enter().and_then(|()| call!(cuMemFree_v2(address)));
     }
 
@@ -412,7 +414,7 @@ impl NativeDevice {
         let mut start: *mut c_void = ptr::null_mut();
         call!(cuMemHostAlloc(&raw mut start, bytes.max(1), 0))?;
         let start = start.cast::<u8>();
-        // SAFETY: the driver has just allocated `bytes` bytes at `start`.
+        // SAFETY: the driver has just allocated at least `bytes` bytes at `start`.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Pinned { start, bytes })
     }
@@ -463,7 +465,8 @@ impl NativeDevice {
     pub fn upload(&self, stream: usize, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.enter()?;
         let (from, count) = (bytes.as_ptr().cast(), bytes.len());
-        // The driver has read pageable memory when this call returns; see `Stream::upload`.
+        // The driver has read pageable memory when this call returns, as `Stream::upload`
+        // promises.
         let started = call!(cuMemcpyHtoDAsync_v2(address, from, count, stream as CUstream));
         self.finish(started, stream, || format!("copy of {count} bytes to the device"))
     }
@@ -507,7 +510,8 @@ impl NativeDevice {
         self.finish(started, stream, || format!("fill of {bytes} bytes"))
     }
 
-    /// Records an event on a stream. It completes with the work launched on the stream so far.
+    /// Records an event on a stream. The event completes when the work launched on the stream so
+    /// far is done.
     pub fn record(&self, event: usize, stream: usize) -> Result<(), DriverError> {
         self.enter()?;
         call!(cuEventRecord(event as CUevent, stream as CUstream))
@@ -519,7 +523,7 @@ impl NativeDevice {
         call!(cuStreamWaitEvent(stream as CUstream, event as CUevent, 0))
     }
 
-    /// Whether an event has completed. Does not block.
+    /// Returns whether an event has completed, without blocking.
     pub fn has_passed(&self, event: usize) -> Result<bool, DriverError> {
         self.enter()?;
         match call!(cuEventQuery(event as CUevent)) {

@@ -1,5 +1,5 @@
-//! NVIDIA's run-time compiler: compiles a source for an architecture. Works without a driver and
-//! without a GPU.
+//! NVRTC, NVIDIA's run-time compiler, which compiles a kernel source for an architecture. The
+//! compiler needs neither a driver nor a GPU.
 #![expect(unsafe_code, reason = "calls into NVRTC; decisions 0002 and 0048")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -17,8 +17,8 @@ use super::loader::{
 };
 use super::source::{KernelSource, PRELUDE};
 
-/// Without contraction, multiplications and additions round separately, as in the oracles, so that
-/// results have the same bytes.
+/// Compiler options of every compilation. With `--fmad=false`, multiplications and additions
+/// round separately, as in the oracles, so that results have the same bytes.
 const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false", "-lineinfo", "--ptxas-options=-v"];
 
 function_table! {
@@ -52,9 +52,9 @@ pub struct Nvrtc {
 /// The output of the compiler: code for one GPU architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    /// The code, as a CUBIN.
+    /// Machine code of the kernels, as a CUBIN file.
     pub image: Vec<u8>,
-    /// Warnings, and the resources that each kernel uses.
+    /// Warnings of the compiler, and the resources that each kernel uses.
     pub log: String,
 }
 
@@ -62,11 +62,11 @@ pub struct Compiled {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub kernel: String,
-    /// Registers of a thread.
+    /// Number of registers that each thread uses.
     pub registers: u32,
     /// Bytes of shared memory that a block declares.
     pub shared_bytes: u32,
-    /// Bytes of spilled stores and loads of a thread.
+    /// Bytes of register spills per thread, stores and loads together.
     pub spill_bytes: u32,
 }
 
@@ -75,7 +75,7 @@ impl Nvrtc {
     /// `driver`, because the driver could not load their code.
     ///
     /// # Errors
-    /// [`DriverError::NoLibrary`].
+    /// Fails with [`DriverError::NoLibrary`] if none of the libraries can be used.
     pub fn open(
         search: &LibrarySearch,
         driver: Option<LibraryVersion>,
@@ -83,7 +83,8 @@ impl Nvrtc {
         let load = |library: &SharedLibrary| {
             let functions = NvrtcFunctions::load(library)?;
             let (mut major, mut minor) = (0, 0);
-            // SAFETY: both pointers refer to live integers that the call writes.
+            // SAFETY: both pointers refer to live integers, `major` and `minor`, which the call
+            // writes.
             let code = unsafe { (functions.nvrtcVersion)(&raw mut major, &raw mut minor) };
             if code != 0 {
                 return Err(format!("nvrtcVersion: {}", functions.text_of(code)));
@@ -93,18 +94,19 @@ impl Nvrtc {
         };
         let library = open_first(search, CudaLibrary::Nvrtc, driver, load)?;
         // At its first compilation, NVRTC opens its builtins library by name. The linker does not
-        // search the folder in which NVRTC was found, but it finds a library that is already open.
-        // We therefore open the builtins here.
+        // search the folder in which NVRTC was found, but it finds a library that is already
+        // open. The builtins are therefore opened here.
         if let Some(folder) = library.path.parent() {
             for path in newest_first(&[folder.to_path_buf()], "libnvrtc-builtins.so") {
-                // If the builtins are missing, NVRTC reports it at the first compilation.
+                // The result is ignored, because NVRTC reports missing builtins at the first
+                // compilation.
                 let _ = SharedLibrary::open(&path);
             }
         }
         Ok(Self { library })
     }
 
-    /// Path and version of the library.
+    /// Returns the path and the version of the library.
     #[must_use]
     pub fn report(&self) -> LibraryReport {
         self.library.report(CudaLibrary::Nvrtc)
@@ -113,7 +115,7 @@ impl Nvrtc {
     /// Compiles `source` for an architecture such as `sm_90a`.
     ///
     /// # Errors
-    /// [`DriverError::Compile`] with the compiler's log.
+    /// Fails with [`DriverError::Compile`], which contains the compiler's log.
     pub fn compile(
         &self,
         source: KernelSource,
@@ -135,8 +137,8 @@ impl Nvrtc {
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let (mut program, none): (nvrtcProgram, _) = (ptr::null_mut(), ptr::null());
         let (text, name, count) = (text.as_ptr(), name.as_ptr(), options.len() as c_int);
-        // SAFETY: all texts end with NUL and live until the program is destroyed below. Each buffer
-        // has the size that NVRTC returned for it.
+        // SAFETY: all texts are NUL-terminated C strings that live until the program is destroyed
+        // below. Each buffer has the size that NVRTC returned for it.
         unsafe {
             let made = (nvrtc.nvrtcCreateProgram)(&raw mut program, text, name, 0, none, none);
             if made != 0 {
@@ -144,6 +146,7 @@ impl Nvrtc {
             }
             let result = (nvrtc.nvrtcCompileProgram)(program, count, options.as_ptr());
             let mut bytes = 0;
+            // The log stays empty if it cannot be read.
             let _ = (nvrtc.nvrtcGetProgramLogSize)(program, &raw mut bytes);
             let mut log = vec![0u8; bytes];
             let _ = (nvrtc.nvrtcGetProgramLog)(program, log.as_mut_ptr().cast());
@@ -155,7 +158,8 @@ impl Nvrtc {
                 let _ = (nvrtc.nvrtcGetCUBIN)(program, image.as_mut_ptr().cast());
                 Ok(Compiled { image, log })
             } else {
-                // NVRTC writes no log if its builtins are missing.
+                // NVRTC writes no log if its builtins are missing, so the status code is
+                // described instead.
                 if log.trim().is_empty() {
                     log = nvrtc.text_of(result);
                 }
@@ -169,7 +173,7 @@ impl Nvrtc {
 
 impl NvrtcFunctions {
     fn text_of(&self, code: c_int) -> String {
-        // SAFETY: the library returns a static text that ends with NUL, or a null pointer.
+        // SAFETY: the library returns a static NUL-terminated text, or a null pointer.
         unsafe {
             let text = (self.nvrtcGetErrorString)(code);
             if text.is_null() {
@@ -188,12 +192,13 @@ impl fmt::Debug for Nvrtc {
 
 /// Returns the code of a source from `cache`, or compiles it with `compiler`.
 ///
-/// A cached file of another NVRTC version is compiled again. On a machine that cannot compile, such
-/// as one without NVRTC, the cached file is used.
+/// A file that another version of NVRTC made is compiled again. On a machine that cannot compile,
+/// such as one without NVRTC, the cached file is used as it is.
 ///
 /// # Errors
-/// As [`Nvrtc::open`] and [`Nvrtc::compile`]; [`DriverError::Cache`] for a folder that others can
-/// write, and for a damaged file that cannot be compiled again.
+/// Fails in the same cases as [`Nvrtc::open`] and [`Nvrtc::compile`]. Fails with
+/// [`DriverError::Cache`] for a folder that others can write to, and for a damaged file that
+/// cannot be compiled again.
 pub(super) fn cached<'a>(
     source: KernelSource,
     architecture: &str,
@@ -208,6 +213,7 @@ pub(super) fn cached<'a>(
     {
         return Ok(found.code.clone());
     }
+    // If the compilation or the write fails, a cached file of another version is used below.
     let compiled = compiler.and_then(|compiler| {
         let Compiled { image, .. } = compiler.compile(source, architecture)?;
         cache.write(&name, &image, &compiler_word(compiler.library.version))?;
@@ -216,24 +222,24 @@ pub(super) fn cached<'a>(
     match (compiled, found) {
         (Ok(image), _) => Ok(image),
         (Err(_), Ok(Some(found))) => Ok(found.code),
-        // The damage of the file matters more to the user than the reason why compiling failed.
+        // The user needs to know about the damaged file more than why the compilation failed.
         (Err(_), Err(damage)) => Err(damage),
         (Err(error), Ok(None)) => Err(error),
     }
 }
 
-/// Whether `cache` has usable code for a source.
+/// Returns whether `cache` has usable code for a source and an architecture.
 pub(super) fn is_cached(source: KernelSource, architecture: &str, cache: &Path) -> bool {
     let found =
         KernelCache::new(cache).and_then(|cache| cache.read(&image_name(source, architecture)));
     matches!(found, Ok(Some(_)))
 }
 
-/// Stores the code of a source in a kernel cache, which may be copied to a machine without NVRTC.
-/// Returns the file's path.
+/// Compiles a source and stores the code in a kernel cache, which may be copied to a machine
+/// without NVRTC. Returns the path of the file.
 ///
 /// # Errors
-/// [`DriverError::Cache`].
+/// Fails with [`DriverError::Cache`] if the folder or the file cannot be used.
 pub fn store(
     cache: &Path,
     source: KernelSource,
@@ -300,7 +306,7 @@ mod tests {
     use crate::cuda::libraries::{LibraryRoots, LibrarySearch};
     use crate::ops::activation::cuda::SOURCE;
 
-    /// Builds a stub of NVRTC with `flags`; `None` if there is no C compiler.
+    /// Compiles a stub of NVRTC with these `flags`. Returns `None` if there is no C compiler.
     fn compiler(folder: &Path, flags: &[&str]) -> Option<Nvrtc> {
         let folder = folder.join(flags.concat());
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda/stub_nvrtc.c");
@@ -333,13 +339,13 @@ mod tests {
         assert!(!is_cached(SOURCE, "sm_90a", &cache));
         let code_of = |version: &str| Ok(format!("code of NVRTC {version}"));
         assert_eq!(code_by(Some(&newer)), code_of("13.0"));
-        // Three cases: no compiler, a compiler of another version, and one that does not support
-        // the GPU.
+        // The three cases are no compiler, a compiler of another version, and a compiler that
+        // does not support the GPU.
         assert_eq!(code_by(None), code_of("13.0"));
         assert_eq!(code_by(Some(&older)), code_of("12.4"));
         assert_eq!(code_by(Some(&failing)), code_of("12.4"));
         assert!(is_cached(SOURCE, "sm_90a", &cache));
-        // A truncated file must be compiled again.
+        // A truncated file in the cache must be compiled again.
         let path = cache.join(image_name(SOURCE, "sm_90a"));
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() / 2]).unwrap();

@@ -1,5 +1,5 @@
-//! Options of a GPU: which device, how it is used, and where libraries are searched. The caller
-//! passes the environment variables.
+//! Options of a GPU: whether it runs synchronously, and where kernels and libraries are found.
+//! The caller passes the environment variables.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use super::libraries::{LibraryRoots, LibrarySearch};
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
     pub libraries: LibrarySearch,
-    /// Folder of compiled kernels; created if it is missing.
+    /// Folder of compiled kernels, which is created if it is missing.
     pub cache: PathBuf,
     /// Whether the host waits for each kernel and copy, so that an error names the operation that
-    /// caused it. Slow.
+    /// caused it. This mode is slow, because the host and the device do not overlap.
     pub synchronous: bool,
 }
 
@@ -31,7 +31,8 @@ impl CudaOptions {
 /// The purpose of an event, which decides whether the device records a time for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPurpose {
-    /// The event orders streams or wakes the host. Cheaper, because the device records no time.
+    /// The event orders streams or wakes the host. Such an event is cheaper, because the device
+    /// records no time.
     Order,
     /// The event records a time, so that the time between two events can be measured.
     Timing,

@@ -1,6 +1,6 @@
-// What every kernel is compiled with, by NVRTC for a GPU and by a C++ compiler for the emulator:
-// names of types, warps, stored numbers. The emulator's own header comes first there and defines
-// ROWMILL_EMULATED. No header of CUDA is needed.
+// The start of every kernel source: types, warps and stored number formats. NVRTC compiles it for
+// a GPU, and a C++ compiler compiles it for the emulator. The emulator's own header precedes it
+// and defines ROWMILL_EMULATED. No header of CUDA is needed.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -15,8 +15,8 @@ typedef long long i64;
 #define LESS(index, bound) ((index) < (bound))
 
 #ifdef ROWMILL_EMULATED
-// The portable twins of what a GPU does in assembly, and the entry through which the emulator
-// calls a kernel with the bytes of its arguments.
+// Portable versions of the functions that a GPU implements in assembly, and the entry point
+// through which the emulator calls a kernel with the bytes of its arguments.
 #define KERNEL(name, Arguments, threads)                                              \
   static void name(const Arguments a);                                                \
   extern "C" __attribute__((no_sanitize("thread"))) void rowmill_entry_##name(const void *bytes) { \
@@ -47,7 +47,7 @@ DEVICE u16 f16_of_f32(float value) {
   return half;
 }
 DEVICE u32 bits_of(float value) { return __float_as_uint(value); }
-// Asks for the line of memory that holds an address, which is in the L2 cache when it is read.
+// Prefetches the cache line that holds an address into the L2 cache.
 DEVICE void prefetch_line(u64 address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 DEVICE float f32_of_bits(u32 bits) { return __uint_as_float(bits); }
 #endif
@@ -58,47 +58,49 @@ DEVICE float f32_of_bits(u32 bits) { return __uint_as_float(bits); }
 
 DEVICE u32 lane_of_thread() { return threadIdx.x % WARP; }
 DEVICE u32 warp_of_thread() { return threadIdx.x / WARP; }
-// Number of this thread over the whole grid.
+// Index of this thread in the whole grid.
 DEVICE u64 global_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 
-// Formats of stored weights, as `format` in `cuda.rs` numbers them.
+// Number formats of stored weights, as the function `format` in `cuda.rs` encodes them.
 #define FORMAT_F32 0u
 #define FORMAT_F16 1u
 #define FORMAT_BF16 2u
 
-// The number that a word holds in `format`, exactly; halves in its lower bits.
+// Converts a word in `format` to f32, exactly. A 16-bit format uses the lower bits of the word.
 DEVICE float number_of(u32 word, u32 format) {
   if (format == FORMAT_F32) return f32_of_bits(word);
   return format == FORMAT_F16 ? f32_of_f16((u16)word) : f32_of_bits(word << 16);
 }
-// Element `index` of an array in `format`.
+// Loads element `index` of an array whose elements are in `format`.
 DEVICE float stored(u64 array, u32 format, u64 index) {
   const bool is_f32 = format == FORMAT_F32;
   return number_of(is_f32 ? ((const u32 *)array)[index] : ((const u16 *)array)[index], format);
 }
 
-// SplitMix64's finaliser: `schema::random::mix`.
+// The finalizer of SplitMix64, equal to `schema::random::mix`.
 DEVICE u64 mix(u64 x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
-// `CounterRng::child` and `CounterRng::bits` of the generator with this key.
+// `random_child` and `random_bits` equal `CounterRng::child` and `CounterRng::bits` of the
+// generator with this key.
 DEVICE u64 random_child(u64 key, u64 stream) {
   return mix(key + mix(stream + 0x632be59bd9b4e019ull));
 }
 DEVICE u64 random_bits(u64 key, u64 counter) { return mix(key + counter * 0x9e3779b97f4a7c15ull); }
 
-// What both embedding operations read; `ops/embedding_forward/cuda.rs` writes it.
-// A table, or the tile of it that lives here.
+// A table, or the tile of it on this device. Both embedding operations read this struct, which
+// `ops/embedding_forward/cuda.rs` writes.
 struct Tile {
-  u64 weights, state;  // [rows, dim] in `format`; f32
+  u64 weights, state;  // weights [rows, dim] in `format`; state in f32
   u64 rows;
-  u64 first_row;       // counted over all tiles
-  u64 origin_row;      // in the whole table, as `table` and `column`
+  u64 first_row;       // index of the first row, counted over all tiles
+  u64 origin_row;      // position in the whole table, given by `table` and `column`
   u32 dim, format, table, column;
 };
-// Where the vectors of a key go: `first + stride · sample`, or `· position` of a sequence.
+// Destination of a key's vectors. The vector of a sample begins at `first + stride · sample`, and
+// a vector of a sequence at `first + stride · position`.
 struct Slot {
   u64 first, stride;
   u32 tile, is_sequence;
@@ -106,7 +108,7 @@ struct Slot {
 DEVICE u64 place_of(const Slot &slot, u64 sample, u64 position) {
   return slot.first + (slot.is_sequence ? position : sample) * slot.stride;
 }
-// A negative id is a huge one when read as unsigned.
+// A negative id becomes a huge number when it is read as unsigned, so it is out of range.
 DEVICE u64 id_at(u64 ids, u32 is_wide, u64 position) {
   return is_wide ? ((const u64 *)ids)[position] : (u64)(i64)((const i32 *)ids)[position];
 }

@@ -1,4 +1,4 @@
-//! Kernel sources as they are embedded in the program.
+//! The sources of kernels, which are embedded in the program.
 
 /// The prelude that precedes every kernel source.
 pub const PRELUDE: &str = concat!(
@@ -8,10 +8,10 @@ pub const PRELUDE: &str = concat!(
     include_str!("../optimizer/rule.cu"),
 );
 
-/// A kernel's source as it is embedded.
+/// A kernel source that is embedded in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSource {
-    /// Path below `crates/device/src`, shown in messages.
+    /// Path of the source below `crates/device/src`, which is shown in messages.
     pub name: &'static str,
     pub text: &'static str,
 }

@@ -1,4 +1,4 @@
-//! Multiply-adds that touch no memory: the arithmetic ceiling of the threads of a pool.
+//! Measures the arithmetic limit of a pool's threads with multiply-adds that access no memory.
 //!
 //! ```text
 //! on each thread, again and again:
@@ -6,37 +6,39 @@
 //! ```
 //! 1. A multiply-add takes 4 cycles and two can start per cycle, so 8 in flight keep the units
 //!    busy. 12 leave room for cores with a longer latency and fit the 16 registers of AVX2.
-#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vector instructions"))]
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "calls vector instructions"))]
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::cpu::{Avx2, Avx512, Avx512Bf16, Pool};
 
-/// Number of independent accumulators.
+/// Number of independent accumulators, each in its own register.
 const REGISTERS: usize = 12;
-/// Multiply-adds per accumulator in one chunk: about half a millisecond.
+/// Multiply-adds per accumulator in one chunk, which take about half a millisecond.
 const ROUNDS: usize = 200_000;
-/// Chunks per thread. Many chunks let threads that share a core with others end at the same time.
+/// Number of chunks per thread. With many chunks, threads that share a core with others end at
+/// the same time as the rest.
 const CHUNKS: usize = 16;
-/// Lanes of the portable form.
+/// Number of lanes of the portable form.
 const LANES: usize = 4;
 
-/// A form of the multiply-add.
+/// A form of the multiply-add, which differs in its instruction set and number format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// f32 with separate multiplication and addition, on any machine.
+    /// Multiplies and adds f32 in separate instructions, on any machine.
     Portable,
-    /// f32, fused, 8 lanes.
+    /// Fused multiply-add of f32 in 8 lanes.
     Fma256(Avx2),
-    /// f32, fused, 16 lanes.
+    /// Fused multiply-add of f32 in 16 lanes.
     Fma512(Avx512),
-    /// Pairs of bf16 into f32, 16 lanes.
+    /// Multiplies pairs of bf16 and adds them to f32 sums, in 16 lanes.
     Bf16Pairs512(Avx512Bf16),
 }
 
 impl Arithmetic {
-    /// The f32 forms of this machine: all fused ones, or else the portable one.
+    /// Returns the f32 forms of this machine: all fused forms, or the portable one if there is no
+    /// fused one.
     #[must_use]
     pub fn f32_forms() -> Vec<Self> {
         let fused = [Avx2::new().map(Self::Fma256), Avx512::new().map(Self::Fma512)];
@@ -44,13 +46,13 @@ impl Arithmetic {
         if fused.is_empty() { vec![Self::Portable] } else { fused }
     }
 
-    /// The bf16 form, if the machine has one.
+    /// Returns the bf16 form, if the machine supports it.
     #[must_use]
     pub fn bf16_form() -> Option<Self> {
         Avx512::new().and_then(Avx512::bf16).map(Self::Bf16Pairs512)
     }
 
-    /// FLOPs of one multiply-add of a register.
+    /// Returns the number of FLOPs in one multiply-add of a register.
     fn flops(self) -> usize {
         match self {
             Self::Portable => 2 * LANES,
@@ -69,15 +71,15 @@ impl Arithmetic {
             Self::Fma512(token) => x86::fma512(token),
             #[cfg(target_arch = "x86_64")]
             Self::Bf16Pairs512(token) => x86::bf16_pairs512(token),
-            // Unreachable: the tokens cannot exist on this architecture.
+            // This arm is unreachable, because the tokens cannot exist on this architecture.
             #[cfg(not(target_arch = "x86_64"))]
             Self::Fma256(_) | Self::Fma512(_) | Self::Bf16Pairs512(_) => portable(),
         }
     }
 }
 
-/// Billions of floating-point operations per second over all threads of `pool`, a multiply-add
-/// counted as two.
+/// Returns billions of floating-point operations per second over all threads of `pool`. A
+/// multiply-add counts as two operations.
 #[must_use]
 pub fn gflop_per_s(pool: &Pool, form: Arithmetic) -> f64 {
     let chunks = CHUNKS * pool.threads();
@@ -107,17 +109,17 @@ mod x86 {
     use crate::cpu::{Avx2, Avx512, Avx512Bf16};
 
     pub(super) fn fma256(_: Avx2) -> f32 {
-        // SAFETY: the token in `form` proves AVX2 and FMA.
+        // SAFETY: the token argument proves that the machine has AVX2 and FMA.
         unsafe { enter_fma256() }
     }
 
     pub(super) fn fma512(_: Avx512) -> f32 {
-        // SAFETY: the token in `form` proves the AVX-512 group.
+        // SAFETY: the token argument proves that the machine has the AVX-512 group.
         unsafe { enter_fma512() }
     }
 
     pub(super) fn bf16_pairs512(_: Avx512Bf16) -> f32 {
-        // SAFETY: the token in `form` proves AVX-512 F and BF16.
+        // SAFETY: the token argument proves that the machine has AVX-512 F and BF16.
         unsafe { enter_bf16_pairs512() }
     }
 

@@ -1,4 +1,4 @@
-//! The apparent clock of the cores, from a chain of dependent operations of known latency.
+//! Measures the apparent clock of the cores by a chain of dependent operations of known latency.
 
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -10,16 +10,18 @@ use crate::cpu::Pool;
 /// Cycles of one link: a multiplication and an exclusive-or that depend on each other take 3 + 1
 /// cycles on current cores.
 const CYCLES: f64 = 4.0;
-/// Links of one chain, about 0.2 ms.
+/// Number of links in one chain, which takes about 0.2 ms.
 const LINKS: u64 = 200_000;
-/// Measured chains per thread. As many run before them without being measured: a core that lowers
-/// its clock for wide registers keeps the low clock for about 0.7 ms after the last of them.
+/// Number of measured chains per thread. The same number of chains runs before them without being
+/// measured, because a core that has lowered its clock for wide registers keeps the low clock for
+/// about 0.7 ms after the last wide instruction.
 const CHAINS: usize = 3;
 
 /// Returns the median clock over a few short chains on every thread of `pool`.
 ///
-/// The figure is low for a throttled core, and for a core that a hypervisor shares with others. On
-/// cores with another latency it is wrong by a constant factor, but still comparable over time.
+/// The figure is low for a throttled core and for a core that a hypervisor shares with other
+/// machines. On cores with another latency it is wrong by a constant factor, but still comparable
+/// over time.
 #[must_use]
 pub fn apparent_ghz(pool: &Pool) -> f64 {
     let clocks = Mutex::new(Vec::new());

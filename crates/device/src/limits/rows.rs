@@ -1,5 +1,5 @@
-//! Measures three memory limits on a large array: reading random rows (lookups), updating random
-//! rows (row updates), and reading from front to back (everything else).
+//! Measures three memory limits on a large array: reading random rows as in lookups, updating
+//! random rows as in row updates, and reading from front to back as in all other operations.
 //!
 //! ```text
 //! each chunk, in its own share of the rows:                     (1)
@@ -14,7 +14,7 @@
 //!    up to a tenth of the rate.
 //! 2. The best prefetch distance varies between machines. All distances are measured and the
 //!    highest rate is returned, because a limit must not be too low.
-#![expect(unsafe_code, reason = "scattered rows of one array, vector instructions")]
+#![expect(unsafe_code, reason = "accesses scattered rows and calls vector instructions")]
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -24,8 +24,8 @@ use schema::random::CounterRng;
 use crate::buffer::Array;
 use crate::cpu::{Cpu, DisjointMut, Isa, Pool};
 
-/// Bytes of rows that one measurement touches, more than caches hold. Each measurement draws other
-/// rows.
+/// Bytes of rows that one measurement accesses, which is more than caches hold. Each measurement
+/// draws other rows.
 const TOUCHED_BYTES: usize = 64 << 20;
 /// Bytes that one streaming measurement reads.
 const STREAMED_BYTES: usize = 512 << 20;
@@ -33,10 +33,10 @@ const STREAMED_BYTES: usize = 512 << 20;
 const IDS_PER_CHUNK: usize = 4096;
 /// Number of floats per chunk of a streaming measurement.
 const FLOATS_PER_CHUNK: usize = 1 << 19;
-/// Prefetch distances, as bytes of rows.
+/// Prefetch distances, measured in bytes of rows.
 const BYTES_AHEAD: [usize; 3] = [0, 4096, 8192];
-/// Bytes of consecutive rows that belong to one chunk: the distance at which two lines may fall
-/// into one cache set.
+/// Bytes of consecutive rows that belong to one chunk. This size is the distance at which two
+/// cache lines may fall into the same cache set.
 const GROUP_BYTES: usize = 128 << 10;
 
 /// An array of rows on huge pages, and the random rows of the next measurement.
@@ -46,11 +46,12 @@ pub struct RowSet {
     row_floats: usize,
     /// Random row numbers, chunk by chunk.
     ids: Vec<u32>,
-    /// Number of measurements so far, so that each draws other rows.
+    /// Number of measurements so far. The number seeds the next draw, so that each measurement
+    /// draws other rows.
     turn: u64,
 }
 
-/// The operation on each row.
+/// The operation that a measurement applies to each row.
 #[derive(Clone, Copy)]
 enum Touch {
     Gather,
@@ -58,21 +59,21 @@ enum Touch {
 }
 
 impl RowSet {
-    /// Allocates about `bytes` bytes of rows of `row_bytes` (rounded up to whole floats), at least
-    /// one row.
+    /// Allocates an array of about `bytes` bytes. The rows of the array have `row_bytes` bytes,
+    /// rounded up to whole floats, and there is at least one row.
     #[must_use]
     pub fn new(pool: &Pool, bytes: usize, row_bytes: usize) -> Self {
         let row_floats = row_bytes.div_ceil(size_of::<f32>()).max(1);
         let rows = (bytes / (row_floats * size_of::<f32>())).clamp(1, u32::MAX as usize);
         let mut data = Array::zeroed(rows * row_floats);
-        // The pages are written once. Otherwise all of them would be mapped to the same page of
-        // zeros.
+        // The pages are written once, because otherwise the system would map all of them to the
+        // same page of zeros.
         pool.run_slices(&mut data, FLOATS_PER_CHUNK, |_, part| part.fill(1e-6));
         let ids = vec![0; (TOUCHED_BYTES / (row_floats * size_of::<f32>())).max(1)];
         Self { data, row_floats, ids, turn: 0 }
     }
 
-    /// Total size of the rows in bytes.
+    /// Returns the total size of the rows in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.data)
@@ -95,8 +96,8 @@ impl RowSet {
         self.best(cpu, Touch::Gather)
     }
 
-    /// Measures the rate of reading and writing back random rows on all threads, in GB/s, with the
-    /// best prefetch distance. Both directions count.
+    /// Measures the rate of reading and writing back random rows on all threads, in GB/s, with
+    /// the best prefetch distance. The bytes read and the bytes written both count.
     #[must_use]
     pub fn read_modify_write_gb_per_s(&mut self, cpu: &Cpu) -> f64 {
         2.0 * self.best(cpu, Touch::ReadModifyWrite)
@@ -110,7 +111,7 @@ impl RowSet {
         measured.into_iter().fold(0.0, f64::max)
     }
 
-    /// Runs one measurement and returns row bytes per nanosecond.
+    /// Runs one measurement and returns the bytes of rows accessed per nanosecond.
     fn touch(&mut self, cpu: &Cpu, touch: Touch, ahead: usize) -> f64 {
         let chunks = self.draw(&cpu.pool);
         let (row_floats, ids) = (self.row_floats, &self.ids);
@@ -120,8 +121,8 @@ impl RowSet {
             let first = chunk * IDS_PER_CHUNK;
             let ids = &ids[first..ids.len().min(first + IDS_PER_CHUNK)];
             let share = ChunkRows { rows: &rows, row_floats, ids, ahead };
-            // SAFETY: `draw` gave chunk `c` only rows of its own groups, inside the array, so no
-            // other chunk accesses them.
+            // SAFETY: `draw` gave chunk `c` only rows of its own groups inside the array, so no
+            // other chunk accesses these rows.
             black_box(unsafe { share.touch(cpu.isa, touch) });
         });
         let bytes = ids.len() * row_floats * size_of::<f32>();
@@ -131,7 +132,7 @@ impl RowSet {
     /// Draws the rows of the next measurement and returns the number of its chunks.
     fn draw(&mut self, pool: &Pool) -> usize {
         let rows = self.data.len() / self.row_floats;
-        // At most one chunk per row, because a chunk without rows could not draw any.
+        // There is at most one chunk per row, because a chunk needs at least one row to draw.
         self.ids.truncate(rows.saturating_mul(IDS_PER_CHUNK));
         let chunks = self.ids.len().div_ceil(IDS_PER_CHUNK);
         self.turn += 1;
@@ -150,7 +151,7 @@ impl RowSet {
     }
 }
 
-/// The rows that one chunk touches.
+/// The random rows that one chunk accesses.
 struct ChunkRows<'a> {
     rows: &'a DisjointMut<'a, f32>,
     row_floats: usize,
@@ -160,10 +161,11 @@ struct ChunkRows<'a> {
 
 impl ChunkRows<'_> {
     /// # Safety
-    /// All rows of this value lie inside the array, and no other thread accesses them meanwhile.
+    /// The caller guarantees that all rows lie inside the array and that no other thread accesses
+    /// them meanwhile.
     unsafe fn touch(&self, isa: Isa, touch: Touch) -> f32 {
-        // SAFETY: the caller guarantees the rows, and the token in `isa` proves the instruction
-        // set.
+        // SAFETY: the caller guarantees that the rows are valid, and the token in `isa` proves
+        // that the machine has the instruction set.
         unsafe {
             match isa {
                 Isa::Portable => self.touch_portable(touch),
@@ -178,13 +180,13 @@ impl ChunkRows<'_> {
     }
 
     /// # Safety
-    /// As [`ChunkRows::touch`].
+    /// The caller guarantees the same conditions as for [`ChunkRows::touch`].
     unsafe fn touch_portable(&self, touch: Touch) -> f32 {
         let mut total = 0.0;
         for &id in self.ids {
             let start = id as usize * self.row_floats;
-            // SAFETY: the caller guarantees that the row lies inside the array, and only one row is
-            // borrowed at a time.
+            // SAFETY: the caller guarantees that the row lies inside the array, and only one row
+            // is borrowed at a time.
             let row = unsafe { self.rows.part(start..start + self.row_floats) };
             match touch {
                 Touch::Gather => total += row.iter().sum::<f32>(),
@@ -195,7 +197,8 @@ impl ChunkRows<'_> {
     }
 }
 
-/// The number that a read-modify-write adds. It is small, so that values stay in the normal range.
+/// The number that a read-modify-write adds to each value. The number is so small that values
+/// stay in the normal range.
 const STEP: f32 = 1e-6;
 
 fn sum(isa: Isa, data: &[f32]) -> f32 {
@@ -216,55 +219,58 @@ mod x86 {
     use crate::cpu::{Avx2, Avx512};
 
     pub(super) fn sum_avx2(_: Avx2, data: &[f32]) -> f32 {
-        // SAFETY: the token in `isa` proves AVX2 and FMA.
+        // SAFETY: the token argument proves that the machine has AVX2 and FMA.
         unsafe { enter_sum_avx2(data) }
     }
 
     pub(super) fn sum_avx512(_: Avx512, data: &[f32]) -> f32 {
-        // SAFETY: the token in `isa` proves the AVX-512 group.
+        // SAFETY: the token argument proves that the machine has the AVX-512 group.
         unsafe { enter_sum_avx512(data) }
     }
 
     #[target_feature(enable = "avx2,fma")]
     fn enter_sum_avx2(data: &[f32]) -> f32 {
-        // SAFETY: this function is compiled with the instruction set of `Float8`, and its caller
-        // proved it by a token.
+        // SAFETY: this function is compiled with the instruction set of `Float8`, and the token
+        // of its caller proved that the machine has it.
         unsafe { slice_sum::<Float8>(data) }
     }
 
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     fn enter_sum_avx512(data: &[f32]) -> f32 {
-        // SAFETY: this function is compiled with the instruction set of `Float16`, and its caller
-        // proved it by a token.
+        // SAFETY: this function is compiled with the instruction set of `Float16`, and the token
+        // of its caller proved that the machine has it.
         unsafe { slice_sum::<Float16>(data) }
     }
 
     /// # Safety
-    /// As [`ChunkRows::touch`], on a machine with AVX2 and FMA.
+    /// The caller guarantees the same conditions as for [`ChunkRows::touch`], on a machine with
+    /// AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn touch_avx2(share: &ChunkRows<'_>, touch: Touch) -> f32 {
-        // SAFETY: this function is compiled with the instruction set of `Float8`; the caller
-        // guarantees the rows.
+        // SAFETY: this function is compiled with the instruction set of `Float8`, and the caller
+        // guarantees that the rows are valid.
         unsafe { touch_rows::<Float8>(share, touch) }
     }
 
     /// # Safety
-    /// As [`ChunkRows::touch`], on a machine with the AVX-512 group.
+    /// The caller guarantees the same conditions as for [`ChunkRows::touch`], on a machine with
+    /// the AVX-512 group.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     pub(super) unsafe fn touch_avx512(share: &ChunkRows<'_>, touch: Touch) -> f32 {
-        // SAFETY: this function is compiled with the instruction set of `Float16`; the caller
-        // guarantees the rows.
+        // SAFETY: this function is compiled with the instruction set of `Float16`, and the caller
+        // guarantees that the rows are valid.
         unsafe { touch_rows::<Float16>(share, touch) }
     }
 
     /// # Safety
-    /// The machine has the instruction set of `V`; the rows are as [`ChunkRows::touch`] requires.
+    /// The caller guarantees that the machine has the instruction set of `V`, and that the rows
+    /// are as [`ChunkRows::touch`] requires.
     #[inline(always)]
     unsafe fn touch_rows<V: Vector>(share: &ChunkRows<'_>, touch: Touch) -> f32 {
         let ChunkRows { rows, row_floats, ids, ahead } = *share;
         let base = rows.as_ptr();
-        // SAFETY: the caller guarantees the instruction set of `V` and the rows, and only one row
-        // is borrowed at a time.
+        // SAFETY: the caller guarantees the instruction set of `V` and valid rows, and only one
+        // row is borrowed at a time.
         unsafe {
             let mut sums = [V::splat(0.0); 4];
             for (at, &id) in ids.iter().enumerate() {
@@ -285,7 +291,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// The machine has the instruction set of `V`.
+    /// The caller guarantees that the machine has the instruction set of `V`.
     #[inline(always)]
     unsafe fn slice_sum<V: Vector>(data: &[f32]) -> f32 {
         // SAFETY: the caller guarantees the instruction set of `V`. All loads stay inside the
@@ -298,17 +304,19 @@ mod x86 {
     }
 
     /// # Safety
-    /// The machine has the instruction set of `V`.
+    /// The caller guarantees that the machine has the instruction set of `V`.
     #[inline(always)]
     unsafe fn total<V: Vector>([a, b, c, d]: [V; 4]) -> f32 {
         // SAFETY: the caller guarantees the instruction set of `V`.
         unsafe { V::sum_of_16(a.add(b).add(c.add(d)), V::splat(0.0)) }
     }
 
-    /// Adds `len` floats to four registers in turn.
+    /// Adds `len` floats of a row to four registers in turn, so that four additions can be in
+    /// flight.
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`, and `row` has `len` floats.
+    /// The caller guarantees that the machine has the instruction set of `V` and that `row` has
+    /// `len` floats.
     #[inline(always)]
     unsafe fn add_into<V: Vector>(sums: &mut [V; 4], row: *const f32, len: usize) {
         // SAFETY: the caller guarantees `len` floats at `row` and the instruction set of `V`.
@@ -328,8 +336,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// The machine has the instruction set of `V`, and no other thread accesses the `len` floats at
-    /// `row`.
+    /// The caller guarantees that the machine has the instruction set of `V` and that no other
+    /// thread accesses the `len` floats at `row`.
     #[inline(always)]
     unsafe fn row_add<V: Vector>(row: *mut f32, len: usize) {
         // SAFETY: the caller guarantees exclusive access to `len` floats at `row` and the

@@ -13,7 +13,7 @@ pub(crate) fn check(
     if expected == got { Ok(()) } else { Err(Error::Shape { op, what, expected, got }) }
 }
 
-/// Returns an error if there are more elements than the buffer can hold.
+/// Returns an error if `got` elements are more than the buffer can hold.
 pub(crate) fn within(
     op: &'static str,
     what: &'static str,

@@ -1,6 +1,7 @@
-//! The operations, one folder each: `mod.rs` (contract, checks, dispatch), `scalar.rs` (the
-//! oracle), `simd.rs` if vectors pay, `cuda.rs` and `kernel.cu` for a GPU. Forward and backward are
-//! separate functions, and there is no autograd.
+//! The operations, with a folder for each. `mod.rs` has the contract, the checks and the
+//! dispatch, `scalar.rs` the oracle, and `simd.rs` the vector code if it pays. `cuda.rs` and
+//! `kernel.cu` implement the operation on a GPU. Forward and backward are separate functions, and
+//! there is no autograd.
 
 pub mod activation;
 pub mod cross;

@@ -1,31 +1,33 @@
-//! The place of a key's bags: its table and its columns of the pooled matrix; and the checks that
-//! both embedding operations share. Independent of pooling and of optimizers.
+//! The slots of keys: the tile in which a key is looked up, and its columns in the pooled matrix.
+//! The file also has the checks that both embedding operations share. The file does not depend on
+//! pooling or optimizers.
 
 use schema::JaggedTensor;
 
 use crate::error::Error;
 
-/// The table and the output columns of one key: key `k` of the jagged tensor is slot `k`. Several
-/// slots may name the same tile (a shared table).
+/// The tile and the output columns of one key. Key `k` of the jagged tensor has slot `k`. Several
+/// slots may refer to the same tile, because keys may share a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Index of the tile that holds the rows.
+    /// Index of the tile that holds the rows of the key.
     pub tile: usize,
     /// First column of this key's vectors in the pooled matrix.
     pub column: usize,
 }
 
-/// The output of a lookup for the ids of a bag.
+/// The form of a lookup's output for the ids of a bag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotOutput {
-    /// The weighted sum of the bag's rows: `[B, Σ D]`, a slot's vectors in its columns.
+    /// The weighted sum of the bag's rows, in a matrix `[B, Σ D]` in which each slot has its own
+    /// columns.
     Pooled,
-    /// The row of each id: key after key `[nnz_k, D_k]`, in `values` order. The column of a slot is
-    /// unused.
+    /// The row of each id, key after key `[nnz_k, D_k]`, in the order of `values`. The column of
+    /// a slot is unused.
     Sequence,
 }
 
-/// The starts of the vectors in a lookup's output.
+/// The positions at which the vectors of a lookup's output begin, for all keys.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyPlaces {
     keys: Vec<KeyPlace>,
@@ -33,18 +35,18 @@ pub(crate) struct KeyPlaces {
     pub len: usize,
 }
 
-/// The starts of the vectors of one key.
+/// The positions at which the vectors of one key begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyPlace {
-    /// One vector per sample, `stride` elements apart.
+    /// The key has one vector per sample. The starts of the vectors are `stride` elements apart.
     Pooled { first: usize, stride: usize },
-    /// One vector per position in `values`. The first id of a key has a position above 0, so
-    /// `first` may be negative; arithmetic wraps around.
+    /// The key has one vector per position in `values`. The first id of a key may have a position
+    /// above 0, so `first` may be negative. The arithmetic on `first` wraps around.
     Sequence { first: usize, stride: usize },
 }
 
 impl KeyPlaces {
-    /// Creates the places of an output with one vector per sample, key by key.
+    /// Creates the positions for an output that has one vector per sample, key by key.
     pub fn by_key(dims: &[usize], samples: usize) -> Self {
         let mut len = 0;
         let place = |&stride: &usize| {
@@ -55,12 +57,12 @@ impl KeyPlaces {
         Self { keys: dims.iter().map(place).collect(), len }
     }
 
-    /// Returns the place of the first key.
+    /// Returns the positions of the first key's vectors.
     pub fn first(&self) -> Option<KeyPlace> {
         self.keys.first().copied()
     }
 
-    /// Returns the place of key `key`.
+    /// Returns the positions of the vectors of key `key`.
     #[inline(always)]
     pub fn place(&self, key: usize) -> KeyPlace {
         self.keys[key]
@@ -68,13 +70,13 @@ impl KeyPlaces {
 }
 
 impl KeyPlace {
-    /// Whether all vectors begin at a multiple of `elements`.
+    /// Returns whether all vectors begin at a multiple of `elements`.
     pub fn is_multiple_of(self, elements: usize) -> bool {
         let (Self::Pooled { first, stride } | Self::Sequence { first, stride }) = self;
         first.is_multiple_of(elements) && stride.is_multiple_of(elements)
     }
 
-    /// Returns the start of the vector for the id at `position`, in the bag of `sample`.
+    /// Returns the start of the vector of a sample, or in a sequence of the id at `position`.
     #[inline(always)]
     pub fn start(self, sample: usize, position: usize) -> usize {
         match self {
@@ -99,13 +101,13 @@ pub(crate) struct Lookup<'a, Shape> {
     pub jagged: &'a JaggedTensor,
     pub bag_scales: Option<&'a [f32]>,
     pub output: SlotOutput,
-    /// Returns the shape of tile `t`.
+    /// Function that returns the shape of a tile, given by its index.
     pub shape: Shape,
 }
 
 impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
-    /// Checks the layout of the jagged tensor, the slots and the scales. Returns the places of the
-    /// output's vectors, which cover the output without gap or overlap.
+    /// Checks the layout of the jagged tensor, the slots and the scales. Returns the positions of
+    /// the output's vectors, which cover the output without gaps or overlaps.
     pub fn check(&self, tiles: usize) -> Result<KeyPlaces, Error> {
         self.jagged.check().map_err(|cause| Error::Jagged { op: self.op, cause })?;
         self.check_extent("slots: one per key", self.jagged.features, self.slots.len())?;
@@ -119,7 +121,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         }
         for tile in 0..tiles {
             let dim = (self.shape)(tile).dim;
-            self.check_extent("D of a tile, at least", dim.max(1), dim)?;
+            self.check_extent("columns of a tile, at least", dim.max(1), dim)?;
         }
         match self.output {
             SlotOutput::Pooled => self.pooled_places(),
@@ -156,7 +158,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         KeyPlaces { keys, len }
     }
 
-    /// Returns an error unless `what` has the extent that the contract requires.
+    /// Returns an error unless `what` has the extent that the operation requires.
     pub fn check_extent(
         &self,
         what: &'static str,
@@ -167,7 +169,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         if expected == got { Ok(()) } else { Err(Error::Shape { op, what, expected, got }) }
     }
 
-    /// Returns the error for the id at `position` of `values`.
+    /// Returns the error for the out-of-range id at `position` of `values`.
     pub fn row_out_of_range(&self, position: usize) -> Error {
         let bag = self.jagged.offsets.partition_point(|&offset| offset <= position) - 1;
         let (feature, sample) = (bag / self.jagged.batch_size, bag % self.jagged.batch_size);
@@ -182,10 +184,10 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
     }
 }
 
-/// Position in `ids` of the first id that is out of range, if any.
+/// Returns the position in `ids` of the first id that is out of range, if there is one.
 #[inline]
 pub(crate) fn first_bad(ids: &[i64], rows: usize) -> Option<usize> {
-    // As unsigned numbers, negative ids are larger than any number of rows.
+    // Negative ids, read as unsigned numbers, are larger than any number of rows.
     let rows = rows as u64;
     if ids.iter().fold(true, |good, &id| good & ((id as u64) < rows)) {
         return None;

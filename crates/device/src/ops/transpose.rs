@@ -1,13 +1,13 @@
 //! Transposes 4 × 4 blocks of values within registers.
 
-/// Edge of a block.
+/// Number of rows and of columns in a block.
 pub(crate) const BLOCK: usize = 4;
 
-/// Transposes a block within four registers.
+/// Transposes a block within four SSE registers.
 #[cfg(target_arch = "x86_64")]
 #[expect(
     unsafe_code,
-    reason = "the compiler leaves this in scalar moves, which cost as much as the product"
+    reason = "the compiler would use scalar moves, which cost as much as the product"
 )]
 #[inline(always)]
 pub(crate) fn transpose_block(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
@@ -28,7 +28,7 @@ pub(crate) fn transpose_block(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLO
     }
 }
 
-/// Transposes a block, on machines without SSE.
+/// Transposes a block in plain Rust, on machines without SSE.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn transpose_block(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {

@@ -1,13 +1,14 @@
-//! Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `h += g'²` and `w = (1 − η λ) w − η g' /
-//! (√h + ε)` (decoupled decay λ). One state value per weight, updated before it is used; ε is added
-//! outside the root. Under L2 decay this equals `torch.optim.Adagrad`.
-#![expect(unsafe_code, reason = "vector instructions")]
+//! Adagrad on one row. With `g' = g + λ₂ w` (L2 decay), it computes `h += g'²` and `w = (1 − η λ)
+//! w − η g' / (√h + ε)`, where λ is the decoupled decay. The state `h` is one value per weight
+//! and is updated before it is used, and ε is added outside the root. Under L2 decay this equals
+//! `torch.optim.Adagrad`.
+#![expect(unsafe_code, reason = "calls vector instructions")]
 
 use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// The scalar form. `weights`, `gradient` and `state` `[dim]`.
+/// Updates a row in scalar code. `weights`, `gradient` and `state` are `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(
     rule: &UpdateRule<R>,
@@ -24,10 +25,10 @@ pub fn update_row<R: Real>(
     }
 }
 
-/// The vector form. `weights`, `gradient` and `state` `[dim]`.
+/// Updates a row in vector code. `weights`, `gradient` and `state` are `[dim]`.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`.
+/// The caller guarantees that the machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
     rule: &UpdateRule,
@@ -38,8 +39,8 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     let dim = weights.len();
     assert!(gradient.len() == dim && state.len() == dim);
     // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in three slices of `dim`
-    // floats. The caller guarantees the instruction set. Lanes beyond `left` may hold 0 / ε or 0 /
-    // 0, but they are never stored.
+    // floats. The caller guarantees the instruction set of `V`. Lanes beyond `left` may hold 0 /
+    // ε or 0 / 0, but they are never stored.
     unsafe {
         let (rate, epsilon) = (V::splat(rule.learning_rate), V::splat(rule.epsilon));
         let (shrink, l2) = (V::splat(rule.shrink()), V::splat(rule.l2));

@@ -1,29 +1,32 @@
-//! Adam on one row: with `g' = g + λ₂ w` (L2 decay), `m = m + (1 − β₁) (g' − m)`,
-//! `v = v + (1 − β₂) (g'² − v)` and `w = (1 − η λ) w − η m̂ / (√v̂ + ε)` (decoupled decay λ, as
-//! AdamW).
+//! Adam on one row. With `g' = g + λ₂ w` (L2 decay), it computes `m = m + (1 − β₁) (g' − m)`, `v
+//! = v + (1 − β₂) (g'² − v)` and `w = (1 − η λ) w − η m̂ / (√v̂ + ε)`, where λ is the decoupled
+//! decay of AdamW.
 //!
-//! SparseAdam adds ε at another place: `w = (1 − η λ) w − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)`,
-//! which in exact arithmetic is Adam with an ε of `ε / √(1 − β₂ᵗ)`. This code computes it with
-//! other factors of `m` and `v`, which [`UpdateRule::new`] sets. `torch.optim.SparseAdam` has no
+//! SparseAdam adds ε at another place: `w = (1 − η λ) w − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v +
+//! ε)`. In exact arithmetic this is Adam with an ε of `ε / √(1 − β₂ᵗ)`. The code computes both
+//! rules in the same way, with different factors of `m` and `v`, which [`UpdateRule::new`] sets.
+//! `torch.optim.SparseAdam` has no decay.
 //! decay.
 //!
-//! The means are not computed as `β m + (1 − β) g'`: in f32 the two factors do not add up to 1,
-//! which for β₂ = 0.999 makes every `v` too large by a factor of up to 1 + 1.3 · 10⁻⁵.
+//! The means are not computed as `β m + (1 − β) g'`, because the two factors do not add up to 1
+//! in f32. For β₂ = 0.999, that would make every `v` too large by a factor of up to 1 + 1.3 ·
+//! 10⁻⁵.
 //!
-//! `m̂` and `v̂` are corrected for their start at 0 by the step number of the whole run, as in
-//! FBGEMM. `torch.optim.SparseAdam` counts the steps in which a table was looked up, which is the
-//! same because every step looks up every table. Rows that a batch does not look up keep `m`, `v`
-//! and their weights ("lazy" Adam).
+//! `m` and `v` start at 0, which `m̂` and `v̂` correct by the step number of the whole run, as in
+//! FBGEMM. `torch.optim.SparseAdam` counts the steps in which a table was looked up. Both numbers
+//! are equal here, because every step looks up every table. Rows that a batch does not look up
+//! keep `m`, `v` and their weights ("lazy" Adam).
 //! # Source
-//! arXiv:1412.6980, whose section 2 ends with SparseAdam's form; decoupled decay: arXiv:1711.05101.
-//! PyTorch 2.14.1, `torch/optim/_functional.py`; FBGEMM, `optimizers.py`.
-#![expect(unsafe_code, reason = "vector instructions")]
+//! Adam is described in arXiv:1412.6980, whose section 2 ends with SparseAdam's form, and
+//! decoupled decay in arXiv:1711.05101. The implementations are in PyTorch 2.14.1,
+//! `torch/optim/_functional.py`, and FBGEMM, `optimizers.py`.
+#![expect(unsafe_code, reason = "calls vector instructions")]
 
 use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// The scalar form. `weights`, `gradient` and both states `[dim]`.
+/// Updates a row in scalar code. `weights`, `gradient` and both states are `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(
     rule: &UpdateRule<R>,
@@ -52,7 +55,7 @@ pub(super) fn direction<R: Real>(
     corrected(rule, *mean, *square)
 }
 
-/// Returns `m̂ / (√v̂ + ε)`.
+/// Computes the direction `m̂ / (√v̂ + ε)` from both moments.
 #[inline(always)]
 pub(super) fn corrected<R: Real>(rule: &UpdateRule<R>, mean: R, square: R) -> R {
     let root = (rule.square.correction * square).sqrt();
@@ -70,7 +73,8 @@ pub(super) struct AdamConstants<V> {
 
 impl<V: Vector> AdamConstants<V> {
     /// # Safety
-    /// The machine has the instruction set of `V`, here and in all other functions.
+    /// The caller guarantees that the machine has the instruction set of `V`, here and in all
+    /// other functions.
     #[inline(always)]
     pub unsafe fn new(rule: &UpdateRule) -> Self {
         // SAFETY: the caller guarantees the instruction set of `V`.
@@ -85,10 +89,10 @@ impl<V: Vector> AdamConstants<V> {
         }
     }
 
-    /// Returns both moments of some weights after a gradient.
+    /// Returns both moments of some weights after they are updated with a gradient.
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`.
+    /// The caller guarantees that the machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn moments(&self, weight: V, gradient: V, [mean, square]: [V; 2]) -> [V; 2] {
         let (take, take_square) = (self.mean[0], self.square[0]);
@@ -103,10 +107,10 @@ impl<V: Vector> AdamConstants<V> {
         }
     }
 
-    /// Returns `m̂ / (√v̂ + ε)`, like [`corrected`].
+    /// Computes the direction `m̂ / (√v̂ + ε)` in vector code, like [`corrected`].
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`.
+    /// The caller guarantees that the machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn corrected(&self, [mean, square]: [V; 2]) -> V {
         // SAFETY: the caller guarantees the instruction set of `V`.
@@ -117,10 +121,10 @@ impl<V: Vector> AdamConstants<V> {
     }
 }
 
-/// The vector form. `weights`, `gradient` and both states `[dim]`.
+/// Updates a row in vector code. `weights`, `gradient` and both states are `[dim]`.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`.
+/// The caller guarantees that the machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
     rule: &UpdateRule,
@@ -131,8 +135,8 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     let dim = weights.len();
     assert!(gradient.len() == dim && mean.len() == dim && square.len() == dim);
     // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in four slices of `dim`
-    // floats. The caller guarantees the instruction set. Lanes beyond `left` hold 0 / ε and are
-    // never stored.
+    // floats. The caller guarantees the instruction set of `V`. Lanes beyond `left` hold 0 / ε
+    // and are never stored.
     unsafe {
         let (constants, rate) = (AdamConstants::<V>::new(rule), V::splat(rule.learning_rate));
         let shrink = V::splat(rule.shrink());

@@ -1,5 +1,6 @@
-//! An update rule in the byte layout that kernels read, `struct Rule` of `rule.cu`. The host writes
-//! it before a step, so that the launches of a step have the same arguments every time.
+//! Encodes an update rule in the byte layout that kernels read, `struct Rule` of `rule.cu`. The
+//! host writes the block before a step, so that the launches of every step have the same
+//! arguments.
 
 use schema::Optimizer;
 use schema::random::CounterRng;
@@ -7,10 +8,10 @@ use schema::random::CounterRng;
 use super::rule::UpdateRule;
 use crate::cuda::KernelArguments;
 
-/// Bytes of the block.
+/// Size of the encoded rule in bytes.
 pub const BYTES: usize = 48;
 
-/// Encodes `rule` with the random bits of this step.
+/// Encodes `rule` together with the random bits of this step.
 #[must_use]
 pub fn bytes(rule: &UpdateRule, rounding: CounterRng) -> Vec<u8> {
     let kind = match rule.kind {

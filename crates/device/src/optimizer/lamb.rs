@@ -1,14 +1,15 @@
-//! LAMB on one row: Adam's moments, `r = m̂ / (√v̂ + ε) + λ w`, then `w −= η (‖w‖ / ‖r‖) r`, where
-//! λ is the decoupled decay; L2 decay is added to the gradient as in `adam`.
+//! LAMB on one row. With Adam's moments, it computes `r = m̂ / (√v̂ + ε) + λ w` and then `w −= η
+//! (‖w‖ / ‖r‖) r`, where λ is the decoupled decay. L2 decay is added to the gradient as in
+//! `adam`.
 //!
 //! If `‖w‖` or `‖r‖` is 0, the ratio is 1, so that a row of zeros can change and a row without a
-//! gradient does not become NaN. The norms are computed over the row that is passed: an embedding
-//! row, its columns in a column tile, or a whole dense parameter (as in apex's FusedLAMB, which
-//! uses one ratio per tensor). Long rows are processed in blocks, so that several threads can work
-//! on one row.
+//! gradient does not become NaN. The norms are computed over the row that is passed. This is an
+//! embedding row, the columns of that row in a column tile, or a whole dense parameter. Like
+//! apex's FusedLAMB, a dense parameter has one ratio. Long rows are processed in blocks, so that
+//! several threads can work on one row.
 //! # Source
-//! arXiv:1904.00962.
-#![expect(unsafe_code, reason = "vector instructions")]
+//! LAMB is described in arXiv:1904.00962.
+#![expect(unsafe_code, reason = "calls vector instructions")]
 
 use super::adam;
 use super::parts::{ScalarSum, VectorParts};
@@ -16,10 +17,11 @@ use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// Number of weights whose squares are summed at a time. The sums of blocks are added in order.
+/// Number of weights in a block, whose squares are summed together. The sums of the blocks are
+/// added in order.
 pub(crate) const BLOCK: usize = 16_384;
 
-/// The scalar form. `weights`, `gradient` and both states `[dim]`.
+/// Updates a row in scalar code. `weights`, `gradient` and both states are `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(
     rule: &UpdateRule<R>,
@@ -37,7 +39,7 @@ pub fn update_row<R: Real>(
     apply(rule, ratio(squares), weights, [mean, square]);
 }
 
-/// Returns `‖w‖ / ‖r‖` from the two sums of squares, or 1 if either is 0.
+/// Returns `‖w‖ / ‖r‖` from the two sums of squares, or 1 if either sum is 0.
 pub(crate) fn ratio<R: Real>([weights, directions]: [R; 2]) -> R {
     if weights > R::ZERO && directions > R::ZERO {
         weights.sqrt() / directions.sqrt()
@@ -46,7 +48,7 @@ pub(crate) fn ratio<R: Real>([weights, directions]: [R; 2]) -> R {
     }
 }
 
-/// Updates the moments of one block and returns `Σ w²` and `Σ r²`.
+/// Updates the moments of one block, and returns its sums of squares `Σ w²` and `Σ r²`.
 pub(crate) fn moments<R: Real>(
     rule: &UpdateRule<R>,
     weights: &[R],
@@ -64,7 +66,7 @@ pub(crate) fn moments<R: Real>(
     [weight_squares.total(), squares.total()]
 }
 
-/// Moves the weights along `r` by `ratio` times the learning rate.
+/// Moves the weights against their directions `r` by `ratio` times the learning rate.
 pub(crate) fn apply<R: Real>(
     rule: &UpdateRule<R>,
     ratio: R,
@@ -78,10 +80,10 @@ pub(crate) fn apply<R: Real>(
     }
 }
 
-/// The vector form. `weights`, `gradient` and both states `[dim]`.
+/// Updates a row in vector code. `weights`, `gradient` and both states are `[dim]`.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`.
+/// The caller guarantees that the machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
     rule: &UpdateRule,
@@ -103,10 +105,10 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     }
 }
 
-/// [`moments`] with vectors.
+/// Updates the moments of one block in vector code, like [`moments`].
 ///
 /// # Safety
-/// The machine has the instruction set of `V`.
+/// The caller guarantees that the machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn moments_vector<V: Vector>(
     rule: &UpdateRule,
@@ -117,8 +119,8 @@ pub(crate) unsafe fn moments_vector<V: Vector>(
     let dim = weights.len();
     assert!(gradient.len() == dim && mean.len() == dim && square.len() == dim);
     // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in four slices of `dim`
-    // floats. The caller guarantees the instruction set. Lanes beyond `left` hold 0 / ε, an exact
-    // 0, so they do not change the sums.
+    // floats. The caller guarantees the instruction set of `V`. Lanes beyond `left` hold 0 / ε,
+    // which is exactly 0, so they do not change the sums.
     unsafe {
         let (constants, decoupled) =
             (adam::AdamConstants::<V>::new(rule), V::splat(rule.decoupled));
@@ -142,10 +144,10 @@ pub(crate) unsafe fn moments_vector<V: Vector>(
     }
 }
 
-/// [`apply`] with vectors.
+/// Moves the weights along their directions in vector code, like [`apply`].
 ///
 /// # Safety
-/// The machine has the instruction set of `V`.
+/// The caller guarantees that the machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn apply_vector<V: Vector>(
     rule: &UpdateRule,
@@ -156,7 +158,7 @@ pub(crate) unsafe fn apply_vector<V: Vector>(
     let dim = weights.len();
     assert!(mean.len() == dim && square.len() == dim);
     // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in three slices of `dim`
-    // floats. The caller guarantees the instruction set.
+    // floats. The caller guarantees the instruction set of `V`.
     unsafe {
         let (constants, decoupled) =
             (adam::AdamConstants::<V>::new(rule), V::splat(rule.decoupled));

@@ -1,10 +1,11 @@
-//! Update rules for one row, given its summed gradient: one file per rule, each with a scalar form
-//! (generic over the float, the oracle) and a vector form with the same rounding.
+//! Update rules for one row, given its summed gradient. Each rule has its own file, with a scalar
+//! form and a vector form that round in the same way. The scalar form is generic over the float
+//! type and serves as the oracle.
 //!
-//! Every rule has two factors for weight decay, each 0 if unused: one for decay that is added to
-//! the gradient (L2), and one for decay that is applied to the weight (decoupled). Independent of
-//! where rows and gradients come from; see `ops::embedding_backward` and `ops::dense_update` for
-//! those.
+//! Every rule has two factors for weight decay, each of which is 0 if it is unused. The factor of
+//! L2 decay is added to the gradient, and the factor of decoupled decay is applied to the weight.
+//! The rules do not depend on where rows and gradients come from; `ops::embedding_backward` and
+//! `ops::dense_update` supply them.
 
 pub mod adagrad;
 pub mod adam;
@@ -22,10 +23,11 @@ use crate::cpu::vector::Vector;
 use crate::real::Real;
 
 impl<R: Real> UpdateRule<R> {
-    /// Updates one row in scalar code: the specification of the vector form, bit for bit in f32.
+    /// Updates one row in scalar code. The scalar code is the specification of the vector form,
+    /// bit for bit in f32.
     ///
     /// # Shapes
-    /// `weights` and `gradient` `[dim]`; `state` as returned by [`split_state`].
+    /// `weights` and `gradient` are `[dim]`, and `state` is as returned by [`split_state`].
     #[inline]
     pub fn update_row(&self, weights: &mut [R], gradient: &[R], state: [&mut [R]; 2]) {
         let [first, second] = state;
@@ -43,8 +45,8 @@ impl<R: Real> UpdateRule<R> {
     }
 }
 
-/// Splits a row's state into its parts: first the sums or means, then the mean squares if the rule
-/// keeps any.
+/// Splits the state of a row into its parts: first the sums or means, then the mean squares if
+/// the rule keeps any.
 #[inline(always)]
 pub fn split_state<R>(kind: Optimizer, state: &mut [R]) -> [&mut [R]; 2] {
     let (first, second) = state.split_at_mut(state.len() / kind.state_names().len().max(1));
@@ -52,11 +54,13 @@ pub fn split_state<R>(kind: Optimizer, state: &mut [R]) -> [&mut [R]; 2] {
 }
 
 impl UpdateRule {
-    /// Updates one row with vectors of `V`; shapes as in [`UpdateRule::update_row`].
+    /// Updates one row with vectors of type `V`. The shapes are those of
+    /// [`UpdateRule::update_row`].
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`, and the caller is compiled with its features.
-    #[expect(unsafe_code, reason = "vector instructions")]
+    /// The caller guarantees that the machine has the instruction set of `V`, and is compiled
+    /// with its features.
+    #[expect(unsafe_code, reason = "calls vector instructions")]
     #[inline(always)]
     pub(crate) unsafe fn update_row_vector<V: Vector>(
         &self,

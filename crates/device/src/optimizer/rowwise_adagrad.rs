@@ -1,16 +1,18 @@
-//! Row-wise Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `m += mean(g'²)`, `k = η / (√m +
-//! ε)` and `w = (1 − η λ − k λ₂) w − k g` (decoupled decay λ), as in FBGEMM.
+//! Row-wise Adagrad on one row. With `g' = g + λ₂ w` (L2 decay), it computes `m += mean(g'²)`, `k
+//! = η / (√m + ε)` and `w = (1 − η λ − k λ₂) w − k g`, where λ is the decoupled decay, as in
+//! FBGEMM.
 //!
-//! One state value per row, updated before it is used; ε is added outside the root. The mean is
-//! over the columns passed: a column tile averages its own columns only.
-#![expect(unsafe_code, reason = "vector instructions")]
+//! The state `m` is one value per row and is updated before it is used, and ε is added outside
+//! the root. The mean is computed over the columns that are passed, so a column tile averages its
+//! own columns only.
+#![expect(unsafe_code, reason = "calls vector instructions")]
 
 use super::parts::{ScalarSum, VectorParts};
 use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// The scalar form. `weights` and `gradient` `[dim]`.
+/// Updates a row in scalar code. `weights` and `gradient` are `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[R], state: &mut R) {
     let mut squares = ScalarSum::new();
@@ -25,17 +27,17 @@ pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[
     }
 }
 
-/// Returns the factors of the gradient and of the weights, computed from the new state.
+/// Returns the factor of the gradient and the factor of the weights, computed from the new state.
 #[inline(always)]
 fn factors<R: Real>(rule: &UpdateRule<R>, state: R) -> (R, R) {
     let factor = rule.learning_rate / (state.sqrt() + rule.epsilon);
     (factor, rule.shrink() - factor * rule.l2)
 }
 
-/// The vector form. `weights` and `gradient` `[dim]`.
+/// Updates a row in vector code. `weights` and `gradient` are `[dim]`.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`.
+/// The caller guarantees that the machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
     rule: &UpdateRule,
@@ -45,8 +47,8 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
 ) {
     let dim = weights.len();
     assert!(gradient.len() == dim);
-    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim` floats.
-    // The caller guarantees the instruction set.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim`
+    // floats. The caller guarantees the instruction set of `V`.
     unsafe {
         let (l2, mut squares) = (V::splat(rule.l2), VectorParts::<V>::new());
         let mut at = 0;

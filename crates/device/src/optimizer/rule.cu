@@ -1,5 +1,6 @@
-// The row rules of `optimizer/*.rs` and the rounding of `rounding.rs`, value by value. Multiplies
-// and adds round apart (no contraction), so the bytes are those of the scalar forms.
+// The row rules of `optimizer/*.rs` and the rounding of `rounding.rs`, for single values.
+// Multiplications and additions round separately (no contraction), so the bytes are those of the
+// scalar forms.
 
 #define SGD 0u
 #define ADAGRAD 1u
@@ -7,8 +8,8 @@
 #define ADAM 3u
 #define LAMB 4u
 
-// `Rule` of `optimizer/mod.rs`; Adam and SparseAdam differ in their factors alone. One block on the
-// device that the host writes before a step.
+// `Rule` of `optimizer/mod.rs`. Adam and SparseAdam differ only in their factors. The host writes
+// one block of this layout to the device before a step.
 struct Rule {
   u32 kind;
   float learning_rate, epsilon, l2, decoupled;
@@ -19,7 +20,7 @@ struct Rule {
 
 DEVICE float shrink_of(const Rule &rule) { return 1.0f - rule.learning_rate * rule.decoupled; }
 
-// m̂ / (√v̂ + ε).
+// Returns the direction m̂ / (√v̂ + ε).
 DEVICE float corrected(const Rule &rule, float mean, float square) {
   const float root = sqrtf(rule.square_correction * square);
   return rule.mean_correction * mean / (root + rule.epsilon);
@@ -31,8 +32,8 @@ DEVICE void update_moments(const Rule &rule, float gradient, float *mean, float 
   *square = *square + rule.square_take * (gradient * gradient - *square);
 }
 
-// The new weight under SGD, Adagrad or Adam, which see an element alone. `first` and `second` are
-// its state, where the rule has any.
+// Returns the new weight under SGD, Adagrad or Adam, whose step for an element depends only on
+// this element. `first` and `second` are its state, if the rule has any.
 DEVICE float updated(const Rule &rule, float weight, float gradient, float *first, float *second) {
   const float with_decay = gradient + rule.l2 * weight, shrink = shrink_of(rule);
   if (rule.kind == SGD) return shrink * weight - rule.learning_rate * with_decay;
@@ -45,14 +46,15 @@ DEVICE float updated(const Rule &rule, float weight, float gradient, float *firs
   return shrink * weight - rule.learning_rate * corrected(rule, *first, *second);
 }
 
-// Lane `l` of a warp holds part `l` of 16: the sum of the columns that are `l` modulo 16, in order.
-// The whole in every lane: parts are added by halving, as `optimizer/parts.rs` does.
+// Returns a row's sum in every lane of a warp. Lane `l` holds part `l` of 16, the sum of the
+// columns that are `l` modulo 16, in order. The parts are added by halving, like in
+// `optimizer/parts.rs`.
 DEVICE float total_of_parts(float part) {
   for (u32 half = 8; half > 0; half /= 2) part += __shfl_down_sync(ALL_LANES, part, half);
   return __shfl_sync(ALL_LANES, part, 0);
 }
 
-// `rounding::noise`: 32 random bits for a column of the row with this key.
+// Returns 32 random bits for a column of the row with this key, like `rounding::noise`.
 DEVICE u32 noise_of(u64 key, u32 column) {
   u32 x = (u32)key + column * 0x9e3779b9u;
   x = (x ^ (x >> 16)) * 0x7feb352du + (u32)(key >> 32);
@@ -62,7 +64,7 @@ DEVICE u32 noise_of(u64 key, u32 column) {
 
 DEVICE u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 
-// `rounding::to_f16`.
+// Rounds to f16 with the random bits `noise`, like `rounding::to_f16`.
 DEVICE u16 rounded_to_f16(float value, u32 noise) {
   const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu;
   u32 rounded;
@@ -78,7 +80,7 @@ DEVICE u16 rounded_to_f16(float value, u32 noise) {
   return f16_of_f32(f32_of_bits(rounded | (bits & 0x80000000u)));
 }
 
-// `rounding::to_bf16`.
+// Rounds to bf16 with the random bits `noise`, like `rounding::to_bf16`.
 DEVICE u16 rounded_to_bf16(float value, u32 noise) {
   const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu;
   u32 rounded;
@@ -90,7 +92,7 @@ DEVICE u16 rounded_to_bf16(float value, u32 noise) {
   return (u16)((rounded | (bits & 0x80000000u)) >> 16);
 }
 
-// Writes element `index` of an array in `format`; `noise` rounds what is narrower.
+// Stores element `index` of an array in `format`. A 16-bit format is rounded with `noise`.
 DEVICE void store_rounded(u64 array, u32 format, u64 index, float value, u32 noise) {
   if (format == FORMAT_F32)
     ((float *)array)[index] = value;

@@ -4,21 +4,21 @@ use schema::{Optimizer, OptimizerConfig, WeightDecayMode};
 
 use crate::real::Real;
 
-/// An update rule with the constants of one step.
+/// An update rule with the constants of one step, which the scalar and the vector form both use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateRule<R = f32> {
     pub kind: Optimizer,
-    /// η of this step, schedule included.
+    /// Learning rate η of this step, schedule included.
     pub learning_rate: R,
-    /// ε, added outside the root; unused by SGD.
+    /// Constant ε, which is added outside the root. SGD does not use it.
     pub epsilon: R,
-    /// Decay that is added to the gradient; 0 unless the decay mode is L2.
+    /// Decay that is added to the gradient, or 0 unless the decay mode is L2.
     pub l2: R,
-    /// Decay that is applied to the weight; 0 unless the decay mode is decoupled.
+    /// Decay that is applied to the weight, or 0 unless the decay mode is decoupled.
     pub decoupled: R,
-    /// The running mean of gradients; Adam, SparseAdam and LAMB.
+    /// The running mean of gradients, used by Adam, SparseAdam and LAMB.
     pub mean: RunningMean<R>,
-    /// The running mean of squared gradients; Adam, SparseAdam and LAMB.
+    /// The running mean of squared gradients, used by Adam, SparseAdam and LAMB.
     pub square: RunningMean<R>,
 }
 
@@ -34,7 +34,8 @@ pub struct RunningMean<R = f32> {
 /// Creates the running means of gradients and of their squares at `step` steps after the first.
 fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [RunningMean<R>; 2] {
     let betas = [config.beta1, config.beta2];
-    // The weight of all gradients so far in each mean; the rest is the start value 0.
+    // `mean` and `square` are the total weight of all gradients so far in each mean. The
+    // remaining weight belongs to the start value 0.
     let [mean, square] = betas.map(|beta| 1.0 - beta.powf((step + 1) as f64));
     let corrections = match config.kind {
         Optimizer::SparseAdam => [square.sqrt() / mean, 1.0],
@@ -49,7 +50,7 @@ fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [RunningMean<R>; 2] 
 
 impl<R: Real> UpdateRule<R> {
     /// Creates the rule of `config` with `factor` times its learning rate, at `step` steps after
-    /// the first.
+    /// the first step.
     #[must_use]
     pub fn new(config: &OptimizerConfig, factor: f64, step: u64) -> Self {
         let decay = |mode| {
@@ -68,7 +69,7 @@ impl<R: Real> UpdateRule<R> {
         }
     }
 
-    /// Factor by which decoupled decay multiplies a weight: `1 − η λ`.
+    /// Returns the factor by which decoupled decay multiplies a weight, `1 − η λ`.
     #[inline(always)]
     pub(super) fn shrink(&self) -> R {
         R::ONE - self.learning_rate * self.decoupled

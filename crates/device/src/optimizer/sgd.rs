@@ -1,12 +1,12 @@
 //! Stochastic gradient descent on one row: `w = (1 − η λ) w − η (g + λ₂ w)`, where λ is the
-//! decoupled decay and λ₂ the L2 decay. It has no momentum.
-#![expect(unsafe_code, reason = "vector instructions")]
+//! decoupled decay and λ₂ the L2 decay. This rule has no momentum.
+#![expect(unsafe_code, reason = "calls vector instructions")]
 
 use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// The scalar form. `weights` and `gradient` `[dim]`.
+/// Updates a row in scalar code. `weights` and `gradient` are `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[R]) {
     let shrink = rule.shrink();
@@ -16,10 +16,10 @@ pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[
     }
 }
 
-/// The vector form. `weights` and `gradient` `[dim]`.
+/// Updates a row in vector code. `weights` and `gradient` are `[dim]`.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`.
+/// The caller guarantees that the machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
     rule: &UpdateRule,
@@ -28,8 +28,8 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
 ) {
     let dim = weights.len();
     assert!(gradient.len() == dim);
-    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim` floats.
-    // The caller guarantees the instruction set.
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim`
+    // floats. The caller guarantees the instruction set of `V`.
     unsafe {
         let (rate, shrink) = (V::splat(rule.learning_rate), V::splat(rule.shrink()));
         let l2 = V::splat(rule.l2);

@@ -3,8 +3,8 @@ use schema::random::CounterRng;
 
 use super::{RowNoise, to_bf16, to_f16};
 
-/// Values of every range of both formats: normal, subnormal, close to the largest, with odd
-/// mantissas.
+/// Returns values of every range of both formats: normal, subnormal, and close to the largest
+/// number, with odd mantissas.
 fn values() -> Vec<f32> {
     let rng = CounterRng::new(1, 1);
     let exponent = |i: u64| 2f32.powi(rng.below(2 * i, 42) as i32 - 30);

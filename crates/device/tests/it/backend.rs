@@ -1,5 +1,5 @@
-//! Tests of the CPU behind the trait [`Backend`]: refused arguments, and logits without a
-//! probability.
+//! Tests of the CPU through the trait [`Backend`]: arguments that it must reject, and logits that
+//! have no probability.
 
 mod cuda;
 
@@ -23,7 +23,7 @@ fn a_non_finite_logit_gives_nan_probability() {
 fn values_beyond_a_handle_are_refused_before_writing() {
     let (cpu, mut vector) = (Cpu::new(1), Array::zeroed(3));
     let refused = cpu.write(&(), &[1.0; 2], &mut vector, 2).unwrap_err().to_string();
-    assert_eq!(refused, "write: values from an element on: expected 3, got 4");
+    assert_eq!(refused, "write: end of the values: expected 3, got 4");
     assert_eq!(*vector, [0.0; 3]);
     let mut matrix = cpu.matrix(Precision::F32, 2, 40).unwrap();
     let refused =

@@ -1,7 +1,8 @@
-//! Tests of the GPU kernels, run by the emulator in four orders against the scalar oracles; of the
-//! emulator itself; and of NVRTC and the driver's calls if they work without a GPU.
+//! Tests of the GPU kernels, which the emulator runs in four orders of threads against the scalar
+//! oracles. Other tests check the emulator itself, NVRTC, and the driver's calls as far as they
+//! work without a GPU.
 
-/// Source of a kernel with this body, for [`emulator::run`].
+/// Builds the source of a kernel with this body, for [`emulator::run`].
 macro_rules! kernel {
     ($body:literal) => {
         concat!("struct A { u64 out; u32 n, pad; };\nKERNEL(mistake, A, 128) {\n", $body, "}\n")
@@ -25,7 +26,7 @@ use bytemuck::Pod;
 use device::cuda::{BlockOrder, Buffer, Checks, Driver, Emulation, H100_SHARED_BYTES, Stream};
 use schema::random::CounterRng;
 
-/// A device, with functions that copy values to and from it.
+/// A device to test, with functions that copy values to and from it.
 pub struct Bench {
     pub driver: Driver,
     pub stream: Stream,
@@ -38,7 +39,7 @@ impl Bench {
         Self { driver, stream, name: name.to_owned() }
     }
 
-    /// Allocates a buffer with these values.
+    /// Allocates a device buffer with these values.
     pub fn put<T: Pod>(&self, values: &[T]) -> Buffer {
         let bytes = bytemuck::cast_slice(values);
         let buffer = self.driver.alloc(bytes.len()).unwrap();
@@ -46,12 +47,12 @@ impl Bench {
         buffer
     }
 
-    /// Allocates a poisoned buffer for `count` values.
+    /// Allocates a poisoned device buffer for `count` values.
     pub fn room<T: Pod>(&self, count: usize) -> Buffer {
         self.driver.alloc(count * size_of::<T>()).unwrap()
     }
 
-    /// Reads the first values of a buffer.
+    /// Reads the first `count` values of a buffer.
     pub fn get<T: Pod>(&self, buffer: &Buffer, count: usize) -> Vec<T> {
         let mut values = vec![T::zeroed(); count];
         self.stream.download(buffer, 0, bytemuck::cast_slice_mut(&mut values)).unwrap();
@@ -59,7 +60,7 @@ impl Bench {
     }
 }
 
-/// Options of the emulator.
+/// Returns the options of an emulator with an H100's shared memory.
 pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
     let compiler = testkit::compiler::cxx();
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
@@ -67,8 +68,8 @@ pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
     Emulation { compiler, cache, order, checks, shared_limit, replaced: replaced() }
 }
 
-/// The sources that `ROWMILL_REPLACED`, as NAME=FILE, substitutes for embedded ones. The rehearsal
-/// of bench/gpu uses this to show that a wrong kernel is detected.
+/// Returns the sources that replace embedded ones, from `ROWMILL_REPLACED` as NAME=FILE. The
+/// rehearsal of bench/gpu uses this to show that the tests detect a wrong kernel.
 fn replaced() -> Vec<(&'static str, String)> {
     let Ok(value) = std::env::var("ROWMILL_REPLACED") else { return Vec::new() };
     let (name, file) = value.split_once('=').unwrap();
@@ -76,7 +77,7 @@ fn replaced() -> Vec<(&'static str, String)> {
     vec![(source.name, std::fs::read_to_string(file).unwrap())]
 }
 
-/// The need of tests that are skipped without a GPU.
+/// What tests that need a GPU report as missing when they are skipped.
 pub const GPU_NEED: &str = "a GPU: bench/gpu/run.sh on a machine that has one";
 
 /// Returns whether kernels can be emulated.
@@ -84,14 +85,15 @@ pub fn has_compiler() -> bool {
     testkit::compiler::has_cxx("GPU kernels, emulated")
 }
 
-/// The GPU of `ROWMILL_GPU`, if that is set, with compiled kernels in `ROWMILL_KERNELS`.
+/// Returns the GPU of `ROWMILL_GPU`, if that is set, with the compiled kernels in
+/// `ROWMILL_KERNELS`.
 pub fn gpu() -> Option<Bench> {
     let ordinal = std::env::var("ROWMILL_GPU").ok()?.parse().unwrap();
     let driver = Driver::cuda(ordinal, stub_library::options_of_environment()).unwrap();
     Some(Bench::new(driver, "cuda"))
 }
 
-/// One emulator for each order of threads. Two of them check every access.
+/// Returns one emulator for each order of threads, of which two check every access.
 pub fn benches() -> Vec<Bench> {
     if let Some(bench) = gpu() {
         return vec![bench];
@@ -130,7 +132,7 @@ pub fn random_sizes<const N: usize>(most: [usize; N]) -> Vec<[usize; N]> {
     (0..count).map(|number| std::array::from_fn(|i| size(number, i))).collect()
 }
 
-/// Random f32 values around zero, from a seed.
+/// Returns random f32 values around zero, drawn from a seed.
 pub fn floats(seed: u64, count: usize) -> Vec<f32> {
     let rng = CounterRng::new(seed, 77);
     (0..count as u64).map(|i| rng.unit(i) as f32 - 0.5).collect()
@@ -150,15 +152,15 @@ pub fn same(what: &str, got: &[f32], expected: &[f32]) {
     }
 }
 
-/// Permitted differences from the oracle's result.
+/// The differences from the oracle's result that a test permits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Units in the last place of f32.
+    /// Largest difference in units in the last place of f32.
     ulps: u32,
-    /// Absolute difference, for a difference of nearly equal numbers, which has few accurate
-    /// digits.
+    /// Largest absolute error of results that are differences of nearly equal numbers, which have
+    /// few accurate digits.
     absolute: f32,
-    /// Relative difference of a sum in f64.
+    /// Largest relative difference of a sum in f64.
     relative: f64,
 }
 
@@ -166,15 +168,16 @@ impl Bench {
     /// Returns the tolerance of results that depend on `exp` and `log1p` in f64, divided by
     /// `normaliser`.
     ///
-    /// The emulator and the oracle call the same functions of the host, so their bytes agree. A GPU
-    /// has functions of its own. NVIDIA documents at most 1 ulp for each (CUDA C++ Programming
-    /// Guide, accuracy of double-precision functions), and so does glibc: both may be 1 ulp from
-    /// the true value, on different sides. With the division that follows, the error stays below 8
-    /// ulps of f64, which is 2⁻⁵⁰ for a number up to 1. This moves the nearest f32 by at most one.
-    /// `p − y` and `1 − p` lose leading digits, so for them the absolute error of 2⁻⁵⁰ remains. In
-    /// a sum of 1,100 samples in chunks of 512, each value is rounded at most 515 times, which is a
-    /// relative error of 515 · 2⁻⁵³ < 10⁻¹³. Square roots and divisions of a GPU are rounded as the
-    /// host's are, so other kernels need no tolerance.
+    /// The emulator and the oracle call the same functions of the host, so their bytes agree. A
+    /// GPU has its own functions. NVIDIA documents an error of at most 1 ulp for each of them
+    /// (CUDA C++ Programming Guide, accuracy of double-precision functions), and so does glibc.
+    /// The results of both may be 1 ulp from the true value, on different sides. With the
+    /// division that follows, the error stays below 8 ulps of f64, which is 2⁻⁵⁰ for a number up
+    /// to 1. Such an error changes the nearest f32 by at most one unit in its last place. `p − y`
+    /// and `1 − p` lose leading digits, so for them the absolute error of 2⁻⁵⁰ remains. In a sum
+    /// of 1,100 samples in chunks of 512, each value is rounded at most 515 times, which is a
+    /// relative error of 515 · 2⁻⁵³ < 10⁻¹³. A GPU rounds square roots and divisions in the same
+    /// way as the host, so other kernels need no tolerance.
     pub fn math_tolerance(&self, normaliser: f32) -> Tolerance {
         if self.name == "cuda" {
             Tolerance { ulps: 1, absolute: 2.0f32.powi(-50) / normaliser, relative: 1e-13 }
@@ -186,7 +189,8 @@ impl Bench {
 
 impl Tolerance {
     fn allows(self, got: f32, expected: f32) -> bool {
-        // Maps floats to integers in the same order, so that neighboring floats differ by one.
+        // The closure maps floats to integers in the same order, so that neighboring floats
+        // differ by one.
         let place = |value: f32| {
             let bits = i64::from(value.to_bits() & 0x7fff_ffff);
             if value.is_sign_negative() { -bits } else { bits }

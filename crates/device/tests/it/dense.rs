@@ -1,5 +1,5 @@
-//! Tests the dense operations against their oracles, their gradients against finite differences,
-//! and every thread count against one thread.
+//! Tests of the dense operations. The tests compare the operations with their oracles, their
+//! gradients with finite differences, and every number of threads with one thread.
 
 mod activation;
 mod cross;
@@ -14,13 +14,13 @@ use device::ops::gemm::panels;
 use device::{Cpu, Error, Isa};
 use schema::random::CounterRng;
 
-/// `len` uniform values in `−1..1`.
+/// Returns `len` uniform random values in `−1..1`.
 fn uniform(seed: u64, len: usize) -> Vec<f32> {
     let rng = CounterRng::new(seed, 77);
     (0..len as u64).map(|i| (rng.unit(i) * 2.0 - 1.0) as f32).collect()
 }
 
-/// Draws an integer below `bound`, for shapes.
+/// Draws an integer below `bound`, which is used for the sizes of a shape.
 fn below(seed: u64, bound: usize) -> usize {
     CounterRng::new(seed, 78).below(0, bound as u64) as usize
 }
@@ -40,7 +40,7 @@ fn packed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 fn unpacked(panels: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let mut matrix = vec![9.0; rows * columns];
     panels::unpack(&Cpu::new(1), panels, MatrixShape::new(rows, columns), &mut matrix).unwrap();
-    // A sum that includes zeros of either sign must not change.
+    // Zeros of either sign in the padding do not change a sum, but other values would.
     let padded = packed(&matrix, rows, columns);
     assert!(padded.iter().zip(panels).all(|(a, b)| a == b || a.is_nan()), "padding");
     matrix
@@ -50,13 +50,13 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Runs `op` on every instruction set with 1, 2 and 7 threads. Within one set the bytes must agree.
-/// Returns one result per set, portable first.
+/// Runs `op` on every instruction set with 1, 2 and 7 threads. The bytes must agree within one
+/// set. Returns one result per set, with the portable set first.
 fn on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
     on_cpus(&Isa::all(), op)
 }
 
-/// Like [`on_every_cpu`], on these instruction sets.
+/// Runs `op` like [`on_every_cpu`], but only on these instruction sets.
 fn on_cpus(sets: &[Isa], op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
     let on = |isa: Isa| {
         let [one, two, seven] = [1, 2, 7].map(|threads| op(&Cpu::with_isa(threads, isa)));
@@ -67,7 +67,7 @@ fn on_cpus(sets: &[Isa], op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
     sets.iter().map(|&isa| on(isa)).collect()
 }
 
-/// Like [`on_every_cpu`], for operations with the same bytes on every instruction set.
+/// Runs `op` like [`on_every_cpu`], and checks that every instruction set gives the same bytes.
 fn same_on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
     let mut results = on_every_cpu(op);
     let first = results.remove(0);
@@ -77,7 +77,7 @@ fn same_on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
     first
 }
 
-/// Checks `|got − expected| ≤ tolerance · max(scale, |expected|)` for every element.
+/// Checks that `|got − expected| ≤ tolerance · max(scale, |expected|)` holds for every element.
 fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, scale: f64) {
     assert_eq!(got.len(), expected.len());
     for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
@@ -87,7 +87,8 @@ fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, scale: f64) {
     }
 }
 
-/// Compares `gradient` with central differences of `loss` at `point`, to a relative 1e-6.
+/// Checks that `gradient` agrees with central differences of `loss` at `point`, to a relative
+/// 1e-6.
 fn check_gradient(point: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64) {
     assert_eq!(point.len(), gradient.len());
     let h = 1e-5;
@@ -105,7 +106,7 @@ fn check_gradient(point: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64)
     }
 }
 
-/// `Σ values · weights`: a scalar loss of a whole output.
+/// Returns `Σ values · weights`, which serves as a scalar loss of a whole output.
 fn weighted(values: &[f64], weights: &[f64]) -> f64 {
     values.iter().zip(weights).map(|(&value, &weight)| value * weight).sum()
 }

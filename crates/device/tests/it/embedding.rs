@@ -1,5 +1,6 @@
-//! Tests of the embedding operations against their oracles in f32 (bit for bit) and f64, against
-//! finite differences, on every instruction set and with 1, 2 and 7 threads.
+//! Tests of the embedding operations against their oracles in f32 (bit for bit) and in f64, and
+//! against finite differences. The tests run on every instruction set and with 1, 2 and 7
+//! threads.
 
 pub mod cuda;
 
@@ -18,9 +19,9 @@ const DATA_TYPES: [DataType; 3] = [DataType::F32, DataType::F16, DataType::Bf16]
 const OUTPUTS: [SlotOutput; 2] = [SlotOutput::Pooled, SlotOutput::Sequence];
 const NAMES: [&str; 4] = ["cat_0", "cat_1", "cat_2", "cat_3"];
 
-/// Tables, a batch of ids for them, and the gradient of the output.
+/// A test case: tables, a batch of ids for them, and the gradient of the output.
 struct Case {
-    /// Values that the table's data type represents exactly.
+    /// Weights of the tables, which the table's data type represents exactly.
     tables: Vec<Vec<f32>>,
     data_types: Vec<DataType>,
     dims: Vec<usize>,
@@ -32,7 +33,7 @@ struct Case {
     gradient: Vec<f32>,
 }
 
-/// Parameters of a random case; `tiles` are (rows, dim), and `slots` are indices of tiles.
+/// Parameters of a random case. `tiles` are (rows, dim), and `slots` are indices of tiles.
 #[derive(Clone, Copy)]
 struct Form<'a> {
     seed: u64,
@@ -40,12 +41,12 @@ struct Form<'a> {
     tiles: &'a [(usize, usize)],
     slots: &'a [usize],
     longest_bag: u64,
-    /// Share of ids that name row 0.
+    /// Fraction of the ids that are 0, so that row 0 is looked up often.
     hot: f64,
     weighted: bool,
     scaled: bool,
     output: SlotOutput,
-    /// Data types of the tiles, assigned in turn.
+    /// Data types of the tiles, which are assigned in turn.
     data_types: &'a [DataType],
 }
 
@@ -101,15 +102,15 @@ impl Form<'_> {
     }
 }
 
-/// Rounds values to a data type.
+/// Rounds values to a data type and returns them as weights.
 fn stored(data_type: DataType, values: &[f32]) -> Weights {
     let mut weights = Weights::zeroed(data_type, values.len());
     weights.view_mut().fill_from(values);
     weights
 }
 
-/// Cases of many shapes: D of 1, odd and large; empty and long bags; one sample and no sample;
-/// shared and tiny tables; every data type; pooled and not.
+/// Returns cases of many shapes: D of 1, odd and large; empty and long bags; one sample and no
+/// sample; shared and tiny tables; every data type; pooled and sequence outputs.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for seed in 0..60 {
@@ -144,8 +145,8 @@ fn cases() -> Vec<Case> {
             .case(),
         );
     }
-    // One row is looked up thousands of times, so that its sum has several parts, and one dimension
-    // is too large for the stack.
+    // One row is looked up thousands of times, so that its sum has several parts. One dimension
+    // is too large for the buffers on the stack.
     let tiles = [(3, 37), (4000, 16), (50, 600)];
     let form = Form {
         seed: 77,
@@ -163,7 +164,7 @@ fn cases() -> Vec<Case> {
     let plain = Form { weighted: false, scaled: false, hot: 1.0, ..form };
     cases.push(plain.case());
     cases.push(Form { output: SlotOutput::Sequence, ..plain }.case());
-    // The dimensions that have their own instance of the code, in every data type.
+    // These dimensions have their own instance of the code, and are tested in every data type.
     let tiles = [16, 32, 64, 128].map(|dim| (200, dim));
     for data_types in DATA_TYPES.chunks(1) {
         let usual = Form { tiles: &tiles, slots: &[0, 1, 2, 3], data_types, hot: 0.3, ..form };
@@ -222,7 +223,7 @@ impl Case {
         embedding_forward::run(cpu, arguments).map(|()| out.to_vec())
     }
 
-    /// Returns the output of the oracle for `tables`.
+    /// Returns the output of the oracle for these `tables`.
     fn expected<R: Real>(&self, tables: &[Vec<R>], scales: Option<&[R]>) -> Vec<R> {
         let (dims, slots, jagged) = (&self.dims[..], &self.slots, &self.jagged);
         match self.output {
@@ -237,7 +238,7 @@ impl Case {
         }
     }
 
-    /// Updates tiles with the oracle and returns the updated rows.
+    /// Updates tiles with the oracle and returns the rows that it updated.
     fn updated_by_oracle(
         &self,
         tiles: &mut [OracleTile<f32>],
@@ -311,7 +312,7 @@ impl Case {
         updated
     }
 
-    /// Counts distinct rows and their elements by a simple method.
+    /// Counts the distinct rows, their elements and their bytes by a simple method.
     fn touched(&self) -> Updated {
         let mut rows = std::collections::BTreeSet::new();
         for (feature, slot) in self.slots.iter().enumerate() {
@@ -326,7 +327,7 @@ impl Case {
     }
 }
 
-/// The rule of `kind` at the second step, with decay.
+/// Returns the rule of `kind` at the second step, with L2 decay.
 fn rule<R: Real>(kind: Optimizer) -> UpdateRule<R> {
     let base = OptimizerConfig::new(kind, 0.05);
     let weight_decay_mode = WeightDecayMode::L2;
@@ -356,7 +357,7 @@ fn forward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
 
 #[test]
 fn an_output_larger_than_the_caches_is_the_same_to_the_bit() {
-    // Tables whose rows are whole cache lines, and tables whose rows are not.
+    // The forms have tables whose rows are whole cache lines, and tables whose rows are not.
     let forms = [[(500, 64), (90, 16), (40, 208)], [(500, 64), (90, 20), (40, 208)]];
     for (tiles, output) in forms.iter().flat_map(|tiles| OUTPUTS.map(|output| (tiles, output))) {
         let form = Form {
@@ -383,7 +384,8 @@ fn an_output_larger_than_the_caches_is_the_same_to_the_bit() {
 #[test]
 fn backward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
     let devices = devices();
-    // All cases share one scratch, so that leftovers of an earlier, larger batch would show.
+    // All cases share one scratch, so that leftovers of an earlier, larger batch would be
+    // detected.
     let mut scratch = Scratch::default();
     for (number, case) in cases().iter().enumerate() {
         for kind in Optimizer::ALL {
@@ -431,7 +433,7 @@ fn backward_stays_near_the_oracle_in_f64() {
             let mut got = case.tiles(kind);
             case.backward(&cpu, rule(kind), &mut got, &mut Scratch::default()).unwrap();
             for ((got, exact), data_type) in got.iter().zip(&exact).zip(&case.data_types) {
-                // Rounding moves a weight by less than one unit in its last place. The most
+                // Rounding changes a weight by less than one unit in its last place. The most
                 // frequent row sums about 2,000 gradients in f32 before the sum is squared.
                 let unit = [0.0, 2f64.powi(-10), 2f64.powi(-7)][*data_type as usize];
                 check_close("weights", &got.weights, &exact.weights, 1e-4 + unit);
@@ -442,8 +444,8 @@ fn backward_stays_near_the_oracle_in_f64() {
 }
 
 impl Case {
-    /// Updates one tile of the only table: the rows to which `keep` assigns a local number, and the
-    /// columns from `column` on.
+    /// Updates one tile of the only table. The tile has the rows to which `keep` assigns a local
+    /// number, and the columns from `column` on.
     fn update_tile(
         &self,
         (weights, rows): (&mut Weights, usize),
@@ -486,8 +488,8 @@ impl Case {
 
 #[test]
 fn the_cut_of_a_table_into_tiles_changes_no_byte() {
-    // One slot on a whole table, compared with the same ids on four tiles of it: two halves of its
-    // columns times two halves of its rows.
+    // The test compares one slot on a whole table with the same ids on four tiles of that table:
+    // two halves of its columns times two halves of its rows.
     let (rows, dim, half) = (30, 20, 10);
     for data_type in DATA_TYPES {
         let form = Form {
@@ -513,7 +515,7 @@ fn the_cut_of_a_table_into_tiles_changes_no_byte() {
             let keep = |id: i64| ((id < 15) == lower).then_some(id - first as i64);
             for column in [0, half] {
                 let cell = |row: usize, column: usize| row * dim + column;
-                // Rows after the end of the tile exist, but no id names them.
+                // The tile also has rows beyond its end in the table, but no id refers to them.
                 let source = |row: usize| (row + first) % rows;
                 let values: Vec<f32> = (0..rows)
                     .flat_map(|row| (0..half).map(move |d| (source(row), column + d)))
@@ -532,7 +534,7 @@ fn the_cut_of_a_table_into_tiles_changes_no_byte() {
     }
 }
 
-/// The loss `Σ gradient · output`, in f64.
+/// Computes the loss `Σ gradient · output` in f64.
 fn loss(case: &Case, tables: &[Vec<f64>]) -> f64 {
     let scales = case.bag_scales.as_deref().map(widen);
     let out = case.expected(tables, scales.as_deref());
@@ -559,7 +561,7 @@ fn the_gradient_is_the_finite_difference_of_the_lookup() {
 }
 
 fn check_gradient(case: &Case) {
-    // If all weights are 0, one step of SGD with rate 1 leaves the negative gradient.
+    // If all weights are 0, one step of SGD with rate 1 changes them to the negative gradient.
     let mut tiles = case.tiles(Optimizer::Sgd);
     tiles.iter_mut().for_each(|tile| tile.weights.fill(0.0));
     let rule = UpdateRule::new(&OptimizerConfig::new(Optimizer::Sgd, 1.0), 1.0, 0);
@@ -599,13 +601,13 @@ fn an_id_out_of_range_is_named_and_nothing_changes() {
     };
     for (id, feature, sample) in [(40, 1, 250), (-1, 2, 7), (i64::MIN, 0, 0), (70, 0, 299)] {
         let mut case = form.case();
-        // A bag may be empty, so the next non-empty bag is used.
+        // The bag may be empty, so the next non-empty bag is used.
         let bag = (feature * 300 + sample..)
             .find(|bag| !case.jagged.bag(bag / 300, bag % 300).is_empty());
         let bag = bag.unwrap();
         let position = case.jagged.offsets[bag];
         case.jagged.values[position] = id;
-        // A later bad id must not be reported instead of the first one.
+        // A later bad id must not be reported instead of the first bad id.
         *case.jagged.values.last_mut().unwrap() = 1000;
         let tile = case.slots[bag / 300].tile;
         let expected = Error::RowOutOfRange {

@@ -10,7 +10,7 @@ fn values(stream: u64, len: usize) -> Vec<f32> {
     (0..len as u64).map(|i| rng.normal(i) as f32).collect()
 }
 
-/// Columns 0..4 are two partial sums of two ranks; columns 4..7 come from one rank.
+/// Columns 0..4 are sums of two ranks' partial sums, and columns 4..7 come from one rank.
 const SOURCES: [PooledColumns; 3] = [
     PooledColumns { rank: 1, from: 2, to: 0, len: 4, first: true },
     PooledColumns { rank: 0, from: 0, to: 0, len: 4, first: false },
@@ -57,7 +57,7 @@ fn a_matrix_of_another_length_is_refused() {
     let given = GivenMatrices { own: (0, &own), others: &others, widths: &[7, 6] };
     let mut pooled = [0.0; 14];
     let refused = assemble(&Cpu::new(1), &SOURCES, given, 7, &mut pooled).unwrap_err();
-    let text = "assemble: what a rank gives [B, width]: expected 12, got 11";
+    let text = "assemble: matrix of a rank [B, width]: expected 12, got 11";
     assert_eq!(refused.to_string(), text);
     let refused = gather(&Cpu::new(1), &[], &own, 7, &mut [0.0; 5], 2).unwrap_err();
     assert_eq!(refused.to_string(), "gather: to [B, width]: expected 4, got 5");

@@ -1,5 +1,5 @@
-//! Tests of the update rules under every weight decay against independent f64 code, over several
-//! steps, and of LAMB with a norm of 0.
+//! Tests of the update rules with every weight decay against independent f64 code, over several
+//! steps. LAMB is also tested with a norm of 0.
 
 use device::optimizer::{UpdateRule, split_state};
 use schema::random::CounterRng;
@@ -8,21 +8,21 @@ use schema::{Optimizer, OptimizerConfig, WeightDecayMode};
 const MODES: [WeightDecayMode; 3] =
     [WeightDecayMode::None, WeightDecayMode::L2, WeightDecayMode::Decoupled];
 
-/// The configuration of `kind` with a decay of 0.3 if the mode has one. ε is large enough to affect
-/// the results.
+/// Returns the configuration of `kind`, with a decay of 0.3 if the mode has one. ε is large
+/// enough to affect the results.
 pub fn config(kind: Optimizer, mode: WeightDecayMode) -> OptimizerConfig {
     let weight_decay = if mode == WeightDecayMode::None { 0.0 } else { 0.3 };
     let base = OptimizerConfig::new(kind, 0.1);
     OptimizerConfig { epsilon: 1e-3, beta2: 0.99, weight_decay, weight_decay_mode: mode, ..base }
 }
 
-/// Every rule with every decay mode.
+/// Returns a configuration for every rule with every decay mode.
 pub fn configs() -> impl Iterator<Item = OptimizerConfig> {
     Optimizer::ALL.into_iter().flat_map(|kind| MODES.map(|mode| config(kind, mode)))
 }
 
-/// The formulas of one row in f64, written independently. Returns `(weights, state)` after all
-/// `gradients`.
+/// Computes the steps of one row in f64 with independently written formulas. Returns `(weights,
+/// state)` after all `gradients`.
 fn by_hand(config: &OptimizerConfig, dim: usize, gradients: &[Vec<f32>]) -> (Vec<f64>, Vec<f64>) {
     let OptimizerConfig { kind, learning_rate: rate, epsilon, beta1, beta2, .. } = *config;
     let lambda = |mode| if config.weight_decay_mode == mode { config.weight_decay } else { 0.0 };
@@ -52,7 +52,7 @@ fn by_hand(config: &OptimizerConfig, dim: usize, gradients: &[Vec<f32>]) -> (Vec
                     let mean = state[d] / (1.0 - beta1.powi(t));
                     let square = state[dim + d] / (1.0 - beta2.powi(t));
                     if kind == Optimizer::SparseAdam {
-                        // The form of `torch.optim.SparseAdam`.
+                        // SparseAdam has the form of `torch.optim.SparseAdam`.
                         let rate = (1.0 - beta2.powi(t)).sqrt() / (1.0 - beta1.powi(t));
                         rate * (state[d] / (state[dim + d].sqrt() + epsilon))
                     } else {
@@ -121,11 +121,11 @@ fn lamb_takes_the_ratio_1_where_a_norm_is_0() {
             split_state(Optimizer::Lamb, &mut state),
         );
     };
-    // With zero weights, a step is one of Adam: ± η, apart from ε.
+    // If all weights are 0, a step of LAMB equals a step of Adam, which is ± η apart from ε.
     let mut weights = [0.0; 2];
     step(&mut weights, &[2.0, -3.0]);
     assert!((weights[0] + 0.1).abs() < 1e-4 && (weights[1] - 0.1).abs() < 1e-4, "{weights:?}");
-    // Without a gradient, the direction is 0 and the weights stay.
+    // Without a gradient, the direction is 0 and the weights do not change.
     let mut weights = [3.0, -1.0];
     step(&mut weights, &[0.0, 0.0]);
     assert_eq!(weights, [3.0, -1.0]);
@@ -143,7 +143,7 @@ fn the_bias_correction_makes_the_first_steps_of_adam_as_long_as_the_rate() {
     }
 }
 
-/// Reproduces the example of the issue: from the same start and the same gradients, the two rules
+/// Reproduces the example of the issue: from equal starts and equal gradients, the two rules must
 /// give different results.
 #[test]
 fn adam_and_sparse_adam_differ_in_where_epsilon_stands() {
@@ -159,7 +159,7 @@ fn adam_and_sparse_adam_differ_in_where_epsilon_stands() {
         (weights, state)
     };
     let (adam, sparse) = (after_30_steps(Optimizer::Adam), after_30_steps(Optimizer::SparseAdam));
-    // ε does not affect the running means.
+    // The two rules must have the same running means, because ε does not affect them.
     assert_eq!(adam.1, sparse.1);
     let apart = adam.0.iter().zip(&sparse.0).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(apart > 1e-3, "{apart}");

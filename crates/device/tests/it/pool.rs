@@ -1,4 +1,5 @@
-//! Tests of the thread pool: every chunk runs once, panics, nesting, several callers, and shutdown.
+//! Tests of the thread pool: every chunk runs once, panics reach the caller, runs may be nested,
+//! several callers share a pool, and dropping a pool ends its threads.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::Pool;
 
-/// Counts how often each of `chunks` chunks ran.
+/// Runs `chunks` chunks on the pool, and counts how often each of them ran.
 fn count(pool: &Pool, chunks: usize) -> Vec<usize> {
     let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
     pool.run(chunks, |chunk| _ = counts[chunk].fetch_add(1, Ordering::Relaxed));
@@ -31,7 +32,7 @@ fn every_chunk_runs_once() {
 fn chunks_spread_over_threads() {
     let pool = Pool::new(3);
     let barrier = std::sync::Barrier::new(3);
-    // Three chunks that wait for each other can end only on three threads.
+    // The three chunks wait for each other at the barrier, so they end only on three threads.
     pool.run(3, |_| _ = barrier.wait());
 }
 
@@ -84,7 +85,7 @@ fn parked_workers_wake() {
 }
 
 thread_local! {
-    /// Dropped when its thread ends.
+    /// A reference that is dropped when its thread ends.
     static HELD: RefCell<Option<Arc<()>>> = const { RefCell::new(None) };
 }
 
@@ -96,7 +97,8 @@ fn a_dropped_pool_has_ended_its_threads() {
         HELD.with(|held| *held.borrow_mut() = Some(Arc::clone(&alive)));
         barrier.wait();
     });
-    // References held by this variable, the caller's thread-local, and one per worker.
+    // The references belong to this variable, to the caller's thread-local, and to each of three
+    // workers.
     assert_eq!(Arc::strong_count(&alive), 5);
     drop(pool);
     assert_eq!(Arc::strong_count(&alive), 2);

@@ -1,45 +1,46 @@
-//! The text of a request: lines of `KEY=VALUE`, as Kineto parses them.
+//! Formats the text of a request as lines of `KEY=VALUE`, which Kineto parses.
 //!
-//! If Kineto cannot parse a line, it silently drops the request. So everything is checked before.
+//! Kineto silently drops a request with a line that it cannot parse, so every value is checked
+//! first.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Iterations before the recorded ones in which the profiler runs and records nothing. The first
-/// iterations after its start are slower, because it allocates buffers and attaches to the device.
-/// Kineto's own default is 0.
+/// iterations after the profiler's start are slower, because it allocates buffers and attaches to
+/// the device. Without this setting, Kineto would run no warm-up iterations.
 const WARMUP_ITERATIONS: u32 = 2;
 
-/// The start and length of a recording.
+/// The condition that starts a recording, and the length of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// Complete iterations, counted by `optimizer.step()` or the profiler's `step()`.
     Iterations {
         count: u32,
-        /// Recording starts at a multiple of this iteration, so that all ranks record the same
-        /// ones.
+        /// Recording starts at a multiple of this number of iterations, so that all ranks record
+        /// the same iterations.
         align: u32,
     },
     Duration {
         length: Duration,
-        /// Seconds the profiler runs before recording.
+        /// Seconds for which the profiler runs before it records.
         warmup_s: u32,
         /// Start of the recording, in milliseconds since 1970.
         start_unix_ms: u64,
     },
 }
 
-/// Optional content of a trace. All of it makes traces larger and jobs slower.
+/// The optional content of a trace. Each optional part makes traces larger and jobs slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// Shapes of the operators' inputs.
     pub shapes: Switch,
     /// Python and C++ call stacks.
     pub stacks: Switch,
-    /// Floating-point operations, if PyTorch knows them.
+    /// Numbers of floating-point operations, where PyTorch can compute them.
     pub flops: Switch,
-    /// The modules that operators belong to.
+    /// The `nn.Module` to which each operator belongs.
     pub modules: Switch,
     pub memory: Switch,
 }
@@ -55,21 +56,21 @@ pub enum Switch {
 /// A request for a trace, as sent to one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Path in the process's view. Kineto inserts the process id before `.json`.
+    /// Path of the trace as the process sees it. Kineto inserts the process id before `.json`.
     pub path: PathBuf,
     pub trigger: Trigger,
     pub detail: Detail,
-    /// Appears in the trace as `trace_id`.
+    /// Id that Kineto writes into the trace as `trace_id`.
     pub trace_id: String,
 }
 
-/// A request cannot be expressed in Kineto's format.
+/// The reason why a request cannot be expressed in Kineto's format.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestTextError {
-    /// A text contains a character that would end the value.
+    /// A value contains a character that Kineto would read as its end.
     #[error("{what} {text:?}: Kineto's configuration cannot hold '=', '#' or a line break in it")]
     Character { what: &'static str, text: String },
-    /// Kineto would not accept the path.
+    /// The path does not have the form that Kineto accepts.
     #[error("{}: expected an absolute path without '..' that ends in .json", path.display())]
     Path { path: PathBuf },
     #[error("expected at least one iteration or millisecond to record, got 0")]
@@ -93,8 +94,9 @@ impl Config {
             Trigger::Duration { length, .. } if length.as_millis() == 0 => {
                 return Err(RequestTextError::Nothing);
             }
-            // Before the first step, Kineto would record half a second instead. A duration of 0
-            // makes it refuse, and the request is repeated at the next poll.
+            // If a request for iterations arrives before the first step, Kineto records half a
+            // second instead. With a duration of 0 Kineto refuses such a request, and it is
+            // repeated at the next poll.
             Trigger::Iterations { count, align } => write!(
                 text,
                 "PROFILE_START_ITERATION=0\nPROFILE_START_ITERATION_ROUNDUP={}\n\

@@ -1,8 +1,8 @@
 //! The agent's control socket on this host: its location, how the agent binds it, and how a command
 //! connects to it.
 //!
-//! PyTorch's clients bind their sockets beside that of the daemon, so that folder is writable by
-//! everyone. The agent's socket is in a subfolder that only the agent's user can write.
+//! PyTorch's clients bind their sockets beside the socket of the daemon, so every user may write to
+//! that folder. The agent's socket is in a subfolder that only the agent's user can write.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,10 @@ use super::socket::{SocketError, SocketPlace, is_foreign, remove_foreign};
 use crate::process::own_uid;
 use crate::untrusted::{MissingFolder, OwnFolder};
 
-/// Name of the subfolder in the socket folder, and of the socket in it.
+/// Names of the subfolder in the socket folder, and of the control socket in that subfolder.
 const FOLDER: &str = "rowmill";
 const FILE: &str = "agent";
-/// Name in the abstract namespace, if there is no socket folder.
+/// Name of the control socket in the abstract namespace, used without a socket folder.
 const NAME: &str = "rowmill-agent";
 
 /// Returns the path of the control socket in a socket folder.
@@ -36,12 +36,12 @@ pub fn words(place: &SocketPlace) -> String {
     }
 }
 
-/// Binds the control socket. If another user created a folder in its place, it is removed, provided
-/// we are root.
+/// Binds the control socket. If another user created an entry at the place of its folder, root's
+/// agent removes that entry.
 ///
 /// # Errors
-/// Fails if another agent answers there, if the folder is not safe, or if the operating system
-/// refuses.
+/// Fails if another agent answers at the socket, if other users could change the folder, or if the
+/// operating system refuses.
 pub fn bind(place: &SocketPlace) -> Result<UnixListener, SocketError> {
     let SocketPlace::Folder(folder) = place else {
         let place = format!("@{NAME}");
@@ -54,13 +54,13 @@ pub fn bind(place: &SocketPlace) -> Result<UnixListener, SocketError> {
     let own = OwnFolder::open(&folder.join(FOLDER), MissingFolder::Make(0o755))?;
     let path = file(folder);
     if UnixStream::connect(&path).is_err() {
-        // Nobody answers, so the socket belongs to a dead agent.
+        // Nobody answers, so the socket file was left by an agent that was killed.
         own.remove_file(FILE);
     }
     let open = |source| SocketError::open(path.display().to_string(), source);
     let listener = UnixListener::bind(&path).map_err(open)?;
-    // Every user may connect. The permissions of a request depend on the user id reported by the
-    // kernel.
+    // Every user may connect, because the kernel reports the user id of each caller, and the agent
+    // checks it for each request.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(open)?;
     Ok(listener)
 }
@@ -68,7 +68,7 @@ pub fn bind(place: &SocketPlace) -> Result<UnixListener, SocketError> {
 /// Checks that the folder of the socket can be created or used.
 ///
 /// # Errors
-/// The errors of [`bind`], but another agent may be running.
+/// The errors of [`bind`], except that another agent may be running.
 pub fn check(folder: &Path) -> Result<(), SocketError> {
     let shared = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
     if own_uid() == 0 && is_foreign(&shared, FOLDER) {
@@ -86,11 +86,11 @@ pub fn remove(folder: &Path) {
     let _ = fs::remove_dir(folder.join(FOLDER));
 }
 
-/// Connects to the agent, and checks that it runs as root or as our own user. Requests and answers
-/// must not reach other users.
+/// Connects to the agent and checks that it runs as root or as our own user, because requests and
+/// answers must not reach other users.
 ///
 /// # Errors
-/// Fails if nobody answers, or if the program there belongs to another user.
+/// Fails if nobody answers, or if the program that answers belongs to another user.
 pub fn connect(place: &SocketPlace) -> io::Result<UnixStream> {
     let (stream, path) = match place {
         SocketPlace::Folder(folder) => {
@@ -121,18 +121,19 @@ mod tests {
     use super::{bind, connect, file};
     use crate::ipc::socket::{Socket, SocketError, SocketPlace};
 
-    /// A user without privileges, who runs the attacks.
+    /// Id of an unprivileged user, as whom the tests run their attacks.
     const SOMEBODY: u32 = 54_321;
 
-    /// Creates a folder that is writable by everyone, like `/run/kineto`.
+    /// Creates a folder with the permissions `mode`, to which every user may write, like
+    /// `/run/kineto`.
     fn open_folder(mode: u32) -> tempfile::TempDir {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(mode)).unwrap();
         folder
     }
 
-    /// Runs `script` as another user, in a process that stays alive. Prints that the test is
-    /// skipped if that is impossible.
+    /// Runs `script` as another user in a process that stays alive. If that is impossible, the test
+    /// is reported as skipped.
     fn somebody(script: &str, folder: &Path, ready: &Path) -> Option<Child> {
         let attack = "an attack of another user";
         if !testkit::has_root(attack) || !testkit::has_program("python3", attack) {
@@ -163,14 +164,14 @@ mod tests {
         let Some(child) = somebody(script, folder.path(), &folder.path().join("dynolog")) else {
             return;
         };
-        // A command refuses to talk to the squatter.
+        // A client must refuse to connect to the socket of the other user.
         let refused = connect(&place).unwrap_err().to_string();
         assert!(refused.contains("expected an agent of root"), "{refused}");
         let _socket = Socket::bind(&place).unwrap();
         let _listener = bind(&place).unwrap();
         assert!(connect(&place).is_ok());
         end(child);
-        // Our own agent keeps its names.
+        // The names of a running agent of our own must not be taken over.
         assert!(matches!(Socket::bind(&place), Err(SocketError::Taken { .. })));
         assert!(bind(&place).is_err());
     }

@@ -1,59 +1,60 @@
-//! Encodes and decodes datagrams: a header of 40 bytes (size, kind), then a payload. Little-endian.
+//! Encodes and decodes datagrams. A datagram is a header of 40 bytes with size and kind, followed
+//! by a payload in little-endian byte order.
 //!
 //! Datagrams come from other programs and are untrusted, so every field is checked against the
 //! length.
 
-/// Size of the header before the payload.
+/// Size in bytes of the header that precedes the payload.
 pub const HEADER: usize = 40;
-/// Limit of the process ids in a poll: the polling process and its ancestors.
+/// Maximum number of process ids in a poll, which lists the polling process and its ancestors.
 const PIDS_MAX: usize = 64;
 /// The bit in a poll that means the activity profiler is free.
 const ACTIVITIES: i32 = 2;
 
-/// A message from a process.
+/// A message that a process sends to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessMessage {
-    /// The process exists. Sent only by older PyTorch versions.
+    /// Registers a process at its start. Only older PyTorch versions send this message.
     Register {
         device: i32,
-        /// In its own process id namespace.
+        /// Process id in the process's own namespace.
         pid: i32,
         /// Slurm job id; 0 if unknown.
         job: i64,
     },
-    /// Asks whether a trace is wanted.
+    /// Asks the daemon whether a trace of this process is requested.
     Poll {
         /// Mask of free profilers. Bit 1 is the activity profiler; the mask is 0 while a trace is
         /// recorded.
         free: i32,
         /// Slurm job id; 0 if unknown.
         job: i64,
-        /// Process ids in its own namespace: the process, then its ancestors.
+        /// Ids of the process and of its ancestors, in this order, in the process's own namespace.
         pids: Vec<i32>,
     },
 }
 
-/// A datagram is not a valid message.
+/// The reason why a datagram is not a valid message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Shorter than a header.
+    /// The datagram is shorter than a header.
     #[error("datagram: expected a header of {HEADER} bytes, got {got}")]
     Short { got: usize },
-    /// The header states another size than the datagram has.
+    /// The payload size in the header differs from the actual payload.
     #[error("datagram: its header says {stated} bytes of payload, got {got}")]
     Size {
-        /// Size in the header.
+        /// Payload size that the header states.
         stated: u64,
         got: usize,
     },
-    /// The kind is neither `ctxt` nor `req`.
+    /// The kind of the message is neither `ctxt` nor `req`.
     #[error("datagram: expected kind ctxt or req, got {kind:?}")]
     Kind { kind: String },
     /// The payload has the wrong size for its kind.
     #[error("{kind} message: expected {expected} bytes of payload, got {got}")]
     Payload {
         kind: &'static str,
-        /// Size according to the fields.
+        /// Payload size that the kind and the fields require.
         expected: usize,
         got: usize,
     },
@@ -66,7 +67,7 @@ impl ProcessMessage {
     /// Parses a datagram.
     ///
     /// # Errors
-    /// Fails if any field is invalid. No part of such a message is used.
+    /// Fails if any field is invalid, so no part of an invalid message is used.
     pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let short = MessageError::Short { got: bytes.len() };
         let Some((header, payload)) = bytes.split_at_checked(HEADER) else { return Err(short) };
@@ -75,6 +76,7 @@ impl ProcessMessage {
             return Err(MessageError::Size { stated, got: payload.len() });
         }
         let name = &header[8..];
+        // The kind is a C string in a field of 32 bytes. The bytes after its zero have no meaning.
         let name = &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len())];
         match name {
             b"ctxt" => register(payload),
@@ -83,7 +85,7 @@ impl ProcessMessage {
         }
     }
 
-    /// Encodes the message like its sender does.
+    /// Encodes the message in the same way as its sender.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Register { device, pid, job } => {
@@ -106,17 +108,18 @@ impl ProcessMessage {
     }
 }
 
-/// Whether a poll's mask says that the activity profiler is free.
+/// Whether the mask in a poll marks the activity profiler as free.
 pub fn is_free(mask: i32) -> bool {
     mask & ACTIVITIES != 0
 }
 
-/// Encodes the answer to a poll: the text of a request, or nothing.
+/// Encodes the answer to a poll, which is the text of a request, or empty if no trace is requested.
 pub fn poll_answer(config: &str) -> Vec<u8> {
     datagram(b"req", config.as_bytes())
 }
 
-/// Encodes the answer to a registration: the number of processes with the same job and device.
+/// Encodes the answer to a registration, which is the number of processes with the same job and
+/// device.
 pub fn register_answer(count: i32) -> Vec<u8> {
     datagram(b"ctxt", &count.to_le_bytes())
 }
@@ -147,7 +150,7 @@ fn poll(payload: &[u8]) -> Result<ProcessMessage, MessageError> {
     Ok(ProcessMessage::Poll { free: i32_at(payload, 0), job: i64_at(payload, 8), pids })
 }
 
-/// The caller has checked the length.
+/// Reads an integer at an offset. The caller has checked the length of `bytes`.
 fn i32_at(bytes: &[u8], at: usize) -> i32 {
     bytes[at..].first_chunk().map_or(0, |field| i32::from_le_bytes(*field))
 }

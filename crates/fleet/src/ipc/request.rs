@@ -1,42 +1,46 @@
-//! The state machine of one request to one process. Uses neither clocks nor files nor sockets.
+//! The state machine of one trace request to one process. This module uses neither clocks nor files
+//! nor sockets.
 //!
-//! Kineto neither acknowledges requests nor reports failures. The state is inferred from its polls
-//! (whether it still polls, whether its profiler is busy) and from the file it writes (`….tmp`,
-//! renamed when complete). Times are relative to the start of the capture.
+//! Kineto neither acknowledges requests nor reports failures. The state is therefore inferred from
+//! the process's polls (whether it still polls, whether its profiler is busy) and from its trace
+//! file, which is named `….tmp` until it is complete. Times are relative to the start of the
+//! capture.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A process polls every five seconds and gets one answer. Its profiler checks for work once a
+/// Interval of polls: a process polls every five seconds, and its profiler checks for work once a
 /// second.
 pub const POLL: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
-/// If a request with a start time was accepted, its file appears within this time after the start.
+/// If a process accepted a request with a start time, its file appears within this time after the
+/// start.
 const START_SLACK: Duration = Duration::from_secs(3);
 
-/// The growth of a file is measured in blocks of this size. Otherwise, one byte per minute would
-/// count as progress.
+/// Size of the blocks in which the growth of a file is measured. With smaller blocks, a process
+/// could delay the timeout by writing single bytes.
 const BLOCK: u64 = 64 << 10;
-/// A file that grows more slowly than this many bytes per second is given up. Disks are far faster.
+/// Minimum growth of a file in bytes per second; a request whose file grows more slowly is given
+/// up. Disks are far faster.
 const RATE_MIN: u64 = 1 << 20;
-/// Characters shown of another request's id.
+/// Number of characters that are shown of the id of another request.
 const ID_SHOWN: usize = 64;
 
-/// The progress of a request.
+/// The state of a request, from its creation to a trace or a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestState {
-    /// Waiting for a poll of the process while its profiler is free.
+    /// The request waits for a poll of the process with a free profiler.
     Requested,
-    /// Sent in the answer to a poll.
+    /// The request was sent in the answer to a poll.
     Sent,
     /// The process has polled again, so it has read the request.
     Acknowledged,
     Started,
     /// The trace is complete in the process's folder, and is being copied.
     Finished,
-    /// The trace is complete and copied.
+    /// The trace is complete and was copied to its destination.
     Written,
-    /// There will be no trace.
+    /// The request ended without a trace.
     Lost(Reason),
 }
 
@@ -58,7 +62,7 @@ impl RequestState {
 /// The reason why a request ends without a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The profiler was busy until the timeout.
+    /// The process's profiler was busy with another trace until the timeout.
     Busy,
     Killed,
     /// The process cannot write to the folder for traces.
@@ -73,21 +77,21 @@ pub enum Reason {
     /// The request was accepted, but recording did not start.
     NotStarted,
     Silent,
-    /// The file stopped growing.
+    /// The trace file stopped growing before it was complete.
     Stalled,
     /// The file grows too slowly to be complete in time.
     Slow,
-    /// The file at the trace's path is not trustworthy.
+    /// The file at the trace's path failed the checks of [`crate::untrusted`] or is not JSON.
     Refused(String),
-    /// The complete trace could not be copied.
+    /// The trace is complete, but it could not be copied.
     NotCopied(String),
-    /// Copying exceeded the timeout.
+    /// Copying the trace took longer than the timeout.
     Late,
-    /// The file belongs to another request.
+    /// The completed file has the trace id of another request, or none.
     Foreign(String),
-    /// The user interrupted the capture.
+    /// The user interrupted the capture before the trace was written.
     Interrupted,
-    /// Another request to this process is open.
+    /// Another request to this process is still open.
     Taken,
 }
 
@@ -119,7 +123,8 @@ impl fmt::Display for Reason {
                 out.write_str("the file names no request, so it is not the requested trace")
             }
             Self::Foreign(id) => {
-                // The id was chosen by the process. It may be long or contain control characters.
+                // The id was chosen by the process. Such an id may be long or contain control
+                // characters.
                 let shown: String = id.chars().take(ID_SHOWN).collect();
                 write!(out, "the file belongs to another request ({})", shown.escape_debug())
             }
@@ -134,11 +139,11 @@ impl fmt::Display for Reason {
 /// The timing of a request, relative to the start of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timing {
-    /// At an iteration, whenever the job reaches it.
+    /// Recording starts at an iteration, whenever the job reaches it.
     Iterations,
     At {
         start: Duration,
-        /// Time the profiler runs before recording.
+        /// Time for which the profiler runs before it records.
         warmup: Duration,
         length: Duration,
     },
@@ -169,9 +174,9 @@ pub struct CaptureRequest {
     requested: Duration,
     polled: Duration,
     is_busy: bool,
-    /// Time of the last growth by a block, and the size then.
+    /// Time at which the file last grew by a block, and its size in blocks at that time.
     grew: (Duration, u64),
-    /// Time at which the file had its first block.
+    /// Time at which the first whole block of the file was written.
     wrote: Option<Duration>,
     freed: Option<Duration>,
 }
@@ -179,7 +184,8 @@ pub struct CaptureRequest {
 impl CaptureRequest {
     /// Creates a request with the text to send and the trace id in it.
     ///
-    /// `patience` limits the wait for the start, and the time without progress after it.
+    /// `patience` limits the wait for the start of the recording, and after the start the time
+    /// without progress.
     pub fn new(
         now: Duration,
         config: String,
@@ -207,7 +213,7 @@ impl CaptureRequest {
         &self.state
     }
 
-    /// Whether the state is final.
+    /// Whether the request has ended, with a trace or a reason.
     pub fn is_over(&self) -> bool {
         matches!(self.state, RequestState::Written | RequestState::Lost(_))
     }
@@ -226,7 +232,7 @@ impl CaptureRequest {
         }
     }
 
-    /// Processes a poll. Returns the answer, if any.
+    /// Processes a poll of the process and returns the text to answer, if any.
     pub fn poll(&mut self, now: Duration, is_free: bool) -> Option<&str> {
         self.polled = now;
         self.is_busy = !is_free;
@@ -238,8 +244,8 @@ impl CaptureRequest {
                 None
             }
             (RequestState::Started, true) => {
-                // The first free poll after the recording counts. Later ones must not extend the
-                // wait for the file.
+                // Only the first poll with a free profiler after the recording counts, so that
+                // later polls do not extend the wait for the file.
                 self.freed.get_or_insert(now);
                 None
             }
@@ -247,14 +253,14 @@ impl CaptureRequest {
         }
     }
 
-    /// Updates the state with what was observed of process and file.
+    /// Updates the state with an observation of the process and its file.
     pub fn look(&mut self, now: Duration, sight: &Sight) {
         if self.is_over() {
             return;
         }
         if self.state == RequestState::Finished {
-            // For a finished trace, `grew` is the time at which the file was complete, and the copy
-            // starts then.
+            // For a finished trace, `grew` is the time at which the file was found complete.
+            // Copying starts at that time, so the timeout counts from it.
             if now > self.grew.0 + self.patience {
                 self.lose(Reason::Late);
             }
@@ -263,6 +269,8 @@ impl CaptureRequest {
         if let Some(why) = &sight.refused {
             return self.lose(Reason::Refused(why.clone()));
         }
+        // A complete file counts even if the process has ended, because it may end right after
+        // writing.
         if let Some(id) = &sight.finished {
             self.grew = (now, 0);
             self.state = if *id == self.trace_id {
@@ -277,7 +285,7 @@ impl CaptureRequest {
         }
         if let Some(bytes) = sight.growing {
             self.begin(now);
-            // Growth counts only in whole blocks, so that single bytes cannot postpone the timeout.
+            // Only whole blocks count as growth, so that single bytes cannot postpone the timeout.
             let blocks = bytes / BLOCK;
             if blocks > self.grew.1 {
                 self.grew = (now, blocks);
@@ -296,7 +304,7 @@ impl CaptureRequest {
         if let Timing::At { start, warmup, .. } = self.timing
             && start < now + warmup + TICK
         {
-            // Kineto would silently drop it.
+            // Kineto silently drops a request whose start leaves no time for the warm-up.
             self.lose(Reason::StartTooNear);
             return None;
         }
@@ -304,9 +312,10 @@ impl CaptureRequest {
         Some(&self.config)
     }
 
-    /// Handles a poll after which the request was read while the profiler is free. Either the
-    /// process waits for its iteration, or it refused because there was no step yet. The request is
-    /// sent again: the process drops it in the first case and accepts it in the second.
+    /// Handles a poll of a process that has read the request but whose profiler is still free.
+    /// Either the process waits for the iteration, or it refused the request because it had not
+    /// made a step yet. The request is sent again, which the process ignores in the first case and
+    /// accepts in the second.
     fn again(&mut self, now: Duration) -> Option<&str> {
         self.state = RequestState::Acknowledged;
         match self.timing {
@@ -335,8 +344,8 @@ impl CaptureRequest {
         } else if let Timing::At { start, warmup, .. } = self.timing
             && start < now + warmup + TICK
         {
-            // The start can no longer be met. If the profiler was busy until now, that is the
-            // reason the user can act on.
+            // The start time can no longer be met. If the profiler was busy until now, report that,
+            // because it is the cause.
             self.lose(if self.is_busy { Reason::Busy } else { Reason::StartTooNear });
         }
     }
@@ -347,8 +356,8 @@ impl CaptureRequest {
             Timing::At { start, length, .. } => start + length + self.patience,
         };
         if now > due {
-            // Three missed polls mean that the process no longer polls. A single one may be late on
-            // a busy machine.
+            // Three missed polls mean that the process no longer polls. On a busy machine, a single
+            // poll may be late.
             let is_silent = now > self.polled + 3 * POLL;
             self.lose(match (&sight.unwritable, self.timing) {
                 (Some(why), _) => Reason::Unwritable(why.clone()),
@@ -360,7 +369,8 @@ impl CaptureRequest {
     }
 
     fn look_started(&mut self, now: Duration, sight: &Sight) {
-        // The file is renamed before the profiler becomes free, so none will appear later.
+        // Kineto renames the file before its profiler becomes free. If the profiler is free and
+        // there is no file, none will appear later.
         let is_left = self.freed.is_some_and(|freed| now > freed + 2 * TICK);
         if is_left && sight.growing.is_none() {
             self.lose(match &sight.unwritable {
@@ -374,7 +384,7 @@ impl CaptureRequest {
         }
     }
 
-    /// Returns the time the written bytes would take at the slowest acceptable rate.
+    /// Returns the time that writing the current size takes at the minimum rate.
     fn expected(&self) -> Duration {
         Duration::from_secs(self.grew.1 * BLOCK / RATE_MIN)
     }

@@ -1,7 +1,8 @@
-//! The Unix datagram socket that processes poll, either in the abstract namespace or in a folder.
+//! The Unix datagram socket to which processes send their polls, either in the abstract namespace
+//! or in a folder.
 //!
-//! The kernel attaches the process and user id of the sender, translated to our namespace. They
-//! cannot be forged by a message.
+//! The kernel attaches the process and user id of the sender, translated to our namespace. A sender
+//! cannot forge these ids.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,48 +28,51 @@ use nix::sys::time::TimeSpec;
 use crate::process::own_uid;
 use crate::untrusted::{MissingFolder, OwnFolder, UntrustedError};
 
-/// The name to which PyTorch sends. In the abstract namespace, the terminating zero belongs to it.
+/// Name of the socket to which PyTorch sends. In the abstract namespace, the terminating zero is
+/// part of the name.
 const NAME: &str = "dynolog";
 /// The environment variable of the polling process that names the folder.
 pub const VARIABLE: &str = "KINETO_IPC_SOCKET_DIR";
-/// Size limit of a message in bytes. A poll has 40 + 16, and 4 for each of about a dozen processes.
+/// Maximum size of a message in bytes. A poll has 40 + 16 bytes, and 4 bytes for each of about a
+/// dozen processes.
 const MESSAGE_MAX: usize = 4096;
-/// Limit of the users that have a separate socket for answers at the same time.
+/// Maximum number of users that have a separate socket for answers at the same time.
 const SPARES_MAX: usize = 64;
-/// Limit of the folder's length, so that the names of clients' sockets fit in it. The limit of 108
-/// bytes includes the folder, `/`, 52 bytes and a zero.
+/// Maximum length of the socket folder's path. The path of a socket has at most 108 bytes, and a
+/// client's socket needs `/`, 52 bytes and a terminating zero after the folder.
 pub const FOLDER_MAX: usize = 54;
 
-/// The location of the socket.
+/// The location of the daemon's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketPlace {
-    /// The abstract namespace, which exists once per network namespace.
+    /// The abstract namespace of Linux, of which each network namespace has its own.
     Abstract,
-    /// A file in this folder, which `KINETO_IPC_SOCKET_DIR` names.
+    /// A socket file in this folder, which is named by `KINETO_IPC_SOCKET_DIR`.
     Folder(PathBuf),
 }
 
 impl SocketPlace {
     /// Makes the folder's path absolute. Kineto exits if it gets an answer from a relative path.
     pub fn in_folder(folder: &Path) -> Self {
-        // Without a current folder, the error occurs when the socket is opened.
+        // If the current folder does not exist, the path stays relative, and opening the socket
+        // reports the error.
         Self::Folder(std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()))
     }
 }
 
-/// The socket could not be created or used.
+/// The reason why a socket could not be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another daemon uses the name.
+    /// Another daemon already uses the name of the socket.
     #[error("{place}: another daemon answers there already")]
     Taken { place: String },
     /// The folder's name is too long for the sockets of clients in it.
     #[error("{}: expected a socket folder of at most {FOLDER_MAX} bytes, got {got}", folder.display())]
     FolderLong { folder: PathBuf, got: usize },
-    /// Another user uses the name, and we may not remove it.
+    /// The name belongs to a socket of another user, which this user may not remove.
     #[error("{place}: user {uid} has taken the name")]
     Foreign { place: String, uid: u32 },
-    /// Other users could replace the socket.
+    /// The folder's permissions would allow other users to replace the socket.
     #[error(transparent)]
     Unsafe(#[from] UntrustedError),
     #[error("{place}: cannot open a socket: {source}")]
@@ -90,36 +94,36 @@ impl SocketError {
 /// The sender of a message, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id in our namespace; 0 if the process is outside of it.
+    /// Process id in our namespace, or 0 if the process is outside our namespace.
     pub pid: u32,
     pub uid: u32,
 }
 
-/// A received message with its sender.
+/// A received message, with its sender as reported by the kernel.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     pub peer: Peer,
     pub bytes: Vec<u8>,
-    /// Time in the kernel's queue; `None` if the kernel does not report it.
+    /// Time that the message spent in the kernel's queue; `None` if the kernel does not report it.
     pub age: Option<Duration>,
     from: Option<UnixAddr>,
 }
 
-/// The open socket. Its file is removed on drop.
+/// The open socket of the daemon. The socket's file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     socket: UnixDatagram,
-    /// Our address, as receivers of answers see it.
+    /// The address from which processes receive answers.
     name: SocketAddr,
     file: Option<PathBuf>,
     wait: Cell<Duration>,
-    /// Sockets per user for answers. They are used while too many answers sent from `socket` are
-    /// unread.
+    /// Separate sockets for the answers to each user, which are used while too many answers sent
+    /// from `socket` are unread.
     spares: RefCell<BTreeMap<u32, UnixDatagram>>,
 }
 
 impl SocketPlace {
-    /// Formats the location for messages.
+    /// Formats the location of the socket for messages to users.
     pub fn words(&self) -> String {
         match self {
             Self::Abstract => format!("@{NAME}"),
@@ -139,16 +143,16 @@ impl Socket {
     /// Binds the socket under the daemon's name.
     ///
     /// # Errors
-    /// Fails if another daemon answers there, if the folder's name is too long, or if the operating
+    /// Fails if another daemon uses the name, if the folder's path is too long, or if the operating
     /// system refuses.
     pub fn bind(place: &SocketPlace) -> Result<Self, SocketError> {
         Self::bind_as(place, NAME)
     }
 
-    /// Checks that the folder of a place can hold the socket. The name may be in use.
+    /// Checks that the socket could be created at a place. Another daemon may already use the name.
     ///
     /// # Errors
-    /// Fails if the folder's name is too long, or if other users could replace the socket.
+    /// Fails if the folder's path is too long, or if other users could replace the socket.
     pub fn check(place: &SocketPlace) -> Result<(), SocketError> {
         let SocketPlace::Folder(folder) = place else { return Ok(()) };
         let got = folder.as_os_str().len();
@@ -179,8 +183,8 @@ impl Socket {
             }
         };
         if let Some(file) = &file {
-            // Jobs of other users poll as well. What they get depends on their user id, not on this
-            // permission.
+            // Jobs of other users poll as well, so every user may send. Which requests a process
+            // receives depends on its user id, not on this permission.
             fs::set_permissions(file, fs::Permissions::from_mode(0o666)).map_err(open)?;
         }
         Self::prepare(socket, file).map_err(open)
@@ -199,7 +203,8 @@ impl Socket {
         let name = socket.local_addr()?;
         let bound = Self { socket, name, file, wait, spares };
         setsockopt(&bound.socket, sockopt::PassCred, &true)?;
-        // Without this kernel option, ages are unknown, and the reader measures them.
+        // If the kernel does not support this option, the age of a message is unknown, and the
+        // server estimates it.
         let _ = setsockopt(&bound.socket, sockopt::ReceiveTimestampns, &true);
         Ok(bound)
     }
@@ -250,22 +255,24 @@ impl Socket {
         let from = message.address.filter(|from| from.len() as usize > size_of::<sa_family_t>());
         let from = from.filter(|from| self.is_beside(from));
         let length = message.bytes;
-        // Without credentials, the sender cannot be trusted.
+        // A message without credentials is dropped, because its sender is unknown.
         let Some(peer) = credentials else { return Ok(None) };
         let bytes = buffer[..length].to_vec();
         Ok(Some(Datagram { peer, bytes, age, from }))
     }
 
-    /// Answers a message. Returns whether the answer was sent; the process may have ended before
-    /// reading it.
+    /// Answers a message. Returns whether the answer was sent, which does not mean that the process
+    /// has read it.
     ///
     /// The kernel counts unread answers against the sending socket, and a client that is connected
-    /// to us may leave any number unread. When our socket cannot send any more, each user gets a
-    /// separate socket, so that only users who do not read are affected.
+    /// to our socket may leave any number of answers unread. Once our socket cannot send any more,
+    /// each user gets a separate socket, so that only users who do not read their answers are
+    /// affected.
     pub fn answer(&self, to: &Datagram, bytes: &[u8]) -> bool {
         let Some(from) = &to.from else { return false };
         let send = |socket: &UnixDatagram| {
-            // A full or closed queue must not block the answers to others.
+            // `MSG_DONTWAIT`: a process with a full queue must not block the answers to other
+            // processes.
             sendto(socket.as_raw_fd(), bytes, from, MsgFlags::MSG_DONTWAIT)
         };
         match send(&self.socket) {
@@ -283,11 +290,12 @@ impl Socket {
         spares.get(&to.peer.uid).is_some_and(|spare| send(spare).is_ok())
     }
 
-    /// Whether a sender's socket is in the same place as this one, comparing paths as text.
+    /// Whether a sender's socket is in the same folder or namespace as this socket, comparing paths
+    /// as text.
     ///
-    /// PyTorch binds its socket at `$KINETO_IPC_SOCKET_DIR/…` or in the abstract namespace. It
+    /// PyTorch binds its socket at `$KINETO_IPC_SOCKET_DIR/…` or in the abstract namespace. PyTorch
     /// exits if an answer comes from a path with another prefix, such as `/run/kineto/dynolog` for
-    /// a job with `/run/../run/kineto`. Such a job is not answered.
+    /// a job with `/run/../run/kineto`. Polls of such a job are not answered.
     fn is_beside(&self, from: &UnixAddr) -> bool {
         match (self.name.as_pathname(), from.path()) {
             (Some(own), Some(from)) => {
@@ -299,8 +307,9 @@ impl Socket {
         }
     }
 
-    /// Binds a socket for the answers to one user, in the same place as this one; see
-    /// [`Socket::is_beside`]. The name is random, so that nobody can take it first.
+    /// Binds a separate socket for the answers to one user, in the same folder or namespace as this
+    /// socket (see [`Socket::is_beside`]). The socket's name is random, so that another user cannot
+    /// create it first.
     fn bind_spare(&self) -> io::Result<UnixDatagram> {
         let name = format!("{NAME}-{:016x}", RandomState::new().build_hasher().finish());
         let Some(own) = self.name.as_pathname() else {
@@ -308,7 +317,8 @@ impl Socket {
         };
         let file = own.with_file_name(name);
         let spare = UnixDatagram::bind(&file)?;
-        // The socket keeps its name without the file, and nothing is left if the agent is killed.
+        // The socket keeps its name after its file is removed, and no file is left behind if the
+        // agent is killed.
         fs::remove_file(&file)?;
         Ok(spare)
     }
@@ -317,20 +327,21 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            // If the file stayed, every process would wait ten seconds at its exit.
+            // If the file stayed, every polling process would wait ten seconds for an answer at its
+            // exit.
             let _ = fs::remove_file(file);
         }
     }
 }
 
-/// Returns the age of a kernel time stamp; `None` if the clock was set back since.
+/// Returns the time since a kernel timestamp, or `None` if the clock was set back since then.
 fn since(arrived: TimeSpec) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     now.checked_sub(Duration::from(arrived))
 }
 
-/// Removes a socket that a dead daemon or another user left under this name. The socket of a
-/// running daemon stays.
+/// Removes the socket file of this name if it belongs to an ended daemon or to another user. The
+/// socket of a running daemon is kept.
 fn clear(folder: &Path, name: &str) -> Result<(), SocketError> {
     let own = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
     remove_foreign(&own, name)?;
@@ -346,11 +357,11 @@ fn clear(folder: &Path, name: &str) -> Result<(), SocketError> {
     }
 }
 
-/// Removes the entry `name` if it belongs neither to this user nor to root. Otherwise anybody could
-/// prevent the agent's start by taking its socket names first.
+/// Removes the entry `name` if it belongs neither to this user nor to root. Otherwise any user
+/// could prevent the agent from starting by creating its socket names first.
 ///
 /// # Errors
-/// Fails if we are not root and may not remove the entry, or if the operating system refuses.
+/// Fails if this process does not run as root, or if the operating system refuses.
 pub(crate) fn remove_foreign(folder: &OwnFolder, name: &str) -> Result<(), SocketError> {
     if !is_foreign(folder, name) {
         return Ok(());
@@ -362,7 +373,7 @@ pub(crate) fn remove_foreign(folder: &OwnFolder, name: &str) -> Result<(), Socke
     Err(SocketError::Foreign { place, uid: folder.owner(name).unwrap_or(u32::MAX) })
 }
 
-/// Whether the entry `name` belongs neither to us nor to root.
+/// Whether the entry `name` belongs to a user other than this process's own and root.
 pub(crate) fn is_foreign(folder: &OwnFolder, name: &str) -> bool {
     folder.owner(name).is_some_and(|uid| uid != 0 && uid != own_uid())
 }
@@ -392,7 +403,7 @@ mod tests {
         let length = client.recv(&mut bytes).unwrap();
         assert_eq!(&bytes[..length], b"and you");
         assert!(socket.receive(Duration::from_millis(1)).unwrap().is_none());
-        // Answering a process that has ended is not an error.
+        // `answer` must not panic or block if the process has ended.
         drop(client);
         std::fs::remove_file(folder.path().join("dynoconfigclient1")).unwrap();
         socket.answer(&message, b"gone?");
@@ -455,11 +466,11 @@ mod tests {
         assert!(matches!(Socket::bind(&place), Err(SocketError::Taken { .. })));
         drop(first);
         assert!(!folder.path().join("dynolog").exists());
-        // A dead daemon leaves its file, and the next one takes over the name.
+        // An ended daemon leaves its socket file, and the next daemon must take over the name.
         drop(UnixDatagram::bind(folder.path().join("dynolog")).unwrap());
         assert!(folder.path().join("dynolog").exists());
-        // A program that another test starts inherits our sockets until it runs, so the name may
-        // become free a moment later.
+        // A program that another test starts holds copies of our sockets until it executes, so the
+        // name may become free a moment later.
         let is_bound = (0..100).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             Socket::bind(&place).is_ok()

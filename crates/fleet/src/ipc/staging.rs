@@ -1,8 +1,9 @@
-//! The folder in which a process writes its trace, below the one that Kineto allows.
+//! Creates, observes and removes the folder in which a process writes its trace, below the folder
+//! that Kineto allows.
 //!
 //! Kineto silently writes nothing if the folder is not writable. So the folder is created, given to
-//! the process's user, and checked before a request is sent. Its content is controlled by the
-//! process: it is opened with [`untrusted`] and copied from the checked descriptor.
+//! the process's user, and checked before a request is sent. The process controls the content of
+//! the folder, so files are opened with [`untrusted`] and copied from the checked descriptor.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,17 +19,17 @@ use crate::untrusted::{
     UntrustedFolder,
 };
 
-/// Kineto's default folder for traces.
+/// The folder in which Kineto allows traces by default.
 const DEFAULT: &str = "/tmp/";
-/// The environment variable that overrides the default.
+/// The environment variable of a process that overrides this folder.
 pub const VARIABLE: &str = "KINETO_ONDEMAND_TRACE_DIR";
-/// The trace id must be within these first bytes of a trace.
+/// Number of bytes at the start of a trace that are searched for the trace id.
 const HEAD: u64 = 1 << 20;
 
-/// A process cannot write a trace.
+/// The reason why a process cannot write a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
-    /// Kineto's folder does not exist.
+    /// The folder that Kineto allows does not exist.
     #[error("{}: no such folder ({VARIABLE} of the process)", folder.display())]
     Missing { folder: PathBuf },
     /// The path of Kineto's folder is not absolute.
@@ -39,8 +40,8 @@ pub enum StagingError {
     Unusable { folder: PathBuf, source: untrusted::UntrustedError },
 }
 
-/// The folder for the trace of one process. On drop, it is removed together with the process's
-/// files.
+/// The staging folder for the trace of one process. On drop, the folder is removed together with
+/// the process's files in it.
 #[derive(Debug)]
 pub struct Staging {
     inside: PathBuf,
@@ -54,7 +55,8 @@ pub struct Staging {
     is_removed: bool,
 }
 
-/// The location of a staging folder, to remove it after the agent was killed.
+/// The location of a staging folder. The agent saves it to disk, so that the folder can be removed
+/// even after the agent was killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagingRecord {
     root: PathBuf,
@@ -64,7 +66,8 @@ pub struct StagingRecord {
 }
 
 impl StagingRecord {
-    /// Removes the folder and its user's files. Returns whether it is gone.
+    /// Removes the staging folder with the files of its user, and returns whether the folder was
+    /// removed.
     pub fn remove(&self) -> bool {
         let removed =
             UntrustedFolder::open(&self.root, &self.folder, &self.who).and_then(|allowed| {
@@ -76,12 +79,12 @@ impl StagingRecord {
 }
 
 impl Staging {
-    /// Creates the folder `name` below the one that Kineto allows the process, for its user only.
-    /// Files larger than `size_max` will not be read.
+    /// Creates the folder `name` below the folder that Kineto allows the process, accessible to the
+    /// process's user only. Files larger than `size_max` will not be read.
     ///
     /// # Errors
-    /// Fails if the allowed folder is missing, closed to the user, or cannot contain another
-    /// folder.
+    /// Fails if the allowed folder is missing, may not be searched by the user, or cannot contain
+    /// another folder.
     pub fn prepare(process: &Process, name: &str, size_max: Bytes) -> Result<Self, StagingError> {
         let folder = PathBuf::from(allowed(process));
         if !folder.is_absolute() || folder.to_string_lossy().contains("..") {
@@ -112,16 +115,17 @@ impl Staging {
         })
     }
 
-    /// Returns the path to request, in the process's view.
+    /// Returns the path of the trace to put into the request, as the process sees it.
     pub fn requested(&self) -> PathBuf {
         self.inside.join("trace.json")
     }
 
-    /// Observes the process and its file. `pid` is the process's id in its own namespace.
+    /// Observes the process and its trace file. `pid` is the process's id in its own namespace.
     ///
     /// A completed file stays open, so that the file that is copied is the file that was checked.
     pub fn look(&mut self, process: &Process, pid: i32) -> Sight {
-        // Checked before the file: a process that ends now may have written until now.
+        // The process is checked before the file. In the other order, a process that completes its
+        // file and ends in between would seem to have ended without a trace.
         let is_alive = process.is_alive();
         let mut sight = Sight { is_alive, ..Sight::default() };
         match self.find(pid, &mut sight) {
@@ -140,7 +144,8 @@ impl Staging {
         let name = format!("trace_{pid}.json");
         if let Some(file) = self.folder.file(&name, &self.expected)? {
             let head = file.head(HEAD)?;
-            // Other content is not Kineto's. A compressed file could unpack to any size.
+            // Kineto writes only plain JSON objects. Compressed content is refused, because it
+            // could unpack to any size.
             if head.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
                 return Err(StagingRefusal::NotJson(self.inside.join(name)));
             }
@@ -174,18 +179,18 @@ impl Staging {
         Copying::begin(file, folder, name, insertion).map(Some)
     }
 
-    /// Returns the record needed to remove the folder after a kill.
+    /// Returns the record with which the folder can be removed after the agent was killed.
     pub fn record(&self) -> &StagingRecord {
         &self.record
     }
 
-    /// Returns the size of the last completed trace.
+    /// Returns the size of the completed trace, if there is one.
     pub fn finished_bytes(&self) -> Option<u64> {
         self.finished.as_ref().map(UntrustedFile::size)
     }
 
-    /// Removes the folder. Returns its path if something remains that is not the process's own
-    /// file.
+    /// Removes the staging folder. Returns the folder's path if entries that do not belong to the
+    /// process remain in it.
     pub fn remove(mut self) -> Option<PathBuf> {
         self.is_removed = true;
         let is_gone = self.allowed.remove(&self.name, &self.folder, self.uid);
@@ -196,7 +201,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.is_removed {
-            // Files of a lost process are not a trace.
+            // The request ended without a trace, so files that the process left here are removed.
             self.allowed.remove(&self.name, &self.folder, self.uid);
         }
     }
@@ -216,8 +221,9 @@ pub fn allowed(process: &Process) -> &str {
     process.variable(VARIABLE).filter(|folder| !folder.is_empty()).unwrap_or(DEFAULT)
 }
 
-/// Builds the missing entry with rank and size, to be inserted before the first key. `None` if the
-/// header has it already, or if its end is not within the first bytes.
+/// Builds the entry `distributedInfo` with rank and world size, which is inserted before the first
+/// key. Returns `None` if the header already has this entry, or if the end of the header is not
+/// within `head`.
 fn distributed_info(head: &[u8], rank: u32, size: u32) -> Option<Insertion> {
     let events = memmem::find(head, b"\"traceEvents\"")?;
     let at = head.iter().position(|&byte| byte == b'{')? + 1;
@@ -330,7 +336,7 @@ mod tests {
             }
             let sight = staging.look(&process, 7);
             assert!(sight.unwritable.is_some() && sight.finished.is_none(), "{sight:?}");
-            // A replacement folder is left alone.
+            // `remove` must keep the folder that replaced the staging folder.
             assert_eq!(staging.remove(), Some(folder.clone()));
             assert_eq!(folder.join("trace_7.json").exists(), is_replaced);
             fs::remove_dir_all(place.path().join("away")).unwrap();

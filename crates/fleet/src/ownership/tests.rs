@@ -10,7 +10,7 @@ fn run(scheduler: &'static str, job: &str) -> SchedulerRun {
     SchedulerRun { scheduler, job: job.to_owned(), ..SchedulerRun::default() }
 }
 
-/// Creates a process that claims to belong to a Slurm job which holds GPUs.
+/// Creates the claim of a process whose environment names a Slurm job and the job's GPUs.
 fn claim(pid: u32, uid: u32, job: &str, gpus: &[&str]) -> Claim {
     let environment = SchedulerRun { name: Some(format!("by {pid}")), ..run("slurm", job) };
     let gpus = gpus.iter().map(ToString::to_string).collect();
@@ -51,7 +51,8 @@ fn prolog(job: &str, user: &str) -> SchedulerRun {
 #[test]
 fn environment_never_overrides_the_scheduler() {
     let scheduler = [("0", prolog("7", "ada")), ("GPU-1", run("kubernetes", "pod"))];
-    // The name of another job, the job's own name by another user, and a GPU of a pod.
+    // Three false claims: the name of another job, the name of the right job by another user, and a
+    // GPU that a pod holds.
     let lies = [
         claim(10, EVE, "666", &["0", "1"]),
         claim(11, EVE, "7", &["0"]),
@@ -76,7 +77,8 @@ fn a_process_of_the_job_completes_the_schedulers_record() {
         assert_eq!(decided.runs[&10].name, held.name);
         assert!(decided.refused.is_empty(), "{:?}", decided.refused);
     }
-    // A mapping file without a user: the process must compute on a GPU of the job.
+    // The mapping file does not name a user, so the claim counts only if the process's user
+    // computes on a GPU of the job.
     let scheduler = [("0", run("prolog", "7"))];
     let idle = check(&scheduler, &[gpu(0, &[])], &[claim(10, ADA, "7", &[])]);
     assert!(idle.refused.contains(&(Refusal::Unproven, 10)) && idle.runs.is_empty());
@@ -100,7 +102,8 @@ fn a_free_gpu_is_held_only_by_a_proven_claim() {
         held(&[ADA, EVE], &[claim(10, EVE, "1", &["0"]), claim(11, ADA, "2", &["0"])]);
     assert!(none.is_empty());
     assert!(refused.iter().eq(&[(Refusal::Contested, 10), (Refusal::Contested, 11)]));
-    // The control group is set by the kernel, so it counts even if the job does not compute.
+    // The scheduler creates the control group, so a claim with a group counts even if the job does
+    // not compute.
     let (grouped, _) =
         held(&[EVE], &[claim(10, EVE, "1", &["0"]), in_group(claim(11, ADA, "2", &["0"]), "2")]);
     assert_eq!(grouped, ["2 ada"]);

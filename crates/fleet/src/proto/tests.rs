@@ -73,7 +73,8 @@ fn batch_round_trips_and_truncation_never_panics() {
     let bytes = batch().encode_to_vec();
     assert_eq!(EntryBatch::decode(bytes.as_slice()).unwrap(), batch());
     for length in 0..bytes.len() {
-        // Truncation between two fields gives a valid shorter message.
+        // A message truncated between two fields is a valid shorter message, so decoding may
+        // succeed. Decoding must not panic.
         let _ = EntryBatch::decode(&bytes[..length]);
     }
 }

@@ -23,7 +23,8 @@ fn client(folder: &Path, name: &str) -> UnixDatagram {
     client
 }
 
-/// Polls until an answer comes: on a busy machine, a poll may become too old to be answered.
+/// Sends polls until an answer comes, because on a busy machine a poll may become too old to be
+/// answered.
 fn ask(client: &UnixDatagram) -> Vec<u8> {
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
@@ -58,7 +59,7 @@ fn polls_are_answered_without_the_main_thread() {
     server.lose(own, Reason::Interrupted);
     assert!(server.request(own, request(&server)).is_some());
     let began = Instant::now();
-    // An answer is counted after it was sent.
+    // The server counts an answer after it has sent it, so the count may lag behind.
     while server.tally().answered < 2 {
         assert!(began.elapsed() < WAIT, "{:?}", server.tally());
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! The sending side of step reports. Sending never blocks the job, and messages may be lost.
+//! Sends step reports to the agent. Sending never blocks the job, so messages may be lost.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::{NAME, Phase, StepMessage};
 use crate::ipc::socket::SocketPlace;
 
-/// Pause after a message that could not be delivered, for jobs without an agent.
+/// Pause after a message that could not be delivered, so that a job without an agent does not try
+/// at every step.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Reports the steps of this process to the agent of its host.
@@ -18,16 +19,17 @@ pub struct Reporter {
     address: SocketAddr,
     began: Instant,
     not_before: Instant,
-    /// Samples of steps whose message did not fit the queue.
+    /// Number of samples of steps whose message did not fit into the agent's queue.
     owed: u64,
 }
 
 impl Reporter {
-    /// Creates a reporter to the agent at `place`. The agent does not need to be running.
+    /// Creates a reporter that sends to the agent at `place`. The agent does not need to be
+    /// running.
     ///
     /// # Errors
-    /// Fails if the operating system cannot create a socket, or if the folder's name is too long
-    /// for one.
+    /// Fails if the operating system cannot create a socket, or if the folder's path is too long
+    /// for a socket.
     pub fn new(place: &SocketPlace) -> io::Result<Self> {
         let address = match place {
             // In the abstract namespace, the terminating zero belongs to the name.
@@ -40,9 +42,9 @@ impl Reporter {
         Ok(Self { socket, address, began: now, not_before: now, owed: 0 })
     }
 
-    /// Reports that `step` steps are done, the last of them with `samples` samples, and the current
-    /// phase. Returns whether the message was delivered. If the agent's queue is full, the samples
-    /// are added to the next message.
+    /// Reports the current phase and that `step` steps are done, of which the last one had
+    /// `samples` samples. Returns whether the message was delivered. If the agent's queue is full,
+    /// the samples are added to the next message.
     pub fn report(&mut self, phase: Phase, step: u64, samples: u64) -> bool {
         let now = Instant::now();
         if now < self.not_before {
@@ -57,7 +59,8 @@ impl Reporter {
                 self.owed = 0;
                 true
             }
-            // A full queue empties within milliseconds.
+            // The agent empties a full queue within milliseconds, so the next message is sent
+            // without a pause.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.owed = samples;
                 false
@@ -89,9 +92,10 @@ mod tests {
         let message = StepMessage::parse(&bytes[..length]).unwrap();
         assert_eq!((message.phase, message.step, message.samples), (Phase::Train, 7, 512));
         assert_eq!((message.own_pid, message.exposed_ns), (std::process::id(), None));
-        // Nobody reads: the queue fills up, and the job does not wait.
+        // Nobody reads the socket, so its queue fills up. `report` must return `false` instead of
+        // waiting.
         assert!((0..100_000).any(|step| !reporter.report(Phase::Train, step, 1)));
-        // Once there is space, the samples are sent with the next message.
+        // Once the queue has space, the samples must be sent with the next message.
         while socket.recv(&mut bytes).unwrap() > 0 && !reporter.report(Phase::Train, 9, 5) {}
         socket.set_nonblocking(true).unwrap();
         let mut last = message;

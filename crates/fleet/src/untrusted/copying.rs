@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use super::{OwnFolder, UntrustedError, UntrustedFile};
 
-/// Bytes copied between two checks of the time.
+/// Number of bytes that are copied between two checks of the time.
 const BLOCK: usize = 1 << 20;
-/// Bytes between syncs to the disk, so that the last sync is short.
+/// Number of bytes between two syncs to the disk. Regular syncs keep the last one short.
 const SYNCED: u64 = 64 << 20;
 
-/// A copy in progress. Dropping it before its end removes the partial file.
+/// A copy of an untrusted file that is in progress. Dropping it before its end removes the partial
+/// file.
 #[derive(Debug)]
 pub struct Copying {
     from: UntrustedFile,
@@ -30,17 +31,17 @@ pub struct Copying {
     insertion: Option<Insertion>,
 }
 
-/// Bytes to insert into the copy, which are not in the source.
+/// Text that is inserted into the copy but is not part of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Insertion {
-    /// Offset in the source before which they are inserted.
+    /// Offset in the source before which the text is inserted.
     pub at: u64,
     pub text: String,
 }
 
 impl Copying {
-    /// Starts to copy `from` to the file `name` in `folder`. The file appears under its name when
-    /// it is complete.
+    /// Starts to copy `from` to the file `name` in `folder`. The copy has a temporary name until it
+    /// is complete.
     ///
     /// # Errors
     /// Fails if the file cannot be created.
@@ -66,9 +67,10 @@ impl Copying {
         })
     }
 
-    /// Copies for about the time `budget`. Returns the size of the copy once it is complete.
+    /// Continues the copy for about the time `budget`. Returns the size of the copy if it is
+    /// complete.
     ///
-    /// Copies at most the size that the file had when it was opened, even if it grows.
+    /// If the file grows meanwhile, only the size that it had when it was opened is copied.
     ///
     /// # Errors
     /// Fails if the file changed since it was opened, if it cannot be read, or if the copy cannot
@@ -81,6 +83,7 @@ impl Copying {
                 return Ok(None);
             }
         }
+        // If the process wrote to the file meanwhile, the copy may mix two versions of it.
         if !self.from.is_unchanged() {
             return Err(UntrustedError::Changed { path: self.from.path.clone() });
         }
@@ -105,7 +108,8 @@ impl Copying {
         }
         let block = &mut self.block[..left.min(BLOCK)];
         let read = match self.from.file.read_at(block, self.copied) {
-            // The file is shorter than it was.
+            // Nothing is left to read before the expected end, so the file was truncated since it
+            // was opened.
             Ok(0) => return Err(UntrustedError::Changed { path: self.from.path.clone() }),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -123,7 +127,7 @@ impl Copying {
 
 impl Drop for Copying {
     fn drop(&mut self) {
-        // After completion, no file has this name any more.
+        // A complete copy was renamed, so in that case there is no file of this name to remove.
         self.folder.remove_file(&self.partial);
     }
 }

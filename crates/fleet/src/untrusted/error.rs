@@ -1,14 +1,14 @@
-//! The error of opening untrusted files and folders. It describes what was found.
+//! The error of opening an untrusted file or folder, with the expected and the actual property.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use schema::Bytes;
 
-/// A file or folder did not pass the checks.
+/// The reason why a file or folder is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum UntrustedError {
-    /// The name does not exist.
+    /// The file or folder does not exist.
     #[error("{}: no such folder", path.display())]
     Missing { path: PathBuf },
     /// The name belongs to another kind of entry.
@@ -18,29 +18,29 @@ pub enum UntrustedError {
     #[error("{}: expected a file of user {expected}, got one of user {got}", path.display())]
     Owner {
         path: PathBuf,
-        /// User of the process.
+        /// User of the process, to whom the file must belong.
         expected: u32,
         got: u32,
     },
-    /// The file has another name elsewhere.
+    /// The file has several names (hard links).
     #[error("{}: expected a file with one name, got one with {got} names (hard links)", path.display())]
     Names {
         path: PathBuf,
-        /// Number of names that were sent.
+        /// Number of names of the file.
         got: u128,
     },
     #[error("{}: expected at most {size_max}, got {got}", path.display())]
     Size { path: PathBuf, size_max: Bytes, got: Bytes },
-    /// Another file system is mounted there, whose owner could make it hang.
+    /// Another file system is mounted at the path, and its owner could make every access hang.
     #[error("{}: expected a file on the disk of its folder, got a mount point", path.display())]
     Mounted { path: PathBuf },
     /// Another process holds a lease on the file, so opening it would wait for that process.
     #[error("{}: expected a file without a lease, got one with a lease of another process", path.display())]
     Leased { path: PathBuf },
-    /// Another process is still writing the file.
+    /// The file changed between two checks, so another process is still writing it.
     #[error("{}: the file changed while it was copied", path.display())]
     Changed { path: PathBuf },
-    /// The user may not search the folder.
+    /// The permissions of the folder do not allow the user to search it.
     #[error("{}: user {uid} may not enter it", path.display())]
     Closed { path: PathBuf, uid: u32 },
     /// The user may not create entries in the folder.
@@ -58,16 +58,16 @@ pub enum UntrustedError {
     #[error("{}: expected mode {most:04o} at most, got {mode:04o}", path.display())]
     Open {
         path: PathBuf,
-        /// Most permissions that are allowed.
+        /// The maximum permissions that are allowed.
         most: u32,
-        /// Permissions that were found.
+        /// The permissions that other users and the owner have, as a mode.
         mode: u32,
     },
     /// Other users may replace entries of a folder.
     #[error("{}: expected a folder that only its owner may write, got mode {mode:04o}", path.display())]
     Shared {
         path: PathBuf,
-        /// Permissions that were found.
+        /// The permissions that other users and the owner have, as a mode.
         mode: u32,
     },
     /// A folder was replaced right after its creation.

@@ -1,7 +1,7 @@
-//! Folders in which no other user can add or replace anything. That is checked for the folder and
-//! all folders above it; then the folder is held by its descriptor.
+//! Folders in which no other user can add or replace entries. The folder and all folders above it
+//! are checked once, and then the folder is used through its descriptor.
 //!
-//! Entries are opened relative to that descriptor, without following links.
+//! Entries are opened relative to this descriptor, without following links.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -18,15 +18,15 @@ use super::error::UntrustedError;
 use super::file_kind::{kind, kind_name};
 use super::walk::{self, Mounts};
 
-/// Limit of the links in one path, the same as the kernel's.
+/// Maximum number of links in one path, which is also the kernel's limit.
 const LINKS_MAX: u32 = 40;
-/// Depth limit of [`OwnFolder::remove_tree`].
+/// Maximum depth of folders that [`OwnFolder::remove_tree`] removes.
 const DEPTH_MAX: u32 = 64;
 const GROUP_WRITE: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// A folder that only we (and root) may change, held by its descriptor.
+/// An open folder whose entries only this process's user and root may change.
 #[derive(Debug)]
 pub struct OwnFolder {
     descriptor: OwnedFd,
@@ -36,7 +36,7 @@ pub struct OwnFolder {
 /// What to do if a folder is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingFolder {
-    /// Create it with these permissions, and the folders above it with 0755.
+    /// Create the folder with these permissions, and missing folders above it with 0755.
     Make(u32),
     /// Return [`UntrustedError::Missing`].
     Refuse,
@@ -46,9 +46,9 @@ impl OwnFolder {
     /// Opens the folder `path`.
     ///
     /// # Errors
-    /// Fails if the folder belongs to another user or others may write it; if a folder above it
-    /// belongs to another user, or is writable by others without a sticky bit; or if the operating
-    /// system refuses.
+    /// Fails if the folder belongs to another user, or if others may write to it. Also fails if a
+    /// folder above it belongs to a user other than root and our own, or is writable by others
+    /// without a sticky bit, or if the operating system refuses.
     pub fn open(path: &Path, missing: MissingFolder) -> Result<Self, UntrustedError> {
         let folder = Self::open_shared(path, missing)?;
         let metadata = folder.stat()?;
@@ -66,11 +66,12 @@ impl OwnFolder {
         Ok(folder)
     }
 
-    /// Opens the folder `path`. Others may add files to it if it has the sticky bit, but they
-    /// cannot remove or replace ours.
+    /// Opens the folder `path`, which other users may share. If it has the sticky bit, they may add
+    /// files to it, but they cannot remove or replace ours.
     ///
     /// # Errors
-    /// The errors of [`OwnFolder::open`], but root may own the folder.
+    /// The errors of [`OwnFolder::open`], except that root may own the folder and others may write
+    /// to it if it has the sticky bit.
     pub fn open_shared(path: &Path, missing: MissingFolder) -> Result<Self, UntrustedError> {
         let path = std::path::absolute(path).map_err(UntrustedError::io(path, "find"))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -81,8 +82,11 @@ impl OwnFolder {
         let mut links = 0;
         while let Some(name) = left.pop_front() {
             let Some(here) = open.last() else { break };
+            // The folder is checked before its entry is opened, because whoever may change it could
+            // exchange the entry.
             here.check_safe()?;
             if name == ".." {
+                // The parent of the root is the root itself.
                 open.truncate((open.len() - 1).max(1));
                 continue;
             }
@@ -109,11 +113,11 @@ impl OwnFolder {
         Ok(last)
     }
 
-    /// Opens a folder that the user chose for results, whoever may write it. Files in it are still
-    /// created without following links.
+    /// Opens a folder that the user chose for results, without checking who may write to it. Files
+    /// in it are still created without following links.
     ///
     /// # Errors
-    /// Fails if it is not a folder, or if the operating system refuses.
+    /// Fails if `path` is not a folder, or if the operating system refuses.
     pub fn hold(path: &Path) -> Result<Self, UntrustedError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty())
@@ -121,10 +125,10 @@ impl OwnFolder {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Rejects a folder in which everybody may replace files of others.
+    /// Rejects a folder in which every user may replace the files of other users.
     ///
     /// # Errors
-    /// Fails if everybody may write the folder, and it has no sticky bit.
+    /// Fails if every user may write to the folder and it has no sticky bit.
     pub fn refuse_exchange(&self) -> Result<(), UntrustedError> {
         let mode = self.stat()?.st_mode & 0o7777;
         if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
@@ -133,7 +137,7 @@ impl OwnFolder {
         Ok(())
     }
 
-    /// Returns the path at which it was opened.
+    /// Returns the path at which the folder was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -152,7 +156,7 @@ impl OwnFolder {
     /// Opens the subfolder `name`.
     ///
     /// # Errors
-    /// Fails if it does not exist, or if the name belongs to another kind of entry.
+    /// Fails if the subfolder does not exist, or if the name belongs to another kind of entry.
     pub fn folder(&self, name: impl AsRef<OsStr>) -> Result<Self, UntrustedError> {
         let path = self.path.join(name.as_ref());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -169,10 +173,12 @@ impl OwnFolder {
         self.open_file(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Opens the regular file `name` with `flags`. Only we can access a new file.
+    /// Opens the regular file `name` with `flags`. A file that this call creates can be accessed by
+    /// our user only.
     ///
     /// # Errors
-    /// Fails if it is a link or not a regular file, or if the operating system refuses.
+    /// Fails if the name belongs to a link or to another kind of entry, or if the operating system
+    /// refuses.
     pub fn open_file(
         &self,
         name: impl AsRef<OsStr>,
@@ -183,7 +189,7 @@ impl OwnFolder {
         if name.as_bytes().contains(&b'/') {
             return Err(UntrustedError::io(&path, "open")(Errno::INVAL));
         }
-        // A pipe or device with this name must not block us.
+        // `NONBLOCK` keeps a pipe or device of this name from blocking the call.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = rustix::fs::openat(&self.descriptor, name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(UntrustedError::io(&path, "open"))?;
@@ -194,7 +200,7 @@ impl OwnFolder {
         Ok(File::from(opened))
     }
 
-    /// Opens our own regular file `name` for appending, and creates it if it is missing.
+    /// Opens the regular file `name` of our user for appending, and creates it if it is missing.
     ///
     /// # Errors
     /// The errors of [`OwnFolder::open_file`]; also fails if the file belongs to another user or
@@ -232,11 +238,11 @@ impl OwnFolder {
         Ok(Some(bytes))
     }
 
-    /// Replaces the file `name` atomically: writes a temporary file beside it, flushes it to the
-    /// disk, and renames it.
+    /// Replaces the file `name` atomically. The new content is written to a temporary file, flushed
+    /// to the disk, and renamed.
     ///
     /// # Errors
-    /// Fails if the operating system refuses; the old file is unchanged.
+    /// Fails if the operating system refuses. The old file is then unchanged.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), UntrustedError> {
         let beside = format!("{name}.new");
         let path = self.path.join(name);
@@ -264,7 +270,7 @@ impl OwnFolder {
 
     /// Flushes the folder's list of entries to the disk, so that renames survive a crash.
     pub fn sync(&self) {
-        // Some file systems do not support this for folders, so errors are ignored.
+        // Some file systems do not support `fsync` of folders, so errors are ignored.
         let _ = self.readable().map(|opened| rustix::fs::fsync(&opened));
     }
 
@@ -292,12 +298,13 @@ impl OwnFolder {
         rustix::fs::openat(&self.descriptor, ".", flags, Mode::empty())
     }
 
-    /// Returns the size of the entry `name`; 0 if it does not exist.
+    /// Returns the size of the entry `name`, or 0 if it does not exist.
     pub fn size(&self, name: impl AsRef<OsStr>) -> u64 {
         self.entry(name.as_ref()).map_or(0, |found| super::length(&found))
     }
 
-    /// Returns the user of the entry `name`. Links are not followed.
+    /// Returns the user of the entry `name`. If the entry is a link, the user of the link itself is
+    /// returned.
     pub fn owner(&self, name: impl AsRef<OsStr>) -> Option<u32> {
         self.entry(name.as_ref()).map(|found| found.st_uid)
     }
@@ -307,17 +314,16 @@ impl OwnFolder {
         self.entry(name.as_ref()).is_some_and(|found| kind(&found) == FileType::Directory)
     }
 
-    /// Removes the entry `name` unless it is a folder. Returns whether there was one.
+    /// Removes the entry `name` unless it is a folder. Returns whether an entry was removed.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> bool {
         rustix::fs::unlinkat(&self.descriptor, name.as_ref(), AtFlags::empty()).is_ok()
     }
 
-    /// Removes the entry `name` with everything below it. For a link, removes the link, not its
-    /// target.
+    /// Removes the entry `name` with everything below it. A link is removed without its target.
     ///
     /// # Errors
-    /// Fails if the operating system refuses, if something is mounted below it, or if it is too
-    /// deep.
+    /// Fails if the operating system refuses, if a file system is mounted below the entry, or if
+    /// the entry is too deep.
     pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> Result<(), UntrustedError> {
         self.remove_below(name.as_ref(), DEPTH_MAX)
     }
@@ -327,6 +333,7 @@ impl OwnFolder {
         let path = self.path.join(name);
         match remove(AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            // `unlink` of a folder fails with EISDIR on Linux, and with EPERM according to POSIX.
             Err(Errno::ISDIR | Errno::PERM) if depth > 0 => {}
             Err(errno) => return Err(UntrustedError::io(&path, "remove")(errno)),
         }
@@ -345,7 +352,7 @@ impl OwnFolder {
         rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
-    /// Whether only this process's user and root can replace files that this user owns in the
+    /// Checks that no user except root and this process's own can replace this user's files in the
     /// folder.
     fn check_safe(&self) -> Result<(), UntrustedError> {
         let metadata = self.stat()?;
@@ -361,7 +368,8 @@ impl OwnFolder {
         Ok(())
     }
 
-    /// Opens the next component of a path. Follows a link only if it belongs to this user or root.
+    /// Opens the entry `name` of this folder as the next component of a path. Follows a link only
+    /// if it belongs to this user or root.
     fn step(
         &self,
         name: &OsStr,
@@ -375,6 +383,8 @@ impl OwnFolder {
         if let (Err(Errno::NOENT), MissingFolder::Make(mode)) = (&opened, missing) {
             let mode = Mode::from_raw_mode(if is_last { mode } else { 0o755 });
             match rustix::fs::mkdirat(&self.descriptor, name, mode) {
+                // Another process may have created the folder first; its owner is checked like that
+                // of any other folder.
                 Ok(()) | Err(Errno::EXIST) => opened = look(),
                 Err(errno) => return Err(UntrustedError::io(&path, "make the folder")(errno)),
             }
@@ -402,14 +412,14 @@ impl OwnFolder {
     }
 }
 
-/// One component of a path.
+/// The result of opening one component of a path.
 enum PathStep {
     Folder(OwnFolder),
     Link(PathBuf),
 }
 
-/// Whether users other than the owner may add and remove entries. A group of root, or one with the
-/// number of the folder's user (a private group), counts as the owner.
+/// Whether users other than the owner may add and remove entries. The group of root and a group
+/// with the same number as the folder's user (a private group) do not count as other users.
 fn is_open_to_others(found: &Stat) -> bool {
     let is_private = found.st_gid == 0 || found.st_gid == found.st_uid;
     found.st_mode & OTHERS_WRITE != 0 || (found.st_mode & GROUP_WRITE != 0 && !is_private)

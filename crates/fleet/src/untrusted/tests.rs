@@ -1,4 +1,5 @@
-//! Attacks through folders whose owner is not trusted, grouped by the functions they target.
+//! Tests attacks through folders whose owner is not trusted, grouped by the functions that they
+//! attack.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::process::{Process, own_uid};
 
-/// A user that is neither root nor the one running the tests.
+/// Id of a user that is neither root nor the user who runs the tests.
 const SOMEBODY: u32 = 54_321;
 const LONG: Duration = Duration::from_secs(60);
 
@@ -70,7 +71,7 @@ fn only_regular_files_are_opened() {
             );
         }
     }
-    // A name must not be a path.
+    // Each of these names is a path or empty, so it must be refused.
     for name in ["../file", "folder/x", "/etc/passwd", "..", ".", ""] {
         assert!(folder.file(name, &expected()).is_err(), "{name}");
     }
@@ -113,13 +114,14 @@ fn links_are_followed_only_if_root_made_them_out_of_reach() {
         return;
     }
     assert!(open(&link.join("deep"), &somebody()).is_ok());
-    // In a folder that the user may write, root's link may have been placed by the user.
+    // In a folder that the user may write, the user may have moved a link of root to this place, so
+    // it must be refused.
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
     assert!(matches!(open(&link.join("deep"), &somebody()), Err(UntrustedError::Kind { .. })));
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::lchown(&link, Some(SOMEBODY), None).unwrap();
     assert!(matches!(open(&link.join("deep"), &somebody()), Err(UntrustedError::Kind { .. })));
-    // Cycles of links end with an error.
+    // A cycle of links must end with an error.
     symlink("circle", place.path().join("circle")).unwrap();
     assert!(matches!(
         open(&place.path().join("circle"), &somebody()),
@@ -162,7 +164,7 @@ fn folder_is_created_only_where_its_user_may_create_it() {
     assert!(make(0o770, &member).is_ok());
     let made = fs::metadata(place.path().join("made")).unwrap();
     assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (SOMEBODY, SOMEBODY, 0o700));
-    // An existing entry is not given to the user.
+    // An entry that already exists must not be given to the user.
     fs::remove_dir(place.path().join("made")).unwrap();
     symlink("/etc", place.path().join("made")).unwrap();
     assert!(matches!(make(0o777, &somebody()), Err(UntrustedError::Io { .. })));
@@ -173,7 +175,7 @@ fn folder_is_created_only_where_its_user_may_create_it() {
 fn folder_replaced_after_creation_is_not_given_away() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
-    // Simulates a replacement between creating and opening.
+    // Simulates a folder that was replaced between its creation and its opening.
     fs::create_dir(place.path().join("made")).unwrap();
     fs::write(place.path().join("made/precious"), "x").unwrap();
     let entered = folder.enter("made").unwrap();
@@ -200,7 +202,7 @@ fn removing_keeps_entries_of_others() {
     fs::remove_dir(path.join("kept")).unwrap();
     fs::write(path.join("others"), "x").unwrap();
     assert!(!folder.remove("made", &made, SOMEBODY) && path.join("others").exists());
-    // A replacement folder stays, even if it is empty.
+    // A folder that replaced the created one must be kept, even if it is empty.
     fs::rename(&path, place.path().join("away")).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(!folder.remove("made", &made, own_uid()) && path.exists());
@@ -221,7 +223,7 @@ fn copy_is_made_from_the_checked_file() {
         let file = folder.file("file", &Expected { size_max: Bytes(9 << 20), ..expected() });
         Copying::begin(file.unwrap().unwrap(), &to, "copy", None).unwrap()
     };
-    // Replacing or removing the name does not affect the descriptor.
+    // Replacing or removing the name must not affect a copy, which reads through a descriptor.
     let mut copying = open(3 << 20);
     fs::write(place.path().join("other"), "other").unwrap();
     fs::rename(place.path().join("other"), &path).unwrap();
@@ -232,7 +234,8 @@ fn copy_is_made_from_the_checked_file() {
     assert_eq!(fs::read(&target).unwrap(), vec![b'x'; 3 << 20]);
     drop(copying);
     fs::remove_file(&target).unwrap();
-    // A longer, a shorter, and a modified file differ from the one that was checked.
+    // A file that became longer, shorter or was modified differs from the file that was checked, so
+    // its copy must fail.
     for change in [(4 << 20), (1 << 20), 3 << 20] {
         let mut copying = open(3 << 20);
         std::thread::sleep(Duration::from_millis(20));
@@ -285,7 +288,8 @@ fn replaceable_folder_is_not_accepted_as_own() {
     chown(path("theirs"), Some(SOMEBODY), None).unwrap();
     mode("open", 0o777).unwrap();
     mode("sticky", 0o1777).unwrap();
-    // The owner of a folder can replace its entries, and so can everybody without a sticky bit.
+    // The owner of a folder can replace its entries. Without a sticky bit, every user who may write
+    // to the folder can do so, too.
     for name in ["theirs", "theirs/state"] {
         assert!(matches!(own_folder(&path(name)), Err(UntrustedError::Foreign { .. })), "{name}");
     }
@@ -294,7 +298,7 @@ fn replaceable_folder_is_not_accepted_as_own() {
     }
     assert!(own_folder(&path("sticky/state")).is_ok());
     assert!(OwnFolder::open_shared(&path("sticky"), MissingFolder::Refuse).is_ok());
-    // A link of root is followed; one of another user is not.
+    // A link of root must be followed, and a link of another user must be refused.
     symlink(path("new"), path("link")).unwrap();
     assert!(own_folder(&path("link/state")).is_ok());
     symlink(path("new"), path("sticky/link")).unwrap();

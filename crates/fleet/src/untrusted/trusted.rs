@@ -1,8 +1,8 @@
-//! Reads files that a privileged program relies on. Only its own user and root may have written
-//! them.
+//! Reads configuration and secrets of a privileged program. Only the program's own user and root
+//! may have written these files.
 //!
-//! The file itself is checked by its descriptor, after following links. Who may replace its name
-//! depends on the folders above it, which are not checked here.
+//! The opened file is checked through its descriptor, after following links. The folders above the
+//! file are not checked here, although their owners may replace the file.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,15 +16,15 @@ use super::error::UntrustedError;
 use super::file_kind::{kind, kind_name};
 use super::own::effective_uid;
 
-/// Size limit of a file.
+/// Maximum size of a file that is read.
 const SIZE_MAX: Bytes = Bytes(1 << 20);
 
-/// Permissions of other users on a trusted file.
+/// The permissions that other users may have on a trusted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privacy {
-    /// Others may read it, but not write it.
+    /// Other users may read the file, but not write it.
     Readable,
-    /// Only its owner may access it.
+    /// Only the owner may access the file.
     Secret,
 }
 
@@ -41,8 +41,8 @@ impl Privacy {
 /// Opens the regular file `path`, which may be a link, without blocking.
 ///
 /// # Errors
-/// Fails if it does not exist, is not a regular file, belongs to a third user, or if others have
-/// more permissions than `privacy` allows.
+/// Fails if the file does not exist, is not a regular file, belongs to a user other than root and
+/// our own, or grants other users more permissions than `privacy` allows.
 pub fn open_trusted(path: &Path, privacy: Privacy) -> Result<File, UntrustedError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file: OwnedFd =

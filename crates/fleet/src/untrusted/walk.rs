@@ -1,5 +1,5 @@
-//! Walks from a root to a folder one component at a time. Each is opened relative to the descriptor
-//! of the previous one, so replacing a folder above has no effect.
+//! Walks from a root to a folder, one component of the path at a time. Each component is opened
+//! relative to the descriptor of the previous one, so replacing a folder above it has no effect.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -15,15 +15,15 @@ use super::error::UntrustedError;
 use super::file_kind::{kind, kind_name};
 use crate::credentials::{Credentials, ENTER, WRITE};
 
-/// Limit of the links in one path, the same as the kernel's.
+/// Maximum number of links in one path, which is also the kernel's limit.
 const LINKS_MAX: u32 = 40;
 
 /// Whether an entry may be the root of another file system.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mounts {
-    /// Allowed on the way to a folder.
+    /// The entry may be a mount point. Used for the components on the way to a folder.
     Cross,
-    /// Not allowed in a folder that belongs to a process.
+    /// A mount point is refused. Used for entries of a folder that belongs to a process.
     Refuse,
 }
 
@@ -39,6 +39,7 @@ pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<OwnedFd, Untr
             walk.leave();
         } else if let Some(target) = walk.enter(&name, who)? {
             if target.is_absolute() {
+                // An absolute target is relative to the process's root, not to ours.
                 walk.restart();
             }
             for name in names(&target).collect::<Vec<_>>().into_iter().rev() {
@@ -58,7 +59,7 @@ pub fn names(path: &Path) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// The open folders from the root to the current position.
+/// The state of a walk: the open folders from the root to the current position.
 struct Walk {
     open: Vec<OwnedFd>,
     names: Vec<OsString>,
@@ -66,7 +67,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// Enters a subfolder, or follows a link in its place.
+    /// Enters the subfolder `name`. If `name` is a link that may be followed, returns its target
+    /// instead.
     fn enter(
         &mut self,
         name: &OsStr,
@@ -93,6 +95,8 @@ impl Walk {
             }
             FileType::Symlink if is_beyond(&stat, &above, who) && self.links < LINKS_MAX => {
                 self.links += 1;
+                // An empty name reads the link that the descriptor refers to, so the link cannot be
+                // exchanged in between.
                 let target = rustix::fs::readlinkat(&next, "", Vec::new());
                 let target = target.map_err(UntrustedError::io(&path, "read the link"))?;
                 Ok(Some(PathBuf::from(OsStr::from_bytes(target.to_bytes()))))
@@ -117,7 +121,7 @@ impl Walk {
         Path::new("/").join(self.names.iter().collect::<PathBuf>())
     }
 
-    /// Opens the folder for listing and creating entries.
+    /// Ends the walk and returns the last folder, in which entries can be listed and created.
     fn end(self, who: &Credentials) -> Result<OwnedFd, UntrustedError> {
         let path = self.path();
         let Some(last) = self.open.last() else { return Err(UntrustedError::Missing { path }) };
@@ -129,8 +133,8 @@ impl Walk {
     }
 }
 
-/// Whether a link is one that the user could neither create nor replace: a link of root in a folder
-/// that the user may not write.
+/// Whether the user could neither have created nor replaced a link. The function returns true for a
+/// link of root in a folder of root that the user may not write.
 fn is_beyond(link: &Stat, above: &Stat, who: &Credentials) -> bool {
     link.st_uid == 0 && above.st_uid == 0 && !who.may(above, WRITE)
 }
@@ -139,14 +143,15 @@ fn looked_at(descriptor: &OwnedFd, path: &Path) -> Result<Stat, UntrustedError> 
     rustix::fs::fstat(descriptor).map_err(UntrustedError::io(path, "look at"))
 }
 
-/// Opens one entry of a folder. The name must be a single component, and links are not followed.
+/// Opens one entry of a folder without following links. The name must be a single component.
 pub fn open_name(
     folder: &OwnedFd,
     name: impl AsRef<OsStr>,
     flags: OFlags,
     mounts: Mounts,
 ) -> Result<OwnedFd, Errno> {
-    /// Set if the kernel (before 5.6) or a container's filter does not support the call.
+    /// Whether `openat2` is not supported, because the kernel is older than 5.6 or a container's
+    /// filter rejects the call.
     static IS_OLD: AtomicBool = AtomicBool::new(false);
     let name = name.as_ref();
     if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
@@ -167,8 +172,8 @@ pub fn open_name(
     open_name_by_steps(folder, name, flags, mounts)
 }
 
-/// Opens an entry with calls that every kernel supports. A single name has no components that could
-/// be replaced.
+/// Opens an entry with calls that every kernel supports. These calls are safe here, because a
+/// single name has no components above it that could be replaced.
 pub fn open_name_by_steps(
     folder: &OwnedFd,
     name: &OsStr,

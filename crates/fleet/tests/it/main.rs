@@ -1,5 +1,5 @@
-//! Replays a recorded conversation with real PyTorch processes byte for byte, first in memory, then
-//! over a socket with a stand-in for one of the processes.
+//! Replays a recorded conversation with real PyTorch processes byte by byte, first in memory, then
+//! over a socket on which the test plays one of the processes.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod wrong;
@@ -17,7 +17,7 @@ use fleet::ipc::socket::{Peer, Socket, SocketPlace};
 
 /// The ranks of the recording. The third process is their launcher.
 const RANKS: [u32; 2] = [23627, 23628];
-/// Time at which the requests were made.
+/// Time in the recording at which the traces were requested.
 const ASKED: Duration = Duration::from_millis(6_000);
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -47,7 +47,7 @@ fn recording() -> Vec<Line> {
         .collect()
 }
 
-/// Returns the recorded request to a rank.
+/// Returns the request that the recording contains for a rank.
 fn request(pid: u32) -> CaptureRequest {
     let id = format!("rowmill-1a218fa9017-3c9d96e1cd1ab997-{pid}");
     let config = Config {
@@ -107,7 +107,7 @@ fn stand_in_process_receives_the_recorded_answers() {
         }
         client.send_to(&pair[0].bytes, folder.path().join("dynolog")).unwrap();
         let message = socket.receive(WAIT).unwrap().unwrap();
-        // The kernel identifies the sender, whatever the message states.
+        // The kernel reports the real sender, whatever process id the message states.
         assert_eq!(message.peer.pid, own);
         let answer = capture.answer(pair[0].at, message.peer, &message.bytes).unwrap();
         socket.answer(&message, &answer);

@@ -1,5 +1,5 @@
-//! Fuzzes the messages of processes, commands and a hub: they are rejected, or decoded
-//! consistently.
+//! Fuzzes the messages of processes, commands and a hub. A damaged message must be rejected or
+//! decoded consistently.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn datagrams() {
     let register = ProcessMessage::Register { device: 0, pid: 3, job: 1 }.to_bytes();
     fuzz_parser("datagram", &[&poll, &register], |bytes| {
         let parsed = ProcessMessage::parse(bytes);
-        // Any message is passed to the table.
+        // The table of processes gets any message, valid or not, and must not panic.
         let mut capture = Capture::new(0);
         let answer = capture.answer(Duration::ZERO, Peer { pid: 9, uid: 0 }, bytes);
         assert_eq!(answer.is_some(), parsed.is_ok(), "{parsed:?}");
@@ -111,7 +111,7 @@ fn protobuf() {
         }
         let Ok(batch) = EntryBatch::decode(bytes) else { return Orders::decode(bytes).is_ok() };
         let again = batch.encode_to_vec();
-        // NaN differs from itself, so bytes are compared.
+        // NaN is not equal to itself, so encoded bytes are compared instead of messages.
         assert_eq!(EntryBatch::decode(again.as_slice()).unwrap().encode_to_vec(), again);
         true
     });

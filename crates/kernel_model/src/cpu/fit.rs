@@ -1,23 +1,23 @@
-//! Fits a non-negative time per unit to each amount of work, and averages the residuals of similar
-//! works.
+//! Fits a non-negative time per unit to each amount of work, and averages the residuals of
+//! operations with similar sizes.
 
 use super::work::CpuWork;
 
 /// Rounds of iteratively reweighted least squares, which minimize the sum of absolute errors.
 const ROUNDS: usize = 40;
-/// Relative errors below this get equal weights.
+/// Relative error below which all measurements get equal weights.
 const NEAR: f64 = 0.01;
-/// Coordinate-descent sweeps over all amounts in each round.
+/// Number of coordinate-descent sweeps over all amounts in each round.
 const SWEEPS: usize = 300;
 
-/// Fits a non-negative time per unit to each amount of work, in nanoseconds, by the least sum of
-/// absolute relative errors.
+/// Fits a non-negative time per unit to each amount of work, in nanoseconds, by minimizing the sum
+/// of absolute relative errors.
 #[must_use]
 pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
     let Some((first, _)) = works.first() else { return Vec::new() };
     let count = first.amounts.len();
-    // Share of each amount in a work's time if its unit took 1 ns. Scaling gives all amounts a
-    // similar magnitude.
+    // Compute the share of a measured time that each amount would have if its unit took 1 ns.
+    // Scaling gives all amounts a similar magnitude.
     let mut shares: Vec<Vec<f64>> = works
         .iter()
         .map(|(work, ns)| work.amounts.iter().map(|one| one.1 / ns).collect())
@@ -38,8 +38,9 @@ pub fn fit_units(works: &[(&CpuWork, f64)]) -> Vec<f64> {
         least_squares(&shares, &weights, &mut units);
         for (weight, row) in weights.iter_mut().zip(&shares) {
             let sum: f64 = row.iter().zip(&units).map(|(share, unit)| share * unit).sum();
-            // In logarithms, half of the time is as wrong as twice the time.
+            // Errors are logarithms, so half of the time counts as much as twice the time.
             let off = (sum.max(1e-3)).ln().abs();
+            // Weights of 1 ÷ error turn the sum of squared errors into a sum of absolute errors.
             *weight = 1.0 / off.max(NEAR) / sum.max(0.1);
         }
     }
@@ -77,11 +78,11 @@ fn least_squares(shares: &[Vec<f64>], weights: &[f64], units: &mut [f64]) {
 
 /// Number of neighbors whose residuals are averaged.
 const NEAREST: usize = 8;
-/// Distance at which a neighbor weighs as much as the prior of a zero residual.
+/// Distance at which a neighbor has the same weight as the prior, a residual of zero.
 const REACH: f64 = 0.35;
 
-/// Averages the residuals of the nearest `known` works, in logarithms, shrunk towards 0 with
-/// distance.
+/// Averages the residuals of the nearest measurements in `known`, as logarithms. The average is
+/// shrunk towards 0 as their distance grows.
 #[must_use]
 pub fn nearby_residual<'a>(known: impl Iterator<Item = (&'a [f32], f64)>, sizes: &[f32]) -> f64 {
     let apart = |other: &[f32]| -> f64 {

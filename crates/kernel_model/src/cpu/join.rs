@@ -4,13 +4,13 @@ use super::measured::{Machine, MeasuredSteps};
 use crate::Error;
 
 impl MeasuredSteps {
-    /// Adds the measurements of another run on the same machine with as many threads.
+    /// Adds the measurements of another run on the same machine with the same number of threads.
     ///
-    /// Rounds of tables of one shape are merged into one entry. Identical measurements count once.
-    /// The rates of the machine are the better of both runs.
+    /// Rounds of tables of one shape are merged into one entry. Identical measurements are added
+    /// only once. For each rate of the machine, the higher one is kept.
     ///
     /// # Errors
-    /// [`Error::OtherCpu`] for another CPU, other caches, or another number of threads.
+    /// [`Error::OtherCpu`] if the CPU, its caches or the number of threads differ.
     pub fn join(&mut self, other: Self) -> Result<(), Error> {
         let (own, others) = (identity(&self.machine), identity(&other.machine));
         if own != others {
@@ -39,7 +39,8 @@ impl MeasuredSteps {
 }
 
 impl Machine {
-    /// Takes the better rate of each kind: the machine is shared, so no run exceeds its capacity.
+    /// Takes the higher rate of each kind, because other programs may slow down a run, but no run
+    /// exceeds the machine's capacity.
     fn join(&mut self, other: &Self) {
         let (spec, others) = (&mut self.spec, &other.spec);
         let more = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);

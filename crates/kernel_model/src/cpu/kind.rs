@@ -1,5 +1,5 @@
-//! The time of one kind of operation: a sum over amounts of work, corrected by residuals of similar
-//! works.
+//! Predicts the time of one kind of operation: a sum over amounts of work, corrected by the
+//! residuals of similar measurements.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,49 +9,50 @@ use super::units::Units;
 use super::work::CpuWork;
 use crate::error_interval::quantiles;
 
-/// Minimum number of works of a kind for residuals of neighbors.
+/// Minimum number of measurements of a kind for a correction by the nearest measurements.
 const WORKS_LEAST: usize = 30;
-/// Minimum number of works of a kind for trees.
+/// Minimum number of measurements of a kind for a correction by trees.
 const TREES_LEAST: usize = 100;
-/// Maximum number of works that are stored, so that a file stays below 300 KB.
+/// Maximum number of measurements that are stored, so that a file stays below 300 KB.
 const NEAR_MOST: usize = 700;
-/// Mean errors below this, in logarithms, are not corrected.
+/// Mean residual, as a logarithm, below which predictions are not corrected.
 const OFF_LEAST: f64 = 1e-3;
-/// Bound of residuals, in logarithms.
+/// Largest absolute residual, as a logarithm, that a correction may apply.
 const RESIDUAL_MOST: f64 = 0.5;
 /// A residual model is used only if it reduces the error to at most this share.
 const BETTER: f64 = 0.97;
 /// Number of folds of the cross-validation that chooses a residual model.
 const PARTS: usize = 5;
 
-/// The time of one kind of operation on a CPU: a sum of amounts times their unit times, corrected
-/// by a residual model that cross-validation chose.
+/// Predicts the time of one kind of operation on a CPU. The prediction is a sum of amounts times
+/// their unit times, corrected by a residual model that cross-validation chose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindModel {
     units: Units,
     #[serde(rename = "left_over")]
     residual: ResidualModel,
-    /// Quantiles of `ln(measured ÷ predicted)` between which nine of ten works lie.
+    /// Quantiles of `ln(measured ÷ predicted)` between which nine of ten measurements lie.
     interval: (f64, f64),
     works: usize,
-    /// Smallest and largest value of each size.
+    /// Smallest and largest value of each size in the training data.
     domain: Vec<(f32, f32)>,
 }
 
-/// How the sum of amounts is corrected.
+/// The method that corrects the sum of amounts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ResidualModel {
     #[default]
     Nothing,
-    /// Sizes of measured works with their residuals; the nearest are averaged.
+    /// Sizes and residuals of measured operations. A correction averages the residuals of the
+    /// nearest ones.
     Near(Vec<(Vec<f32>, f32)>),
-    /// Trees over sizes and the shares of amounts.
+    /// Trees whose features are the sizes and the share of the time that each amount takes.
     Trees(Trees),
 }
 
-/// Predicted time of one operation, with an interval that nine of ten measurements lie in.
+/// Predicted time of one operation. Nine of ten measurements lie within its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuPrice {
     pub mean_ns: f64,
@@ -96,7 +97,8 @@ impl KindModel {
         model
     }
 
-    /// Predicts the time of a work. The interval widens with the distance from the training data.
+    /// Predicts the time of an operation. The interval widens with the distance from the training
+    /// data.
     pub fn price(&self, work: &CpuWork) -> CpuPrice {
         let left = match &self.residual {
             ResidualModel::Nothing => 0.0,
@@ -112,7 +114,8 @@ impl KindModel {
             .iter()
             .zip(&work.sizes)
             .map(|((least, most), size)| f64::from((least - size).max(size - most).max(0.0)));
-        // A quarter wider for each factor of e beyond what was measured.
+        // The interval is a quarter wider for each factor of e by which sizes exceed the training
+        // data.
         let wider = 1.0 + 0.25 * outside.clone().sum::<f64>();
         let (low, high) = self.interval;
         CpuPrice {
@@ -123,7 +126,7 @@ impl KindModel {
         }
     }
 
-    /// Checks that all numbers are finite and in the range that training gives.
+    /// Checks that all numbers are finite and in the range that training produces.
     pub fn is_valid(&self) -> bool {
         let are_trees_valid = match &self.residual {
             ResidualModel::Trees(trees) => trees.is_valid(),
@@ -139,7 +142,7 @@ impl KindModel {
         self.units.times(work).sum::<f64>().max(1.0)
     }
 
-    /// Returns the sizes of a work, followed by the share of the time that each amount takes.
+    /// Returns the sizes of an operation, followed by the share of the time that each amount takes.
     fn features(&self, work: &CpuWork) -> Vec<f32> {
         let sum = self.sum(work);
         let shares = self.units.times(work).map(|time| (time / sum) as f32);
@@ -147,7 +150,7 @@ impl KindModel {
     }
 }
 
-/// Assigns each work to a fold by a hash of its sizes.
+/// Assigns each measurement to a fold by a hash of its sizes.
 fn parts(works: &[(&CpuWork, f64)]) -> Vec<usize> {
     let part = |work: &CpuWork| {
         let bits = work.sizes.iter().map(|size| u64::from(size.to_bits()));
@@ -156,7 +159,8 @@ fn parts(works: &[(&CpuWork, f64)]) -> Vec<usize> {
     works.iter().map(|(work, _)| part(work)).collect()
 }
 
-/// Computes the residuals that remain after a correction by the nearest works of other folds.
+/// Computes the residuals that remain after a correction by the nearest measurements of other
+/// folds.
 fn beside_near(works: &[(&CpuWork, f64)], left: &[f64], parts: &[usize]) -> Vec<f64> {
     let one = |at: usize| {
         let known = works.iter().zip(left).zip(parts);
@@ -185,7 +189,7 @@ fn bounded(residual: f64) -> f64 {
     residual.clamp(-RESIDUAL_MOST, RESIDUAL_MOST)
 }
 
-/// Selects the works that are stored for the search of neighbors.
+/// Selects the measurements that are stored for the search of neighbors.
 fn kept(works: &[(&CpuWork, f64)], left: &[f64]) -> ResidualModel {
     let every = works.len().div_ceil(NEAR_MOST).max(1);
     let rounded = |value: f32| (1e3 * value).round() / 1e3;

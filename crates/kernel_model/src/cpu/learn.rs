@@ -1,4 +1,4 @@
-//! Trains the model of a CPU on measured steps and lookups, and evaluates it on those held out.
+//! Trains the model of a CPU on measured steps and lookups, and evaluates it on the held-out ones.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,24 @@ use crate::error_metrics::geometric_mean_pct;
 use crate::parallel::in_parallel;
 use crate::tile_use::TileUse;
 
-/// Steps measured at a memory bandwidth that differs by more than this from the most common one are
-/// left out: the cores were elsewhere.
+/// Largest relative difference of a step's memory bandwidth from the most common one. Steps beyond
+/// it are left out, because other cores of the host executed them.
 const STREAM_APART_MOST: f64 = 0.15;
-/// Minimum number of steps to learn from.
+/// Minimum number of measured steps to train on.
 const STEPS_LEAST: usize = 20;
 /// One of this many steps and tables is held out for evaluation.
 const JUDGED_OF: u64 = 5;
 
-/// A measured step beside the operations that its configuration implies.
+/// A measured step with the operations that its configuration implies.
 #[derive(Clone, Debug)]
 pub struct Example<'a> {
     pub measured: &'a MeasuredStep,
     /// Operations of the configuration, in the trainer's order.
     pub ops: Vec<Op>,
-    /// Tables of the configuration, as a batch uses them.
+    /// Use of the configuration's tables by a batch.
     pub tiles: Vec<TileUse>,
-    /// Optimizer that products of weight gradients apply, for rules that update each element alone.
+    /// Optimizer fused into products of weight gradients, for rules that update each element
+    /// independently.
     pub updates: Option<Optimizer>,
 }
 
@@ -43,14 +44,16 @@ pub struct CpuKindErrors {
     pub kind: String,
     pub learned: usize,
     pub judged: usize,
-    /// Geometric mean of absolute errors.
+    /// Geometric mean of the absolute errors.
     pub gmae_pct: f64,
     pub mape_pct: f64,
-    /// Share of works whose time lies within the predicted interval.
+    /// Share of measured times that lie within the predicted interval.
     pub covered_pct: f64,
-    /// Share of the time of held-out steps; 0 for operations that were measured alone.
+    /// Share of this kind of operation in the total time of held-out steps. The share is 0 for
+    /// operations that were measured alone.
     pub share_pct: f64,
-    /// Noise floor: geometric mean of the difference between the minima of even and odd rounds.
+    /// Noise floor: geometric mean of the relative difference between the minima of even and odd
+    /// rounds.
     pub floor_pct: Option<f64>,
 }
 
@@ -59,11 +62,12 @@ struct MeasuredWork {
     work: CpuWork,
     ns: f64,
     is_judged: bool,
-    /// Relative difference between the minima of even and odd rounds; `None` with one round.
+    /// Relative difference between the minima of even and odd rounds. The difference is `None` if
+    /// there is only one round.
     apart: Option<f64>,
 }
 
-/// Measured works, grouped by kind of operation.
+/// Measured operations, grouped by kind.
 type WorksByKind = BTreeMap<String, Vec<MeasuredWork>>;
 
 /// Decides by a hash of its configuration whether a step is held out for evaluation.
@@ -85,7 +89,7 @@ fn hashed(first: u64, bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(mix(first), |hash, byte| mix(hash.wrapping_mul(31).wrapping_add(u64::from(byte))))
 }
 
-/// Returns the memory bandwidth that most steps were measured at.
+/// Returns the memory bandwidth at which most steps were measured.
 fn usual(rates: &[f64]) -> f64 {
     let count = |at: &&f64| rates.iter().filter(|rate| is_near(**rate, **at)).count();
     rates.iter().max_by_key(count).copied().unwrap_or(0.0)
@@ -96,12 +100,12 @@ fn is_near(rate: f64, usual: f64) -> bool {
 }
 
 impl CpuModel {
-    /// Trains a model on measured steps and on lookups without a model, and returns its errors on
-    /// those held out.
+    /// Trains a model on measured steps and on lookups measured without a model. Returns the model
+    /// and its errors on the held-out measurements.
     ///
     /// # Errors
-    /// [`Error::TooFew`], and [`Error::Model`] for steps whose operations are not those that their
-    /// configuration has.
+    /// [`Error::TooFew`] if too few steps were measured at the usual bandwidth. [`Error::Model`] if
+    /// the measured operations of a step differ from the operations of its configuration.
     pub fn learn(
         machine: Machine,
         examples: &[Example<'_>],
@@ -122,7 +126,8 @@ impl CpuModel {
             between_ns: 0.0,
             kinds: BTreeMap::new(),
         };
-        // Learn lookups alone first, because the time of lookups within steps builds on it.
+        // Train the models of lookups measured alone first, because the time of lookups within
+        // steps builds on them.
         let alone = alone(tables, stream_gb_per_s, model.machine.cores());
         model.learn_kinds(&alone);
         let (in_steps, between_ns) = model.in_steps(&kept)?;
@@ -202,8 +207,8 @@ fn judged<'a>(
     rows.filter(|row| row.is_judged)
 }
 
-/// Returns lookups and updates without a model, by kind: the minimum over rounds measured at the
-/// usual bandwidth. Interference from other programs comes and goes within minutes.
+/// Returns lookups and updates measured without a model, by kind. The time is the minimum over
+/// rounds measured at the usual bandwidth, because other programs interfere only for some minutes.
 fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> WorksByKind {
     let mut rows = WorksByKind::new();
     for measured in tables {
@@ -227,6 +232,8 @@ fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> Works
             ),
         ];
         for (work, ns) in works {
+            // Even and odd rounds are independent, so the difference of their minima shows the
+            // noise.
             let least = |from: usize, step: usize| {
                 ns.iter().copied().skip(from).step_by(step).fold(f64::INFINITY, f64::min)
             };
@@ -265,12 +272,14 @@ fn works(example: &Example<'_>, cores: Cores) -> Result<(Vec<(CpuWork, f64)>, f6
     let priced =
         |(op, measured): (&Op, &(String, f64))| Some((CpuWork::from_op(op, &context)?, measured.1));
     let sum: f64 = measured.iter().map(|measured| measured.1).sum();
+    // Operations do not overlap, so the time of the step that no operation takes is the time
+    // between operations.
     let between = (example.measured.step_ns - sum).max(0.0) / measured.len().max(1) as f64;
     Ok((ops.iter().zip(measured).filter_map(priced).collect(), between))
 }
 
 impl EqualTables {
-    /// Returns one tile per table, as a batch uses it.
+    /// Returns one tile per table, with its use by a batch.
     #[must_use]
     pub fn tiles(&self) -> Vec<TileUse> {
         let popularity = Popularity::from_distribution(&self.ids, self.rows);

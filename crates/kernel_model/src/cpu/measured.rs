@@ -1,5 +1,6 @@
-//! Measured training steps of many configurations, and lookups measured alone, as JSON lines: the
-//! machine first, then one line per step or set of tables.
+//! Measured training steps of many configurations, and lookups measured alone.
+//!
+//! The file has JSON lines: the machine first, then one line per step or set of tables.
 
 use schema::{DataType, HardwareSpec, IndexDistribution, Optimizer};
 use serde::de::DeserializeOwned;
@@ -11,15 +12,15 @@ use crate::embedding::lookup::Cores;
 /// Version of the text format of measured steps.
 pub const STEPS_VERSION: u32 = 1;
 
-/// The CPU that steps were measured on: hardware limits and the number of trainer threads.
+/// The CPU on which steps were measured: hardware limits and the number of trainer threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// Hardware limits; `l2_bytes` is the size of the last-level cache.
+    /// Hardware limits, in which `l2_bytes` is the size of the last-level cache.
     pub spec: HardwareSpec,
     /// Total size of the private caches of all cores, in bytes.
     pub private_cache_bytes: u64,
-    /// Threads of the trainer.
+    /// Number of threads of the trainer.
     pub threads: u32,
 }
 
@@ -42,12 +43,14 @@ impl Machine {
 pub struct MeasuredStep {
     /// Name or file of the base configuration.
     pub config: String,
-    /// Overrides of the configuration.
+    /// Overrides of the base configuration, as keys and values.
     pub set: Vec<(String, String)>,
     pub pooling: u32,
-    /// Steps that count (undisturbed ones if there are enough), and steps in total.
+    /// Number of steps that the medians include, and number of steps in total. Disturbed steps are
+    /// excluded if enough undisturbed ones exist.
     pub steps: [u32; 2],
-    /// Read bandwidth of all threads during the measurement, GB/s: it shows which cores were used.
+    /// Read bandwidth of all threads during the measurement in GB/s, which reveals the cores that
+    /// were used.
     pub stream_gb_per_s: f64,
     pub step_ns: f64,
     /// Name and median time of each operation, in nanoseconds, in the order of the step.
@@ -58,21 +61,21 @@ pub struct MeasuredStep {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EqualTables {
-    /// Tables, each with a feature of its own.
+    /// Number of tables. Each table has its own feature.
     pub count: usize,
     pub rows: u64,
-    /// Elements of a row.
+    /// Number of elements in a row.
     pub dim: usize,
-    /// Ids of every bag.
+    /// Number of ids in every bag.
     pub pooling: usize,
-    /// Bags of each table.
+    /// Number of bags that are looked up in each table.
     pub batch_size: usize,
     pub data_type: DataType,
     pub optimizer: Optimizer,
     pub ids: IndexDistribution,
 }
 
-/// Lookups and row updates measured without a model, each batch with new ids.
+/// Lookups and row updates that were measured without a model. Each batch has new ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTables {
@@ -86,20 +89,21 @@ pub struct MeasuredTables {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TablesRound {
-    /// Calls that count (undisturbed ones if there are enough), and calls in total.
+    /// Number of calls that the medians include, and number of calls in total. Disturbed calls are
+    /// excluded if enough undisturbed ones exist.
     pub calls: [u32; 2],
-    /// Read bandwidth of all threads during the round, GB/s.
+    /// Read bandwidth of all threads during the round, in GB/s.
     pub stream_gb_per_s: f64,
     pub forward_ns: f64,
     pub backward_ns: f64,
 }
 
-/// All measurements of one machine, as `rowmill predict learn` writes them.
+/// All measurements of one machine, in the form that `rowmill predict learn` writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredSteps {
     pub machine: Machine,
     pub steps: Vec<MeasuredStep>,
-    /// Lookups and row updates without a model; empty in older files.
+    /// Lookups and row updates without a model. The list is empty in older files.
     pub tables: Vec<MeasuredTables>,
 }
 
@@ -115,7 +119,7 @@ impl MeasuredSteps {
     /// Serializes the measurements as JSON lines, for [`MeasuredSteps::parse`].
     ///
     /// # Errors
-    /// [`Error::Model`] for numbers that JSON cannot hold.
+    /// [`Error::Model`] if there are numbers that JSON cannot represent.
     pub fn to_text(&self) -> Result<String, Error> {
         let head = Head { rowmill_steps: STEPS_VERSION, machine: self.machine.clone() };
         let mut lines = vec![json(&head)?];
@@ -131,8 +135,8 @@ impl MeasuredSteps {
     /// Parses the JSON lines that [`MeasuredSteps::to_text`] writes.
     ///
     /// # Errors
-    /// [`Error::Model`] for another version or a malformed line; [`Error::Rows`] for steps without
-    /// a positive time.
+    /// [`Error::Model`] if the version differs or a line is malformed, [`Error::Rows`] if a time or
+    /// rate is not positive.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut lines = text.lines();
         let head: Head = parsed(lines.next().unwrap_or_default(), 1)?;

@@ -1,4 +1,4 @@
-//! The trained model of a CPU, stored as JSON.
+//! The trained model of a CPU, which is stored as JSON.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::Error;
 /// Version of the file format of CPU models.
 pub const MODEL_VERSION: u32 = 4;
 
-/// Amounts by which lookups and row updates may take longer within a step than alone: other data is
-/// in the caches, and threads must wake up.
+/// Amounts that explain why lookups and row updates take longer within a step than alone: the
+/// caches hold other data, and threads must wake up.
 const IN_STEPS: [&str; 6] = [
     "call",
     "tables",
@@ -29,37 +29,38 @@ const IN_STEPS: [&str; 6] = [
 pub struct CpuModel {
     pub(super) rowmill_cpu: u32,
     pub machine: Machine,
-    /// Median read bandwidth of all threads while steps were measured, GB/s.
+    /// Median read bandwidth of all threads while steps were measured, in GB/s.
     pub stream_gb_per_s: f64,
-    /// Steps used for training, and steps measured.
+    /// Number of steps used for training, and number of steps measured.
     pub steps: [usize; 2],
-    /// Time between two operations, nanoseconds.
+    /// Time between two operations, in nanoseconds.
     pub(super) between_ns: f64,
     pub(super) kinds: BTreeMap<String, KindModel>,
 }
 
 impl CpuModel {
-    /// Predicts the time of a work within a step; `None` for a kind that was not measured.
+    /// Predicts the time of an operation within a step. Returns `None` if its kind was not
+    /// measured.
     #[must_use]
     pub fn price(&self, work: &CpuWork) -> Option<CpuPrice> {
         let kind = self.kinds.get(&work.kind)?;
         Some(kind.price(&self.within_step(work.clone())))
     }
 
-    /// Predicts the time of lookups or row updates outside a step; `None` if they were not measured
-    /// alone.
+    /// Predicts the time of lookups or row updates outside a step. Returns `None` if they were not
+    /// measured alone.
     #[must_use]
     pub fn price_alone(&self, work: &CpuWork) -> Option<CpuPrice> {
         self.kinds.get(&Self::alone(&work.kind)).map(|kind| kind.price(work))
     }
 
-    /// Names the kind of an operation that was measured outside a step.
+    /// Returns the name of the kind for operations that were measured outside a step.
     pub(super) fn alone(kind: &str) -> String {
         format!("{kind} alone")
     }
 
-    /// Replaces amounts that were measured alone by the time they take alone, so that only the
-    /// extra time within a step is left to learn.
+    /// Replaces the amounts of an operation by its predicted time alone, if it was measured alone.
+    /// The model of the step then only predicts the extra time within a step.
     pub(super) fn within_step(&self, mut work: CpuWork) -> CpuWork {
         if let Some(alone) = self.price_alone(&work) {
             work.amounts.retain(|(name, _)| IN_STEPS.contains(name));
@@ -77,7 +78,7 @@ impl CpuModel {
     /// Serializes the model as JSON, for [`CpuModel::parse`].
     ///
     /// # Errors
-    /// [`Error::Model`] for numbers that JSON cannot hold.
+    /// [`Error::Model`] if the model contains numbers that JSON cannot represent.
     pub fn to_text(&self) -> Result<String, Error> {
         serde_json::to_string(self).map_err(|error| Error::Model {
             expected: "numbers that JSON can hold".to_owned(),
@@ -85,13 +86,12 @@ impl CpuModel {
         })
     }
 
-    /// Parses the JSON that [`CpuModel::to_text`] writes. Other versions and invalid models give
-    /// [`Error::Model`].
+    /// Parses the JSON that [`CpuModel::to_text`] writes.
     ///
     /// # Errors
-    /// [`Error::Model`] for another version or an invalid model.
+    /// [`Error::Model`] if the version differs or the model is invalid.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let expected = format!("a CPU's model of rowmill predict learn, version {MODEL_VERSION}");
+        let expected = format!("a CPU model of rowmill predict learn, version {MODEL_VERSION}");
         let wrong = |got: String| Error::Model { expected: expected.clone(), got };
         let value: serde_json::Value =
             serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
@@ -99,8 +99,8 @@ impl CpuModel {
         if version != Some(u64::from(MODEL_VERSION)) {
             let got = version.map_or("no version".to_owned(), |version| {
                 format!(
-                    "version {version}; `rowmill predict learn FOLDER --output NEW` learns this \
-                     version from the measurements of that one"
+                    "version {version}; run `rowmill predict learn FOLDER --output NEW` to train a \
+                     model of this version from the same measurements"
                 )
             });
             return Err(wrong(got));
@@ -108,7 +108,7 @@ impl CpuModel {
         let model: Self =
             serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
         match model.kinds.iter().find(|(_, kind)| !kind.is_valid()) {
-            Some((name, _)) => Err(wrong(format!("invalid unit times or trees of {name}"))),
+            Some((name, _)) => Err(wrong(format!("invalid unit times or trees for {name}"))),
             None => Ok(model),
         }
     }

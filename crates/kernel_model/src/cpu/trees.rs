@@ -1,5 +1,5 @@
-//! Boosted trees over the residuals of works. Features are plain numbers: nothing here depends on
-//! operations.
+//! Boosted trees that predict the residuals of measured operations. Features are plain numbers, so
+//! this file does not depend on operations.
 
 use schema::random::CounterRng;
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,22 @@ use crate::bins::Bins;
 use crate::boosting::{self, BinnedRows, BoostingParams};
 use crate::forest::Forest;
 
-/// Small trees, because a kind has only some hundred works.
+/// The trees are small, because a kind has only some hundred measurements.
 const SETTINGS: BoostingParams =
     BoostingParams { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
-/// Number of forests whose predictions are averaged. Each is trained on a part of the works, so
-/// their errors differ.
+/// Number of forests whose predictions are averaged. Each forest is trained on a different part of
+/// the measurements, so the forests' errors differ.
 const FORESTS: u64 = 4;
-/// Each forest leaves out one of this many works.
+/// Each forest leaves out one of this many measurements.
 const WITHOUT_ONE_OF: u64 = 5;
 /// Maximum number of bins of a feature, which keeps files small.
 const BINS: usize = 32;
 const SEED: u64 = 26;
 
-/// Features of a work, and its residual in logarithms.
+/// Features of a measured operation, and its residual as a logarithm.
 pub type ResidualExample = (Vec<f32>, f64);
 
-/// Boosted forests over the residuals of works, with the bins of their features.
+/// Boosted forests that predict residuals, with the bins of their features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trees {
@@ -34,7 +34,7 @@ pub struct Trees {
 }
 
 impl Trees {
-    /// Trains forests on residuals. Each forest leaves out another part of the works.
+    /// Trains forests on residuals. Each forest leaves out another part of the measurements.
     #[must_use]
     pub fn learn(works: &[&ResidualExample]) -> Self {
         let features = works.first().map_or(0, |work| work.0.len());
@@ -64,7 +64,7 @@ impl Trees {
             && self.forests.iter().all(|forest| forest.splits_only_on(features))
     }
 
-    /// Predicts the residual of a work with these features, as the mean of all forests.
+    /// Predicts the residual of an operation with these features, as the mean of all forests.
     #[must_use]
     pub fn at(&self, features: &[f32]) -> f64 {
         let mut placed = vec![0; self.bins.ends().len()];
@@ -74,7 +74,7 @@ impl Trees {
     }
 }
 
-/// Computes bin ends for a feature, with about as many works in each bin.
+/// Computes bin ends for a feature, with about the same number of measurements in each bin.
 fn ends(works: &[&ResidualExample], feature: usize) -> Vec<f32> {
     let rounded = |value: f32| (1e3 * value).round() / 1e3;
     let mut values: Vec<f32> = works.iter().map(|work| work.0[feature]).collect();

@@ -1,4 +1,4 @@
-//! Time per unit of each amount of work, fitted together with the time that threads take to wake
+//! Fits a time per unit of each amount of work, together with the time that threads take to wake
 //! up.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,10 @@ use super::fit;
 use super::work::CpuWork;
 use crate::embedding::lookup::{Amount, WAKING};
 
-/// Alternating rounds: fit unit times, then recompute how long the caller waits for waking threads.
+/// Number of rounds that alternate between two estimates. Each round fits unit times, then
+/// recomputes how long the caller waits for waking threads.
 const ROUNDS: usize = 10;
-/// Initial guess of the time that a thread takes to wake, nanoseconds.
+/// Initial guess of the time that a thread takes to wake up, in nanoseconds.
 const WAKING_NS: f64 = 10_000.0;
 
 /// Time per unit of each amount of work, in nanoseconds. Amounts without an entry take no time.
@@ -20,7 +21,7 @@ const WAKING_NS: f64 = 10_000.0;
 pub struct Units(BTreeMap<String, f64>);
 
 impl Units {
-    /// Fits the unit times of works, whose times are in nanoseconds.
+    /// Fits unit times to operations and their measured times in nanoseconds.
     pub fn fit(works: &[(&CpuWork, f64)]) -> Self {
         let names = || works.first().into_iter().flat_map(|(work, _)| &work.amounts);
         let rounds = if names().any(|(name, _)| *name == WAKING) { ROUNDS } else { 1 };
@@ -37,13 +38,14 @@ impl Units {
             let found = fit::fit_units(&awake.iter().zip(times).collect::<Vec<_>>());
             let named = names().zip(found).filter(|(_, unit)| *unit > 0.0);
             units = Self(named.map(|((name, _), unit)| ((*name).to_owned(), unit)).collect());
-            // If the fit gives waking no time, try a shorter waking time in the next round.
+            // If the fit assigns a unit time of 0 to waking, try a shorter waking time in the next
+            // round.
             waking_ns = units.unit_ns(WAKING).max(waking_ns / 2.0);
         }
         units
     }
 
-    /// Returns the time of each amount of a work, in nanoseconds.
+    /// Returns the time of each amount of an operation, in nanoseconds.
     pub fn times(&self, work: &CpuWork) -> impl Iterator<Item = f64> {
         self.awake(work, self.unit_ns(WAKING)).map(|amount| self.unit_ns(amount.0) * amount.1)
     }
@@ -53,8 +55,8 @@ impl Units {
         self.0.values().all(|unit| unit.is_finite() && *unit >= 0.0)
     }
 
-    /// Returns the amounts of a work, with [`WAKING`] reduced to the part that the caller waits
-    /// for: it waits no longer than the other threads save.
+    /// Returns the amounts of an operation, with [`WAKING`] reduced to the part that the caller
+    /// waits for. The caller waits no longer than the other threads save.
     fn awake(&self, work: &CpuWork, waking_ns: f64) -> impl Iterator<Item = Amount> {
         let is_shared = |amount: &&Amount| amount.0 != "call" && amount.0 != WAKING;
         let shared = work.amounts.iter().filter(is_shared);
@@ -79,7 +81,8 @@ mod tests {
         CpuWork { kind: "lookup".to_owned(), amounts, sizes: Vec::new() }
     }
 
-    /// 900 ns a call; a row takes 10 ns of two threads, and the second one wakes after 16 µs.
+    /// Time of a call in the fixture: 900 ns plus 10 ns per row with two threads, of which the
+    /// second wakes up after 16 µs.
     fn taken(rows: f64) -> f64 {
         let alone = 20.0 * rows;
         900.0 + (alone + alone.min(16_000.0)) / 2.0

@@ -1,36 +1,37 @@
-//! Describes the trainer's operations as amounts of work. Each amount has a time per unit, to be
-//! learned, and the times add up.
+//! Describes the trainer's operations as amounts of work. The time of an operation is the sum of
+//! its amounts times their fitted unit times.
 
 use schema::{GemmProduct, Op, Optimizer, Precision};
 
 use crate::embedding::lookup::{self, Amount, Cores};
 use crate::tile_use::TileUse;
 
-/// Elements of a panel, the layout of activations and gradients in matrix products.
+/// Rows and columns of a panel, the layout of activations and gradients in matrix products.
 const PANEL: usize = 32;
 
 /// The context of an operation on its rank: embedding tables, cores, and the fused optimizer.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
-    /// The tiles of its rank.
+    /// The tiles of the operation's rank.
     pub tiles: Vec<&'a TileUse>,
     pub cores: Cores,
     /// Optimizer that is fused into products of weight gradients, if any.
     pub updates: Option<Optimizer>,
 }
 
-/// An operation as amounts of work, each of which has a unit time to be learned.
+/// An operation as amounts of work, each of which has a fitted unit time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuWork {
-    /// Operations of one kind share a model.
+    /// Kind of the operation. Operations of one kind share a model.
     pub kind: String,
     pub amounts: Vec<Amount>,
-    /// Logarithms of sizes; works with near sizes have similar residuals.
+    /// Logarithms of the operation's sizes. Operations with similar sizes have similar residuals.
     pub sizes: Vec<f32>,
 }
 
 impl CpuWork {
-    /// Describes an operation of one rank; `None` for exchanges between ranks.
+    /// Describes an operation of one rank. Returns `None` for exchanges between ranks and for
+    /// waits, because their time does not depend on amounts of work.
     #[must_use]
     pub fn from_op(op: &Op, context: &Context<'_>) -> Option<Self> {
         let name = op.name();
@@ -137,7 +138,7 @@ fn logs(sizes: &[f64]) -> Vec<f32> {
     sizes.iter().map(|size| size.max(1.0).ln() as f32).collect()
 }
 
-/// Returns the sizes of lookups: means over tables, weighted by their ids.
+/// Returns the sizes of lookups as means over the tables, weighted by the tables' numbers of ids.
 fn tables(context: &Context<'_>, rule: Option<Optimizer>) -> Vec<f32> {
     let tiles = &context.tiles;
     let uses: f64 = tiles.iter().map(|tile| tile.uses).sum::<f64>().max(1.0);

@@ -1,7 +1,7 @@
-//! Hit rate of lookups in an LRU cache.
+//! Estimates the hit rate of lookups in an LRU cache by Che's approximation.
 //!
-//! Che's approximation: every row stays for the number of lookups that touch as many distinct rows
-//! as the cache holds. First uses are misses.
+//! A row is assumed to stay in the cache for the number of lookups that touch as many distinct rows
+//! as the cache holds. The first use of a row is a miss.
 
 use schema::IndexDistribution;
 use schema::distribution::ReuseHistogram;
@@ -9,7 +9,8 @@ use schema::distribution::ReuseHistogram;
 /// How often the rows of a table are used, as classes of equally popular rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Popularity {
-    /// Number of rows in each class, and the share of lookups of each of these rows.
+    /// Number of rows in each class, and the share of lookups that each single row of the class
+    /// gets.
     classes: Vec<(f64, f64)>,
     draws: Draws,
 }
@@ -17,9 +18,9 @@ pub struct Popularity {
 /// How the uses of a row are distributed over a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Draws {
-    /// Each lookup draws a row by its share.
+    /// Each lookup draws a row at random, with the row's share as its probability.
     Independent,
-    /// A row is used as often as its share says, at random places of the batch.
+    /// A row is used exactly as often as its share implies, at random places of the batch.
     Counted,
 }
 
@@ -41,7 +42,7 @@ impl Popularity {
         Self { classes: classes.collect(), draws: self.draws }
     }
 
-    /// Returns the share of lookups that fall on the most popular row.
+    /// Returns the share of lookups that select the most popular row.
     #[must_use]
     pub fn hottest(&self) -> f64 {
         self.classes.iter().map(|class| class.1).fold(0.0, f64::max).min(1.0)
@@ -90,7 +91,7 @@ impl Popularity {
         Self { classes: classes.collect(), draws: Draws::Counted }
     }
 
-    /// Returns the expected number of distinct rows among `lookups`.
+    /// Returns the expected number of distinct rows that `lookups` lookups use.
     #[must_use]
     pub fn rows_used(&self, lookups: f64) -> f64 {
         self.rows_used_within(lookups, lookups)
@@ -109,8 +110,8 @@ impl Popularity {
         }
     }
 
-    /// Returns the share of `lookups` that hit an LRU cache of `cached_rows` rows, which starts
-    /// empty.
+    /// Returns the share of `lookups` that hit an LRU cache of `cached_rows` rows. The cache is
+    /// empty at first.
     #[must_use]
     pub fn hit_rate(&self, lookups: f64, cached_rows: f64) -> f64 {
         self.hits_within(self.stays(lookups, cached_rows), lookups)
@@ -121,9 +122,10 @@ impl Popularity {
         let hits = |&(rows, share): &(f64, f64)| {
             let used = self.used(share, stays, lookups);
             rows * match self.draws {
-                // Hits before the row is first evicted, and hits of all later lookups.
+                // Count the hits before the row is first evicted, and then the hits of all later
+                // lookups.
                 Draws::Independent => share * (stays - used / share + (lookups - stays) * used),
-                // Every use but the first hits if the previous use is recent enough.
+                // Every use but the first one hits if the previous use is recent enough.
                 Draws::Counted => (share * lookups - 1.0).max(0.0) * used,
             }
         };
@@ -136,6 +138,7 @@ impl Popularity {
             return lookups;
         }
         let (mut low, mut high) = (0.0, lookups);
+        // Bisection works because the number of distinct rows grows with the number of lookups.
         for _ in 0..60 {
             let middle = (low + high) / 2.0;
             let is_short = self.rows_used_within(middle, lookups) < cached_rows;
@@ -145,13 +148,13 @@ impl Popularity {
     }
 }
 
-/// Points of a [`HitCurve`].
+/// Number of sampled points of a [`HitCurve`].
 const POINTS: usize = 24;
 
 /// Hit rate as a function of cache size for one number of lookups, sampled for repeated queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HitCurve {
-    /// Cached rows and hit rates, both rising.
+    /// Numbers of cached rows and their hit rates, both in ascending order.
     points: [(f64, f64); POINTS],
 }
 

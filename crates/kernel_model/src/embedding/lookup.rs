@@ -1,5 +1,7 @@
-//! Amounts of work of lookups and row updates on a CPU: rows from each cache and from memory, bags,
-//! ids, sums. Hit rates assume that caches keep rows from step to step.
+//! Computes the amounts of work of lookups and row updates on a CPU.
+//!
+//! The amounts are rows from each cache and from memory, bags, ids and sums. Hit rates assume that
+//! caches keep rows from step to step.
 
 use schema::{Granularity, Optimizer};
 
@@ -12,11 +14,12 @@ const ID: f64 = 8.0;
 const SORT_BITS: f64 = 11.0;
 /// Bytes of a cache line.
 const LINE: f64 = 64.0;
-/// From this many ids per bag on, gradients are copied table by table before they are summed.
+/// Minimum ids per bag for which gradients are copied table by table before they are summed.
 const PACKED_IDS: f64 = 4.0;
 
-/// Amount that stands for waking other threads: the time they save, as a multiple of the call's
-/// time with their help. The caller works alone until they are awake.
+/// Name of the amount that stands for waking other threads. The amount is the time that the other
+/// threads save, as a multiple of the call's time with their help. The caller works alone until
+/// they are awake.
 pub const WAKING: &str = "waking";
 
 /// The cores that share the work of a call, and the sizes of their caches.
@@ -32,24 +35,24 @@ pub struct Cores {
 /// A named amount of work.
 pub type Amount = (&'static str, f64);
 
-/// Bags in a chunk of `device::ops::embedding_forward`: a thread claims one chunk at a time.
+/// Bags in a chunk of `device::ops::embedding_forward`. A thread claims one chunk at a time.
 const BAGS_OF_CHUNK: f64 = 128.0;
 /// Ids in a chunk of `device::ops::embedding_backward` while it numbers and sorts them.
 const IDS_OF_CHUNK: f64 = 8192.0;
-/// Sorted ids in a chunk while it updates rows.
+/// Sorted ids in a chunk while `device::ops::embedding_backward` updates rows.
 const PAIRS_OF_CHUNK: f64 = 512.0;
 /// Batches with at most this many ids use a comparison sort instead of a radix sort.
 const PAIRS_COMPARED: f64 = 512.0;
-/// Elements of a vector.
+/// Number of elements in a vector register.
 const LANES: usize = 16;
-/// Columns that one pass over a bag sums, the widest first. Each remaining vector takes a pass of
-/// its own.
+/// Columns that one pass over a bag sums, the widest first. Each remaining vector needs a separate
+/// pass.
 const LANES_OF_PASS: [usize; 3] = [8 * LANES, 4 * LANES, 2 * LANES];
 
 /// Distribution of the chunks of a call over threads.
 #[derive(Clone, Copy, Debug)]
 struct Sharing {
-    /// Chunks of the busiest thread.
+    /// Number of chunks of the busiest thread.
     most: f64,
     chunks: f64,
     threads: f64,
@@ -78,6 +81,8 @@ pub fn forward_amounts(tiles: &[&TileUse], cores: Cores) -> Vec<Amount> {
     let private = CacheMisses::for_rows(tiles, cores.private);
     let quarter = CacheMisses::for_rows(tiles, cores.last / 4.0);
     let last = CacheMisses::for_rows(tiles, cores.last);
+    // Amounts are scaled by the load imbalance, because the busiest thread decides when the call
+    // ends.
     let sharing = Sharing::new(lookup_chunks(tiles), cores.threads);
     let sum = |of: &dyn Fn(&TileUse) -> f64| {
         sharing.uneven() * tiles.iter().map(|tile| of(tile)).sum::<f64>()
@@ -108,8 +113,8 @@ pub fn forward_amounts(tiles: &[&TileUse], cores: Cores) -> Vec<Amount> {
     ]
 }
 
-/// Counts the chunks of a lookup: blocks of samples of a table, or of several tables if a batch is
-/// smaller than a block.
+/// Counts the chunks of a lookup. A chunk is a block of samples of one table, or of several tables
+/// if the batch is smaller than a block.
 fn lookup_chunks(tiles: &[&TileUse]) -> f64 {
     let slots = tiles.iter().map(|tile| tile.vectors.max(1) as f64).sum::<f64>();
     let samples = |tile: &&TileUse| tile.bags as f64 / tile.vectors.max(1) as f64;
@@ -142,11 +147,13 @@ pub fn backward_amounts(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Ve
     amounts
 }
 
-/// Computes the amounts of sorting a batch's ids by row: one thread sorts each table, or all
-/// threads sort everything.
+/// Computes the amounts of work of sorting a batch's ids by row. Either one thread sorts each
+/// table, or all threads sort all tables together.
 fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
     let longest = tiles.iter().map(|tile| tile.uses).fold(0.0, f64::max);
     let is_compared = ids <= PAIRS_COMPARED;
+    // Sorting each table on one thread pays only if no table has more than one thread's share of
+    // ids.
     let by_table = !is_compared && longest * cores.threads as f64 <= ids;
     let (of_tables, of_all) = if by_table { (1.0, 0.0) } else { (0.0, 1.0) };
     let all_rows = tiles.iter().map(|tile| tile.rows as f64).sum::<f64>();
@@ -159,7 +166,8 @@ fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
         |tile: &&TileUse| tile.uses * passes(if by_table { tile.rows as f64 } else { all_rows });
     let moved = sharing.uneven() * tiles.iter().map(moved).sum::<f64>();
     let counted = if is_compared { 0.0 } else { moved };
-    // Each pass of a sort clears its counters, for every table that one thread sorts alone.
+    // Each pass of a radix sort clears its counters, once for every table that a thread sorts
+    // alone.
     let cleared = |tile: &&TileUse| passes(tile.rows as f64);
     let cleared = of_tables * sharing.uneven() * tiles.iter().map(cleared).sum::<f64>();
     vec![
@@ -171,7 +179,7 @@ fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
     ]
 }
 
-/// Computes the amounts of summing gradients by row and updating the rows.
+/// Computes the amounts of work of summing gradients by row and updating the rows.
 fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
     let used = |tile: &TileUse| tile.rows_used();
@@ -233,7 +241,7 @@ fn passes_over_bag(tile: &TileUse) -> f64 {
     (passes + left.div_ceil(LANES)) as f64
 }
 
-/// Returns 1 if a row does not fill its last vector, which then needs a mask; otherwise 0.
+/// Returns 1 if a row does not fill its last vector, which then needs a mask. Otherwise returns 0.
 fn masked(tile: &TileUse) -> f64 {
     if tile.dim.is_multiple_of(LANES) { 0.0 } else { 1.0 }
 }
@@ -260,14 +268,15 @@ fn passes(rows: f64) -> f64 {
 /// Cache misses of one step, for a cache of a given size.
 #[derive(Clone, Copy, Debug, Default)]
 struct CacheMisses {
-    /// Lookups that miss this cache.
+    /// Number of lookups that miss this cache.
     rows: f64,
     bytes: f64,
-    /// Misses of rows whose length is not a multiple of the vector width.
+    /// Number of misses of rows whose length is not a multiple of the vector width.
     masked: f64,
-    /// Misses weighted by the logarithm of table size over cache size, a proxy for TLB misses.
+    /// Misses weighted by the logarithm of table size over cache size, which approximates TLB
+    /// misses.
     far: f64,
-    /// Bytes of distinct rows that miss.
+    /// Bytes of the distinct rows that miss the cache.
     unique_bytes: f64,
 }
 
@@ -292,7 +301,7 @@ impl CacheMisses {
         }
     }
 
-    /// Computes the misses of rows of a given size. All tables share the cache: a row stays for as
+    /// Computes the misses of rows of a given size. All tables share the cache. A row stays for as
     /// many steps as it takes to fill the cache with other rows.
     fn sized(tiles: &[&TileUse], cache: f64, bytes: impl Fn(&TileUse) -> f64) -> Self {
         let passing: f64 = tiles.iter().map(|t| 4.0 * (t.bags * t.dim) as f64 + ID * t.uses).sum();
@@ -302,6 +311,7 @@ impl CacheMisses {
             };
             steps * passing + tiles.iter().map(rows).sum::<f64>()
         };
+        // Bisect the logarithm of the number of steps that a row stays, between 1e-6 and 1e6 steps.
         let (mut least, mut most) = (1e-6f64, 1e6f64);
         if held(most) <= cache {
             least = most;

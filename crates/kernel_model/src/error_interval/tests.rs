@@ -2,7 +2,7 @@ use super::{ErrorInterval, quantiles, ratio};
 
 #[test]
 fn nine_of_ten_new_values_lie_between_the_quantiles() {
-    // With 99 values, a new value has 100 possible ranks; 5 of them lie outside at each end.
+    // With 99 values, a new value has 100 possible ranks, and 5 of them lie outside at each end.
     let (low, high) = quantiles((1..100).map(f64::from));
     assert_eq!((low, high), (5.0, 95.0));
     assert_eq!(quantiles([3.0, 1.0].into_iter()), (1.0, 3.0), "all there are");
@@ -20,8 +20,8 @@ fn errors_of_fewer_rows_are_compared_with_those_of_all() {
 
 #[test]
 fn an_interval_has_groups_by_the_distance_from_the_floor() {
-    // 400 rows near the launch overhead have errors up to 1 %, and 400 rows far above it up to 10
-    // %.
+    // 400 rows near the launch overhead have errors up to 1 %, and 400 rows far above it have
+    // errors up to 10 %.
     let row = |at: u16| {
         let (above, most) = if at < 400 { (0.0, 0.01) } else { (2.0, 0.1) };
         let above = above + f32::from(at * 77 % 400) / 1_000.0;

@@ -4,7 +4,7 @@ use super::{Forest, LEAVES, Tree};
 
 const FEATURES: u64 = 7;
 
-/// A tree of so many leaves, whose splits are drawn.
+/// Creates a tree with the given number of leaves and random splits.
 fn tree(leaves: usize, random: CounterRng) -> Tree {
     let mut tree = Tree::new(0.5);
     push(&mut tree, leaves, random);
@@ -54,7 +54,7 @@ fn forests_round_trip_as_json() {
     }
 }
 
-/// Parses a forest of one tree from three of its columns.
+/// Parses a forest of one tree from three of the columns of the stored form.
 fn parse_tree(below: &[u8], features: &[u8], leaves: &[i32]) -> Result<Forest, serde_json::Error> {
     let json = serde_json::json!({
         "start": 0.0, "bounds": [0.0, 1.0], "steps": [0.5],
@@ -71,7 +71,7 @@ fn incomplete_and_oversized_trees_are_refused() {
     assert!(parse_tree(&[3, 0, 0, 0], &[6], &[1, 2, 3]).is_err());
     assert!(parse_tree(&[3, 0, 0], &[], &[1, 2]).is_err());
     assert!(parse_tree(&[3, 0, 0], &[6], &[1, 2, 3]).is_err());
-    // A chain of splits, each with a leaf on its left.
+    // The fixture is a chain of splits, each of which has a leaf on its left.
     let chain = |splits: usize| {
         parse_tree(
             &[[3, 0].repeat(splits), vec![0]].concat(),

@@ -1,12 +1,13 @@
 use super::{DriftSample, StateDrift};
 
-/// Creates 400 rows whose sizes do not depend on their position, with `log_residual(place)` of
-/// extra time.
+/// Creates 400 rows whose sizes do not depend on their position. The row at `place` takes
+/// `log_residual(place)` longer, as a logarithm.
 fn rows(log_residual: impl Fn(u32) -> f64) -> Vec<DriftSample> {
     let row = |place: u32| DriftSample {
         place,
         size: f64::from(place * 7919 % 400) / 100.0,
-        // Noise: one third of the rows takes a little longer, one third a little less.
+        // The fixture has noise: one third of the rows takes a little longer, and one third a
+        // little less.
         log_residual: log_residual(place) + 0.01 * (f64::from(place % 3) - 1.0),
     };
     (0..400).map(row).collect()

@@ -3,8 +3,8 @@ use schema::topology::hardware;
 use super::by_device;
 use crate::{Kind, Measured, Timed, Work, roofline_ns};
 
-/// Creates works that take twice their roofline time, at least 40 µs. One third of them took 3 %
-/// more and one third 3 % less.
+/// Creates kernels that take twice their roofline time, but at least 40 µs. One third of them take
+/// 3 % more, and one third take 3 % less.
 fn rows(kind: Kind, sizes: impl Fn(u64) -> Vec<u64>) -> Vec<Measured> {
     let device = hardware("v100").expect("a device");
     let measured = |place: u32| {

@@ -1,5 +1,5 @@
-//! Compares hit rates with a simulated cache, and checks that lookups take longer with larger
-//! sizes.
+//! Compares estimated hit rates with a simulated cache, and checks that lookups take longer when
+//! sizes grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use schema::distribution::ReuseHistogram;
 use schema::random::CounterRng;
 use schema::topology::hardware;
 
-/// Simulates an LRU cache that starts empty, and returns its share of hits.
+/// Simulates an LRU cache that is empty at first, and returns its share of hits.
 fn simulated(ids: &[u64], cached: usize) -> f64 {
     let (mut last, mut order) = (BTreeMap::new(), BTreeSet::new());
     let mut hits = 0;
@@ -59,7 +59,8 @@ fn hit_rates_of_uniform_and_zipf_ids_match_a_simulated_cache() {
 }
 
 /// Shares of a batch's lookups by how often the batch uses their row: once, twice, 3 to 4, 5 to 8
-/// times and so on. From dlrm_datasets (MIT), for 856 and 788 production tables.
+/// times and so on. The shares come from dlrm_datasets (MIT license), for 856 and 788 production
+/// tables.
 const PRODUCTION: [[f64; 17]; 2] = [
     [
         0.069, 0.044, 0.068, 0.101, 0.121, 0.104, 0.073, 0.058, 0.052, 0.050, 0.049, 0.048, 0.048,
@@ -73,8 +74,8 @@ const PRODUCTION: [[f64; 17]; 2] = [
 
 #[test]
 fn hit_rates_of_reuse_histograms_match_a_simulated_cache() {
-    // Ten tables of each year, with different sizes. Rows are reused more in tables with a higher
-    // number.
+    // The test creates ten tables of different sizes for each year. Tables with a higher number
+    // reuse their rows more.
     for number in 0..20u64 {
         let (published, lookups) = (PRODUCTION[(number / 10) as usize], 10_000 + 2_000 * number);
         let tilt = 1.0 + 0.05 * (number % 10) as f64;

@@ -1,4 +1,5 @@
-//! Prices of kernels: bounds that hold for every model, and refused sizes, tables and files.
+//! Checks that predicted kernel times stay within their bounds, and that invalid sizes, tables and
+//! files are rejected.
 
 use kernel_model::measured::{Table, operation};
 use kernel_model::{
@@ -13,7 +14,7 @@ fn device(key: &str) -> &'static HardwareSpec {
     hardware(key).expect("a known device")
 }
 
-/// Draws a work with sizes from 1 to some thousands.
+/// Draws a kernel with sizes from 1 to some thousands.
 fn any(kind: Kind, random: CounterRng) -> Work {
     let size = |at: u64| 1 + (2f64.powf(12.0 * random.unit(at))) as u64;
     let sizes = match kind {
@@ -43,7 +44,8 @@ fn no_price_is_below_physics_or_outside_its_own_interval() {
                 let price = model.price(&work, device);
                 let physics = physics_ns(&work, device);
                 let order = [physics, price.low_ns, price.mean_ns, price.high_ns];
-                // Allow a rounding error, because the limit is multiplied and divided.
+                // Allow for rounding errors, because the prediction multiplies and divides the
+                // physical limit.
                 let is_ordered = order.windows(2).all(|pair| pair[0] <= pair[1] * (1.0 + 1e-12));
                 let is_right = is_ordered && price.high_ns.is_finite();
                 assert!(is_right, "{work} {}: {price:?}", device.key);
@@ -88,7 +90,7 @@ fn invalid_sizes_are_rejected() {
     assert!(error.contains("linear") && error.contains("tanh"), "{error}");
 }
 
-/// Creates a table of layer norms that take three times their roofline time, at least 40 µs.
+/// Creates a table of layer norms that take three times their roofline time, but at least 40 µs.
 fn table(device: &str, rows: u64) -> Vec<Measured> {
     let header = ["OPName", "Latency", "Device", "B", "H", "more"].map(str::to_owned).to_vec();
     let mut table = Table::new(header).expect("all columns");
@@ -125,7 +127,7 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
         assert!(row.mape_pct < 3.0 && row.mape_pct < 0.2 * row.roofline_mape_pct, "{row:?}");
         assert!((80.0..=100.0).contains(&row.covered_pct), "{row:?}");
     }
-    // Every flipped bit and every truncation is detected.
+    // Every flipped bit and every truncation must be detected.
     for at in (0..one.len()).step_by(997) {
         let mut damaged = one.clone();
         damaged[at] ^= 1;
@@ -172,7 +174,8 @@ fn kernels_timed_alone_have_no_launch_overhead() {
         let adapted = few_shot::calibrate(model.clone(), &rows(0, 60)).expect("enough rows");
         let again = KernelModel::from_bytes(&adapted.to_bytes().expect("bytes")).expect("a model");
         assert_eq!(again, adapted);
-        // Kernels longer than the lowest price, and far shorter than any launch overhead.
+        // Test kernels that are longer than the lowest predicted time, but far shorter than any
+        // launch overhead.
         let tested = rows(60, 400).into_iter().filter(|row| row.latency_ns > 2_000.0);
         let tested: Vec<Measured> = tested.collect();
         assert!(tested.iter().filter(|row| row.latency_ns < 20_000.0).count() > 20);

@@ -1,4 +1,4 @@
-//! Predicted kernel times against measured and simulated ones.
+//! Compares predicted kernel times and hit rates with measured and simulated ones.
 #![expect(clippy::expect_used, reason = "test code fails by panicking")]
 
 mod hit_rates;

@@ -9,8 +9,9 @@ use crate::cost::operation_name;
 use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, WorkKind};
 use crate::recording::{RankTimes, Step};
 
-/// Adds the samples of some ranks of a step. If all ranks of a collective are given, its transfer
-/// time is that of its shortest kernel: the last rank to arrive does not wait.
+/// Adds the samples of some ranks of a step. A collective's transfer time is added only if all of
+/// its ranks are given. The transfer time is the duration of the shortest kernel, because the last
+/// rank to arrive does not wait.
 pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     let program = &step.program;
     for at in ranks {
@@ -40,7 +41,8 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     }
 }
 
-/// Adds how much slower hosts and devices were in some steps than the means of a calibration.
+/// Adds factors that say how much slower hosts and devices were in each step than the mean of the
+/// calibration.
 pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize]) {
     let usual = Usual {
         event_ns: calibration.event_ns,
@@ -64,7 +66,7 @@ pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize
     calibration.work_factors.extend(works);
 }
 
-/// Usual times of a calibration that steps are compared with.
+/// Mean host times and median device times of a calibration, with which single steps are compared.
 struct Usual<'a> {
     event_ns: f64,
     overheads: BTreeMap<&'a Key<Overhead>, f64>,
@@ -91,15 +93,15 @@ fn work_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     }))
 }
 
-/// Returns measured over usual time, summed over pairs.
+/// Returns the measured time divided by the usual time, each summed over all pairs.
 fn ratio(pairs: impl Iterator<Item = (i64, f64)>) -> Option<f64> {
     let (own, usual) =
         pairs.fold((0.0, 0.0), |(own, usual), (ns, mean)| (own + ns as f64, usual + mean));
     (usual > 0.0).then_some(own / usual)
 }
 
-/// Iterates over the host time of a rank, with `event_ns` of profiler overhead subtracted for each
-/// event.
+/// Iterates over the host segments of a rank and their durations. `event_ns` of profiler overhead
+/// is subtracted for each event in a segment.
 fn segments<'a>(
     rank: &'a Rank,
     recorded: &'a RankTimes,
@@ -116,7 +118,8 @@ fn segments<'a>(
             };
             let ns = recorded.own_ns(action, *time);
             let paid = (event_ns * f64::from(recorded.events_in(place, at))).round() as i64;
-            // Recording took part of the time. An action that took less than that counts 0.
+            // The profiler recorded events during the action. An action shorter than its profiler
+            // overhead counts as 0 ns.
             Some((segment, if paid > 0 { (ns - paid).max(0) } else { ns }))
         })
     })
@@ -194,8 +197,8 @@ fn waits(calibration: &mut Calibration, program: &Program, rank: &Rank, recorded
     }
 }
 
-/// Classifies the start of a work: a launch if nothing was pending at its call, otherwise a wait
-/// for the work that ended last before it.
+/// Classifies the delay before device work starts. The delay is a launch latency if nothing was
+/// pending at the call, and otherwise a wait for the work that ended last before it.
 fn start(rank: &Rank, recorded: &RankTimes, at: usize, called: i64) -> Option<(Waiting, i64)> {
     let work = &rank.works[at];
     let started = recorded.works[at].0;
@@ -207,7 +210,7 @@ fn start(rank: &Rank, recorded: &RankTimes, at: usize, called: i64) -> Option<(W
         WorkKind::Kernel => Waiting::Launch,
         WorkKind::Copy | WorkKind::Set => Waiting::CopyLaunch,
     };
-    // Within 20 µs of the call, the cause of the wait is ambiguous, so the sample is dropped.
+    // Within 20 µs of the call, the delay may be a launch or a wait, so the sample is dropped.
     const SOON_NS: i64 = 20_000;
     match ready {
         _ if ready <= called => Some((launch, started - called)),

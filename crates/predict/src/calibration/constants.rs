@@ -10,7 +10,7 @@ use crate::cost::{Constants, Transfer};
 /// Derives start and wait constants from the samples of a calibration.
 ///
 /// Returns and hand-overs are means. Latencies and gaps are medians, because some works waited for
-/// something that no row shows, and a mean would charge all others for it.
+/// something that the recording does not show, and a mean would add that wait to all other works.
 pub fn derive_constants(calibration: &Calibration) -> Constants {
     let samples = |waiting: &Waiting| calibration.waits.get(waiting).map_or(&[][..], Vec::as_slice);
     let usual = |waiting: Waiting| median(samples(&waiting)).unwrap_or_default();
@@ -41,8 +41,8 @@ fn transfers(calibration: &Calibration) -> BTreeMap<String, Transfer> {
     points.into_iter().map(|(operation, points)| (operation, transfer(&points))).collect()
 }
 
-/// Fits a line through message sizes and times by least squares. Returns a mean if all messages
-/// have one size or larger ones took no longer.
+/// Fits a line through message sizes and transfer times by least squares. Returns the mean time,
+/// independent of size, if all messages have one size or larger messages took no longer.
 pub fn transfer(points: &[(u64, f64)]) -> Transfer {
     let count = points.len().max(1) as f64;
     let bytes = points.iter().map(|point| point.0 as f64).sum::<f64>() / count;

@@ -13,16 +13,17 @@ use crate::program::{Overhead, WorkKind};
 /// File format version that is written, and the only one that can be read.
 pub const VERSION: u64 = 4;
 
-/// The JSON content of a calibration file.
+/// The whole content of a calibration file, in the order in which it is written.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
     rowmill_calibration: u64,
     host: String,
     devices: Vec<String>,
-    /// Steps times ranks of each recording.
+    /// For each recording, the number of its steps multiplied by the number of its ranks.
     recordings: Vec<u32>,
-    /// Derived from the waits, for people; not read again.
+    /// Constants derived from the waits. These constants are written for people who open the file,
+    /// and are not read again.
     constants: Constants,
     overheads: Vec<SampleRow<Overhead>>,
     works: Vec<WorkRow>,
@@ -31,7 +32,7 @@ struct Content {
     factors: Vec<f64>,
     work_factors: Vec<f64>,
     launches: Launches,
-    /// Profiler overhead per event, which host samples do not contain.
+    /// Profiler overhead per event in nanoseconds, which is already subtracted from host samples.
     #[serde(default, skip_serializing_if = "is_zero")]
     event_ns: f64,
 }
@@ -40,7 +41,7 @@ fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
-/// Samples of one key of host overheads, as stored.
+/// JSON row with the samples of one kind of host overhead.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SampleRow<C> {
@@ -51,7 +52,7 @@ struct SampleRow<C> {
     samples: Vec<i64>,
 }
 
-/// Samples of one key of device work with their steps, as stored.
+/// JSON row with the samples of one kind of device work, each with the step it was taken in.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkRow {
@@ -60,11 +61,11 @@ struct WorkRow {
     detail: String,
     centre_ns: f64,
     samples: Vec<i64>,
-    /// The step of each sample, over all recordings.
+    /// For each sample, the index of its step. Steps are numbered across all recordings.
     steps: Vec<u32>,
 }
 
-/// Samples of one kind of latency or wait, as stored.
+/// JSON row with the samples of one kind of latency or wait.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WaitRow {
@@ -74,7 +75,7 @@ struct WaitRow {
     samples: Vec<i64>,
 }
 
-/// Transfer times of collectives of one size, as stored.
+/// JSON row with the transfer times of one collective operation at one message size.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TransferRow {
@@ -83,7 +84,7 @@ struct TransferRow {
     samples: Vec<i64>,
 }
 
-/// Reads only the version, to report files of another version.
+/// Reads only the version of a file, so that a file of another version gets a clear error.
 #[derive(Deserialize)]
 struct Versioned {
     rowmill_calibration: Option<u64>,
@@ -93,7 +94,7 @@ impl Calibration {
     /// Serializes the calibration as JSON.
     ///
     /// # Errors
-    /// [`Error::Calibration`] if a figure has no JSON.
+    /// [`Error::Calibration`] if a number cannot be represented in JSON.
     pub fn to_json(&self) -> Result<String, Error> {
         let waits = self.waits.iter().map(|(waiting, samples)| {
             let (kind, name) = spelt(waiting);
@@ -125,8 +126,10 @@ impl Calibration {
     /// Parses the JSON that [`Calibration::to_json`] writes.
     ///
     /// # Errors
-    /// [`Error::Calibration`] for another version, or text that is not a calibration.
+    /// [`Error::Calibration`] if the file has another version, or if the text is not a calibration.
     pub fn from_json(text: &str) -> Result<Self, Error> {
+        // The version is read first, so that a file of another version is refused by its version
+        // and not by a missing field.
         let version: Versioned =
             serde_json::from_str(text).map_err(|error| wrong("a calibration in JSON", &error))?;
         match version.rowmill_calibration {
@@ -193,7 +196,7 @@ fn work_rows(calibration: &Calibration) -> Vec<WorkRow> {
     calibration.works.iter().map(row).collect()
 }
 
-/// Samples of works by key.
+/// Checks the stored rows of device work and groups their samples by key.
 fn works(
     rows: Vec<WorkRow>,
     recordings: &[u32],
@@ -227,7 +230,8 @@ fn samples<C: Ord>(rows: Vec<SampleRow<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>
 }
 
 fn check(name: &str, samples: &[i64]) -> Result<(), Error> {
-    // About a month: the sum of as many samples as a file can hold stays a whole number.
+    // The bound is about a month. With this bound, the sum of as many samples as a file can hold
+    // fits in `i64`.
     const MOST_NS: i64 = 2_600_000_000_000_000;
     match samples.iter().find(|ns| !(-MOST_NS..=MOST_NS).contains(*ns)) {
         Some(ns) => Err(wrong("samples of less than a month", &format!("{ns} ns of {name:?}"))),

@@ -1,40 +1,42 @@
-//! Keys that identify the cost which a sample of a calibration measures.
+//! Keys of samples: they identify the work or overhead whose duration a sample measures.
 
 use crate::program::{Overhead, Part, Program, Segment, WorkKind};
 
-/// Identifies what a sample measures: class, name, and sizes. Samples with equal keys are
+/// Identifies the measured work or overhead by class, name and sizes. Samples with equal keys are
 /// interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key<C> {
     pub class: C,
     /// Name of the operator, call or kernel.
     pub name: String,
-    /// Tensor sizes, launch shape or bytes; between operators, the preceding operator.
+    /// Tensor sizes, launch shape or bytes of the measured work. For time between operators, the
+    /// detail is the name of the preceding operator.
     pub detail: String,
 }
 
 /// The latency or wait that a sample measures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waiting {
-    /// From the start of a launch to the start of its kernel on an idle stream.
+    /// Time from the start of a launch call to the start of its kernel on an idle stream.
     Launch,
-    /// From the start of a copy or set to the start of its work on an idle stream.
+    /// Time from the start of a copy or memory-set call to the start of its device work on an idle
+    /// stream.
     CopyLaunch,
-    /// Between two consecutive works of a stream.
+    /// Time between two consecutive works of a stream when the second was already queued.
     QueueGap,
-    /// From the end of awaited work on another stream to the start of the waiting work.
+    /// Time from the end of work on another stream to the start of the work that waited for it.
     EventWait,
-    /// From the end of awaited work to the return of the synchronizing call.
+    /// Time from the end of the awaited work to the return of the synchronizing call.
     SyncReturn,
-    /// From the end of a copy to the return of its call.
+    /// Time from the end of a copy to the return of the call that made it.
     CopyReturn,
-    /// From the last work of a thread to the next work, with this name, of the thread that waited
-    /// for it.
+    /// Time from the last work of one thread to the next work of the thread that waited for it. The
+    /// string is the name of that next work.
     HandOver(String),
 }
 
 impl Key<Overhead> {
-    /// The key of the samples of a stretch of host time.
+    /// Builds the key under which samples of a host segment are stored.
     pub(crate) fn from_segment(program: &Program, segment: Segment) -> Self {
         Self {
             class: segment.overhead,
@@ -45,7 +47,7 @@ impl Key<Overhead> {
 }
 
 impl Key<WorkKind> {
-    /// The key of the samples of device work.
+    /// Builds the key under which samples of a piece of device work are stored.
     pub(crate) fn from_part(program: &Program, part: Part) -> Self {
         Self {
             class: part.kind,

@@ -1,5 +1,5 @@
-//! The calls and launches of recorded operators, which steps without times are given as well.
-//! Contains no durations.
+//! The runtime calls and kernel launches of recorded operators, without durations. These calls
+//! complete programs that are built from execution traces, which contain no calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,23 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::{Returns, WorkKind};
 
-/// The calls and launches of recorded operators, by name and tensor sizes. Execution traces without
-/// times get their launches from it.
+/// Runtime calls and launches of recorded operators, by operator name and tensor sizes. A program
+/// built from an execution trace takes its launches from here, because execution traces record only
+/// operators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launches {
-    /// Names of all operators that ran, nested ones included.
+    /// Names of all operators that ran, including operators nested in others.
     pub seen: BTreeSet<String>,
-    /// Outermost operators with all calls inside them.
+    /// Calls of outermost operators, including the calls of operators nested in them.
     pub outer: ByOperator,
-    /// Operators that made calls themselves, with those calls only.
+    /// Calls that an operator made itself, without the calls of operators nested in it.
     pub inner: ByOperator,
 }
 
-/// Variants by operator name, then by sizes.
+/// Call sequences by operator name, then by tensor sizes.
 pub type ByOperator = BTreeMap<String, BTreeMap<String, Vec<Variant>>>;
 
-/// One sequence of calls that an operator of some sizes made, and how often it did.
+/// A sequence of calls that an operator with some sizes made, with the number of times it occurred.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
@@ -31,29 +32,30 @@ pub struct Variant {
     pub calls: Vec<ApiCall>,
 }
 
-/// A call of the device's runtime API, or a wait that no call shows.
+/// A call of the device's runtime API, or a wait for device work that was recorded without a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiCall {
-    /// Empty for a wait without a call.
+    /// Name of the runtime call. The name is empty for a wait without a call.
     pub name: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchedWork>,
-    /// Streams whose last work the call waited for.
+    /// Streams on which the call waited for the last work.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<i32>,
     pub returns: Returns,
 }
 
-/// Device work that a call launched: a kernel, copy or memory set.
+/// Device work that a runtime call launched: a kernel, a copy or a memory set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchedWork {
     pub kind: WorkKind,
     pub name: String,
-    /// Sample keys with their counts; several if equal sizes did unequal work.
+    /// Details of the sample keys of this work with their counts. There are several details if
+    /// operators of equal sizes launched work of unequal size.
     pub details: BTreeMap<String, u64>,
-    /// Bytes of a copy or a set.
+    /// Bytes that a copy or a memory set writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     pub stream: i32,
@@ -84,7 +86,8 @@ impl Launches {
     }
 }
 
-/// Counts a variant. Variants that differ only in sample keys are merged.
+/// Adds the count of a variant. Variants that differ only in the details of their sample keys are
+/// merged.
 pub(super) fn add(to: &mut ByOperator, name: &str, sizes: &str, variant: Variant) {
     let known = to.entry(name.to_owned()).or_default().entry(sizes.to_owned()).or_default();
     match known.iter_mut().find(|known| is_alike(&known.calls, &variant.calls)) {

@@ -1,18 +1,18 @@
 //! Estimates the time at unrecorded sizes from recorded sizes of the same work.
 //!
 //! Sizes are the numbers in a text such as `512x128 float, 128x128 float`, followed by FLOPs and
-//! bytes if the operator reports them. The only assumption is that time follows a power law in the
+//! bytes if the operator reports them. Time is assumed to follow a power law in the sizes.
 //! sizes.
 
 use crate::effort::Effort;
 
-/// A detail split into its numbers and the text around them. Only details with equal text can be
-/// compared.
+/// A detail of a sample key, split into its numbers and the text around them. Two details can be
+/// compared only if the text around their numbers is equal.
 #[derive(Clone, Debug, PartialEq)]
 struct SizeText {
     around: String,
     numbers: Vec<f64>,
-    /// Number of dimensions among the numbers; FLOPs and bytes follow them.
+    /// Number of leading numbers that are dimensions. The remaining numbers are FLOPs and bytes.
     dims: usize,
 }
 
@@ -34,17 +34,19 @@ fn sizes(detail: &str) -> SizeText {
     SizeText { around, dims: numbers.len() - said, numbers }
 }
 
-/// Returns the logarithms of the ratios of all numbers, `b` over `a`.
+/// Returns, for each number of the two sizes, the logarithm of its value in `b` divided by its
+/// value in `a`.
 fn ratios<'a>(a: &'a SizeText, b: &'a SizeText) -> impl Iterator<Item = f64> + 'a {
     a.numbers.iter().zip(&b.numbers).map(|(a, b)| (b.max(0.5) / a.max(0.5)).ln())
 }
 
-/// Computes the Euclidean distance between the logarithms of two sizes.
+/// Computes the Euclidean distance between two sizes on a logarithmic scale.
 fn distance(a: &SizeText, b: &SizeText) -> f64 {
     ratios(a, b).map(|ratio| ratio * ratio).sum::<f64>().sqrt()
 }
 
-/// Returns the logarithm of the ratio that differs most, `b` over `a`.
+/// Returns the logarithm of the ratio `b / a` of the number that differs most. Dimensions take
+/// precedence over FLOPs and bytes.
 fn growth(a: &SizeText, b: &SizeText) -> f64 {
     let dims = a.dims;
     let most = |all: &mut dyn Iterator<Item = f64>| {
@@ -56,24 +58,24 @@ fn growth(a: &SizeText, b: &SizeText) -> f64 {
     }
 }
 
-/// Logarithms of ratios closer than this are equal: offsets have one entry more than there are
-/// bags.
+/// Largest difference at which two logarithms of ratios count as equal. The difference is not 0
+/// because offsets have one entry more than there are bags.
 const ALIKE: f64 = 0.01;
 
-/// Returns the one factor, as a logarithm, by which the differing dimensions differ, such as the
-/// batch size; `None` if they differ by several factors.
+/// Returns the logarithm of the common factor by which all differing dimensions differ, such as a
+/// ratio of batch sizes. Returns `None` if the dimensions differ by several factors.
 fn factor(a: &SizeText, b: &SizeText) -> Option<f64> {
     let grown = growth(a, b);
     let is_alike = |ratio: f64| ratio.abs() < ALIKE || (ratio - grown).abs() < ALIKE;
     ratios(a, b).take(a.dims).all(is_alike).then_some(grown)
 }
 
-/// Largest ratio of two sizes between which times are interpolated. A product with one column is
-/// memory-bound and one with a thousand columns is compute-bound, so no single power law joins
-/// them.
+/// Largest ratio of two recorded sizes between which times are interpolated. A product with one
+/// column is memory-bound and one with a thousand columns is compute-bound, so one power law cannot
+/// describe both.
 const SPAN_MAX: f64 = 16.0;
 
-/// Position of sizes on the line through two others.
+/// Position of a requested size on the line through two recorded sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnLine {
     Between,
@@ -82,7 +84,7 @@ enum OnLine {
 
 /// Says whether an operator of size `wanted` lies between the recorded sizes `a` and `b` or beyond
 /// them. Returns `None` unless all three differ in the same dimensions, and by one common factor,
-/// such as the batch size. A size is between two others only if its FLOPs and bytes are as well.
+/// such as the batch size. A size lies between two others only if its FLOPs and bytes do as well.
 fn on_line(a: &SizeText, b: &SizeText, wanted: &SizeText) -> Option<OnLine> {
     let (whole, part) = (factor(a, b)?, factor(a, wanted)?);
     if whole.abs() < ALIKE {
@@ -105,25 +107,26 @@ fn on_line(a: &SizeText, b: &SizeText, wanted: &SizeText) -> Option<OnLine> {
     done.all(within).then_some(OnLine::Between)
 }
 
-/// A time estimated from the nearest known sizes.
+/// A time estimated from the nearest recorded sizes of the same work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Near {
-    /// Position of the nearest known sizes.
+    /// Index of the nearest size among the known sizes.
     pub place: usize,
-    /// The time at the requested sizes.
+    /// Estimated time at the requested sizes.
     pub ns: f64,
-    /// Whether the sizes lie between two known ones, the larger at most 16 times the smaller.
+    /// Whether the requested sizes lie between two known sizes, of which the larger is at most 16
+    /// times the smaller.
     pub is_between: bool,
 }
 
-/// Returns the distance between two details; `None` if their texts differ in form.
+/// Returns the distance between two details, or `None` if the text around their numbers differs.
 pub fn apart(a: &str, b: &str) -> Option<f64> {
     let (a, b) = (sizes(a), sizes(b));
     (a.around == b.around).then(|| distance(&a, &b))
 }
 
-/// Returns whether all differing dimensions of two details differ by one factor, as with another
-/// batch size.
+/// Returns whether all differing dimensions of two details differ by one common factor, such as a
+/// ratio of batch sizes.
 pub fn is_lined(a: &str, b: &str) -> bool {
     let (a, b) = (sizes(a), sizes(b));
     a.around == b.around && factor(&a, &b).is_some()
@@ -131,11 +134,11 @@ pub fn is_lined(a: &str, b: &str) -> bool {
 
 /// Estimates the time at the sizes of `detail` from `known` sizes and times.
 ///
-/// Two known sizes are used if all dimensions that differ, differ by one factor. Between them, time
-/// follows the power law through both. Beyond them it does too, with the exponent clamped to the
-/// range from 0 to 1. From the nearest size alone, the exponent is `alone`, which is one for work
-/// that moves or computes data and zero for work independent of size. Returns `None` if no known
-/// sizes have the same form.
+/// Two known sizes are used if all their differing dimensions differ by one common factor. Between
+/// the two sizes, time follows the power law through both. Beyond the two sizes, time follows the
+/// same power law with its exponent clamped to the range from 0 to 1. If only one size is known,
+/// the exponent is `alone`: one for work that moves or computes data, zero for work independent of
+/// size. Returns `None` if no known sizes have the same form.
 pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
     let wanted = sizes(detail);
     if wanted.numbers.is_empty() {

@@ -1,5 +1,5 @@
-//! Prices operators that were never recorded by the bytes they move, at the rate of everything
-//! recorded.
+//! Prices operators that were never recorded by the bytes they move, at the median rate of all
+//! recorded operators.
 
 use super::constants::transfer;
 use super::{Calibration, mean};
@@ -8,12 +8,12 @@ use crate::effort::Effort;
 use crate::program::Overhead;
 use crate::recording::text_bytes;
 
-/// The name of a kernel, or of host time, of an operator that the calibration does not contain. Its
-/// detail has the bytes that the operator moves.
+/// Name given to a kernel or to host time of an operator that the calibration does not contain. The
+/// detail of such a key holds the number of bytes that the operator moves.
 pub const OPAQUE: &str = "opaque";
 
-/// Prices operators that were never recorded, by lines through time and bytes of all recorded
-/// operators.
+/// Linear models of time by bytes, fitted to all recorded operators. The models price operators
+/// that were never recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpaqueCosts {
     work: Transfer,
@@ -21,7 +21,7 @@ pub struct OpaqueCosts {
 }
 
 impl OpaqueCosts {
-    /// Fits the lines to a calibration. Collectives are left out because most of their time is
+    /// Fits both lines to a calibration. Collectives are excluded because most of their time is
     /// waiting.
     pub fn from_calibration(calibration: &Calibration) -> Self {
         let works = calibration.works.iter().filter(|(key, _)| !key.name.contains("nccl"));
@@ -36,15 +36,16 @@ impl OpaqueCosts {
         Self { work: line(works), host: transfer(&hosts) }
     }
 
-    /// Prices device work by the bytes in a detail such as `512 B`.
+    /// Prices device work from the number of bytes in its detail, such as `512 B`.
     pub fn work(&self, detail: &str) -> Cost {
         cost(self.work, detail)
     }
 
-    /// Estimates the ratio of a work's time at `wanted` sizes to its time `ns` at `known` sizes.
+    /// Estimates the factor by which a work's time changes between two sizes. The work's time at
+    /// the sizes `known` is `ns`.
     ///
-    /// A tensor that alone would take twice as long as `ns` is not read as a whole, such as a
-    /// lookup's table. It does not count.
+    /// A tensor is ignored if moving it would alone take more than twice as long as `ns`. A tensor
+    /// of that size cannot have been read as a whole. An example is the table of a lookup.
     pub fn growth(&self, known: &str, ns: f64, wanted: &str) -> f64 {
         const MOST: f64 = 2.0;
         let Transfer { fixed_ns, per_byte_ns } = self.work;
@@ -59,23 +60,24 @@ impl OpaqueCosts {
         if from > 0.0 { to / from } else { 1.0 }
     }
 
-    /// Prices host time by the bytes in a detail such as `512 B`.
+    /// Prices host time from the number of bytes in its detail, such as `512 B`.
     pub fn host(&self, detail: &str) -> Cost {
         cost(self.host, detail)
     }
 }
 
 impl OpaqueCosts {
-    /// Estimates which part of an operator without calls is work on its data, at most `whole_ns`.
+    /// Estimates how much of the host time of an operator without runtime calls is work on its
+    /// tensors. The result is at most `whole_ns`.
     pub fn host_work_ns(&self, sizes: &str, whole_ns: i64) -> i64 {
         let ns = self.host.per_byte_ns * text_bytes(sizes) as f64;
         (ns.min(9e15).round() as i64).min(whole_ns)
     }
 }
 
-/// Fits a robust line: the median of the smaller half as the fixed time, the median slope of the
-/// largest quarter as the time per byte. Lookups read little of their tables, so means and least
-/// squares would be misled.
+/// Fits a robust line. The fixed time is the median time of the smaller half of the points, and the
+/// time per byte is the median slope of the largest quarter. Lookups read only a small part of
+/// their tables, so means and least squares would be misled.
 fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     let mut points: Vec<(u64, f64)> = points.filter(|(bytes, _)| *bytes > 0).collect();
     points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -91,7 +93,7 @@ fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     Transfer { fixed_ns, per_byte_ns: middle(large.iter().map(slope)) }
 }
 
-/// Returns the median; 0 of no values.
+/// Returns the median of the values, or 0 if there are none.
 fn middle(values: impl Iterator<Item = f64>) -> f64 {
     schema::median::float_median(&mut values.collect::<Vec<f64>>()).unwrap_or_default()
 }
@@ -101,7 +103,8 @@ fn cost(line: Transfer, detail: &str) -> Cost {
     Cost { ns: ns.clamp(0.0, 9e15).round() as i64, source: Some(Source::Unknown) }
 }
 
-/// Reads the bytes of a detail: of the work, of a copy, or else of the operator's tensors.
+/// Reads a number of bytes from a detail. The number is the bytes of the effort, or else the bytes
+/// of the copy, or else the size of the operator's tensors.
 fn bytes(detail: &str) -> u64 {
     if let Some(effort) = Effort::parse(detail) {
         return effort.bytes();

@@ -7,7 +7,7 @@ use crate::cost::operation_name;
 use crate::program::{Action, MarkKind, Program, Rank, Returns, Thread, WorkId};
 use crate::recording::{RankTimes, Step};
 
-/// Adds what the operators of some ranks of a step called.
+/// Adds the runtime calls that operators made on some ranks of a recorded step.
 pub fn collect(launches: &mut Launches, step: &Step, ranks: &[usize]) {
     for at in ranks {
         let (rank, recorded) = (&step.program.ranks[*at], &step.recorded.ranks[*at]);
@@ -27,13 +27,13 @@ struct CallReader<'a> {
     recorded: &'a RankTimes,
 }
 
-/// An operator whose calls are being read.
+/// An operator whose runtime calls are being read.
 #[derive(Default)]
 struct OpenOperator {
     name: String,
     sizes: String,
     calls: Vec<ApiCall>,
-    /// Nested callers: the row, the name and sizes, and the calls of each.
+    /// Callers nested in this operator, each with its row, its name and sizes, and its calls.
     inside: Vec<(u32, (String, String), Vec<ApiCall>)>,
 }
 
@@ -66,6 +66,8 @@ impl CallReader<'_> {
                         returns: call.returns,
                     };
                     open.calls.push(called.clone());
+                    // The call also counts for the nested operator that made it, because another
+                    // trace may contain that operator alone.
                     let Some(caller) = self.recorded.callers.get(&(place, at)) else { continue };
                     match open.inside.last_mut().filter(|inside| inside.0 == caller.row) {
                         Some(inside) => inside.2.push(called),

@@ -1,4 +1,5 @@
-//! Prices a program from a calibration: each part by the most similar samples.
+//! Prices a program from a calibration. Each part is priced by the samples of the most similar
+//! recorded work.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +13,26 @@ use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
-/// The choice of samples that price an overhead. Kernels are always priced by the most similar
-/// samples.
+/// Method by which host overheads are priced. Device work is always priced by the most similar
+/// samples, whatever the method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// Samples of the same operator and sizes, or else of the operator, or else of the class. Time
-    /// between operators takes samples of the same preceding and following operator.
+    /// Uses samples of the same operator and sizes, or else of the operator, or else of the class.
+    /// Time between operators is priced by samples with the same preceding and following operator.
     #[default]
     Full,
-    /// One mean for all time between operators, and one per operator and class for the rest.
+    /// Uses one mean for all time between operators, and one mean per operator and class for other
+    /// overheads.
     OneMean,
-    /// Like [`Method::OneMean`], but of samples within 1.5 interquartile ranges of the quartiles,
-    /// except for calls.
+    /// Like [`Method::OneMean`], but only with samples within 1.5 interquartile ranges of the
+    /// quartiles. Runtime calls keep all samples.
     ///
     /// # Source
     /// arXiv:2201.07821, IV-B.
     Trimmed,
 }
 
-/// Central times by key, by name and by class, in nanoseconds.
+/// Central times in nanoseconds at three levels of detail: by key, by name and by class.
 #[derive(Clone, Debug)]
 struct Centres<C: Ord> {
     by_key: BTreeMap<Key<C>, f64>,
@@ -38,7 +40,7 @@ struct Centres<C: Ord> {
     by_class: BTreeMap<C, f64>,
 }
 
-/// Prices of a calibration, computed once for all programs that it prices.
+/// Prices derived from a calibration. The prices are computed once and reused for every program.
 #[derive(Clone, Debug)]
 pub struct Prices {
     method: Method,
@@ -50,7 +52,8 @@ pub struct Prices {
 }
 
 impl<C: Ord + Copy> Centres<C> {
-    /// Computes central times with `centre`, which combines the samples of one or more keys.
+    /// Computes the central time of each group of samples. `centre` combines the samples of one or
+    /// more keys.
     fn from_samples<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
         let mut by_name: BTreeMap<(C, String), Vec<&S>> = BTreeMap::new();
         let mut by_class: BTreeMap<C, Vec<&S>> = BTreeMap::new();
@@ -67,15 +70,16 @@ impl<C: Ord + Copy> Centres<C> {
         Self { by_key: by_key.collect(), by_name: by_name.collect(), by_class: by_class.collect() }
     }
 
-    /// Prices a key by the first of these that is known:
+    /// Prices a key from the first of these sources that is available:
     ///
-    /// - its own samples,
+    /// - samples of the key itself,
     ///
-    /// - the nearest sizes of the same name, growing with the power `alone` if there is only one,
+    /// - samples of the nearest sizes of the same name; if only one size is known, time grows with
+    /// the power `alone`,
     ///
-    /// - its name,
+    /// - samples of all sizes of the same name,
     ///
-    /// - its class.
+    /// - samples of the same class.
     fn cost(&self, key: Key<C>, alone: f64) -> Cost {
         if let Some(found) = self.by_key.get(&key) {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
@@ -106,7 +110,7 @@ impl<C: Ord + Copy> Centres<C> {
     }
 }
 
-/// Returns the entries of a key's class and name, by detail.
+/// Returns all entries with a key's class and name, each with its detail.
 fn find_by_name<'a, C: Ord + Copy, V>(
     all: &'a BTreeMap<Key<C>, V>,
     key: &Key<C>,
@@ -118,9 +122,10 @@ fn find_by_name<'a, C: Ord + Copy, V>(
     same.map(|(other, value)| (other.detail.as_str(), value)).collect()
 }
 
-/// Exponent of growth with size for overheads with one known size: they do not depend on data.
+/// Exponent of the growth of a host overhead with tensor size where only one size is recorded. The
+/// exponent is zero because overheads do not depend on data.
 const OVERHEAD_POWER: f64 = 0.0;
-/// Exponent of growth with size for device work with one known size.
+/// Exponent of the growth of device work with tensor size where only one size is recorded.
 const WORK_POWER: f64 = 1.0;
 
 fn rounded(ns: f64) -> i64 {
@@ -138,7 +143,7 @@ pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
 }
 
 impl Prices {
-    /// Computes the prices of a calibration by a method.
+    /// Computes the central times from which a method prices programs.
     pub fn new(calibration: &Calibration, method: Method) -> Self {
         let overheads =
             Centres::from_samples(&calibration.overheads, |class, all: &[&Vec<i64>]| {
@@ -165,7 +170,8 @@ impl Prices {
         }
     }
 
-    /// Returns the samples that a price of [`Method::Full`] rests on; empty if nothing is known.
+    /// Returns the samples on which a price of [`Method::Full`] is based. The result is empty if no
+    /// sample is similar enough.
     pub fn samples<'a, C: Ord + Copy, S: AsRef<[i64]>>(
         all: &'a BTreeMap<Key<C>, S>,
         key: &Key<C>,
@@ -202,10 +208,10 @@ impl Prices {
         }
     }
 
-    /// Prices all actions and works of a program. Start times and work left running come from
-    /// `setting`.
+    /// Prices all actions and works of a program. `setting` gives each rank's start time and the
+    /// works that the previous step left running.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
-        // A cache: a step has each segment about a thousand times.
+        // Cache prices by segment, because a step contains each segment about a thousand times.
         let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
         let mut kernels = BTreeMap::new();
         let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
@@ -242,7 +248,8 @@ impl Prices {
         Costs { ranks: ranks.collect(), constants: self.constants.clone() }
     }
 
-    /// Sums the prices of a work's parts, with the least certain source among them.
+    /// Sums the prices of a work's parts. The source of the sum is the least certain source among
+    /// the parts.
     fn work(
         &self,
         program: &Program,
@@ -258,7 +265,8 @@ impl Prices {
         let weighted = costs.iter().zip(&parts).map(|(cost, part)| cost.ns as f64 * part.weight);
         let sum = weighted.sum::<f64>() * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
-        // A scaled or composed work counts as modelled, because it was not measured in this form.
+        // A work that is scaled or composed of parts was not measured in this form, so its price
+        // counts as modelled.
         let source = match source {
             Some(Source::Measured) if work.scale != 1.0 || costs.len() > 1 => {
                 Some(Source::Modelled)
@@ -270,8 +278,8 @@ impl Prices {
 }
 
 impl Prices {
-    /// Prices device work by its own samples, by interpolation between known sizes, or by scaling
-    /// with the roofline.
+    /// Prices device work by its own samples, by interpolation between recorded sizes, or by
+    /// scaling with the roofline.
     fn kernel(&self, key: Key<WorkKind>) -> Cost {
         if key.name == OPAQUE {
             return self.opaque.work(&key.detail);
@@ -291,8 +299,8 @@ impl Prices {
         }
     }
 
-    /// Returns whether a kernel is scaled by the roofline because neither it nor sizes on both
-    /// sides are known.
+    /// Returns whether a kernel's price is scaled with the roofline. A price is scaled if the
+    /// kernel was not recorded and recorded sizes do not lie on both sides of it.
     pub(crate) fn is_scaled(&self, key: &Key<WorkKind>) -> bool {
         if self.works.by_key.contains_key(key) || Effort::parse(&key.detail).is_none() {
             return false;
@@ -304,9 +312,9 @@ impl Prices {
         !near.is_some_and(|near| near.is_between)
     }
 
-    /// Computes scaling errors by name: each recorded shape is scaled from the others. Returns
-    /// pairs of `ln(measured ÷ scaled)` and scaled time. Each shape counts once, however often it
-    /// was disturbed.
+    /// Computes errors of roofline scaling by kernel name, by scaling each recorded shape from the
+    /// other shapes. Returns pairs of `ln(measured ÷ scaled)` and the scaled time. Each shape
+    /// counts once, however many samples it has.
     pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
         let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {

@@ -1,5 +1,6 @@
-//! Finds the profiler's overhead per recorded event from the time of steps without the profiler. It
-//! is subtracted from host samples, and so from predictions.
+//! Finds the profiler's overhead per recorded event by comparison with the duration of steps
+//! without the profiler. The overhead is subtracted from host samples, so predictions do not
+//! contain it.
 
 use super::Calibration;
 use super::price::{Method, Prices};
@@ -7,17 +8,18 @@ use crate::Error;
 use crate::recording::Step;
 use crate::simulate;
 
-/// Number of bisection steps.
+/// Number of bisection steps, which narrow the overhead to about 10⁻⁷ of the recorded step.
 const HALVINGS: u32 = 24;
 
-/// Finds the profiler overhead per event, in nanoseconds, at which recorded steps predicted without
-/// it are as much shorter as unrecorded steps. Returns 0 if unrecorded steps are not shorter.
+/// Finds the profiler overhead per event, in nanoseconds. Recorded steps predicted without this
+/// overhead are shorter by the same ratio as unrecorded steps are. Returns 0 if unrecorded steps
+/// are not shorter.
 ///
-/// `calibrated` calibrates the steps for a given overhead.
+/// `calibrated` builds the calibration of the steps for a given overhead.
 ///
 /// # Errors
-/// [`Error::Unrecorded`] for steps that are shorter than what lies between events leaves them;
-/// [`Error::Cycle`].
+/// [`Error::Unrecorded`] if the unrecorded steps are shorter than the time that remains when all
+/// host events take 0 ns. [`Error::Cycle`] if a step waits for itself.
 pub fn event_ns(
     steps: &[Step],
     unrecorded_ns: i64,
@@ -32,7 +34,8 @@ pub fn event_ns(
         return Ok(0.0);
     }
     let predicted = |event_ns: f64| predicted_ns(steps, &calibrated(event_ns));
-    // The error of predicted recorded steps is not charged to the profiler.
+    // Compare predictions with predictions, so that their error does not count as profiler
+    // overhead.
     let wanted = predicted(0.0)? * unrecorded_ns as f64 / recorded_ns.max(1.0);
     let (mut low, mut high) = (0.0, recorded_ns);
     let least = predicted(high)?;
@@ -54,7 +57,7 @@ pub fn event_ns(
     Ok(f64::midpoint(low, high))
 }
 
-/// Predicts the mean step of all ranks from a calibration.
+/// Predicts the mean step time over all steps and ranks from a calibration.
 fn predicted_ns(steps: &[Step], calibration: &Calibration) -> Result<f64, Error> {
     let prices = Prices::new(calibration, Method::Full);
     let (mut sum, mut count) = (0.0, 0u32);

@@ -1,9 +1,10 @@
-//! Scales the recorded times of device work to other sizes, by FLOPs and bytes.
+//! Scales the recorded times of device work to other sizes with the roofline, by FLOPs and bytes.
 
 use super::nearest;
 use crate::effort::Effort;
 
-/// The highest rates that any recorded work reached on a machine.
+/// Roofline of a machine: the highest FLOP rate and the highest byte rate that any recorded work
+/// reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roof {
     flops_per_ns: f64,
@@ -11,7 +12,7 @@ pub struct Roof {
 }
 
 impl Roof {
-    /// Finds the highest rates over the details and mean times of works.
+    /// Finds the highest rates among works given by detail and mean time.
     pub fn from_works<'a>(works: impl Iterator<Item = (&'a str, f64)>) -> Self {
         let mut roof = Self::default();
         for (detail, ns) in works.filter(|work| work.1 > 0.0) {
@@ -22,7 +23,7 @@ impl Roof {
         roof
     }
 
-    /// Computes the roofline time of a work; `None` if no rate is known.
+    /// Computes the roofline time of a work, or `None` if no work with FLOPs or bytes was recorded.
     fn ns(self, effort: Effort) -> Option<f64> {
         let time = |amount: f64, rate: f64| if rate > 0.0 { amount / rate } else { 0.0 };
         let ns = time(effort.flops, self.flops_per_ns).max(time(effort.bytes, self.bytes_per_ns));
@@ -30,28 +31,29 @@ impl Roof {
     }
 }
 
-/// Number of nearest shapes that are averaged.
+/// Number of nearest recorded shapes whose slack is averaged.
 const NEAREST: usize = 3;
 
-/// A known shape compared with the wanted one.
+/// A recorded shape compared with the requested shape.
 #[derive(Clone, Copy, Debug)]
 struct Neighbour {
-    /// Distance from the wanted shape.
+    /// Distance from the requested shape.
     apart: f64,
-    /// Whether both details have the same form.
+    /// Whether the details of both shapes have the same form.
     is_alike: bool,
-    /// Whether all differing dimensions differ by one factor, as with another batch size.
+    /// Whether all differing dimensions differ by one common factor, such as a ratio of batch
+    /// sizes.
     is_lined: bool,
     least_ns: f64,
     ns: f64,
 }
 
-/// Estimates the time of a work from `known` details and mean times.
+/// Estimates the time of device work from the `known` details and mean times of other shapes.
 ///
-/// The estimate is a fixed start time ([`start_ns`]) plus the roofline time multiplied by the slack
-/// of the nearest three shapes, averaged in logarithms with weights by distance. Shapes that differ
-/// by one factor alone, such as the batch size, take precedence if there are two or more. Returns
-/// `None` if the detail contains no FLOPs and bytes.
+/// The estimate is a fixed start time ([`start_ns`]) plus the roofline time multiplied by a slack.
+/// The slack is the geometric mean over the nearest three shapes, weighted by distance. Shapes that
+/// differ by one common factor, such as the batch size, take precedence if there are two or more.
+/// Returns `None` if the detail contains no FLOPs and bytes.
 pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
     let wanted = roof.ns(Effort::parse(detail)?)?;
     let neighbour = |(other, ns): &(&str, f64)| {
@@ -74,16 +76,18 @@ pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
     near.sort_by(|a, b| a.apart.total_cmp(&b.apart).then(a.ns.total_cmp(&b.ns)));
     near.truncate(NEAREST);
     let weight = |one: &Neighbour| 1.0 / (0.1 + one.apart).powi(2);
-    // How far the rest stays behind; that of the smallest may be nothing but noise.
+    // The slack of a shape is the logarithm of its time beyond `start` divided by its time on the
+    // roofline. The time beyond `start` counts as at least 5 % of the shape's time, because that of
+    // the smallest shape may be noise.
     let behind = |one: &Neighbour| ((one.ns - start).max(0.05 * one.ns) / one.least_ns).ln();
     let total: f64 = near.iter().map(weight).sum();
     let sum: f64 = near.iter().map(|one| weight(one) * behind(one)).sum();
     (total > 0.0).then(|| (start + wanted * (sum / total).exp()).max(wanted))
 }
 
-/// Estimates the fixed start time of a kind of work: the median intercept of lines through the
-/// smallest shape and each shape of at least 3.5 times its size. Without it, an update of a few
-/// rows would be priced as its share of a large one.
+/// Estimates the fixed start time of one kind of device work. The start time is the median
+/// intercept of the lines through the smallest shape and each shape of at least 3.5 times its size.
+/// Without a start time, an update of a few rows would be priced in proportion to a large update.
 fn start_ns(known: &[Neighbour]) -> f64 {
     const APART: f64 = 3.5;
     let alike = || known.iter().filter(|one| one.is_alike);
@@ -99,12 +103,15 @@ fn start_ns(known: &[Neighbour]) -> f64 {
     middle.unwrap_or(0.0).clamp(0.0, least.ns)
 }
 
-/// The time of a pass over memory: a work that computes little, of an unrecorded kind.
+/// Estimates the time of a pass over memory, which is work of an unrecorded kind that computes
+/// little.
 ///
-/// It has the rate of the fastest known pass over about as many bytes, which uses the same caches,
-/// or else of the nearest in bytes. `None` for works that compute more, or without a known pass.
+/// The pass runs at the rate of the fastest recorded pass over about as many bytes, because that
+/// pass uses the same caches. Without such a pass, the rate is that of the pass nearest in bytes.
+/// Returns `None` for work that computes more, or if no pass was recorded.
 pub fn pass(known: &[(&str, f64)], detail: &str) -> Option<f64> {
-    // One multiply-add for each 4 bytes moved. Sums of rows compute less.
+    // At most one multiply-add is allowed for each 4 bytes moved. Sums of rows compute less than
+    // that.
     const FLOPS_PER_BYTE_MAX: f64 = 0.5;
     const ABOUT: f64 = 2.0;
     let passes = |effort: &Effort| effort.flops <= FLOPS_PER_BYTE_MAX * effort.bytes;
@@ -119,12 +126,13 @@ pub fn pass(known: &[(&str, f64)], detail: &str) -> Option<f64> {
     about.max_by(f64::total_cmp).or_else(nearest).map(|rate| bytes / rate)
 }
 
-/// Returns the distance between works of different form: by arithmetic intensity, then by size.
+/// Returns a distance between works whose details differ in form. Arithmetic intensity counts most,
+/// then size.
 fn between(a: &str, b: &str) -> f64 {
     let (Some(a), Some(b)) = (Effort::parse(a), Effort::parse(b)) else { return f64::MAX };
     let intensity = |of: Effort| ((of.flops + 1.0) / (of.bytes + 1.0)).ln();
     let apart = (intensity(a) - intensity(b)).abs();
     let size = ((a.bytes + 1.0) / (b.bytes + 1.0)).ln().abs();
-    // The 10 puts other forms behind all works of the same form.
+    // The constant 10 places works of another form behind all works of the same form.
     10.0 + apart + 0.1 * size
 }

@@ -1,24 +1,26 @@
-//! Run-to-run variation of one configuration: clocks, page placement and other processes make a
-//! whole run faster or slower. Known only if a configuration was recorded more than once.
+//! Run-to-run variation of one configuration. Clocks, page placement and other processes make a
+//! whole run faster or slower. The variation is known only if a configuration was recorded more
+//! than once.
 
 use std::collections::BTreeMap;
 
 use super::{Calibration, Key};
 use crate::program::WorkKind;
 
-/// Device time per step of a recording, by key.
+/// Device time per step of one recording, by sample key.
 type Times<'a> = BTreeMap<&'a Key<WorkKind>, f64>;
 
-/// Two recordings that share this part of their time belong to one configuration. Not all time is
-/// shared, because work that depends on the rows of a batch differs from run to run.
+/// Smallest shared part of the device time at which two recordings belong to one configuration. The
+/// minimum is below 1 because work that depends on the rows of a batch differs from run to run.
 const SHARED_MIN: f64 = 0.8;
 
-/// Computes the device time of each recording relative to the mean of its configuration; empty for
-/// configurations recorded once.
+/// Computes the device time of each recording relative to the mean of its configuration.
+/// Configurations that were recorded only once are left out.
 ///
-/// The factors are widened by `√((n + 1) / (n − 1))`, because they predict the next run: few
-/// recordings lie closer to their own mean than to that of all runs (`√(n / (n − 1))`), and their
-/// mean, the price, is uncertain as well (`√(1 + 1 / n)`).
+/// The factors are widened by `√((n + 1) / (n − 1))`, because they predict the next run. The
+/// widening corrects two effects. Few recordings lie closer to their own mean than to the mean of
+/// all runs, by `√(n / (n − 1))`. The price, which is the mean of the recordings, is uncertain as
+/// well, by `√(1 + 1 / n)`.
 pub fn factors(calibration: &Calibration) -> Vec<f64> {
     let times = times(calibration);
     let mut groups: Vec<Vec<&Times<'_>>> = Vec::new();

@@ -1,12 +1,13 @@
-//! Samples of device work, each with the recorded step it was taken in, and their central time.
+//! Samples of device work, each with the recorded step in which it was taken, and the central time
+//! of such samples.
 
 use analyze::distribution;
 
-/// Time samples of device work with the step that each was taken in.
+/// Time samples of one kind of device work, each with the step in which it was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkSamples {
     ns: Vec<i64>,
-    /// Step of each sample, never falling.
+    /// Step of each sample, in ascending order.
     steps: Vec<u32>,
 }
 
@@ -14,45 +15,47 @@ pub struct WorkSamples {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordingCentre {
     pub recording: usize,
-    /// Median over steps of the mean within a step.
+    /// Median over steps of the mean within each step.
     pub centre_ns: f64,
     pub count: usize,
 }
 
 impl WorkSamples {
-    /// Creates samples with their steps; `None` if the counts differ or steps fall.
+    /// Creates samples with their steps. Returns `None` if the numbers of samples and steps differ,
+    /// or if the steps are not in ascending order.
     pub fn new(ns: Vec<i64>, steps: Vec<u32>) -> Option<Self> {
         (ns.len() == steps.len() && steps.is_sorted()).then_some(Self { ns, steps })
     }
 
-    /// Adds a sample of the latest step.
+    /// Adds a sample to the given step, or to the latest step if the given step is earlier.
     pub fn push(&mut self, step: u32, ns: i64) {
         self.steps.push(step.max(self.steps.last().copied().unwrap_or_default()));
         self.ns.push(ns);
     }
 
-    /// Appends samples of a later recording, whose steps start at `offset`.
+    /// Appends samples of a later recording, whose steps are numbered from `offset`.
     pub fn append_later(&mut self, later: &Self, offset: u32) {
         later.steps.iter().zip(&later.ns).for_each(|(step, ns)| self.push(step + offset, *ns));
     }
 
-    /// Returns all samples in nanoseconds.
+    /// Returns the durations of all samples in nanoseconds.
     pub fn ns(&self) -> &[i64] {
         &self.ns
     }
 
-    /// Returns the step of each sample.
+    /// Returns the step of each sample, in the order of the samples.
     pub fn steps(&self) -> &[u32] {
         &self.steps
     }
 
-    /// Returns the time of the work in an undisturbed step: the mean over recordings of the median
-    /// over steps; `None` if there are no samples.
+    /// Returns the time of the work in an undisturbed step. The time is the mean over recordings of
+    /// the median over steps, or `None` if there are no samples.
     pub fn centre(&self, recordings: &[u32]) -> Option<f64> {
         centre(&[self], recordings)
     }
 
-    /// Returns the central time of each recording; `recordings` gives their step counts.
+    /// Returns the central time of each recording. `recordings` holds the number of steps of each
+    /// recording.
     pub fn by_recording(&self, recordings: &[u32]) -> Vec<RecordingCentre> {
         by_recording(&[self], recordings)
     }
@@ -64,7 +67,7 @@ impl AsRef<[i64]> for WorkSamples {
     }
 }
 
-/// Treats each sample as a step of its own.
+/// Converts durations to samples as if each were taken in a step of its own.
 impl From<Vec<i64>> for WorkSamples {
     fn from(ns: Vec<i64>) -> Self {
         let steps = (0u32..).zip(&ns).map(|(step, _)| step).collect();
@@ -72,7 +75,8 @@ impl From<Vec<i64>> for WorkSamples {
     }
 }
 
-/// Returns the central time of several sets of samples together, as [`WorkSamples::centre`].
+/// Returns the central time of several sets of samples together, computed as by
+/// [`WorkSamples::centre`].
 pub fn centre(all: &[&WorkSamples], recordings: &[u32]) -> Option<f64> {
     let found = by_recording(all, recordings);
     let sum: f64 = found.iter().map(|one| one.centre_ns).sum();
@@ -80,8 +84,8 @@ pub fn centre(all: &[&WorkSamples], recordings: &[u32]) -> Option<f64> {
 }
 
 /// Takes the mean within each step and the median over steps. Other processes slow down single
-/// steps, which a mean over steps would charge to every prediction. Within a step, works of one
-/// name and size may differ because caches are warm or cold.
+/// steps, and a mean over steps would add that delay to every prediction. Within a step the mean is
+/// right, because works of one name and size differ only by warm or cold caches.
 fn by_recording(all: &[&WorkSamples], recordings: &[u32]) -> Vec<RecordingCentre> {
     let mut every: Vec<(u32, i64)> = Vec::with_capacity(all.iter().map(|one| one.ns.len()).sum());
     for one in all {
@@ -115,7 +119,7 @@ fn by_recording(all: &[&WorkSamples], recordings: &[u32]) -> Vec<RecordingCentre
     found
 }
 
-/// Ends a recording with the means of its steps.
+/// Stores the median of the steps' means as the central time of the current recording.
 fn close(found: &mut [RecordingCentre], means: &mut Vec<f64>) {
     if let Some(last) = found.last_mut() {
         last.centre_ns = distribution::median(means).unwrap_or_default();
@@ -123,7 +127,7 @@ fn close(found: &mut [RecordingCentre], means: &mut Vec<f64>) {
     }
 }
 
-/// Returns the mean of samples; `None` if there are none.
+/// Returns the mean of the samples, or `None` if there are none.
 pub fn mean(samples: &[i64]) -> Option<f64> {
     let sum: i64 = samples.iter().sum();
     (!samples.is_empty()).then(|| sum as f64 / samples.len() as f64)

@@ -8,7 +8,7 @@ fn ns(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<i64> {
 fn interpolation_follows_the_power_law() {
     let known = [("16x8 float", 100.0), ("64x8 float", 400.0), ("32x32 float", 7.0)];
     assert_eq!(ns(&known, "32x8 float", 1.0), Some(200));
-    // Twice as long for four times as much: a square root.
+    // Four times the size takes twice as long, so time grows with the square root of the size.
     let known = [("16, 16", 100.0), ("64, 64", 200.0)];
     assert_eq!(ns(&known, "32, 32", 1.0), Some(141));
 }
@@ -38,8 +38,8 @@ fn only_sizes_of_the_same_form_compare() {
 
 #[test]
 fn sizes_on_a_line_take_precedence_over_nearer_sizes() {
-    // In each dimension 1024x64 lies between 1024x48 and 2048x96, which are nearer than the two
-    // that differ from it by the batch alone.
+    // In each dimension 1024x64 lies between 1024x48 and 2048x96. These two shapes are nearer than
+    // 512x64 and 2048x64, which differ from it by the batch size alone.
     let known = [
         ("512x64 float", 100.0),
         ("2048x64 float", 400.0),
@@ -47,12 +47,12 @@ fn sizes_on_a_line_take_precedence_over_nearer_sizes() {
         ("2048x96 float", 30.0),
     ];
     assert_eq!(ns(&known, "1024x64 float", 1.0), Some(200));
-    // Sizes that differ by one factor lie on one line, even where the factor occurs twice: the
-    // batch size is a dimension of both matrices of a gradient.
+    // Sizes that differ by one common factor lie on one line, even if the factor occurs twice. In a
+    // gradient, the batch size is a dimension of both matrices.
     let known = [("64x512 float, 32x512 float", 100.0), ("64x2048 float, 32x2048 float", 400.0)];
     let near = find(&known, "64x1024 float, 32x1024 float", 1.0).expect("sizes");
     assert!(near.is_between && (near.ns - 200.0).abs() < 1e-9, "{near:?}");
-    // Sizes that differ by two factors are not on a line.
+    // Sizes that differ by two different factors are not on a line.
     let near = find(&known, "64x1024 float, 32x1536 float", 1.0).expect("sizes");
     assert!(!near.is_between, "{near:?}");
 }
@@ -63,7 +63,7 @@ fn sizes_with_more_work_are_not_between_two_others() {
     let is_between = |detail: &str| find(&known, detail, 1.0).map(|near| near.is_between);
     assert_eq!(is_between("32; 320 FLOP, 3200 B"), Some(true));
     assert_eq!(is_between("32; 320 FLOP, 9600 B"), Some(false));
-    // FLOPs and bytes distinguish works of equal sizes.
+    // Works of equal tensor sizes are distinguished by their FLOPs and bytes.
     let known = [("16; 160 FLOP, 1000 B", 100.0), ("16; 160 FLOP, 4000 B", 400.0)];
     assert_eq!(ns(&known, "16; 160 FLOP, 2000 B", 1.0), Some(200));
 }

@@ -1,11 +1,11 @@
-//! Removes a thread's time between operators, such as Python, NumPy or a read.
+//! Removes a thread's time between operators, such as the time of Python, NumPy or reading data.
 
 use super::position::EditPosition;
 use super::select::{find_operators, operators};
 use crate::Error;
 use crate::program::{Action, Program};
 
-/// Removes the host time before operators.
+/// Removes the host time between each selected operator and the operator before it.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -15,6 +15,8 @@ pub(super) fn apply(
     let mut closed = 0;
     for (rank, found) in program.ranks.iter_mut().zip(found) {
         let all = operators(rank);
+        // The operators are visited backwards, so that the recorded positions of earlier operators
+        // stay valid.
         for operator in found.into_iter().rev() {
             let earlier = all
                 .iter()

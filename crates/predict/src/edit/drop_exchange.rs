@@ -1,5 +1,5 @@
-//! Drops a collective that ranks no longer need, such as the exchange of lengths before that of
-//! ids.
+//! Drops a collective that ranks no longer need, such as the exchange of lengths before the
+//! exchange of ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use crate::program::{Program, WorkId};
 /// Removes one occurrence of a collective operator from every rank.
 ///
 /// # Errors
-/// [`Error::Edit`] where some rank calls fewer, none of them meets others, or ranks that take part
-/// would miss it.
+/// [`Error::Edit`] if a rank has fewer matching collectives than `occurrence` requires, or if a
+/// rank that takes part in the collective would keep its call.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -43,12 +43,13 @@ pub(super) fn apply(
         gone.push(*operator);
     }
     let is_doomed = |(rank, work): &(usize, WorkId)| doomed[*rank].contains(work);
+    // A collective that only some ranks leave would never finish on the others.
     let torn = program
         .collectives
         .iter()
         .find(|one| one.parts.iter().any(is_doomed) && !one.parts.iter().all(is_doomed));
     if torn.is_some() {
-        let got = "ranks that call them in another order";
+        let got = "ranks that call the exchanges in another order";
         return Err(position.error("the same exchange on every rank", got));
     }
     drop_collectives(program, is_doomed);
@@ -59,7 +60,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Removes the collectives of doomed works; the others keep their order.
+/// Removes the collectives that contain removed works, and numbers the remaining ones in their
+/// order.
 fn drop_collectives(program: &mut Program, is_doomed: impl Fn(&(usize, WorkId)) -> bool) {
     program.collectives.retain(|one| !one.parts.iter().any(&is_doomed));
     let all = program.ranks.iter_mut().flat_map(|rank| &mut rank.works);

@@ -1,4 +1,5 @@
-//! Fuses runs of operators into one: one set of overheads, and one kernel that does all the work.
+//! Fuses runs of operators into one operator, which has one set of overheads and one kernel that
+//! does all the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +10,11 @@ use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Segment, Thread, WorkId};
 
-/// Fuses each run of consecutive operators into its first one, whose kernel takes the scaled sum of
-/// the kernel times.
+/// Fuses each run of consecutive operators into the first operator of the run. The time of its
+/// kernel is the scaled sum of all kernel times in the run.
 ///
 /// # Source
-/// arXiv:2201.07821, Figure 11: bags of many tables become one batched lookup.
+/// arXiv:2201.07821, Figure 11: the lookups of many tables become one batched lookup.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -27,6 +28,7 @@ pub(super) fn apply(
         fused += runs.len();
         let mut doomed = BTreeSet::new();
         let mut instead = BTreeMap::new();
+        // Cutting shifts the positions of later actions, so the last run is fused first.
         for run in runs.iter().rev() {
             let all: Vec<Vec<WorkId>> =
                 run.iter().map(|operator| launched(program, rank, *operator)).collect();
@@ -61,7 +63,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Returns the work on its data of an operator that launches nothing.
+/// Returns the part of an operator's host time that is work on its tensors. This part remains after
+/// fusion, unlike the overhead of the call.
 fn host_works(thread: &Thread, operator: OperatorRange) -> Vec<Action> {
     let actions = &thread.actions[operator.begin..=operator.end];
     let work = |action: &Action| match action {
@@ -73,7 +76,7 @@ fn host_works(thread: &Thread, operator: OperatorRange) -> Vec<Action> {
     actions.iter().filter_map(work).collect()
 }
 
-/// Finds runs of at least two operators with only host time between them.
+/// Finds runs of at least two selected operators that have only host time between them.
 fn runs(program: &Program, rank: usize, operators: &[OperatorRange]) -> Vec<Vec<OperatorRange>> {
     let mut runs: Vec<Vec<OperatorRange>> = Vec::new();
     for operator in operators {
@@ -93,7 +96,7 @@ fn runs(program: &Program, rank: usize, operators: &[OperatorRange]) -> Vec<Vec<
     runs
 }
 
-/// Returns the works that an operator launches, in order.
+/// Returns the device works that an operator launches, in launch order.
 pub(super) fn launched(program: &Program, rank: usize, operator: OperatorRange) -> Vec<WorkId> {
     let actions = &program.ranks[rank].threads[operator.thread].actions;
     let calls = actions[operator.begin..=operator.end].iter();

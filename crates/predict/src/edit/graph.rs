@@ -1,4 +1,4 @@
-//! Replaces the launches of a region of operators by the launch of one graph.
+//! Replaces all launches in a region of operators by the launch of one CUDA graph.
 
 use super::position::EditPosition;
 use super::select::{find_operators, name};
@@ -7,8 +7,8 @@ use crate::program::{Action, Call, Mark, MarkKind, Overhead, Program, Returns, S
 
 const LAUNCH: &str = "cudaGraphLaunch";
 
-/// Replaces all launches from the first operator of one name to the next of another by one graph
-/// launch. Kernels keep their streams and dependencies.
+/// Replaces all launches from the first operator named `from` to the next operator named `to` by
+/// one graph launch. Kernels keep their streams and dependencies.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -45,7 +45,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Splits a region into actions that stay on the thread and works that the graph launches.
+/// Splits the actions of a region into those that stay on the thread and the works that the graph
+/// launches.
 fn capture(
     program: &Program,
     position: EditPosition,
@@ -67,6 +68,7 @@ fn capture(
             }
             Action::Begin(mark) if mark.kind == MarkKind::Operator => in_operator = true,
             Action::End if in_operator => in_operator = false,
+            // A graph replays its kernels without the host work between their launches.
             Action::Host(_) => {}
             Action::Begin(_) | Action::End | Action::Signal(_) => kept.push(action),
         }

@@ -1,4 +1,4 @@
-//! Calls an operator once more.
+//! Inserts an additional call of an operator.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::select::{OperatorRange, find_operators, name};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Segment, WorkId};
 
-/// Inserts a copy of the first operator of a name after each operator of another.
+/// Inserts a copy of the first operator of one name after each operator of another name.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -23,7 +23,7 @@ pub(super) fn apply(
         let actions = program.ranks[rank].threads[source.thread].actions.clone();
         let copied = &actions[source.begin..=source.end];
         check(program, position, rank, copied)?;
-        // The name is read first, because pasting moves the operators.
+        // The name is read first, because pasting changes the positions of operators.
         let text = name(program, rank, *source).to_owned();
         let op = program.names.intern(&text);
         for anchor in anchors.into_iter().rev() {
@@ -33,7 +33,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Refuses to copy operators that other ranks or threads wait for.
+/// Rejects operators that other ranks or threads wait for, because a copy would have no partner
+/// there.
 pub(super) fn check(
     program: &Program,
     position: EditPosition,
@@ -48,11 +49,11 @@ pub(super) fn check(
         _ => true,
     });
     let expected = "an operator that neither other ranks nor other threads wait for";
-    if is_alone { Ok(()) } else { Err(position.error(expected, "one that is waited for")) }
+    if is_alone { Ok(()) } else { Err(position.error(expected, "an operator that is waited for")) }
 }
 
-/// Pastes actions behind an operator and returns the new works in order. `stream` chooses the
-/// stream of the n-th work, given its old one.
+/// Pastes a copy of actions after an operator and returns the new works in order. `stream` chooses
+/// the stream of the n-th copied work, given the stream of its original.
 pub(super) fn paste(
     program: &mut Program,
     at: usize,
@@ -82,8 +83,8 @@ pub(super) fn paste(
                 let id = rank.works.len() as WorkId;
                 made.push(id);
                 let before = last.insert(copy.stream, id);
-                // The copy becomes the new end of the inserted work on its stream, so the work that
-                // waited for the previous end (or for nothing) now waits for the copy.
+                // Every copy becomes the new end of its stream. The work that waited for the
+                // previous end, or for nothing, now waits for the copy.
                 let stream = copy.stream;
                 let next = rank.works.iter_mut().filter(|other| {
                     other.stream == stream && other.is_launched && other.behind == before
@@ -104,7 +105,8 @@ pub(super) fn paste(
     let to = anchor.end + 1;
     for action in &mut rank.threads[anchor.thread].actions[to..] {
         let Action::Call(call) = action else { continue };
-        // The copy is now the last work of its stream, so later waits for the stream wait for it.
+        // The copy is the last work of its stream at this point, so later waits for the stream also
+        // wait for the copy.
         let follow = |waits: &mut Vec<WorkId>| {
             let all = displaced.iter().filter(|(before, _)| waits.contains(before));
             let copies: Vec<WorkId> = all.map(|(_, copy)| *copy).collect();

@@ -1,4 +1,4 @@
-//! Moves embedding tables to another rank.
+//! Moves the lookups and updates of embedding tables from one rank to another.
 
 use schema::pattern;
 
@@ -9,17 +9,17 @@ use crate::program::{Part, Program, WorkId};
 
 /// A share of one rank's lookups that moves to another rank.
 pub(super) struct Move<'a> {
-    /// Kernels that look up and update rows, by their own names.
+    /// Names of the kernels that look up and update rows, rather than of operators.
     pub kernels: &'a str,
     pub from: u32,
     pub to: u32,
-    /// Share of the first rank's kernel time.
+    /// Share of the kernel time of rank `from` that moves.
     pub share: f64,
 }
 
-/// Moves a share of the work of some kernels: the n-th kernel of the other rank also does that
-/// share of the n-th kernel of this rank. Messages keep their sizes, because recordings do not
-/// split them by table.
+/// Moves a share of the work of some kernels. The n-th matching kernel of rank `to` also does that
+/// share of the n-th matching kernel of rank `from`. Messages keep their sizes, because recordings
+/// do not split them by table.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -49,8 +49,8 @@ pub(super) fn apply(
         work.scale *= 1.0 - moved.share;
         let parts = work.cost_parts();
         let work = &mut program.ranks[to].works[taken as usize];
-        // The scale of the receiving work applies to all its parts, so the added ones are divided
-        // by it.
+        // The scale of the receiving work multiplies all of its parts, so the added parts are
+        // divided by it.
         let weight = moved.share * scale / if work.scale > 0.0 { work.scale } else { 1.0 };
         let more = parts.into_iter().map(|part| Part { weight: part.weight * weight, ..part });
         work.parts = work.cost_parts().into_iter().chain(more).collect();
@@ -63,7 +63,7 @@ fn at(program: &Program, position: EditPosition, rank: u32) -> Result<usize, Err
     found.ok_or_else(|| position.error("a rank of the recording", rank))
 }
 
-/// Finds the kernels of a rank that match, in stream order.
+/// Finds the launched kernels of a rank whose names match, in the order of the works.
 fn find_kernels(program: &Program, rank: usize, kernels: &str) -> Vec<WorkId> {
     let works = (0u32..).zip(&program.ranks[rank].works);
     let is_one = |(_, work): &(u32, &crate::program::Work)| {

@@ -1,4 +1,4 @@
-//! Moves the kernels of operators to a stream of their own, in parallel to what follows them.
+//! Moves the kernels of operators to a new stream, in parallel to the kernels of later operators.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,12 @@ use super::select::{OperatorRange, find_operators};
 use crate::Error;
 use crate::program::{Program, Rank, Stream, WorkId};
 
-/// Moves the kernels of operators to a new stream. They start when the works launched before them
-/// on their old stream have ended; the next operator that joins waits for them.
+/// Moves the kernels of operators to a new stream. The moved kernels start when the works launched
+/// before them on their old stream have ended. The next operator named `join` waits for the moved
+/// kernels.
 ///
-/// Kernels that share a device slow each other down, which this edit does not model: its gain is an
-/// upper bound.
+/// Kernels that share a device slow each other down, which this edit does not model. The predicted
+/// gain of this edit is therefore an upper bound.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -49,7 +50,8 @@ fn move_works(rank: &mut Rank, works: &[WorkId], waits: WorkId) {
     let number = rank.streams.iter().map(|stream| stream.number).max().unwrap_or(0) + 1;
     rank.streams.push(Stream { device, number });
     let stream = rank.streams.len() as u32 - 1;
-    // The moved works leave their stream, so the works behind them follow the works before them.
+    // The moved works leave their stream, so each work that followed them there follows the work
+    // before them instead.
     for at in 0..rank.works.len() {
         if own.contains(&(at as u32)) {
             continue;

@@ -1,5 +1,5 @@
-//! Pins the host memory of copies to devices: they skip the staging buffer, and the host need not
-//! wait for them.
+//! Pins the host memory of copies to devices. Pinned copies skip the staging buffer, and the host
+//! does not wait for them.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::program::{Action, Call, Program, Rank, Returns, WorkId};
 const PAGEABLE: &str = "Pageable -> Device";
 const PINNED: &str = "Pinned -> Device";
 
-/// Pins the host memory of all copies to devices. Waits for such a copy alone are removed.
+/// Pins the host memory of all copies to devices. Calls that only wait for such copies are removed.
 pub(super) fn apply(program: &mut Program, position: EditPosition) -> Result<(), Error> {
     let mut pinned = 0;
     for at in 0..program.ranks.len() {
@@ -32,7 +32,7 @@ pub(super) fn apply(program: &mut Program, position: EditPosition) -> Result<(),
     Ok(())
 }
 
-/// Removes the host's waits for copies.
+/// Removes the host's waits for the given copies.
 fn release(rank: &mut Rank, copies: &BTreeSet<WorkId>) {
     let waits_for_them = |call: &Call| {
         call.returns != Returns::AtOnce

@@ -1,8 +1,8 @@
-//! Which edit an error is about.
+//! Position of an edit in its file, from which errors about the edit are built.
 
 use crate::Error;
 
-/// Number and kind of an edit, for messages.
+/// Number and kind of an edit, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EditPosition {
     pub number: usize,
@@ -10,7 +10,7 @@ pub(super) struct EditPosition {
 }
 
 impl EditPosition {
-    /// The error of an edit that cannot be applied.
+    /// Builds the error of an edit that cannot be applied.
     pub fn error(self, expected: &str, got: impl ToString) -> Error {
         let Self { number, kind } = self;
         Error::Edit { number, kind, expected: expected.to_owned(), got: got.to_string() }

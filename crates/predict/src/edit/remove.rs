@@ -1,4 +1,4 @@
-//! Removes operators.
+//! Removes operators with the device work that they launch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::works;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread, WorkId};
 
-/// Removes operators with the time before them and everything they launch.
+/// Removes operators, the host time before them and all device work that they launch.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -26,8 +26,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Cuts an operator out of its thread and returns the works it launched. Signals to other threads
-/// stay.
+/// Cuts an operator out of its thread and returns the works that it launched. The operator's
+/// signals to other threads, and its waits for them, stay.
 pub(super) fn cut(thread: &mut Thread, operator: OperatorRange) -> Vec<WorkId> {
     let mut launched = Vec::new();
     let mut kept = Vec::new();
@@ -40,7 +40,8 @@ pub(super) fn cut(thread: &mut Thread, operator: OperatorRange) -> Vec<WorkId> {
     }
     let count = kept.len();
     thread.actions.splice(operator.begin..operator.begin, kept);
-    // The two gaps around it merge into one, from the preceding to the following operator.
+    // The gaps before and after the operator merge into one gap, which leads from the preceding to
+    // the following operator.
     let before = operator.begin.checked_sub(1);
     if let (Some(before), next) = (before, operator.begin + count) {
         let left = match thread.actions.get(before) {

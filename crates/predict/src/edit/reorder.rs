@@ -8,11 +8,11 @@ use crate::Error;
 use crate::program::{Action, Overhead, Program, Rank, Segment, WorkId};
 use trace::store::StringId;
 
-/// Moves each operator of a name directly after the nearest preceding operator of another name on
-/// its thread, or after the next one if none precedes it.
+/// Moves each operator named `operators` directly after the nearest preceding operator named
+/// `after` on its thread. If no such operator precedes it, the operator moves after the next one.
 ///
 /// Streams execute work in the new order. Waits for the last work of a stream become waits for the
-/// work that is last there now.
+/// work that is last after the edit.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -31,6 +31,8 @@ pub(super) fn apply(
             let (moved, mut anchors) = (on_thread(&moved), on_thread(&anchors));
             anchors.retain(|anchor| !moved.contains(anchor));
             let actions = &rank.threads[thread].actions;
+            // A moved signal could come after the wait for it, and the two threads would wait for
+            // each other.
             let meets = |one: &OperatorRange| {
                 let mut inside = actions[one.begin..=one.end].iter();
                 inside.any(|action| matches!(action, Action::Signal(_) | Action::Await { .. }))
@@ -52,10 +54,10 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// An action with its position before the edit; new gaps have none.
+/// An action with its position before the edit, or `None` for a gap that the edit inserts.
 type Placed = (Option<usize>, Action);
 
-/// Returns the actions of a thread in their new order, with the gaps between them.
+/// Returns the actions of a thread in their new order, with the host time between them.
 fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange]) -> Vec<Placed> {
     let target = |one: &OperatorRange| {
         let before = anchors.iter().rev().find(|anchor| anchor.begin < one.begin);
@@ -69,12 +71,13 @@ fn order(actions: &[Action], moved: &[OperatorRange], anchors: &[OperatorRange])
         _ => StringId::default(),
     };
     let mut placed: Vec<Placed> = Vec::new();
-    // The operator before the next gap, if the edit has changed it.
+    // Name of the operator before the next gap, if the edit changed which operator that is.
     let mut left: Option<StringId> = None;
     let mut at = 0;
     while at < actions.len() {
         if let Some(one) = moved.iter().find(|one| one.begin == at) {
-            // The two gaps around it merge into one, which starts at the preceding operator.
+            // The gaps before and after the moved operator merge into one gap, which starts at the
+            // preceding operator.
             let before = placed.last().and_then(|(_, action)| gap(action));
             if let (Some(before), Some(_)) = (before, actions.get(one.end + 1).and_then(gap)) {
                 left = Some(before.detail);
@@ -115,7 +118,8 @@ fn gap(action: &Action) -> Option<Segment> {
     }
 }
 
-/// Gives a thread its actions and its streams their work in the new order.
+/// Stores the actions of a thread in the new order and reorders the work of its streams
+/// accordingly.
 fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
     let old = std::mem::take(&mut rank.threads[thread].actions);
     let waits = waits_for_last(rank, &old);
@@ -133,7 +137,7 @@ fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
             if waits.contains(&(from, work)) {
                 return last.get(&stream_of_work(work, &rank.works)).copied();
             }
-            // A call does not wait for works that are launched after it.
+            // A call cannot wait for works that are launched after it in the new order.
             let mut known = Some(work);
             while let Some(one) = known.filter(|one| later.contains(one)) {
                 known = rank.works[one as usize].behind;
@@ -161,8 +165,8 @@ fn rearrange(rank: &mut Rank, thread: usize, order: &[Placed]) {
     }
 }
 
-/// Finds the waits of a thread for its latest work on a stream: position of the action, and the
-/// work.
+/// Finds the waits of a thread for the latest work that it launched on a stream. Returns the
+/// position of each waiting action with the awaited work.
 fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
     let mut last: BTreeMap<u32, WorkId> = BTreeMap::new();
     let mut found = Vec::new();
@@ -189,7 +193,8 @@ fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
     found
 }
 
-/// Puts each work of the new order at the stream position of the work that had this turn before.
+/// Gives each work the stream position of the work that was launched at the same turn before the
+/// edit.
 fn exchange(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
     let on_stream = |works: &[WorkId], stream: u32, rank: &Rank| -> Vec<WorkId> {
         works.iter().filter(|work| rank.works[**work as usize].stream == stream).copied().collect()

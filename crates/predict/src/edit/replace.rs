@@ -1,4 +1,4 @@
-//! Replaces operators by another one, such as a slow optimizer by a fused one.
+//! Replaces operators by copies of another one, such as a slow optimizer by a fused optimizer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,11 @@ use super::works;
 use crate::Error;
 use crate::program::{Action, Program, Rank, WorkId};
 
-/// Replaces each operator of a name by a copy of the first operator of another.
+/// Replaces each operator named `operators` by a copy of the first operator named `with`.
 ///
-/// The copy's kernels run on the streams of those they replace. Waits for the n-th of those become
-/// waits for the n-th of the copy, waits for the last for the last.
+/// The copy's kernels run on the streams of the kernels that they replace. A wait for the n-th
+/// replaced kernel becomes a wait for the n-th kernel of the copy. A wait for the last replaced
+/// kernel becomes a wait for the last kernel of the copy.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -34,6 +35,7 @@ pub(super) fn apply(
         let text = name(program, rank, *source).to_owned();
         let op = program.names.intern(&text);
         let mut doomed = BTreeSet::new();
+        // Cutting shifts the positions of later actions, so the last operator is replaced first.
         for operator in replaced.into_iter().rev() {
             let old = launched(program, rank, operator);
             let rank_works = &program.ranks[rank].works;
@@ -55,7 +57,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Lets who waits for old works wait for new ones; not the new ones themselves.
+/// Redirects waits for old works to the new works. Dependencies of the new works themselves stay
+/// unchanged.
 fn await_instead(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
     let Some(last) = new.last() else { return };
     let counterpart = |work: WorkId| {

@@ -1,26 +1,29 @@
-//! Predicts a step at another size, such as another batch size, from steps recorded at two sizes.
+//! Predicts a step at another size, such as another batch size, from steps that were recorded at
+//! two sizes.
 //!
-//! One recording cannot tell which sizes belong to the batch: a batch of 512 in a network with
-//! layers of 512 looks the same. Two recordings can, because the sizes that differ between them
+//! One recording does not show which sizes depend on the batch: in a network with layers of 512, a
+//! batch of 512 looks the same. Two recordings show it, because the sizes that differ between them
 //! grow linearly with the batch.
 
 use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Program, Rank, Segment, Work};
 
-/// A program and the size it was recorded at.
+/// A program and the size at which it was recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Sized<'a> {
     pub program: &'a Program,
     pub size: u64,
 }
 
-/// The program at another size: every number in the sizes of its operators lies on the line through
-/// the two recorded ones. Launch shapes that differ are left out.
+/// Interpolates a program at another size. Each number in the sizes of its operators lies on the
+/// line through the two recorded numbers. Launch shapes that differ between the recordings are left
+/// out.
 ///
 /// # Errors
-/// [`Error::Edit`] where the two do not do the same in the same order or have the same tensor
-/// sizes, and for a size of 0, sizes that are equal, or numbers that would be negative or overflow.
+/// [`Error::Edit`] if the recordings do not contain the same operators in the same order, or if all
+/// of their tensor sizes are equal. The same error is returned for a size of 0, for equal sizes,
+/// and for results that would be negative or overflow.
 pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, Error> {
     let position = EditPosition { number: 1, kind: "resize" };
     if to == 0 || small.size == 0 || large.size == 0 {
@@ -47,13 +50,13 @@ pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, E
         one.bytes = line.number(one.bytes, other.bytes)?;
     }
     if sizes(small.program) == sizes(large.program) {
-        let got = "the same tensor sizes in both, or none: record with record_shapes";
+        let got = "equal or missing tensor sizes in both: record with record_shapes";
         return Err(position.error("recordings of two sizes", got));
     }
     Ok(program)
 }
 
-/// Lists the tensor sizes of everything a program does, in order.
+/// Lists the tensor sizes of all actions and works of a program, in order.
 fn sizes(program: &Program) -> Vec<&str> {
     let action_detail = |action: &Action| match action {
         Action::Host(segment) => Some(segment.detail),
@@ -84,7 +87,7 @@ fn differ(
 #[derive(Clone, Copy)]
 struct Interpolation {
     position: EditPosition,
-    /// 0 at the first, 1 at the second.
+    /// Position of the target size: 0 at the small recording, 1 at the large one.
     share: f64,
 }
 
@@ -166,7 +169,8 @@ impl Interpolation {
         let text = if work.shape == other.shape {
             self.text(details.0, details.1)?
         } else {
-            // The grid of a kernel does not grow linearly, so it is left out of the sizes.
+            // The grid of a kernel does not grow linearly with the batch, so it is removed from the
+            // sizes.
             let sizes = |text: &str| text.split("; ").next().unwrap_or_default().to_owned();
             work.shape = None;
             self.text(&sizes(details.0), &sizes(details.1))?
@@ -179,7 +183,8 @@ impl Interpolation {
         Ok(())
     }
 
-    /// Interpolates every number in a text; both texts must have the same form.
+    /// Interpolates every number in a text. The texts of the two recordings must be equal apart
+    /// from their numbers.
     fn text(self, small: &str, large: &str) -> Result<String, Error> {
         let (small_parts, large_parts) = (parts(small), parts(large));
         let alike = small_parts.len() == large_parts.len()
@@ -215,7 +220,7 @@ impl Interpolation {
     }
 }
 
-/// Splits a text where digits begin and end.
+/// Splits a text at each boundary between digits and other characters.
 fn parts(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut was_digit = None;

@@ -1,4 +1,4 @@
-//! Scales the time of kernels.
+//! Scales the time of device work by a factor.
 
 use schema::pattern;
 
@@ -7,7 +7,7 @@ use super::select::nothing_selected;
 use crate::Error;
 use crate::program::Program;
 
-/// Multiplies the time of kernels, copies and sets by a factor.
+/// Multiplies the time of matching kernels, copies and memory sets by a factor.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,

@@ -1,17 +1,17 @@
-//! Changes the number of ranks at constant work per rank.
+//! Changes the number of ranks while each rank keeps its amount of work.
 
 use super::position::EditPosition;
 use crate::Error;
 use crate::program::Program;
 
-/// Maximum number of ranks.
+/// Maximum number of ranks, which bounds the size of the edited program.
 const RANKS_MAX: usize = 4096;
 
-/// Changes the number of ranks, each with the work of a recorded one (weak scaling): rank `r`
-/// repeats the recorded rank `r` modulo their number.
+/// Changes the number of ranks, where each rank does the work of a recorded one (weak scaling).
+/// Rank `r` repeats the recorded rank `r mod n`, where `n` is the number of recorded ranks.
 ///
-/// A ring of `n` ranks moves `(n − 1) / n` of a message over each link, and so does an all-to-all
-/// whose message is shared among `n`. The bytes of collectives change accordingly.
+/// A ring of `n` ranks moves `(n − 1) / n` of a message over each link. An all-to-all whose message
+/// is divided among `n` ranks does too. The bytes of collectives change accordingly.
 pub(super) fn apply(program: &mut Program, position: EditPosition, to: usize) -> Result<(), Error> {
     let from = program.ranks.len();
     if !(1..=RANKS_MAX).contains(&to) {
@@ -39,6 +39,7 @@ pub(super) fn apply(program: &mut Program, position: EditPosition, to: usize) ->
             of_rank.map(move |(_, work)| (at, *work))
         });
         let parts: Vec<_> = all.collect();
+        // A collective of one rank moves nothing, so its bytes give no ratio.
         if moved(before) > 0.0 {
             one.bytes = (one.bytes as f64 * moved(parts.len()) / moved(before)).round() as u64;
         }

@@ -1,4 +1,4 @@
-//! Selects outermost operators of threads by name patterns.
+//! Selects outermost operators of threads by patterns of their names.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, MarkKind, Program, Rank};
 
-/// An operator as the positions of its first and last action on a thread.
+/// An operator, given by the positions of its first and last action on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OperatorRange {
     pub thread: usize,
@@ -16,7 +16,7 @@ pub(super) struct OperatorRange {
     pub end: usize,
 }
 
-/// Lists the outermost operators of a rank, thread by thread, in order.
+/// Lists the outermost operators of a rank, thread by thread, in execution order.
 pub(super) fn operators(rank: &Rank) -> Vec<OperatorRange> {
     let mut found = Vec::new();
     for (thread, actions) in rank.threads.iter().map(|thread| &thread.actions).enumerate() {
@@ -35,7 +35,7 @@ pub(super) fn operators(rank: &Rank) -> Vec<OperatorRange> {
     found
 }
 
-/// Returns the name of an operator.
+/// Returns the name of an operator, which its first action holds.
 pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &str {
     match program.ranks[rank].threads[operator.thread].actions[operator.begin] {
         Action::Begin(mark) => program.text(mark.name),
@@ -43,17 +43,19 @@ pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &
     }
 }
 
-/// Splits a pattern such as `aten::mm[2]` into the name pattern and the occurrence, counted from 0.
+/// Splits a pattern such as `aten::mm[2]` into the name pattern and an occurrence, which is counted
+/// from 0.
 fn split(pattern: &str) -> (&str, Option<usize>) {
     let numbered = pattern.strip_suffix(']').and_then(|rest| rest.rsplit_once('['));
     let numbered = numbered.and_then(|(name, number)| Some((name, number.parse().ok()?)));
     numbered.map_or((pattern, None), |(name, number)| (name, Some(number)))
 }
 
-/// Finds the operators of each rank that match a pattern, or only the occurrence that it names.
+/// Finds the operators of each rank that match a pattern. If the pattern names an occurrence, only
+/// that operator is returned.
 ///
 /// # Errors
-/// [`Error::NothingSelected`] if none does on any rank.
+/// [`Error::NothingSelected`] if no operator on any rank matches.
 pub(super) fn find_operators(
     program: &Program,
     position: EditPosition,
@@ -72,6 +74,7 @@ pub(super) fn find_operators(
     };
     let found: Vec<Vec<OperatorRange>> = (0..program.ranks.len()).map(select_on_rank).collect();
     if found.iter().all(Vec::is_empty) {
+        // A second search without the number tells a number that is too large from an unknown name.
         if number.is_some()
             && let Ok(all) = find_operators(program, position, what, names)
         {
@@ -89,7 +92,7 @@ pub(super) fn find_operators(
     Ok(found)
 }
 
-/// Creates the error of a pattern that matches nothing, with similar names.
+/// Creates the error for a pattern that matches nothing, with the most similar names.
 pub(super) fn nothing_selected(
     position: EditPosition,
     what: &'static str,
@@ -104,7 +107,7 @@ pub(super) fn nothing_selected(
     Error::NothingSelected { number, kind, what, got: pattern.to_owned(), names }
 }
 
-/// Computes the Levenshtein distance of two texts.
+/// Computes the Levenshtein distance between two texts, in characters.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

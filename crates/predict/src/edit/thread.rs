@@ -1,4 +1,4 @@
-//! Moves operators to a thread of their own, such as the input distribution of the next batch.
+//! Moves operators to a new thread, such as the input distribution of the next batch.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use super::select::{OperatorRange, find_operators, name};
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Thread};
 
-/// Moves operators to a new thread of their process, which starts each of them when the calling
-/// thread reaches it. The next operator that joins waits for them. Without `join` nothing in this
-/// step does, as for the preparation of the next batch.
+/// Moves operators to a new thread of their process. The new thread starts each operator when the
+/// calling thread reaches its old place. The next operator named `join` waits for the moved
+/// operators. Without `join`, nothing in this step waits, as for the preparation of the next batch.
 ///
-/// Streams keep the recorded order. Threads share cores and may share an interpreter lock, which
-/// this edit does not model: its gain is an upper bound.
+/// Streams keep the recorded order of work. Threads share cores and may share an interpreter lock,
+/// which this edit does not model. The predicted gain of this edit is therefore an upper bound.
 pub(super) fn apply(
     program: &mut Program,
     position: EditPosition,
@@ -34,7 +34,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Moves the operators of a rank and returns how many of them another operator waits for.
+/// Moves the operators of a rank. Returns how many of them another operator waits for.
 fn split(
     program: &mut Program,
     at: usize,
@@ -43,8 +43,8 @@ fn split(
 ) -> usize {
     let mut signals = (next_signal(program, at)..).step_by(2);
     let mut own: Vec<Action> = Vec::new();
-    // Both maps have thread and position as key. `begins` has the signal that replaces an
-    // operator, `waits` the signals to await.
+    // The keys of both maps are a thread and a position on it. `begins` holds the signal that
+    // replaces an operator, and `waits` holds the signals to await there.
     let mut begins: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     let mut waits: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
     let mut joined = 0;
@@ -85,7 +85,8 @@ fn split(
             let before = of.actions.pop_if(|action| action.is_gap());
             of.actions.extend(begins.get(&(thread, place)).map(|signal| Action::Signal(*signal)));
             place = end + 1;
-            // The two gaps around it merge into one, from the preceding to the following operator.
+            // The gaps before and after the operator merge into one gap, which leads from the
+            // preceding to the following operator.
             match (before, old.get(place)) {
                 (Some(Action::Host(before)), Some(Action::Host(next)))
                     if next.overhead == Overhead::BetweenOps =>
@@ -106,7 +107,7 @@ fn split(
     joined
 }
 
-/// Returns the first signal number that no thread of a rank uses.
+/// Returns the smallest signal number above all that a rank uses.
 fn next_signal(program: &Program, rank: usize) -> u32 {
     let all = program.ranks[rank].threads.iter().flat_map(|thread| &thread.actions);
     let given = all.filter_map(|action| match action {

@@ -1,4 +1,4 @@
-//! Removes device work and rewires everything that waited for it.
+//! Removes device work and redirects every wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,13 @@ use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Program, Rank, WorkId};
 
-/// Removes works of a rank. Waits for a removed work become waits for its replacement in `instead`,
-/// or else for what the removed work waited for.
+/// Removes works of a rank. A wait for a removed work becomes a wait for its replacement in
+/// `instead`. Without a replacement, the wait becomes a wait for the works that the removed work
+/// waited for.
 ///
 /// # Errors
-/// [`Error::Edit`] if one takes part in a collective: other ranks would wait for ever.
+/// [`Error::Edit`] if a removed work takes part in a collective, because other ranks would wait
+/// forever.
 pub(super) fn remove(
     program: &mut Program,
     position: EditPosition,
@@ -29,7 +31,7 @@ pub(super) fn remove(
     Ok(())
 }
 
-/// Removes works without checking that they take part in collectives.
+/// Removes works without checking whether they take part in collectives.
 pub(super) fn take_out(
     program: &mut Program,
     at: usize,
@@ -39,6 +41,7 @@ pub(super) fn take_out(
     let rank = &mut program.ranks[at];
     relink(rank, doomed, instead);
     let mut kept = Vec::new();
+    // A removed work gets a number too, which nothing uses after `relink`.
     let mut new_id = vec![0; rank.works.len()];
     for (old, work) in (0u32..).zip(std::mem::take(&mut rank.works)) {
         new_id[old as usize] = kept.len() as u32;
@@ -70,7 +73,7 @@ pub(super) fn take_out(
     }
 }
 
-/// Replaces removed works in everything that waits for them.
+/// Replaces removed works in all dependencies and waits by the works to wait for instead.
 fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId, WorkId>) {
     let before: Vec<Vec<WorkId>> = (0..rank.works.len() as u32)
         .map(|work| {
@@ -84,6 +87,8 @@ fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId,
             rank.works[at].after.iter().flat_map(|work| before[*work as usize].clone()).collect();
         if let Some(behind) = behind {
             let same = |work: &&WorkId| rank.works[**work as usize].stream == stream;
+            // Only a work on the same stream can precede another in stream order, so the other
+            // stand-ins become explicit dependencies.
             let own = behind.iter().find(same).copied();
             after.extend(behind.iter().filter(|work| Some(**work) != own));
             rank.works[at].behind = own;
@@ -111,7 +116,8 @@ fn relink(rank: &mut Rank, doomed: &BTreeSet<WorkId>, instead: &BTreeMap<WorkId,
     }
 }
 
-/// Returns the works to wait for instead of a removed one.
+/// Returns the works to wait for in place of a removed work: its replacement, or else the nearest
+/// remaining works that it waited for.
 fn stand_ins(
     rank: &Rank,
     work: WorkId,

@@ -1,4 +1,4 @@
-//! Predicts the later steps of a recording from its first ones.
+//! Predicts the later steps of a recording from its first steps.
 
 use serde::Serialize;
 
@@ -9,29 +9,30 @@ use crate::calibration::{Calibration, collect};
 use crate::recording::{Job, Span, Step};
 use crate::simulate;
 
-/// Prediction of the later steps of a recording from its first steps.
+/// Prediction of the later steps of a rank from its first steps, compared with the recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IterationRow {
     pub rank: u32,
-    /// Steps used for calibration.
+    /// Number of steps used for the calibration.
     pub calibrated_steps: usize,
-    /// Steps that were predicted.
+    /// Number of steps that were predicted.
     pub steps: usize,
-    /// Mean of the predicted steps, recorded.
+    /// Mean recorded time of the predicted steps.
     pub measured_ns: i64,
-    /// Mean of the predictions over the programs of the calibration steps.
+    /// Mean predicted time over the programs of the calibration steps.
     pub step_ns: i64,
     pub error_pct: f64,
-    /// Error of the baseline: the mean of the calibration steps.
+    /// Error of the baseline, which predicts the mean time of the calibration steps.
     pub baseline_error_pct: f64,
-    /// Coefficient of variation of the recorded steps.
+    /// Coefficient of variation of the recorded times of the predicted steps.
     pub noise_pct: f64,
 }
 
-/// Calibrates on the first half of the steps, rounded up, and predicts the rest.
+/// Calibrates on the first half of the steps, rounded up, and predicts the remaining steps.
 ///
 /// # Errors
-/// [`Error::TooFewSteps`] of fewer than two; those of reading steps; [`Error::Cycle`].
+/// [`Error::TooFewSteps`] if there are fewer than two steps, [`Error::Cycle`], and the errors of
+/// [`Job::step`].
 pub fn evaluate_later_steps(
     job: &Job<'_>,
     spans: &[Vec<Span>],
@@ -40,6 +41,7 @@ pub fn evaluate_later_steps(
     if count < 2 {
         return Err(Error::TooFewSteps { rank: 0, expected: 2, got: count });
     }
+    // The first half of the steps calibrates, and the later half is predicted.
     let first = count.div_ceil(2);
     let mut calibration = Calibration::default();
     let mut steps = Vec::new();

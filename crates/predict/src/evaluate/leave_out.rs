@@ -10,30 +10,33 @@ use crate::cost::{Constants, Costs, replay};
 use crate::recording::Step;
 use crate::simulate;
 
-/// Prediction of a rank whose samples were not used for calibration.
+/// Prediction of the step of a rank whose own samples were left out of the calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOutRankRow {
     pub rank: u32,
     pub measured_ns: i64,
-    /// Predicted with the recorded starts of all ranks; other ranks keep their recorded segments.
+    /// Predicted step time of the left-out rank. All ranks start as recorded, and the other ranks
+    /// keep their recorded segments.
     pub step_ns: i64,
     pub error_pct: f64,
-    /// Error if the other ranks are priced as well, which hides that the slowest of them counts.
+    /// Error if the other ranks are priced from the calibration too. Pricing evens out their
+    /// differences and thereby hides that the slowest rank determines the step.
     pub all_priced_error_pct: f64,
-    /// Error of the baseline: the rank ends at the mean end of the others.
+    /// Error of the baseline, which predicts that the rank ends at the mean end of the other ranks.
     pub baseline_error_pct: f64,
-    /// Simulated from the rank's own segments and kernels if all ranks start together.
+    /// Step time simulated from the rank's own recorded segments and kernels if all ranks start
+    /// together.
     pub together_own_ns: i64,
-    /// Simulated from the costs of the others if all ranks start together.
+    /// Step time simulated from the samples of the other ranks if all ranks start together.
     pub together_ns: i64,
     pub together_error_pct: f64,
-    /// Error if all ranks start together and all are priced.
+    /// Error if all ranks start together and all are priced from the calibration.
     pub together_all_priced_error_pct: f64,
 }
 
-/// Measures how well a step is predicted for a rank that was not recorded: calibrates on all ranks
-/// but one, predicts the step of that rank, and compares it with the recording, for each rank in
-/// turn.
+/// Measures how well the step of an unrecorded rank is predicted. For each rank in turn, the
+/// function calibrates on all other ranks, predicts the step of the left-out rank, and compares it
+/// with the recording.
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] for a job of one rank, and [`Error::Cycle`] from the simulation.
@@ -41,7 +44,7 @@ pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRankRow>, Error
     evaluate_each_rank(step, row)
 }
 
-/// Calls `evaluate_rank` for each rank of a step of at least two ranks.
+/// Calls `evaluate_rank` for each rank of a step that has at least two ranks.
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] for a job of one rank, and the errors of `evaluate_rank`.
@@ -56,10 +59,10 @@ pub(crate) fn evaluate_each_rank<R>(
     (0..count).map(|rank| evaluate_rank(step, rank)).collect()
 }
 
-/// Calibrates on all ranks of a step but one.
+/// Calibrates on all ranks of a step except `rank`.
 ///
 /// # Errors
-/// [`Error::Cycle`].
+/// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
 pub(crate) fn calibrate_without_rank(
     step: &Step,
     rank: usize,
@@ -83,6 +86,8 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRankRow, Error> {
     let mut all = Prices::new(&calibration, Method::Full).price(&step.program, &setting);
     all.constants = constants.clone();
     let own = replay(&step.program, &step.recorded, &constants);
+    // In `left_out`, only the left-out rank is priced, and the other ranks keep their recorded
+    // times.
     let mut left_out = own.clone();
     left_out.ranks[rank] = all.ranks[rank].clone();
     let step_ns = run(&left_out)?;
@@ -111,7 +116,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRankRow, Error> {
     })
 }
 
-/// Sets the start of all ranks to the earliest one.
+/// Moves the start of all ranks to the earliest recorded start.
 fn together(mut costs: Costs) -> Costs {
     let start = costs.ranks.iter().map(|rank| rank.start_ns).min().unwrap_or_default();
     costs.ranks.iter_mut().for_each(|rank| rank.start_ns = start);

@@ -1,5 +1,5 @@
-//! Replays a recorded step: its own host segments and kernels, but starts, waits and transfers from
-//! constants of some ranks.
+//! Replays a recorded step. Host segments and kernels keep their recorded times, but starts, waits
+//! and transfers follow from constants that some of the ranks determine.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use crate::cost::{self, Constants, operation_name};
 use crate::recording::Step;
 use crate::simulate::{self, Simulation};
 
-/// A recorded step simulated from its own segments and kernels.
+/// A recorded step, simulated from its own host segments and kernels.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// Derived from the calibration ranks.
+    /// Constants derived from the samples of the calibration ranks.
     pub constants: Constants,
     pub ranks: Vec<ReplayRow>,
     pub simulation: Simulation,
 }
 
-/// Replays a step with constants derived from some of its ranks.
+/// Replays a step with constants that are derived from the ranks in `calibrated`.
 ///
 /// # Errors
-/// [`Error::Cycle`].
+/// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
 pub fn replay_step(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, calibrated);
@@ -33,10 +33,10 @@ pub fn replay_step(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
     replay_with_constants(step, calibrated, constants)
 }
 
-/// Replays a step with given constants.
+/// Replays a step with the given constants, and marks the rows of ranks in `calibrated`.
 ///
 /// # Errors
-/// [`Error::Cycle`].
+/// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
 pub fn replay_with_constants(
     step: &Step,
     calibrated: &[usize],
@@ -48,12 +48,12 @@ pub fn replay_with_constants(
     Ok(Replay { constants, ranks, simulation })
 }
 
-/// Fits transfer times of collectives to the recorded ends of some ranks.
+/// Fits the transfer times of collectives to the recorded end times on some ranks.
 ///
-/// The shortest kernel among these ranks is a wait if none of them arrives last. So the step is
-/// simulated without transfers to find when the last rank arrives; the time from then to the
-/// recorded ends is the transfer. Transfers delay later collectives, so this is repeated with the
-/// transfers found before.
+/// Among these ranks, even the shortest kernel includes a wait if none of them arrives last. The
+/// step is therefore simulated without transfers to find when the last rank arrives. The transfer
+/// lasts from that time to the recorded ends. Transfers delay later collectives, so the fit is
+/// repeated four times, each time with the transfers found before.
 pub(super) fn fit_transfers(
     step: &Step,
     calibrated: &[usize],

@@ -1,8 +1,8 @@
-//! Which share of a predicted step rests on measurements.
+//! Computes which shares of a predicted step are based on measurements, models and unknown costs.
 
 use crate::cost::{RankCosts, Source};
 
-/// Shares of a rank's priced actions and works by the source of their cost, in percent.
+/// Shares of a rank's actions and works by the source of their cost, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct EvidenceShares {
     pub measured_pct: f64,
@@ -11,7 +11,8 @@ pub(super) struct EvidenceShares {
 }
 
 impl EvidenceShares {
-    /// Counts the actions and works of a rank by source. Those without a cost do not count.
+    /// Counts the actions and works of a rank by source. Actions and works without a cost are not
+    /// counted.
     pub fn from_costs(costs: &RankCosts) -> Self {
         let all = costs.actions.iter().flatten().chain(&costs.works);
         let mut counts = [0u32; 3];

@@ -1,4 +1,4 @@
-//! Computes intervals of predictions by simulating the step with randomly drawn samples.
+//! Computes intervals of predictions by simulating the step repeatedly with randomly drawn samples.
 
 use std::collections::BTreeMap;
 
@@ -12,44 +12,47 @@ use crate::calibration::{Calibration, Key, runs};
 use crate::program::{Action, Part, Program, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
-/// Number and seed of the random draws that an interval is computed from.
+/// Number and seed of the random draws from which an interval is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
     pub count: u32,
     pub seed: u64,
 }
 
-/// An action or work whose cost is drawn from samples.
+/// An action or work whose cost is drawn at random from its samples.
 struct Element<'a> {
     node: NodeId,
     rank: usize,
-    /// Host time of the rank; otherwise device time.
+    /// Whether the element is host time of the rank rather than device time.
     is_host: bool,
-    /// Cost in an undisturbed step, for works whose draws use factors.
+    /// Cost in an undisturbed step. Draws multiply this cost by factors if the calibration has
+    /// factors.
     usual: f64,
-    /// Samples of each part; a draw sums one of each.
+    /// Samples of each part of the cost. A draw picks one sample of each part and adds up these
+    /// samples.
     parts: Vec<Vec<&'a [i64]>>,
-    /// Price over the mean of the samples: differs from 1 for other sizes and after edits.
+    /// Price divided by the mean of the samples. The quotient differs from 1 for unrecorded sizes
+    /// and after edits.
     scale: f64,
-    /// Index into the scaling errors, for kernels scaled by the roofline.
+    /// Index into the scaling errors, if the kernel was scaled with the roofline.
     scaled_as: Option<usize>,
 }
 
-/// Scaling errors as factors, for each kernel name.
+/// Scaling errors as factors on the time, one list for each kernel name.
 type Scaling = Vec<Vec<f64>>;
 
-/// Percentiles of the drawn step times of one rank.
+/// Percentiles of the randomly drawn step times of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StepInterval {
-    /// Fifth percentile of the draws.
+    /// 5th percentile of the draws.
     pub low_ns: i64,
     pub median_ns: i64,
     /// 95th percentile of the draws.
     pub high_ns: i64,
 }
 
-/// Simulates the program once per draw, with random samples, and returns the percentiles of each
-/// rank's step.
+/// Simulates the program once per draw with random samples. Returns the percentiles of each rank's
+/// step time.
 pub(super) fn compute_intervals(
     program: &Program,
     calibration: &Calibration,
@@ -77,7 +80,7 @@ pub(super) fn compute_intervals(
             .map(|(name, all)| all[random.child(SCALING).below(name, all.len() as u64) as usize])
             .collect();
         for (counter, element) in (0u64..).zip(&elements) {
-            // Disturbances slow all kernels of a step alike, so all kernels share one factor.
+            // Disturbances slow down all kernels of a step alike, so all kernels share one factor.
             if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
                 let off = element.scaled_as.map_or(1.0, |name| off[name]);
                 let ns = (element.usual * factor * run * off).round() as i64;
@@ -107,12 +110,13 @@ pub(super) fn compute_intervals(
     drawn.into_iter().enumerate().map(ends).collect()
 }
 
-/// Counters of random numbers, beside those of hosts, works and parts.
+/// Counters of the random streams for runs and scaling errors. These counters lie far from the
+/// counters of hosts, works and parts.
 const RUN: u64 = 1 << 32;
 const SCALING: u64 = RUN + 1;
 
-/// Marks kernels that were scaled by the roofline, and returns the scaling errors of each of their
-/// names. Names with too few errors use those of all names.
+/// Marks kernels that were scaled with the roofline, and returns the scaling errors of each of
+/// their names. A name with fewer than three errors uses the errors of all names.
 fn scaling(
     elements: &mut [Element<'_>],
     program: &Program,
@@ -149,8 +153,8 @@ fn scaling(
     found
 }
 
-/// Converts weighted logarithms to factors with mean 1. Quantiles of equal weight are taken, so
-/// that shapes count by their expected time.
+/// Converts logarithmic errors to factors with a mean of 1. The errors are replaced by quantiles of
+/// equal weight, so that each shape counts in proportion to its expected time.
 fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     const QUANTILES: u32 = 41;
     let mut sorted = residuals.to_vec();
@@ -170,8 +174,8 @@ fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     factors.into_iter().map(|factor| factor / mean).collect()
 }
 
-/// Returns run-to-run factors from recordings of one configuration, or else the step-to-step
-/// factors.
+/// Returns run-to-run factors of configurations that were recorded more than once. Without such
+/// recordings, returns the step-to-step factors divided by their median.
 fn run_factors(calibration: &Calibration) -> Vec<f64> {
     let recorded = runs::factors(calibration);
     if !recorded.is_empty() {
@@ -181,7 +185,7 @@ fn run_factors(calibration: &Calibration) -> Vec<f64> {
     calibration.work_factors.iter().map(|factor| factor / usual).collect()
 }
 
-/// Draws a factor for each rank; `None` if too few are known.
+/// Draws a factor for each rank. The factors are `None` if fewer than two are known.
 fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> {
     const FEWEST: usize = 2;
     let one = |rank: usize| {
@@ -191,7 +195,7 @@ fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> 
     (0..ranks).map(one).collect()
 }
 
-/// Computes the price of a node over the mean of its samples.
+/// Computes the price of a node divided by the mean of its samples.
 fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     let mean = |samples: &Vec<&[i64]>| {
         let all = || samples.iter().flat_map(|samples| samples.iter());
@@ -199,7 +203,7 @@ fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     };
     let usual: f64 = parts.iter().map(mean).sum();
     let price = simulation.graph.node(node).weight as f64;
-    // Prices are rounded to whole nanoseconds, so a difference of 1 ns is not a scale.
+    // Prices are rounded to whole nanoseconds, so a difference of 1 ns does not count as a scale.
     if usual <= 0.0 || (price - usual).abs() <= 1.0 { 1.0 } else { price / usual }
 }
 
@@ -218,7 +222,7 @@ fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
     None
 }
 
-/// Cache of samples by segment and by kind of work.
+/// Cache of samples by host segment and by kind, name and detail of device work.
 #[derive(Default)]
 struct Found<'a> {
     hosts: BTreeMap<Segment, Vec<&'a [i64]>>,
@@ -259,6 +263,8 @@ fn add<'a>(
         }
     }
     for (number, work) in (0u32..).zip(&rank.works) {
+        // Work that an earlier step launched keeps its recorded time, and collectives have no
+        // samples in `calibration.works`.
         if work.collective.is_some() || !work.is_launched {
             continue;
         }

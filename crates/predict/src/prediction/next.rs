@@ -1,4 +1,4 @@
-//! Ranks the parts of a step by how much the step gains if they get faster.
+//! Ranks the parts of a step by how much time the step would gain if they were faster.
 
 use std::collections::BTreeMap;
 
@@ -9,43 +9,44 @@ use serde::Serialize;
 use crate::program::{Action, MarkKind, Overhead, Program, Returns};
 use crate::simulate::Simulation;
 
-/// Kind of the part that a row of speedups is about.
+/// Kind of the part that a row of possible speedups describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// Host time inside an operator.
+    /// Host time inside the named operator.
     Operator,
     /// Host time before the named operator.
     Between,
     Work,
-    /// The transfer of a collective.
+    /// Transfer time of the named collective.
     Transfer,
 }
 
-/// All parts of a step with one name, and the gain if they got faster.
+/// All parts of a step that share one name, with the time the step would gain if they were faster.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct NextRow {
     pub subject: Subject,
     pub name: String,
-    /// Number over all ranks.
+    /// Number of parts over all ranks.
     pub count: u64,
-    /// Total time over all ranks.
+    /// Total time of the parts over all ranks.
     pub total_ns: i64,
-    /// `dT/dw`: gain of the slowest step if all of them took no time, extrapolated from the initial
-    /// rate.
+    /// `dT/dw`: gain of the slowest rank's step if the parts took no time, extrapolated from a
+    /// reduction by a tenth.
     pub gradient_ns: i64,
-    /// Actual gain if all of them took no time: smaller once something else is critical.
+    /// Simulated gain if the parts took no time. The gain is smaller than the gradient if other
+    /// work becomes critical.
     pub saving_ns: i64,
     pub saving_pct: f64,
 }
 
-/// Share by which parts are shortened to find how fast the step follows.
+/// Share by which parts are shortened to measure the gradient of the step time.
 const SHARE: f64 = 0.1;
 
-/// Ranks the parts of a step by the gain if they took no time.
+/// Ranks the parts of a step by the time that the step would gain if they took no time.
 ///
 /// # Cost
-/// Two solutions of the graph for each name.
+/// The graph is solved twice for each name.
 pub fn rank_speedups(program: &Program, simulation: &Simulation) -> Vec<NextRow> {
     let ranks = program.ranks.len();
     let step = |of: &Simulation| (0..ranks).map(|rank| of.step_ns(rank)).max().unwrap_or_default();
@@ -68,6 +69,7 @@ pub fn rank_speedups(program: &Program, simulation: &Simulation) -> Vec<NextRow>
         };
         let gradient_ns = (shortened(SHARE) as f64 / SHARE).round() as i64;
         let saving_ns = shortened(1.0);
+        // The weights are restored, so that one copy of the graph serves all names.
         nodes.iter().for_each(|node| again.graph.set_node_weight(*node, weight(node)));
         rows.push(NextRow {
             subject,
@@ -86,7 +88,7 @@ pub fn rank_speedups(program: &Program, simulation: &Simulation) -> Vec<NextRow>
     rows
 }
 
-/// The nodes that cost something, by what they are of.
+/// Groups the nodes that have a cost by kind and name of the part they belong to.
 fn named(program: &Program, simulation: &Simulation) -> BTreeMap<(Subject, String), Vec<NodeId>> {
     let mut found: BTreeMap<(Subject, String), Vec<NodeId>> = BTreeMap::new();
     for (at, rank) in program.ranks.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Predicts an edited step beside the recorded one, both priced by one calibration.
+//! Predicts an edited step and compares it with the unedited step. The same calibration prices
+//! both.
 
 use super::{Draws, PredictedStepRow, predict_with_prices};
 use crate::Error;
@@ -10,7 +11,7 @@ use crate::program::Program;
 use crate::recording::Setting;
 use crate::simulate::{self, Simulation};
 
-/// A program with edits, its simulation, and a row per rank.
+/// An edited program with its simulation and one row per rank.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
     pub program: Program,
@@ -18,7 +19,8 @@ pub struct WhatIf {
     pub rows: Vec<PredictedStepRow>,
 }
 
-/// The simulation of a recorded step without edits, which any number of edits are compared with.
+/// The simulation of a recorded step without edits. The simulation is computed once and compared
+/// with any number of edits.
 #[derive(Debug)]
 pub struct Unedited<'a> {
     program: &'a Program,
@@ -28,10 +30,10 @@ pub struct Unedited<'a> {
     simulation: Simulation,
 }
 
-/// Predicts a recorded step with edits.
+/// Predicts a recorded step with edits applied.
 ///
 /// # Errors
-/// Those of [`Unedited::new`] and [`Unedited::with`].
+/// The errors of [`Unedited::new`] and [`Unedited::with`].
 pub fn predict_edited(
     program: &Program,
     setting: &Setting,
@@ -44,10 +46,10 @@ pub fn predict_edited(
 }
 
 impl<'a> Unedited<'a> {
-    /// Simulates a step without edits.
+    /// Simulates a step without edits, as the reference for later edits.
     ///
     /// # Errors
-    /// [`Error::Cycle`].
+    /// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
     pub fn new(
         program: &'a Program,
         setting: &'a Setting,
@@ -58,17 +60,18 @@ impl<'a> Unedited<'a> {
         Ok(Self { program, setting, calibration, prices, simulation })
     }
 
-    /// Predicts the step with edits.
+    /// Predicts the step with edits applied and compares each rank with the unedited step.
     ///
     /// # Errors
-    /// Those of [`edit::apply`]; [`Error::Cycle`] where edits make the program wait for itself.
+    /// The errors of [`edit::apply`], and [`Error::Cycle`] if the edits make the program wait for
+    /// itself.
     pub fn with(&self, name: &str, edits: &[Edit], draws: Draws) -> Result<WhatIf, Error> {
         let program = edit::apply(self.program, edits)?;
         let prediction =
             predict_with_prices(&program, self.setting, self.calibration, &self.prices, draws)?;
         let mut rows = prediction.rows;
         for (at, row) in rows.iter_mut().enumerate() {
-            // A rank that an edit added is compared with the recorded rank that it copies.
+            // A rank that an edit added is compared with the recorded rank whose work it copies.
             let base_ns = self.simulation.step_ns(program.ranks[at].copy_of.unwrap_or(at));
             row.edits = Some(name.to_owned());
             row.base_ns = Some(base_ns);

@@ -1,5 +1,6 @@
 //! Builds the program of a step from execution traces, which contain operators and tensors but no
-//! times. Calls and kernels come from operators of a calibration, dependencies from tensors.
+//! times. Calls and kernels come from recorded operators of a calibration. Dependencies follow from
+//! the tensors that operators share.
 
 pub mod kernels;
 mod operator;
@@ -22,27 +23,28 @@ use operator::LaunchPredictor;
 pub use writer::UnknownOperators;
 use writer::{Joined, Usual};
 
-/// The program of a step from execution traces, with what it could not resolve.
+/// The program of a step from execution traces, with counts of the operators and collectives that
+/// are incomplete.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
     pub program: Program,
-    /// Number of steps that every trace contains.
+    /// Number of steps that every one of the traces contains.
     pub steps: usize,
-    /// Whether marks separate steps; otherwise each trace is one step.
+    /// Whether the traces mark their steps. Without marks, each trace counts as one step.
     pub is_marked: bool,
-    /// Operators that the calibration does not contain, over all ranks.
+    /// Operators that the calibration does not contain, counted over all ranks.
     pub unknown: UnknownOperators,
-    /// Collectives of which some rank has no trace.
+    /// Number of collectives for which the trace of a participating rank is missing.
     pub partial_collectives: usize,
 }
 
 impl Program {
-    /// Builds the program of a step from execution traces, one per rank. Calls and kernels come
-    /// from operators of the calibration.
+    /// Builds the program of a step from execution traces, one per rank. The calls and kernels of
+    /// each operator come from the calibration.
     ///
     /// # Errors
-    /// [`Error::Execution`] for a trace that is cut off, whose nodes lie in themselves or in nodes
-    /// that do not exist, that has no such step, or whose collectives are not those of the others.
+    /// [`Error::Execution`] for a trace that is truncated, that lacks the step, or whose nodes have
+    /// cyclic or missing parents. The same error is returned for ranks whose collectives differ.
     pub fn from_execution(
         traces: &[ExecutionTrace],
         step: usize,
@@ -63,6 +65,7 @@ fn program(
         return Err(Error::Calibration { expected, got: "none".to_owned() });
     }
     let mut execution = Execution { steps: usize::MAX, ..Execution::default() };
+    // The empty name gets the number 0, which is the default of a `StringId`.
     execution.program.names.intern("");
     let call = usual_call(calibration);
     let usual =
@@ -97,7 +100,7 @@ fn program(
     Ok(execution)
 }
 
-/// Finds a step of a trace by its number.
+/// Finds a step of a trace by its number, counted from 0.
 fn step(trace: &ExecutionTrace, number: usize) -> Result<order::StepRange, Error> {
     let steps = order::steps(trace);
     steps.get(number).copied().ok_or_else(|| {
@@ -135,7 +138,7 @@ fn check(trace: &ExecutionTrace) -> Result<(), Error> {
     }
 }
 
-/// Joins the n-th collectives of all ranks.
+/// Joins the n-th collective of each rank into one collective of all ranks.
 fn meet(
     execution: &mut Execution,
     traces: &[ExecutionTrace],
@@ -158,10 +161,14 @@ fn meet(
     }
     let sizes = traces.iter().flat_map(|trace| &trace.nodes);
     let groups = sizes.filter_map(|node| node.collective.as_ref()?.group_size);
+    // A group that is larger than the number of traces shows that the traces of some ranks are
+    // missing.
     let is_partial = groups.max().is_some_and(|size| size as usize > traces.len());
     for (at, (_, name, _)) in first.iter().enumerate() {
         let Some(operation) = parse_operation(name) else { continue };
         execution.partial_collectives += usize::from(is_partial);
+        // Ranks can send different numbers of bytes, and the largest number determines the
+        // duration.
         let bytes = joined.iter().map(|own| own[at].2).max().unwrap_or_default();
         let parts: Vec<(usize, u32)> =
             joined.iter().enumerate().map(|(rank, own)| (rank, own[at].0)).collect();
@@ -174,17 +181,17 @@ fn meet(
     Ok(())
 }
 
-/// Returns the API call that launched most kernels.
+/// Returns the name of the runtime call that launched most kernels of the calibration.
 fn usual_call(calibration: &Calibration) -> String {
     most(calibration, |name, _| name.to_owned()).unwrap_or_else(|| "cudaLaunchKernel".to_owned())
 }
 
-/// Returns the stream that most kernels ran on.
+/// Returns the number of the stream on which most kernels of the calibration ran.
 fn usual_stream(calibration: &Calibration) -> i32 {
     most(calibration, |_, stream| stream).unwrap_or(7)
 }
 
-/// Returns the most frequent property of launched kernels.
+/// Returns the most frequent value of a property over all launched kernels.
 fn most<T: Ord>(calibration: &Calibration, of: impl Fn(&str, i32) -> T) -> Option<T> {
     let mut counts: BTreeMap<T, u64> = BTreeMap::new();
     let variants = calibration.launches.outer.values().flat_map(BTreeMap::values).flatten();

@@ -1,5 +1,5 @@
-//! Builds the program of a step of rowmill's own trainer. Rows and names match those of recordings,
-//! so that recorded samples price them.
+//! Builds the program of a step of rowmill's own trainer. Actions and names match those of
+//! recordings, so recorded samples can price them.
 
 mod dense;
 pub(crate) mod exchange;
@@ -19,10 +19,11 @@ use crate::program::{
 const LAUNCH: &str = "cudaLaunchKernelExC";
 const STEP: &str = "ProfilerStep#";
 
-/// Builds the program of a trainer's step: each operation is a launch and a kernel that is awaited.
-/// Ranks share memory, and exchanges pass through it.
+/// Builds the program of a trainer's step. Each operation consists of a launch and one kernel,
+/// which the host awaits. Ranks share memory and exchange data through it.
 ///
-/// `slowdown` multiplies kernel times of the calibration, such as 2 on half of its threads.
+/// `slowdown` multiplies the kernel times of the calibration. For example, `slowdown` is 2 if the
+/// kernels run on half of the threads.
 pub fn build_program(ranks: &[Vec<Op>], slowdown: f64) -> Program {
     let mut program = Program::default();
     program.names.intern("");
@@ -38,7 +39,7 @@ pub fn build_program(ranks: &[Vec<Op>], slowdown: f64) -> Program {
     program
 }
 
-/// Joins the n-th collectives of all ranks.
+/// Joins the n-th collective of each rank into one collective of all ranks.
 fn meet(program: &mut Program, ranks: &[Vec<Op>]) {
     let operations = |ops: &[Op]| -> Vec<(WorkId, CollectiveOperation, u64)> {
         let numbered = (0u32..).zip(ops);
@@ -129,6 +130,8 @@ impl TrainerWriter<'_> {
             scale: self.slowdown,
             is_launched: true,
         });
+        // The trainer calls its kernels directly, so each operation is a launch that the host
+        // awaits.
         let own = |overhead| Action::Host(Segment { overhead, op: name, detail: sizes });
         let cost = Segment { overhead: Overhead::RuntimeCall, op: launch, detail: name };
         let (launches, awaits) = (vec![id], Vec::new());
@@ -150,7 +153,7 @@ fn between(op: StringId, detail: StringId) -> Action {
     Action::Host(Segment { overhead: Overhead::BetweenOps, op, detail })
 }
 
-/// Formats the sizes of an operation as recordings do, so that recorded samples match.
+/// Formats the sizes of an operation as recordings do, so that its sample keys match recorded ones.
 fn sizes(op: &Op) -> String {
     let kind = |place: usize| match op {
         Op::InputDist { .. } | Op::EmbeddingForward { .. } => "long int",

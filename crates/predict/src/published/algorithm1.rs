@@ -1,9 +1,10 @@
-//! Algorithm 1 of arXiv:2201.07821, for comparison: one host clock and one device clock; kernels
-//! wait for their launch, and nothing else waits.
+//! Algorithm 1 of arXiv:2201.07821, for comparison. The algorithm has one host clock and one device
+//! clock. A kernel waits for its launch, and nothing else waits.
 //!
 //! # Source
-//! arXiv:2201.07821, Algorithm 1, with its constants: 1 µs between kernels, 10 µs for every call,
-//! of which half passes before the kernel may start; overheads trimmed as in IV-B.
+//! arXiv:2201.07821, Algorithm 1, with its constants: 1 µs between kernels, and 10 µs for every
+//! call, of which half passes before the kernel may start. Overheads are trimmed as in section
+//! IV-B.
 
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
@@ -14,10 +15,10 @@ use crate::recording::Setting;
 const BETWEEN_KERNELS_NS: i64 = 1_000;
 const CALL_NS: i64 = 10_000;
 
-/// Predicts the step of each rank with Algorithm 1. A collective takes its transfer time.
+/// Predicts the step of each rank with Algorithm 1. A collective takes only its transfer time.
 ///
-/// The algorithm has one thread: the threads of the program run one after the other, each up to
-/// where it waits for another.
+/// The algorithm knows only one host thread. The threads of the program are therefore serialized:
+/// each runs until it waits for another one.
 pub fn predict_step_times(
     program: &Program,
     setting: &Setting,
@@ -29,7 +30,7 @@ pub fn predict_step_times(
     ranks.map(|(rank, costs)| step(program, rank, costs, constants)).collect()
 }
 
-/// The host clock and the device clock of the algorithm.
+/// The two clocks of the algorithm: one of the host and one of the device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
     host: i64,
@@ -61,7 +62,7 @@ fn step(program: &Program, rank: &Rank, costs: &RankCosts, constants: &Constants
     clocks.host.max(clocks.device)
 }
 
-/// Serializes the actions of all threads: each thread runs until it waits for another one.
+/// Serializes the actions of all threads. Each thread runs until it waits for another one.
 pub(crate) fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
     let mut order = Vec::new();
     let mut next = vec![0; rank.threads.len()];

@@ -1,13 +1,13 @@
-//! The published code, for comparison: each rank has a host clock and a clock for its compute and
-//! communication streams, and ranks meet at operators with a collective.
+//! The published code, for comparison. Each rank has a host clock, a clock of its compute stream
+//! and a clock of its communication stream. Ranks synchronize at operators with a collective.
 //!
-//! In contrast to Algorithm 1, a kernel starts when its launch is over, streams wait for each other
-//! around collectives, all ranks wait for the slowest one, and the host waits for the device in
-//! every `aten::to`. Queues are never full.
+//! The published code differs from Algorithm 1 in four ways. A kernel starts when its launch has
+//! ended, streams wait for each other around collectives, all ranks wait for the slowest one, and
+//! the host waits for the device in every `aten::to`. Queues are never full.
 //!
 //! # Source
-//! facebookresearch/param and its performance model: a call takes 4 µs, 1 µs passes between
-//! kernels; overheads are trimmed as in arXiv:2201.07821, IV-B.
+//! The performance model in facebookresearch/param. A call takes 4 µs, and 1 µs passes between
+//! kernels. Overheads are trimmed as in arXiv:2201.07821, IV-B.
 
 use super::algorithm1::in_order;
 use crate::cost::{Constants, Costs, RankCosts};
@@ -15,10 +15,10 @@ use crate::program::{Action, MarkKind, Program, Rank, WorkId};
 
 const CALL_NS: i64 = 4_000;
 const BETWEEN_KERNELS_NS: i64 = 1_000;
-/// The only operator that waits for the device.
+/// The only operator in which the published code waits for the device.
 const SYNCHRONIZES: &str = "aten::to";
 
-/// Predicts the step time of each rank with the published code.
+/// Predicts the step time of each rank as the published code does.
 pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constants) -> Vec<i64> {
     let mut ranks: Vec<RankClock<'_>> = program
         .ranks
@@ -27,7 +27,7 @@ pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constant
         .map(|(rank, costs)| RankClock::new(program, rank, costs, constants))
         .collect();
     loop {
-        // Each rank advances to the end of its next operator that runs a collective.
+        // Advance each rank to the end of its next operator that launches a collective.
         let met: Vec<usize> =
             (0..ranks.len()).filter(|rank| ranks[*rank].play_to_collective()).collect();
         if met.is_empty() {
@@ -44,7 +44,7 @@ pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constant
     }
 }
 
-/// Host, compute and communication clock of a rank.
+/// The three clocks of a rank: host, compute stream and communication stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
     host: i64,
@@ -62,7 +62,7 @@ impl Clocks {
     }
 }
 
-/// One rank while the published code is simulated: its clocks and its next action.
+/// State of one rank while the published code is simulated: its clocks and its next action.
 struct RankClock<'a> {
     program: &'a Program,
     rank: &'a Rank,
@@ -95,7 +95,8 @@ impl<'a> RankClock<'a> {
         }
     }
 
-    /// Continues to the end of the next operator with a collective; returns whether there is one.
+    /// Advances to the end of the next operator with a collective. Returns whether such an operator
+    /// follows.
     fn play_to_collective(&mut self) -> bool {
         while let Some((thread, at)) = self.order.get(self.next).copied() {
             self.next += 1;
@@ -132,7 +133,8 @@ impl<'a> RankClock<'a> {
             clocks.compute = free.max(launched) + self.costs.works[work as usize].ns;
             return;
         };
-        // Both streams continue from the later of the two clocks.
+        // The compute stream and the communication stream continue from the later of their two
+        // clocks.
         clocks.compute = clocks.front();
         let free = clocks.front() + BETWEEN_KERNELS_NS;
         let transfer = self.constants.transfer_ns(met.operation, met.bytes);

@@ -1,4 +1,4 @@
-//! The times that a step was recorded with, kept apart from its program.
+//! The recorded times of a step, stored separately from its program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,38 +6,39 @@ use trace::store::StringId;
 
 use crate::program::{Action, Program};
 
-/// Begin and end of something, in nanoseconds.
+/// Begin and end of an action or work, in nanoseconds.
 pub type TimeRange = (i64, i64);
 
-/// Recorded times of every part of a [`Program`], in nanoseconds since the start of its rank's
-/// step.
+/// Recorded times of all parts of a [`Program`], in nanoseconds since the start of the step on the
+/// same rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedTimes {
     pub ranks: Vec<RankTimes>,
 }
 
-/// Recorded times of one rank.
+/// Recorded times of one rank, and the trace rows from which its program was built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTimes {
-    /// Absolute start of the step.
+    /// Absolute start of the step, on the clock of the recording.
     pub start_ns: i64,
-    /// Duration on the host.
+    /// Duration of the step on the host.
     pub step_ns: i64,
-    /// Begin and end, by thread and action.
+    /// Begin and end of each action, indexed by thread and action.
     pub actions: Vec<Vec<TimeRange>>,
-    /// Begin and end, by work.
+    /// Begin and end of each device work, indexed by work.
     pub works: Vec<TimeRange>,
-    /// Part of the program that each trace row became, if it is a single one.
+    /// The part of the program that each trace row became. Rows that became several parts are
+    /// missing from this list.
     pub rows: BTreeMap<u32, Place>,
-    /// Names of all operators that ran, nested ones included.
+    /// Names of all operators that ran, including operators nested in others.
     pub operators: BTreeSet<StringId>,
-    /// Host events that began during each action, by thread.
+    /// Number of host events that began during each action, indexed by thread and action.
     pub events: Vec<Vec<u32>>,
-    /// Caller of each call, by thread and action.
+    /// The caller of each runtime call, by thread and action.
     pub callers: BTreeMap<(usize, usize), Caller>,
 }
 
-/// The innermost operator around a call.
+/// The innermost operator around a runtime call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub row: u32,
@@ -49,7 +50,8 @@ pub struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Work(u32),
-    /// A call or an outermost operator: its thread, first and last action.
+    /// The actions of a call or of an outermost operator: its thread, its first and its last
+    /// action.
     Actions {
         thread: usize,
         first: usize,
@@ -58,19 +60,20 @@ pub enum Place {
 }
 
 impl RankTimes {
-    /// Returns the own time of an action; for a launch into a full queue, from the moment the queue
-    /// had room.
+    /// Returns the time that an action takes itself. The own time of a launch into a full queue
+    /// begins when the queue has room.
     pub fn own_ns(&self, action: &Action, (from, to): TimeRange) -> i64 {
         to - self.begun_ns(action, (from, to))
     }
 
-    /// Returns the number of host events that began during an action; 0 if the recording has no
+    /// Returns the number of host events that began during an action, or 0 if the recording has no
     /// counts.
     pub fn events_in(&self, thread: usize, action: usize) -> u32 {
         self.events.get(thread).and_then(|events| events.get(action)).copied().unwrap_or_default()
     }
 
-    /// Returns when a call began to launch: at its start, or when the queue had room.
+    /// Returns the time at which a call began to launch: its start, or the time when the queue had
+    /// room.
     pub fn begun_ns(&self, action: &Action, (from, to): TimeRange) -> i64 {
         let room = match action {
             Action::Call(call) => call.room,
@@ -80,7 +83,7 @@ impl RankTimes {
     }
 }
 
-/// Initial conditions of a step, which neither program nor calibration contain.
+/// Initial conditions of a step. Neither a program nor a calibration contains these conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     pub ranks: Vec<RankSetting>,
@@ -89,14 +92,16 @@ pub struct Setting {
 /// Initial conditions of one rank's step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankSetting {
-    /// Start on the common clock.
+    /// Start of the step on the clock that all ranks share.
     pub start_ns: i64,
-    /// Begin and end of each work that an earlier step launched, relative to the step's start.
+    /// Begin and end of each work that an earlier step launched, relative to the start of this
+    /// step.
     pub left_running: Vec<TimeRange>,
 }
 
 impl Setting {
-    /// Returns the conditions of the rank at a position; a start at 0 if it is unknown.
+    /// Returns the conditions of the rank at a position. An unknown rank starts at 0 without
+    /// earlier work.
     pub fn rank(&self, place: usize) -> &RankSetting {
         const UNKNOWN: &RankSetting = &RankSetting { start_ns: 0, left_running: Vec::new() };
         self.ranks.get(place).unwrap_or(UNKNOWN)
@@ -104,7 +109,7 @@ impl Setting {
 }
 
 impl RecordedTimes {
-    /// Extracts the initial conditions from a recording.
+    /// Extracts the initial conditions of all ranks from a recording.
     pub fn setting(&self, program: &Program) -> Setting {
         let ranks = program.ranks.iter().zip(&self.ranks).map(|(rank, recorded)| {
             let works = rank.works.iter().zip(&recorded.works);
@@ -115,7 +120,7 @@ impl RecordedTimes {
     }
 }
 
-/// A recorded step: its program, and the times it was recorded with.
+/// A recorded step: its program and the recorded times of its parts.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
     pub program: Program,

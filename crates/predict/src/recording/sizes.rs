@@ -1,12 +1,12 @@
-//! Tensor sizes: which rows need them, their text form, and their bytes.
+//! Tensor sizes of operators: the rows that need them, their form as text, and their bytes.
 
 use analyze::Scope;
 use analyze::job::{OperatorTensors, Tensors};
 use analyze::tree::OperatorTree;
 use trace::store::EventKind;
 
-/// Returns the rows whose tensor sizes are needed: outermost operators, operators that make calls,
-/// and collectives.
+/// Returns the rows whose tensor sizes are needed. The rows are outermost operators, operators that
+/// make runtime calls themselves, and collectives.
 pub(super) fn rows(scope: &Scope<'_>, tree: &OperatorTree) -> Vec<u32> {
     let trace = scope.trace;
     let names_collective = |row: &u32| tree.contains(*row) && is_collective(trace.name(*row));
@@ -20,7 +20,7 @@ pub(super) fn rows(scope: &Scope<'_>, tree: &OperatorTree) -> Vec<u32> {
     rows
 }
 
-/// Returns the innermost operator around a call.
+/// Returns the innermost operator around a runtime call.
 pub(super) fn caller(scope: &Scope<'_>, tree: &OperatorTree, call: u32) -> Option<u32> {
     tree.ancestors(call).find(|row| is_operator(scope, *row))
 }
@@ -29,7 +29,7 @@ fn is_collective(name: &str) -> bool {
     name.starts_with("nccl:") || name == "record_param_comms"
 }
 
-/// Formats tensor sizes as text: `512x1024 float, 1024`.
+/// Formats tensor sizes as text, such as `512x1024 float, 1024`.
 pub(super) fn text(tensors: &Tensors) -> String {
     let one = |(at, dims): (usize, &Vec<u64>)| {
         let sizes: Vec<String> = dims.iter().map(ToString::to_string).collect();
@@ -40,7 +40,7 @@ pub(super) fn text(tensors: &Tensors) -> String {
     parts.join(", ").trim_end_matches([',', ' ']).to_owned()
 }
 
-/// Computes the bytes of tensors from their sizes as text.
+/// Computes the total bytes of tensors from their sizes as text.
 pub(crate) fn text_bytes(sizes: &str) -> u64 {
     let one = |part: &str| {
         let (dims, kind) = part.split_once(' ').unwrap_or((part, ""));
@@ -51,8 +51,8 @@ pub(crate) fn text_bytes(sizes: &str) -> u64 {
     sizes.split(", ").filter_map(one).fold(0, u64::saturating_add)
 }
 
-/// Returns the message bytes of a collective from the rows around its kernel's call; `None` if none
-/// has sizes.
+/// Returns the message bytes of a collective from the rows around its kernel's call, or `None` if
+/// none of these rows has sizes.
 pub(super) fn bytes(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -74,7 +74,7 @@ fn size(tensors: &Tensors) -> u64 {
     tensors.dims.iter().enumerate().map(one).fold(0, u64::saturating_add)
 }
 
-/// Returns the bytes per element of a type.
+/// Returns the number of bytes per element of a type. Unknown types count 4 bytes.
 fn element_bytes(kind: &str) -> u64 {
     match kind {
         "double" | "long" | "long int" | "c10::complex<float>" => 8,
@@ -84,7 +84,7 @@ fn element_bytes(kind: &str) -> u64 {
     }
 }
 
-/// Returns whether a row is an operator and not a label.
+/// Returns whether a row is an operator rather than a label.
 pub(super) fn is_operator(scope: &Scope<'_>, row: u32) -> bool {
     scope.trace.kind(row) == EventKind::Operator && !analyze::tree::is_label(scope.trace, row)
 }

@@ -1,4 +1,5 @@
-//! Reads dependencies off the graph of the recording: its nodes and edges, but no weights.
+//! Reads dependencies from the graph of a recording. The nodes and edges of this graph are used,
+//! and its weights are ignored.
 
 use analyze::collectives::{self, CollectiveOperation};
 use analyze::graph::EdgeKind;
@@ -7,7 +8,7 @@ use analyze::skew::Skew;
 use analyze::{JobFacts, Scope};
 use trace::store::TrackId;
 
-/// The dependencies between the rows of a job's traces: which rows wait for which.
+/// The dependencies between the rows of a job's traces: for each row, the rows it waits for.
 #[derive(Clone, Debug, Default)]
 pub struct Structure {
     pub(super) ranks: Vec<RankWaits>,
@@ -17,32 +18,33 @@ pub struct Structure {
     pub(super) partial: usize,
 }
 
-/// The waits of one rank as pairs of trace rows, sorted.
+/// The waits of one rank as sorted pairs of trace rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankWaits {
-    /// Waiting device row, awaited device row of another stream.
+    /// Pairs of a waiting device row and the device row of another stream for which it waits.
     pub of_streams: Vec<(u32, u32)>,
-    /// Waiting host row, awaited device row.
+    /// Pairs of a waiting host row and the device row for which it waits.
     pub of_host: Vec<(u32, u32)>,
-    /// Device row, preceding row of its stream.
+    /// Pairs of a device row and the row before it on the same stream.
     pub behind: Vec<(u32, u32)>,
     pub hand_offs: Vec<HandOff>,
-    /// Clock offsets of devices against the host.
+    /// Clock offsets of the devices against the host.
     pub skews: Vec<Skew>,
 }
 
-/// A thread that continued after another thread had finished something.
+/// A hand-off: a thread continued after another thread had finished some work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HandOff {
     pub to: TrackId,
-    /// Latest time at which it ran again, absolute nanoseconds.
+    /// Latest time at which the waiting thread continued, in absolute nanoseconds.
     pub resumed: i64,
     pub from: TrackId,
-    /// When the awaited thread was done, absolute nanoseconds.
+    /// Time at which the awaited thread had finished, in absolute nanoseconds.
     pub done: i64,
 }
 
-/// A collective whose ranks were all recorded: index of the scope and row of each participant.
+/// A collective of which all ranks were recorded. Each participant is the index of a scope and a
+/// row.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
     pub operation: CollectiveOperation,
@@ -51,12 +53,13 @@ pub(super) struct Meeting {
 }
 
 impl Structure {
-    /// Derives the dependencies from the traces of a job, which are assumed to belong together.
+    /// Derives the dependencies from the traces of one job. The traces are assumed to belong
+    /// together.
     pub fn from_job(job: &JobFacts<'_>) -> Self {
         let (scopes, found) = (job.scopes(), job.collectives());
         let measured = measured::build_measured_graph(&job.ranks, found);
         let mut ranks = vec![RankWaits::default(); scopes.len()];
-        for edge in measured.graph.edges() {
+        for (_, edge) in measured.graph.edges() {
             let (from, to) = (edge.source.index(), edge.target.index());
             let (source, target) = (measured.origins[from], measured.origins[to]);
             let (Some(awaited), Some(waiting)) = (source.row, target.row) else { continue };
@@ -77,6 +80,7 @@ impl Structure {
         }
         for (waits, facts) in ranks.iter_mut().zip(&job.ranks) {
             waits.skews = facts.skews().to_vec();
+            // Several edges can join nodes of the same two rows, so the pairs are made unique.
             for pairs in [&mut waits.of_streams, &mut waits.of_host, &mut waits.behind] {
                 pairs.sort_unstable();
                 pairs.dedup();
@@ -114,7 +118,7 @@ fn meetings(scopes: &[Scope<'_>], found: &collectives::Collectives) -> Vec<Meeti
     whole.filter_map(meeting).collect()
 }
 
-/// Returns the second members of all pairs with the given first member.
+/// Returns the second members of all pairs with the given first member. The pairs must be sorted.
 pub(super) fn find_partners(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
     let from = pairs.partition_point(|pair| pair.0 < first);
     pairs[from..].iter().take_while(move |pair| pair.0 == first).map(|pair| pair.1)

@@ -1,4 +1,4 @@
-//! Lists the begin and end events of a thread in order.
+//! Lists the begin and end events of a thread in the order of time.
 
 use analyze::calls;
 use analyze::tree::{self, TreeThread};
@@ -7,17 +7,17 @@ use trace::store::EventKind;
 
 use super::reader::RankReader;
 
-/// The begin or end of a row on a thread, or a call, which has both.
+/// An event on a thread: the begin or end of a row, or a whole runtime call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadEvent {
     pub kind: ThreadEventKind,
     pub row: u32,
-    /// Absolute nanoseconds; start and end differ for calls only.
+    /// Absolute nanoseconds. Start and end differ only for calls.
     pub start: i64,
     pub end: i64,
 }
 
-/// The kind of a [`ThreadEvent`].
+/// The kind of a [`ThreadEvent`], which decides the action written for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadEventKind {
     BeginLabel,
@@ -27,17 +27,17 @@ pub(super) enum ThreadEventKind {
     Call,
 }
 
-/// A row that has begun.
+/// A row that has begun and not yet ended.
 struct OpenRow {
     row: u32,
-    /// First node after its subtree.
+    /// Index of the first tree node after the row's subtree.
     behind: u32,
     end: i64,
     is_label: bool,
 }
 
-/// Lists the events of a thread inside the step by time. Nested operators are skipped; their calls
-/// are not.
+/// Lists the events of a thread inside the step by time. Nested operators are skipped, but the
+/// calls inside them are listed.
 pub(super) fn list_events(read: &RankReader<'_>, thread: &TreeThread) -> Vec<ThreadEvent> {
     let trace = read.scope.trace;
     let mut events = Vec::new();
@@ -60,6 +60,7 @@ pub(super) fn list_events(read: &RankReader<'_>, thread: &TreeThread) -> Vec<Thr
                 let end = read.tree.end(row).unwrap_or(start).min(read.span.end);
                 events.push(ThreadEvent { kind: ThreadEventKind::Call, row, start, end });
             }
+            // Rows inside a runtime call are part of the call, so they are skipped.
             node = range.end;
             continue;
         }
@@ -85,7 +86,7 @@ fn close(read: &RankReader<'_>, top: &OpenRow) -> ThreadEvent {
     ThreadEvent { kind, row: top.row, start: end, end }
 }
 
-/// Returns whether a call is an event of its own: it launches something or may wait.
+/// Returns whether a call is an event of its own, because it launches work or may wait.
 fn counts(read: &RankReader<'_>, row: u32) -> bool {
     let trace = read.scope.trace;
     let name = trace.name(row);

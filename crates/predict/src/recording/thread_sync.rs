@@ -1,28 +1,28 @@
-//! Finds which threads wait for each other in a step: from the graph of the recording, and from
-//! pauses that the graph does not explain.
+//! Finds the threads that wait for each other in a step. Waits come from the graph of the
+//! recording, and from pauses that the graph does not explain.
 
 use trace::store::TrackId;
 
 use super::structure::HandOff;
 use super::thread_events::{ThreadEvent, ThreadEventKind};
 
-/// Shortest pause of a thread that needs an explanation.
+/// Shortest pause of a thread for which a cause is searched.
 const PAUSE_NS: i64 = 20_000;
 
 /// A hand-off between two threads inside a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadJoin {
     pub of: HandOff,
-    /// When the waiting thread begins, if this is its first event: the other thread prepared its
-    /// start.
+    /// Start of the waiting thread's first event, if the hand-off precedes it. The other thread
+    /// then prepared the start of this thread.
     pub begins: Option<i64>,
 }
 
 /// A thread of the step with its events.
 pub(super) type EventsOfThread<'a> = (TrackId, &'a [ThreadEvent]);
 
-/// Returns the hand-offs between the threads of a step, by completion: those of the recording's
-/// graph and those it misses.
+/// Returns the hand-offs between the threads of a step, sorted by completion. The result includes
+/// hand-offs that the graph of the recording misses.
 pub(super) fn find_hand_offs(
     threads: &[EventsOfThread<'_>],
     known: Vec<HandOff>,
@@ -33,8 +33,9 @@ pub(super) fn find_hand_offs(
     };
     let mut all = known.clone();
     for there in &known {
-        // Until it comes back, the first thread now and then goes on with what the other one
-        // found; nothing shows that where the other one does not stop.
+        // Until the working thread hands back, the waiting thread may continue several times with
+        // partial results. The graph does not show such hand-offs, because the working thread does
+        // not stop for them.
         let back = known
             .iter()
             .find(|back| (back.from, back.to) == (there.to, there.from) && back.done > there.done);
@@ -51,8 +52,8 @@ pub(super) fn find_hand_offs(
     all.into_iter().map(joined).collect()
 }
 
-/// Finds the pauses of a waiting thread, each ended by the latest operator end of the working
-/// thread.
+/// Finds the pauses of a waiting thread. Each pause ends with the latest operator of the working
+/// thread that ended before the waiting thread continued.
 fn between<'a>(
     waiting: &'a [ThreadEvent],
     working: &'a [ThreadEvent],

@@ -1,5 +1,5 @@
-//! Writes the actions of each thread of a step: events with the time between them, calls with what
-//! they launch and await, and hand-offs to other threads.
+//! Writes the actions of each thread of a step: its events, the host time between them, its calls
+//! with the work they launch and await, and its hand-offs to other threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::program::{
     Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Thread, WorkKind,
 };
 
-/// Adds the threads of a rank's step to its program.
+/// Adds the threads of a rank's step to its program, and their recorded times to `recorded`.
 pub(super) fn read(
     read: &RankReader<'_>,
     names: &mut Strings,
@@ -34,7 +34,7 @@ pub(super) fn read(
         with_points.filter(|(_, events)| !events.is_empty()).collect();
     let main = match read.span.row.map(|row| trace.slices.track[row as usize]) {
         Some(track) => threads.iter().position(|(thread, _)| thread.track == track),
-        // Without a mark, the step belongs to the thread that ends last.
+        // Without a step mark, the step belongs to the thread that ends last.
         None => {
             let last = |at: &usize| threads[*at].1.last().map(|event| event.end);
             (0..threads.len()).max_by_key(last)
@@ -93,7 +93,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Counts the events that began during each of some consecutive stretches of a thread.
+/// Counts the events of a thread that began during each of its consecutive actions.
 fn count_events(read: &RankReader<'_>, thread: &TreeThread, times: &[(i64, i64)]) -> Vec<u32> {
     let mut counts = vec![0; times.len()];
     let starts = read.tree.rows_of(thread).iter().map(|row| read.scope.trace.slices.start(*row));
@@ -109,18 +109,18 @@ fn count_events(read: &RankReader<'_>, thread: &TreeThread, times: &[(i64, i64)]
     counts
 }
 
-/// An operator whose calls are being read.
+/// An operator whose runtime calls are being read.
 struct OpenOperatorCalls {
     name: StringId,
     sizes: StringId,
     calls: usize,
-    /// Copy that its latest call launched.
+    /// The copy that the operator's latest call launched, if it launched one.
     copy: Option<u32>,
-    /// Position of its first action.
+    /// Position of the operator's first action.
     begin: usize,
 }
 
-/// A thread while its actions are written.
+/// The state of a thread while its actions are written.
 struct ThreadWriter<'a, 'b> {
     read: &'a RankReader<'b>,
     names: &'a mut Strings,
@@ -128,16 +128,16 @@ struct ThreadWriter<'a, 'b> {
     works: &'a [crate::program::Work],
     hand_offs: &'a [ThreadJoin],
     track: TrackId,
-    /// Up to where the thread's time is written.
+    /// Time up to which the thread's actions are written.
     cursor: i64,
-    /// ThreadEventKind ended or began last.
+    /// Name of the row that ended or began last.
     left: StringId,
     operator: Option<OpenOperatorCalls>,
     actions: Vec<Action>,
     times: Vec<(i64, i64)>,
-    /// Calls and operators: row, first and last action.
+    /// Row, first action and last action of each call and operator.
     places: Vec<(u32, usize, usize)>,
-    /// Place of a call, and who makes it.
+    /// Position of each call among the actions, with its caller.
     callers: Vec<(usize, Caller)>,
 }
 
@@ -166,8 +166,8 @@ impl ThreadWriter<'_, '_> {
         }
     }
 
-    /// Releases another thread. If that thread begins then, the time until it does is preparation
-    /// that no row shows.
+    /// Releases another thread. If the other thread begins only after this signal, the time until
+    /// then is preparation that no recorded row shows.
     fn signal(&mut self, signal: u32, hand_off: &ThreadJoin) {
         if let Some(begins) = hand_off.begins.filter(|begins| *begins > self.cursor) {
             let op = self.names.intern("hand over");
@@ -178,7 +178,7 @@ impl ThreadWriter<'_, '_> {
         self.add(Action::Signal(signal), (self.cursor, self.cursor));
     }
 
-    /// Adds the time from the latest action to an event.
+    /// Adds the host time between the latest action and an event.
     fn gap(&mut self, event: &ThreadEvent) {
         let until = event.start.max(self.cursor);
         let name = self.name(event);
@@ -199,7 +199,7 @@ impl ThreadWriter<'_, '_> {
         self.host(Segment { overhead, op, detail }, (self.cursor, until), name);
     }
 
-    /// Adds the wait of an operator for its own work, which none of its calls shows.
+    /// Adds the wait of an operator for its own device work that none of its calls shows.
     fn await_works(&mut self, row: u32, until: i64) {
         let place = |row| self.work_of.get(&row).copied();
         let awaited: Vec<u32> =
@@ -213,7 +213,7 @@ impl ThreadWriter<'_, '_> {
         }
     }
 
-    /// Adds host time, or the wait for another thread if one is known.
+    /// Adds host time, or the wait for another thread if a hand-off ends it.
     fn host(&mut self, segment: Segment, (from, to): TimeRange, name: StringId) {
         let waits = |(_, hand_off): &(u32, &ThreadJoin)| {
             hand_off.of.to == self.track
@@ -270,7 +270,8 @@ impl ThreadWriter<'_, '_> {
         let copies = |work: &u32| self.works[*work as usize].kind == WorkKind::Copy;
         let copy = launches.iter().copied().find(copies);
         if does == calls::CallKind::StreamSync {
-            // A copy is followed by a wait for its own stream.
+            // A blocking copy is followed by a synchronization of its own stream, so the call waits
+            // only for the copy.
             let copy = self.operator.as_ref().and_then(|operator| operator.copy);
             awaits = copy.map_or(awaits, |copy| vec![copy]);
         }
@@ -309,7 +310,8 @@ impl ThreadWriter<'_, '_> {
         Some(Caller { row, name: self.names.intern(self.read.scope.trace.name(row)), sizes })
     }
 
-    /// Returns the name of an event without step numbers, so that names repeat from step to step.
+    /// Returns the name of an event without its step number, so that equal names repeat in every
+    /// step.
     fn name(&mut self, event: &ThreadEvent) -> StringId {
         let name = self.read.scope.trace.name(event.row);
         let end = name.find("ProfilerStep#").map_or(name.len(), |at| at + "ProfilerStep#".len());

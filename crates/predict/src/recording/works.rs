@@ -1,4 +1,5 @@
-//! Reads the device work of a step: what it launched, and what an earlier step left running.
+//! Reads the device work of a step: the work that it launched, and the work that an earlier step
+//! left running.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::structure::find_partners;
 use crate::effort;
 use crate::program::{Rank, Stream, Work, WorkKind};
 
-/// Adds the device work of a rank's step and returns its index by trace row.
+/// Adds the device work of a rank's step. Returns the index of each work by trace row.
 pub(super) fn read(
     read: &RankReader<'_>,
     names: &mut Strings,
@@ -21,7 +22,7 @@ pub(super) fn read(
 ) -> BTreeMap<u32, u32> {
     let trace = read.scope.trace;
     let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
-    // All times are on the host's clock.
+    // All times are converted to the clock of the host.
     let span = |row: u32| {
         let shift = skew::shift_ns(&read.waits.skews, trace.device(row));
         (trace.slices.start(row) - shift, trace.slices.end(row) - shift)
@@ -36,7 +37,7 @@ pub(super) fn read(
         None => is_inside(*row),
     };
     let mut rows: Vec<u32> = read.scope.device_rows.iter().copied().filter(taken).collect();
-    // Stable: within a stream, rows keep the order of the scope, by start.
+    // The sort is stable, so rows of one stream keep their order by start.
     rows.sort_by_key(|row| stream(*row));
     let mut place = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
@@ -75,7 +76,8 @@ fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Wo
     };
     let call = read.scope.links().call(row);
     let op = call.and_then(|call| read.top_operator(call));
-    // The time of a product depends on more than its grid, so the operator's sizes come first.
+    // The duration of a matrix product depends on more than its grid, so the operator's tensor
+    // sizes are part of the detail.
     let sizes = op.map_or("", |op| read.size_text(op));
     let launch = match (shape, bytes) {
         (Some(shape), _) => format!("{:?}x{:?}", shape.grid, shape.block),
@@ -106,7 +108,7 @@ fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Wo
 }
 
 impl RankReader<'_> {
-    /// Returns the outermost operator around a row.
+    /// Returns the outermost operator around a row, if there is one.
     pub(super) fn top_operator(&self, row: u32) -> Option<u32> {
         let is_operator = |row: &u32| sizes::is_operator(self.scope, *row);
         self.tree.ancestors(row).filter(is_operator).last()

@@ -1,4 +1,4 @@
-//! Writes a simulated step as traces, which every analysis can read.
+//! Writes a simulated step as traces, which every analysis can read like recorded ones.
 
 use trace::store::{Collective, Distributed, NewSlice, StringId, Trace};
 
@@ -6,10 +6,12 @@ use super::Simulation;
 use crate::cost::operation_name;
 use crate::program::{Action, MarkKind, Program, Rank, WorkKind};
 
-/// Converts a simulated step to traces, one per rank, which every analysis can read.
+/// Converts a simulated step to traces, one per rank, which every analysis can read like recorded
+/// ones.
 ///
-/// Threads have the operators, annotations and calls of the program, and streams its device work. A
-/// call and its work share a correlation id. Programs do not contain nested operators.
+/// The threads of the traces contain the operators, annotations and calls of the program, and the
+/// streams contain its device work. A call and its work share a correlation id. Programs do not
+/// contain nested operators.
 pub fn traces(program: &Program, simulation: &Simulation) -> Vec<Trace> {
     let world = program.ranks.len() as u32;
     let one = |(at, rank): (usize, &Rank)| {
@@ -38,7 +40,8 @@ struct TraceWriter<'a> {
 }
 
 impl TraceWriter<'_> {
-    /// Writes the threads and returns the correlation id of each work's call.
+    /// Writes the threads of the rank. Returns, for each work, the correlation id of the call that
+    /// launched it.
     fn threads(&self, trace: &mut Trace) -> Vec<Option<u64>> {
         let mut correlations = vec![None; self.rank.works.len()];
         let mut last = 0;
@@ -65,7 +68,8 @@ impl TraceWriter<'_> {
                     _ => {}
                 }
             }
-            // Profilers write rows by start, and longer rows before shorter ones of the same start.
+            // Profilers write rows in the order of their start, and longer rows before shorter rows
+            // of the same start.
             rows.sort_by_key(|(start, end, ..)| (*start, -*end));
             for (start, end, category, name, correlation) in rows {
                 let name = match name.strip_suffix("ProfilerStep#") {

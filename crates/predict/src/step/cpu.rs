@@ -1,5 +1,5 @@
-//! Predicts a step of rowmill's own trainer on a measured CPU, operation by operation. Ranks share
-//! threads and memory.
+//! Predicts a step of rowmill's own trainer on a measured CPU, operation by operation. All ranks
+//! share the CPU's threads and memory.
 
 use schema::{Granularity, Op};
 
@@ -16,11 +16,12 @@ use kernel_model::tile_use::TileUse;
 
 /// Lowest and highest factor on times that are derived from bytes alone.
 const BY_BYTES: (f64, f64) = (0.5, 2.0);
-/// Time that ranks need to meet: each waits for the last one to wake up.
+/// Time in nanoseconds that ranks need to synchronize, because each waits until the last one has
+/// woken up.
 const MEET_NS: f64 = 20_000.0;
 
-/// Pairs a measured step with the operations that its workload implies, to learn a [`CpuModel`]
-/// from.
+/// Pairs a measured step with the operations that its workload implies. A [`CpuModel`] is trained
+/// on such examples.
 ///
 /// # Errors
 /// [`Error::Workload`] for a workload that the trainer cannot run.
@@ -34,19 +35,19 @@ pub fn build_example<'a>(
     Ok(Example { measured, ops, tiles: workload.tiles(), updates })
 }
 
-/// One rank's step while it is priced.
+/// One rank's step while its operations are priced.
 struct RankStep {
     stages: [Estimate; 6],
     ops: Vec<OpPrice>,
-    /// Evidence and time of each operation, with the gap after it.
+    /// Evidence and time of each operation, including the gap after it.
     rests_on: Vec<(Basis, f64)>,
 }
 
-/// Predicts a step on the CPU that `model` was trained on.
+/// Predicts a step on the CPU whose measurements trained `model`.
 ///
 /// # Errors
-/// [`Error::Workload`] for what no step can be made of, more ranks than threads, and operations
-/// that were not measured.
+/// [`Error::Workload`] for a workload that the trainer cannot run, for more ranks than threads, and
+/// for operations that were not measured on this CPU.
 pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Error> {
     let ranks = ops::list_ops(workload)?;
     let threads = model.machine.threads.max(1) as usize;
@@ -54,7 +55,7 @@ pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Erro
         let expected = format!("at most a rank for each of {threads} threads");
         return Err(Error::Workload { expected, got: format!("{} ranks", ranks.len()) });
     }
-    // The ranks share the threads, but the measurement ran on all of them.
+    // The ranks divide the threads among themselves, but each measurement ran on all threads.
     let slowdown = threads as f64 / (threads / ranks.len()) as f64;
     let tiles = workload.tiles();
     let exchanges = Exchanges::from_ops(&ranks);
@@ -66,7 +67,8 @@ pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Erro
     Ok(whole(workload, &tiles, priced, model))
 }
 
-/// Predicts the durations of one rank's operations on a CPU, with the slowdown of the step applied.
+/// Predicts the durations of one rank's operations on a CPU. All durations are multiplied by
+/// `slowdown`.
 struct Pricer<'a> {
     model: &'a CpuModel,
     slowdown: f64,
@@ -118,7 +120,8 @@ impl Pricer<'_> {
         Ok(OpPrice { op: op.name(), shapes: op.shapes(), launches: 1, time, basis })
     }
 
-    /// Predicts an exchange through memory: a rank's bytes at its share of the memory bandwidth.
+    /// Predicts an exchange through memory, in which each rank moves its bytes at its share of the
+    /// memory bandwidth.
     fn exchange(&self, op: &Op) -> Estimate {
         let bytes = self.exchanges.work(self.rank, op).bytes as f64;
         let ns = MEET_NS + self.slowdown * bytes / self.model.stream_gb_per_s.max(0.1);
@@ -156,7 +159,7 @@ fn whole(
         let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
         let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), &model.machine.spec);
         let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
-        // A CPU has no driver context or collective buffers.
+        // A CPU needs no driver context and no buffers for collectives, so the reserve is 0.
         let memory = sizes.memory(&load, workload.samples(number), batch, batch);
         RankPrice {
             rank: number as u32,

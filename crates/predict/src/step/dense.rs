@@ -1,5 +1,5 @@
-//! Predicts the dense part of a step: each operation as the kernels that PyTorch runs for it, and
-//! gradient reductions beside the backward pass.
+//! Predicts the dense part of a step. Each operation is priced as the kernels that PyTorch runs for
+//! it, and gradient reductions run beside the backward pass.
 
 use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
 use schema::CellType;
@@ -13,16 +13,16 @@ use crate::workload::{DenseUpdates, Workload};
 use kernel_model::Estimate;
 use kernel_model::{Element, KernelModel, Kind, Price, Work, shipped};
 
-/// Gap between consecutive kernels in the public traces of V100 and 2080 Ti.
+/// Gap between consecutive kernels in nanoseconds, as in the public traces of V100 and 2080 Ti.
 const GAP_NS: f64 = 1_000.0;
-/// Assumed share of the 16-bit peak that large products reach.
+/// Assumed share of the 16-bit peak rate that large matrix products reach.
 const HALF_SHARE: f64 = 0.6;
 /// Lowest and highest factor on the time of products whose precision was not measured.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Bytes that an addition moves per element.
+/// Bytes that an addition moves per element: two inputs and one output of 4 bytes.
 const ADDED_BYTES: u64 = 12;
 
-/// Evidence behind a price, from most to least certain.
+/// Evidence behind a price, ordered from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -30,12 +30,12 @@ pub enum Basis {
     Measured,
     /// Measured kernels of this device, outside the measured sizes or shorter than their launches.
     Extended,
-    /// Measured kernels of other devices.
+    /// Measured kernels of other devices, without any of this device.
     OtherDevices,
     Formula,
 }
 
-/// The trained kernel models that steps are priced with.
+/// The trained kernel models from which steps are priced.
 #[derive(Clone, Debug)]
 pub struct Models {
     linear: KernelModel,
@@ -44,15 +44,15 @@ pub struct Models {
 }
 
 impl Models {
-    /// Loads the models that are part of rowmill.
+    /// Loads the kernel models that are shipped with rowmill.
     ///
     /// # Errors
-    /// [`kernel_model::Error::Model`] if they were made by another version.
+    /// [`kernel_model::Error::Model`] if the models were written by another version.
     pub fn shipped() -> Result<Self, kernel_model::Error> {
         Self::from_loader(shipped::model)
     }
 
-    /// Loads the model of each kind with `model`.
+    /// Loads the kernel model of each kind by calling `model`.
     ///
     /// # Errors
     /// The first error that `model` returns.
@@ -66,7 +66,8 @@ impl Models {
 }
 
 impl Models {
-    /// Returns the model of a kind; the element-wise one for kinds that steps do not contain.
+    /// Returns the kernel model of a kind. Kinds that steps do not contain get the element-wise
+    /// model.
     pub(super) fn model(&self, kind: Kind) -> &KernelModel {
         match kind {
             Kind::Linear => &self.linear,
@@ -76,28 +77,28 @@ impl Models {
     }
 }
 
-/// The predicted time of one operation.
+/// The predicted time of one operation, with the evidence for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpPrice {
     pub op: &'static str,
     pub shapes: Vec<Vec<usize>>,
     pub launches: u32,
-    /// From the first operation to the last update.
+    /// Time that the operation adds to the step.
     pub time: Estimate,
-    /// The least certain evidence that the time rests on.
+    /// The least certain evidence among the kernels of the operation.
     pub basis: Basis,
 }
 
-/// The priced dense part of a step.
+/// The priced dense part of a step on one rank.
 #[derive(Clone, Debug)]
 pub struct DensePart {
     pub ops: Vec<OpPrice>,
-    /// From its first operation to its last update.
+    /// Time from the first dense operation to the last update.
     pub time: Estimate,
     pub launches: u32,
 }
 
-/// Predicts the dense part for a share of `samples` samples.
+/// Predicts the dense part of a step for the rank that has `samples` samples.
 pub fn price(
     workload: Workload<'_>,
     samples: usize,
@@ -106,8 +107,8 @@ pub fn price(
 ) -> DensePart {
     let device = &conditions.topology.device;
     let mut part = DensePart { ops: Vec::new(), time: Estimate::default(), launches: 0 };
-    // `ready` has the time at which a number of gradient elements was ready. `summed` is the end
-    // of the last all-reduce.
+    // Each entry of `ready` is a number of gradient elements and the time at which they were
+    // complete. `summed` is the end of the last all-reduce.
     let mut ready: Vec<(usize, Estimate)> = Vec::new();
     let (mut gradients, mut sent, mut summed) = (0, 0, Estimate::default());
     for op in ops::list_dense_ops(workload, samples, DenseUpdates::Apart) {
@@ -157,8 +158,8 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
             kernels.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
         }
         Op::Cross { elements, pass } => {
-            // Forward: u + b, then its product with x₀ is added to x. Backward: the products for x₀
-            // and for u, a sum, and the sum for the bias.
+            // Forward runs two kernels: u + b, then the product with x₀ that is added to x.
+            // Backward runs four: the products for x₀ and for u, a sum, and the sum for the bias.
             let count = if pass == Pass::Forward { 2 } else { 4 };
             (0..count).for_each(|_| kernels.added(ADDED_BYTES * elements as u64));
         }
@@ -166,7 +167,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
             (0..3).for_each(|_| kernels.added(ADDED_BYTES * batch_size as u64));
         }
         Op::ReluBackward { .. } => kernels.added(op.work().bytes),
-        // Only a CPU lays weights out for products, so these bytes are subtracted.
+        // Only a CPU packs weights for its matrix products, so the bytes of packing are subtracted.
         Op::DenseUpdate { packed, .. } => kernels.added(op.work().bytes - 4 * packed as u64),
         _ => kernels.moved(op.work().bytes),
     }
@@ -176,7 +177,7 @@ fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
 
 impl Kernels<'_> {
     fn learned(&mut self, work: Result<Work, kernel_model::Error>) {
-        // An operation of size zero launches nothing.
+        // An operation of size zero launches no kernel.
         let Ok(work) = work else { return };
         let model = self.models.model(work.kind());
         let Price { mean_ns, low_ns, high_ns, domain } = model.price(&work, self.device);
@@ -194,12 +195,12 @@ impl Kernels<'_> {
         self.basis = self.basis.max(basis);
     }
 
-    /// Adds an element-wise kernel by the bytes it moves.
+    /// Adds an element-wise kernel, priced by the bytes it moves.
     fn added(&mut self, bytes: u64) {
         self.learned(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
     }
 
-    /// Adds a copy by the bytes it reads and writes.
+    /// Adds a copy, priced by the bytes it reads and writes.
     fn moved(&mut self, bytes: u64) {
         if bytes > 0 {
             let ns = MOVE_NS + 1e9 * bytes as f64 / (MOVE_SHARE * self.device.dram);
@@ -207,7 +208,7 @@ impl Kernels<'_> {
         }
     }
 
-    /// Adds a product of 16-bit values.
+    /// Adds a matrix product of 16-bit values, priced by a roofline formula.
     fn half(&mut self, op: &Op, sizes: [usize; 3]) {
         if sizes.iter().product::<usize>() > 0 {
             let peak = self.device.peak.f16.unwrap_or(self.device.peak.f32);

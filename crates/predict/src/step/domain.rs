@@ -1,4 +1,4 @@
-//! The evidence behind a step's time: measured kernels, kernels of other sizes or devices,
+//! The evidence behind a step's time: measured kernels, kernels of other sizes or devices, or
 //! formulas.
 
 use schema::CellType;
@@ -6,16 +6,17 @@ use serde::Serialize;
 
 use super::Basis;
 
-/// Shares of a step's time by the evidence they rest on, in percent; they add up to 100.
+/// Shares of a step's time by the evidence behind them, in percent. The shares add up to 100.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, CellType)]
 pub struct StepDomain {
-    /// Measured kernels of this device, within the measured sizes.
+    /// Share of measured kernels of this device, within the measured sizes.
     pub measured_pct: f64,
-    /// Measured kernels of this device, outside the measured sizes or shorter than their launches.
+    /// Share of measured kernels of this device that lie outside the measured sizes or are shorter
+    /// than their launches.
     pub extended_pct: f64,
-    /// Measured kernels of other devices.
+    /// Share that is predicted from measured kernels of other devices.
     pub other_devices_pct: f64,
-    /// Formulas, and all time outside single operations.
+    /// Share that is computed from formulas, including all time outside single operations.
     pub formula_pct: f64,
 }
 
@@ -38,7 +39,7 @@ impl StepDomain {
         found
     }
 
-    /// Returns the share that does not rest on measured kernels of this device.
+    /// Returns the share that is not based on measured kernels of this device.
     #[must_use]
     pub fn outside_pct(&self) -> f64 {
         (100.0 - self.measured_pct).max(0.0)

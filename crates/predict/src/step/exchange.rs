@@ -1,5 +1,5 @@
-//! Predicts collectives on a topology: each takes as long as its busiest rank, on the links within
-//! a host and between hosts.
+//! Predicts collectives on a topology. Each collective takes as long as on its busiest rank, on the
+//! links within a host and between hosts.
 
 use schema::Topology;
 
@@ -9,12 +9,12 @@ use kernel_model::rank_load::RankLoad;
 /// Lowest and highest factor on message times, because links may differ between machines.
 const INTERVAL: (f64, f64) = (0.5, 2.0);
 
-/// The ranks of a collective, their samples, and the topology between them.
+/// The ranks of a collective, their samples, and the topology that connects them.
 #[derive(Clone, Debug)]
 pub struct Peers {
     topology: Topology,
     samples: Vec<usize>,
-    /// Samples of each host.
+    /// Number of samples on each host.
     of_host: Vec<usize>,
     batch: usize,
 }
@@ -27,7 +27,7 @@ struct Moved {
 }
 
 impl Peers {
-    /// Creates peers from the sample counts of ranks, host by host.
+    /// Creates peers from the number of samples of each rank. Consecutive ranks share a host.
     pub fn new(topology: &Topology, samples: Vec<usize>) -> Self {
         let per_host = topology.ranks_per_host.max(1) as usize;
         let of_host = samples.chunks(per_host).map(|host| host.iter().sum()).collect();
@@ -39,8 +39,8 @@ impl Peers {
         rank / self.topology.ranks_per_host.max(1) as usize
     }
 
-    /// Predicts an all-to-all in which each rank sends every other rank the bytes of that rank's
-    /// samples.
+    /// Predicts an all-to-all. Each rank sends every other rank its bytes per sample for that
+    /// rank's samples.
     pub fn to_samples(&self, loads: &[RankLoad], bytes: impl Fn(&RankLoad) -> f64) -> Estimate {
         if self.samples.len() < 2 {
             return Estimate::default();
@@ -65,7 +65,7 @@ impl Peers {
         self.time(most)
     }
 
-    /// Predicts an all-reduce: reduced within hosts, then between them.
+    /// Predicts an all-reduce that sums within each host first and then between hosts.
     pub fn sum(&self, bytes: f64) -> Estimate {
         let ranks = self.samples.len();
         if ranks < 2 {

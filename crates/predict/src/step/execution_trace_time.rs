@@ -1,5 +1,6 @@
-//! Compares the recorded device time of an execution trace with kernel models alone and with the
-//! kernels of another rank. Exchanges between ranks are left out, as most of their time is waiting.
+//! Compares the recorded device time of an execution trace with two predictions: from kernel models
+//! alone, and from the kernels of another rank. Exchanges between ranks are left out, because most
+//! of their time is waiting.
 
 use schema::{HardwareSpec, TableRow};
 use serde::Serialize;
@@ -17,9 +18,9 @@ use kernel_model::Estimate;
 use kernel_model::embedding::V100;
 use kernel_model::{Element, Kind, Work};
 
-/// Minimum times of kernels that do little: lower quartiles of kernels with no more blocks than a
-/// V100 has multiprocessors, in a training job on one V100 (`trace_diff/test` of the public
-/// traces). None of the ranks evaluated here took part.
+/// Minimum time of an element-wise kernel. The minimum times are the lower quartiles of kernels
+/// with no more blocks than a V100 has multiprocessors. The kernels come from a training job on one
+/// V100 (`trace_diff/test` of the public traces), which is not among the ranks evaluated here.
 const ELEMENT_NS: f64 = 3_000.0;
 /// Minimum time of a copy or memory set.
 const MOVE_NS: f64 = 3_000.0;
@@ -27,59 +28,61 @@ const MOVE_NS: f64 = 3_000.0;
 const PRODUCT_NS: f64 = 8_000.0;
 /// Minimum time of a reduction.
 const REDUCE_NS: f64 = 11_000.0;
-/// Minimum time of a concatenation; the shortest one recorded, as none was small.
+/// Minimum time of a concatenation. This minimum is the shortest recorded concatenation, because no
+/// recorded concatenation was small.
 const CONCAT_NS: f64 = 5_000.0;
 /// Minimum time of a gather or scatter.
 const INDEX_NS: f64 = 6_000.0;
-/// Minimum time of a prefix sum: the scan takes 5 µs, the rest is its preparation.
+/// Minimum time of a prefix sum. The scan itself takes 5 µs, and the rest is its preparation.
 const SCAN_NS: f64 = 8_000.0;
-/// Minimum time of a row update: 26 µs for positions, 13 for their sort, 14 for run lengths, 8 for
-/// run starts, 7 for long runs and memory sets, and two updates.
+/// Minimum time of a row update. The minimum is a sum over the kernels of an update. Positions take
+/// 26 µs, their sort 13 µs, run lengths 14 µs and run starts 8 µs. Long runs and memory sets take 7
+/// µs, and two updates take the rest.
 const UPDATE_NS: f64 = 76_000.0;
-/// Minimum time of any other kernel.
+/// Minimum time of any other kernel, in nanoseconds.
 const OTHER_NS: f64 = 4_000.0;
-/// Share of peak memory bandwidth that copies reach (arXiv:2201.07821).
+/// Share of the peak memory bandwidth that copies reach (arXiv:2201.07821).
 const MOVE_SHARE: f64 = 0.79;
 /// Lowest and highest factor on the time of copies.
 const MOVED: (f64, f64) = (0.8, 1.3);
-/// Lowest and highest factor on the minimum times, which were measured on V100 only.
+/// Lowest and highest factor on the minimum times, which were measured only on a V100.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
 
-/// Predicted and recorded device time of the step of one rank.
+/// Predicted and recorded device time of one rank's step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExecutionTraceTimeRow {
     pub rank: u32,
     pub measured_ns: i64,
-    /// Recorded kernels, copies and memory sets.
+    /// Number of recorded kernels, copies and memory sets.
     pub works: usize,
-    /// Predicted by kernel models from the execution trace alone.
+    /// Device time predicted by kernel models from the execution trace alone.
     pub models_ns: i64,
     pub operators: usize,
     pub models_error_pct: f64,
-    /// Median error of the predictions from the kernels of each other rank.
+    /// Median error over the predictions from the kernels of each other rank.
     pub other_error_pct: Option<f64>,
-    /// Largest of these errors.
+    /// Largest error over the predictions from the kernels of each other rank.
     pub other_worst_pct: Option<f64>,
     pub other_worst_rank: Option<u32>,
 }
 
-/// Device time of the step of an execution trace, predicted by kernel models and formulas alone.
+/// Device time of a step of an execution trace, predicted by kernel models and formulas alone.
 /// Exchanges between ranks are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
 pub struct ExecutionTracePrice {
     pub rank: u32,
-    /// Sum over all kernels.
+    /// Sum of the times of all kernels.
     pub device_ns: f64,
     pub low_ns: f64,
     pub high_ns: f64,
     pub kernels: usize,
     pub products_ns: f64,
-    /// Pooled lookups and their row updates.
+    /// Time of pooled lookups and their row updates.
     pub embeddings_ns: f64,
     pub element_wise_ns: f64,
-    /// Copies, memory sets, concatenations, gathers and scatters.
+    /// Time of copies, memory sets, concatenations, gathers and scatters.
     pub moves_ns: f64,
-    /// Reductions, prefix sums, and unknown operators.
+    /// Time of reductions, prefix sums and unknown operators.
     pub others_ns: f64,
     /// Number of unknown operators, which are priced by the bytes of their tensors.
     pub opaque: usize,
@@ -88,7 +91,7 @@ pub struct ExecutionTracePrice {
 /// Predicts the device time of a step of an execution trace without a calibration.
 ///
 /// # Errors
-/// [`Error::Execution`], as [`Program::from_execution`].
+/// [`Error::Execution`] for the traces that [`Program::from_execution`] rejects.
 pub fn by_models(
     trace: &ExecutionTrace,
     number: usize,
@@ -115,10 +118,11 @@ pub fn by_models(
     Ok(found)
 }
 
-/// Compares predicted with recorded device time for the same ranks.
+/// Compares the predicted with the recorded device time of the same ranks.
 ///
 /// # Errors
-/// [`Error::Execution`]; [`Error::TooFewRanks`] where a recorded rank has no execution trace.
+/// [`Error::Execution`] for a trace that cannot be read, and [`Error::TooFewRanks`] if a recorded
+/// rank has no execution trace.
 pub fn rows(
     traces: &[ExecutionTrace],
     number: usize,
@@ -147,6 +151,7 @@ pub fn rows(
             let ns = by_other(trace, number, calibration)?;
             others.push((ranks[other].rank, error_pct(ns, measured_ns)));
         }
+        // The sort makes the median error and the worst error available by position.
         others.sort_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
         let middle = others.get(others.len().saturating_sub(1) / 2);
         rows.push(ExecutionTraceTimeRow {
@@ -164,14 +169,14 @@ pub fn rows(
     Ok(rows)
 }
 
-/// Returns time and count of the works that a step launches itself, without exchanges.
+/// Returns the total time and the number of works that a step launches itself, without exchanges.
 fn recorded(rank: &Rank, times: &[(i64, i64)]) -> (i64, usize) {
     let own = rank.works.iter().zip(times);
     let own = own.filter(|(work, _)| work.is_launched && work.collective.is_none());
     own.fold((0, 0), |(ns, count), (_, (from, to))| (ns + to - from, count + 1))
 }
 
-/// Predicts device time from the kernels of a calibration.
+/// Predicts the device time of a step from the kernels of a calibration.
 fn by_other(
     trace: &ExecutionTrace,
     number: usize,
@@ -184,7 +189,8 @@ fn by_other(
     Ok(works.filter(|(work, _)| work.collective.is_none()).map(|(_, cost)| cost.ns).sum())
 }
 
-/// Predicts a kernel by trained models or formulas, at least the minimum time of its kind.
+/// Predicts a kernel by trained models or formulas. The result is at least the minimum time of its
+/// kind.
 fn price(asked: &LaunchedKernel, models: &Models, device: &HardwareSpec) -> Estimate {
     let moved = 1e9 * asked.bytes as f64 / (MOVE_SHARE * device.dram);
     let moved = Estimate::within(moved, MOVED);
@@ -204,7 +210,7 @@ fn price(asked: &LaunchedKernel, models: &Models, device: &HardwareSpec) -> Esti
         Kernel::Product { batch, m, n, k } => {
             learned(Work::new(Kind::Bmm, &[batch, m, n, k])).max(least(PRODUCT_NS))
         }
-        // The model was trained on additions, which move three values (12 bytes) per element.
+        // The model was trained on additions, which move three 4-byte values per element.
         Kernel::Element => {
             let elements = asked.bytes.div_ceil(12).max(1);
             learned(Work::element_wise(Element::Add, elements)).max(least(ELEMENT_NS))

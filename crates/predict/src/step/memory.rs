@@ -1,7 +1,7 @@
-//! Estimates the memory of each rank of a step on a GPU by purpose. Weights and optimizer states
-//! are exact; what PyTorch and the driver use is assumed.
+//! Estimates the memory of each rank of a step on a GPU, by purpose. Weights and optimizer states
+//! are exact. The memory of PyTorch and the driver is assumed.
 //!
-//! `train::memory` estimates rowmill's own trainer from its constructors.
+//! `train::memory` estimates the memory of rowmill's own trainer, from the code that allocates it.
 
 use schema::{Interaction, JobConfig};
 use serde::Serialize;
@@ -9,31 +9,32 @@ use serde::Serialize;
 use crate::workload::Workload;
 use kernel_model::rank_load::RankLoad;
 
-/// Assumed size of the driver context with PyTorch's kernels.
+/// Assumed size of the driver context, including PyTorch's kernels.
 const CONTEXT: u64 = 500 << 20;
-/// Assumed size of the buffers of collectives.
+/// Assumed size of the buffers that collectives use.
 const COLLECTIVES: u64 = 200 << 20;
 /// Assumed size of the workspace of matrix products.
 const PRODUCTS: u64 = 32 << 20;
 /// Assumed share of temporary memory that the allocator keeps free.
 const FRAGMENTS: f64 = 0.1;
-/// Bytes per id while ids are sorted by row with their positions, double-buffered.
+/// Bytes per id while ids are sorted by row together with their positions, in two buffers.
 const SORTED: f64 = 32.0;
-/// Batches on the device at once: the next one is copied during a step.
+/// Number of batches on the device at once, because the next batch is copied during a step.
 const BATCHES: f64 = 2.0;
-/// Upper bound of the search for the largest batch.
+/// Upper bound of the search for the largest batch size.
 const MOST_SAMPLES: usize = 1 << 30;
 
 /// Memory of one rank in bytes, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Weights of its tiles; exact.
+    /// Exact size of the weights of the rank's tiles.
     pub table_weights: u64,
-    /// Optimizer states of its tiles; exact.
+    /// Exact size of the optimizer states of the rank's tiles.
     pub table_states: u64,
-    /// Dense weights, gradients and optimizer states, and gradient buckets if there are peers.
+    /// Dense weights, gradients and optimizer states, and gradient buckets if there are other
+    /// ranks.
     pub dense_parameters: u64,
-    /// Layer outputs kept for the backward pass, and pooled vectors.
+    /// Layer outputs that are kept for the backward pass, and pooled vectors.
     pub activations: u64,
     /// Activation gradients that exist at the same time during the backward pass.
     pub gradients: u64,
@@ -41,20 +42,20 @@ pub struct Memory {
     pub ids: u64,
     /// Pooled vectors and gradients in transit between ranks.
     pub exchange: u64,
-    /// Sorting of ids, and matrix products.
+    /// Temporary memory for sorting ids and for matrix products.
     pub workspace: u64,
-    /// Driver, collectives, and allocator overhead; assumed.
+    /// Assumed memory of the driver and of collectives, and overhead of the allocator.
     pub reserve: u64,
 }
 
 impl Memory {
-    /// Returns the sum of all parts.
+    /// Returns the sum of all parts, in bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.parts().iter().fold(0, |sum, part| sum.saturating_add(part.1))
     }
 
-    /// Returns name and bytes of each part.
+    /// Returns the name and the bytes of each part.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, u64); 9] {
         [
@@ -70,7 +71,7 @@ impl Memory {
         ]
     }
 
-    /// Returns name and bytes of the largest part.
+    /// Returns the name and the bytes of the largest part.
     #[must_use]
     pub fn largest(&self) -> (&'static str, u64) {
         self.parts().into_iter().max_by_key(|part| part.1).unwrap_or(("none", 0))
@@ -81,13 +82,14 @@ impl Memory {
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryTerms {
     ranks: usize,
-    /// Dense parameters, and the values of their states.
+    /// Number of dense parameters, followed by the number of values of their optimizer states.
     parameters: u64,
     states: u64,
-    /// Values per sample kept for the backward pass, and gradients alive at once.
+    /// Values per sample that are kept for the backward pass, followed by activation gradients that
+    /// exist at the same time.
     activation_columns: f64,
     gradient_columns: f64,
-    /// Ids and bags per sample, over all features.
+    /// Ids per sample over all features, followed by bags per sample.
     ids: f64,
     bags: f64,
 }
@@ -124,8 +126,8 @@ impl MemoryTerms {
         }
     }
 
-    /// Computes the memory of a rank with `samples` of a batch, whose tiles were described for a
-    /// batch of `described` samples.
+    /// Computes the memory of a rank that has `samples` of the `batch` samples. `load` describes
+    /// the rank's tiles for a batch of `described` samples.
     pub fn memory(
         &self,
         load: &RankLoad,
@@ -134,6 +136,8 @@ impl MemoryTerms {
         described: usize,
     ) -> Memory {
         let (own, all) = (samples as f64, batch as f64);
+        // The load was described for another batch size, so the uses of rows are scaled to this
+        // batch.
         let scale = all / described.max(1) as f64;
         let (uses, bags) = (load.uses * scale, load.bags * scale);
         let has_peers = self.ranks > 1;
@@ -161,7 +165,7 @@ fn bytes(value: f64) -> u64 {
     value.ceil() as u64
 }
 
-/// Counts dense parameters and the values of their optimizer states.
+/// Counts the dense parameters and the values of their optimizer states.
 fn dense(config: &JobConfig) -> (u64, u64) {
     let (model, rule) = (&config.model, config.optimizer.dense.kind);
     let (mut parameters, mut states) = (0, 0);
@@ -189,7 +193,8 @@ fn dense(config: &JobConfig) -> (u64, u64) {
     (parameters, states)
 }
 
-/// Finds the largest batch that fits into `capacity` bytes on every rank; `None` if no sample fits.
+/// Finds the largest batch that fits into `capacity` bytes on every rank, or `None` if not even one
+/// sample fits.
 #[must_use]
 pub fn max_batch_size(
     sizes: &MemoryTerms,
@@ -204,8 +209,8 @@ pub fn max_batch_size(
     largest_batch(fits)
 }
 
-/// Finds the largest batch that fits by bisection; `None` if no sample fits. Every smaller batch
-/// must fit as well.
+/// Finds the largest batch that fits by bisection, or `None` if not even one sample fits. If a
+/// batch fits, every smaller batch must fit as well.
 pub fn largest_batch(fits: impl Fn(usize) -> bool) -> Option<usize> {
     if !fits(1) {
         return None;

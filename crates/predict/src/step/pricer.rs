@@ -1,5 +1,5 @@
-//! Prices a step again after a tile moved between ranks, for searches over plans. A move reprices
-//! only its two ranks, with the same result as pricing the whole step.
+//! Prices a step again after a tile moved to another rank, for searches over sharding plans. A move
+//! reprices only the two ranks involved, with the same result as pricing the whole step.
 
 use schema::{HardwareSpec, Rank};
 use serde::Serialize;
@@ -13,26 +13,26 @@ use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
-/// Bytes of an id, of a bag length, and of a value, in exchanges between ranks.
+/// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value.
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
 
-/// End of a rank's list of tiles.
+/// Marks the end of a rank's linked list of tiles.
 const NONE: u32 = u32::MAX;
 
-/// Time and peak memory of a step under a plan.
+/// Time and peak memory of a step under one sharding plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepCost {
     pub step: Estimate,
     /// Memory of the rank that uses most.
     pub peak_bytes: u64,
-    /// Whether every rank has that much memory.
+    /// Whether every rank has at least `peak_bytes` of memory.
     pub fits: bool,
 }
 
-/// Prices a step again after a tile moved to another rank, for searches over plans. Only the two
-/// ranks involved are repriced.
+/// Prices a step again after a tile moved to another rank, for searches over sharding plans. After
+/// a move, only the ranks between which the tile moved are priced again.
 #[derive(Clone, Debug)]
 pub struct StepPricer {
     device: HardwareSpec,
@@ -40,26 +40,28 @@ pub struct StepPricer {
     batch: usize,
     samples: Vec<usize>,
     tiles: Vec<TileTerms>,
-    /// Rank of each tile.
+    /// Rank that holds each tile, indexed by position in the plan.
     owner: Vec<u32>,
-    /// Linked list of the tiles of each rank, in rising order.
+    /// Linked lists of the tiles of each rank, in ascending order. `first` is indexed by rank and
+    /// `next` by tile.
     first: Vec<u32>,
     next: Vec<u32>,
     loads: Vec<RankLoad>,
-    /// Total memory of each rank.
+    /// Total memory of each rank, in bytes.
     bytes: Vec<u64>,
     sizes: MemoryTerms,
     dense: DensePart,
     launch_ns: f64,
-    /// The tile that moved last, and its previous rank.
+    /// The tile that moved last, with its previous rank.
     last: Option<(usize, u32)>,
 }
 
 impl StepPricer {
-    /// Prepares a workload for pricing.
+    /// Prices a workload under its plan, and prepares the prices for moves of tiles.
     ///
     /// # Errors
-    /// [`Error::Workload`] for what no step can be made of, and more ranks than the topology has.
+    /// [`Error::Workload`] for a workload that the trainer cannot run, and for more ranks than the
+    /// topology has.
     pub fn new(workload: Workload<'_>, conditions: Conditions<'_>) -> Result<Self, Error> {
         workload.check()?;
         let (ranks, topology) = (workload.ranks(), conditions.topology);
@@ -94,6 +96,7 @@ impl StepPricer {
             launch_ns: conditions.launch_ns,
             last: None,
         };
+        // In reverse order, each tile goes to the front of its list, so no list is searched.
         for tile in (0..owner.len()).rev() {
             pricer.link(tile as u32, owner[tile]);
         }
@@ -102,12 +105,13 @@ impl StepPricer {
         Ok(pricer)
     }
 
-    /// Moves a tile, given by its position in the plan, to another rank and returns the new cost.
+    /// Moves a tile, given by its position in the plan, to another rank. Returns the new cost of
+    /// the step.
     ///
     /// # Cost
-    /// A pass over the tiles of the two ranks, and one over all ranks; no allocation.
+    /// One pass over the tiles of the two ranks and one pass over all ranks, without allocation.
     /// # Panics
-    /// The tile or the rank does not exist.
+    /// Panics if the tile or the rank does not exist.
     pub fn move_tile(&mut self, tile: usize, to: Rank) -> StepCost {
         assert!(to.index() < self.loads.len(), "rank {to} of {}", self.loads.len());
         let from = std::mem::replace(&mut self.owner[tile], to.0);
@@ -119,7 +123,7 @@ impl StepPricer {
         self.cost()
     }
 
-    /// Reverts the last move, once.
+    /// Reverts the last move and returns the cost. A second call in a row has no effect.
     pub fn undo(&mut self) -> StepCost {
         if let Some((tile, from)) = self.last.take() {
             self.move_tile(tile, Rank(from));
@@ -128,22 +132,22 @@ impl StepPricer {
         self.cost()
     }
 
-    /// Returns the rank that holds a tile.
+    /// Returns the rank that currently holds a tile.
     ///
     /// # Panics
-    /// The tile does not exist.
+    /// Panics if the tile does not exist.
     #[must_use]
     pub fn rank_of(&self, tile: usize) -> Rank {
         Rank(self.owner[tile])
     }
 
-    /// Returns the load of each rank.
+    /// Returns the current load of each rank.
     #[must_use]
     pub fn loads(&self) -> &[RankLoad] {
         &self.loads
     }
 
-    /// Returns time and memory of the current plan.
+    /// Returns the time and memory of the step under the current plan.
     #[must_use]
     pub fn cost(&self) -> StepCost {
         let on_device = self.stages().iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
@@ -153,13 +157,14 @@ impl StepPricer {
         StepCost { step: on_device.max(host), peak_bytes, fits }
     }
 
-    /// Returns the largest batch that fits under this plan; `None` if no sample fits.
+    /// Returns the largest batch that fits under the current plan, or `None` if not even one sample
+    /// fits.
     #[must_use]
     pub fn max_batch_size(&self) -> Option<usize> {
         max_batch_size(&self.sizes, &self.loads, self.batch, self.device.memory_bytes)
     }
 
-    /// Adds a tile to the list of a rank, in order.
+    /// Adds a tile to the list of a rank, in ascending order.
     fn link(&mut self, tile: u32, rank: u32) {
         let (mut before, mut after) = (NONE, self.first[rank as usize]);
         while after < tile {
@@ -221,7 +226,7 @@ impl StepPricer {
         self.dense.launches + FORWARD_LAUNCHES + BACKWARD_LAUNCHES + exchanges
     }
 
-    /// Returns the full price with all ranks and operations.
+    /// Converts the pricer to the full price, with all ranks and operations.
     #[must_use]
     pub fn into_price(self) -> StepPrice {
         let (cost, stages, launches) = (self.cost(), self.stages(), self.launches());

@@ -1,4 +1,4 @@
-//! One exchange between all ranks of a topology, priced on its own.
+//! Prices a single exchange between all ranks of a topology.
 
 use kernel_model::Estimate;
 use kernel_model::rank_load::RankLoad;
@@ -6,20 +6,20 @@ use schema::Topology;
 
 use super::exchange::Peers;
 
-/// An exchange between all ranks of a topology, priced on its own.
+/// The kind of an exchange between all ranks of a topology that is priced on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankExchange {
     /// Every rank sends each other rank an equal part of its bytes.
     AllToAll,
-    /// Sums the bytes of all ranks.
+    /// The values of all ranks are summed, and every rank receives the sums.
     AllReduce,
 }
 
 impl RankExchange {
-    /// Every exchange, in declaration order.
+    /// All kinds of exchange, in the order of declaration.
     pub const ALL: [Self; 2] = [Self::AllToAll, Self::AllReduce];
 
-    /// Returns the name that users type.
+    /// Returns the name that users type to select the exchange.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,13 +28,14 @@ impl RankExchange {
         }
     }
 
-    /// Finds the exchange with a name.
+    /// Finds the exchange with the given name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|collective| collective.name() == name)
     }
 
-    /// Predicts the exchange for a number of bytes per rank; `None` for a single rank.
+    /// Predicts the exchange for a number of bytes per rank. Returns `None` if the topology has
+    /// only one rank.
     #[must_use]
     pub fn price(self, bytes: u64, topology: &Topology) -> Option<Estimate> {
         let ranks = topology.ranks() as usize;

@@ -1,5 +1,5 @@
-//! Compares many steps and marks those that no other step beats in speed, memory and number of
-//! ranks.
+//! Compares the steps of a sweep and marks those that no other step beats in speed, memory and
+//! number of ranks.
 
 use schema::TableRow;
 use serde::Serialize;
@@ -20,15 +20,15 @@ pub struct SweepRow {
     /// Memory of the rank that uses most.
     pub peak_bytes: u64,
     pub fits: bool,
-    /// No other fitting step of the model is at least as good in speed, memory per rank and number
-    /// of ranks, and better in one of them.
+    /// Whether no other fitting step of the model is at least as good in speed, memory per rank and
+    /// number of ranks, and better in one of them.
     pub is_best: bool,
-    /// Share of the time that rests on measured kernels of this device.
+    /// Share of the step time that is based on measured kernels of this device.
     pub measured_pct: f64,
 }
 
 impl SweepRow {
-    /// Creates a row from a priced step; [`mark_best`] compares it with the others.
+    /// Creates a row from a priced step. [`mark_best`] later compares it with other rows.
     #[must_use]
     pub fn new(model: &str, hardware: &str, batch_size: usize, price: &StepPrice) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl SweepRow {
     }
 }
 
-/// Marks the steps of each model that no other step beats.
+/// Marks the fitting steps of each model that no other step beats.
 pub fn mark_best(rows: &mut [SweepRow]) {
     let beats = |other: &SweepRow, row: &SweepRow| {
         let is_as_good = other.samples_per_s >= row.samples_per_s

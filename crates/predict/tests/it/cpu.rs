@@ -1,5 +1,5 @@
-//! What is learned of a CPU: planted times are found again, rows past a cache are those of a
-//! simulated one, and what are no measured steps and no model is refused.
+//! Tests of the CPU model. Planted unit times are recovered, cache misses match a simulated cache,
+//! and invalid measured steps and models are rejected.
 
 use kernel_model::Error;
 use kernel_model::cpu::{
@@ -27,7 +27,7 @@ fn machine() -> Machine {
     Machine { spec, private_cache_bytes: 1 << 20, threads: 2 }
 }
 
-/// A configuration with what describes its step.
+/// A configuration with the plan and the feature statistics that determine its step.
 struct Made {
     config: JobConfig,
     plan: ShardingPlan,
@@ -47,7 +47,7 @@ impl Made {
         Self { config, plan, features, set }
     }
 
-    /// Number `number` of some that differ in everything that has a size.
+    /// Builds a random configuration, in which all sizes depend on `number`.
     fn numbered(number: u64) -> Self {
         let random = CounterRng::new(5, number);
         let pick = |at: u64, of: &[u64]| of[random.below(at, of.len() as u64) as usize];
@@ -67,7 +67,7 @@ impl Made {
         Workload { config: &self.config, plan: &self.plan, features: &self.features }
     }
 
-    /// What the step takes where each amount of any operation takes what `unit` says.
+    /// Builds the measured step in which each unit of an amount takes the time that `unit` returns.
     fn measured(&self, unit: impl Fn(&str) -> f64) -> MeasuredStep {
         let tiles = self.workload().tiles();
         let context = Context {
@@ -210,7 +210,7 @@ fn steps_measured_at_another_memory_bandwidth_are_left_out() {
     assert_eq!((model.steps, model.stream_gb_per_s), ([40, 60], 50.0));
 }
 
-/// Tables number `number` of some that differ in everything that has a size.
+/// Builds random tables of equal sizes, in which all sizes depend on `number`.
 fn tables(number: u64) -> EqualTables {
     let random = CounterRng::new(9, number);
     let pick = |at: u64, of: &[u64]| of[random.below(at, of.len() as u64) as usize];
@@ -226,7 +226,8 @@ fn tables(number: u64) -> EqualTables {
     }
 }
 
-/// What lookups of `tables` and their updates take where each amount takes what `unit` says.
+/// Measures lookups and updates of `tables`, where each unit of an amount takes the time that
+/// `unit` returns.
 fn measured_tables(tables: EqualTables, unit: impl Fn(&str) -> f64) -> MeasuredTables {
     let uses = tables.tiles();
     let cores = machine().cores();
@@ -242,12 +243,12 @@ fn measured_tables(tables: EqualTables, unit: impl Fn(&str) -> f64) -> MeasuredT
 #[test]
 fn standalone_lookups_are_the_base_of_lookups_in_steps() {
     let made: Vec<Made> = (0..60).map(Made::numbered).collect();
-    // Within steps all takes a quarter longer than alone.
+    // Within steps, every unit takes a quarter longer than in standalone lookups.
     let within = |name: &str| 1.25 * planted(name);
     let steps: Vec<MeasuredStep> = made.iter().map(|made| made.measured(within)).collect();
     let mut alone: Vec<MeasuredTables> =
         (0..150).map(|number| measured_tables(tables(number), planted)).collect();
-    // Rounds that ran elsewhere, and disturbed ones, say nothing.
+    // Rounds at another memory bandwidth, and rounds without an undisturbed call, must be ignored.
     for one in &mut alone {
         let odd = TablesRound { forward_ns: 9e9, backward_ns: 9e9, ..one.rounds[0] };
         one.rounds.push(TablesRound { stream_gb_per_s: 20.0, ..odd });
@@ -280,7 +281,8 @@ fn standalone_lookups_are_the_base_of_lookups_in_steps() {
     assert_eq!(MeasuredSteps::parse(&text).expect("measured steps"), lines);
 }
 
-/// Misses of a cache that drops what was not used for longest, in the last half of `steps` steps.
+/// Simulates a cache that evicts the least recently used row. Returns the share of misses in the
+/// second half of `steps` steps.
 fn simulated(tables: &[(u64, IndexDistribution)], uses: u64, cached: usize, steps: u64) -> f64 {
     let random = CounterRng::new(11, 0);
     let mut last_use = std::collections::BTreeMap::new();
@@ -320,7 +322,8 @@ fn cache_misses_match_a_simulated_cache_across_steps() {
         (vec![(100_000, zipf(0.8)), (100_000, zipf(1.2))], 10_000),
         (vec![(1_000, zipf(1.05))], 2_000),
     ] {
-        // Long bags: what passes through the cache beside the rows is little of it.
+        // With bags of 50 ids, the other data that passes through the cache is small compared with
+        // the rows.
         let (samples, pooling) = (100usize, 50usize);
         let tile = |(table, (rows, ids)): (usize, &(u64, IndexDistribution))| TileUse {
             table,

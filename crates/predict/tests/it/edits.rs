@@ -1,4 +1,4 @@
-//! Edits of a program small enough to compute by hand.
+//! Tests of edits on a program that is small enough to compute by hand.
 
 use predict::calibration::{Calibration, collect};
 use predict::edit::{self, Edit};
@@ -13,10 +13,11 @@ use crate::fixture::{HOST, Recording, by_hand, step_of};
 const DEVICE: (i64, i64) = (0, 7);
 const DRAWS: Draws = Draws { count: 3, seed: 0 };
 
-/// Two bags and another operator launch a kernel each; then the host waits for the last.
+/// Builds a step in which two operators `bag` and one operator `c` launch a kernel each, and the
+/// host then waits for the last kernel.
 ///
-/// Launches begin 7 µs before their kernel, queued kernels 1 µs after the one before, and the wait
-/// returns 4 µs after the last.
+/// A kernel starts 7 µs after its launch call, or 1 µs after the kernel before it. The wait returns
+/// 4 µs after the last kernel.
 pub fn step() -> Step {
     step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 400, 0),
@@ -34,7 +35,8 @@ pub fn step() -> Step {
     ])])
 }
 
-/// The step with edits, microseconds, by a calibration of itself.
+/// Applies edits to a step that is calibrated from itself, and returns the predicted step time in
+/// microseconds.
 fn edited(step: &Step, edits: &[Edit]) -> Result<i64, predict::Error> {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, &[0]);
@@ -81,17 +83,21 @@ fn no_edits_give_the_recorded_step_and_the_same_traces() {
 
 #[test]
 fn a_removed_operator_leaves_its_time_and_its_kernel() {
-    // The wait returns when k2 has ended, which began at 123: 173 + 4; then 2 and 210 µs.
+    // Without c, the wait returns 4 µs after k2, which ends at 173 µs. The host then needs 2 and
+    // 210 µs.
     check(Edit::Remove { operators: text("c") }, 389);
-    // c begins at 10, k3 is behind nothing and over at 32: the wait at 45 returns at once.
+    // Without the bags, c begins at 10 µs. Kernel k3 has no predecessor and ends at 32 µs, so the
+    // wait that is called at 45 µs returns after 4 µs.
     check(Edit::Remove { operators: text("bag") }, 261);
 }
 
 #[test]
 fn a_closed_gap_leaves_the_operator() {
-    // c begins at 60 instead of 70, k3 runs no earlier: the wait decides.
+    // Operator c begins at 60 µs instead of 70 µs, but k3 cannot run earlier, so the wait returns
+    // at the same time.
     check(Edit::CloseGap { before: text("c") }, 400);
-    // All begins 10 µs earlier but for the second bag, by 20.
+    // The first bag, k1 and all later kernels begin 10 µs earlier. The second bag begins 20 µs
+    // earlier.
     check(Edit::CloseGap { before: text("bag") }, 390);
     let step = step();
     let closed = Edit::CloseGap { before: text("c") };
@@ -103,7 +109,7 @@ fn a_closed_gap_leaves_the_operator() {
 
 #[test]
 fn one_operator_of_several_is_named_by_its_number() {
-    // The second bag goes: k3 is behind k1 alone, and c begins at 40.
+    // Without the second bag, k3 queues behind k1, and c begins at 40 µs.
     let one = edited(&step(), &[Edit::Remove { operators: text("bag[1]") }]).expect("an edit");
     let both = edited(&step(), &[Edit::Remove { operators: text("bag") }]).expect("an edit");
     assert!(both < one && one < 400, "{both} {one}");
@@ -118,20 +124,21 @@ fn one_operator_of_several_is_named_by_its_number() {
 
 #[test]
 fn an_inserted_operator_is_awaited_like_its_predecessor() {
-    // Its kernel runs 185..285, the wait returns at 289.
+    // The inserted kernel runs from 185 to 285 µs, so the wait returns at 289 µs.
     check(Edit::Insert { operator: text("bag"), after: text("c") }, 501);
 }
 
 #[test]
 fn fused_operators_have_one_set_of_overheads_and_all_the_work() {
-    // k1 does both bags' work in 22..172, k3 runs 173..183.
+    // k1 does the work of both bags from 22 to 172 µs, and k3 runs from 173 to 183 µs.
     check(Edit::Fuse { operators: text("bag"), factor: 1.0 }, 399);
     check(Edit::Fuse { operators: text("bag"), factor: 0.5 }, 324);
 }
 
 #[test]
 fn kernels_on_a_stream_of_their_own_do_not_queue() {
-    // k1 runs 22..122, k2 beside it 52..102, k3 waits for both: 122..132.
+    // k1 runs from 22 to 122 µs and k2 beside it from 52 to 102 µs. k3 waits for both and runs from
+    // 122 to 132 µs.
     check(Edit::Parallelise { operators: text("bag"), join: text("c") }, 348);
     refused(
         Edit::Parallelise { operators: text("c"), join: text("item") },
@@ -142,7 +149,8 @@ fn kernels_on_a_stream_of_their_own_do_not_queue() {
 
 #[test]
 fn a_graph_launches_its_kernels_at_once() {
-    // At 10 µs: k1 17..117, k2 118..168, k3 169..179.
+    // The graph is launched at 10 µs. k1 runs from 17 to 117 µs, k2 from 118 to 168 µs and k3 from
+    // 169 to 179 µs.
     check(Edit::Graph { from: text("bag"), to: text("c") }, 395);
     refused(
         Edit::Graph { from: text("bag"), to: text("item") },
@@ -166,7 +174,8 @@ fn scaled_kernels_move_what_waits_for_them() {
 
 #[test]
 fn a_replaced_operator_leaves_no_work_behind() {
-    // Kernels of 10 µs run 22..32, 52..62 and 82..92: the wait at 105 returns at 109.
+    // The kernels take 10 µs each and run from 22, 52 and 82 µs. All three kernels have ended when
+    // the wait is called at 105 µs, so the wait returns at 109 µs.
     check(Edit::Replace { operators: text("bag"), with: text("c") }, 321);
     refused(
         Edit::Replace { operators: text("bag"), with: text("bag") },
@@ -176,17 +185,19 @@ fn a_replaced_operator_leaves_no_work_behind() {
 
 #[test]
 fn a_reordered_operator_takes_its_kernel_along() {
-    // k3 runs 22..32, k1 52..152, k2 153..203; the wait is for the last of the stream: 207.
+    // k3 runs from 22 to 32 µs, k1 from 52 to 152 µs and k2 from 153 to 203 µs. The wait is for the
+    // last kernel of the stream, so it returns at 207 µs.
     check(Edit::Reorder { operators: text("bag"), after: text("c") }, 419);
     check(Edit::Reorder { operators: text("c"), after: text("bag") }, 400);
 }
 
 #[test]
 fn operators_on_another_thread_free_the_first_one() {
-    // The new thread calls at 5 and 25 µs: k1 12..112, k2 113..163. c waits until 40, k3 runs
-    // 164..174, the wait returns at 178.
+    // The new thread calls at 5 and 25 µs, so k1 runs from 12 to 112 µs and k2 from 113 to 163 µs.
+    // The first thread waits for the end of both bags and begins c at 40 µs. Kernel k3 runs from
+    // 164 to 174 µs, and the wait returns at 178 µs.
     check(Edit::Thread { operators: text("bag"), join: Some(text("c")) }, 390);
-    // Without a wait c begins at 10 µs, but its stream keeps its order.
+    // Without a join, c begins at 10 µs, but the stream keeps the order of its kernels.
     check(Edit::Thread { operators: text("bag"), join: None }, 390);
     refused(
         Edit::Thread { operators: text("c"), join: Some(text("bag")) },
@@ -203,7 +214,8 @@ fn pinned_copies_are_not_awaited() {
         ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", DEVICE, 25, 45, 1),
         ("cuda_runtime", "cudaStreamSynchronize", HOST, 22, 50, 2),
     ])]);
-    // Of the wait, 28 µs, and what came before it, 2 µs, only the latter is left.
+    // Pinning removes the synchronization of 28 µs. The 2 µs of host time before the removed call
+    // remain.
     assert_eq!(edited(&step, &[Edit::PinCopies {}]).expect("an edit"), 72);
     assert!(edited(&self::step(), &[Edit::PinCopies {}]).is_err());
 }
@@ -238,13 +250,14 @@ fn edits_of_a_real_step_move_it_the_right_way() {
             what_if::predict_edited(&step.program, &setting, &calibration, "", &edits, DRAWS);
         found.expect("an edit").rows[7].saving_ns.expect("a saving")
     };
-    // The dense optimizer is a loop of small operators; the last rank's host bounds the step.
+    // The dense optimizer is a loop of small operators, and the last rank's host bounds the step.
     assert!(saving(Edit::Remove { operators: text("aten::addcdiv_") }) > 100_000);
     assert!(
         saving(Edit::Insert { operator: text("aten::addcdiv_"), after: text("aten::addcdiv_") })
             < -100_000
     );
-    // Kernels hide behind the host: without any of these the step is hardly shorter.
+    // The kernels run while the host is busy, so removing all of their time hardly shortens the
+    // step.
     let kernels = saving(Edit::Scale { kernels: text("*elementwise*"), factor: 0.0 });
     assert!((0..200_000).contains(&kernels), "{kernels}");
 }
@@ -258,7 +271,8 @@ fn fusing_on_a_cpu_keeps_the_work_and_removes_the_overheads() {
         ("cpu_op", "add", HOST, 34, 44, 0),
         ("cpu_op", "mul", HOST, 60, 79, 0),
     ])]);
-    // Additions of 1,000 bytes take 10 µs, products of 10,000 bytes 19 µs: 1 ns a byte.
+    // Additions of 1,000 bytes take 10 µs and products of 10,000 bytes take 19 µs, so work takes 1
+    // ns per byte.
     let (add, mul) = (step.program.names.intern("add"), step.program.names.intern("mul"));
     let sizes = ["250 float", "2500 float"].map(|sizes| step.program.names.intern(sizes));
     let fuse = Edit::Fuse { operators: text("add"), factor: 1.0 };
@@ -273,8 +287,9 @@ fn fusing_on_a_cpu_keeps_the_work_and_removes_the_overheads() {
         }
         edited(&step, std::slice::from_ref(&fuse)).expect("an edit")
     };
-    // Two starts of 9 µs and two gaps of 2 µs go.
+    // Fusing removes two starts of 9 µs and two gaps of 2 µs.
     assert_eq!(set(sizes), 100 - 2 * 9 - 2 * 2);
-    // Where nothing says how large they are, nothing says what of them is work.
+    // Without tensor sizes, no part of the host time counts as work, so fusing removes two whole
+    // additions of 10 µs.
     assert_eq!(set([add, mul]), 100 - 2 * 10 - 2 * 2);
 }

@@ -1,4 +1,4 @@
-//! Predicted lookups against recorded ones.
+//! Compares predicted embedding lookups with recorded ones.
 
 use kernel_model::embedding::{
     Constants, TableLookup, V100, forward_ns, published_hit_rate_ns, published_ns,
@@ -7,7 +7,8 @@ use schema::topology::hardware;
 
 use crate::fixture;
 
-/// Rows and pooling of the tables of each rank of the public DLRM, B = 16, D = 16.
+/// Number of rows and pooling factor of each table, by rank, in the public 8-rank DLRM. This model
+/// has a batch size of 16 and an embedding dimension of 16.
 const RANKS: [[(u64, u64); 3]; 8] = [
     [(40_000_000, 3), (39_060, 2), (1_543, 1)],
     [(20_265, 6), (40_000_000, 7), (976, 1)],

@@ -1,4 +1,4 @@
-//! Steps from execution traces, against what was recorded of the same steps.
+//! Compares steps that are built from execution traces with recordings of the same steps.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::fixture::Recording;
 
 const DRAWS: Draws = Draws { count: 20, seed: 0 };
 
-/// The public job, recorded and as execution traces.
+/// Reads the public 8-rank job as a recording and as execution traces.
 fn dlrm() -> Option<(Recording, Vec<ExecutionTrace>)> {
     let recording = Recording::read("dlrm8/dlrm_kineto.tar.gz")?;
     let path = testkit::fixture::path("traces/dlrm8/dlrm_pytorch_et.tar.gz")?;
@@ -37,7 +37,8 @@ fn from_execution(traces: &[ExecutionTrace], calibration: &Calibration) -> Execu
     Program::from_execution(traces, 0, calibration).expect("a program")
 }
 
-/// Names of what begins on each thread, in order; the step's own mark left out.
+/// Returns the names of the operators and labels that begin on each thread, in order, without the
+/// label of the step.
 fn begun(program: &Program, rank: &Rank) -> Vec<Vec<(bool, String)>> {
     let mark = |action: &Action| match action {
         Action::Begin(mark) => {
@@ -55,7 +56,7 @@ fn begun(program: &Program, rank: &Rank) -> Vec<Vec<(bool, String)>> {
     threads
 }
 
-/// Names of kernels, copies and sets on each stream, in order.
+/// Returns the names of kernels, copies and memory sets on each stream, in order.
 fn launched(program: &Program, rank: &Rank) -> BTreeMap<i32, Vec<String>> {
     let mut streams: BTreeMap<i32, Vec<String>> = BTreeMap::new();
     for work in rank.works.iter().filter(|work| work.is_launched) {
@@ -77,7 +78,8 @@ fn an_execution_trace_and_a_timeline_of_a_step_are_one_program() {
         let (mut timed, mut never) =
             (begun(&step.program, recorded), begun(&found.program, written));
         if [4, 5].contains(&at) {
-            // Whole microseconds nest one operator of these ranks into the one before it.
+            // With whole microseconds, the recording nests one operator of these ranks into the
+            // operator before it.
             let all = never.iter_mut().zip(&mut timed).map(|(never, timed)| {
                 let first = never.iter().zip(timed.iter()).position(|(a, b)| a != b);
                 first.map(|place| never.remove(place))
@@ -88,7 +90,8 @@ fn an_execution_trace_and_a_timeline_of_a_step_are_one_program() {
         let (timed, never) = (launched(&step.program, recorded), launched(&found.program, written));
         assert_eq!(timed.keys().collect::<Vec<_>>(), never.keys().collect::<Vec<_>>());
         for (stream, names) in timed {
-            // Whether a kernel moves several elements at a time depends on addresses.
+            // The alignment of addresses decides whether a kernel moves several elements at a time,
+            // so some kernel names differ.
             let same = names.iter().zip(&never[&stream]).filter(|(a, b)| a == b).count();
             assert_eq!(names.len(), never[&stream].len(), "rank {at}, stream {stream}");
             assert!(100 * same >= 96 * names.len(), "rank {at}: {same} of {}", names.len());
@@ -109,7 +112,7 @@ fn the_calibration_of_a_rank_prices_its_own_execution_trace_within_half_a_percen
         assert!(predicted.rows[0].measured_pct > 99.0, "{:?}", predicted.rows[0]);
         error_pct(predicted.rows[0].step_ns, step.recorded.ranks[0].step_ns)
     };
-    // Measured: -0.38, -0.27, -0.10, -0.27, -0.20, -0.34, -0.11, -0.11.
+    // Measured errors of the eight ranks: -0.38, -0.27, -0.10, -0.27, -0.20, -0.34, -0.11, -0.11 %.
     let errors: Vec<f64> = (0..traces.len()).map(error).collect();
     assert!(errors.iter().all(|error| error.abs() <= 0.5), "{errors:.2?}");
 }
@@ -127,24 +130,26 @@ fn eight_execution_traces_are_one_job_whose_ranks_meet() {
         all
     };
     assert_eq!(operations(&found.program), operations(&step.program));
-    // Only when the ranks began is taken from the recording: no execution trace says it.
+    // Only the starts of the ranks are taken from the recording, because execution traces contain
+    // no times.
     let start = |start_ns| RankSetting { start_ns, left_running: Vec::new() };
     let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
     let setting = Setting { ranks: starts.collect() };
     let costs = Prices::new(&calibration, Method::Full).price(&found.program, &setting);
     let simulation = simulate::run(&found.program, &costs).expect("no cycle");
     let ranks = step.recorded.ranks.iter().enumerate();
-    // Measured: 1.75, 1.41, 2.13, 0.88, -3.59, -3.43, 1.65, 2.60; from the timelines up to -3.52.
+    // Measured errors: 1.75, 1.41, 2.13, 0.88, -3.59, -3.43, 1.65, 2.60 %. Predictions from the
+    // timelines are off by up to -3.52 %.
     let errors: Vec<f64> =
         ranks.map(|(at, rank)| error_pct(simulation.step_ns(at), rank.step_ns)).collect();
     assert!(errors.iter().all(|error| error.abs() <= 4.0), "{errors:.2?}");
 }
 
-/// A node: id, parent, thread, name, inputs and outputs as (storage, elements, device), schema.
+/// A node: id, parent, thread, name, inputs and outputs as (storage, elements, device), and schema.
 type Given<'a> = (u64, u64, u64, &'a str, &'a [Memory<'a>], &'a [Memory<'a>], &'a str);
 type Memory<'a> = (u64, u64, &'a str);
 
-/// An execution trace of these nodes inside a process and thread 1.
+/// Builds an execution trace in which the nodes belong to process 9 and thread 1.
 fn by_hand(nodes: &[Given<'_>]) -> ExecutionTrace {
     let side = |all: &[Memory<'_>]| {
         let values: Vec<String> = all
@@ -178,7 +183,8 @@ fn by_hand(nodes: &[Given<'_>]) -> ExecutionTrace {
     execution_trace::read_text(text.as_bytes()).expect("an execution trace")
 }
 
-/// Operators that each launched one kernel of 100 ns: name, sizes and stream.
+/// Builds a calibration of operators that each launched one kernel of 100 ns. Each operator is
+/// given by name, sizes and stream.
 fn known(operators: &[(&str, &str, i32)]) -> Calibration {
     let mut calibration = Calibration::default();
     for (name, sizes, stream) in operators {
@@ -350,7 +356,8 @@ fn ranks_with_other_collectives_are_refused() {
     }
 }
 
-/// The bars: 30 % by kernel models alone, 8 % by what one other rank launched.
+/// The error limits are 30 % for predictions by kernel models alone, and 8 % for predictions from
+/// the kernels of one other rank.
 #[test]
 fn device_time_of_execution_traces_is_predicted_without_their_timelines() {
     let Some((recording, traces)) = dlrm() else { return };
@@ -359,9 +366,9 @@ fn device_time_of_execution_traces_is_predicted_without_their_timelines() {
     let device = hardware("v100-sxm2").expect("a known device");
     let rows = execution_trace_time::rows(&traces, 0, &step, &models, device).expect("rows");
     for row in rows {
-        // Measured: -0.6 to -8.3 %.
+        // Measured errors of the kernel models: -0.6 to -8.3 %.
         assert!(row.models_error_pct.abs() <= 30.0, "{row:?}");
-        // Measured: -6.4 to 1.4 % in the median, 7.3 % at most.
+        // Measured errors from other ranks: medians of -6.4 to 1.4 %, at most 7.3 %.
         assert!(row.other_error_pct.expect("other ranks").abs() <= 8.0, "{row:?}");
         assert!(row.other_worst_pct.expect("other ranks").abs() <= 8.0, "{row:?}");
     }

@@ -1,5 +1,6 @@
-//! A test for each fault of the published model and its code that has a counterpart here. Numbers
-//! are those of `reference/performance-model.md` 2.12; 19 is `cli`'s, which measures.
+//! Tests for the faults of the published model and its code that are possible here too. The numbers
+//! are those of `reference/performance-model.md`, section 2.12. Fault 19 is tested in `cli`, which
+//! measures times.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,8 @@ use crate::fixture::{HOST, by_hand, step_of};
 
 const DEVICE: (i64, i64) = (0, 7);
 
-/// A step of one operator with three launches: the first kernel is late, the others queue.
+/// Builds a step in which one operator launches three works. The first kernel starts late, and the
+/// other two queue behind it.
 fn three_kernels() -> Trace {
     by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 400, 0),
@@ -46,7 +48,7 @@ fn calibrated(step: &Step) -> Calibration {
     calibration
 }
 
-/// All samples of a kind of overhead, by operator.
+/// Returns all samples of one kind of overhead, by operator.
 fn samples(calibration: &Calibration, overhead: Overhead) -> BTreeMap<&str, Vec<i64>> {
     let mut found: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for (key, samples) in calibration.overheads.iter().filter(|(key, _)| key.class == overhead) {
@@ -61,12 +63,14 @@ fn fault_1_a_gap_is_only_between_kernels_that_queue() {
     let constants = Constants { launch_ns: 9_000, queue_gap_ns: 1_000, ..Constants::default() };
     let replay = replay::replay_with_constants(&step, &[0], constants).expect("no cycle");
     let starts: Vec<i64> = (0..3).map(|work| replay.simulation.work_ns(0, work).0).collect();
-    // The first waits for its launch alone, the others for the one before.
+    // The first kernel waits only for its launch. Every later kernel waits for the kernel before
+    // it.
     assert_eq!(starts, [29_000, 130_000, 141_000]);
 }
 
-/// Algorithm 1 by hand: T1 of 0, 10, 250, 30 and 0 µs, of which 250 is trimmed; T2 10, calls of 10,
-/// T5 14 and 15, T3 36, and the second operator's 20.
+/// Computes Algorithm 1 by hand. T1 is 0, 10, 250, 30 and 0 µs; trimming drops 250, which leaves a
+/// mean of 10. T2 is 10, each of three calls takes 10, T5 is 14 and 15, T3 is 36, and the second
+/// operator takes 20 µs.
 #[test]
 fn the_published_algorithm_has_two_clocks() {
     let step = step_of(&[three_kernels()]);
@@ -200,7 +204,8 @@ fn fault_8_long_pauses_count_and_threads_are_distinguished() {
     trace.push(&trace::store::NewSlice::new("cpu_op", "aten::c", other, (200_000, 210_000)));
     let calibration = calibrated(&step_of(&[trace]));
     let between = samples(&calibration, Overhead::BetweenOps);
-    // 100 to 350 µs, although another thread works in it and it is longer than 200 µs.
+    // The gap lasts from 100 to 350 µs. The whole gap counts, although another thread works
+    // meanwhile and the gap is longer than 200 µs.
     assert_eq!(between["aten::b"], [250_000]);
     assert_eq!(between["aten::c"], [200_000]);
 }
@@ -218,7 +223,7 @@ fn fault_10_a_thread_waits_for_the_other_pass() {
     let step = step_of(&[by_hand(&rows)]);
     let mut costs = predict::cost::replay(&step.program, &step.recorded, &Constants::default());
     let before = simulate::run(&step.program, &costs).expect("no cycle");
-    // The backward pass takes half as long: so does the pause of the first thread.
+    // If the backward pass takes half as long, the pause of the forward thread must shrink equally.
     let rank = &step.program.ranks[0];
     let at = rank.threads.iter().position(|thread| thread.tid == 10).expect("a worker");
     let own = costs.ranks[0].actions[at].iter_mut().find(|cost| cost.ns == 200_000);
@@ -258,7 +263,8 @@ fn fault_12_and_13_unmeasured_parts_are_reported_as_unknown() {
     let priced = || costs.ranks[0].actions[0].iter().filter_map(|cost| cost.source);
     assert!(priced().count() > 0 && priced().all(|source| source == Source::Unknown));
 
-    // Other sizes, then other operators of the kind stand in, and count as modelled.
+    // Samples of other sizes, and then of other operators of the class, are used instead. Works
+    // with such prices count as modelled.
     let mut other = calibrated(&step);
     for (mut key, samples) in std::mem::take(&mut other.overheads) {
         key.detail.push_str(" of another size");
@@ -281,7 +287,7 @@ fn fault_15_text_of_a_trace_is_text() {
     assert_eq!(Calibration::from_json(&text).expect("a calibration"), calibration);
 }
 
-/// Three ranks that come to a collective 0, 30 and 60 µs after the first.
+/// Builds three ranks that arrive at a collective 0, 30 and 60 µs after the first arrival.
 fn collective() -> Vec<Trace> {
     let one = |rank: u32| {
         let late = i64::from(rank) * 30;
@@ -305,7 +311,8 @@ fn fault_16_and_18_waiting_for_a_rank_is_not_transfer_time() {
     let calibration = calibrated(&step);
     let transfers: Vec<&Vec<i64>> = calibration.transfers.values().collect();
     assert_eq!(transfers, [&[10_000]], "the last rank's kernel");
-    // From the two that waited alone, the transfer is what follows the last one's arrival.
+    // Ranks 0 and 1 both waited in the collective, so its transfer is the time after the arrival of
+    // the last rank.
     let replay = replay::replay_step(&step, &[0, 1]).expect("no cycle");
     let transfer = replay.constants.transfer.values().next().expect("a transfer");
     assert!((transfer.fixed_ns - 10_000.0).abs() < 1.0, "{transfer:?}");
@@ -327,7 +334,8 @@ fn every_kind_of_overhead_has_a_name_of_its_own() {
     assert_eq!(names.len(), OVERHEADS.len());
 }
 
-/// A calibration of one product, `[512, 512]` by `[512, 512]`, that reached 100 GFLOP/s.
+/// Builds a calibration with a single product of `[512, 512]` and `[512, 512]` matrices, which
+/// reached 100 GFLOP/s.
 fn one_product() -> Calibration {
     let mut calibration = Calibration::default();
     let key = predict::calibration::Key {
@@ -374,16 +382,18 @@ fn fault_14_unknown_kernels_are_reported_instead_of_failing() {
     let ops = ops(&config, 1);
     let program = from_trainer::build_program(&ops, 1.0);
     let draws = Draws { count: 2, seed: 0 };
-    // Of a machine of which one product is known, lookups follow from the roofline: a model.
+    // The calibration contains only one product, so lookups follow from the roofline and count as
+    // modelled.
     let found = prediction::predict_never_run(&program, &one_product(), draws).expect("no cycle");
     assert!(found.rows[0].step_ns > 0 && found.rows[0].modelled_pct > 10.0, "{:?}", found.rows);
-    // Of one of which nothing is known, everything is unknown, and said so.
+    // Without any calibration, every part must be reported as unknown.
     let found =
         prediction::predict_never_run(&program, &Calibration::default(), draws).expect("no cycle");
     assert_eq!((found.rows[0].step_ns, found.rows[0].unknown_pct), (0, 100.0));
 }
 
-/// The published model trained and tested on the same shapes, and was free beyond them.
+/// The published model was trained and tested on the same shapes, and its predictions for other
+/// shapes were unbounded.
 #[test]
 fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
     let known = [
@@ -392,7 +402,7 @@ fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
         ("512x1024 float, 1024x1024 float; 1070000000 FLOP, 8390000 B", 8_900_000.0),
     ];
     let roof = Roof::from_works(known.iter().copied());
-    // The best that was reached: 120 FLOP and 4.65 bytes a nanosecond.
+    // The roof is the best rate of the recorded products: 120 FLOP and 4.65 bytes per nanosecond.
     for (m, n, k) in [(1u64, 1u64, 4096u64), (8192, 8192, 8192), (65_536, 1, 16), (512, 512, 512)] {
         let (flops, bytes) = (2 * m * n * k, 4 * (m * k + k * n + m * n));
         let detail = format!("{m}x{k} float, {n}x{k} float; {flops} FLOP, {bytes} B");
@@ -400,7 +410,8 @@ fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
         let least = (flops as f64 / (1_070e6 / 8.9e6)).max(bytes as f64 / (279_000.0 / 60_000.0));
         assert!(ns >= 0.999 * least && ns < 10.0 * least, "{detail}: {ns} ns, at least {least}");
     }
-    // Left out, the shape in the middle is found by the other two: tested on what was not used.
+    // The middle shape is left out and predicted from the other two, so it is tested on unused
+    // data.
     let others = [known[0], known[2]];
     let ns =
         roofline_scaling::scaled(&others, known[1].0, Roof::from_works(others.iter().copied()));

@@ -1,4 +1,5 @@
-//! Savings of findings by a simulation, on the step small enough to compute by hand.
+//! Tests of savings that are computed by simulation, on a step that is small enough to compute by
+//! hand.
 
 use analyze::findings::{
     self, Action, Confidence, Finding, FindingCategory, Remedy, RowEdit, RuleSettings, Saving,
@@ -37,7 +38,8 @@ fn finding(rule: &str, rows: Vec<u32>, action: Action) -> Finding {
     }
 }
 
-/// Repriced findings: rule, microseconds, severity, source; in their order.
+/// Returns the repriced findings in their order, each as rule, saving in microseconds, severity and
+/// source.
 fn repriced(mut findings: Vec<Finding>) -> Vec<(String, i64, Severity, SavingSource)> {
     let step = step();
     let mut calibration = Calibration::default();
@@ -58,23 +60,27 @@ fn check(rows: Vec<u32>, action: Action, expected: i64) {
 
 #[test]
 fn a_remedy_is_applied_to_the_simulated_step() {
-    // Rows: the step, bag, launch, k1, bag, launch, k2, c, launch, k3, item, wait.
-    // Without k1, k2 runs 52..102 and k3 103..113: the wait returns at 117, not 188.
+    // The rows of the step are, in order: the step, bag, launch, k1, bag, launch, k2, c, launch,
+    // k3, item, wait.
+    // Without k1, k2 runs from 52 to 102 µs and k3 from 103 to 113 µs. The wait returns at 117 µs
+    // instead of 188 µs.
     check(vec![3], Action::Scale(0.0), 71);
     check(vec![3], Action::Overlap, 71);
-    // k1 of 60 µs, all else 40 earlier.
+    // With k1 shortened from 100 to 60 µs, all later work ends 40 µs earlier.
     check(vec![3], Action::ShortenTo(60_000), 40);
     check(vec![3], Action::ShortenTo(500_000), 0);
-    // A wait for nothing returns 4 µs after its call at 105.
+    // A synchronization without work to wait for returns 4 µs after its call at 105 µs.
     check(vec![11], Action::Unblock, 79);
     check(vec![10], Action::Unblock, 79);
-    // c may come earlier, its kernel not.
+    // Operator c may begin earlier, but its kernel cannot, so nothing is saved.
     check(vec![7], Action::CloseGap, 0);
-    // Without both bags' host time k1 is called at 10 µs, not at 15; the rest queues behind it.
+    // Without the host time of both bags, k1 is launched at 10 µs instead of 15 µs. All later
+    // kernels queue behind k1.
     check(vec![1, 4], Action::Scale(0.0), 5);
-    // Without any kernel, 79 µs, and the 7 of the host around its wait.
+    // Without any kernel, the wait saves 79 µs. Removing the host time around it saves another 7
+    // µs.
     check(vec![3, 6, 9, 10], Action::Scale(0.0), 86);
-    // Never more than the rows add up to.
+    // The saving is limited to the total time of the affected rows, here 60 µs.
     let mut little = finding("X", vec![3], Action::Scale(0.0));
     little.saving = little.saving.map(|saving| Saving { high_ns: 60_000, ..saving });
     assert_eq!(repriced(vec![little])[0].1, 60);
@@ -85,20 +91,22 @@ fn findings_without_a_counterpart_keep_their_saving() {
     let kept = [
         finding("A", vec![3], Action::ArriveEarlier(10)),
         finding("B", vec![3], Action::CloseGap),
-        // Row 50 is in the step and in no program, row 200 is of another step.
+        // Row 50 lies in the step but has no part in the program, and row 200 belongs to another
+        // step.
         finding("C", vec![3, 50], Action::Scale(0.0)),
         finding("D", vec![200], Action::Scale(0.0)),
     ];
     let found = repriced(kept.to_vec());
     let recorded = |rule: &str| (rule.to_owned(), 50, Severity::High, SavingSource::Recording);
     assert_eq!(found, ["A", "B", "C", "D"].map(recorded));
-    // Of one severity, what a simulation says comes first, however little; others keep their order.
+    // Among findings of one severity, simulated savings sort first, however small. The other
+    // findings keep their order.
     let small = finding("Z", vec![3], Action::ShortenTo(78_000));
     let found = repriced([kept.as_slice(), &[small]].concat());
     let order: Vec<&str> = found.iter().map(|one| one.0.as_str()).collect();
     assert_eq!(order, ["Z", "A", "B", "C", "D"]);
     assert_eq!((found[0].1, found[0].3), (22, SavingSource::Simulation));
-    // One that is worth less than it seemed is less severe.
+    // A finding that saves less in the simulation gets a lower severity.
     let tiny = finding("Z", vec![7], Action::CloseGap);
     let found = repriced([kept.as_slice(), &[tiny]].concat());
     assert_eq!(found[4], ("Z".to_owned(), 0, Severity::Info, SavingSource::Simulation));

@@ -1,4 +1,5 @@
-//! Steps of recorded jobs: from the real traces of the fixtures, and from rows by hand.
+//! Provides steps of recorded jobs, from the real traces of the fixtures and from rows written by
+//! hand.
 
 use analyze::classify::ClassRule;
 use analyze::job::{OperatorTensors, Tensors};
@@ -8,13 +9,13 @@ use serde_json::Value;
 use trace::open::{self, ReadRequest};
 use trace::store::{Job, NewSlice, Trace};
 
-/// Reads the job at a path below `traces`; `None` if the fixtures are missing.
+/// Reads the job at a path below `traces`. Returns `None` if the fixtures are missing.
 pub fn job(name: &str) -> Option<Job> {
     let paths = vec![testkit::fixture::path(&format!("traces/{name}"))?];
     Some(open::read(&ReadRequest { paths, threads: 1 }).expect("a trace"))
 }
 
-/// The sizes of the tensors of rows, as the files have them.
+/// Reads the tensor sizes of the given rows from the trace files.
 pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> TensorSizes {
     let mut shapes = OperatorTensors::new();
     for (scope, rows) in scopes.iter().zip(rows) {
@@ -35,47 +36,47 @@ pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> TensorSizes {
     TensorSizes { tensors: shapes, ..TensorSizes::default() }
 }
 
-/// A recorded job with what its files say of sizes.
+/// A recorded job, whose tensor sizes are read from its files.
 pub struct Recording(Job);
 
 impl Recording {
-    /// Reads the job at a path below `traces`; `None` if the fixtures are missing.
+    /// Reads the job at a path below `traces`. Returns `None` if the fixtures are missing.
     pub fn read(name: &str) -> Option<Self> {
         job(name).map(Self)
     }
 
-    /// Calls with the job prepared for reading steps.
+    /// Calls `use_job` with the job prepared for reading steps.
     pub fn with_job<T>(&self, use_job: impl FnOnce(&recording::Job<'_>) -> T) -> T {
         let scopes = scopes(&self.0.traces);
         use_job(&recording::Job::new(&scopes, |rows| sizes(&scopes, rows)))
     }
 
-    /// The steps of each rank.
+    /// Returns the time ranges of the steps of each rank.
     pub fn spans(&self) -> Vec<Vec<Span>> {
         scopes(&self.0.traces).iter().map(|scope| recording::spans(scope)).collect()
     }
 
-    /// A step of one rank, as if no other had been recorded.
+    /// Reads the first step of one rank, as if no other rank had been recorded.
     pub fn step_alone(&self, rank: usize) -> Step {
         let scopes = scopes(&self.0.traces[rank..=rank]);
         let job = recording::Job::new(&scopes, |rows| sizes(&scopes, rows));
         job.step(&[recording::spans(&scopes[0])[0]]).expect("host rows")
     }
 
-    /// A step of all ranks.
+    /// Reads step `number` of all ranks.
     pub fn step(&self, number: usize) -> Step {
         let spans: Vec<Span> = self.spans().iter().map(|spans| spans[number]).collect();
         self.with_job(|job| job.step(&spans)).expect("host rows")
     }
 }
 
-/// Everything of some traces.
+/// Creates scopes that contain all rows of the traces.
 pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
     let classifier = Classifier::new(ClassRule::Category);
     traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
 }
 
-/// The first step of traces made by hand.
+/// Reads the first step of traces that were written by hand.
 pub fn step_of(traces: &[Trace]) -> Step {
     let scopes = scopes(traces);
     let job = recording::Job::new(&scopes, |_| TensorSizes::default());
@@ -83,13 +84,14 @@ pub fn step_of(traces: &[Trace]) -> Step {
     job.step(&spans).expect("host rows")
 }
 
-/// The thread of hand-made traces.
+/// Process and thread id of the host thread in traces that are written by hand.
 pub const HOST: (i64, i64) = (9, 9);
 
-/// A row by hand.
+/// A row of a trace that is written by hand: category, name, track, start, end and correlation id.
 pub type Row<'a> = (&'a str, &'a str, (i64, i64), i64, i64, u64);
 
-/// A trace by hand: category, name, track, start, end and correlation id of each row; microseconds.
+/// Builds a trace from rows. Times are in microseconds, and a correlation id of 0 means that the
+/// row has none.
 pub fn by_hand(rows: &[Row<'_>]) -> Trace {
     let mut trace = Trace::default();
     for (category, name, track, start, end, correlation) in rows {

@@ -1,5 +1,5 @@
-//! Transforms of what the host does, of random programs against the same written down anew:
-//! operators on a thread of their own, copies that nobody waits for.
+//! Tests of edits of host work on random programs. The result must equal a program that was written
+//! with the edit in place: operators on a second thread, or copies that the host does not await.
 
 use predict::edit::{self, Edit};
 use predict::program::{
@@ -13,24 +13,24 @@ use crate::transforms::times;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// What an operator does.
+/// The device work and the wait of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Do {
     Kernel,
-    /// Launches a kernel and waits for it.
+    /// Launches a kernel and waits for it, as `aten::item` does.
     Item,
-    /// Copies to the device; the call returns after the copy.
+    /// Copies to the device with a call that returns after the copy.
     Copy,
-    /// Copies to the device, then waits for that in a call of its own.
+    /// Copies to the device, then waits for the copy in a separate call.
     CopyThenWait,
 }
 
 type Spec = (usize, Do, u32);
 
-/// How programs are written.
+/// Options for writing the program of some operators.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written<'a> {
-    /// The operators that a second thread calls, and who waits for them.
+    /// The operators that a second thread calls, and the operator that waits for them.
     moved: Option<(&'a str, Option<&'a str>)>,
     is_pinned: bool,
 }

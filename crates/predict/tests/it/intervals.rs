@@ -1,5 +1,5 @@
-//! What intervals know: samples, how steps and runs differ, how far off scaled kernels may be. And
-//! what a step gains from each of its parts.
+//! Tests of prediction intervals, which cover variation of samples, steps and runs and the errors
+//! of scaled kernels. The tests also cover the gain of a step from faster parts.
 
 use predict::calibration::{Calibration, Key, WorkSamples, collect, runs};
 use predict::prediction::next::{self, Subject};
@@ -14,7 +14,7 @@ use crate::edits::step;
 
 const DRAWS: Draws = Draws { count: 400, seed: 0 };
 
-/// A step that launches one product of a batch and waits for it.
+/// Builds a step that launches one matrix product of a batch and waits for it.
 fn product(batch: u64) -> Program {
     let mut program = Program::default();
     program.names.intern("");
@@ -55,7 +55,7 @@ fn detail(batch: u64) -> String {
     format!("{batch}x8 float; {} FLOP, {} B", 100 * batch, batch)
 }
 
-/// A calibration of products of three batches, each with what it takes.
+/// Builds a calibration of products of three batch sizes with the given times.
 fn calibration(took: [i64; 3]) -> Calibration {
     let mut calibration = Calibration::default();
     for (batch, ns) in [512, 1024, 2048].into_iter().zip(took) {
@@ -65,7 +65,7 @@ fn calibration(took: [i64; 3]) -> Calibration {
     calibration
 }
 
-/// Median and interval of a step, microseconds.
+/// Returns the low end, median and high end of a predicted step in microseconds.
 fn interval(batch: u64, calibration: &Calibration) -> (i64, i64, i64) {
     let found =
         prediction::predict_never_run(&product(batch), calibration, DRAWS).expect("no cycle");
@@ -77,14 +77,14 @@ fn interval(batch: u64, calibration: &Calibration) -> (i64, i64, i64) {
 fn intervals_of_scaled_kernels_use_leave_one_batch_out_errors() {
     let exact = calibration([512_000, 1_024_000, 2_048_000]);
     assert_eq!(interval(8192, &exact), (8192, 8192, 8192));
-    // The middle one takes 30 % more: e^0.262 more than the others say. Of these it is the nearer
-    // one, with a weight of 0.79: both take e^-0.207 of what it says. The price is 8783 µs. Factors
-    // of scaling have a mean of 1 by what shapes should take: 0.244 · 1.394 + 0.756 · 0.873.
-    // They used to have a median of 1, which put the interval above the price: two of the three
-    // shapes were scaled to more than they took, and counted as scaled right.
+    // The middle shape takes 30 % more, which is e^0.262 times the time scaled from the other two.
+    // The middle shape is the nearer neighbor of the other two, with a weight of 0.79, so they take
+    // only e^-0.207 of their scaled times. The price is 8783 µs. Scaling factors have a mean of 1,
+    // weighted by expected time: 0.244 · 1.394 + 0.756 · 0.873. A median of 1 would put the
+    // interval above the price, because two of the three shapes take less than scaled.
     let bent = calibration([512_000, 1_331_000, 2_048_000]);
     assert_eq!(interval(8192, &bent), (7665, 7665, 12_248));
-    // Between two sizes and at one of them nothing is scaled.
+    // A kernel is not scaled if its size was recorded or lies between two recorded sizes.
     let (low, _, high) = interval(1500, &bent);
     assert_eq!(low, high);
     assert_eq!(interval(1024, &bent), (1331, 1331, 1331));
@@ -94,12 +94,12 @@ fn intervals_of_scaled_kernels_use_leave_one_batch_out_errors() {
 fn run_factors_default_to_step_factors() {
     let mut noisy = calibration([512_000, 1_024_000, 2_048_000]);
     noisy.work_factors = vec![0.9, 1.0, 1.1];
-    // A quick step of a quick run, 0.81, and a slow one of a slow run, 1.21, are a ninth of all
-    // each; the middle one of the nine is 0.99.
+    // Step and run factors combine to nine products. The smallest, 0.81, and the largest, 1.21,
+    // each make up a ninth of the draws, and the median of the nine is 0.99.
     assert_eq!(interval(1024, &noisy), (829, 1013, 1239));
 }
 
-/// A recording of a product in some steps, nanoseconds each.
+/// Builds a recording in which a product took the given nanoseconds in each step.
 fn recording(steps: &[i64]) -> Calibration {
     let mut calibration = Calibration::default();
     let key = Key { class: WorkKind::Kernel, name: "k".to_owned(), detail: detail(1024) };
@@ -115,10 +115,11 @@ fn step_ns(calibration: &Calibration) -> i64 {
 
 #[test]
 fn a_single_disturbed_step_does_not_change_prices() {
-    // Two of five steps met another program on their core.
+    // In two of five steps, another program ran on the same core.
     let disturbed = recording(&[1_000_000, 2_700_000, 1_010_000, 990_000, 1_900_000]);
     assert_eq!(step_ns(&disturbed), 1_010_000);
-    // Two works of one kind differ within each step, as caches are cold and warm: their mean.
+    // Two works of one kind differ within each step, because caches are cold or warm. The mean of
+    // the two times is the price.
     let samples = vec![1_000_000, 3_000_000, 1_000_000, 3_000_000, 9_000_000, 3_000_000];
     let mut paired = recording(&[0]);
     for found in paired.works.values_mut() {
@@ -134,16 +135,18 @@ fn repeated_recordings_give_run_factors() {
     assert_eq!(runs::factors(&twice), [0.0; 0]);
     twice.merge(recording(&[1_100_000, 1_050_000, 1_100_000]));
     assert_eq!((twice.recordings.as_slice(), twice.step_count()), ([3, 3].as_slice(), 6));
-    // The mean of what runs take when nothing disturbs them, not the median of all steps.
+    // The price is the mean over runs of the undisturbed step, rather than the median of all steps.
     assert_eq!(step_ns(&twice), 1_050_000);
-    // Each is off by a 21st; the mean of two is nearer to them than a third run will be.
+    // Each recording differs from the mean by 1/21. The factors are widened by √3, because two
+    // recordings lie closer to their own mean than a third run would.
     let factors = runs::factors(&twice);
     let widened: Vec<f64> = factors.iter().map(|one| (one - 1.0) * 21.0 / 3f64.sqrt()).collect();
     assert!((widened[0] + 1.0).abs() < 1e-9 && (widened[1] - 1.0).abs() < 1e-9, "{factors:?}");
-    // Steps that were disturbed are drawn as steps, and no longer as runs that are slow throughout.
+    // Disturbed steps are drawn as step factors. Disturbed steps do not make the whole run slow.
     twice.work_factors = vec![1.0, 1.0, 1.3, 1.0];
     assert_eq!(interval(1024, &twice), (963, 1136, 1477));
-    // A recording of something else is of no group, nor do those of two batches make one.
+    // A recording of other work belongs to no group, and two recordings of different batch sizes do
+    // not form one.
     twice.merge(calibration([512_000, 1_024_000, 2_048_000]));
     assert_eq!(runs::factors(&twice).len(), 2);
 }
@@ -179,12 +182,12 @@ fn critical_parts_are_ranked_first_for_speedup() {
         let row = row.unwrap_or_else(|| panic!("{name}"));
         (row.count, row.total_ns / 1_000, row.gradient_ns / 1_000, row.saving_ns / 1_000)
     };
-    // The step ends 210 µs after the wait, in one gap before its end.
+    // The step ends 210 µs after the wait, and all of this time is a single gap.
     assert_eq!(row(Subject::Between, "ProfilerStep#"), (2, 210, 210, 210));
-    // k1 decides until k2 is no longer queued behind it: 71 of its 100 µs.
+    // k1 is critical until k2 no longer queues behind it, so only 71 of its 100 µs can be saved.
     assert_eq!(row(Subject::Work, "k1"), (1, 100, 100, 71));
     assert_eq!(row(Subject::Work, "k2"), (1, 50, 50, 50));
-    // Of the bags' host time only what comes before the first call decides.
+    // Only the bags' host time before the first launch is critical.
     assert_eq!(row(Subject::Operator, "bag"), (6, 40, 5, 5));
     assert_eq!(row(Subject::Operator, "c"), (3, 20, 0, 0));
     let order: Vec<i64> = rows.iter().map(|row| row.gradient_ns).collect();

@@ -1,4 +1,4 @@
-//! Predictions against recordings.
+//! Tests that compare predictions with recordings and with programs computed by hand.
 #![expect(clippy::expect_used, reason = "test code fails by panicking")]
 
 mod cpu;

@@ -1,5 +1,5 @@
-//! Random programs: the graph's solution against one found by asking, for each thing, what it waits
-//! for.
+//! Tests simulations of random programs. The solution of the graph must equal that of a reference
+//! which follows the dependencies of each action recursively.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,8 @@ use predict::simulate;
 use proptest::prelude::*;
 use trace::store::StringId;
 
-/// What a thread does next: host time, a launch on a stream, a wait for the last work of a stream.
+/// The next action of a thread: host time, a launch on a stream, or a wait for the last work of a
+/// stream.
 #[derive(Clone, Copy, Debug)]
 enum Do {
     Work,
@@ -31,8 +32,8 @@ fn call(launches: Vec<u32>, awaits: Vec<u32>) -> Action {
     Action::Call(Call { cost, launches, awaits, room: None, returns })
 }
 
-/// A rank of two threads, of which the second begins when the first is half done; some works also
-/// wait for the last one of the stream beside theirs.
+/// Builds a rank of two threads, of which the second begins when the first is half done. Some works
+/// also wait for the last work of the next stream.
 fn rank(steps: &[(Do, bool)]) -> Rank {
     let mut rank = Rank { threads: vec![Thread::default(), Thread::default()], ..Rank::default() };
     rank.streams = (0..STREAMS as i32).map(|number| Stream { device: 0, number }).collect();
@@ -77,7 +78,7 @@ fn work(stream: u32, (behind, beside): (Option<u32>, Option<u32>)) -> Work {
     }
 }
 
-/// Answers when things end by asking what they wait for.
+/// Reference implementation, which computes end times recursively from the dependencies.
 struct Asked<'a> {
     rank: &'a Rank,
     costs: &'a RankCosts,
@@ -86,7 +87,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// When an action of a thread ends.
+    /// Returns the time at which an action of a thread ends.
     fn action(&mut self, thread: usize, at: usize) -> i64 {
         let before = at.checked_sub(1).map_or(self.costs.start_ns, |at| self.action(thread, at));
         let cost = self.costs.actions[thread][at].ns;
@@ -110,7 +111,7 @@ impl Asked<'_> {
         }
     }
 
-    /// When a work ends.
+    /// Returns the time at which a work ends.
     fn work(&mut self, id: u32) -> i64 {
         if let Some(end) = self.works.get(&id) {
             return *end;

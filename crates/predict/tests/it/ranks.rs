@@ -1,4 +1,5 @@
-//! Transforms of several ranks: by hand, and on random programs against the same written anew.
+//! Tests of edits that concern several ranks, by hand and on random programs. The result must equal
+//! a program that was written with the edit in place.
 
 use predict::cost::{Constants, Cost, Costs, RankCosts, Source, Transfer};
 use predict::edit::{self, Edit};
@@ -10,7 +11,7 @@ use predict::simulate;
 use proptest::prelude::*;
 use trace::store::StringId;
 
-/// What every rank does next.
+/// The next operator of every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Do {
     Kernel,
@@ -20,7 +21,8 @@ enum Do {
 
 const BYTES: u64 = 120;
 
-/// A rank by what it does, and whose times it has.
+/// Builds a rank from its operators. The kernels of this rank have the names, and thereby the
+/// times, of rank `like`.
 fn rank(program: &mut Program, number: u32, like: usize, steps: &[Do]) -> Rank {
     let mut rank = Rank { rank: number, threads: vec![Thread::default()], ..Rank::default() };
     rank.streams.push(Stream { device: 0, number: 7 });
@@ -62,7 +64,7 @@ fn rank(program: &mut Program, number: u32, like: usize, steps: &[Do]) -> Rank {
     rank
 }
 
-/// Ranks that do the same; rank `r` as fast as rank `r` modulo `speeds`.
+/// Builds ranks that run the same operators, where rank `r` is as fast as rank `r` modulo `speeds`.
 fn program(ranks: usize, speeds: usize, (steps, bytes): (&[Do], u64)) -> Program {
     let mut program = Program::default();
     program.names.intern("");
@@ -83,7 +85,8 @@ fn program(ranks: usize, speeds: usize, (steps, bytes): (&[Do], u64)) -> Program
     program
 }
 
-/// A kernel takes 10 ns times its rank's number from 1 on, a call 5.
+/// Prices a program with simple costs. A kernel takes 10 ns times its rank's number plus one, and a
+/// call takes 5 ns.
 fn costs(program: &Program) -> Costs {
     let of = |ns: f64| Cost { ns: ns.round() as i64, source: Some(Source::Measured) };
     let one = |rank: &Rank| {
@@ -116,7 +119,7 @@ fn costs(program: &Program) -> Costs {
     Costs { ranks: program.ranks.iter().map(one).collect(), constants }
 }
 
-/// Steps of all ranks, and when each kernel runs.
+/// Returns, for each rank, the step time and the begin and end of each kernel.
 fn times(program: &Program) -> Vec<(i64, Vec<(i64, i64)>)> {
     let simulation = simulate::run(program, &costs(program)).expect("no cycle");
     let of = |at: usize| {
@@ -146,18 +149,21 @@ fn steps_ns(program: &Program) -> Vec<i64> {
 
 #[test]
 fn by_hand() {
-    // Kernels end at 3 + 10 and 3 + 20; the exchange begins at 24, takes 20 + 60, returns 2 later.
+    // The kernels end at 13 and 23 ns. The exchange begins at 24 ns and takes 20 + 60 ns, and the
+    // wait returns 2 ns later.
     let two = program(2, 2, (&STEPS, BYTES));
     assert_eq!(steps_ns(&two), [106, 106]);
-    // Without it each rank waits for its own kernel alone: called at 5, returned at 7 or later.
+    // Without the exchange, each rank waits only for its own kernel, which ends at 13 or 23 ns.
     assert_eq!(steps_ns(&edited(&two, exchange(0)).expect("an edit")), [15, 25]);
-    // Half of rank 1's kernel, 10 ns, goes to rank 0: 3 + 20 and 3 + 10.
+    // Half of rank 1's kernel, 10 ns, moves to rank 0. The kernels then take 20 and 10 ns.
     assert_eq!(steps_ns(&edited(&two, tables(0.5)).expect("an edit")), [106, 106]);
     assert_eq!(steps_ns(&edited(&two, tables(0.25)).expect("an edit")), [101, 101]);
-    // Of 120 bytes half crosses a link; of four ranks' three quarters, as 180 of two: 20 + 90.
+    // Between two ranks, half of a message crosses a link, and among four ranks three quarters. The
+    // 120 bytes thus count as 180 bytes, which take 20 + 90 ns.
     let four = edited(&two, Edit::ScaleRanks { to: 4 }).expect("an edit");
     assert_eq!(steps_ns(&four), [136; 4]);
-    // One rank alone moves nothing, and rank 1 with the slow kernel is gone: 14 + 20 + 2.
+    // A single rank transfers no bytes, and rank 1 with the slow kernel is removed. The step takes
+    // 14 + 20 + 2 ns.
     assert_eq!(steps_ns(&edited(&two, Edit::ScaleRanks { to: 1 }).expect("an edit")), [36]);
 }
 

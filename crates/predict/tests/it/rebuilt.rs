@@ -1,5 +1,5 @@
-//! Edits of random programs against the same programs written down anew: what a removed, repeated
-//! or fused operator leaves is what would stand there had it never been written so.
+//! Tests of edits on random programs. A program with removed, repeated or fused operators must run
+//! like a program that was written that way.
 
 use predict::cost::{Constants, Cost, Costs, RankCosts, Source};
 use predict::edit::{self, Edit};
@@ -14,20 +14,20 @@ use trace::store::StringId;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const STREAMS: u32 = 2;
 
-/// An operator: host time, a kernel, and perhaps a wait for the last kernel of a stream.
+/// An operator: host time, a kernel, and optionally a wait for the last kernel of a stream.
 #[derive(Clone, Debug)]
 struct Spec {
     name: usize,
-    /// Whether its thread does something before it.
+    /// Whether the thread has host time before the operator.
     has_gap: bool,
     stream: u32,
-    /// The streams of the kernels whose work its kernel does.
+    /// Streams of the kernels whose work this operator's kernel does.
     parts: Vec<u32>,
     scale: f64,
     waits: Option<u32>,
 }
 
-/// The program of some operators on one thread.
+/// Builds the program of some operators on one thread.
 fn written(specs: &[Spec]) -> Program {
     let mut program = Program::default();
     program.names.intern("");
@@ -89,19 +89,19 @@ fn written(specs: &[Spec]) -> Program {
     program
 }
 
-/// A call that launches works, or waits for some.
+/// Builds a call that launches works or waits for works.
 pub fn call(op: StringId, detail: StringId, (launches, awaits): (Vec<u32>, Vec<u32>)) -> Action {
     let returns = if launches.is_empty() { Returns::AfterAwaited } else { Returns::AtOnce };
     let cost = Segment { overhead: Overhead::RuntimeCall, op, detail };
     Action::Call(Call { cost, launches, awaits, room: None, returns })
 }
 
-/// A price that depends on names alone.
+/// Returns a pseudo-random price that depends only on the text.
 fn price(text: &str) -> i64 {
     text.bytes().fold(7, |sum, byte| (sum * 31 + i64::from(byte)) % 97)
 }
 
-/// What a program of one rank costs, by names alone.
+/// Prices a program of one rank by the names of its parts.
 pub fn costs(program: &Program) -> Costs {
     let of = |ns: i64| Cost { ns, source: Some(Source::Measured) };
     let rank = &program.ranks[0];
@@ -132,7 +132,7 @@ pub fn costs(program: &Program) -> Costs {
     Costs { ranks, constants }
 }
 
-/// When the step ends, and when each kernel runs, by launch.
+/// Returns the step time, and the begin and end of each kernel in launch order.
 fn times(program: &Program) -> (i64, Vec<(i64, i64)>) {
     let simulation = simulate::run(program, &costs(program)).expect("no cycle");
     let calls = program.ranks[0].threads[0].actions.iter().filter_map(|action| match action {
@@ -143,7 +143,8 @@ fn times(program: &Program) -> (i64, Vec<(i64, i64)>) {
     (simulation.step_ns(0), works)
 }
 
-/// What operators `edit` stands for; `None` where it selects nothing.
+/// Applies an edit to the operators themselves, as the expected result. Returns `None` if the edit
+/// selects nothing.
 fn rewritten(specs: &[Spec], edit: &Edit) -> Option<Vec<Spec>> {
     let is = |spec: &Spec, name: &str| NAMES[spec.name] == name;
     match edit {
@@ -248,7 +249,8 @@ proptest! {
     }
 
     #[test]
-    // On one stream: what waits for any of them waits for the one, on whatever stream.
+    // The programs have one stream only, because a wait for any fused kernel becomes a wait for the
+    // single kernel that is left.
     fn fused_operators_are_as_if_one_did_their_work(
         specs in specs(false, 1),
         name in 0..3usize,

@@ -1,4 +1,4 @@
-//! What the profiler takes, found from steps without it.
+//! Tests of the profiler overhead, which is derived from steps without the profiler.
 
 use predict::calibration::price::{Method, Prices};
 use predict::calibration::recording_cost::event_ns;
@@ -15,7 +15,7 @@ fn calibrated(steps: &[Step], event_ns: f64) -> Calibration {
     found
 }
 
-/// The mean step of all ranks by a calibration.
+/// Predicts the mean step time of all ranks from a calibration.
 fn predicted(step: &Step, calibration: &Calibration) -> f64 {
     let setting = step.recorded.setting(&step.program);
     let costs = Prices::new(calibration, Method::Full).price(&step.program, &setting);
@@ -24,7 +24,7 @@ fn predicted(step: &Step, calibration: &Calibration) -> f64 {
     (0..ranks).map(|rank| simulation.step_ns(rank) as f64).sum::<f64>() / ranks as f64
 }
 
-/// A step of 100 µs with five events of the host.
+/// Builds a step of 100 µs with five events on the host.
 fn by_hand_step() -> Step {
     step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#0", HOST, 0, 100, 0),
@@ -60,7 +60,7 @@ fn contradictory_unrecorded_times_are_rejected() {
     assert_eq!(of(120_000).expect("no cost"), 0.0);
     let text = of(0).expect_err("a refusal").to_string();
     assert!(text.contains("expected a time above 0 ns, got 0 ns"), "{text}");
-    // From its start to the end of its step a host without time of its own waits for nothing here.
+    // A negative step time must be rejected as well.
     let text = of(-5).expect_err("a refusal").to_string();
     assert!(text.contains("got -5 ns"), "{text}");
 }

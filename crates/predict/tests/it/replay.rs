@@ -1,4 +1,4 @@
-//! The recorded step of eight ranks: played again, and predicted rank by rank from the others.
+//! Replays the recorded step of eight ranks, and predicts each rank from the others.
 
 use predict::evaluate::{geomean_pct, iterations, leave_out, replay};
 use predict::published;
@@ -6,7 +6,7 @@ use predict::published;
 use crate::fixture::Recording;
 
 const JOB: &str = "dlrm8/dlrm_kineto.tar.gz";
-/// The constants are derived from these alone.
+/// Ranks from which the constants are derived.
 const CALIBRATED: [usize; 4] = [0, 1, 2, 3];
 
 #[test]
@@ -24,7 +24,8 @@ fn a_step_of_eight_ranks_is_replayed_from_twelve_constants_of_four() {
     }
 }
 
-/// The lengths and idle shares that `reference/performance-model.md` 3.5 gives.
+/// The step times and idle shares must equal those in `reference/performance-model.md`, section
+/// 3.5.
 #[test]
 fn a_recorded_step_is_the_span_of_its_annotation() {
     let Some(recording) = Recording::read(JOB) else { return };
@@ -42,13 +43,14 @@ fn a_recorded_step_is_the_span_of_its_annotation() {
     assert_eq!(step.program.collectives.len(), 8);
 }
 
-/// A replay that did not depend on its constants would prove nothing of them.
+/// Each constant must change the replay. A constant without effect would not be tested by the
+/// replay.
 #[test]
 fn each_constant_moves_the_replay() {
     let Some(recording) = Recording::read(JOB) else { return };
     let step = recording.step(0);
     let replay = replay::replay_step(&step, &CALIBRATED).expect("no cycle");
-    // By how much the steps and the starts of kernels move, at most.
+    // Returns the largest change of a step time and of a work's start, in microseconds.
     let moved = |change: fn(&mut predict::cost::Constants)| {
         let mut constants = replay.constants.clone();
         change(&mut constants);
@@ -65,7 +67,7 @@ fn each_constant_moves_the_replay() {
         });
         (steps.expect("ranks") / 1_000, starts.max().expect("works") / 1_000)
     };
-    // Twice as late a start delays every wait of the host for a kernel or a copy.
+    // Doubling the launch latencies delays every wait of the host for a kernel or a copy.
     let launches = moved(|constants| {
         constants.launch_ns *= 2;
         constants.copy_launch_ns *= 2;
@@ -102,7 +104,8 @@ fn a_rank_left_out_is_predicted_from_the_others() {
     let near = |value: f64, expected: f64| (value - expected).abs() < 0.05;
     assert!(geomean(|row| row.error_pct) <= 3.0 && worst(|row| row.error_pct) <= 5.0, "{rows:#?}");
     assert!(worst(|row| row.together_error_pct) <= 7.0, "{rows:#?}");
-    // One program on equal machines: "it ends when the others end" is as good.
+    // All ranks run one program on equal machines, so the baseline, which predicts the mean end of
+    // the other ranks, is equally good.
     assert!(near(geomean(|row| row.baseline_error_pct), 2.0), "{rows:#?}");
     assert!(near(worst(|row| row.baseline_error_pct), 4.2), "{rows:#?}");
 }
@@ -114,7 +117,8 @@ fn published_methods_are_far_off_on_a_rank_left_out() {
     let last = &rows[7];
     let cost = last.trimmed_error_pct.abs() - last.one_mean_error_pct.abs();
     assert!(cost >= 10.0, "trimming costs {cost} points: {last:?}");
-    // The last rank waits for nobody, so the published algorithm has no excuse there.
+    // The last rank waits for no other rank, so waiting does not explain the error of the published
+    // methods there.
     assert!(last.published_error_pct < -10.0, "{last:?}");
     assert!(last.published_code_error_pct < -10.0, "{last:?}");
 }

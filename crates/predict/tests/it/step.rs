@@ -1,5 +1,5 @@
-//! Steps on hardware that nobody ran: properties of prices, memory to the byte, and tiles that
-//! move.
+//! Tests of step prices on hardware that was not recorded: their monotonicity, exact memory, and
+//! moves of tiles.
 
 use predict::step::{Conditions, Models, StepPrice, StepPricer, price};
 use predict::workload::Workload;
@@ -43,7 +43,7 @@ fn step_ns(
     priced((&config, pooling), (&topology, models), &plan).cost.step.mean_ns
 }
 
-/// Learned kernels may dip by so much.
+/// Times of learned kernels may decrease by up to this factor when sizes grow.
 const DIP: f64 = 0.95;
 
 #[test]
@@ -61,7 +61,7 @@ fn more_work_is_not_faster() {
             let times = [1, 10, 100].map(|pooling| at(pooling, &[sized(2048)]));
             assert!(rising(&times), "{name} on {device} by pooling: {times:?}");
         }
-        // Wider vectors, and more tables.
+        // Wider vectors and more tables must not be faster either.
         let cat = |tables: usize, dim: usize| {
             let text = include_str!("../../../../configs/dlrm-1000-tables.toml");
             let text = text.replace("t{0..999}", &format!("t{{0..{}}}", tables - 1));
@@ -80,7 +80,7 @@ fn more_work_is_not_faster() {
 #[test]
 fn better_hardware_is_not_slower() {
     let models = Models::shipped().expect("models");
-    // Each is better than the one before it in every number.
+    // Each device is better than the one before it in every number.
     for line in [["p100", "v100", "a100", "h100"], ["p4", "t4", "a100", "h100"]] {
         for (name, text, pooling) in PAPER {
             for batch in BATCHES {
@@ -89,7 +89,8 @@ fn better_hardware_is_not_slower() {
                 let times = line.map(|device| {
                     let topology = Topology::parse(device).expect("a device");
                     let found = priced((&config, pooling), (&topology, &models), &plan);
-                    // Batches of small products were measured slower on A100 than on V100.
+                    // Batches of small products were measured slower on the A100 than on the V100,
+                    // so they are excluded.
                     let of_pairs = found.ops.iter().filter(|op| op.op.starts_with("interaction"));
                     found.cost.step.mean_ns - of_pairs.map(|op| op.time.mean_ns).sum::<f64>()
                 });
@@ -115,24 +116,26 @@ fn an_exchange_takes_as_long_as_its_busiest_rank_needs() {
         config.training.batch_size = 1 << 20;
         priced((&config, 1), (&topology, &models), plan).stages[2].mean_ns
     };
-    // Rank 0 sends seven eighths of all vectors instead of an eighth of these.
+    // In the uneven plan, rank 0 sends seven eighths of all vectors. In the even plan, rank 0 sends
+    // an eighth as many vectors.
     let bytes = 8.0 * 16.0 * 4.0 * f64::from(7 << 17);
     assert!((pooled(&uneven) - topology.within.ns(bytes)).abs() < 1.0);
     assert!((pooled(&even) - topology.within.ns(bytes / 8.0)).abs() < 1.0);
-    // Hosts of two ranks: more crosses the slower link.
+    // With two ranks per host, more bytes cross the slower link between hosts.
     let hosts = Topology::parse("4xv100-sxm2x2").expect("a topology");
     let far = priced((&config, 1), (&hosts, &models), &even).stages[2].mean_ns;
     assert!(far > priced((&config, 1), (&topology, &models), &even).stages[2].mean_ns);
 }
 
-/// Rows of the tables of the public 8-rank DLRM, in the order of its features.
+/// Numbers of rows of the tables of the public 8-rank DLRM, in the order of its features.
 const ROWS: [u64; 26] = [
     40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282,
     10, 2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108,
     36,
 ];
 
-/// Its tables by rank; two tables were replicated, and are no tiles.
+/// Tables held by each rank of the public DLRM. Two tables of this model are replicated, so they
+/// have no tiles.
 const HELD: [[usize; 3]; 8] = [
     [0, 1, 7],
     [4, 9, 17],
@@ -144,7 +147,7 @@ const HELD: [[usize; 3]; 8] = [
     [11, 12, 13],
 ];
 
-/// Weights that its execution traces show.
+/// Number of table weights on each rank, as counted in the execution traces of the public DLRM.
 const WEIGHTS: [u64; 8] = [
     640_649_648,
     640_339_856,
@@ -184,7 +187,7 @@ fn weights_and_states_are_exact_to_the_byte() {
     let topology = Topology::parse("v100-sxm2x8").expect("a topology");
     let found = priced((&config, 1), (&topology, &models), &plan);
     for (rank, weights) in found.ranks.iter().zip(WEIGHTS) {
-        // Adagrad keeps a value per weight.
+        // Adagrad keeps one state value per weight, so states take as many bytes as weights.
         let memory = (rank.memory.table_weights, rank.memory.table_states);
         assert_eq!(memory, (4 * weights, 4 * weights), "rank {}", rank.rank);
     }
@@ -272,7 +275,8 @@ fn invalid_workloads_are_rejected() {
 
 #[test]
 fn lookup_sizes_of_an_execution_trace_match_its_step() {
-    // Rank 3 of the public DLRM: bags of 100, 66 µs; 16 samples a rank.
+    // Rank 3 of the public DLRM has bags of 100 ids and 16 samples. The recorded lookup of this
+    // rank takes 66 µs.
     let mut config = config(DCNV2, &[]);
     config.training.batch_size = 16;
     config.model.tables.truncate(1);

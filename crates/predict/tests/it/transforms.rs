@@ -1,5 +1,5 @@
-//! Transforms of random programs against the same programs written down anew, by a writer that
-//! knows where every kernel goes.
+//! Tests of edits on random programs. The result must run like a program in which a separate writer
+//! placed every kernel with the edit already applied.
 
 use predict::edit::{self, Edit};
 use predict::program::{
@@ -14,7 +14,7 @@ use crate::rebuilt::{call, costs};
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const STREAMS: u32 = 2;
 
-/// An operator as it is generated: host time, a kernel, and perhaps a wait for the last kernel of a
+/// A generated operator: host time, a kernel, and optionally a wait for the last kernel of a
 /// stream.
 #[derive(Clone, Debug)]
 struct Spec {
@@ -23,22 +23,23 @@ struct Spec {
     waits: Option<u32>,
 }
 
-/// A kernel as it is written.
+/// A kernel of the expected program.
 #[derive(Clone, Debug)]
 struct Kernel {
     name: String,
     stream: u32,
-    /// Kernels, by number, that it waits for.
+    /// Indices of the kernels for which this kernel waits.
     after: Vec<u32>,
 }
 
-/// An operator as it is written.
+/// An operator of the expected program.
 #[derive(Clone, Debug)]
 struct Op {
     name: String,
-    /// The names in the gap before it: what comes, what came.
+    /// Names in the gap before the operator: the following operator and the preceding one.
     gap: (String, String),
-    /// The call that launches all its kernels; it has no host time of its own if that is a graph's.
+    /// Name of the call that launches all kernels. An operator that launches a graph has no other
+    /// host time.
     launch: &'static str,
     kernels: Vec<Kernel>,
     waits: Vec<u32>,
@@ -49,7 +50,7 @@ fn kernel(name: usize, own: u32, stream: u32) -> Kernel {
     Kernel { name, stream, after: Vec::new() }
 }
 
-/// The operators of specs, each behind the other.
+/// Converts specs to operators, each of which follows the one before it.
 fn ops(specs: &[Spec]) -> Vec<Op> {
     let mut left = "start".to_owned();
     let one = |spec: &Spec| {
@@ -65,7 +66,7 @@ fn ops(specs: &[Spec]) -> Vec<Op> {
     specs.iter().map(one).collect()
 }
 
-/// Writes operators down on one thread.
+/// Writes operators as a program of one thread.
 fn written(ops: &[Op]) -> Program {
     let mut program = Program::default();
     program.names.intern("");
@@ -111,7 +112,8 @@ fn written(ops: &[Op]) -> Program {
 }
 
 impl Op {
-    /// What the gap behind it calls it: of a graph, its last operator.
+    /// Returns the name that the following gap gives to this operator. For a graph, this name is
+    /// that of the last operator in the graph.
     fn launched_as(&self) -> &str {
         self.name.rsplit(' ').next().unwrap_or_default()
     }
@@ -140,7 +142,7 @@ fn plain(name: StringId, op: StringId, stream: u32) -> Work {
     }
 }
 
-/// When the step ends, and when each kernel runs, by launch.
+/// Returns the step time, and the begin and end of each kernel in launch order.
 pub fn times(program: &Program) -> (i64, Vec<(i64, i64)>) {
     let simulation = predict::simulate::run(program, &costs(program)).expect("no cycle");
     let threads = program.ranks[0].threads.iter();
@@ -152,7 +154,8 @@ pub fn times(program: &Program) -> (i64, Vec<(i64, i64)>) {
     (simulation.step_ns(0), works)
 }
 
-/// What operators `edit` stands for; `None` where it selects nothing.
+/// Applies an edit to the operators themselves, as the expected result. Returns `None` if the edit
+/// selects nothing.
 fn rewritten(specs: &[Spec], edit: &Edit) -> Option<Vec<Op>> {
     let is = |spec: &Spec, name: &str| NAMES[spec.name] == name;
     let find = |name: &str| specs.iter().find(|spec| is(spec, name));
@@ -218,7 +221,8 @@ fn rewritten(specs: &[Spec], edit: &Edit) -> Option<Vec<Op>> {
     }
 }
 
-/// Each of a name directly after the nearest `after` before it, else after the next.
+/// Moves each operator of a name directly after the nearest `after` before it, or else after the
+/// next one.
 fn reordered(specs: &[Spec], (operators, after): (&str, &str)) -> Vec<Spec> {
     let is = |spec: &Spec, name: &str| NAMES[spec.name] == name;
     let mut groups: Vec<(Spec, Vec<Spec>)> = Vec::new();
@@ -238,7 +242,7 @@ fn reordered(specs: &[Spec], (operators, after): (&str, &str)) -> Vec<Spec> {
         groups.push((spec.clone(), Vec::new()));
         if is(spec, after) {
             last_anchor = Some(groups.len() - 1);
-            // Those before the first anchor come before those behind it.
+            // Operators before the first anchor come before the operators that follow it.
             groups[last_anchor.unwrap_or_default()].1.append(&mut early);
         }
     }
@@ -272,7 +276,8 @@ proptest! {
         mut specs in specs(true),
         (name, with) in (0..3usize, 0..3usize),
     ) {
-        // A copy waits for its own kernel; what else its source waited for is not its affair.
+        // The copy of an operator waits only for its own kernel, so its source must wait only for
+        // its own kernel too.
         for spec in specs.iter_mut().filter(|spec| spec.name == with) {
             spec.waits = spec.waits.map(|_| spec.stream);
         }
@@ -285,7 +290,8 @@ proptest! {
         mut specs in specs(true),
         (name, after) in (0..3usize, 0..3usize),
     ) {
-        // A wait for a stream without work is a wait for nothing, wherever it is moved.
+        // A wait for a stream without earlier work waits for nothing. Such a wait would gain work
+        // if it were moved, so these waits are left out.
         let mut used = [false; STREAMS as usize];
         for spec in &mut specs {
             used[spec.stream as usize] = true;

@@ -18,6 +18,6 @@ fn policy_has_hashes_and_allows_only_the_server() {
     assert!(!file.contains("unsafe") && !file.contains("connect-src"), "{file}");
     let server = PageOrigin::Server { trace: "/t".into(), file_name: "t.json".into() };
     assert!(policy(&server).contains("connect-src 'self'"));
-    // From the standard: the hash of the empty text.
+    // The expected value is the SHA-256 hash of the empty text, as its standard gives it.
     assert_eq!(hash(""), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
 }

@@ -1,4 +1,4 @@
-//! Chooses the time range of the timeline, and the rows to draw in it.
+//! Chooses the time range of the timeline, and the rows that are drawn in it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use trace::store::EventKind;
 use crate::clock::Zero;
 use crate::{Error, Options, TimelineSteps};
 
-/// A time range on the page's clock, and the steps it contains.
+/// A time range on the page's clock, with the steps that it contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageRange {
     pub start: i64,
@@ -21,8 +21,8 @@ pub(super) struct PageRange {
     pub is_cut: bool,
 }
 
-/// Chooses the requested steps, or as many as the limit allows. Without steps, chooses the window
-/// or its beginning.
+/// Chooses the requested steps, or as many steps as the limit allows. Without steps, the function
+/// chooses the window or its beginning.
 pub(super) fn choose_range(
     scopes: &[Scope<'_>],
     zero: &Zero,
@@ -57,7 +57,7 @@ pub(super) fn choose_range(
         found.end = steps.iter().map(|step| step.end).max().unwrap_or(end);
         found.steps = steps.iter().map(|step| step.number).collect();
     }
-    // A single step may exceed the limit, or there are no steps.
+    // A single step may exceed the limit, and a trace without steps may too, so the range is cut.
     if options.steps == TimelineSteps::Fitting
         && between(&starts, found.start, found.end) > events_max
     {
@@ -71,14 +71,14 @@ pub(super) fn choose_range(
     Ok(found)
 }
 
-/// A step from its start on the first rank to its end on the last.
+/// A step from its earliest start to its latest end over all ranks.
 struct KnownStep {
     number: i64,
     start: i64,
     end: i64,
 }
 
-/// Lists the steps of all ranks by number.
+/// Lists the steps of all ranks by ascending number.
 fn known(scopes: &[Scope<'_>], zero: &Zero) -> Vec<KnownStep> {
     let mut spans: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
     for scope in scopes {
@@ -93,7 +93,7 @@ fn known(scopes: &[Scope<'_>], zero: &Zero) -> Vec<KnownStep> {
     spans.into_iter().map(step).collect()
 }
 
-/// Returns the indices of the steps with the requested numbers.
+/// Returns the range of indices of the steps with the requested numbers.
 fn numbered(known: &[KnownStep], asked: &Range<i64>) -> Result<Range<usize>, Error> {
     let first = known.partition_point(|step| step.number < asked.start);
     let last = known.partition_point(|step| step.number < asked.end);
@@ -108,7 +108,8 @@ fn numbered(known: &[KnownStep], asked: &Range<i64>) -> Result<Range<usize>, Err
     Err(Error::NoSuchStep { asked: asked.clone(), known })
 }
 
-/// Returns the sorted start times of rows that are always drawn, and of Python frames.
+/// Returns the sorted start times of two groups of rows: rows that are always drawn, and Python
+/// frames.
 fn starts(scopes: &[Scope<'_>], zero: &Zero) -> (Vec<i64>, Vec<i64>) {
     let (mut starts, mut python) = (Vec::new(), Vec::new());
     for scope in scopes {
@@ -127,7 +128,7 @@ fn starts(scopes: &[Scope<'_>], zero: &Zero) -> (Vec<i64>, Vec<i64>) {
     (starts, python)
 }
 
-/// Returns the rows of a rank in the chosen range.
+/// Returns the rows of a rank that are drawn in the chosen range.
 pub(super) fn rows(scope: &Scope<'_>, zero: &Zero, chosen: &PageRange) -> Vec<u32> {
     let trace = scope.trace;
     let lost = window::lost_start(trace);
@@ -142,12 +143,14 @@ pub(super) fn rows(scope: &Scope<'_>, zero: &Zero, chosen: &PageRange) -> Vec<u3
     trace.rows().filter(|row| is_drawn(scope, *row)).filter(is_wanted).filter(is_inside).collect()
 }
 
-/// The span of the recording and device events are not drawn, as they add nothing to a timeline.
+/// Returns whether a row is drawn. The row that spans the whole recording and device events add
+/// nothing to a timeline, so they are not drawn.
 fn is_drawn(scope: &Scope<'_>, row: u32) -> bool {
     !matches!(scope.trace.kind(row), EventKind::Window | EventKind::Event)
 }
 
-/// Whether an event from `from` to `to`, which may be empty, overlaps a choose_range of time.
+/// Returns whether an event from `from` to `to`, which may be empty, overlaps the range from
+/// `start` to `end`.
 fn overlaps(from: i64, to: i64, start: i64, end: i64) -> bool {
     from < end && (start < to || start <= from)
 }

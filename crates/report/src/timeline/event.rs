@@ -1,4 +1,4 @@
-//! An event on its way from a trace to the timeline.
+//! The event type that the steps from a trace to the timeline share.
 
 /// An event that the timeline draws. Times are on the page's clock.
 #[derive(Clone, Copy, Debug)]

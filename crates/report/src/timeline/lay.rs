@@ -6,10 +6,10 @@ use trace::store::{EventKind, Trace};
 
 use super::event::DrawnEvent;
 
-/// Deeper events share the last lane. They are shortened if they overlap there.
+/// Depth from which events share the last lane. Events that overlap there are shortened.
 const DEEPEST: usize = 200;
 
-/// A lane with its events in order of start. They do not overlap.
+/// A lane with its events in order of start. The events do not overlap.
 #[derive(Clone, Debug)]
 pub(super) struct PackedLane {
     pub rank: u32,
@@ -20,7 +20,7 @@ pub(super) struct PackedLane {
 }
 
 /// Arranges the events of a track in lanes from top to bottom. On devices, annotations come first,
-/// then device work, then the rest.
+/// followed by device work and all other events.
 pub(super) fn lanes(
     trace: &Trace,
     events: Vec<DrawnEvent>,
@@ -49,7 +49,7 @@ pub(super) fn lanes(
     lines
 }
 
-/// Stacks events: each is placed below all events that are open when it starts.
+/// Stacks events. Each event is placed below all events that are open when it starts.
 fn stacked(mut events: Vec<DrawnEvent>) -> Vec<Vec<DrawnEvent>> {
     events.sort_by_key(|event| (event.start, Reverse(event.end), event.row));
     let mut lanes: Vec<Vec<DrawnEvent>> = Vec::new();
@@ -65,7 +65,7 @@ fn stacked(mut events: Vec<DrawnEvent>) -> Vec<Vec<DrawnEvent>> {
             lanes.push(Vec::new());
         }
         if let Some(before) = lanes[depth].last() {
-            // Happens only in the deepest lane.
+            // An overlap occurs only in the deepest lane, where the later event is shortened.
             event.start = event.start.max(before.end);
             event.end = event.end.max(event.start);
         }

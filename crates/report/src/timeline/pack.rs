@@ -1,10 +1,12 @@
-//! Packs events as varints: seven bits per byte, lowest first, with the high bit set on all but the
-//! last byte.
+//! Packs events as variable-length integers of seven bits per byte. The lowest bits come first, and
+//! the high bit is set on all bytes but the last.
 //!
-//! The events of a lane are in order of start. Each has the time since the previous end (for the
-//! first one: since the page's zero), the duration, and the label. On device lanes two values
-//! follow. The first identifies the launching call by its index over all lanes, as the zigzag
-//! difference to the previous one plus one; 0 means none. The second is the note.
+//! The events of a lane are in order of start. Each event consists of the time since the end of the
+//! previous event, its duration and its label. For the first event, the time counts from the zero
+//! of the page's clock. On device lanes, two values follow. The first identifies the launching call
+//! by its index over all lanes. The index is encoded as the zigzag difference to the previous index
+//! plus one, and 0 means that the launching call is unknown. The second value is the index of the
+//! note.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +16,18 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::lay::PackedLane;
 
-/// The packed bytes of all lanes, and the index of each event.
+/// The packed bytes of all lanes, with the index of each event.
 pub(super) struct Packed {
     pub bytes: Vec<u8>,
-    /// Index of each row's event, by rank.
+    /// Index of each row's event, by rank and row.
     places: BTreeMap<u32, Vec<u32>>,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Packed {
-    /// Returns the sorted indices of the given rows' events. Rows that are not drawn are skipped.
+    /// Returns the sorted indices of the events of the given rows. Rows that are not drawn are
+    /// skipped.
     pub fn places(&self, scopes: &[Scope<'_>], rows: &[(u32, u32)]) -> Vec<u32> {
         let known = |rank: &u32| scopes.iter().any(|scope| scope.trace.rank == *rank);
         let place = |(rank, row): &(u32, u32)| {
@@ -36,10 +39,12 @@ impl Packed {
     }
 }
 
-/// Packs the lanes. `labels` maps interned labels to their rank by frequency.
+/// Packs the lanes. `labels` maps each interned label to its position by frequency.
 pub(super) fn events(scopes: &[Scope<'_>], lines: &[PackedLane], labels: &[u32]) -> Packed {
     let rows = |scope: &Scope<'_>| (scope.trace.rank, vec![NONE; scope.trace.slices.len()]);
     let mut places: BTreeMap<u32, Vec<u32>> = scopes.iter().map(rows).collect();
+    // All events get their positions first, because work on a device refers to calls on other
+    // lanes.
     let mut next = 0;
     for line in lines {
         if let Some(of_rank) = places.get_mut(&line.rank) {
@@ -77,7 +82,7 @@ pub(super) fn events(scopes: &[Scope<'_>], lines: &[PackedLane], labels: &[u32])
     Packed { bytes, places }
 }
 
-/// Packs ascending numbers as differences.
+/// Packs ascending numbers as the differences between neighbors.
 pub(super) fn ascending(values: &[u32]) -> Vec<u8> {
     let (mut bytes, mut before) = (Vec::new(), 0);
     for value in values {
@@ -87,7 +92,7 @@ pub(super) fn ascending(values: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Encodes bytes as base64.
+/// Encodes bytes as base64, because the page embeds them in text.
 pub(super) fn text(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
@@ -100,7 +105,8 @@ fn put(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Lanes do not overlap and start after the page's zero, so differences are not negative.
+/// Converts a difference to an unsigned number. Events of a lane do not overlap and start after the
+/// page's zero, so differences are not negative.
 fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
 }

@@ -12,7 +12,8 @@ fn options(steps: TimelineSteps, events_max: usize) -> Options {
     Options { title: "t".into(), program: "p".into(), steps, events_max }
 }
 
-/// Creates steps of 100 ns with an operator, a call inside it, and a kernel.
+/// Creates a trace with steps of 100 ns. Each step has an operator, a runtime call inside it, and a
+/// kernel.
 fn trace(steps: i64) -> Trace {
     let mut trace = Trace::default();
     for step in 0..steps {
@@ -37,7 +38,7 @@ fn timeline(trace: &Trace, options: &Options) -> Timeline {
     build_timeline(&scopes, &[(0, 3)], &zero, options).unwrap()
 }
 
-/// Decodes the varints of a packed text.
+/// Decodes the variable-length integers of a packed text.
 fn unpacked(text: &str) -> Vec<u64> {
     let (mut values, mut value, mut shift) = (Vec::new(), 0u64, 0);
     for byte in STANDARD.decode(text).unwrap() {
@@ -63,7 +64,8 @@ fn lanes_hold_stacks_and_kernels_point_to_their_calls() {
     let (step_0, step_1) = (label("ProfilerStep#0"), label("ProfilerStep#1"));
     assert_eq!(values[..6], [0, 100, step_0, 0, 100, step_1]);
     assert_eq!(values[6..12], [1, 39, label("aten::mm"), 61, 39, label("aten::mm")]);
-    // The calls are events 4 and 5; zigzag of 4 and 1, plus one.
+    // The calls are events 4 and 5. The codes of these calls are the zigzag differences 8 and 2,
+    // plus one.
     let gemm = label("gemm");
     assert_eq!(values[18..], [20, 70, gemm, 9, 0, 30, 70, gemm, 3, 0]);
     assert_eq!(unpacked(&found.marked), [6]);

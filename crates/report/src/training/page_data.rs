@@ -1,8 +1,8 @@
-//! The data of a training run's page, as the page's script receives it.
+//! The data of a training run's page, in the form that the page's script receives.
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that the page of a training run shows.
+/// All data that the page of a training run shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrainingReport {
     pub title: String,
@@ -10,28 +10,28 @@ pub struct TrainingReport {
     pub verdict: TrainingVerdict,
     pub steps: u64,
     pub samples: u64,
-    /// Training time without evaluations and checkpoints.
+    /// Training time in seconds, without evaluations and checkpoints.
     pub seconds: f64,
-    /// Samples per second of the training time.
+    /// Samples per second of training time.
     pub samples_per_second: f64,
-    /// Share of the training time spent waiting for input.
+    /// Share of the training time in which the run waited for input.
     pub input_wait_share: f64,
-    /// Log lines. If there are many, several neighbors are averaged.
+    /// Metrics by log line. If there are many lines, each entry averages several neighbors.
     pub intervals: Vec<LogInterval>,
-    /// Maximum number of log lines per point.
+    /// Maximum number of log lines that one point of a plot averages.
     pub lines_per_point: u64,
     pub evaluations: Vec<EvaluationAt>,
     pub checkpoints: Vec<SavedCheckpoint>,
     pub tables: Vec<TableView>,
-    /// Number of lines that could not be read.
+    /// Number of lines that could not be parsed.
     pub lines_lost: u64,
 }
 
-/// The verdict on a run, shown at the top of the page.
+/// The verdict on a training run, which is shown at the top of the page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrainingVerdict {
     pub outcome: TrainingOutcome,
-    /// One or two sentences.
+    /// The verdict in one or two sentences.
     pub text: String,
     /// An additional remark, such as a warning about overfitting.
     pub detail: Option<String>,
@@ -42,28 +42,28 @@ pub struct TrainingVerdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainingOutcome {
-    /// Better than the base rate on held-out rows.
+    /// On held-out rows, the model is better than the base rate.
     Better,
-    /// Worse than the base rate.
+    /// On held-out rows, the model is worse than the base rate.
     Worse,
-    /// There are no usable evaluations on held-out rows.
+    /// No usable evaluation on held-out rows exists.
     Unknown,
 }
 
-/// Metrics of an interval of training, from one log line.
+/// Metrics of an interval of training, which one log line contains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogInterval {
     pub step: u64,
-    /// Samples since the start of the run.
+    /// Number of samples since the start of the run.
     pub samples: u64,
     pub loss: f64,
-    /// Base learning rate times the factor of the schedule.
+    /// Base learning rate multiplied by the factor of the schedule.
     pub learning_rate: f64,
     pub samples_per_second: f64,
     pub input_wait_share: f64,
 }
 
-/// The metrics of an evaluation, and its step.
+/// The metrics of an evaluation, with its step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct EvaluationAt {
     pub step: u64,
@@ -78,11 +78,11 @@ pub struct EvaluationFigures {
     pub loss: Option<f64>,
     /// Area under the ROC curve.
     pub auc: Option<f64>,
-    /// Cross-entropy divided by that of the mean label.
+    /// Cross-entropy divided by the cross-entropy of predicting the mean label.
     pub normalized_entropy: Option<f64>,
     /// Predicted clicks divided by observed clicks.
     pub calibration: Option<f64>,
-    /// Share of correct predictions.
+    /// Share of samples whose label was predicted correctly.
     pub accuracy: Option<f64>,
     #[serde(default)]
     pub by_group: Option<ByGroup>,
@@ -94,7 +94,7 @@ pub struct ByGroup {
     pub auc: Option<f64>,
 }
 
-/// A checkpoint that the run saved.
+/// A checkpoint that the run saved, with its size and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedCheckpoint {
     pub step: u64,
@@ -102,13 +102,13 @@ pub struct SavedCheckpoint {
     pub seconds: f64,
 }
 
-/// The use of an embedding table over the checkpoints.
+/// An embedding table, with its use at each checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableView {
     pub name: String,
     pub rows: u64,
     pub dim: u64,
-    /// Root mean square of the rows' initial norms.
+    /// Root mean square of the initial norms of the rows.
     pub drawn_norm: f64,
     pub uses: Vec<TableUse>,
 }
@@ -117,7 +117,7 @@ pub struct TableView {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TableUse {
     pub step: u64,
-    /// Rows that training has changed.
+    /// Number of rows that training has changed.
     pub rows_changed: u64,
     /// Root mean square of the norms of the changed rows.
     pub row_norm: f64,

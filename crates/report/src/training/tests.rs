@@ -55,7 +55,7 @@ fn best_step_depends_on_the_metric_of_the_run() {
         let about = About { best_by: Some(figure), ..About::default() };
         build_report(&lines, &about).verdict.best_step
     };
-    // Of equal values, the first wins.
+    // Among equal values, the first one is the best.
     assert_eq!(best(Figure::Auc), Some(10));
     assert_eq!(best(Figure::NormalizedEntropy), Some(20));
     assert_eq!(best(Figure::Loss), Some(20));

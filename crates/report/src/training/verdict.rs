@@ -1,4 +1,4 @@
-//! Judges a training run: the model's quality, the best step, and overfitting after it.
+//! Judges a training run: the quality of its model, its best step, and overfitting after that step.
 
 use schema::Figure;
 use schema::unit::count;
@@ -12,7 +12,7 @@ pub fn judge(report: &TrainingReport, by: Figure) -> TrainingVerdict {
         Figure::NormalizedEntropy => evaluation.figures.normalized_entropy,
         Figure::Loss => evaluation.figures.loss,
     };
-    // Of equal evaluations, the first wins, as in the trainer.
+    // Among equal evaluations, the first one is the best, as in the trainer.
     let better = |a: f64, b: f64| if by == Figure::Auc { a > b } else { a < b };
     let mut best: Option<(usize, f64)> = None;
     for (at, evaluation) in report.evaluations.iter().enumerate() {
@@ -63,11 +63,11 @@ fn unknown(report: &TrainingReport) -> TrainingVerdict {
     TrainingVerdict { outcome, text, detail: None, best_step: None }
 }
 
-/// A smaller increase of the held-out loss is not reported as overfitting.
+/// Smallest ratio by which the held-out loss must rise to be reported as overfitting.
 const OVERFITTING_RATIO: f64 = 1.01;
 
-/// Describes overfitting: the training loss fell after the best evaluation while the held-out loss
-/// rose.
+/// Describes overfitting after the best evaluation, if there is any. The training loss then fell
+/// while the held-out loss rose.
 fn describe_overfitting(report: &TrainingReport, best: &EvaluationAt) -> Option<String> {
     let last = report.evaluations.last().filter(|last| last.step > best.step)?;
     let near = |step: u64| {

@@ -1,4 +1,4 @@
-//! Controls headless Chromium over its debugging pipe.
+//! Controls a headless Chromium over its debugging pipe.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -13,12 +13,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The shift key among the modifiers of an event.
+/// The bit of the shift key in the modifiers of an event.
 const SHIFT: u32 = 8;
-/// Timeout of any answer.
+/// Longest time to wait for an answer of the browser.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A page open in a browser.
+/// A page that is open in a browser.
 pub struct Browser {
     child: Child,
     to: File,
@@ -30,7 +30,7 @@ pub struct Browser {
     folder: TempDir,
 }
 
-/// Finds Chromium; prints that the test is skipped if there is none.
+/// Finds Chromium. If there is none, it prints that the test is skipped.
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("ROWMILL_CHROMIUM").map(PathBuf::from);
     let names = ["chromium", "chromium-browser", "google-chrome", "chrome-headless-shell"];
@@ -47,7 +47,8 @@ fn program() -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Opens a page; `scheme` is `light` or `dark`.
+    /// Opens a page in the color scheme `light` or `dark`. Returns `None` if no browser is
+    /// installed.
     pub fn open(page: &str, scheme: &str) -> Option<Self> {
         let program = program()?;
         let folder = tempfile::tempdir().unwrap();
@@ -56,7 +57,8 @@ impl Browser {
             assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
         }
         let child = start(&program, folder.path(), &to, &from);
-        // The order in which the shell opens the pipes: each open waits for the other side.
+        // The pipes are opened in the same order as in the shell, because each open waits for the
+        // other side.
         let to = OpenOptions::new().write(true).open(to).unwrap();
         let from = File::open(from).unwrap();
         let (send, receive) = channel();
@@ -92,7 +94,7 @@ impl Browser {
         self.wait_for("Page.loadEventFired");
     }
 
-    /// Evaluates a JavaScript expression, and awaits promises.
+    /// Evaluates a JavaScript expression, awaits it if it is a promise, and returns its value.
     pub fn value(&mut self, expression: &str) -> Value {
         let asked =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
@@ -101,9 +103,9 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Presses a key in the focused element.
+    /// Presses and releases a key in the focused element.
     pub fn press(&mut self, key: &str) {
-        // Keys such as Escape produce no text.
+        // Keys with long names, such as Escape, produce no text.
         let text = if key.chars().count() == 1 { key } else { "" };
         for kind in ["keyDown", "keyUp"] {
             let event = json!({ "type": kind, "key": key, "text": text });
@@ -116,7 +118,7 @@ impl Browser {
         self.is_shift = is_shift;
     }
 
-    /// Moves, presses or scrolls the mouse.
+    /// Moves, presses or scrolls the mouse at a position.
     pub fn mouse(&mut self, kind: &str, (x, y): (f64, f64), wheel: f64) {
         let button = if kind == "mouseWheel" { "none" } else { "left" };
         let event = json!({
@@ -126,13 +128,13 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", &event);
     }
 
-    /// Saves a screenshot as PNG.
+    /// Saves a screenshot of the page as a PNG file.
     pub fn picture(&mut self, file: &Path) {
         let shot = self.call("Page.captureScreenshot", &json!({ "format": "png" }));
         std::fs::write(file, STANDARD.decode(shot["data"].as_str().unwrap()).unwrap()).unwrap();
     }
 
-    /// Returns exceptions, and errors and warnings of the page's console.
+    /// Returns the exceptions of the page, and the errors and warnings in its console.
     pub fn complaints(&mut self) -> Vec<String> {
         self.value("1");
         let is_bad = |event: &&Value| match event["method"].as_str() {
@@ -178,8 +180,8 @@ impl Drop for Browser {
     }
 }
 
-/// Starts Chromium with descriptors 3 and 4 as its debugging pipe. Only a shell can pass them on
-/// without unsafe code.
+/// Starts Chromium with descriptors 3 and 4 as its debugging pipe. A shell passes the descriptors,
+/// because passing them from Rust requires unsafe code.
 fn start(program: &Path, folder: &Path, to: &Path, from: &Path) -> Child {
     let script = "exec \"$0\" --headless --remote-debugging-pipe --no-sandbox --no-first-run \
                   --disable-background-networking --disable-component-update --disable-sync \
@@ -196,7 +198,7 @@ fn start(program: &Path, folder: &Path, to: &Path, from: &Path) -> Child {
         .unwrap()
 }
 
-/// Reads JSON values, each terminated by a zero byte.
+/// Reads JSON values, each of which is terminated by a zero byte.
 fn messages(mut from: File) -> impl Iterator<Item = Value> {
     let mut kept: Vec<u8> = Vec::new();
     let mut block = vec![0; 1 << 16];

@@ -1,4 +1,5 @@
-//! Jobs to report on: a small one with hostile names, a large one, and a real one with eight ranks.
+//! Provides jobs to report on: a small job with hostile names, a large one, and a real one with
+//! eight ranks.
 
 use analyze::classify::ClassRule;
 use analyze::findings::{self, RuleSettings};
@@ -10,15 +11,15 @@ use report::{Options, TimelineSteps, TrainingReport};
 use trace::open::ReadRequest;
 use trace::store::{Job, LaunchShape, NewSlice, Trace};
 
-/// A name that would run script if it were inserted as markup.
+/// A name that would run a script if it were inserted as markup.
 pub const HOSTILE: &str = "<script>alert(1)</script><img src=x onerror=alert(2)>";
 
-/// Renders the page of a job. Its title would be bold if it were inserted as markup.
+/// Renders the page of a job. The title of the job would be bold if it were inserted as markup.
 pub fn page(job: &Job, origin: &PageOrigin) -> String {
     titled(job, origin, "a job <b>of tests</b>")
 }
 
-/// Renders the page of a job with a title.
+/// Renders the page of a job with the given title.
 pub fn titled(job: &Job, origin: &PageOrigin, title: &str) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
@@ -54,13 +55,14 @@ pub fn compared(before: &Job, after: &Job) -> String {
     html::diff_page(&report).unwrap()
 }
 
-/// Creates two ranks of nested operators, a call, a kernel and a collective, with hostile names.
+/// Creates two ranks with nested operators, calls, kernels and a collective, all with hostile
+/// names.
 pub fn small() -> Job {
     let traces = (0..2).map(|rank| ranked(rank, 4, 3)).collect();
     Job { traces }
 }
 
-/// Creates two ranks with more than 190,000 drawn events.
+/// Creates two ranks with more than 190,000 events on the timeline.
 pub fn large() -> Job {
     let traces = (0..2).map(|rank| ranked(rank, 40, 600)).collect();
     Job { traces }
@@ -111,13 +113,14 @@ fn ranked(rank: u32, steps: i64, operators: i64) -> Trace {
     trace
 }
 
-/// Reads the real job with eight ranks; prints that the test is skipped if it is missing.
+/// Reads the real job with eight ranks. If the fixture is missing, the function prints that the
+/// test is skipped.
 pub fn dlrm8() -> Option<Job> {
     let paths = vec![testkit::fixture::path("traces/dlrm8/dlrm_kineto.tar.gz")?];
     Some(trace::open::read(&ReadRequest { paths, threads: 2 }).unwrap())
 }
 
-/// Creates a training run with tables of hostile names.
+/// Creates a training run whose tables have hostile names.
 pub fn training() -> TrainingReport {
     let mut lines = String::new();
     for step in (50..=2000u32).step_by(50) {

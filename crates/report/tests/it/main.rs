@@ -1,4 +1,4 @@
-//! Tests of the report as an HTML file, and as displayed by a browser.
+//! Tests of reports as HTML files, and as a browser shows them.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod browser;

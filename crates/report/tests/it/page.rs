@@ -1,10 +1,10 @@
-//! The HTML file: its size, reproducible bytes, and escaping of names.
+//! Tests of the HTML file: its size, its reproducible bytes, and the escaping of names.
 
 use report::html::{self, PageOrigin};
 
 use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, training};
 
-/// Size limit of the page for eight ranks.
+/// Largest allowed size of a page in bytes.
 const BYTES_MAX: usize = 3_000_000;
 
 #[test]
@@ -34,7 +34,7 @@ fn names_and_titles_are_escaped() {
     assert!(!page.contains(HOSTILE) && !page.contains("<b>of tests") && !page.contains("<img"));
     assert!(page.contains("\\u003cscript\\u003ealert(1)"));
     assert!(page.contains("<title>a job &lt;b&gt;of tests"));
-    // The data, the server's part and the program.
+    // The page has one element each for the data, the server's options and the script.
     assert_eq!(page.matches("<script").count(), 3);
 }
 
@@ -56,7 +56,8 @@ fn nothing_is_fetched_by(page: &str) {
 fn trace_quality_has_the_same_texts_as_the_terminal() {
     let Some(job) = dlrm8() else { return };
     let page = page(&job, &PageOrigin::File);
-    // One of eight ranks ran work from before the recording during its only step.
+    // One of the eight ranks ran work from before the recording during its only step, so its issue
+    // differs.
     let words = "rank 0: 1 step recorded (7 of 8 ranks have this, 1 more the like)";
     assert!(page.contains(words), "{words}");
 }

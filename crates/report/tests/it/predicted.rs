@@ -1,5 +1,5 @@
-//! The prediction page: its bars and edges match the program, nodes can be selected, and only a
-//! served page offers edits.
+//! Tests of the prediction page. The bars and edges of the page match the program, its nodes can be
+//! selected, and only a served page offers edits.
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule};
@@ -15,7 +15,8 @@ use trace::store::{NewSlice, Trace};
 use crate::browser::Browser;
 use crate::fixture::HOSTILE;
 
-/// Creates two operators with a kernel each, the second with a hostile name, followed by a wait.
+/// Creates two operators with one kernel each, followed by a wait. The second operator has a
+/// hostile name.
 fn trace() -> Trace {
     let (host, device) = ((9, 9), (0, 7));
     let mut trace = Trace::default();
@@ -36,7 +37,7 @@ fn trace() -> Trace {
     trace
 }
 
-/// Builds the page's data for a step with edits.
+/// Builds the data of the page for a step with edits.
 fn view(edits: &[Edit]) -> Predicted {
     let trace = trace();
     let classifier = Classifier::new(ClassRule::Category);
@@ -67,13 +68,13 @@ fn bars_and_edges_match_the_program() {
         let bar = |bar: &predicted::Bar| (bar.lane, bar.start_ns / 1_000, bar.end_ns / 1_000);
         lanes.bars.iter().map(bar).collect()
     };
-    // Priced by its own samples, the step equals the recording.
+    // The step is priced by its own samples, so the prediction equals the recording.
     let expected = [(0, 10, 30), (0, 40, 60), (0, 70, 100), (1, 22, 72), (1, 73, 93)];
     assert_eq!((spans(&rank.measured), spans(&rank.predicted)), (expected.into(), expected.into()));
     assert_eq!(rank.predicted.bars[3].kind, BarKind::Compute);
     use EdgeKind::{Launch, Queue, Wait};
     assert_eq!(rank.edges, [(0, 3, Launch), (1, 4, Launch), (4, 2, Wait), (3, 4, Queue)]);
-    // Edits do not change the indices of names, which the page's recorded bars rely on.
+    // Edits must not change the indices of names, because the page's recorded bars refer to them.
     let edited = view(&[remove()]);
     assert_eq!(edited.ranks[0].predicted.bars.len(), 3);
     assert_eq!(edited.names[..shown.names.len()], shown.names);
@@ -89,7 +90,7 @@ fn saved_page_allows_selection_but_no_edits() {
     }
     assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
     assert_eq!(browser.value("document.querySelectorAll('[id^=edit-]').length"), 0);
-    // The second node of the graph is the kernel of the remaining operator.
+    // The third button of the graph is the kernel of the remaining operator.
     browser
         .value("document.querySelectorAll('g[role=button]')[2].dispatchEvent(new Event('click'))");
     assert_eq!(browser.value("rowmill.state.chosen"), 2);
@@ -108,7 +109,7 @@ fn served_page_has_a_button_for_every_edit() {
         let there = browser.value(&format!("document.getElementById('edit-{edit}') != null"));
         assert_eq!(there, true, "{edit}");
     }
-    // A single operator of several is edited by its number.
+    // One operator among several of the same name is edited by its number.
     browser.value(
         "window.fetch = (to) => { window.asked = decodeURIComponent(to); \
          return Promise.resolve({ ok: false, text: () => Promise.resolve('gone') }); }",
@@ -120,8 +121,8 @@ fn served_page_has_a_button_for_every_edit() {
         let asked = browser.value("window.asked").as_str().unwrap().to_owned();
         assert!(asked.ends_with(end) && asked.contains("[0]") == is_one, "{asked}");
     }
-    // The stream joins at the next operator with work. Nothing was edited, so there is nothing to
-    // undo.
+    // A stream can be added, because a later operator with work can join it. Nothing was edited
+    // yet, so undo is disabled.
     assert_eq!(browser.value("document.getElementById('edit-stream').disabled"), false);
     assert_eq!(browser.value("document.getElementById('edit-undo').disabled"), true);
     assert_eq!(browser.value("rowmill.errors.length"), 0);

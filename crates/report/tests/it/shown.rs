@@ -1,6 +1,6 @@
-//! The page in a browser: every tab opens, names stay text, and the timeline can be moved.
+//! Tests of the page in a browser: every tab opens, names stay text, and the timeline can be moved.
 //!
-//! `ROWMILL_SCREENSHOTS=FOLDER` saves screenshots of the tabs there.
+//! With `ROWMILL_SCREENSHOTS=FOLDER`, the tests save screenshots of all tabs in that folder.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,14 @@ use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled, train
 const TABS: [&str; 10] =
     ["summary", "findings", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
 
-/// Whether the lane of the selected event is visible.
+/// Script that returns whether the lane of the selected event is visible.
 const SELECTED_IS_SHOWN: &str = "(() => {
     const { state, events } = rowmill.timeline;
     const row = state.rowOf.get(events.lane[state.selected]);
     return row.y >= state.top && row.y < state.top + 430;
 })()";
 
-/// Opens every tab and returns its text.
+/// Opens every tab and returns the text of each.
 fn open_all(browser: &mut Browser) -> Vec<String> {
     let tabs = browser.value("rowmill.tabs");
     assert_eq!(tabs, serde_json::json!(TABS));
@@ -41,12 +41,12 @@ fn every_tab_opens_and_hostile_names_stay_text() {
     let shown = open_all(&mut browser).join("\n");
     assert!(shown.contains(HOSTILE), "{shown}");
     assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
-    // The policy blocks scripts even if a name were inserted as markup.
+    // The policy must block scripts even if a name were inserted as markup.
     let tried = "try { document.body.innerHTML = '<p>'; 'set' } catch (problem) { problem.name }";
     assert_eq!(browser.value(tried), "TypeError");
     assert_eq!(browser.value("rowmill.errors.length"), 0);
     let complaints = browser.complaints();
-    // The first complaint is caused by this test.
+    // The attempted insertion above causes the first complaint, so it is allowed.
     assert!(complaints.iter().all(|one| one.contains("TrustedHTML")), "{complaints:?}");
 }
 
@@ -80,7 +80,7 @@ fn the_timeline_finds_selects_and_moves() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Sums over a range, computed by simple loops over all events.
+/// Script that computes the totals of a range with simple loops over all events.
 const COUNTED: &str = "(([from, until, rank]) => {
     const { events } = rowmill.timeline;
     const { timeline } = JSON.parse(document.getElementById('data').textContent);
@@ -105,7 +105,7 @@ fn dragging_over_a_range_shows_its_totals() {
     };
     browser.value("rowmill.open('timeline')");
     browser.value("new Promise((done) => setTimeout(done, 200))");
-    // The rows of rank 0 are the first below the axis.
+    // The lanes of rank 0 are the first ones below the axis.
     let at = browser.value(
         "(() => { const place = document.querySelector('canvas').getBoundingClientRect(); \
          return [place.left + 300, place.left + 700, place.top + 48 + 30]; })()",
@@ -136,15 +136,15 @@ fn dragging_over_a_range_shows_its_totals() {
     ));
     assert!(counted["classes"]["compute"].as_f64().unwrap() > 0.0, "{counted}");
     assert_eq!(totals, counted);
-    // Self host time and device time of all operators over the whole timeline, as the trace was
-    // constructed: 24 pairs of operators of 800 ns, each with a call of 100 ns, and as many
-    // kernels.
+    // The totals cover the self host time and the device time of all operators over the whole
+    // timeline. By construction, the trace has 24 pairs of operators of 800 ns, each with a call of
+    // 100 ns, and as many kernels.
     let sums = browser.value(
         "(({ operators }) => [operators.reduce((sum, row) => sum + row.host_ns, 0), \
          operators.reduce((sum, row) => sum + row.device_ns, 0)])(rowmill.timeline.totals(0, 1e9, null))",
     );
     assert_eq!(sums, serde_json::json!([24 * 700, 8 * (50 + 147 + 244)]));
-    // Escape closes it.
+    // The Escape key must clear the selected range.
     browser.value("document.querySelector('canvas').focus()");
     browser.press("Escape");
     assert_eq!(browser.value("rowmill.timeline.state.chosen"), serde_json::Value::Null);
@@ -164,7 +164,8 @@ fn critical_path_is_shown_and_other_events_are_dimmed() {
     let pressed = "document.querySelector('#panel-timeline button[aria-keyshortcuts=\"m\"]')\
                    .getAttribute('aria-pressed')";
     assert_eq!(browser.value(pressed), "true");
-    // The row with the largest share of the path is visible, and all other colors are faint.
+    // The row with the largest share of the path must be visible, and all other colors must be
+    // faint.
     let seen = "(() => { const { state, events } = rowmill.timeline; \
                 const sums = new Map(); \
                 for (let at = 0; at < events.total; at += 1) if (events.marked[at]) { \
@@ -187,7 +188,8 @@ fn critical_path_is_shown_and_other_events_are_dimmed() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Each column of the strip has the color of its largest share, computed independently here.
+/// Each column of the strip must have the color of its largest share, which the test computes
+/// independently.
 #[test]
 fn path_over_time_shows_the_largest_shares() {
     let Some(job) = dlrm8() else { return };
@@ -253,7 +255,7 @@ fn comparison_shows_its_verdict_and_moves_two_timelines() {
         assert!(shown.contains(HOSTILE));
         assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
         assert_eq!(browser.value("document.querySelectorAll('canvas').length"), 2);
-        // Both have the same range and move together.
+        // Both timelines must have the same range and move together.
         let spans = "rowmill.timelines.map(({ state }) => Math.round(state.until - state.from))";
         let before = browser.value(spans);
         assert_eq!(before[0], before[1]);
@@ -282,7 +284,8 @@ fn tables_sort_and_rows_open() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Follows the protocol of ui.perfetto.dev: pings until it answers, then posts the bytes.
+/// The page must follow the protocol of ui.perfetto.dev: it sends pings until the window answers,
+/// and then posts the bytes.
 #[test]
 fn trace_is_sent_once_the_other_window_answers() {
     let server =
@@ -308,7 +311,7 @@ fn trace_is_sent_once_the_other_window_answers() {
     let all_ask = "posted.every(([message, to]) => \
                    message === 'PING' && to === 'https://ui.perfetto.dev')";
     assert_eq!(browser.value(all_ask), true);
-    // Answers of other origins are ignored.
+    // Answers from other origins must be ignored.
     for origin in ["https://evil.example", "https://ui.perfetto.dev"] {
         let answer = format!("{{ data: 'PONG', origin: '{origin}', source: other }}");
         browser.value(&format!("dispatchEvent(new MessageEvent('message', {answer}))"));
@@ -337,7 +340,7 @@ fn all_plots_of_a_training_run_show_the_same_step() {
         let shown = browser.value("document.body.innerText").as_str().unwrap().to_owned();
         assert!(shown.contains(HOSTILE) && shown.contains("overfits"), "{shown}");
         assert_eq!(browser.value("document.querySelectorAll('.curve-card').length"), 8);
-        // The cursor is in the middle of the first plot.
+        // The cursor is moved to the middle of the first plot.
         let moved = "(() => { const picture = document.querySelector('.curve-card svg'); \
                      const box = picture.getBoundingClientRect(); \
                      picture.dispatchEvent(new PointerEvent('pointermove', \
@@ -347,7 +350,7 @@ fn all_plots_of_a_training_run_show_the_same_step() {
         let read: Vec<&str> = read.as_array().unwrap().iter().filter_map(|r| r.as_str()).collect();
         assert!(read.iter().all(|text| text.starts_with("step 1,000: ")), "{read:?}");
         assert_eq!(read[0], "step 1,000: training 0.3907, held-out 0.4225");
-        // A table expands to two plots.
+        // Opening the row of a table must add two plots.
         browser.value("document.querySelector('.expand').click()");
         assert_eq!(browser.value("document.querySelectorAll('.curve-card').length"), 10);
         if let Some(folder) = std::env::var_os("ROWMILL_SCREENSHOTS").map(PathBuf::from) {
@@ -378,7 +381,7 @@ fn page_of_eight_ranks_opens_without_errors() {
     let page = titled(&job, &PageOrigin::File, "DLRM on eight ranks");
     for scheme in ["light", "dark"] {
         let Some(mut browser) = Browser::open(&page, scheme) else { return };
-        // Searched from another tab, before the timeline is drawn for the first time.
+        // The search runs from another tab, before the timeline is drawn for the first time.
         browser.value("rowmill.timeline.find('ncclKernel_AllReduce')");
         assert_eq!(browser.value(SELECTED_IS_SHOWN), true);
         open_all(&mut browser);

@@ -143,7 +143,7 @@ fn sequence_gives_one_vector_per_position() {
         (
             r#"pooling = "none""#,
             expect![[
-                r#"model.tables[1] "b".sequence_length: missing: expected how many ids of a bag are looked up, because pooling is "none""#
+                r#"model.tables[1] "b".sequence_length: missing: expected the number of ids of a bag to look up, because pooling is "none""#
             ]],
         ),
         (

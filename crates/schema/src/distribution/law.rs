@@ -1,32 +1,33 @@
-//! The distribution of ids as users specify it. It may refer to a file.
+//! The distribution of ids as users specify it, on the command line or in a configuration.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A distribution of ids on the command line or in a configuration.
+/// Specification of an id distribution. Unlike [`super::IndexDistribution`], it names the file of a
+/// measured histogram instead of containing the histogram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum IdLaw {
     #[default]
     Uniform,
     Zipf {
-        /// Skew, 0 or more. 1.05 is typical of production tables.
+        /// Skew of the distribution, 0 or more; 1.05 is typical of production tables.
         exponent: f64,
     },
-    /// A measured histogram of reuse.
+    /// A measured histogram of reuse, which is read from a file.
     Reuse {
-        /// Locality statistics in the format of `dlrm_datasets`: plain, `.gz` or `.zst`.
+        /// File of locality statistics in the format of `dlrm_datasets`: plain, `.gz` or `.zst`.
         file: String,
-        /// Name of a section; the first section if omitted.
+        /// Name of a section of the file; the first section if omitted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         section: Option<String>,
     },
 }
 
 impl IdLaw {
-    /// Returns the problem of an invalid specification.
+    /// Returns a description of the problem, or `None` if the specification is valid.
     pub(crate) fn problem(&self) -> Option<String> {
         match self {
             Self::Zipf { exponent } if !(exponent.is_finite() && *exponent >= 0.0) => {
@@ -60,6 +61,7 @@ impl FromStr for IdLaw {
                 "expected uniform, zipf:EXPONENT such as zipf:1.05, or reuse:FILE[#SECTION], got {text}"
             )
         };
+        // Only the first colon separates, so the name of a file may contain further colons.
         let law = match text.split_once(':') {
             None if text == "uniform" => Self::Uniform,
             Some(("zipf", exponent)) => {

@@ -1,55 +1,55 @@
-//! Histograms of the uses per row in a batch: 17 classes of rows, as published for Meta's tables
-//! (`dlrm_datasets`).
+//! Histograms of the number of uses per row in a batch. The histograms have 17 classes of rows,
+//! like the statistics that Meta published for its tables (`dlrm_datasets`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::{CounterRng, mix};
 
-/// Number of classes. A row belongs to a class by its number of uses: 1, 2, 3–4, 5–8, … and above
-/// 32,768.
+/// Number of classes. The class of a row follows from its number of uses: 1, 2, 3–4, 5–8, … and
+/// above 32,768.
 pub const CLASSES: usize = 17;
 
 /// The rows of a batch, classified by their number of uses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReuseHistogram {
-    /// Number of uses in a batch, over all tables.
+    /// Number of uses, which are looked-up ids, in a batch over all tables.
     pub uses: u64,
-    /// Share of the uses in each class.
+    /// Share of all uses that falls on the rows of each class.
     pub use_shares: [f64; CLASSES],
-    /// Mean number of uses per row in each class, within the bounds of the class.
+    /// Mean number of uses per row in each class. The mean lies within the bounds of its class.
     pub uses_per_row: [f64; CLASSES],
 }
 
-/// A text is not a valid reuse histogram.
+/// Error of a text that is not a valid reuse histogram.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReuseError {
-    /// The text has no section.
+    /// The text does not contain any section of statistics.
     #[error(
         "expected locality statistics as dlrm_datasets publishes them, sections of a name and then \
          a line \"Locality stats …\"; got {got}"
     )]
     Format {
-        /// Description of the actual content.
+        /// Description of what the text contains instead.
         got: &'static str,
     },
-    /// There is no section of this name.
+    /// The text has no section with the requested name.
     #[error("no section {name:?}; there are {known}")]
     NoSection { name: String, known: String },
     /// A section is incomplete or invalid.
     #[error("section {section:?}: expected {expected}")]
     Section {
         section: String,
-        /// The missing or invalid part.
+        /// Description of the part that is missing or invalid.
         expected: &'static str,
     },
 }
 
 impl ReuseHistogram {
-    /// Parses the section `name`, or the first section, of a published text.
+    /// Parses the section `name` of a published text, or its first section if `name` is `None`.
     ///
     /// # Errors
-    /// [`ReuseError`] with the missing or invalid part.
+    /// Returns a [`ReuseError`] that describes the missing or invalid part.
     pub fn parse(text: &str, name: Option<&str>) -> Result<Self, ReuseError> {
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let starts: Vec<usize> = (1..lines.len())
@@ -90,8 +90,9 @@ impl ReuseHistogram {
         let mut uses_per_row = [1.0; CLASSES];
         for (class, mean) in uses_per_row.iter_mut().enumerate() {
             let (least, most) = bounds(class);
-            // With few rows, the three published digits are too imprecise. Then the mean of a 1/x
-            // distribution is used.
+            // The published shares have three digits, which is too imprecise to divide by the share
+            // of a class with under 1 % of the rows. A class of so few rows gets the mean of a 1/x
+            // distribution.
             *mean = if row_shares[class] >= 0.01 {
                 use_shares[class] / row_shares[class] * uses as f64 / rows as f64
             } else {
@@ -102,11 +103,14 @@ impl ReuseHistogram {
         Ok(Self { uses, use_shares: use_shares.map(|share| share / total), uses_per_row })
     }
 
-    /// Applies the histogram to a table of `rows` rows.
+    /// Applies the histogram to a table of `rows` rows, which determines how often each row is
+    /// used.
     #[must_use]
     pub fn on(&self, rows: u64) -> ReusedRows {
         let rows_per_use: f64 =
             self.use_shares.iter().zip(&self.uses_per_row).map(|(share, mean)| share / mean).sum();
+        // A window of this many uses needs all rows of the table; a larger window would need rows
+        // that do not exist.
         let window = (rows as f64 / rows_per_use) as u64;
         let window = window.clamp(1, self.uses.max(1));
         let mut classes = Vec::with_capacity(CLASSES);
@@ -114,6 +118,8 @@ impl ReuseHistogram {
         for class in (0..CLASSES).rev() {
             share += self.use_shares[class];
             let first_use = use_end;
+            // The last class takes the uses that rounding left over, so that the classes cover the
+            // window.
             use_end = if class == 0 { window } else { (share * window as f64).round() as u64 };
             use_end = use_end.clamp(first_use, window);
             let uses_per_row = self.uses_per_row[class];
@@ -129,7 +135,8 @@ fn bounds(class: usize) -> (f64, f64) {
     let most = f64::from(1u32 << class);
     match class {
         0 => (1.0, 1.0),
-        // The last class is unbounded; it only needs a finite mean.
+        // The last class has no upper bound, so a factor of eight is assumed to keep its mean
+        // finite.
         _ if class == CLASSES - 1 => (most / 2.0 + 1.0, most * 8.0),
         _ => (most / 2.0 + 1.0, most),
     }
@@ -148,16 +155,17 @@ fn shares(lines: &[&str], title: &str) -> Result<[f64; CLASSES], &'static str> {
 }
 
 /// A histogram applied to the rows of one table. In every window of uses, each row is used as often
-/// as its class says. Rows are ranked by their number of uses, highest first.
+/// as its class prescribes. Rows are ranked by their number of uses, highest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReusedRows {
     rows: u64,
     window: u64,
-    /// From the most used rows to those used once.
+    /// Classes from the most used rows to the rows that are used once.
     classes: Vec<ReuseClass>,
 }
 
-/// Consecutive rows that are used equally often, with the index of their first row and first use.
+/// Consecutive rows that are used equally often, with the index of their first use and of their
+/// first row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ReuseClass {
     first_use: u64,
@@ -166,24 +174,26 @@ struct ReuseClass {
 }
 
 impl ReusedRows {
-    /// Returns the number of uses in a window: that of the histogram's batch, or fewer if the table
-    /// is too small for it.
+    /// Returns the number of uses in one window. The window has as many uses as the histogram's
+    /// batch, or less if the table has too few rows for it.
     #[must_use]
     pub fn window(&self) -> u64 {
         self.window
     }
 
-    /// Returns the rank of use `number` in a stream. Each window is a separate random permutation.
+    /// Returns the frequency rank of the row that use `number` of a stream looks up. Each window of
+    /// the stream is a separate random permutation of the same uses.
     ///
     /// # Cost
-    /// About 20 ns. Any part of a stream can be generated independently.
+    /// A call takes about 20 ns. The result depends only on `number` and `rng`, so any part of a
+    /// stream can be generated independently.
     #[must_use]
     pub fn rank(&self, number: u64, rng: CounterRng) -> u64 {
         let order = rng.child(number / self.window);
         self.rank_of_use(permuted(number % self.window, self.window, order))
     }
 
-    /// Returns the rank at the quantile `u` in `[0, 1)`.
+    /// Returns the frequency rank at the quantile `u` in `[0, 1)`.
     #[must_use]
     pub fn rank_at(&self, u: f64) -> u64 {
         self.rank_of_use(((u * self.window as f64) as u64).min(self.window - 1))
@@ -196,11 +206,11 @@ impl ReusedRows {
         row.min(self.rows - 1)
     }
 
-    /// Returns the share of uses of a rank.
+    /// Returns the share of all uses that falls on the row with this frequency rank.
     #[must_use]
     pub fn share(&self, rank: u64) -> f64 {
         let window = self.window as f64;
-        // The last row includes the rounding error of the others.
+        // The last row takes the remaining uses, so that the shares of all rows sum to 1.
         let end = if rank + 1 < self.rows { self.first_use_of(rank + 1) } else { window };
         (end - self.first_use_of(rank)) / window
     }
@@ -213,8 +223,8 @@ impl ReusedRows {
     }
 }
 
-/// Applies a random permutation of `0..size`: a Feistel network over the next even number of bits,
-/// repeated until the result is in range, at most four times on average.
+/// Applies a random permutation of `0..size` to `at`. A Feistel network permutes the next even
+/// number of bits, and is repeated until the result is in range, at most four times on average.
 fn permuted(mut at: u64, size: u64, rng: CounterRng) -> u64 {
     const ROUNDS: u64 = 4;
     let half = (64 - (size - 1).leading_zeros()).div_ceil(2).max(1);
@@ -271,7 +281,8 @@ mod tests {
         for window in [0, 3] {
             let got = drawn(&histogram, 1_000_000, window);
             for (class, (got, expected)) in got.iter().zip(histogram.use_shares).enumerate() {
-                // The last row of each class includes the rounding error.
+                // The number of rows per class is rounded up, so shares differ slightly from the
+                // histogram.
                 assert!((got - expected).abs() < 0.012, "class {class}: {got} for {expected}");
             }
             let distance: f64 =

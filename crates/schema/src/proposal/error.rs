@@ -2,31 +2,31 @@
 
 use crate::unit::listed;
 
-/// No configuration can be proposed for a file.
+/// The reason why no configuration can be proposed for a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposalError {
     /// No column, or several columns, may be the label.
     #[error("which column is the label? {}", candidates_text(candidates, columns))]
     NoLabel {
-        /// Columns with two values.
+        /// Names of the columns that have exactly two values.
         candidates: Vec<String>,
         columns: Vec<String>,
     },
     /// The requested label is not a column.
-    #[error("no column {label:?} for the label among {}", listed(columns))]
+    #[error("no column {label:?} for the label; the columns are {}", listed(columns))]
     NoSuchColumn { label: String, columns: Vec<String> },
     /// The label's values do not form two classes.
     #[error("column {label:?}: expected two values or ratings for a label, got {distinct} values")]
     NoClasses { label: String, distinct: u64 },
     /// The requested label has an unsupported type.
     #[error(
-        "column {label:?}: expected a label, got values of the type {kind}, which no reader handles"
+        "column {label:?}: expected a label, got values of type {kind}, which is not supported"
     )]
     UnreadableLabel { label: String, kind: String },
-    /// There are no inputs.
-    #[error("no column can be learned from: {}", listed(reasons))]
+    /// No column can be used as an input of the model.
+    #[error("no column can be used as an input: {}", listed(reasons))]
     NoInputs {
-        /// The reason why each column is left out.
+        /// For each column, its name and the reason why it is left out.
         reasons: Vec<String>,
     },
 }

@@ -5,7 +5,7 @@ use super::plan::{PlannedLabel, Wish};
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::NumberForm;
 
-/// Usual names of labels, most reliable first.
+/// Usual names of label columns, most reliable first.
 const LABELS: [&str; 22] = [
     "label",
     "click",
@@ -30,11 +30,11 @@ const LABELS: [&str; 22] = [
     "rating",
     "stars",
 ];
-/// Values that usually mean yes.
+/// Values of a label that usually mean yes.
 const POSITIVE: [&str; 12] =
     ["1", "yes", "y", "true", "t", "click", "clicked", "positive", "pos", "+", "good", ">50k"];
 
-/// Plans the requested label, or the most likely one by names and values.
+/// Chooses the label that the user requested, or else the most likely column by names and values.
 pub(super) fn plan_label(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel, ProposalError> {
     let columns = || facts.columns.iter().map(|column| column.name.clone()).collect();
     let position = |name: &str| facts.columns.iter().position(|column| column.name == name);
@@ -65,6 +65,7 @@ pub(super) fn plan_label(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel,
         };
         (0..facts.columns.len()).filter(is_binary).collect()
     };
+    // Columns without missing values are preferred, because every row needs a label.
     let mut binary = binary_columns(false);
     if binary.is_empty() {
         binary = binary_columns(true);
@@ -72,7 +73,8 @@ pub(super) fn plan_label(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel,
     let last = facts.columns.len().saturating_sub(1);
     let chosen = match &binary[..] {
         [one] => Some((*one, "the only column with two values")),
-        // Most files have the label at this position.
+        // Among several candidates, the last column and then the first is preferred, because most
+        // files have their label there.
         several if several.contains(&last) => Some((last, "the last column, with two values")),
         several if several.contains(&0) => Some((0, "the first column, with two values")),
         _ => None,
@@ -102,8 +104,8 @@ fn counted_thing(name: &str) -> String {
     name.strip_suffix('s').map_or(name.clone(), ToOwned::to_owned)
 }
 
-/// Whether the values are counts: integers from 0, mostly 0, or with a name that suggests it. Names
-/// of ratings exclude it.
+/// Whether the values are counts: integers from 0 that are mostly 0 or have the name of a count. A
+/// name that suggests a rating rules counts out.
 fn is_count(column: &ColumnFacts) -> bool {
     const RATINGS: [&str; 5] = ["rating", "star", "score", "grade", "rate"];
     let whole = column.integers == column.present && column.numbers == column.present;
@@ -139,12 +141,13 @@ fn classes(
     };
     let refused =
         || ProposalError::NoClasses { label: column.name.clone(), distinct: column.distinct };
-    // A single value teaches nothing: a file of clicks only has lost the views.
+    // A model cannot learn from a label with a single value, such as clicks without the views.
     if column.distinct < 2 {
         return Err(refused());
     }
     let is_number = column.numbers == column.present;
     let is_plain = is_number && column.number_form == NumberForm::Plain;
+    // Numbers from 0 to 1 are labels as they are.
     if is_plain && column.least >= Some(0.0) && column.greatest <= Some(1.0) {
         return Ok(planned(Vec::new(), None, reason));
     }
@@ -171,6 +174,7 @@ fn classes(
         return Err(refused());
     };
     let plain = |text: &str| text.trim().trim_end_matches('.').to_ascii_lowercase();
+    // Held-out files may spell the label differently, such as `>50K.` for `>50K` in Adult.
     for text in &wish.evaluation_labels {
         let is_same = positive.iter().any(|known| plain(known) == plain(text));
         if is_same && !positive.contains(text) {

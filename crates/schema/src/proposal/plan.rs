@@ -3,17 +3,17 @@
 use super::role::Role;
 use crate::facts::ColumnFacts;
 
-/// What the user asked for.
+/// The user's request: the name of the model, the files and, optionally, the label.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     pub name: String,
-    /// The command, which is named in the first line.
+    /// The command that makes the proposal. The first line of the text names it.
     pub command: String,
     /// The requested label; `None` to detect it.
     pub label: Option<String>,
     pub train: Vec<String>,
     pub evaluation: Vec<String>,
-    /// Values of the label in the held-out files.
+    /// Values of the label column in the held-out files.
     pub evaluation_labels: Vec<String>,
 }
 
@@ -21,14 +21,14 @@ pub struct Wish {
 pub(super) struct PlannedLabel {
     pub at: usize,
     pub positive: Vec<String>,
-    /// Lowest count that means 1.
+    /// For a label of counts, the lowest count that means 1.
     pub positive_from: Option<i64>,
     /// Whether rows without a label are skipped.
     pub skips_unlabeled: bool,
     pub reason: String,
 }
 
-/// A column with its role and facts.
+/// A candidate input of the model: a column with its facts and its role.
 pub(super) struct Input<'a> {
     pub facts: &'a ColumnFacts,
     pub role: Role,

@@ -1,5 +1,5 @@
-//! Determines the use of a column from its values over all files. If they are ambiguous, from its
-//! name.
+//! Determines the use of a column from its values over all files. If the values are ambiguous, the
+//! column's name decides.
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::{DatePart, DenseTransform, NumberForm};
@@ -14,7 +14,7 @@ pub enum Role {
         form: NumberForm,
         is_category: bool,
     },
-    /// Parts of a time as dense inputs.
+    /// A time, whose parts become dense inputs.
     Time {
         format: Option<String>,
         parts: Vec<DatePart>,
@@ -22,7 +22,7 @@ pub enum Role {
     Category {
         is_integer: bool,
     },
-    /// A table with several ids per row.
+    /// A list of categories, for which a table is looked up with several ids per sample.
     List {
         separator: Option<String>,
         is_integer: bool,
@@ -38,12 +38,13 @@ pub enum LeftOut {
     Unreadable,
 }
 
-/// A number with at most this many integer values is a category too.
+/// Largest number of distinct integer values with which a number is also used as a category.
 const FEW_VALUES: u64 = 1000;
-/// A number has a long tail if a value is farther from the mean than this many standard deviations.
+/// Distance of the greatest value from the mean, in standard deviations, above which a number has a
+/// long tail.
 const TAIL: f64 = 8.0;
 
-/// Determines the role of `column`.
+/// Determines the role of `column` in the model from the facts about it.
 pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
     if column.unreadable.is_some() {
         return Role::LeftOut(LeftOut::Unreadable);
@@ -64,10 +65,11 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
         let (separator, is_integer) = (list.separator.clone(), list.integers == list.elements);
         return Role::List { separator, is_integer };
     }
+    // If 95 % of the values are distinct, a table would learn most rows from a single sample.
     let is_unique = 20 * column.distinct >= 19 * column.present && column.present > 20;
     let most = |count: u64| 100 * count >= 99 * column.present;
     let is_integer = most(column.integers);
-    // Such numbers are identifiers. As floats, neighbors would be equal.
+    // Integers of 2^53 or more are identifiers. As floats, neighboring values would be equal.
     if column.large_integers > 0 && most(column.integers + column.integers_beyond_64_bits) {
         return match is_unique {
             true => Role::LeftOut(LeftOut::Unique),
@@ -106,6 +108,7 @@ fn time_of(column: &ColumnFacts) -> Option<Role> {
         if time.has_clock {
             parts.insert(0, DatePart::Hour);
         }
+        // The month is an input only if the times span more than a year.
         if time.greatest - time.least > 400.0 * DAY {
             parts.push(DatePart::Month);
         }
@@ -115,7 +118,8 @@ fn time_of(column: &ColumnFacts) -> Option<Role> {
     let words = ["time", "date", "ts", "stamp", "created", "day", "when"];
     let is_named = words.iter().any(|word| name.ends_with(word) || name.starts_with(word));
     let (least, greatest) = (column.least?, column.greatest?);
-    // 1980 to 2100 in seconds to nanoseconds, or as a date of eight digits.
+    // A time lies between 1980 and 2100, in seconds to nanoseconds since 1970. A date of eight
+    // digits lies between 1900 and 2100.
     let is_stamp = [1.0, 1e3, 1e6, 1e9]
         .iter()
         .any(|unit| least >= 315_532_800.0 * unit && greatest <= 4.1e9 * unit);
@@ -131,12 +135,14 @@ fn time_of(column: &ColumnFacts) -> Option<Role> {
     Some(Role::Time { format: None, parts })
 }
 
-/// Distinguishes integers that count or measure from identifiers.
+/// Determines the role of an integer column. Identifiers become categories; counts and measurements
+/// become numbers.
 fn integer_role(column: &ColumnFacts, is_unique: bool) -> Role {
     if is_unique && (is_id_name(&column.name) || column.is_sorted) {
         return Role::LeftOut(LeftOut::Unique);
     }
     let (least, greatest) = (column.least.unwrap_or(0.0), column.greatest.unwrap_or(0.0));
+    // Assigned identifiers fill a range from 0 or 1 almost completely; measurements leave gaps.
     let filled = column.distinct as f64 / (greatest - least + 1.0).max(1.0);
     let is_counted_through = filled > 0.9 && [0.0, 1.0].contains(&least) && column.distinct > 100;
     if is_id_name(&column.name) || is_counted_through || column.distinct <= 2 {
@@ -160,12 +166,14 @@ fn number(column: &ColumnFacts, form: NumberForm) -> Role {
     let (least, greatest) = (column.least.unwrap_or(0.0), column.greatest.unwrap_or(0.0));
     let tail = (greatest - column.mean) / column.deviation.max(f64::MIN_POSITIVE);
     let is_long = form != NumberForm::Plain || tail > TAIL;
+    // A logarithm compresses the long tail, but is not defined for negative values.
     let transform = if least >= 0.0 && is_long && greatest > 1.0 {
         DenseTransform::Log1p
     } else {
         DenseTransform::Standardise
     };
     let is_whole = form == NumberForm::Plain && column.integers == column.present;
+    // A category needs about 20 rows, so that its table row can be learned.
     let is_few = column.distinct <= FEW_VALUES && 20 * column.distinct <= column.present;
     Role::Number { transform, form, is_category: is_whole && is_few }
 }
@@ -195,7 +203,7 @@ impl Role {
         }
     }
 
-    /// Whether its categories are integers.
+    /// Whether the categories of the column are integers.
     pub fn is_integer(&self) -> bool {
         match self {
             Self::Category { is_integer } | Self::List { is_integer, .. } => *is_integer,
@@ -204,7 +212,7 @@ impl Role {
         }
     }
 
-    /// Returns the number of categories.
+    /// Returns the number of categories; for a list, the number of distinct elements.
     pub fn categories(&self, facts: &ColumnFacts) -> u64 {
         match (self, &facts.list) {
             (Self::List { .. }, Some(list)) => list.distinct,
@@ -212,8 +220,8 @@ impl Role {
         }
     }
 
-    /// Whether most of its categories occur once. A separate row for each would learn from one
-    /// sample.
+    /// Whether most of the column's categories occur once. A separate row for each of them would
+    /// learn from only one sample.
     pub fn is_mostly_rare(&self, facts: &ColumnFacts) -> bool {
         let once = match (self, &facts.list) {
             (Self::List { .. }, Some(list)) => list.once,
@@ -222,7 +230,7 @@ impl Role {
         2 * once > self.categories(facts)
     }
 
-    /// Returns the role as text.
+    /// Returns the name of the role for messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::LeftOut(_) => "left out",
@@ -234,7 +242,7 @@ impl Role {
         }
     }
 
-    /// Returns the reason for the role as text.
+    /// Returns the reason for the role as a text for the user.
     pub fn reason(&self, facts: &ColumnFacts) -> String {
         let categories = count(self.categories(facts));
         match self {
@@ -245,7 +253,7 @@ impl Role {
             }
             Self::LeftOut(LeftOut::Unreadable) => {
                 let kind = facts.unreadable.as_deref().unwrap_or("unknown");
-                format!("its type {kind} is one that no reader handles")
+                format!("its type {kind} is not supported")
             }
             Self::Number { form, .. } => {
                 let bound = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v}"));

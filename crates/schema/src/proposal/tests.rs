@@ -49,7 +49,8 @@ fn wish() -> Wish {
     Wish { name: "x".to_owned(), train: vec!["x.csv".to_owned()], ..Wish::default() }
 }
 
-/// Returns the use of each column. Checks that the proposal is a valid configuration.
+/// Proposes a configuration for `columns`, checks that it is valid, and returns the role of each
+/// column.
 fn roles(columns: Vec<ColumnFacts>) -> Vec<String> {
     let proposal = propose(&file(columns), &wish()).unwrap();
     JobConfig::parse(&proposal.text, &[])

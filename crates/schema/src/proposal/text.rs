@@ -17,7 +17,7 @@ fn list(items: &[String]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// Formats the complete file.
+/// Formats a proposal as the complete text of a configuration file.
 pub fn format_config(
     facts: &FileFacts,
     label: &PlannedLabel,
@@ -54,7 +54,7 @@ fn head(out: &mut String, facts: &FileFacts, wish: &Wish) {
         facts.columns.len(),
         layout.unwrap_or_default()
     );
-    line!(out, "# It trains as it is. Every key: `rowmill explain config`.");
+    line!(out, "# Training works with it as it is. `rowmill explain config` lists all keys.");
     line!(out);
 }
 
@@ -62,20 +62,23 @@ fn model(out: &mut String, inputs: &[Input<'_>], plan: &ProposalPlan, wish: &Wis
     line!(out, "[model]");
     line!(out, "name = {}", quoted(&wish.name));
     if plan.bottom.is_empty() {
-        line!(out, "# No numbers, so no bottom MLP: the interaction is that of the tables alone.");
+        line!(
+            out,
+            "# Without numbers there is no bottom MLP. The interaction uses only the tables."
+        );
     } else if plan.constant.is_some() {
         line!(
             out,
-            "# There are no numbers: the bottom MLP makes a learned vector of a constant, whose"
+            "# Without numbers, the bottom MLP turns a constant into a learned vector, whose"
         );
         line!(
             out,
-            "# products with the tables are biases. Small layers and tables, so that what is"
+            "# products with the tables act as biases. The layers and tables are small, so that the"
         );
-        line!(out, "# learned holds for other rows.");
+        line!(out, "# model generalizes to other rows.");
         line!(out, "bottom = {:?}", plan.bottom);
     } else {
-        line!(out, "# For the numbers; the last width is the dim of the tables.");
+        line!(out, "# The bottom MLP is for the numbers. Its last width is the dim of the tables.");
         line!(out, "bottom = {:?}", plan.bottom);
     }
     line!(out, "top = {:?}", plan.top);
@@ -89,13 +92,14 @@ fn model(out: &mut String, inputs: &[Input<'_>], plan: &ProposalPlan, wish: &Wis
     }
     line!(
         out,
-        "# dim {}: the power of two at or below 6 n^(1/4), n the most categories of a table",
+        "# dim {} is the power of two at or below 6 n^(1/4), from 8 to 32, where n is the number",
         plan.dim
     );
-    line!(out, "# (arXiv:1708.05123, section 4.1), from 8 to 32.");
+    line!(out, "# of categories of the largest table (arXiv:1708.05123, section 4.1).");
     line!(out, "tables = [");
     for input in tables {
         let categories = input.role.categories(input.facts);
+        // Hashed texts get a quarter more rows than categories, because hashes collide.
         let rows = if plan.exact_ids || input.role.is_integer() {
             "\"auto\"".to_owned()
         } else {
@@ -122,28 +126,31 @@ fn training(out: &mut String, plan: &ProposalPlan) {
     optimizer(out, plan);
     line!(out);
     line!(out, "[schedule]");
-    line!(out, "# Down to nothing over all {} steps.", count(plan.steps));
+    line!(out, "# The learning rates decrease linearly to 0 over all {} steps.", count(plan.steps));
     line!(out, "decay_steps = {}", plan.steps);
     line!(out, "decay_power = 1.0");
     line!(out);
     line!(out, "[training]");
     line!(out, "batch_size = {}", plan.batch_size);
     line!(out, "epochs = {}", plan.epochs);
-    line!(out, "# Keep the best checkpoint, and stop when held-out rows get no better.");
+    line!(
+        out,
+        "# The best checkpoint is kept, and training stops when its AUC is no longer exceeded."
+    );
     line!(out, "evaluate_every = {}", plan.evaluate_every);
     line!(out, "keep_best = \"auc\"");
     line!(out, "patience = {}", if plan.epochs > 8 { 12 } else { 6 });
     line!(out);
 }
 
-/// Weight decay per sample if tables are the whole model. On the file of
+/// Weight decay per sample of a model that consists only of tables. On the file of
 /// `bench/compare/user_item.py` (seeds 1 to 3 of data and weights), 0.03 left a third of the runs
 /// at the saddle point where all rows are 0. With 0.0215 no run stays there, and with 0.015
 /// overfitting is stronger.
 const DECAY: f64 = 0.0215;
-/// Learning rate of such tables. At 0.005 they overfitted before the rate had decayed: on data seed
-/// 2, the AUC was 0.753 at the best checkpoint and 0.718 at the last (mean of three weight seeds).
-/// At 0.002 it is 0.759 and 0.758.
+/// Learning rate of a model that consists only of tables. At 0.005 the tables overfitted before the
+/// rate had decayed: on data seed 2, the AUC was 0.753 at the best checkpoint and 0.718 at the last
+/// (mean of three weight seeds). At 0.002 it is 0.759 and 0.758.
 const TABLE_RATE: f64 = 0.002;
 
 /// Formats the optimizers of tables and layers.
@@ -155,9 +162,9 @@ fn optimizer(out: &mut String, plan: &ProposalPlan) {
     }
     line!(
         out,
-        "# The decay is {DECAY} per sample, for gradients are means over a batch: without it tables"
+        "# The decay is {DECAY} per sample, because gradients are means over a batch. Without it,"
     );
-    line!(out, "# alone would learn the training rows by heart.");
+    line!(out, "# a model of tables alone would memorize the training rows.");
     line!(out, "[optimizer.sparse]");
     line!(out, "kind = \"adam\"");
     line!(out, "learning_rate = {TABLE_RATE}");
@@ -171,13 +178,14 @@ fn optimizer(out: &mut String, plan: &ProposalPlan) {
 
 fn data(out: &mut String, facts: &FileFacts, plan: &ProposalPlan, wish: &Wish) {
     line!(out, "[data]");
-    line!(out, "# Relative to the folder the command runs in.");
+    line!(out, "# Paths are relative to the folder in which the command runs.");
     line!(out, "train = {}", list(&wish.train));
     if plan.holds_out {
         hold_out(out, plan);
     } else {
         line!(out, "evaluation = {}", list(&wish.evaluation));
     }
+    // Criteo's layout is detected in TSV files, but has a format of its own.
     let format = match (facts.layout, facts.format) {
         (Some(KnownLayout::Criteo), _) => DataFormat::Criteo,
         (_, format) => format,
@@ -209,12 +217,12 @@ fn hold_out(out: &mut String, plan: &ProposalPlan) {
         Some((time, true)) => {
             line!(
                 out,
-                "# The last rows are held out: the newest, for the file is in the order of {time}."
+                "# The last rows are held out. They are the newest, because {time} is ascending."
             );
             line!(out, "hold_out = 0.1");
         }
         None => {
-            line!(out, "# The last rows are held out: no column is a time.");
+            line!(out, "# The last rows are held out, because no column is a time.");
             line!(out, "hold_out = 0.1");
         }
     }
@@ -263,9 +271,9 @@ fn columns(
     if plan.exact_ids && inputs.iter().any(|input| input.role.is_category()) {
         line!(
             out,
-            "# A row for each category of the training rows; row 0 for missing ones, row 1 for"
+            "# Each category of the training rows has a row. Row 0 is for missing categories, and"
         );
-        line!(out, "# rare and unseen ones.");
+        line!(out, "# row 1 is for rare and unseen ones.");
         line!(out, "ids = {{ mode = \"exact\" }}");
     }
 }
@@ -315,7 +323,7 @@ fn categorical(input: &Input<'_>, facts: &FileFacts, plan: &ProposalPlan) -> Str
     format!("{{ column = {column}{kind}{separator}{least} }}")
 }
 
-/// Explains why a column has a `min_count`.
+/// Returns the comment that explains why a column has a `min_count`.
 fn rare(input: &Input<'_>, plan: &ProposalPlan) -> &'static str {
     let is_rare = plan.exact_ids && input.role.is_mostly_rare(input.facts);
     if is_rare { " # most occur once, and share row 1" } else { "" }

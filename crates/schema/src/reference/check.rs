@@ -7,12 +7,13 @@ use toml::{Table, Value};
 
 use super::{ConfigKey, KEYS, Need, ValueKind, keys_of, listed, nearest};
 
-/// The line of each key in a text, by the path that messages show.
+/// Line number of each key in a configuration text, by the key's path as messages show it.
 #[derive(Default)]
 pub(crate) struct KeyLines(BTreeMap<String, usize>);
 
 impl KeyLines {
-    /// Parses `text`. The result is empty if it is not TOML.
+    /// Parses `text` and collects the lines of its keys. The result is empty if the text is not
+    /// TOML.
     pub(crate) fn parse(text: &str) -> Self {
         let mut lines = Self::default();
         if let Ok(table) = DeTable::parse(text) {
@@ -46,9 +47,10 @@ impl KeyLines {
         }
     }
 
-    /// Removes the key at `path`, whose value no longer comes from the text, and all entries of a
-    /// list that contains it.
+    /// Removes the key at `path`, because an override replaced its value and it no longer comes
+    /// from the text. If a list contains the key, all entries of the list are removed.
     pub(crate) fn forget(&mut self, path: &str) {
+        // Lines are stored by the index of an entry, while an override names the entry.
         let list = |known: &String| {
             known.split_once('[').is_some_and(|(list, _)| path.starts_with(&format!("{list}.")))
         };
@@ -65,10 +67,11 @@ fn joined(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// Returns all problems of `table`.
+/// Checks `table` against the reference, and returns a message for each problem.
 pub(crate) fn check(table: &Table, lines: &KeyLines) -> Vec<String> {
     let mut found = KeyProblems { lines, missing: Vec::new(), wrong: Vec::new() };
     found.section(table, "", "");
+    // Missing keys come last, because a misspelled key often explains a missing one.
     found.wrong.extend(found.missing);
     found.wrong
 }
@@ -81,8 +84,8 @@ struct KeyProblems<'a> {
 }
 
 impl KeyProblems<'_> {
-    /// Checks the keys of one section. `path` is its path in the reference, `shown` the one in
-    /// messages.
+    /// Checks the keys of one section. `path` is the section's path in the reference, and `shown`
+    /// is its path in messages.
     fn section(&mut self, table: &Table, path: &str, shown: &str) {
         for (name, value) in table {
             let here = joined(shown, name);
@@ -103,7 +106,7 @@ impl KeyProblems<'_> {
         }
     }
 
-    /// Reports a missing key. For a section, reports its required keys.
+    /// Reports a missing key. A missing section is reported as its required keys.
     fn missing(&mut self, key: &ConfigKey, here: &str) {
         let inside: Vec<&ConfigKey> =
             keys_of(key.path).filter(|inside| inside.need == Need::Always).collect();
@@ -143,7 +146,8 @@ impl KeyProblems<'_> {
                     }
                 }
             }
-            // Only placeholders for missing ids may be negative, and those have no range.
+            // A negative integer is an error for every key with a range. Only placeholders for
+            // missing ids may be negative, and their keys have no range.
             (_, Value::Integer(..0)) if !key.range.is_empty() => {
                 self.refuse(key.expected(), value, here);
             }
@@ -166,7 +170,7 @@ fn entry_of_name(key: &ConfigKey) -> String {
     format!("{}.*", key.path)
 }
 
-/// Formats `; did you mean "adam"?` if a choice is similar.
+/// Formats `; did you mean "adam"?` if one of the expected choices is similar to `got`.
 fn close_choice(expected: &str, got: &str) -> String {
     let choices = expected.split('"').skip(1).step_by(2);
     let near = nearest(got, choices);
@@ -182,7 +186,7 @@ fn key_of(section: &str, name: &str) -> Option<&'static ConfigKey> {
     keys_of(section).find(|key| key.name() == name)
 }
 
-/// Returns the value of the section's `kind` or `mode`.
+/// Returns the value of the section's key `kind` or `mode`.
 fn tag(table: &Table) -> Option<&str> {
     ["kind", "mode"].iter().find_map(|name| table.get(*name)).and_then(Value::as_str)
 }
@@ -195,15 +199,17 @@ fn is_required(key: &ConfigKey, table: &Table) -> bool {
     }
 }
 
-/// Describes a key that belongs to another kind of its section.
+/// Describes the problem of a key that is allowed only with another `kind` or `mode` of its
+/// section.
 fn tag_problem(key: &ConfigKey, table: &Table) -> Option<String> {
     let Need::With { tag: of, .. } = key.need else { return None };
     let got = tag(table).filter(|got| *got != of)?;
-    Some(format!("no such key beside {got:?}, only beside {of:?}"))
+    Some(format!("not allowed with {got:?}, only with {of:?}"))
 }
 
 fn unknown(section: &str, name: &str, table: &Table) -> String {
     let names = || keys_of(section).map(ConfigKey::name);
+    // A misspelled key of this section is more likely than a key in the wrong section.
     if let Some(near) = nearest(name, names()) {
         return format!("no such key; did you mean {near}?");
     }
@@ -212,8 +218,9 @@ fn unknown(section: &str, name: &str, table: &Table) -> String {
     if !elsewhere.is_empty() {
         return format!("no such key here; did you mean {}?", listed(&elsewhere));
     }
+    // A key that the section already has cannot be the one that was meant.
     let free = names().filter(|known| !table.contains_key(*known)).map(ToOwned::to_owned);
-    format!("no such key; here may stand {}", listed(&free.collect::<Vec<_>>()))
+    format!("no such key; the possible keys are {}", listed(&free.collect::<Vec<_>>()))
 }
 
 fn fits(kind: ValueKind, value: &Value) -> bool {
@@ -244,7 +251,7 @@ fn is_integer(value: &Value) -> bool {
     value.is_integer()
 }
 
-/// Formats a value for messages.
+/// Formats a value for messages, cut to 60 characters.
 fn shown(value: &Value) -> String {
     const SHOWN: usize = 60;
     let text = match value {

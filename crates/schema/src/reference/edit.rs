@@ -9,13 +9,14 @@ use crate::pattern;
 /// Sets `key` of `table` to `value`. Returns the full path of the key.
 ///
 /// # Errors
-/// A description of the problem with the key.
+/// Returns a description of the problem with the key.
 pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<String, String> {
     let mut path: Vec<&str> = key.split('.').collect();
     if path.iter().any(|part| part.is_empty()) {
         return Err("expected a key such as training.batch_size".to_owned());
     }
     let whole;
+    // A key that does not begin with a section is a short name.
     if !KEYS.iter().any(|known| known.path == path[0]) {
         whole = meant(key)?;
         path = whole.path.split('.').collect();
@@ -24,6 +25,7 @@ pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<String, S
     let (mut place, mut at) = (table, 0);
     while at + 1 < path.len() {
         let here = &path[..=at];
+        // The text may omit a whole section, so missing sections are created on the way.
         let entry = place.entry(path[at]).or_insert_with(|| empty(here));
         at += 1;
         place = match entry {
@@ -73,7 +75,7 @@ fn paths(keys: &[&ConfigKey]) -> String {
     listed(&keys.iter().map(|key| key.path.to_owned()).collect::<Vec<_>>())
 }
 
-/// Returns a key of the entries of `list`, as an example.
+/// Returns the name of a key that entries of `list` have, as an example for messages.
 fn first_key(list: &str) -> &'static str {
     let entry = format!("{list}[]");
     let key = super::keys_of(&entry).nth(1);
@@ -86,8 +88,8 @@ fn empty(path: &[&str]) -> Value {
     if is_list { Value::Array(Vec::new()) } else { Value::Table(Table::new()) }
 }
 
-/// Returns the entry of a list with this `name` or index. An entry that defines several is expanded
-/// first.
+/// Returns the entry of a list that has this `name` or index. An entry whose name is a range, such
+/// as `t{0..7}`, is expanded first.
 fn entry_named<'a>(
     entries: &'a mut Vec<Value>,
     name: &str,
@@ -108,6 +110,7 @@ fn entry_named<'a>(
         return Err(format!("{list} has no entry {name:?} among its {}{near}", known.len()));
     };
     let many = names(&entries[at]);
+    // An override changes one entry only, so a range is first expanded to single entries.
     if many.len() > 1 {
         let single = many.iter().map(|name| {
             let mut entry = entries[at].clone();
@@ -142,7 +145,8 @@ fn kind_of(path: &[&str]) -> Option<ValueKind> {
     KEYS.iter().find(fits).map(|key| key.kind)
 }
 
-/// Parses a value as TOML. Anything else is text, and so are all values of keys that expect text.
+/// Parses a value as TOML. A value that is not TOML becomes a text, and so do all values of keys
+/// that expect text.
 fn value_of(kind: Option<ValueKind>, text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}"));
     let value = parsed.ok().and_then(|mut table| table.remove("value"));

@@ -1,5 +1,6 @@
-//! Every key of a configuration. `docs/configuration.md`, `rowmill explain config`, the JSON schema
-//! and the errors of configurations are made of it; a test compares it with the types.
+//! The list of all configuration keys. `docs/configuration.md`, `rowmill explain config`, the JSON
+//! schema and the error messages of configurations are made from it. A test compares it with the
+//! types.
 
 use super::ValueKind::{
     Boolean, Choice, Choices, Integer, Integers, Number, Rows, Section, SectionPerName, Sections,
@@ -9,7 +10,7 @@ use super::{ConfigKey, Need};
 use crate::optimizer::Optimizer;
 use crate::source::DataFormat;
 
-/// The names of `$type::ALL`, which a constant can only copy one by one.
+/// Collects the names of `$type::ALL`. A constant cannot use iterators, so a loop copies them.
 macro_rules! names {
     ($type:ty) => {{
         let mut names = [""; <$type>::ALL.len()];
@@ -66,9 +67,9 @@ impl ConfigKey {
     }
 }
 
-/// Every key, section by section.
+/// All configuration keys, section by section.
 pub const KEYS: &[ConfigKey] = &[
-    required("model", Section, "").says("The network.", "[model]"),
+    required("model", Section, "").says("The architecture of the network.", "[model]"),
     required("model.name", Text, "").says(
         "A name for people. The run's folder is named after the configuration, or by --run.",
         "name = \"ads\"",
@@ -77,29 +78,30 @@ pub const KEYS: &[ConfigKey] = &[
         .or("42")
         .says("Seed of the initial weights.", "seed = 7"),
     optional("model.rows_cap", Integer, "at least 1").says(
-        "No table keeps more rows than this; ids wrap around. For trying a large model on a small \
-         machine.",
+        "Largest number of rows per table; larger ids wrap around. Use it to try a large model on \
+         a small machine.",
         "rows_cap = 1000000",
     ),
     optional("model.dense_features", Integer, "0 or more")
         .or("the number of dense inputs of [data]")
         .says("Width of the dense input. A time counts once per part.", "dense_features = 13"),
     optional("model.bottom", Integers, "each at least 1").or("[]").says(
-        "Widths of the bottom MLP's layers, without its input. Empty without dense inputs. Under \
-         the dot interaction the last one is the dim of the tables.",
+        "Widths of the bottom MLP's layers, without its input. The list is empty without dense \
+         inputs. With the dot interaction, the last width is the dim of the tables.",
         "bottom = [64, 16]",
     ),
     required("model.top", Integers, "each at least 1, the last 1").says(
-        "Widths of the top MLP's layers, without its input; the last gives the logit.",
+        "Widths of the top MLP's layers, without its input; the last layer gives the logit.",
         "top = [128, 64, 1]",
     ),
     required("model.interaction", Section, "").says(
-        "How the dense vector and those of the tables meet.",
+        "How the dense vector and the vectors of the tables are combined.",
         "interaction = { kind = \"dot\" }",
     ),
     required("model.interaction.kind", Choice(&["dot", "cat", "dcn_v2"]), "").says(
-        "dot: pairwise products, after the dense vector; without dense inputs the products alone. \
-         cat: all vectors side by side. dcn_v2: a low-rank cross network over them.",
+        "dot: the dense vector, then the pairwise products of all vectors; without dense inputs, \
+         only the products. cat: all vectors, concatenated. dcn_v2: a low-rank cross network over \
+         the concatenated vectors.",
         "interaction = { kind = \"dot\" }",
     ),
     optional("model.interaction.order", Choice(&["lower", "upper"]), "")
@@ -110,7 +112,7 @@ pub const KEYS: &[ConfigKey] = &[
             "interaction = { kind = \"dot\", order = \"upper\" }",
         ),
     optional("model.interaction.itself", Boolean, "").or("false").with("dot", false).says(
-        "Keep the products of a vector with itself.",
+        "Whether to keep the products of each vector with itself.",
         "interaction = { kind = \"dot\", itself = true }",
     ),
     required("model.interaction.layers", Integer, "at least 1").with("dcn_v2", true).says(
@@ -126,7 +128,8 @@ pub const KEYS: &[ConfigKey] = &[
         "loss = \"bce_with_logits\"",
     ),
     optional("model.init", Choice(&["dlrm", "torchrec"]), "").or("dlrm").says(
-        "How the MLPs begin: dlrm as in facebookresearch/dlrm, torchrec as in PyTorch's layers.",
+        "Initial weights of the MLPs: dlrm as in facebookresearch/dlrm, torchrec as in PyTorch's \
+         layers.",
         "init = \"torchrec\"",
     ),
     required("model.tables", Sections, "").says(
@@ -134,18 +137,18 @@ pub const KEYS: &[ConfigKey] = &[
         "tables = [{ name = \"user\", rows = \"auto\", dim = 16 }]",
     ),
     required("model.tables[].name", Text, "").says(
-        "Unique name, and the categorical column it looks up unless `features` says otherwise. \
-         `t{0..7}` stands for eight such tables.",
+        "Unique name of the table. Unless `features` is set, it is also the categorical column \
+         whose ids are looked up. `t{0..7}` stands for eight such tables.",
         "{ name = \"user\", rows = \"auto\", dim = 16 }",
     ),
     required("model.tables[].rows", Rows, "at least 1, or \"auto\"").says(
-        "Number of rows. \"auto\": as many as the training data needs; the vocabulary with row 0 \
-         for missing and row 1 for rare and unseen categories (ids.mode = \"exact\"), or the \
-         greatest id plus 1 (columns of kind integer).",
+        "Number of rows. \"auto\" takes as many rows as the training data needs. With ids.mode = \
+         \"exact\", these are the vocabulary, row 0 for missing and row 1 for rare and unseen \
+         categories. For columns of kind integer, the number is the greatest id plus 1.",
         "{ name = \"user\", rows = 100000, dim = 16 }",
     ),
     required("model.tables[].dim", Integer, "at least 1").says(
-        "Elements of a row. Under the dot interaction all tables have the same.",
+        "Number of elements of a row. With the dot interaction, all tables must have the same dim.",
         "{ name = \"user\", rows = \"auto\", dim = 16 }",
     ),
     optional("model.tables[].pooling", Choice(&["sum", "mean", "none"]), "").or("sum").says(
@@ -153,7 +156,8 @@ pub const KEYS: &[ConfigKey] = &[
         "{ name = \"genres\", rows = \"auto\", dim = 16, pooling = \"mean\" }",
     ),
     optional("model.tables[].sequence_length", Integer, "1 to 65536").says(
-        "How many ids of a list are looked up. Required with pooling = \"none\", only there.",
+        "Number of ids of a list that are looked up. Required with pooling = \"none\", and \
+         allowed only there.",
         "{ name = \"clicks\", rows = 5000, dim = 16, pooling = \"none\", sequence_length = 20 }",
     ),
     optional("model.tables[].data_type", Choice(&["f32", "f16", "bf16"]), "").or("f32").says(
@@ -161,27 +165,28 @@ pub const KEYS: &[ConfigKey] = &[
         "{ name = \"user\", rows = 100000, dim = 16, data_type = \"f16\" }",
     ),
     optional("model.tables[].features", Texts, "").or("the table's name").says(
-        "The categorical columns that look ids up here.",
+        "The categorical columns whose ids are looked up in this table.",
         "{ name = \"user\", rows = 100000, dim = 16, features = [\"author\", \"reader\"] }",
     ),
     required("optimizer", Section, "").says("How weights are updated.", "[optimizer]"),
     required("optimizer.sparse", Section, "").says(
-        "The rule of the tables.",
+        "The optimizer of the tables.",
         "sparse = { kind = \"rowwise_adagrad\", learning_rate = 0.02 }",
     ),
     required("optimizer.sparse.kind", Choice(OPTIMIZERS), "")
         .says("The rule.", "sparse = { kind = \"adagrad\", learning_rate = 0.02 }"),
     required("optimizer.sparse.learning_rate", Number, "0 or more")
         .says("Base learning rate.", "sparse = { kind = \"adagrad\", learning_rate = 0.02 }"),
-    optional("optimizer.sparse.epsilon", Number, "above 0, but with sgd").or("1e-8").says(
-        "Added to the root that a step is divided by. Not used by sgd.",
+    optional("optimizer.sparse.epsilon", Number, "above 0, or 0 with sgd").or("1e-8").says(
+        "Constant added to the root in the denominator of a step. sgd does not use it.",
         "sparse = { kind = \"adagrad\", learning_rate = 0.02, epsilon = 1e-6 }",
     ),
-    optional("optimizer.sparse.beta1", Number, "0 to below 1")
-        .or("0.9")
-        .says("Share of the mean gradient kept per step: adam, sparse_adam, lamb.", "beta1 = 0.9"),
+    optional("optimizer.sparse.beta1", Number, "0 to below 1").or("0.9").says(
+        "Share of the mean gradient that adam, sparse_adam and lamb keep per step.",
+        "beta1 = 0.9",
+    ),
     optional("optimizer.sparse.beta2", Number, "0 to below 1").or("0.999").says(
-        "Share of the mean squared gradient kept per step: adam, sparse_adam, lamb.",
+        "Share of the mean squared gradient that adam, sparse_adam and lamb keep per step.",
         "beta2 = 0.99",
     ),
     optional("optimizer.sparse.weight_decay", Number, "0 or more").or("0").says(
@@ -191,25 +196,27 @@ pub const KEYS: &[ConfigKey] = &[
     optional("optimizer.sparse.weight_decay_mode", Choice(&["none", "l2", "decoupled"]), "")
         .or("none")
         .says(
-            "Where the weight decay enters: in the gradient (l2), or beside it (decoupled).",
+            "Whether the decay is added to the gradient (l2) or applied separately (decoupled).",
             "weight_decay_mode = \"l2\"",
         ),
     required("optimizer.dense", Section, "").says(
-        "The rule of MLPs and cross layers.",
+        "The optimizer of MLPs and cross layers.",
         "dense = { kind = \"adam\", learning_rate = 0.001 }",
     ),
     required("optimizer.dense.kind", Choice(OPTIMIZERS), "")
         .says("The rule.", "dense = { kind = \"adam\", learning_rate = 0.001 }"),
     required("optimizer.dense.learning_rate", Number, "0 or more")
         .says("Base learning rate.", "dense = { kind = \"adam\", learning_rate = 0.001 }"),
-    optional("optimizer.dense.epsilon", Number, "above 0, but with sgd")
-        .or("1e-8")
-        .says("Added to the root that a step is divided by. Not used by sgd.", "epsilon = 1e-6"),
-    optional("optimizer.dense.beta1", Number, "0 to below 1")
-        .or("0.9")
-        .says("Share of the mean gradient kept per step: adam, sparse_adam, lamb.", "beta1 = 0.9"),
+    optional("optimizer.dense.epsilon", Number, "above 0, or 0 with sgd").or("1e-8").says(
+        "Constant added to the root in the denominator of a step. sgd does not use it.",
+        "epsilon = 1e-6",
+    ),
+    optional("optimizer.dense.beta1", Number, "0 to below 1").or("0.9").says(
+        "Share of the mean gradient that adam, sparse_adam and lamb keep per step.",
+        "beta1 = 0.9",
+    ),
     optional("optimizer.dense.beta2", Number, "0 to below 1").or("0.999").says(
-        "Share of the mean squared gradient kept per step: adam, sparse_adam, lamb.",
+        "Share of the mean squared gradient that adam, sparse_adam and lamb keep per step.",
         "beta2 = 0.99",
     ),
     optional("optimizer.dense.weight_decay", Number, "0 or more")
@@ -218,12 +225,12 @@ pub const KEYS: &[ConfigKey] = &[
     optional("optimizer.dense.weight_decay_mode", Choice(&["none", "l2", "decoupled"]), "")
         .or("none")
         .says(
-            "Where the weight decay enters: in the gradient (l2), or beside it (decoupled).",
+            "Whether the decay is added to the gradient (l2) or applied separately (decoupled).",
             "weight_decay_mode = \"decoupled\"",
         ),
     optional("schedule", Section, "")
         .or("constant rates")
-        .says("How both learning rates move with the step.", "[schedule]"),
+        .says("How both learning rates change from step to step.", "[schedule]"),
     optional("schedule.warmup_steps", Integer, "0 or more")
         .or("0")
         .says("Steps of linear warm-up.", "warmup_steps = 1000"),
@@ -236,14 +243,17 @@ pub const KEYS: &[ConfigKey] = &[
     optional("schedule.decay_power", Number, "0 or more")
         .or("0")
         .says("Exponent of the decay: 1 is linear.", "decay_power = 1.0"),
-    optional("schedule.decay_floor", Number, "0 to 1")
-        .or("0")
-        .says("Share of the base rate below which the decay never goes.", "decay_floor = 0.01"),
-    required("training", Section, "").says("How long, and what is kept.", "[training]"),
+    optional("schedule.decay_floor", Number, "0 to 1").or("0").says(
+        "Lower limit of the decayed rate, as a share of the base rate.",
+        "decay_floor = 0.01",
+    ),
+    required("training", Section, "")
+        .says("The length of training, its evaluations and its checkpoints.", "[training]"),
     required("training.batch_size", Integer, "at least 1")
         .says("Samples per step, over all ranks.", "batch_size = 4096"),
     optional("training.precision", Choice(&["f32", "bf16"]), "").or("f32").says(
-        "In what the matrix products multiply; bf16 rounds weights, activations and gradients.",
+        "Number format of the factors of matrix products; bf16 rounds weights, activations and \
+         gradients.",
         "precision = \"bf16\"",
     ),
     optional("training.epochs", Integer, "0 or more")
@@ -251,12 +261,12 @@ pub const KEYS: &[ConfigKey] = &[
         .says("Passes over the training data.", "epochs = 3"),
     optional("training.steps", Integer, "0 or more")
         .or("all of the epochs")
-        .says("Stop after so many steps, even within an epoch.", "steps = 10000"),
+        .says("Number of steps after which training stops, even within an epoch.", "steps = 10000"),
     optional("training.seed", Integer, "0 or more")
         .or("0")
         .says("Seed of the shuffle.", "seed = 1"),
     optional("training.shuffle_rows", Integer, "0 or more").or("65536").says(
-        "Samples the shuffle draws from; 0 keeps the order of the files.",
+        "Number of samples from which the shuffle draws; 0 keeps the order of the files.",
         "shuffle_rows = 1000000",
     ),
     optional("training.drop_last", Boolean, "")
@@ -271,7 +281,7 @@ pub const KEYS: &[ConfigKey] = &[
     ),
     optional("training.evaluate_samples", Integer, "at least 1")
         .or("all")
-        .says("Held-out samples of one evaluation.", "evaluate_samples = 100000"),
+        .says("Number of held-out samples per evaluation.", "evaluate_samples = 100000"),
     optional("training.checkpoint_every", Integer, "at least 1").or("at the end alone").says(
         "Steps between checkpoints; there is always one at the end.",
         "checkpoint_every = 1000",
@@ -282,35 +292,37 @@ pub const KEYS: &[ConfigKey] = &[
     optional("training.keep_best", Choice(&["auc", "normalized_entropy", "loss"]), "")
         .or("the newest alone")
         .says(
-            "Keep the checkpoint with the best held-out figure too; eval and score use it.",
+            "Held-out figure whose best checkpoint is kept in addition. eval and score use that \
+             checkpoint.",
             "keep_best = \"auc\"",
         ),
     optional("training.patience", Integer, "at least 1").or("never").says(
-        "Stop after so many evaluations in a row without a better figure. Needs keep_best and \
-         evaluate_every.",
+        "Number of evaluations in a row without a better figure after which training stops. Needs \
+         keep_best and evaluate_every.",
         "patience = 3",
     ),
     optional("training.auc_by", Text, "").says(
-        "A categorical column of the model, such as the user: AUC is also given as the mean over \
-         its groups.",
+        "A categorical column of the model, such as the user. AUC is also reported as the mean \
+         over its groups.",
         "auc_by = \"user\"",
     ),
     required("data", Section, "").says("The files and their columns.", "[data]"),
     optional("data.train", Texts, "").or("--train").says(
-        "Training files, plain or compressed, folders of them, or one prepared folder; relative to \
-         the folder the command runs in. The folders of a path name columns: device=phone/0.csv.",
+        "Training files, plain or compressed, folders of files, or one prepared folder. Paths are \
+         relative to the folder in which the command runs. Folders in a path can name columns, as \
+         in device=phone/0.csv.",
         "train = [\"day_0.csv.gz\"]",
     ),
     optional("data.evaluation", Texts, "")
         .or("the held-out share of the training data")
         .says("Held-out files.", "evaluation = [\"day_1.csv.gz\"]"),
     optional("data.hold_out", Number, "0 to below 1").or("0.1").says(
-        "Share of the training data that is held out where `evaluation` names no file: the last \
-         rows, or those of `hold_out_by`.",
+        "Share of the training data that is held out if `evaluation` names no file: the last \
+         rows, or the rows that `hold_out_by` selects.",
         "hold_out = 0.2",
     ),
     optional("data.hold_out_by", Text, "").or("the order of the files").says(
-        "The column whose greatest values are held out: a time.",
+        "The column, usually a time, whose greatest values are held out.",
         "hold_out_by = \"timestamp\"",
     ),
     required("data.format", Choice(FORMATS), "").says(
@@ -321,10 +333,10 @@ pub const KEYS: &[ConfigKey] = &[
     ),
     optional("data.delimiter", Text, "1 to 4 ASCII characters")
         .or("\",\"")
-        .says("What stands between the fields of csv; \"tab\" for a tab.", "delimiter = \";\""),
+        .says("Separator of the fields in csv files; \"tab\" for a tab.", "delimiter = \";\""),
     optional("data.quote", Text, "one ASCII character, or \"\" for none")
         .or("'\"'")
-        .says("What encloses fields of csv.", "quote = \"'\""),
+        .says("Quote character around fields in csv files.", "quote = \"'\""),
     optional("data.preset", Choice(&["criteo-dlrm", "criteo-torchrec"]), "").says(
         "A published preparation of Criteo's files that fixes label, dense and categorical \
          columns.",
@@ -337,26 +349,29 @@ pub const KEYS: &[ConfigKey] = &[
     optional("data.label", Section, "")
         .or("the preset's")
         .says("The label. Required without a preset.", "label = { column = \"click\" }"),
-    required("data.label.column", Text, "").says("Its column.", "label = { column = \"click\" }"),
+    required("data.label.column", Text, "")
+        .says("The column of the label.", "label = { column = \"click\" }"),
     optional("data.label.positive", Texts, "").or("the column is a number from 0 to 1").says(
         "Values that mean 1; all others mean 0.",
         "label = { column = \"rating\", positive = [\"4\", \"5\"] }",
     ),
     optional("data.label.positive_from", Integer, "").says(
-        "Least whole number that means 1, of a column of counts; lower ones mean 0.",
+        "Lowest integer that means 1, for a column of counts; lower counts mean 0.",
         "label = { column = \"clicks\", positive_from = 1 }",
     ),
     optional("data.label.unlabeled", Choice(&["malformed", "leave_out"]), "").or("malformed").says(
-        "What a row without a label does. malformed: it counts as malformed, of which \
-         --malformed-max are allowed. leave_out: it is left out, however many there are.",
+        "Treatment of rows without a label. malformed: they count as malformed rows, which \
+         --malformed-max limits. leave_out: they are skipped, however many there are.",
         "label = { column = \"click\", unlabeled = \"leave_out\" }",
     ),
     optional("data.dense", Sections, "").or("none, or the preset's").says(
         "Dense columns, in the order of the model's dense input.",
         "dense = [{ column = \"age\" }]",
     ),
-    required("data.dense[].column", Text, "")
-        .says("Its column. `d{0..3}` stands for four such columns.", "{ column = \"age\" }"),
+    required("data.dense[].column", Text, "").says(
+        "Name of the column. `d{0..3}` stands for four such columns.",
+        "{ column = \"age\" }",
+    ),
     optional(
         "data.dense[].transform",
         Choice(&["none", "log1p", "log3", "standardise", "datetime", "one"]),
@@ -376,8 +391,8 @@ pub const KEYS: &[ConfigKey] = &[
             "{ column = \"price\", number = \"money\", transform = \"log1p\" }",
         ),
     optional("data.dense[].parts", Choices(PARTS), "").or("[\"hour\", \"weekday\", \"age\"]").says(
-        "What transform = \"datetime\" takes of a time, an input each. age: how long before \
-             the newest training row.",
+        "Parts of a time that transform = \"datetime\" uses, each as a separate input. age: the \
+         time before the newest training row.",
         "{ column = \"time\", transform = \"datetime\", parts = [\"hour\", \"age\"] }",
     ),
     optional(
@@ -394,27 +409,29 @@ pub const KEYS: &[ConfigKey] = &[
         "Categorical columns; each feature of the model names one.",
         "categorical = [{ column = \"user\" }]",
     ),
-    required("data.categorical[].column", Text, "")
-        .says("Its column. `t{0..3}` stands for four such columns.", "{ column = \"user\" }"),
+    required("data.categorical[].column", Text, "").says(
+        "Name of the column. `t{0..3}` stands for four such columns.",
+        "{ column = \"user\" }",
+    ),
     optional("data.categorical[].kind", Choice(&["integer", "hex", "string"]), "")
         .or("string")
         .says("How one category is written.", "{ column = \"user\", kind = \"integer\" }"),
     optional("data.categorical[].separator", Text, "").or("one category per row").says(
-        "What stands between the categories of a list. A Parquet list needs none.",
+        "Separator of the categories of a list. List columns of Parquet files do not need it.",
         "{ column = \"genres\", separator = \"|\" }",
     ),
     optional("data.categorical[].out_of_range", Choice(&["modulo", "error", "missing"]), "")
         .or("modulo")
         .says(
-            "What an id outside its table becomes, under ids.mode = \"modulo\".",
+            "Treatment of an id outside its table, with ids.mode = \"modulo\".",
             "{ column = \"user\", kind = \"integer\", out_of_range = \"error\" }",
         ),
     optional("data.categorical[].missing", Integer, "").says(
-        "The id that stands for a missing one; not for text.",
+        "The id that represents a missing category; not allowed for text.",
         "{ column = \"user\", kind = \"integer\", missing = -1 }",
     ),
     optional("data.categorical[].min_count", Integer, "0 or more").or("that of data.ids").says(
-        "Least number of occurrences of a category that gets a row of its own, under ids.mode = \
+        "Minimum number of occurrences for which a category gets its own row, with ids.mode = \
          \"exact\".",
         "{ column = \"user\", min_count = 5 }",
     ),
@@ -432,34 +449,36 @@ pub const KEYS: &[ConfigKey] = &[
         "ids = { mode = \"exact\" }",
     ),
     optional("data.ids.min_count", Integer, "0 or more").or("0").with("exact", false).says(
-        "Least number of occurrences of a category that gets a row of its own.",
+        "Minimum number of occurrences for which a category gets its own row.",
         "ids = { mode = \"exact\", min_count = 2 }",
     ),
     optional("data.ids.memory_mib", Integer, "at least 1").or("1024").with("exact", false).says(
-        "Memory that counting may use, in MiB; beyond it, temporary files serve.",
+        "Memory that counting may use, in MiB. Beyond it, counts are written to temporary files.",
         "ids = { mode = \"exact\", memory_mib = 4096 }",
     ),
-    optional("synthetic", Section, "").says("How often --synthetic uses each id.", "[synthetic]"),
+    optional("synthetic", Section, "")
+        .says("How often each id occurs in the rows of --synthetic.", "[synthetic]"),
     optional("synthetic.ids", Section, "")
         .or("{ kind = \"zipf\", exponent = 1.05 }")
-        .says("The law of all tables.", "ids = { kind = \"uniform\" }"),
+        .says("The distribution of ids in all tables.", "ids = { kind = \"uniform\" }"),
     required("synthetic.ids.kind", Choice(LAWS), "").says(
-        "uniform: every id alike. zipf: by Zipf's law. reuse: by a measured histogram.",
+        "uniform: all ids are equally frequent. zipf: ids follow Zipf's law. reuse: ids follow a \
+         measured histogram.",
         "ids = { kind = \"uniform\" }",
     ),
     required("synthetic.ids.exponent", Number, "0 or more")
         .with("zipf", true)
-        .says("Skew of the law.", "ids = { kind = \"zipf\", exponent = 1.05 }"),
+        .says("Skew of the distribution.", "ids = { kind = \"zipf\", exponent = 1.05 }"),
     required("synthetic.ids.file", Text, "").with("reuse", true).says(
         "Locality statistics as dlrm_datasets publishes them.",
         "ids = { kind = \"reuse\", file = \"stats.txt.gz\" }",
     ),
     optional("synthetic.ids.section", Text, "").or("the first").with("reuse", false).says(
-        "One of its sections.",
+        "Name of a section of the file.",
         "ids = { kind = \"reuse\", file = \"stats.txt.gz\", section = \"day 2\" }",
     ),
     optional("synthetic.tables", SectionPerName, "").says(
-        "The law of single tables, by name; keys as in synthetic.ids.",
+        "Distributions of single tables, by table name; the keys are those of synthetic.ids.",
         "tables = { user = { kind = \"uniform\" } }",
     ),
     required("synthetic.tables.*.kind", Choice(LAWS), "")

@@ -40,8 +40,8 @@ fn names(message: &str) -> Vec<String> {
     list.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
 }
 
-/// The reference of a section has all keys of its type. An unknown key makes serde list the known
-/// ones.
+/// Checks that the reference of each section has all keys of its type. An unknown key makes serde
+/// list the keys that the type has.
 #[test]
 fn every_key_of_the_types_is_in_the_reference() {
     let sections = [
@@ -95,8 +95,8 @@ fn every_key_of_the_types_is_in_the_reference() {
     }
 }
 
-/// The reference of a key has all values of its type. An unknown value makes serde list the known
-/// ones.
+/// Checks that the reference of each key has all values of its type. An unknown value makes serde
+/// list the values that the type has.
 #[test]
 fn every_choice_of_the_types_is_in_the_reference() {
     for key in KEYS {

@@ -81,7 +81,7 @@ fn columns_are_the_serialized_keys_with_their_types() {
     let _unit: () = row.cache;
     let serialized = toml::Value::try_from(&row).unwrap();
     let mut keys: Vec<&str> = serialized.as_table().unwrap().keys().map(String::as_str).collect();
-    // TOML leaves out missing values.
+    // TOML omits missing values, so the key of the empty `bytes_max` is added here.
     keys.push("bytes_max");
     keys.sort_unstable();
     let mut names: Vec<&str> = <&Row>::columns().iter().map(|column| column.name).collect();

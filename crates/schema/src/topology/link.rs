@@ -1,13 +1,15 @@
-//! The time of a message by its size. A longer message never takes less time.
+//! The time of a message between two devices as a function of its size. A longer message never
+//! takes less time.
 
 use serde::Serialize;
 
 use super::HardwareSpec;
 
-/// Time of an empty message between V100s with NVLink.
+/// Time of an empty message between V100s with NVLink, in nanoseconds.
 const ALPHA_NS: f64 = 7_000.0;
-/// Bytes sent by a rank of eight, and the time in nanoseconds. First come seven eighths of the
-/// payload of all-to-alls, then 1.75 times that of all-reduces.
+/// Measured points of a link: the bytes that each of eight ranks sends, and the time in
+/// nanoseconds. The first sizes are seven eighths of the payload of all-to-alls, and the last are
+/// 1.75 times the payload of all-reduces.
 const SENT_NS: [(f64, f64); 5] = [
     (168.0, 7_000.0),
     (11_872.0, 7_000.0),
@@ -15,7 +17,7 @@ const SENT_NS: [(f64, f64); 5] = [
     (1_588_720.0, 69_000.0),
     (2_759_687.0, 86_000.0),
 ];
-/// Assumed share of a data sheet's bandwidth that large messages reach.
+/// Share of a data sheet's bandwidth that large messages are assumed to reach.
 const REACHED: f64 = 0.8;
 
 /// Returns the link between the devices of a host, and its bandwidth per direction from data
@@ -32,7 +34,7 @@ fn fabric(key: &str) -> (&'static str, f64) {
     }
 }
 
-/// Measured times do not define a link.
+/// Error of measurements from which no link can be built.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum LinkError {
     /// There are no measurements.
@@ -48,19 +50,20 @@ pub enum LinkError {
 /// A link with the time `α + size ÷ BW(size)`, interpolated between measured sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// Time of an empty message.
+    /// Time of an empty message, in nanoseconds.
     alpha_ns: f64,
-    /// Bytes and nanoseconds, both ascending.
+    /// Measured points in bytes and nanoseconds, both ascending.
     points: Vec<(f64, f64)>,
-    /// Source of the times.
+    /// Description of where the times come from.
     source: String,
 }
 
 impl Link {
-    /// Creates a link from measurements. A time below that of a smaller size is raised to it.
+    /// Creates a link from measured points. A time that is below the time of a smaller size is
+    /// raised to that time.
     ///
     /// # Errors
-    /// [`LinkError`] if a size or time is invalid.
+    /// Returns a [`LinkError`] if a size or time is invalid.
     pub fn new(points: &[(f64, f64)], source: &str) -> Result<Self, LinkError> {
         let mut rising: Vec<(f64, f64)> = Vec::new();
         for &(bytes, ns) in points {
@@ -75,11 +78,12 @@ impl Link {
         Ok(Self { alpha_ns: first.1, points: rising, source: source.to_owned() })
     }
 
-    /// Returns the link between devices of one host. Sizes are the bytes that each rank sends to
-    /// the others.
+    /// Returns the link between the devices of one host. The size of a message is the number of
+    /// bytes that each rank sends to the others.
     ///
-    /// Measured up to 2.8 MB on V100s with NVLink. Beyond that, 0.8 of the data sheets' bandwidth
-    /// per direction is assumed. Devices without NVLink use PCIe for all sizes.
+    /// Times up to 2.8 MB were measured on V100s with NVLink. Beyond that size, 0.8 of the data
+    /// sheets' bandwidth per direction is assumed. Devices without NVLink use the bandwidth of PCIe
+    /// for all sizes.
     #[must_use]
     pub fn within(device: &HardwareSpec) -> Self {
         let (fabric, gb_per_s) = fabric(&device.key);
@@ -90,13 +94,15 @@ impl Link {
         if fabric == "PCIe" {
             points.iter_mut().for_each(|(bytes, ns)| *ns = ns.max(ALPHA_NS + *bytes / reached));
         }
+        // A point beyond the measured sizes determines the slope for larger messages.
         let last = points[points.len() - 1];
         points.push((2.0 * last.0, last.1 + last.0 / reached));
         let source = format!("{measured}; beyond: {reached:.0} GB/s of {fabric}, assumed");
         Self { alpha_ns: ALPHA_NS, points, source }
     }
 
-    /// Returns the link between hosts: 100 Gbit/s and 15 µs, which is assumed, not measured.
+    /// Returns the link between hosts. The 100 Gbit/s and 15 µs of this link are assumed, not
+    /// measured.
     #[must_use]
     pub fn network() -> Self {
         let bytes_per_ns = 12.5;
@@ -106,7 +112,8 @@ impl Link {
         Self { alpha_ns: 15_000.0, points, source: source.to_owned() }
     }
 
-    /// Returns the time of a message, never less than that of a shorter one.
+    /// Returns the time of a message in nanoseconds, which is never less than the time of a shorter
+    /// message.
     #[must_use]
     pub fn ns(&self, bytes: f64) -> f64 {
         let mut before = (0.0, self.alpha_ns);
@@ -116,20 +123,20 @@ impl Link {
             }
             before = point;
         }
-        // Above the largest size, its bandwidth is used.
+        // Above the largest measured size, the bandwidth between the last two points is used.
         let last = self.points.len() - 1;
         let from = if last == 0 { (0.0, self.alpha_ns) } else { self.points[last - 1] };
         let slope = (before.1 - from.1) / (before.0 - from.0);
         before.1 + slope * (bytes - before.0)
     }
 
-    /// Returns the time of an empty message.
+    /// Returns the time of an empty message, in nanoseconds.
     #[must_use]
     pub fn alpha_ns(&self) -> f64 {
         self.alpha_ns
     }
 
-    /// Returns the source of the times.
+    /// Returns the description of where the times come from.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source

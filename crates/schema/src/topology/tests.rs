@@ -17,7 +17,7 @@ fn topologies_are_hosts_times_devices() {
     assert_eq!(shape("h100"), Ok(("h100".into(), 1, 1)));
     assert_eq!(shape("h100x8"), Ok(("h100".into(), 1, 8)));
     assert_eq!(shape("4xh100x8"), Ok(("h100".into(), 4, 8)));
-    // An `x` inside the name, and one at its end.
+    // The names of these devices contain an `x`, inside (`titan-xp`) or at the end (`mi300x`).
     assert_eq!(shape("titan-xpx2"), Ok(("titan-xp".into(), 1, 2)));
     assert_eq!(shape("2xmi300xx8"), Ok(("mi300x".into(), 2, 8)));
     for text in ["h100x0", "0xh100x8", "h100x99999999999"] {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 
-/// Where a model is computed.
+/// The device on which a model is computed, with the precision of its matrix products.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OnDevice {
     /// Device: cpu; cuda:N, a GPU (see rowmill doctor device); cuda, the GPU of this process's
@@ -17,13 +17,13 @@ pub struct OnDevice {
     pub tf32: bool,
 }
 
-/// A device by name.
+/// A device, as named on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceName {
     Cpu,
-    /// The GPU with this number, or without a number the GPU of this process's local rank.
+    /// The GPU with this number. Without a number, this is the GPU of this process's local rank.
     Cuda(Option<usize>),
-    /// GPU kernels, compiled for the host's CPU.
+    /// GPU kernels that are compiled for the CPU of the host.
     Emulated,
 }
 

@@ -1,15 +1,15 @@
-//! A path that a command writes, and the kinds of files that it may replace.
+//! A path to which a command writes, and the kinds of files that it may replace.
 
 use std::path::PathBuf;
 
-/// A path that a command writes.
+/// A path to which a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputPath {
-    /// A file, which is created or replaced. A pipe or a device is written in place.
+    /// A file that is created or replaced. A pipe or a device is written in place.
     File(PathBuf),
-    /// A file, which is created or replaced. A pipe or a device is refused, because it would be
+    /// A file that is created or replaced. A pipe or a device is rejected, because it would be
     /// replaced too.
     RegularFile(PathBuf),
-    /// A folder, which may exist already.
+    /// A folder that may already exist.
     Folder(PathBuf),
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Which traces, which part of them, and where the result goes.
+/// Options that select traces, a part of each, and the place where the result is written.
 #[derive(Clone, Debug, Args)]
 pub struct Selection {
     /// Traces: files, archives, folders, or `-` for standard input
@@ -37,13 +37,14 @@ pub struct Selection {
 pub enum WindowChoice {
     /// Everything that was recorded
     All,
-    /// Whole steps: a first or last one that the recording cut is dropped; `all` if fewer than two.
+    /// Whole steps: a first or last step that the recording cut off is dropped; `all` if fewer than
+    /// two remain
     Steps,
-    /// What Holistic Trace Analysis keeps: the span of device work launched before the last step.
+    /// The window of Holistic Trace Analysis: the span of device work launched before the last step
     Hta,
 }
 
-/// How device work is classified.
+/// The rule that classifies device work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClassifyChoice {
     /// Use the category, then arguments of collectives, then known names

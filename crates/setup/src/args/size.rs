@@ -1,7 +1,7 @@
-//! Parses sizes of memory on the command line.
+//! Parses sizes of memory that are given on the command line.
 
-/// Parses a number of bytes, with K for 1,024 and M for 1,048,576. It must be a multiple of 4,
-/// because it is filled with numbers of 4 bytes.
+/// Parses a number of bytes, with K for 1,024 and M for 1,048,576. The number must be a multiple of
+/// 4, because the memory is filled with 4-byte numbers.
 pub fn size(text: &str) -> Result<usize, String> {
     let (digits, factor) = match text.strip_suffix(['K', 'k']) {
         Some(digits) => (digits, 1 << 10),

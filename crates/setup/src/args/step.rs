@@ -1,4 +1,4 @@
-//! Options that describe a training step which has not been run, for predictions.
+//! Options that describe a training step that was never run, for predictions.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Sharding;
 
-/// What of a step does not follow from the configuration.
+/// The properties of a step that do not follow from its configuration.
 #[derive(Debug, Args)]
 pub struct NeverRunStep {
     /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
@@ -15,11 +15,11 @@ pub struct NeverRunStep {
     /// Samples per step, over all ranks [default: the configuration's]
     #[arg(long, value_name = "B")]
     pub batch_size: Option<usize>,
-    /// Ids per bag
+    /// Number of ids per bag
     #[arg(long, value_name = "L", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub pooling: u32,
-    /// Ranks that share the samples [default: 1, or those of the hardware]
+    /// Number of ranks that share the samples [default: 1, or those of the hardware]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ranks: Option<u32>,

@@ -1,14 +1,15 @@
-//! A macro that defines an error with its hint beside each variant. `thiserror` has attributes for
-//! messages only.
+//! A macro that defines an error enum with a hint for each variant. `thiserror` has attributes only
+//! for messages.
 
 /// Defines an enum of errors as `thiserror` does, and a method `hint` that says what the user can
 /// do about each of them.
 ///
-/// - `#[error(…)]` is the message, as for `thiserror`.
-/// - `#[hint("…", …)]` is a hint with the arguments of `format!`, in which the fields of the variant
-///   are variables.
-/// - `#[hint(expression)]` is an `Option<String>`, for variants that only sometimes have a hint.
-/// - A variant without `#[hint]` has none.
+/// - `#[error(…)]` is the message, as in `thiserror`.
+/// - `#[hint("…", …)]` is a hint with the arguments of `format!`, in which the fields of the
+/// variant are variables.
+/// - `#[hint(expression)]` is an `Option<String>`, for variants that have a hint only in some
+/// cases.
+/// - A variant without `#[hint]` has no hint.
 macro_rules! errors_with_hints {
     (
         $(#[doc = $about:literal])*
@@ -37,7 +38,8 @@ macro_rules! errors_with_hints {
             pub fn hint(&self) -> Option<String> {
                 match self {
                     $(Self::$variant $({ $($field),* })? => {
-                        // Most hints use only some of the fields.
+                        // Most hints use only some of the fields, so the others would be reported
+                        // as unused.
                         $($(_ = $field;)*)?
                         errors_with_hints!(@hint $($($hint)*)?)
                     })*

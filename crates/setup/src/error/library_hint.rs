@@ -4,7 +4,7 @@ use std::io;
 
 use schema::{ConfigError, Share};
 
-/// The hint for a configuration that is refused.
+/// Returns the hint for a configuration that is rejected.
 pub fn suggest_for_config(error: &ConfigError) -> Option<String> {
     let hint = match error {
         ConfigError::Override { .. } => {
@@ -25,13 +25,13 @@ pub fn suggest_for_config(error: &ConfigError) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// The hint for data that cannot be read or prepared.
+/// Returns the hint for data that cannot be read or prepared.
 pub fn suggest_for_data(error: &data::Error) -> Option<String> {
     if let Some(hint) = suggest_for_remote(error) {
         return Some(hint);
     }
     let hint = match error {
-        data::Error::Malformed(_) => "without --strict such lines are counted and left out",
+        data::Error::Malformed(_) => "without --strict malformed lines are counted and left out",
         data::Error::TooManyMalformed { rows, losses, read, .. } => {
             let share = Share::from_parts(losses.malformed_lines, rows + losses.malformed_lines).0;
             let percent = if read.is_some() { 100.0 } else { (100.0 * share).ceil() };
@@ -41,10 +41,10 @@ pub fn suggest_for_data(error: &data::Error) -> Option<String> {
             ));
         }
         data::Error::Codec { .. } => {
-            "write it again, in pandas: df.to_parquet(FILE, compression=\"zstd\")"
+            "write the file again, in pandas: df.to_parquet(FILE, compression=\"zstd\")"
         }
         data::Error::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-            "the user that runs rowmill needs the right to read it"
+            "the user that runs rowmill needs permission to read this path"
         }
         data::Error::IdOutOfRange { .. } => {
             "correct the id, give the table more rows, or set out_of_range = \"modulo\" or \
@@ -82,13 +82,13 @@ pub fn suggest_for_data(error: &data::Error) -> Option<String> {
             "resume with the data, batch size and seed of the run, or begin a new one with --run"
         }
         data::Error::FittedMismatch { .. } => {
-            "the data or its columns changed since; use the same, or begin a new run with --run"
+            "the data or its columns changed; use those of the run, or begin a new run with --run"
         }
-        data::Error::Stdin { .. } => "write it to a file first: … | cat > FILE",
+        data::Error::Stdin { .. } => "write the input to a file first: … | cat > FILE",
         data::Error::OtherForm { form, .. } => return Some(suggest_conversion(form)),
-        data::Error::Archive { .. } => "unpack it and give the files",
+        data::Error::Archive { .. } => "unpack the archive and give its files",
         data::Error::CarriageReturns { .. } => "convert the line ends: tr '\\r' '\\n' < FILE > NEW",
-        data::Error::EmptyFolder { .. } => "give a folder with files; hidden ones do not count",
+        data::Error::EmptyFolder { .. } => "give a folder with files; hidden files do not count",
         data::Error::TableTooSmall { .. } => {
             "give the table more rows, raise data.ids.min_count, or use data.ids.mode = \"modulo\""
         }
@@ -105,7 +105,7 @@ pub fn suggest_for_data(error: &data::Error) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// The hint for commands that read files without a configuration.
+/// Returns the hint for commands that read files without a configuration.
 pub fn suggest_without_config(error: &data::Error) -> Option<&'static str> {
     let hint = match error {
         data::Error::TooManyMalformed { .. } | data::Error::NoGoodRows { .. } => {
@@ -123,7 +123,7 @@ pub fn suggest_without_config(error: &data::Error) -> Option<&'static str> {
     Some(hint)
 }
 
-/// How to convert a file of this form into one that rowmill reads.
+/// Returns how to convert a file of this form into one that rowmill reads.
 fn suggest_conversion(form: &str) -> String {
     let read = match form {
         "a Parquet file" => {
@@ -141,10 +141,10 @@ fn suggest_conversion(form: &str) -> String {
                 .into();
         }
     };
-    format!("write it as Parquet, in pandas: pd.{read}.to_parquet(NEW)")
+    format!("write the file as Parquet, in pandas: pd.{read}.to_parquet(NEW)")
 }
 
-/// The hint for an object in a remote store.
+/// Returns the hint for an object in a remote store that cannot be read.
 fn suggest_for_remote(error: &data::Error) -> Option<String> {
     use data::RemoteProblem as P;
     let (data::Error::Open { source, .. } | data::Error::Read { source, .. }) = error else {
@@ -164,15 +164,15 @@ fn suggest_for_remote(error: &data::Error) -> Option<String> {
         }
         P::Changed { .. } => "start again when nothing writes to the object any more",
         P::Credentials(problem) if problem.contains("aws_access_key_id") => {
-            "for sign-in and roles: eval \"$(aws configure export-credentials --format env)\""
+            "for a sign-in or a role: eval \"$(aws configure export-credentials --format env)\""
         }
         _ => return None,
     };
     Some(hint.to_owned())
 }
 
-/// The hint for a missing column. A single column with separators in its name means that the file
-/// was split at the wrong character.
+/// Returns the hint for a missing column. A single column with separators in its name means that
+/// the file was split at the wrong character.
 fn suggest_columns(available: &[String]) -> &'static str {
     match available.first().map(String::as_str) {
         Some(line) if available.len() == 1 && line.contains('\t') => {
@@ -185,7 +185,7 @@ fn suggest_columns(available: &[String]) -> &'static str {
     }
 }
 
-/// Whether the content of a file is damaged, rather than the access to it denied.
+/// Returns whether the content of a file is damaged, rather than access to it denied.
 fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -193,7 +193,8 @@ fn is_damage(error: &io::Error) -> bool {
     )
 }
 
-/// The hint for a file that cannot be written: the disk is full, or the user may not write.
+/// Returns the hint for a file that cannot be written, because the disk is full or the user lacks
+/// permission.
 pub fn suggest_for_disk(error: &io::Error) -> Option<String> {
     let hint = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -207,13 +208,13 @@ pub fn suggest_for_disk(error: &io::Error) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// The hint for a run or a checkpoint that failed.
+/// Returns the hint for a training run or a checkpoint that failed.
 pub fn suggest_for_train(error: &train::Error) -> Option<String> {
     let hint = match error.cause() {
         train::Error::Data(error) => return suggest_for_data(error),
         train::Error::Io { source, .. } => return suggest_for_disk(source),
         train::Error::TensorFile { path, .. } if !path.with_file_name("manifest.json").exists() => {
-            "expected a file as safetensors.torch.save_file or torch.save writes it"
+            "expected a file that safetensors.torch.save_file or torch.save wrote"
         }
         train::Error::Pickled { .. } => {
             "save the weights alone, in Python: torch.save(model.state_dict(), \"weights.pt\")"
@@ -263,22 +264,22 @@ pub fn suggest_for_train(error: &train::Error) -> Option<String> {
         train::Error::NothingToTrace { .. } => {
             "choose steps of the run with --trace-steps A..B, or train longer with --set steps=N"
         }
-        train::Error::RunBusy { .. } => "wait for it, or choose another folder with --run FOLDER",
+        train::Error::RunBusy { .. } => "let that run end, or choose a folder with --run FOLDER",
         train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
         _ => return None,
     };
     Some(hint.to_owned())
 }
 
-/// The hint for a trace that cannot be read or written.
+/// Returns the hint for a trace that cannot be read or written.
 pub fn suggest_for_trace(error: &trace::Error) -> Option<String> {
     use trace::Error as E;
     let hint = match error {
         E::NotATrace { reason, .. } if reason.contains("execution trace") => {
-            "rowmill trace execution-trace reads those"
+            "rowmill trace execution-trace reads execution traces"
         }
         E::NotATrace { reason, .. } if reason.contains("Perfetto trace") => {
-            "convert or merge the recording again: a .pftrace is read only whole"
+            "convert or merge the recording again; a cut .pftrace cannot be read"
         }
         E::ForeignTrace { .. } => {
             "rowmill reads back the .pftrace files of rowmill trace convert and merge; of other \

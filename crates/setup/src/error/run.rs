@@ -1,5 +1,6 @@
-//! Errors of commands whose request is valid: the machine, a process or a file prevented the work.
-//! They end the process with exit code 1. Mistakes of the command line are in [`super::usage`].
+//! Errors of commands whose request is valid, but whose work the machine, a process or a file
+//! prevented. These errors end the process with exit code 1. Mistakes of the user are in
+//! [`super::usage`].
 
 use std::io;
 use std::path::PathBuf;
@@ -12,13 +13,13 @@ use super::define::errors_with_hints;
 use super::library_hint::{self, suggest_for_disk};
 
 errors_with_hints! {
-    /// What kept a command from doing its work.
+    /// Cause that prevented a command from doing its work.
     pub enum RunError {
-        // Files and outputs.
+        // Errors of files and outputs.
         #[error("{}: cannot {doing}: {source}", path.display())]
         #[hint(suggest_for_disk(source))]
         Io { path: PathBuf, doing: &'static str, source: io::Error },
-        /// Writing to stdout failed, for example because the reader of a pipe has ended.
+        /// Writing to standard output failed, for example because the reader of a pipe has ended.
         #[error("standard output: {source}")]
         #[hint(suggest_for_disk(source))]
         Output { source: io::Error },
@@ -31,7 +32,7 @@ errors_with_hints! {
         #[hint("write a file and read it from there")]
         OutputIsSpecial { path: PathBuf },
         #[error("{}: cannot be written, because {} does not exist", path.display(), folder.display())]
-        #[hint("make it first: mkdir -p {}", folder.display())]
+        #[hint("make the folder first: mkdir -p {}", folder.display())]
         NoOutputFolder { path: PathBuf, folder: PathBuf },
         #[error("{}: cannot be written, because {} is a file, not a folder", path.display(), file.display())]
         #[hint("choose another place to write")]
@@ -46,7 +47,7 @@ errors_with_hints! {
         #[hint("ask for fewer --tables, --rows or --dim")]
         BenchMemory { needed: Bytes, available: Bytes },
 
-        // Rows and checkpoints.
+        // Errors of rows and checkpoints.
         #[error(
             "all {rows} training rows have the label {label}: no model can learn anything from them (prepared in {})",
             folder.display()
@@ -76,16 +77,16 @@ errors_with_hints! {
         #[hint("give RUN or RUN/checkpoints/step-…, as printed at the end of training")]
         NoCheckpoint { path: PathBuf },
         #[error("{}: expected an undamaged checkpoint, found only {count} damaged", path.display())]
-        #[hint("start again in another folder with --run, or bring back a copy")]
+        #[hint("start again in another folder with --run, or restore a copy of the checkpoint")]
         NoneWhole { path: PathBuf, count: usize },
         #[error("{}: the newest checkpoint is damaged: {reason}", path.display())]
         #[hint("{}", suggest_previous(previous.as_ref()))]
         DamagedCheckpoint { path: PathBuf, reason: String, previous: Option<PathBuf> },
         #[error("{damaged} of {} damaged", counted(*count as u64, "checkpoint"))]
-        #[hint("continue from an undamaged one with --resume-from CHECKPOINT")]
+        #[hint("continue from an undamaged checkpoint with --resume-from CHECKPOINT")]
         Damaged { damaged: usize, count: usize },
 
-        // Processes.
+        // Errors in starting or ending threads and processes.
         #[error("cannot start the thread for {what}: {source}")]
         Thread { what: &'static str, source: io::Error },
         #[error("cannot run {program}: {source}")]
@@ -93,7 +94,8 @@ errors_with_hints! {
         #[error("{library}: {problem}")]
         #[hint("rowmill doctor mpi lists the MPI libraries that it finds")]
         MpiStart { library: String, problem: String },
-        /// A second caller took the communicator, which is a defect of rowmill.
+        /// A second caller requested the communicator of all processes, which is a defect of
+        /// rowmill.
         #[error("the communicator of all processes is in use")]
         NoProcesses,
         #[error("the measurement failed: {said}")]
@@ -101,15 +103,15 @@ errors_with_hints! {
         #[error("{run}: {said}")]
         Tune { run: String, said: String },
         #[error("cannot serve on 127.0.0.1:{port}: {source}")]
-        #[hint("leave --port out for a free one")]
+        #[hint("leave --port out for a free port")]
         Serve { port: u16, source: io::Error },
 
-        // Captures, and the agents of other hosts.
+        // Errors of captures and of agents on other hosts.
         #[error(
             "{place}: expected {} to poll for traces within {seconds} s, got {got}",
             counted(*wanted as u64, "process")
         )]
-        #[hint("start the job with KINETO_USE_DAEMON=1; rowmill doctor capture says what a running one lacks")]
+        #[hint("start the job with KINETO_USE_DAEMON=1; rowmill doctor capture says what a running job lacks")]
         NobodyAsked { place: String, seconds: u64, wanted: usize, got: usize },
         #[error("Slurm job {job}: expected hosts from squeue and scontrol, got {said}")]
         Slurm { job: i64, said: String },
@@ -119,10 +121,10 @@ errors_with_hints! {
         #[error("no trace was started: {problems}")]
         NoOrder { problems: String },
         #[error("expected processes of one job, got several: {there}")]
-        #[hint("a report is of one job: choose it with --run, --user or --pid")]
+        #[hint("a report covers one job: choose the job with --run, --user or --pid")]
         ManyJobs { there: String },
         #[error("expected each rank of the job once, got rank {rank} of processes {first} and {second}")]
-        #[hint("choose one of them with --pid, or end the one that is left over")]
+        #[hint("choose a process with --pid, or end the process that is left over")]
         SameRank { rank: u32, first: u32, second: u32 },
         #[error("expected different hosts, got {first} and {second}: the same processes answer at both")]
         #[hint("name each machine once")]
@@ -153,7 +155,7 @@ fn list_lines(lines: &[u64]) -> String {
     lines.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Likely reasons why all rows have the same label.
+/// Lists likely reasons for which all rows have the same label.
 fn suggest_labels(label: f32, positive: &[String]) -> String {
     if positive.is_empty() {
         return "data.label names the column; if the rows are sorted by it, shuffle them, or name \

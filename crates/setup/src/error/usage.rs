@@ -1,5 +1,5 @@
 //! Errors that the user corrects on the command line, in the configuration or in an input file.
-//! They end the process with exit code 2. What the machine refuses is in [`super::run`].
+//! These errors end the process with exit code 2. Failures of the machine are in [`super::run`].
 
 use std::path::PathBuf;
 
@@ -20,9 +20,9 @@ use crate::memory_fix::{MemoryFix, list_largest_parts};
 use crate::shell::quoted;
 
 errors_with_hints! {
-    /// Why a command line, a configuration or an input file is refused.
+    /// Reason for which a command line, a configuration or an input file is rejected.
     pub enum UsageError {
-        // Command line.
+        // Errors of the command line.
         #[error("rowmill {was}: no such command any more")]
         #[hint("run: {now}")]
         MovedCommand { was: String, now: String },
@@ -51,7 +51,7 @@ errors_with_hints! {
         #[hint("prepare all files into one folder: rowmill data convert FILE… --config CONFIG --output FOLDER")]
         MixedInputs { path: PathBuf, count: usize },
 
-        // Configurations.
+        // Errors in a job configuration.
         #[error("configuration {name:?}: no such file, and no ready-made configuration of that name")]
         #[hint("{}", suggest_configs(name, known))]
         UnknownConfig { name: String, known: Vec<&'static str> },
@@ -62,13 +62,13 @@ errors_with_hints! {
         #[hint("rowmill init {} writes a configuration that trains on it", quoted(&path.display().to_string()))]
         NotAConfig { path: PathBuf },
         #[error("{}: the configuration exists already", path.display())]
-        #[hint("replace it with --force, or write another with --output FILE")]
+        #[hint("replace the file with --force, or write another file with --output FILE")]
         ConfigExists { path: PathBuf },
         #[error("standard input: expected files, which init reads more than once")]
-        #[hint("write it to a file first: … | cat > FILE")]
+        #[hint("write the input to a file first: … | cat > FILE")]
         InitOfStream,
         #[error("{}: expected files, got data that is already prepared", path.display())]
-        #[hint("give the files it was prepared from")]
+        #[hint("give the files that the data was prepared from")]
         InitOfPrepared { path: PathBuf },
         #[error("{files}: {source}")]
         #[hint(suggest_label(source))]
@@ -80,7 +80,7 @@ errors_with_hints! {
         #[hint("set them for this command with --set model.tables.NAME.rows=N")]
         RowsUnknown { doing: &'static str, tables: String },
 
-        // Jobs and runs.
+        // Errors of jobs and runs.
         #[error("configuration {config} names no training data")]
         #[hint(
             "give files with --train FILE…, or try it on generated rows: rowmill train {config} \
@@ -133,7 +133,8 @@ errors_with_hints! {
              trace, use rowmill trace report"
         )]
         NoMetrics { run: PathBuf },
-        /// A run's bytes depend on the CPU's bf16 instruction, so another CPU must not continue it.
+        /// The results of a run depend, to the bit, on the CPU's bf16 instruction, so a CPU without
+        /// it must not continue the run.
         #[error(
             "{}: this run multiplies bf16 by VDPBF16PS, expected a CPU that has it, got one \
              without: other arithmetic would give other bytes",
@@ -150,24 +151,25 @@ errors_with_hints! {
         )]
         #[hint("give one of RUN/checkpoints/step-…, or name the checkpoint's own run with --run")]
         NotOfRun { path: PathBuf, run: PathBuf, names: Vec<String> },
-        /// An imported checkpoint holds weights from elsewhere, and rowmill fitted no columns.
+        /// An imported checkpoint holds weights from elsewhere, so rowmill fitted no transforms for
+        /// its columns.
         #[error(
             "{}: the checkpoint has weights, but no transforms of its standardised columns or \
              exact ids",
             path.display()
         )]
-        #[hint("import it again with --data FOLDER, or train it with --resume")]
+        #[hint("import the model again with --data FOLDER, or train it with --resume")]
         NoTransforms { path: PathBuf },
         #[error("{}: the folder exists and is not a quickstart's", folder.display())]
         #[hint("choose another with --folder")]
         ForeignFolder { folder: PathBuf },
 
-        // Devices, processes and plans.
+        // Errors of devices, processes and plans.
         #[error("--device {name}: {source}; `rowmill doctor device` lists the devices")]
         #[hint("{}", suggest_cure(source))]
         NoDevice { name: DeviceName, source: Box<DriverError> },
         #[error("torchrun started {size} processes, which cannot communicate without MPI")]
-        #[hint("start it with mpirun -n {size} rowmill train …")]
+        #[hint("start the processes with mpirun -n {size} rowmill train …")]
         Torchrun { size: u32 },
         #[error(
             "MPI: no library can be used:{}",
@@ -200,7 +202,7 @@ errors_with_hints! {
         #[hint("rowmill train --help shows the form of a plan")]
         Plan { path: PathBuf, source: Box<schema::plan::PlanError> },
 
-        // Traces and findings.
+        // Errors of traces and findings.
         #[error("--rank {rank}: the traces have the ranks {known}")]
         NoSuchRank { rank: u32, known: String },
         #[error("step {step}: expected a step in 0..{count}, which all ranks recorded")]
@@ -228,7 +230,7 @@ errors_with_hints! {
         #[hint("rowmill trace findings --help shows the form of a rules file")]
         RulesFile { path: PathBuf, reason: String },
 
-        // Predictions.
+        // Errors in the inputs of predictions.
         #[error("{}: {source}", path.display())]
         #[hint("rowmill predict what-if --help shows the form of edits")]
         EditsFile { path: PathBuf, source: Box<toml::de::Error> },
@@ -237,13 +239,13 @@ errors_with_hints! {
         #[error("--measured: expected traces of rank {rank}, got none")]
         NotMeasured { rank: u32 },
         #[error("{}: {source}", path.display())]
-        #[hint("write a new one: rowmill predict calibrate PATH --output FILE")]
+        #[hint("write a new calibration: rowmill predict calibrate PATH --output FILE")]
         CalibrationFile { path: PathBuf, source: Box<predict::Error> },
         #[error("{}: expected a calibration of {expected}, got one of {got}", path.display())]
-        #[hint("calibrate on this machine, or use it all the same with --force")]
+        #[hint("calibrate on this machine, or use the calibration all the same with --force")]
         OtherMachine { path: PathBuf, expected: String, got: String },
         #[error("{origin}: {source}")]
-        #[hint("rowmill trace execution-trace PATH shows what a file holds; record it again where it is cut off")]
+        #[hint("rowmill trace execution-trace PATH shows what a file holds; record the trace again if it is cut off")]
         ExecutionTrace { origin: String, source: Box<predict::Error> },
         /// A table of measurements, or a file with a kernel model, that cannot be used.
         #[error("{}: {source}", path.display())]
@@ -252,7 +254,7 @@ errors_with_hints! {
         #[error("{text:?}: expected an operation and its sizes, such as \"linear 512 1024 1024\"")]
         WorkSizes { text: String },
 
-        // Processes to capture, and agents of other hosts.
+        // Errors of captured processes and of agents on other hosts.
         #[error("--pid {pid}: no such process")]
         NoSuchProcess { pid: u32 },
         #[error("no token for the agents of other hosts")]
@@ -262,13 +264,12 @@ errors_with_hints! {
         )]
         NoToken,
         #[error("{}: expected the secret that the agents know, got an empty file", path.display())]
-        #[hint("write the secret into it, as the agents' configuration has it, readable for you alone")]
+        #[hint("write the secret from the agents' configuration into it, readable for you alone")]
         EmptyToken { path: PathBuf },
         #[error("{}: expected certificates in PEM, got none", path.display())]
         NoCertificate { path: PathBuf },
 
-        // Errors of library crates. `From` in `error.rs` chooses between this enum and
-        // `RunError`.
+        // Errors of library crates. `From` in `error.rs` chooses between this enum and `RunError`.
         #[error("{source}")]
         Analyze { source: analyze::Error },
         #[error("{source}")]

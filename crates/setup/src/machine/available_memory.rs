@@ -1,8 +1,8 @@
-//! Reads how much memory this process may use: the free memory of the machine, or less if a control
-//! group of the process has less left. Both are read from Linux: `/proc/meminfo` and the memory
-//! files of control groups.
+//! Reads how much memory this process may use. The available memory is the free memory of the
+//! machine, or less if a control group of the process has less left. These figures come from Linux:
+//! `/proc/meminfo` and the memory files of control groups.
 //!
-//! Page cache that the kernel can drop counts as free in both: `MemAvailable` already includes it,
+//! Page cache that the kernel can drop counts as free in both. `MemAvailable` already includes it,
 //! and `inactive_file` and `active_file` are subtracted from a control group's usage. Memory that
 //! this process already holds counts as available to it.
 
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use schema::Bytes;
 use serde::Serialize;
 
-/// The memory that this process may use, and the limit that decides it.
+/// The memory that this process may use, with the limit that determines it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AvailableMemory {
-    /// Includes what the process holds already.
+    /// Available memory, including the memory that the process already holds.
     pub bytes: Bytes,
     pub limit: MemoryLimit,
 }
@@ -24,9 +24,9 @@ pub struct AvailableMemory {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLimit {
-    /// The machine's free memory.
+    /// The free memory of the machine.
     Machine,
-    /// A control group, identified by the folder of its files.
+    /// The limit of a control group, which is identified by the folder of its files.
     ControlGroup(PathBuf),
 }
 
@@ -56,12 +56,12 @@ fn read_from(proc: &Path) -> Option<AvailableMemory> {
     machine.into_iter().chain(groups).min_by_key(|available| available.bytes)
 }
 
-/// Memory that can be used without swapping.
+/// Returns the memory that can be used without swapping, in bytes.
 fn read_free_memory(proc: &Path) -> Option<u64> {
     parse_kib(&fs::read_to_string(proc.join("meminfo")).ok()?, "MemAvailable:")
 }
 
-/// Anonymous memory of this process.
+/// Returns the anonymous memory of this process, in bytes.
 fn read_held_memory(proc: &Path) -> u64 {
     let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
     parse_kib(&status, "RssAnon:").unwrap_or(0)
@@ -73,28 +73,29 @@ fn parse_kib(text: &str, key: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The versions of the kernel's control-group interface.
+/// The versions of the kernel's interface to control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     One,
     Two,
 }
 
-/// A control group that may limit memory.
+/// A control group of the process, which may have a memory limit.
 #[derive(Debug)]
 struct MemoryGroup {
     version: Version,
     folder: PathBuf,
 }
 
-/// Finds the groups that contain the process, directly or nested, in every hierarchy that limits
-/// memory.
+/// Finds the control groups that contain the process, directly or through nested groups, in every
+/// hierarchy that limits memory.
 fn groups(proc: &Path) -> Vec<MemoryGroup> {
     let read = |name: &str| fs::read_to_string(proc.join("self").join(name)).unwrap_or_default();
     let mounts = mounts(&read("mountinfo"));
     let mut groups = Vec::new();
     for line in read("cgroup").lines() {
-        // Lines are `hierarchy:controllers:path`, and `0::path` in version 2.
+        // Lines have the form `hierarchy:controllers:path`. In version 2 of control groups, the
+        // line is `0::path`.
         let mut fields = line.splitn(3, ':');
         let (Some(hierarchy), Some(controllers), Some(path)) =
             (fields.next(), fields.next(), fields.next())
@@ -107,7 +108,7 @@ fn groups(proc: &Path) -> Vec<MemoryGroup> {
             _ => continue,
         };
         let mounts = mounts.iter().filter(|mount| mount.version == version);
-        // A hierarchy may be mounted more than once. Take the mount that shows most of the path.
+        // A hierarchy may be mounted more than once. The mount that shows most of the path is used.
         let candidates = mounts.filter_map(|mount| Some((mount, mount.inside(path)?)));
         let Some((mount, inside)) =
             candidates.max_by_key(|(_, inside)| inside.components().count())
@@ -124,14 +125,14 @@ fn groups(proc: &Path) -> Vec<MemoryGroup> {
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     version: Version,
-    /// The group that is mounted at `point`.
+    /// The control group that is mounted at `point`.
     root: PathBuf,
     point: PathBuf,
 }
 
 impl Mount {
-    /// Returns the group `path` relative to the mount point, or the mount point itself if `path`
-    /// leads out of the mounted part, as it does in some containers.
+    /// Returns the group `path` relative to the mount point. Returns the mount point itself if
+    /// `path` leads out of the mounted part, as it does in some containers.
     fn inside(&self, path: &str) -> Option<PathBuf> {
         let path = Path::new(path);
         let inside = path.strip_prefix(&self.root).or_else(|_| path.strip_prefix("/")).ok()?;
@@ -144,7 +145,7 @@ fn mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
-/// Parses `id parent device root point options [tags…] - type source options`, see proc(5).
+/// Parses a line `id parent device root point options [tags…] - type source options`, see proc(5).
 fn mount(line: &str) -> Option<Mount> {
     let (place, kind) = line.split_once(" - ")?;
     let mut place = place.split(' ').skip(3);
@@ -158,7 +159,7 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { version, root: root.into(), point: point.into() })
 }
 
-/// Decodes the escapes of `/proc`: spaces, tabs, line ends and backslashes are written as `\` and
+/// Decodes the escapes of `/proc`, which writes spaces, tabs, line ends and backslashes as `\` and
 /// three octal digits.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
@@ -180,13 +181,13 @@ fn unescaped(text: &str) -> String {
 }
 
 impl MemoryGroup {
-    /// Returns the memory that the group leaves to a process which holds `held` bytes of it
-    /// already, or `None` if the group has no limit.
+    /// Returns the memory that the group leaves to a process which already holds `held` bytes of
+    /// it. Returns `None` if the group has no limit.
     fn available(&self, held: u64) -> Option<AvailableMemory> {
         let limit = self.limit()?;
         let used = self.usage().saturating_sub(self.reclaimable());
-        // `held` may exceed what the group counts, because pages from before a process joined count
-        // in its former group. The result must not exceed the limit.
+        // `held` may exceed the usage that the group counts, because pages from before the process
+        // joined count in its former group. The result must not exceed the limit.
         let bytes = limit.saturating_sub(used.saturating_sub(held));
         Some(AvailableMemory {
             bytes: Bytes(bytes),
@@ -201,7 +202,8 @@ impl MemoryGroup {
         let limit = match self.version {
             Version::Two => self.number("memory.max"),
             Version::One => {
-                // Enclosing groups may lie outside of the mounted part.
+                // Enclosing groups may lie outside the mounted part, so their limit is read from
+                // the statistics.
                 let around = self.statistic("hierarchical_memory_limit");
                 self.number("memory.limit_in_bytes").into_iter().chain(around).min()
             }
@@ -217,7 +219,8 @@ impl MemoryGroup {
         self.number(file).unwrap_or(0)
     }
 
-    /// Page cache of the group and of nested groups, which the kernel drops when memory runs short.
+    /// Returns the page cache of the group and of nested groups, which the kernel drops when memory
+    /// runs short.
     fn reclaimable(&self) -> u64 {
         let cache_bytes = |name: &str| match self.version {
             Version::One => {

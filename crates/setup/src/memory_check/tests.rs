@@ -1,4 +1,5 @@
-//! Changes suggested for runs that do not fit: each one fits by the same estimate.
+//! Tests of the changes that are suggested for runs that do not fit. Each suggestion must fit by
+//! the same estimate.
 
 use schema::{Bytes, Schedule};
 use train::memory::WeightSource;
@@ -31,7 +32,8 @@ fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
     }
 }
 
-/// The changes suggested for a run with `gib` GiB free, or `None` if it fits.
+/// Returns the changes that are suggested for a run with `gib` GiB of free memory, or `None` if it
+/// fits.
 fn suggested(run: &RunSize<'_>, gib: u64) -> Option<MemoryFix> {
     let available = AvailableMemory { bytes: Bytes(gib << 30), limit: MemoryLimit::Machine };
     let memory = MemoryComparison { available: Some(available), ..run.compare() };
@@ -50,7 +52,8 @@ fn fits(name: &str, gib: u64, overrides: &[(&str, String)]) -> bool {
 #[test]
 fn issue_23_the_suggested_cap_counts_activations() {
     let dcn = job("dlrm-dcnv2", &[]);
-    // Tables of 3 million rows take 14 GiB with their state, and so do a batch's activations.
+    // Tables of 3 million rows take 14 GiB with their optimizer state, and the activations of a
+    // batch take as much.
     assert!(!fits("dlrm-dcnv2", 22, &[("rows_cap", "3000000".to_owned())]));
     let Some(MemoryFix::Either { rows_cap: Some(cap), batch_size: None }) =
         suggested(&run(&dcn, &ONE_RANK), 22)
@@ -90,7 +93,7 @@ fn changes_that_do_not_fit_are_not_suggested() {
     assert_eq!(suggested(&run(&dcn, &ONE_RANK), 0), Some(MemoryFix::Nothing));
     let resumed = RunSize { weights: WeightSource::Checkpoint, ..run(&dcn, &ONE_RANK) };
     assert_eq!(suggested(&resumed, 22), Some(MemoryFix::Resumed));
-    // A plan file and exact ids fix the rows of the tables.
+    // A plan file or exact ids fix the numbers of rows of the tables, so no cap can be suggested.
     let file = Tiling::File(ONE_RANK.plan(&dcn.config.model.tables));
     assert_eq!(suggested(&run(&dcn, &file), 22), Some(MemoryFix::Nothing));
     let exact = job("dlrm-dcnv2", &[("data.ids.mode", "exact".to_owned())]);
@@ -120,9 +123,10 @@ fn issue_28_processes_of_a_host_take_a_program_and_a_reader_each() {
     let ranks = |count: u32| Some((0..count).map(schema::Rank).collect::<Vec<_>>());
     let (threads, one, two, four) =
         (total(None), total(ranks(1)), total(ranks(2)), total(ranks(4)));
-    // Four processes hold the tables once, and take three more programs and readers than threads.
+    // Four processes together hold the tables once, and need three more programs and readers than
+    // threads do.
     assert!(four > threads + ((3 * 22) << 20) && four < 4 * threads, "{four} {threads}");
-    // Tables of ranks on other hosts take no memory here.
+    // Tables of ranks on other hosts take no memory on this host.
     let part = |bytes: u64, of: u64| bytes as f64 / of as f64;
     assert!((part(one, four) - 0.25).abs() < 0.05, "{one} {four}");
     assert!((part(two, four) - 0.5).abs() < 0.05, "{two} {four}");

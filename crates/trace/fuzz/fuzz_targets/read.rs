@@ -1,4 +1,5 @@
-//! Feeds arbitrary bytes to all text readers. None of them may panic, loop or read out of bounds.
+//! Feeds arbitrary bytes to all text readers. No reader may panic, loop forever or read out of
+//! bounds.
 //!
 //! Run `cargo +nightly fuzz run read` in `crates/trace`, with some small traces as the initial
 //! corpus.

@@ -1,34 +1,36 @@
-//! The data a collective moves, taken from a node's attributes or, in older schemas, from its
+//! Extracts the message of a collective from a node's attributes or, in older schemas, from its
 //! inputs.
 
 use super::value::{Argument, NodeTensor, TraceValue};
 use crate::store::{StringId, Strings};
 
-/// The message of a collective and its process group. Unknown texts are empty, unknown numbers are
-/// `None`.
+/// The message of a collective and its process group. A text is empty if the file does not state
+/// it, and a number is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeCollective {
-    /// `allreduce`, `all_to_allv`, `wait`, …
+    /// Name of the operation, such as `allreduce`, `all_to_allv` or `wait`.
     pub name: StringId,
-    /// Element type, as PyTorch spells it.
+    /// Element type as PyTorch spells it.
     pub dtype: StringId,
-    /// Elements this rank sends.
+    /// Number of elements that this rank sends.
     pub elements_in: Option<u64>,
-    /// Elements this rank receives.
+    /// Number of elements that this rank receives.
     pub elements_out: Option<u64>,
-    /// Elements sent to each peer; empty if all peers get the same number.
+    /// Number of elements sent to each peer. The list is empty if all peers get equally many
+    /// elements.
     pub splits_in: Vec<u64>,
-    /// Elements received from each peer; empty if all peers send the same number.
+    /// Number of elements received from each peer. The list is empty if all peers send equally many
+    /// elements.
     pub splits_out: Vec<u64>,
     pub rank: Option<u32>,
-    /// Matches a collective to its `wait`.
+    /// Number of the request, which a collective shares with its `wait`.
     pub request: Option<u64>,
     pub group: StringId,
     pub group_description: StringId,
     pub group_size: Option<u32>,
-    /// Global rank of the group's first member.
+    /// Global rank of the process group's first member.
     pub rank_start: Option<u32>,
-    /// Difference between the global ranks of neighboring members.
+    /// Difference between the global ranks of neighboring members of the process group.
     pub rank_stride: Option<u32>,
 }
 
@@ -38,9 +40,8 @@ impl NodeCollective {
 
     /// Decodes a node named [`Self::RECORD`] from its inputs, outputs and attributes.
     ///
-    /// The order of the inputs is the same in every schema: tensors, request, process group, rank,
-    /// name, input splits, output splits, then up to three numbers, the last of which is the group
-    /// size.
+    /// The inputs have the same order in every schema: tensors, request, process group, rank, name,
+    /// input splits, output splits, then up to three numbers. The last number is the group size.
     pub fn recorded(
         inputs: &[Argument],
         outputs: &[Argument],
@@ -50,6 +51,8 @@ impl NodeCollective {
         let mut collective = Self::default();
         let (arguments, outputs) = (inputs, tensors(outputs));
         let inputs: Vec<&TraceValue> = arguments.iter().map(|input| &input.value).collect();
+        // The number of tensors varies, so the other inputs are found relative to the name, which
+        // is the last text.
         if let Some(at) = inputs.iter().rposition(|value| value.text().is_some()) {
             let before = |back: usize| at.checked_sub(back).map(|place| inputs[place]);
             collective.name = inputs[at].text().unwrap_or_default();
@@ -101,7 +104,8 @@ fn tensors(values: &[Argument]) -> Vec<NodeTensor> {
     values.iter().flat_map(|value| value.value.tensors()).cloned().collect()
 }
 
-/// Old schemas store a handle of the group, new ones a pair of name and description.
+/// Returns the name of the process group. Old schemas store a handle of the group, and new ones
+/// store a pair of name and description.
 fn group_name(value: &TraceValue, strings: &mut Strings) -> StringId {
     match value {
         TraceValue::Text(name) => *name,
@@ -113,7 +117,7 @@ fn group_name(value: &TraceValue, strings: &mut Strings) -> StringId {
     }
 }
 
-/// The request is a number, or the first element of a list.
+/// Returns the request, which is a number or the first element of a list.
 fn request(value: &TraceValue) -> &TraceValue {
     value.list().first().unwrap_or(value)
 }

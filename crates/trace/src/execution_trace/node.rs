@@ -1,50 +1,52 @@
-//! The nodes of an execution trace, and its process groups.
+//! Defines the nodes of an execution trace, and its process groups.
 
 use super::collective::NodeCollective;
 use super::value::{Argument, TraceValue};
 use crate::store::StringId;
 
-/// A node of the trace: an operator, a labeled range, a thread or the process.
+/// A node of an execution trace: an operator, a labeled range, a thread or the process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Ids ascend in the order in which execution started.
+    /// Id of the node. Ids ascend in the order in which execution started.
     pub id: u64,
     /// Id of the enclosing node. The process is its own parent.
     pub parent: u64,
     pub name: StringId,
-    /// `rf_id`, which equals Kineto's `Record function id`; 0 for threads and the process.
+    /// Attribute `rf_id`, which equals Kineto's `Record function id`, or 0 for threads and the
+    /// process.
     pub record_function: u64,
-    /// `fw_parent`: the node that was open on the forward thread; 0 if there was none.
+    /// Attribute `fw_parent`: the node that was open on the forward thread, or 0 if there was none.
     pub forward_parent: u64,
-    /// `seq_id`, shared by a forward operator and its backward operators; −1 if absent.
+    /// Attribute `seq_id`, which a forward operator shares with its backward operators, or −1 if
+    /// absent.
     pub sequence: i64,
     pub scope: RecordScope,
     /// PyTorch's internal number of the thread, counted from 1.
     pub thread: u64,
-    /// Thread of the forward operator; 0 if unknown.
+    /// Number of the thread on which the forward operator ran, or 0 if it is unknown.
     pub forward_thread: u64,
-    /// Signature in PyTorch's operator registry; empty for unregistered nodes.
+    /// Signature in PyTorch's operator registry, or an empty text for unregistered nodes.
     pub op_schema: StringId,
-    /// Such as `triton`; empty if unknown.
+    /// Name of the compiler that made the kernel, such as `triton`, or an empty text if unknown.
     pub kernel_backend: StringId,
-    /// Generated source file of the kernel; empty if unknown.
+    /// Path of the kernel's generated source file, or an empty text if unknown.
     pub kernel_file: StringId,
     pub inputs: Vec<Argument>,
     pub outputs: Vec<Argument>,
-    /// Set on `record_param_comms` nodes.
+    /// Message of the collective, which is set on `record_param_comms` nodes only.
     pub collective: Option<Box<NodeCollective>>,
     /// All other attributes, in file order.
     pub rest: Vec<(StringId, TraceValue)>,
 }
 
-/// The code that opened a node, as PyTorch's `RecordScope` numbers it.
+/// The kind of code that opened a node, as PyTorch's `RecordScope` numbers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordScope {
     #[default]
     Function,
-    /// Number 1: an operator run by autograd.
+    /// Number 1: an operator that autograd ran.
     BackwardFunction,
-    /// Number 7: a label set by the user or a framework.
+    /// Number 7: a label that the user or a framework set.
     User,
     Other(u64),
 }
@@ -54,15 +56,15 @@ pub enum RecordScope {
 pub struct ProcessGroup {
     pub name: String,
     pub description: String,
-    /// Such as `cuda:nccl`; empty if unknown.
+    /// Backend of each device type, such as `cuda:nccl`, or an empty string if unknown.
     pub backend: String,
-    /// Global ranks of the members; empty means all ranks.
+    /// Global ranks of the members. An empty list means all ranks.
     pub ranks: Vec<u32>,
     pub size: Option<u32>,
 }
 
 impl RecordScope {
-    /// Converts PyTorch's number of a scope.
+    /// Converts PyTorch's number of a scope to a [`RecordScope`].
     pub fn new(number: u64) -> Self {
         match number {
             0 => Self::Function,

@@ -1,4 +1,4 @@
-//! Finds the execution traces under a path and assigns their ranks.
+//! Finds the execution traces under a path, and assigns their ranks.
 
 use std::path::Path;
 
@@ -10,13 +10,15 @@ use crate::open::{has_extension, looks_like};
 /// Reads all execution traces in a file, an archive or a folder, ordered by rank.
 ///
 /// # Errors
-/// [`Error::Read`] if a file cannot be read; [`Error::Empty`] and [`Error::NotATrace`] if `path`
-/// names a file that is not an execution trace; [`Error::NoTraces`] for a folder or an archive
-/// without one.
+/// - [`Error::Read`] if a file cannot be read.
+/// - [`Error::Empty`] and [`Error::NotATrace`] if `path` names a file that is not an execution
+///   trace.
+/// - [`Error::NoTraces`] for a folder or an archive without an execution trace.
 pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
     let format = DocumentFormat {
         wanted: |name| has_extension(name, &[".json"]),
         read: |text| match read_text(text) {
+            // Other JSON files may have a key `nodes` too, so an empty trace needs a schema.
             Ok(trace) if !trace.nodes.is_empty() || !trace.schema.is_empty() => Ok(trace),
             _ => Err(format!("got {}", looks_like(text))),
         },
@@ -32,7 +34,8 @@ pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
     Ok(traces)
 }
 
-/// The rank that the trace itself claims: its number in the largest group it communicates in.
+/// Returns the rank that the trace itself claims, which is its rank in the largest process group in
+/// which it communicates.
 fn claim(trace: &ExecutionTrace) -> Option<u32> {
     let collectives = trace.nodes.iter().filter_map(|node| node.collective.as_deref());
     let numbered = collectives.filter(|collective| collective.rank.is_some());

@@ -1,8 +1,8 @@
 //! Parses the JSON text of an execution trace of any schema.
 //!
-//! Nodes are parsed one by one, so that a broken node costs only itself. Memory holds the text and
-//! the resulting nodes, but no JSON tree. PyTorch 2.1 to 2.5 wrote traces with missing commas,
-//! unbalanced brackets and cut-off ends (pytorch/pytorch 126703, mlcommons/chakra 166).
+//! Nodes are parsed one by one, so that a broken node does not affect the others. Memory holds the
+//! text and the resulting nodes, but no JSON tree. PyTorch 2.1 to 2.5 wrote traces with missing
+//! commas, unbalanced brackets and cut-off ends (pytorch/pytorch 126703, mlcommons/chakra 166).
 
 mod node;
 mod repair;
@@ -20,7 +20,7 @@ use scan::{NodeText, Scanner};
 
 const GROUPS: &str = "## process_group:init ##";
 
-/// Parses one execution trace and counts what could not be read as losses.
+/// Parses one execution trace, and counts as losses what could not be read.
 ///
 /// # Errors
 /// [`Error::NotATrace`] if the text has no list of nodes.
@@ -61,7 +61,7 @@ pub fn parse(text: &[u8]) -> Result<ExecutionTrace, Error> {
     Ok(trace)
 }
 
-/// Parses one node. Returns `None` and counts a loss if that fails.
+/// Parses one node. If the node cannot be parsed, a loss is counted and `None` is returned.
 fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     if piece.lacks_comma {
         trace.losses.count(Loss::BrokenText, || format!("byte {}: expected a comma", piece.at));
@@ -74,12 +74,12 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     let repaired = repair::repair(piece.rough, piece.is_last);
     let value = repaired.and_then(|text| serde_json::from_str::<Value>(&text).ok());
     let repaired_node = value.and_then(|value| node::read(&value, &mut trace.strings));
-    // A superfluous bracket loses no data, so it is not counted.
+    // A superfluous bracket loses no data, so it does not count as a lost node.
     let is_punctuation = |byte: &u8| b"{}[], \n\r\t".contains(byte);
     let loss = match (&repaired_node, piece.is_last) {
         (Some(_), _) => Loss::BrokenText,
         (None, false) if piece.rough.iter().all(is_punctuation) => Loss::BrokenText,
-        // The end of the list is missing too, and is counted there.
+        // The end of the list is missing too, and the caller counts that loss.
         (None, true) => return None,
         (None, false) => Loss::BrokenEvent,
     };
@@ -121,7 +121,8 @@ fn describe(trace: &mut ExecutionTrace, fields: &Map<String, Value>) {
     trace.finish_ms = milliseconds("finish_ts");
 }
 
-/// Completes what needs all nodes: collectives, process groups, and the check of parents.
+/// Completes the parts of a trace that need all nodes: collectives, process groups, and the check
+/// of parents.
 fn finish(trace: &mut ExecutionTrace) {
     let ExecutionTrace { nodes, strings, groups, losses, .. } = trace;
     for node in nodes.iter_mut() {
@@ -143,6 +144,8 @@ fn finish(trace: &mut ExecutionTrace) {
             }
         }
     }
+    // The forest is built only to find broken parents. Analyses build the forest again when they
+    // need it.
     let tree = NodeForest::build(nodes);
     for at in tree.dangling() {
         let node = &nodes[*at as usize];
@@ -152,13 +155,14 @@ fn finish(trace: &mut ExecutionTrace) {
     }
     for at in tree.cyclic() {
         let node = &nodes[*at as usize];
-        losses.count(Loss::CyclicParent, || format!("node {} lies in itself", node.id));
+        losses.count(Loss::CyclicParent, || format!("node {} is its own ancestor", node.id));
     }
 }
 
 fn group(written: &Value) -> ProcessGroup {
     let text = |name: &str| written[name].as_str().unwrap_or_default().to_owned();
     let small = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+    // A file without `pg_name` identifies the process group by the number `pg_id`.
     let name = [&written["pg_name"], &written["pg_id"]].into_iter().find(|name| !name.is_null());
     let name = name.map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned));
     let ranks = written["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The execution trace of one rank in memory, independent of file formats. Nesting is derived
-//! separately, by [`NodeForest`](super::NodeForest).
+//! Stores the execution trace of one rank in memory, independently of file formats. The nesting is
+//! derived separately, by [`NodeForest`](super::NodeForest).
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,24 @@ use crate::store::{Losses, StringId, Strings, TraceOrigin};
 /// One rank's execution trace: the nodes of one file, with all texts interned in `strings`.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionTrace {
-    /// Taken from the collectives, else from the file's name, else from its position among the
-    /// files.
+    /// The rank is taken from the collectives, else from the file's name, else from the file's
+    /// position among the files.
     pub rank: u32,
-    /// Source file; empty for a text that was never in a file.
+    /// The file from which the trace was read, with an empty path for a text that was never in a
+    /// file.
     pub origin: TraceOrigin,
-    /// Such as `1.1.1-chakra.0.0.4`; empty if the file has none.
+    /// Version of the schema, such as `1.1.1-chakra.0.0.4`, or an empty string if the file has
+    /// none.
     pub schema: String,
     pub pid: Option<u64>,
-    /// Start of the recording, `YYYY-MM-DD HH:MM:SS` in the writer's time zone.
+    /// Start of the recording as `YYYY-MM-DD HH:MM:SS` in the writer's time zone.
     pub time: String,
     /// Start of the recording, in milliseconds of the host's monotonic clock.
     pub start_ms: Option<i64>,
-    /// End of the recording on the same clock; `None` if the recording was cut off.
+    /// End of the recording on the same clock, or `None` if the recording was cut off.
     pub finish_ms: Option<i64>,
     pub strings: Strings,
-    /// In file order: children come before their parent. Ids are unique.
+    /// Nodes in file order, in which children come before their parent. Node ids are unique.
     pub nodes: Vec<Node>,
     pub groups: Vec<ProcessGroup>,
     pub losses: Losses,
@@ -37,12 +39,12 @@ impl ExecutionTrace {
         self.text(node.name)
     }
 
-    /// Looks up an interned text.
+    /// Returns the text of an interned id.
     pub fn text(&self, id: StringId) -> &str {
         self.strings.get(id)
     }
 
-    /// Groups the nodes by thread, in order of execution. The roots are left out.
+    /// Groups the nodes by thread, in order of execution. Root nodes are left out.
     pub fn threads(&self) -> BTreeMap<u64, Vec<u32>> {
         let mut threads: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -56,14 +58,14 @@ impl ExecutionTrace {
         threads
     }
 
-    /// Whether a node only stands for the process or a thread, and not for work.
+    /// Whether a node represents the process or a thread instead of work.
     pub fn is_root(&self, node: &Node) -> bool {
         let name = self.name(node);
         let kind = name.strip_prefix("[pytorch|profiler|").and_then(|rest| rest.split_once('|'));
         matches!(kind, Some((_, "process]" | "thread]")))
     }
 
-    /// Whether a node is an operator. Three kinds qualify: nodes with a schema that are not `c10d`
+    /// Whether a node is an operator. Operators are nodes with a schema that are not `c10d`
     /// wrappers, recorded collectives, and Triton kernels.
     ///
     /// # Source

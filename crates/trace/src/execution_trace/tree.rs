@@ -1,11 +1,11 @@
-//! The nesting of nodes: parents, children, and which nodes are top-level.
+//! Derives the nesting of nodes: parents, children, and top-level nodes.
 
 use std::collections::HashMap;
 
 use super::node::{Node, RecordScope};
 use super::recorded::ExecutionTrace;
 
-/// The nodes of an execution trace as a forest. Nodes are identified by their index in
+/// The nodes of an execution trace as a forest. A node is identified by its index in
 /// [`ExecutionTrace::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeForest {
@@ -18,11 +18,11 @@ pub struct NodeForest {
 }
 
 impl NodeForest {
-    /// Builds the forest. Two kinds of nodes become roots: those whose parent does not exist, and
-    /// the node with the smallest id of each cycle of parents.
+    /// Builds the forest from the nodes' parents. A node whose parent does not exist becomes a
+    /// root. If parents form a cycle, its node with the smallest id becomes a root.
     ///
     /// # Cost
-    /// `O(n log n)`.
+    /// `O(n log n)` in the number of nodes.
     pub fn build(nodes: &[Node]) -> Self {
         let places: HashMap<u64, u32> =
             nodes.iter().enumerate().map(|(at, node)| (node.id, at as u32)).collect();
@@ -33,7 +33,7 @@ impl NodeForest {
             if parent.is_none() {
                 dangling.push(at as u32);
             }
-            // The process is its own parent.
+            // The process is its own parent, which is not a cycle.
             parents.push(parent.filter(|parent| *parent != at as u32));
         }
         let cyclic = cut_cycles(nodes, &mut parents);
@@ -42,12 +42,12 @@ impl NodeForest {
         Self { parents, first_child, children, outside_in, dangling, cyclic }
     }
 
-    /// Returns the enclosing node.
+    /// Returns the enclosing node, or `None` for a root.
     pub fn parent(&self, node: u32) -> Option<u32> {
         self.parents[node as usize]
     }
 
-    /// Returns the direct children in order of execution.
+    /// Returns the direct children of a node in order of execution.
     pub fn children(&self, node: u32) -> &[u32] {
         let [from, to] = [0, 1].map(|next| self.first_child[node as usize + next] as usize);
         &self.children[from..to]
@@ -58,13 +58,13 @@ impl NodeForest {
         &self.dangling
     }
 
-    /// Returns the nodes that became roots because their parents form a cycle.
+    /// Returns the nodes that became roots because their parents formed a cycle.
     pub fn cyclic(&self) -> &[u32] {
         &self.cyclic
     }
 
-    /// Returns the nodes that are not labels and lie inside labels only, in file order. Trace
-    /// viewers call them top-level.
+    /// Returns the nodes that are not labels and are enclosed only by labels, in file order. Trace
+    /// viewers call these nodes top-level.
     pub fn below_labels(&self, trace: &ExecutionTrace) -> Vec<u32> {
         self.outermost(|at| trace.nodes[at as usize].scope != RecordScope::User)
     }
@@ -72,12 +72,12 @@ impl NodeForest {
     /// Returns the operators that are not nested in another operator, in file order.
     ///
     /// # Source
-    /// facebookresearch/param, `et_replay`; see [`ExecutionTrace::is_operator`].
+    /// facebookresearch/param, `et_replay`. [`ExecutionTrace::is_operator`] defines operators.
     pub fn operators(&self, trace: &ExecutionTrace) -> Vec<u32> {
         self.outermost(|at| trace.is_operator(&trace.nodes[at as usize]))
     }
 
-    /// Selects the nodes that satisfy the predicate and have no ancestor that does.
+    /// Selects the nodes that satisfy the predicate and have no ancestor that satisfies it.
     fn outermost(&self, takes: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut is_covered = vec![false; self.parents.len()];
         let mut outermost = Vec::new();
@@ -94,9 +94,10 @@ impl NodeForest {
     }
 }
 
-/// Cuts each cycle of parents at its smallest node, and returns these nodes.
+/// Removes the parent of the node with the smallest id in each cycle, and returns these nodes.
 fn cut_cycles(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
     const NEW: u32 = u32::MAX;
+    // Each node is marked by the walk that first reached it, so that the search takes linear time.
     let mut walk_of = vec![NEW; nodes.len()];
     let mut cut = Vec::new();
     for start in 0..nodes.len() as u32 {
@@ -111,7 +112,8 @@ fn cut_cycles(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
         if walk_of[at as usize] != start || parents[at as usize].is_none() {
             continue;
         }
-        // // The walk met itself: `at` lies on a cycle.
+        // The walk from `start` reached a node that it had already visited, so `at` lies on a cycle
+        // of parents.
         let (mut smallest, mut next) = (at, parents[at as usize]);
         while let Some(member) = next.filter(|member| *member != at) {
             if nodes[member as usize].id < nodes[smallest as usize].id {
@@ -126,8 +128,8 @@ fn cut_cycles(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
     cut
 }
 
-/// Lists the children of all nodes in one array, ordered by parent and then id, with the offset of
-/// each node's first child.
+/// Lists the children of all nodes in one array, ordered by parent and then by id. The other array
+/// holds the offset of each node's first child.
 fn children(nodes: &[Node], parents: &[Option<u32>]) -> (Vec<u32>, Vec<u32>) {
     let mut inside: Vec<(u32, u64, u32)> = parents
         .iter()
@@ -145,7 +147,7 @@ fn children(nodes: &[Node], parents: &[Option<u32>]) -> (Vec<u32>, Vec<u32>) {
     (first, inside.into_iter().map(|(.., at)| at).collect())
 }
 
-/// Orders all nodes so that each follows its parent.
+/// Orders all nodes so that each node follows its parent.
 fn outside_in(parents: &[Option<u32>], first: &[u32], children: &[u32]) -> Vec<u32> {
     let roots = parents.iter().enumerate().filter(|(_, parent)| parent.is_none());
     let mut order: Vec<u32> = roots.map(|(at, _)| at as u32).collect();

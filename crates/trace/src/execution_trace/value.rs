@@ -1,4 +1,4 @@
-//! Inputs and outputs of an operator, as values of PyTorch's types.
+//! Defines the inputs and outputs of an operator, as values of PyTorch's types.
 
 use crate::store::StringId;
 
@@ -10,8 +10,8 @@ pub struct Argument {
     pub value: TraceValue,
 }
 
-/// A value of any type. Placeholders such as `<Stream>` represent values that PyTorch cannot
-/// serialize.
+/// A value of any of PyTorch's types. A placeholder text such as `<Stream>` represents a value that
+/// PyTorch cannot serialize.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceValue {
     None,
@@ -19,39 +19,39 @@ pub enum TraceValue {
     Int(i64),
     /// An integer above `i64::MAX`, such as an address.
     Unsigned(u64),
-    /// May be infinite or NaN.
+    /// A number that may be infinite or NaN.
     Float(f64),
-    /// Also devices and data types.
+    /// A text. Devices and data types are texts too.
     Text(StringId),
     Tensor(Box<NodeTensor>),
-    /// A list or a tuple. PyTorch cuts lists off after 4096 elements.
+    /// A list or a tuple. PyTorch truncates lists after 4096 elements.
     List(Vec<TraceValue>),
 }
 
-/// A tensor. Ids are reused after a tensor is freed. To find the writer of a tensor that is read,
-/// look for the last write to the same storage.
+/// A tensor of an operator. PyTorch reuses the ids of a freed tensor. The operator that wrote a
+/// tensor is therefore the last one before the reader that wrote to the same storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTensor {
-    /// Identifies the tensor object.
+    /// Id of the tensor object.
     pub id: u64,
-    /// Identifies the memory behind the tensor; 0 for an undefined tensor.
+    /// Id of the memory behind the tensor, or 0 for an undefined tensor.
     pub storage: u64,
     /// Index of the first element within the storage.
     pub offset: u64,
     pub elements: u64,
-    /// Size of one element, in bytes.
+    /// Size of one element in bytes.
     pub element_bytes: u64,
-    /// Such as `cuda:3`; empty before schema 1.0.1 and for undefined tensors.
+    /// Device such as `cuda:3`, or an empty text for undefined tensors and before schema 1.0.1.
     pub device: StringId,
-    /// Element type, such as `float`, `long int`, `c10::Half`.
+    /// Element type, such as `float`, `long int` or `c10::Half`.
     pub dtype: StringId,
     pub shape: Box<[i64]>,
-    /// Strides in elements. Recorded since schema 1.1.1; empty before.
+    /// Strides in elements. Schemas before 1.1.1 do not record strides, so the list is empty then.
     pub strides: Box<[i64]>,
 }
 
 impl TraceValue {
-    /// Returns the tensor, if the value is one.
+    /// Returns the tensor, or `None` if the value has another type.
     pub fn tensor(&self) -> Option<&NodeTensor> {
         match self {
             Self::Tensor(tensor) => Some(tensor),
@@ -59,7 +59,7 @@ impl TraceValue {
         }
     }
 
-    /// Returns the integer, if the value is one.
+    /// Returns the integer, or `None` if the value has another type.
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(int) => Some(*int),
@@ -67,7 +67,7 @@ impl TraceValue {
         }
     }
 
-    /// Returns the text, if the value is one.
+    /// Returns the text, or `None` if the value has another type.
     pub fn text(&self) -> Option<StringId> {
         match self {
             Self::Text(text) => Some(*text),
@@ -75,7 +75,7 @@ impl TraceValue {
         }
     }
 
-    /// Returns the elements of a list. Empty for any other value.
+    /// Returns the elements of a list, or an empty list for any other value.
     pub fn list(&self) -> &[Self] {
         match self {
             Self::List(values) => values,
@@ -83,7 +83,7 @@ impl TraceValue {
         }
     }
 
-    /// Collects all tensors in the value in order, including those in nested lists.
+    /// Collects all tensors in the value in order, including tensors in nested lists.
     pub fn tensors(&self) -> Vec<&NodeTensor> {
         match self {
             Self::Tensor(tensor) => vec![tensor],

@@ -2,8 +2,9 @@
 //! 0006).
 //!
 //! Nodes nest as process → thread → `ProfilerStep#N` → operations. Tensors have shapes and sizes,
-//! but operations never share a tensor: [`schema::Op`] does not tell which result an operation
-//! reads. So file order and ids give the order of execution, and the file claims no data flow.
+//! but operations never share a tensor, because [`schema::Op`] does not state which result an
+//! operation reads. The file therefore states no data flow, and only file order and ids give the
+//! order of execution.
 
 mod calendar;
 mod node;
@@ -19,15 +20,15 @@ use crate::record::{OpSpan, Recorder, RunInfo};
 use node::{Attribute, Endpoints, IdCounter, WrittenNode};
 
 const SCHEMA: &str = "1.1.1-chakra.0.0.4";
-/// Readers recognize these two nodes by name.
+/// Names of the process node and the thread node, by which readers recognize these nodes.
 const PROCESS: &str = "[pytorch|profiler|execution_trace|process]";
 const THREAD: &str = "[pytorch|profiler|execution_trace|thread]";
-/// Id of the process root. All other ids are larger.
+/// Id of the process root. The ids of all other nodes are larger.
 const ROOT: u64 = 1;
-/// The main thread's number in PyTorch's own count of threads.
+/// Number of the main thread in PyTorch's own count of threads.
 const MAIN_THREAD: u64 = 1;
 
-/// The values of PyTorch's `RecordScope` that are written.
+/// The values of PyTorch's `RecordScope` that rowmill writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrittenScope {
     Function = 0,
@@ -35,10 +36,10 @@ enum WrittenScope {
     User = 7,
 }
 
-/// Writes the `index`-th recorded step. Writes nothing if there are fewer steps.
+/// Writes the recorded step with index `index`, or nothing if there are fewer steps.
 ///
 /// # Errors
-/// Passes on the errors of `out`.
+/// Returns the errors of writing to `out`.
 pub fn write_step(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Result<()> {
     let info = recorder.info();
     let Some(numbered) = identity::number(recorder).nth(index) else {
@@ -63,7 +64,8 @@ pub fn write_step(recorder: &Recorder, index: usize, out: &mut impl Write) -> io
     writeln!(out, "  ],\n  \"finish_ts\": {}\n}}", end.div_euclid(1_000_000))
 }
 
-/// Lists all nodes but the process root. As in PyTorch's files, children come before their parent.
+/// Lists all nodes except the process root. As in PyTorch's files, children come before their
+/// parent.
 fn nodes(info: &RunInfo, numbered: &NumberedStep<'_>, spans: &[OpSpan]) -> Vec<WrittenNode> {
     let mut ids = IdCounter::after(ROOT);
     let thread = ids.next();
@@ -77,6 +79,7 @@ fn nodes(info: &RunInfo, numbered: &NumberedStep<'_>, spans: &[OpSpan]) -> Vec<W
         outputs: Endpoints::default(),
         attrs: attributes(0, WrittenScope::User, ""),
     });
+    // The ids of thread and step are smaller, because both started before the operations.
     for (span, identity) in spans.iter().zip(&numbered.operations) {
         nodes.push(operation(info, step, &mut ids, &span.op, *identity));
     }

@@ -1,8 +1,8 @@
 //! Produces the arguments of a slice under Kineto's keys, from the columns or from the original
 //! text.
 //!
-//! Decides which arguments a slice has and which of them are ids. How a value is encoded is up to
-//! the format.
+//! This module decides which arguments a slice has and which of them are ids. Each format decides
+//! how a value is encoded.
 
 use super::original::ArgumentPairs;
 use crate::merge::{IdKind, MergedPart};
@@ -14,19 +14,19 @@ pub enum ArgumentValue<'a> {
     Unsigned(u64),
     Signed(i64),
     Float(f64),
-    /// Kept apart from doubles, because it is printed with fewer digits.
+    /// A single-precision number, which is printed with fewer digits than a double.
     Single(f32),
     Text(&'a str),
     /// The x, y and z sizes of a grid or a block.
     Three([u32; 3]),
-    /// Columns store no flag that is true.
+    /// The flag `false`. Columns never store a flag that is true.
     False,
-    /// Any JSON value, already checked.
+    /// Any JSON value, whose text was already checked.
     Json(&'a str),
 }
 
 /// Cursors into the sparse columns. Rows are visited in order, so each lookup continues where the
-/// last one ended.
+/// previous one ended.
 #[derive(Clone, Debug, Default)]
 pub struct ColumnPlaces {
     bytes: usize,
@@ -44,7 +44,7 @@ pub struct ColumnPlaces {
     unfinished: usize,
 }
 
-/// Passes the arguments that the columns hold to `out`. Ids are made unique over all parts.
+/// Passes the arguments that are stored in columns to `out`. Ids are made unique over all parts.
 pub fn visit_columns<'a>(
     part: &'a MergedPart<'_>,
     row: u32,
@@ -186,6 +186,7 @@ pub fn visit_allocation<'a>(
     out("Total Reserved", ArgumentValue::Signed(allocation.total_reserved));
     out("Device Type", ArgumentValue::Signed(i64::from(allocation.device_type)));
     let device = i64::from(allocation.device);
+    // The host's ordinal is −1 on every rank, so only devices get a unique ordinal.
     let is_host = allocation.device_type == 0;
     out("Device Id", ArgumentValue::Signed(if is_host { device } else { part.device(device) }));
 }
@@ -209,7 +210,8 @@ pub fn visit_original<'a>(
     }
 }
 
-/// Makes the value of a key unique over all parts if it holds an id.
+/// Makes the value of a key unique over all parts if the key holds an id. Returns `None` for other
+/// keys.
 fn rename(part: &MergedPart<'_>, key: &str, text: &str) -> Option<ArgumentValue<'static>> {
     let kind = match key {
         "correlation" | "wait_on_cuda_event_record_corr_id" => IdKind::Correlation,

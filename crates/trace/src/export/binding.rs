@@ -4,13 +4,15 @@ use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::Flow;
 
-/// Limit of the search among slices that begin at the same time on the same track.
+/// Largest number of slices searched among those that begin at the same time on the same track.
 const LOOKED_AT: usize = 64;
 
-/// Returns for each flow the slice that begins on its track at its time, if there is one.
+/// Returns for each flow the slice that begins on its track at its time, or `None` if there is no
+/// such slice.
 ///
-/// If there are several, prefers the slice whose correlation equals the flow's id. Next comes one
-/// with a sequence number, as arrows from forward to backward need, and last the innermost slice.
+/// If several slices begin there, the slice whose correlation id equals the flow's id is preferred.
+/// The next choice is a slice with a sequence number, because arrows from forward to backward
+/// operators connect such slices. The last choice is the innermost slice.
 pub fn bind(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Option<u32>> {
     part.trace.flows.iter().map(|flow| bound(part, lanes, flow)).collect()
 }
@@ -25,6 +27,6 @@ fn bound(part: &MergedPart<'_>, lanes: &SliceLanes, flow: &Flow) -> Option<u32> 
         let is_correlated = slices.correlation(row) == Some(flow.id);
         (is_correlated, slices.sequence.get(row).is_some())
     };
-    // `max_by_key` returns the last of equal ones, which is the innermost slice.
+    // `max_by_key` returns the last of several maximal slices, which is the innermost one.
     at_time.copied().max_by_key(|row| fit(*row))
 }

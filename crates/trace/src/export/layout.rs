@@ -1,4 +1,4 @@
-//! The processes and tracks of an output file, with their order and names.
+//! Determines the processes and tracks of an output file, with their order and names.
 //!
 //! Within a rank, devices follow the host's threads, and the profiler's own rows come last.
 
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use crate::merge::{Merged, MergedPart};
 use crate::store::{Track, TrackKey};
 
-/// A process or a device as viewers show it: a group of tracks.
+/// A process or a device as viewers show it, which is a group of tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Index of the part it belongs to.
+    /// Index of the part to which the process belongs.
     pub part: usize,
-    /// Made unique over all parts.
+    /// Process id, made unique over all parts.
     pub pid: TrackKey,
     pub class: ProcessClass,
     pub name: String,
-    /// Such as `GPU 0`; empty if unknown.
+    /// Label such as `GPU 0`, or an empty string if the file has none.
     pub label: String,
     /// Indices into the tracks of the part's trace, in display order.
     pub tracks: Vec<usize>,
@@ -27,7 +27,7 @@ pub struct Process {
 pub enum ProcessClass {
     Host,
     Device,
-    /// Rows that the profiler adds itself.
+    /// Rows that the profiler itself adds, such as its overhead.
     Other,
 }
 
@@ -49,6 +49,8 @@ fn list_processes(place: usize, part: &MergedPart<'_>) -> Vec<Process> {
     }
     join_empty(part, &mut processes);
     let process = |((class, pid), mut tracks): ((ProcessClass, &TrackKey), Vec<usize>)| {
+        // Numbers precede texts in the order of track keys, so lines with text ids come after
+        // threads.
         tracks.sort_by_key(|at| &part.trace.tracks[*at].tid);
         let first_text = |text: fn(&Track) -> &String| {
             let texts = tracks.iter().map(|at| text(&part.trace.tracks[*at]));
@@ -63,7 +65,8 @@ fn list_processes(place: usize, part: &MergedPart<'_>) -> Vec<Process> {
     processes.into_iter().map(process).collect()
 }
 
-/// Merges a device's process that has only named tracks without slices into the one with slices.
+/// Merges the tracks of a device that have a name but no slices into the device's process. Tracks
+/// without slices are otherwise taken for tracks of a host process with the same id.
 fn join_empty(
     part: &MergedPart<'_>,
     processes: &mut BTreeMap<(ProcessClass, &TrackKey), Vec<usize>>,
@@ -101,7 +104,7 @@ fn title(
 }
 
 impl Process {
-    /// Returns the display name, constructed from the id if the process has no name.
+    /// Returns the display name of a process, which is constructed from the id if there is no name.
     pub fn title(&self) -> String {
         match (self.class, self.label.as_str(), self.name.as_str()) {
             (ProcessClass::Device, label, name) if !label.is_empty() && !name.contains(label) => {
@@ -119,7 +122,7 @@ pub fn lane_name(track: &str, lane: u32) -> String {
     if lane == 0 { track.to_owned() } else { format!("{track} (lane {})", lane + 1) }
 }
 
-/// Returns the display name of a track, constructed from the id if the track has no name.
+/// Returns the display name of a track, which is constructed from the id if there is no name.
 pub fn track_name(track: &Track, class: ProcessClass) -> String {
     match (&track.tid, class) {
         _ if !track.thread_name.is_empty() => track.thread_name.clone(),

@@ -1,55 +1,58 @@
-//! Options of an export, and the counts of what was written.
+//! Defines the options of an export, and the counts of the events that were written.
 
 /// Options of an export that do not depend on the format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     pub overlaps: Overlaps,
     pub arguments: WhichArguments,
-    /// Counters computed from the traces, written in addition to the recorded ones.
+    /// Counters computed from the traces, which are written in addition to the recorded ones.
     pub counters: Vec<Counter>,
 }
 
-/// Treatment of slices that overlap others on their track without nesting. Viewers drop such
-/// slices.
+/// Selects what happens to slices that overlap others on their track without nesting, because
+/// viewers drop such slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlaps {
-    /// They move to separate lines such as "stream 7 (lane 2)".
+    /// Overlapping slices move to separate lines such as "stream 7 (lane 2)".
     Lanes,
-    /// They stay on their track, as in the source file.
+    /// Overlapping slices stay on their track, as in the source file.
     Keep,
 }
 
 /// Selects where the arguments of slices come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhichArguments {
-    /// All arguments, read again from the source file. If that fails, the typed ones.
+    /// All arguments are read again from the source file. If the source file cannot be read, the
+    /// arguments that are stored in columns are written instead.
     All,
-    /// Only the arguments that are stored in columns. Needs no source file.
+    /// Only the arguments that are stored in columns are written, so no source file is needed.
     Typed,
 }
 
-/// A computed time series, such as queue length or exposed communication.
+/// A computed time series, such as the length of a queue or the exposed communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counter {
     pub rank: u32,
     pub name: String,
-    /// Unit of the values; may be empty.
+    /// Unit of the counter's values, which may be empty.
     pub unit: String,
-    /// Pairs of a time in absolute nanoseconds on the rank's clock, and the value from then on.
+    /// Samples as pairs of a time and the value that the counter has from this time on. Times are
+    /// in absolute nanoseconds of the rank's clock.
     pub samples: Vec<(i64, f64)>,
 }
 
 /// Numbers of events in a written file, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportedEvents {
-    /// Events with a duration.
+    /// Number of events with a duration.
     pub slices: u64,
-    /// Slices that moved to a lane of their own.
+    /// Number of slices that moved to a lane of their own.
     pub slices_moved: u64,
-    /// Slices with typed arguments only, because their text could not be read again.
+    /// Number of slices that have only the arguments stored in columns, because their text could
+    /// not be read again.
     pub slices_typed_only: u64,
     pub flows: u64,
     pub counters: u64,
-    /// Points in time, including allocations.
+    /// Number of events at a point in time, including allocations.
     pub instants: u64,
 }

@@ -1,7 +1,7 @@
 //! Rereads the original arguments of slices from the source file, in one sequential pass.
 //!
-//! Holds only a window of the text. If the file has changed or its text was repaired, it returns
-//! nothing, and the caller writes the columns instead.
+//! Only a window of the text is in memory. If the file has changed or its text was repaired, no
+//! arguments are returned, and the caller writes the arguments in the columns instead.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::packed::unpacked;
 use crate::store::{Trace, TraceOrigin};
 
 const BLOCK: usize = 256 << 10;
-/// Longer events are not read again.
+/// Largest number of bytes of an event that is read again. Longer events are skipped.
 const LONGEST: u64 = 16 << 20;
 
 /// Keys and values of an event's `args`, in file order.
@@ -31,7 +31,7 @@ pub struct Originals<'a> {
 }
 
 impl<'a> Originals<'a> {
-    /// Opens the source file of a trace. If it cannot be opened, no texts are available.
+    /// Opens the source file of a trace. If the file cannot be opened, no texts are available.
     pub fn open(trace: &'a Trace) -> Self {
         Self { trace, window: open_text(&trace.origin).ok().map(TextWindow::new) }
     }
@@ -41,27 +41,28 @@ impl<'a> Originals<'a> {
         Self { trace, window: None }
     }
 
-    /// Whether a source file could be opened.
+    /// Whether the source file could be opened.
     pub fn is_available(&self) -> bool {
         self.window.is_some()
     }
 
-    /// Returns the arguments of a slice as written in the file; `None` if they cannot be read.
+    /// Returns the arguments of a slice as written in the file, or `None` if they cannot be read.
     pub fn arguments(&mut self, row: u32) -> Option<ArgumentPairs<'_>> {
         let offsets = &self.trace.slices.offset;
         let offset = offsets[row as usize];
-        // The next event's start limits the length of this one.
+        // The start of the next event limits the length of this event.
         let next = offsets.get(row as usize + 1).copied().filter(|next| *next > offset);
         let end = next.unwrap_or(u64::MAX).min(offset.saturating_add(LONGEST));
         let text = self.window.as_mut()?.get(offset, end)?;
         let mut events =
             serde_json::Deserializer::from_slice(text).into_iter::<OriginalEvent<'_>>();
         let event = events.next()?.ok()?;
+        // A different name at the offset means that the file has changed since it was read.
         (event.name == self.trace.name(row)).then_some(event.args)
     }
 }
 
-/// The part of an event that is deserialized: its arguments.
+/// The part of an event that is deserialized: its name and its arguments.
 #[derive(Deserialize)]
 struct OriginalEvent<'a> {
     #[serde(borrow, default)]
@@ -70,7 +71,7 @@ struct OriginalEvent<'a> {
     args: ArgumentPairs<'a>,
 }
 
-/// The key of an argument, borrowed from the file unless it contains escapes.
+/// The key of an argument, which borrows from the file's text unless it contains escapes.
 #[derive(Deserialize)]
 struct OriginalKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -105,7 +106,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ArgumentPairs<'a> {
 struct TextWindow {
     input: Box<dyn Read>,
     bytes: Vec<u8>,
-    /// Offset of `bytes` in the text.
+    /// Offset of `bytes` in the uncompressed text.
     start: u64,
     ended: bool,
 }
@@ -115,8 +116,8 @@ impl TextWindow {
         Self { input, bytes: Vec::new(), start: 0, ended: false }
     }
 
-    /// Returns the text from `from` to `to` or to the end. `None` if `from` lies beyond the end or
-    /// before the window.
+    /// Returns the text from `from` to `to`, or to the end of the file. Returns `None` if `from`
+    /// lies beyond the end or before the window.
     fn get(&mut self, from: u64, to: u64) -> Option<&[u8]> {
         if from < self.start {
             return None;
@@ -125,7 +126,8 @@ impl TextWindow {
             let skipped = (from - self.start).min(self.bytes.len() as u64) as usize;
             self.bytes.drain(..skipped);
             self.start += skipped as u64;
-            // The length of the last event is unknown; its beginning may be enough.
+            // The length of the last event is unknown, so a window that is longer than any event is
+            // enough.
             let is_ample = self.bytes.len() as u64 >= LONGEST;
             if is_ample || self.read().is_err() {
                 break;
@@ -147,7 +149,7 @@ impl TextWindow {
     }
 }
 
-/// Opens the uncompressed text of a file or of an archive's member.
+/// Opens the uncompressed text of a file or of an archive member.
 fn open_text(origin: &TraceOrigin) -> io::Result<Box<dyn Read>> {
     if origin.path.as_os_str().is_empty() || origin.path == Path::new("-") {
         return Err(io::Error::other("a text that cannot be read again"));
@@ -157,11 +159,13 @@ fn open_text(origin: &TraceOrigin) -> io::Result<Box<dyn Read>> {
     for entry in archive.entries()? {
         let entry = entry?;
         if entry.path()?.to_string_lossy() == member.as_str() {
+            // The `tar` crate cannot return an entry without the archive, so the text is opened
+            // again.
             let (start, size) = (entry.raw_file_position(), entry.size());
             let mut text = unpacked(File::open(&origin.path)?)?;
             io::copy(&mut (&mut text).take(start), &mut io::sink())?;
             return unpacked(text.take(size));
         }
     }
-    Err(io::Error::other("a member that is not there any more"))
+    Err(io::Error::other("the archive member no longer exists"))
 }

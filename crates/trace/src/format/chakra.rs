@@ -1,7 +1,8 @@
-//! Chakra execution traces, `.et`: a graph of operations with times, as protobuf.
+//! Reads Chakra execution traces (`.et`), which are graphs of operations with times, as protobuf.
 //!
-//! The file has one metadata message and then one message per node, each preceded by its length.
-//! This module decodes nodes and the names of attributes, and interprets neither.
+//! The file has one metadata message and then one message per node. Each message is preceded by its
+//! length. This module decodes nodes and the names of attributes, but it does not interpret the
+//! attributes.
 
 mod message;
 mod open;
@@ -20,14 +21,15 @@ use prost::Message;
 use crate::Error;
 use crate::store::{Loss, Losses, TraceOrigin};
 
-/// A Chakra execution trace: the graph of one rank.
+/// A Chakra execution trace, which is the graph of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// Taken from the file's name, else from its position among the files.
+    /// The rank is taken from the file's name, else from the file's position among the files.
     pub rank: u32,
-    /// Source file; empty for bytes that were never in a file.
+    /// The file from which the graph was read, with an empty path for bytes that were never in a
+    /// file.
     pub origin: TraceOrigin,
-    /// Version of the encoding, such as `0.0.4`; empty if the file has none.
+    /// Version of the encoding, such as `0.0.4`, or an empty string if the file has none.
     pub version: String,
     /// Metadata of the file, such as `schema`, `pid`, `time`, `start_ts` and `finish_ts`.
     pub attributes: Vec<Attribute>,
@@ -35,14 +37,14 @@ pub struct Graph {
     pub losses: Losses,
 }
 
-/// The kind of a node, as `et_def.proto` numbers them.
+/// The kind of a node, as `et_def.proto` numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeKind {
     Invalid,
     Metadata,
-    /// 2: a load from remote or slow memory.
+    /// Number 2: a load from remote or slow memory.
     MemoryLoad,
-    /// 3: a store to remote or slow memory.
+    /// Number 3: a store to remote or slow memory.
     MemoryStore,
     Compute,
     Send,
@@ -75,7 +77,7 @@ impl Graph {
 }
 
 impl ChakraNode {
-    /// Returns the kind that [`Self::kind_number`] encodes.
+    /// Returns the kind of the node, which [`Self::kind_number`] encodes.
     pub fn kind(&self) -> NodeKind {
         match self.kind_number {
             0 => NodeKind::Invalid,
@@ -95,7 +97,7 @@ impl ChakraNode {
         find(&self.attributes, name)
     }
 
-    /// Decodes the kind of a collective; `None` for any other node.
+    /// Decodes the kind of a collective, or returns `None` for any other node.
     pub fn collective(&self) -> Option<CollectiveKind> {
         let number = self.attribute("comm_type")?.unsigned()?;
         Some(match number {
@@ -113,7 +115,8 @@ impl ChakraNode {
         })
     }
 
-    /// Returns the bytes a collective moves, from the attribute `comm_size` of any integer type.
+    /// Returns how many bytes a collective moves, from the attribute `comm_size` of any integer
+    /// type.
     pub fn collective_bytes(&self) -> Option<u64> {
         self.attribute("comm_size")?.unsigned()
     }
@@ -122,7 +125,7 @@ impl ChakraNode {
     pub fn is_on_host(&self) -> Option<bool> {
         match self.attribute("is_cpu_op")? {
             AttributeValue::Bool(is_on_host) => Some(*is_on_host),
-            // Early writers used a number.
+            // Early writers stored a number instead of a boolean.
             other => other.unsigned().map(|number| number != 0),
         }
     }
@@ -144,7 +147,7 @@ impl AttributeValue {
         }
     }
 
-    /// Returns the text, if the value is one.
+    /// Returns the text, or `None` if the value has another type.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -163,6 +166,7 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Graph, Error> {
     graph.origin.text_bytes = bytes.len() as u64;
     let refused = |reason: String| Error::NotATrace { path: PathBuf::from("text"), reason };
     let (first, mut at) = message(bytes).map_err(|reason| refused(format!("got {reason}")))?;
+    // Protobuf decodes many other files without an error, so empty metadata is rejected too.
     let metadata = message::Metadata::decode(first)
         .ok()
         .filter(|metadata| !metadata.attributes.is_empty() || !metadata.version.is_empty())
@@ -188,11 +192,12 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Graph, Error> {
     Ok(graph)
 }
 
-/// Returns the first message, and its length including the length prefix. The error is the reason.
+/// Returns the first message, and its length including the length prefix. An error describes the
+/// actual content of the bytes.
 fn message(bytes: &[u8]) -> Result<(&[u8], usize), String> {
     let mut rest = bytes;
     let length = prost::decode_length_delimiter(&mut rest)
-        .map_err(|_| format!("no length of a message in {} bytes", bytes.len()))?;
+        .map_err(|_| format!("no message length in {} bytes", bytes.len()))?;
     let prefix = bytes.len() - rest.len();
     let content = rest.get(..length);
     let missing = || format!("a message of {length} bytes, of which {} exist", rest.len());

@@ -1,21 +1,22 @@
-//! Describes the collectives of our trainer as PyTorch's `record_param_comms` would.
+//! Describes the collectives of rowmill's trainer as PyTorch's `record_param_comms` would.
 
 use schema::Op;
 
-/// A collective from the point of view of one rank, with the texts to write.
+/// A collective from the point of view of one rank, with the texts that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenCollective {
-    /// Name in PyTorch's traces.
+    /// Name of the collective in PyTorch's traces.
     pub name: &'static str,
-    /// Element type in c10's spelling.
+    /// Element type in the spelling of PyTorch's c10 library.
     pub dtype: &'static str,
-    /// Elements this rank sends.
+    /// Number of elements that this rank sends.
     pub elements_in: usize,
-    /// Elements this rank receives, if the operation determines it.
+    /// Number of elements that this rank receives, if the operation determines it.
     pub elements_out: Option<usize>,
 }
 
-/// Describes the collective behind an operation. `None` for operations without communication.
+/// Describes the collective behind an operation. Returns `None` for operations without
+/// communication.
 pub fn describe(op: &Op) -> Option<WrittenCollective> {
     let all_to_all = |dtype, elements_in| {
         Some(WrittenCollective { name: "all_to_allv", dtype, elements_in, elements_out: None })

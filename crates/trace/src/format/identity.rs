@@ -1,22 +1,24 @@
 //! Assigns the ids that link rows to each other. The Kineto trace and the execution trace use the
 //! same ids for an operation.
 //!
-//! Record functions (each step, then its operations) are numbered from 1 in order of their start.
+//! Record functions are numbered from 1 in order of their start. Each step is a record function,
+//! and the numbers of its operations follow the number of the step.
 
 use crate::record::{Recorder, StepSpan};
 
 /// Ids of a step or of an operation in the written files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationIdentity {
-    /// `External id` and `Record function id` in Kineto, `rf_id` in the execution trace.
+    /// Id of the record function, written as `External id` and `Record function id` in Kineto and
+    /// as `rf_id` in the execution trace.
     pub record_function: u64,
-    /// Links a runtime call to its kernel; 0 if there is no kernel.
+    /// Id that links a runtime call to its kernel, or 0 if there is no kernel.
     pub correlation: u64,
-    /// Sequence number of a collective on this rank; 0 for other operations.
+    /// Sequence number of a collective on this rank, or 0 for other operations.
     pub collective: u64,
 }
 
-/// A step with its own ids and those of its operations.
+/// A step with its own id and the ids of its operations.
 pub struct NumberedStep<'a> {
     pub step: &'a StepSpan,
     pub record_function: u64,

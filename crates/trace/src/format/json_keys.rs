@@ -1,6 +1,6 @@
 //! Reads the top-level keys of a JSON object of which only the beginning is available.
 
-/// Calls `each` with the keys of the object that `text` begins with, until it returns `false`.
+/// Calls `each` with the keys of the object at the start of `text`, until `each` returns `false`.
 pub fn each_key(text: &[u8], mut each: impl FnMut(&[u8]) -> bool) {
     let (mut depth, mut at) = (0_usize, 0);
     while let Some(byte) = text.get(at) {
@@ -22,7 +22,7 @@ pub fn each_key(text: &[u8], mut each: impl FnMut(&[u8]) -> bool) {
     }
 }
 
-/// Finds the quote that ends a string.
+/// Finds the closing quote of a string.
 fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match text.get(at)? {

@@ -1,7 +1,8 @@
-//! Kineto's Chrome JSON: recognizes it, and writes the rows of our own runs (decision 0006).
+//! Recognizes Kineto's Chrome JSON, and writes the rows of rowmill's own runs in it (decision
+//! 0006).
 //!
-//! Integer nanoseconds are converted to microseconds with exactly three decimals here and nowhere
-//! else.
+//! Only this format converts integer nanoseconds to microseconds, which have exactly three
+//! decimals.
 
 mod argument;
 pub mod export;
@@ -22,11 +23,12 @@ use crate::record::{OpSpan, Recorder, RunInfo};
 use argument::{KernelArguments, LaunchArguments, OperationArguments, StepArguments};
 use row::{DEVICE, Flow, RowWriter, STREAM, Slice, Track};
 
-/// Name of the launch rows. Holistic Trace Analysis knows launches by a fixed list of names and
-/// fails without one. This name is on the list, and no CUDA behavior is tied to it (decision 0006).
+/// Name of the launch rows. Holistic Trace Analysis recognizes launches by a fixed list of names,
+/// and it fails on a trace without launches. The name `cudaLaunchKernelExC` is on the list, and no
+/// CUDA behavior is tied to it (decision 0006).
 const LAUNCH: &str = "cudaLaunchKernelExC";
 
-/// Reads and writes Kineto's Chrome JSON in its variants.
+/// Reads and writes Kineto's Chrome JSON in all its variants.
 pub static TIMELINE: Timeline = Timeline {
     name: "Kineto",
     extensions: &[".json"],
@@ -37,7 +39,7 @@ pub static TIMELINE: Timeline = Timeline {
     write: Some(&WRITER),
 };
 
-/// Writes Kineto JSON. A file whose extension matches no other format is written with it.
+/// Writes Kineto JSON, which is also the format of files whose extension belongs to no format.
 pub static WRITER: WriteTimeline = WriteTimeline {
     extensions: &[".json"],
     write: |out, merged, options, _| export::write(out, merged, options),
@@ -51,10 +53,11 @@ const KEYS: [&[u8]; 5] = [
     b"baseTimeNanoseconds",
     b"distributedInfo",
 ];
-/// Limit of the number of keys that are searched for one of [`KEYS`].
+/// Largest number of top-level keys that are searched for one of [`KEYS`].
 const SEEN: usize = 256;
 
-/// Whether a text begins like one of Kineto's: an object with one of its keys, or a list of events.
+/// Whether a text begins like Kineto's JSON: either as an object with one of its keys, or as a list
+/// of events.
 fn recognizes(head: &[u8]) -> bool {
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let (mut left, mut found) = (SEEN, false);
@@ -78,7 +81,7 @@ fn recognizes(head: &[u8]) -> bool {
 /// Writes all steps of a recording in Kineto's format.
 ///
 /// # Errors
-/// Passes on the errors of `out`.
+/// Returns the errors of writing to `out`.
 pub fn write(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
     write_header(recorder, out)?;
     let mut rows = RowWriter::new(out);
@@ -149,7 +152,7 @@ fn write_track_names<W: Write>(
     let main = format!("thread {} (rowmill rank {})", info.main_tid, info.rank);
     rows.name_process(tracks.main, "rowmill", "CPU", i64::from(info.pid))?;
     rows.name_thread(tracks.main, &main)?;
-    // The device's process comes after all host processes, as in traces of GPUs.
+    // The device's process is displayed after all host processes, as in traces of GPUs.
     let pool = format!("pool {DEVICE}: {}", info.device);
     rows.name_process(tracks.pool, "rowmill", &pool, 5_000_000)?;
     rows.name_thread(tracks.pool, &format!("stream {STREAM}"))
@@ -202,8 +205,8 @@ fn write_operation<W: Write>(
         name: LAUNCH,
         track: tracks.main,
         start: span.start,
-        // A device that works asynchronously may start after the operation has returned on the
-        // host.
+        // An asynchronous device may start after the operation has returned on the host. The launch
+        // must nevertheless end before its operation does.
         end: span.kernel_start.min(Nanos(span.end.0 - 1)),
     };
     rows.slice(launch, &LaunchArguments::new(identity))?;
@@ -229,8 +232,8 @@ fn write_kernel<W: Write>(
     rows.flow(flow(tracks.pool, span.kernel_start, identity), row::End::Target)
 }
 
-/// Returns the name of a kernel row. Readers recognize communication only by the word `ncclKernel`,
-/// so collectives contain it.
+/// Returns the name of a kernel row. The name of a collective contains `ncclKernel`, because
+/// readers recognize communication only by this word.
 fn kernel_name(span: &OpSpan) -> String {
     let name = span.op.name();
     match super::collective::describe(&span.op) {

@@ -1,8 +1,8 @@
-//! Writes any trace as Perfetto's TrackEvent protobuf: exact nanoseconds, and lanes for overlapping
-//! slices.
+//! Writes any trace as Perfetto's TrackEvent protobuf, with exact nanoseconds and with lanes for
+//! overlapping slices.
 //!
 //! Each part is a packet sequence with its own interned texts. Slices are written track by track,
-//! so that ends and begins at the same time appear in nesting order.
+//! so that begin and end events at the same time appear in nesting order.
 
 mod annotation;
 mod arrow;
@@ -32,8 +32,8 @@ use spill::{Filling, Spill};
 use track::{Numbers, Tracks};
 use wire::{double, text, unsigned};
 
-/// Perfetto's TrackEvent protobuf. Read only if a user names the file: in a folder, it would count
-/// the traces it was made from twice.
+/// Reads and writes Perfetto's TrackEvent protobuf. A file is read only if the user names it. If
+/// Perfetto files in folders were read too, the traces from which they were made would count twice.
 pub static TIMELINE: Timeline = Timeline {
     name: "Perfetto",
     extensions: &[],
@@ -50,18 +50,18 @@ pub static TIMELINE: Timeline = Timeline {
     write: Some(&WRITER),
 };
 
-/// Writes files with Perfetto's own extensions.
+/// Writes files that have Perfetto's own extensions.
 pub static WRITER: WriteTimeline = WriteTimeline {
     extensions: &[".pftrace", ".perfetto-trace"],
     write: |out, merged, options, spill| write(out, merged, options, spill),
 };
 
-/// Writes all parts. Overlapping slices always get lanes, because the format cannot express them
-/// otherwise.
+/// Writes all parts of a merged trace. Overlapping slices always get lanes, because the format
+/// cannot express them otherwise.
 ///
 /// # Errors
-/// Passes on the errors of `out` and of the temporary file `spill`, which exists only during the
-/// call.
+/// Returns the errors of writing to `out` and to the temporary file `spill`, which exists only
+/// during the call.
 pub fn write(
     out: &mut (impl Write + ?Sized),
     merged: &Merged<'_>,
@@ -151,11 +151,13 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
         let slices = &self.part.trace.slices;
         let mut places = ColumnPlaces::default();
         for track in 0..self.part.trace.tracks.len() {
-            // End times of the open slices, per lane.
+            // End times of the open slices of each lane.
             let mut open: Vec<Vec<i64>> = vec![Vec::new(); lanes.count[track] as usize];
             for &row in lanes.rows(track) {
                 let lane = lanes.lane[row as usize];
                 let own = &mut open[lane as usize];
+                // Slices that end before the next one begins are closed first, so that they nest in
+                // the viewer.
                 while let Some(end) = own.pop_if(|end| *end <= slices.start(row)) {
                     self.end(self.tracks.lane(track, lane), end)?;
                 }
@@ -264,6 +266,7 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
 
     fn counters(&mut self, numbers: &mut Numbers) -> io::Result<()> {
         let part = self.part;
+        // Perfetto needs one track per counter series, which is described before its first sample.
         let mut counter_tracks = BTreeMap::new();
         for counter in &part.trace.counters {
             let process = self.tracks.process(counter.track.0 as usize);
@@ -286,7 +289,7 @@ impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
         Ok(())
     }
 
-    /// Writes the counters computed by an analysis, which are not in the trace.
+    /// Writes the counters that an analysis computed, which are not in the trace.
     fn computed(&mut self, options: &Options, numbers: &mut Numbers) -> io::Result<()> {
         let rank = self.part.trace.rank;
         for counter in options.counters.iter().filter(|counter| counter.rank == rank) {

@@ -1,4 +1,4 @@
-//! Lists the tensors of an operation as traces do: shapes and element types without data.
+//! Lists the tensors of an operation as traces do, with shapes and element types but without data.
 
 use schema::{Op, Pass, Precision};
 
@@ -11,7 +11,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Returns the name used in Kineto's `Input type`.
+    /// Returns the name that Kineto uses in `Input type`.
     pub fn kineto(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -20,7 +20,7 @@ impl ElementType {
         }
     }
 
-    /// Returns the name used in an execution trace's `types`.
+    /// Returns the name that an execution trace uses in `types`.
     pub fn execution_trace(self) -> &'static str {
         match self {
             Self::Float => "Tensor(float)",
@@ -46,7 +46,7 @@ pub struct TensorArgument {
     pub element: ElementType,
 }
 
-/// Lists the main inputs, with shapes from [`Op::shapes`].
+/// Lists the main inputs of an operation, with shapes from [`Op::shapes`].
 pub fn inputs(op: &Op) -> Vec<TensorArgument> {
     let element = |position| match op {
         Op::InputDist { .. } | Op::EmbeddingForward { .. } => ElementType::Long,
@@ -58,8 +58,8 @@ pub fn inputs(op: &Op) -> Vec<TensorArgument> {
     shapes.map(|(position, shape)| TensorArgument { shape, element: element(position) }).collect()
 }
 
-/// Lists the outputs whose shape follows from the operation itself. Empty if it does not, and for
-/// operations that only update parameters in place.
+/// Lists the outputs whose shape follows from the operation itself. The list is empty for other
+/// operations, and for operations that only update parameters in place.
 pub fn outputs(op: &Op) -> Vec<TensorArgument> {
     let shape = match *op {
         Op::InputWait { batch_size } | Op::Loss { batch_size } => vec![batch_size],
@@ -74,9 +74,10 @@ pub fn outputs(op: &Op) -> Vec<TensorArgument> {
         Op::Interaction { batch_size, vectors, dim, pass: Pass::Backward } => {
             vec![batch_size, vectors, dim]
         }
-        // The width of the forward result depends on the triangle, which is not part of the
-        // operation; neither is the split of a concatenation. The result of the distributions
-        // depends on the other ranks.
+        // The results of the following operations have shapes that do not follow from the operation
+        // itself. The width of an interaction depends on the triangle that is used, a concatenation
+        // may be split anywhere, and the results of distributions depend on the other ranks.
+        // `EmbeddingBackward` and `DenseUpdate` update parameters in place.
         Op::Interaction { pass: Pass::Forward, .. }
         | Op::Concat { pass: Pass::Backward, .. }
         | Op::InputDist { .. }

@@ -1,7 +1,7 @@
 //! Aligns two similar sequences of names in near-linear time.
 //!
 //! Runs of names that occur once in both sequences become anchors. The gaps between anchors are
-//! aligned by runs that are unique within the gap, and small gaps by the longest common
+//! aligned by runs that are unique within the gap. Small gaps are aligned by their longest common
 //! subsequence.
 
 use std::collections::HashMap;
@@ -10,22 +10,23 @@ use super::sequence::{Name, OTHER};
 
 /// Lengths of runs that can become anchors, longest first.
 const RUNS: [usize; 5] = [16, 8, 4, 2, 1];
-/// Length of the runs that vote for the position of a sequence.
+/// Length of the runs of names that vote for the position of a sequence.
 const VOTE: usize = 4;
-/// Runs that occur more often are ambiguous and do not vote.
+/// Largest number of occurrences of a run that votes, because the position of a frequent run is
+/// ambiguous.
 const MANY: usize = 64;
-/// Size limit of the table for the longest common subsequence.
+/// Largest number of cells in the table for the longest common subsequence.
 const CELLS: usize = 1 << 20;
-/// Number of names before the first anchor and after the last that may be missing.
+/// Number of names that may be missing before the first anchor and after the last one.
 const SLACK: usize = 32;
 /// Depth limit of the recursion into gaps.
 const DEPTH: usize = 32;
 
-/// Pairs of positions, ascending in both sequences.
+/// Pairs of positions with equal names, ascending in both sequences.
 type AlignedPairs = Vec<(usize, usize)>;
 
-/// Returns two shares of the short sequence that also occur in the long one, 0..=1: of its runs,
-/// and of its names.
+/// Returns two measures of how similar the sequences are, 0..=1: the share of the short sequence's
+/// runs that also occur in the long one, and the same share of its names.
 pub fn likeness(short: &[Name], long: &[Name]) -> [f64; 2] {
     [VOTE.min(short.len()), 1].map(|length| shared(short, long, length))
 }
@@ -41,23 +42,24 @@ fn shared(short: &[Name], long: &[Name], length: usize) -> f64 {
     let all = short.len() + 1 - length;
     let mut matches = 0;
     for run in long.windows(length) {
-        // Each run is removed when it matches, so that repetitions in the long sequence do not
-        // count twice.
+        // Each run is removed when it matches, so that repetitions in the long sequence are not
+        // counted twice.
         matches += runs.remove(run).unwrap_or_default();
     }
     matches as f64 / all as f64
 }
 
-/// Aligns two sequences. Returns pairs of positions with equal names, ascending in both. Ends of
-/// the long sequence may stay unmatched. If it repeats the short one, the best repetition is
-/// chosen, and the first of equally good ones.
+/// Aligns two sequences, and returns pairs of positions with equal names, ascending in both. Both
+/// ends of the long sequence may stay unmatched. If the long sequence repeats the short one, the
+/// best repetition is chosen, and the first one among equally good ones.
 pub fn align(short: &[Name], long: &[Name]) -> AlignedPairs {
     let Some((from, to)) = region(short, long) else { return AlignedPairs::new() };
     let near = &long[from..to];
     let anchors = RUNS.iter().map(|run| anchors(short, near, *run)).find(|found| !found.is_empty());
     let anchors = anchors.unwrap_or_default();
     let (first, last) = (anchors.first().copied(), anchors.last().copied());
-    // Anchors' surroundings farther away belong to another repetition.
+    // Names farther from the anchors than the length of the short sequence belong to another
+    // repetition.
     let begin = first.map_or(0, |(a, b)| b.saturating_sub(a + SLACK));
     let end = last.map_or(near.len(), |(a, b)| near.len().min(b + (short.len() - a) + SLACK));
     let mut pairs = AlignedPairs::new();
@@ -65,8 +67,8 @@ pub fn align(short: &[Name], long: &[Name]) -> AlignedPairs {
     pairs.iter().map(|(a, b)| (*a, b + from)).collect()
 }
 
-/// Finds the region of the long sequence that contains the short one, by a vote of runs on the
-/// distance.
+/// Finds the region of the long sequence that contains the short one. Each run that occurs in both
+/// sequences votes for the distance between its two positions.
 fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
     let length = VOTE.min(short.len());
     if length == 0 || long.len() < length {
@@ -86,12 +88,13 @@ fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
             votes[(at + short.len() - place) / width] += 1;
         }
     }
-    // Neighboring distances are added up, because a missing name shifts all that follow.
+    // A missing name shifts all later runs into the next group, so two neighboring groups are
+    // added.
     let sums: Vec<u32> = votes.windows(2).map(|pair| pair[0] + pair[1]).collect();
     let most = sums.iter().copied().max().filter(|most| *most > 0);
-    // Without any vote, the whole sequence may match.
+    // If no run votes, any part of the long sequence may match.
     let Some(at) = most.and_then(|most| sums.iter().position(|sum| *sum == most)) else {
-        // A much longer sequence without any common run is an unrelated one.
+        // A sequence that is much longer and has no common run belongs to other work.
         return (long.len() <= 4 * short.len()).then_some((0, long.len()));
     };
     let from = (at * width).saturating_sub(short.len());
@@ -99,7 +102,8 @@ fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
     Some((from.min(to), to))
 }
 
-/// Aligns two parts whose start in the whole sequences is `offset`.
+/// Aligns two parts of the sequences. `offset_a` and `offset_b` are the starts of the parts in the
+/// whole sequences.
 fn gap(
     a: &[Name],
     b: &[Name],
@@ -109,6 +113,7 @@ fn gap(
     pairs: &mut AlignedPairs,
 ) {
     let same = |(x, y): &(&Name, &Name)| x == y && **x != OTHER;
+    // Most gaps differ in few names, so equal beginnings and ends are matched first in linear time.
     let head = a.iter().zip(b).take_while(same).count();
     pairs.extend((0..head).map(|at| (offset_a + at, offset_b + at)));
     let (a, b) = (&a[head..], &b[head..]);
@@ -131,7 +136,7 @@ fn middle(
     if a.is_empty() || b.is_empty() {
         return;
     }
-    // Small gaps are solved exactly, by a table of all pairs.
+    // Small gaps are solved exactly, with a table of all pairs.
     if (a.len() + 1).saturating_mul(b.len() + 1) <= CELLS {
         let common = longest_common(a, b);
         pairs.extend(common.into_iter().map(|(x, y)| (offset_a + x, offset_b + y)));
@@ -149,10 +154,10 @@ fn middle(
     gap(&a[at_a..], &b[at_b..], offset_a + at_a, offset_b + at_b, inner, pairs);
 }
 
-/// Finds runs that occur once in both parts, and returns the longest chain of them that ascends in
-/// both.
+/// Finds runs that occur once in both parts. Returns the longest chain of such runs that ascends in
+/// both parts.
 fn anchors(a: &[Name], b: &[Name], run: usize) -> AlignedPairs {
-    // Marks a run that occurs more than once and is therefore no anchor.
+    // Marks a run that occurs more than once, so that it cannot be an anchor.
     const TWICE: usize = usize::MAX;
     let once = |all: &[Name]| {
         let mut places = HashMap::new();
@@ -179,18 +184,18 @@ fn anchors(a: &[Name], b: &[Name], run: usize) -> AlignedPairs {
 
 fn hash(run: &[Name]) -> u64 {
     run.iter().fold(0xcbf2_9ce4_8422_2325, |hash, name| {
-        // FNV-1a, with whole names in place of bytes. Matches are compared in full, so collisions
-        // do no harm.
+        // The hash function is FNV-1a with whole names in place of bytes. Matching runs are
+        // compared in full, so collisions do no harm.
         (hash ^ u64::from(*name)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// Finds the longest subsequence whose second positions ascend like the first.
+/// Finds the longest subsequence of pairs in which the second positions ascend like the first ones.
 fn ascending(pairs: &[(usize, usize)]) -> AlignedPairs {
     let mut tails: Vec<usize> = Vec::new();
     let mut before = vec![usize::MAX; pairs.len()];
     for (at, (_, b)) in pairs.iter().enumerate() {
-        // `tails[n]` is the pair with the smallest end among subsequences of length n + 1.
+        // `tails[n]` is the pair with the smallest end among all subsequences of length n + 1.
         let length = tails.partition_point(|tail| pairs[*tail].1 < *b);
         if length > 0 {
             before[at] = tails[length - 1];
@@ -211,7 +216,7 @@ fn ascending(pairs: &[(usize, usize)]) -> AlignedPairs {
     pairs_kept
 }
 
-/// Computes the longest common subsequence by dynamic programming.
+/// Computes the longest common subsequence of two sequences by dynamic programming.
 fn longest_common(a: &[Name], b: &[Name]) -> AlignedPairs {
     let width = b.len() + 1;
     let mut table = vec![0_u32; (a.len() + 1) * width];
@@ -232,8 +237,8 @@ fn longest_common(a: &[Name], b: &[Name]) -> AlignedPairs {
         if a[x] == b[y] && a[x] != OTHER && here == table[(x + 1) * width + y + 1] + 1 {
             matches.push((x, y));
             (x, y) = (x + 1, y + 1);
-        // Of equally long subsequences, the one that skips in the short sequence first is chosen,
-        // so the result is unique.
+        // Among equally long subsequences, the one that first skips in the short sequence is
+        // chosen, so that the result is unique.
         } else if here == table[(x + 1) * width + y] {
             x += 1;
         } else {

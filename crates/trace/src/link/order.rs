@@ -1,5 +1,5 @@
-//! Matches threads, and finds repetitions of the nodes, by the order in which each thread started
-//! its names.
+//! Matches threads to tracks, and finds repetitions of the nodes, by the order in which each thread
+//! started its operators.
 
 use super::align;
 use super::sequence::{HostSequence, Name, Sequence};
@@ -17,15 +17,15 @@ struct Candidate<'a> {
     occurrences: Vec<Occurrence>,
 }
 
-/// Threads too short for common runs must share at least this part of their names.
+/// Smallest share of common names for threads that are too short to have common runs.
 const MIN_LIKENESS: f64 = 0.5;
 
 /// Returns the row of each node for each complete repetition, in order of time. If no repetition is
-/// complete, returns the best one.
+/// complete, only the best repetition is returned.
 pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
     let mut threads: Vec<&Sequence> =
         host.threads.iter().filter(|thread| !thread.places.is_empty()).collect();
-    // The longest thread is the most reliable match. The others must fit its times.
+    // A long thread can hardly match the wrong track, so the longest thread is matched first.
     threads.sort_by_key(|thread| std::cmp::Reverse(thread.places.len()));
     let Some((longest, others)) = threads.split_first() else { return Vec::new() };
     let mut free: Vec<&Sequence> = host.tracks.iter().collect();
@@ -34,8 +34,8 @@ pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
         lead.occurrences.extend(lead.track.and_then(|track| roughly(host, longest, track, None)));
     }
     let Some(first) = lead.occurrences.first() else { return Vec::new() };
-    // The other threads must run at the same time as the longest one, which is the most reliable
-    // match.
+    // The other threads must run at the same time as the longest thread, whose match is the most
+    // reliable one.
     let within = Some(first.span);
     let others: Vec<Candidate<'_>> =
         others.iter().map(|thread| choose(host, thread, &mut free, within)).collect();
@@ -57,7 +57,8 @@ pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
         repetitions.push((rows.iter().flatten().count(), rows));
     }
     let most = repetitions.iter().map(|(count, _)| *count).max().unwrap_or_default();
-    // Complete repetitions are kept all. Without a complete one, only the best incomplete one is.
+    // All complete repetitions are kept. If no repetition is complete, only the best repetition is
+    // kept.
     let is_kept = |count: usize| if most == wanted { count == wanted } else { count == most };
     let mut kept: Vec<_> = repetitions
         .into_iter()
@@ -78,15 +79,15 @@ fn place(rows: &mut [Option<u32>], thread: &Sequence, occurrence: &Occurrence) {
 
 /// A track that may belong to a thread.
 struct Choice {
-    /// Index among the unassigned tracks.
+    /// Index of the track among the unassigned tracks.
     at: usize,
-    /// Whether the thread occurs completely, and the similarity to the track.
+    /// Whether the thread occurs completely in the track, and how similar the two are.
     score: (bool, [f64; 2]),
     occurrences: Vec<Occurrence>,
 }
 
-/// Chooses the track in which a thread occurs, preferably completely, and within a span if one is
-/// given. The track is removed from the unassigned ones.
+/// Chooses the track in which a thread occurs, and removes it from the unassigned tracks. A
+/// complete occurrence is preferred, and it must overlap the span if one is given.
 fn choose<'a>(
     host: &HostSequence<'_>,
     thread: &'a Sequence,
@@ -98,11 +99,12 @@ fn choose<'a>(
         let occurrences = occurrences(host, thread, track);
         let is_timely =
             within.is_none_or(|(start, end)| nearest(&occurrences, start, end).is_some());
+        // A complete occurrence counts as fully similar, so no further comparison is needed.
         let is_whole = !occurrences.is_empty() && is_timely;
         let likeness =
             if is_whole { [1.0; 2] } else { align::likeness(&thread.names, &track.names) };
         let score = (is_whole, likeness);
-        // Of equally good tracks, the first one is chosen.
+        // Among equally good tracks, the first one is chosen, so that the result is unique.
         let is_better = best.as_ref().is_none_or(|best| score > best.score);
         if (likeness[0] > 0.0 || likeness[1] >= MIN_LIKENESS) && is_better {
             best = Some(Choice { at, score, occurrences });
@@ -116,13 +118,13 @@ fn choose<'a>(
     }
 }
 
-/// Finds all non-overlapping occurrences of a thread's names in a track.
+/// Finds all occurrences of a thread's names in a track that do not overlap.
 fn occurrences(host: &HostSequence<'_>, thread: &Sequence, track: &Sequence) -> Vec<Occurrence> {
     let mut occurrences = Vec::new();
     let mut behind = 0;
     for end in ends(&thread.names, &track.names) {
         let begin = end - thread.names.len();
-        // Overlapping occurrences would link a row to two nodes.
+        // Overlapping occurrences would link one row to two nodes.
         if begin < behind {
             continue;
         }
@@ -165,7 +167,7 @@ fn ends(pattern: &[Name], text: &[Name]) -> Vec<usize> {
     ends
 }
 
-/// Returns the occurrence that overlaps a span most, if any does.
+/// Returns the occurrence that overlaps a span the most, if any overlaps it.
 fn nearest(occurrences: &[Occurrence], start: i64, end: i64) -> Option<&Occurrence> {
     // Occurrences are disjoint and sorted, so those that overlap the span are neighbors.
     let first = occurrences.partition_point(|one| one.span.1 <= start);
@@ -174,8 +176,8 @@ fn nearest(occurrences: &[Occurrence], start: i64, end: i64) -> Option<&Occurren
     overlapping.reduce(|best, next| if shared(&next) > shared(&best) { next } else { best })
 }
 
-/// Finds the best incomplete match in a track. If a span is given, only rows that begin in it are
-/// considered.
+/// Finds the best incomplete match of a thread in a track. If a span is given, only rows that start
+/// within the span are considered.
 fn roughly(
     host: &HostSequence<'_>,
     thread: &Sequence,

@@ -1,48 +1,49 @@
-//! Keeps the ids, process ids and devices of ranks apart by prefixing them with the rank.
+//! Keeps the ids, process ids and devices of different ranks apart by prefixing them with the rank.
 
 use crate::store::{Trace, TrackKey};
 
-/// Largest integer that all JSON readers keep exact.
+/// Largest integer that all JSON readers represent exactly.
 const EXACT: u64 = 1 << 53;
 
-/// The objects that an id links. Ids of different kinds are independent.
+/// The objects that an id links. Ids of different kinds are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdKind {
-    /// Links calls to device work.
+    /// Links runtime calls to device work.
     Correlation,
     External,
-    /// Links events to execution traces.
+    /// Links events to nodes of execution traces.
     RecordFunction,
     /// The profiler's own event numbers.
     EventIndex,
-    /// Links forward to backward operators.
+    /// Links forward operators to backward operators.
     Sequence,
     /// Links Python frames to their parents and modules.
     Python,
     Flow,
-    /// Links waits to the device event they wait for.
+    /// Links waits to the device events for which they wait.
     DeviceEvent,
-    /// Nodes of a replayed device graph.
+    /// Identifies nodes of a replayed device graph.
     GraphNode,
 }
 
 const KINDS: usize = 9;
 
-/// The mapping that keeps the ids of one rank apart from those of the others.
+/// The mapping that keeps the ids of one rank apart from the ids of the other ranks.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     rank: u64,
     ids: [Numbering; KINDS],
-    /// A power of ten above all process ids; `None` if they are too large for a prefix.
+    /// A power of ten above all process ids, or `None` if the ids are too large for a prefix.
     pids: Option<u64>,
     devices: i64,
 }
 
-/// The way in which ids of one kind are kept apart.
+/// The method that keeps ids of one kind apart.
 #[derive(Clone, Debug)]
 enum Numbering {
     Prefix(u64),
-    /// Ids too large for a prefix are replaced by a count: their index among the rank's sorted ids.
+    /// Ids that are too large for a prefix are replaced by their index among the rank's sorted ids,
+    /// plus `first`.
     Place {
         sorted: Vec<u64>,
         first: u64,
@@ -53,6 +54,7 @@ enum Numbering {
 pub fn assign(traces: &[&Trace]) -> Vec<Namespace> {
     let ranks = 1 + traces.iter().map(|trace| u64::from(trace.rank)).max().unwrap_or(0);
     let largest = largest_ids(traces);
+    // All kinds of ids get the same unit, so that the rank's prefix looks the same in all of them.
     let fitting = largest.iter().filter_map(|id| power_of_ten(*id, ranks)).max();
     let pids = power_of_ten(largest_pid(traces), ranks);
     let devices = 1 + traces.iter().map(|trace| largest_device(trace)).max().unwrap_or(0);
@@ -75,7 +77,7 @@ pub fn assign(traces: &[&Trace]) -> Vec<Namespace> {
 impl Namespace {
     /// Maps an id of this rank to an id of the merged trace. The id 0 means "missing" and stays 0.
     pub fn id(&self, kind: IdKind, id: u64) -> u64 {
-        // 0 means that there is no id, so it must not be prefixed.
+        // The id 0 means that there is no id, so it must not be prefixed.
         if id == 0 {
             return 0;
         }
@@ -88,13 +90,14 @@ impl Namespace {
         }
     }
 
-    /// Maps a process id to one that is unique in the merged trace: a number where the ranks' ids
-    /// allow it, else a text with the rank.
+    /// Maps a process id to one that is unique in the merged trace. The new id is a number if the
+    /// ranks' ids are small enough for a prefix, else a text with the rank.
     pub fn pid(&self, pid: &TrackKey) -> TrackKey {
         match (pid, self.pids) {
             (TrackKey::Number(pid), Some(unit)) => {
                 let prefix = (self.rank * unit) as i64;
-                // Negative ids, such as −1 for the profiler's own work, count down from the top.
+                // Negative ids, such as −1 for the profiler's own work, count down from the largest
+                // id of the rank's range.
                 let within = if *pid < 0 { unit as i64 + pid } else { *pid };
                 TrackKey::Number(prefix + within)
             }
@@ -103,19 +106,20 @@ impl Namespace {
     }
 
     /// Maps a device ordinal to one that is unique in the merged trace. Negative ordinals mean the
-    /// host and stay.
+    /// host and do not change.
     pub fn device(&self, device: i64) -> i64 {
         if device < 0 { device } else { self.rank as i64 * self.devices + device }
     }
 }
 
-/// Returns the smallest power of ten above `largest`, if all ranks' ids stay exact with it.
+/// Returns the smallest power of ten above `largest`. Returns `None` if prefixed ids of all ranks
+/// would exceed the integers that are exact in JSON.
 fn power_of_ten(largest: u64, ranks: u64) -> Option<u64> {
     let mut unit: u64 = 10;
     while unit <= largest {
         unit = unit.checked_mul(10)?;
     }
-    // Many JSON readers store numbers as f64, which is exact only below 2^53.
+    // Many JSON readers store numbers as f64, which is exact only up to 2^53.
     unit.checked_mul(ranks).filter(|end| *end <= EXACT).map(|_| unit)
 }
 
@@ -136,7 +140,7 @@ fn largest_pid(traces: &[&Trace]) -> u64 {
         tracks.filter_map(|track| track.pid.number())
     };
     let above = numbers().max().unwrap_or(0).max(0).unsigned_abs();
-    // Negative ids are mapped to the top of the range, which therefore must be large enough for
+    // Negative ids are mapped to the top of the rank's range, so the range must be large enough for
     // both.
     let below = numbers().min().unwrap_or(0).min(0).unsigned_abs();
     above.saturating_add(below)

@@ -1,5 +1,5 @@
-//! Extracts the arguments from the JSON text of an event. Unwanted arguments are skipped without
-//! being built.
+//! Extracts the arguments from the JSON text of an event. Arguments that the caller does not want
+//! are skipped without parsing their values.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,10 +9,11 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Deserializer, Map, Value};
 
-/// Returns the arguments whose keys are `wanted`. Empty for an event without arguments.
+/// Returns the arguments whose keys `wanted` accepts. The map is empty for an event without
+/// arguments.
 ///
 /// # Errors
-/// The text is not a JSON object.
+/// Fails if the text is not a JSON object.
 pub(super) fn arguments(
     text: &str,
     wanted: &dyn Fn(&str) -> bool,
@@ -36,7 +37,7 @@ pub(super) fn arguments(
     Ok(selected)
 }
 
-/// Calls `see` with each key of a JSON object and the text of its value.
+/// Calls `see` with each key of a JSON object and the unparsed text of its value.
 fn for_each_entry<'a>(
     text: &'a str,
     see: impl FnMut(&str, &'a RawValue) -> serde_json::Result<()>,
@@ -46,11 +47,10 @@ fn for_each_entry<'a>(
     from.end()
 }
 
-/// Visitor that passes each key with its unparsed value to a function, so that nothing is
-/// collected.
+/// Visitor that passes each key with its unparsed value to a function, so that no map is built.
 struct Entries<F>(F);
 
-/// The key of an argument, borrowed from the file unless it contains escapes.
+/// The key of an argument, which borrows from the file's text unless it contains escapes.
 #[derive(Deserialize)]
 struct ArgumentKey<'a>(#[serde(borrow)] Cow<'a, str>);
 

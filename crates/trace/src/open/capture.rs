@@ -1,30 +1,31 @@
-//! Chooses one of several recordings of a rank. They occur because a repeating profiler schedule
-//! writes one file per cycle, a restarted job writes its files beside the old ones, and users copy
-//! files. A job has one recording per rank.
+//! Chooses one recording of each rank if a job has several. A rank has several recordings if a
+//! repeating profiler schedule writes one file per cycle, if a restarted job writes its files
+//! beside the old ones, or if users copy files. A job in rowmill has one recording per rank.
 
 use super::rank;
 use crate::store::{EventKind, Loss, Trace};
 
-/// Identifies the recorded process, to recognize two recordings of it.
+/// Identifies the recorded process, so that two recordings of one process are recognized.
 #[derive(PartialEq, Eq)]
 struct RecordedProcess {
     host: Option<String>,
     pid: i64,
 }
 
-/// Keeps one recording of each rank. The others are counted as losses of the one that is kept.
+/// Keeps one recording of each rank. Each other recording is counted as a loss of the recording
+/// that is kept.
 ///
-/// Two files are recordings of the same rank in three cases, given that their contents do not claim
-/// different ranks:
-/// - They are from the same process, by host and process id.
-/// - They have the same rows of the same process.
-/// - They claim the same rank, do not overlap in time, and have either the same process id or more
-///   files than the job has ranks.
+/// Two files whose contents do not claim different ranks are recordings of the same rank in three
+/// cases:
+/// - Both files are from the same process, by host and process id.
+/// - Both files have the same rows of the same process.
+/// - Both files claim the same rank and do not overlap in time. In addition, the process ids of the
+///   files are equal, or there are more files than the job has ranks.
 ///
-/// The recordings that began at about the same time on all ranks are kept. If several of a rank
-/// began together, the one with the most rows is kept.
+/// The recordings that began at about the same time on all ranks are kept. If several recordings of
+/// one rank began together, the one with the most rows is kept.
 pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
-    // Files of different jobs are never recordings of the same rank.
+    // Files of different jobs cannot be recordings of the same rank, so all of them are kept.
     if traces.len() < 2 || !may_be_one_job(traces) {
         return;
     }
@@ -36,7 +37,7 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
     let starts: Vec<i64> =
         traces.iter().map(|trace| span(trace).map_or(0, |(start, _)| start)).collect();
     let start = |at: usize| starts[at];
-    // The rank with the fewest recordings decides which cycle is kept.
+    // The rank with the fewest recordings decides which profiler cycle is kept.
     let Some(fewest) = groups.iter().min_by_key(|group| group.len()) else { return };
     let cycle = fewest.iter().map(|at| start(*at)).min().unwrap_or_default();
     let kept: Vec<usize> = groups
@@ -44,8 +45,8 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
         .filter_map(|group| {
             let rank = |at: &usize| {
                 let rows = traces[*at].slices.len();
-                // The recording closest to the cycle wins, and of several the one with the most
-                // rows.
+                // The recording that starts closest to the cycle is kept. If several recordings
+                // start equally close, the one with the most rows is kept.
                 (start(*at).abs_diff(cycle), std::cmp::Reverse(rows))
             };
             group.iter().copied().min_by_key(rank)
@@ -57,7 +58,7 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
             traces[*kept].losses.count(Loss::OtherCapture, || what);
         }
     }
-    // `retain` passes no index, so the closure counts.
+    // `retain` does not pass an index, so the closure counts the traces.
     let mut at = 0;
     traces.retain(|_| {
         at += 1;
@@ -65,13 +66,14 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
     });
 }
 
-/// Describes the relation of a recording to the one that is kept, for the list of losses.
+/// Describes how a recording relates to the kept recording of its rank, for the list of losses.
 fn relation(kept: &Trace, other: &Trace) -> String {
     let name = other.origin.to_string();
     if have_same_rows(kept, other) {
         return format!("{name}: a copy of {}; left out", kept.origin);
     }
     if are_apart(kept, other) {
+        // The distance in time tells the user which cycle or which run of the job was left out.
         let start = |trace: &Trace| span(trace).map_or(0, |(start, _)| start);
         let seconds = (start(other) - start(kept)) as f64 / 1e9;
         return format!("{name}: a recording of the same rank, {seconds:+.1} s away; left out");
@@ -96,7 +98,7 @@ fn have_same_rows(a: &Trace, b: &Trace) -> bool {
         && a.rows().all(|row| one.start(row) == other.start(row) && a.name(row) == b.name(row))
 }
 
-/// Whether the traces do not claim different sizes of the job.
+/// Whether the traces may belong to one job, because they do not claim different numbers of ranks.
 fn may_be_one_job(traces: &[Trace]) -> bool {
     let sizes = traces.iter().filter_map(|trace| trace.header.distributed.as_ref()?.world_size);
     let mut sizes: Vec<u32> = sizes.collect();
@@ -110,6 +112,7 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     let processes: Vec<Option<RecordedProcess>> = traces.iter().map(process).collect();
     let world_sizes = traces.iter().map(|trace| trace.header.distributed.as_ref()?.world_size);
     let sizes: Option<Vec<u32>> = world_sizes.collect();
+    // More files than ranks means that some ranks were recorded several times.
     let is_too_many =
         sizes.is_some_and(|sizes| sizes.iter().all(|size| traces.len() > *size as usize));
     let is_of_one_rank = |a: usize, b: usize| {
@@ -117,7 +120,8 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
         let claim_different = matches!(claimed, [Some(one), Some(other)] if one != other);
         let is_one_process = processes[a].is_some() && processes[a] == processes[b];
         let is_of_host = processes[a].as_ref().is_some_and(|process| process.host.is_some());
-        // A process may run several ranks as threads. Then the contents claim different ranks.
+        // A process may run several ranks as threads. The contents of the files of such a process
+        // claim different ranks.
         let is_certain = || is_of_host || have_same_rows(&traces[a], &traces[b]);
         if is_one_process && !claim_different && is_certain() {
             return true;
@@ -128,8 +132,8 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for at in 0..traces.len() {
         let group =
-            // A recording joins a group only if it belongs with all of its members, because the
-            // relation is not transitive.
+            // A recording joins a group only if it belongs to the same rank as every member,
+            // because the relation is not transitive.
             groups.iter_mut().find(|group| group.iter().all(|other| is_of_one_rank(*other, at)));
         match group {
             Some(group) => group.push(at),
@@ -139,7 +143,7 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Returns the first start and the last end of a trace's rows.
+/// Returns the first start and the last end of a trace's rows in absolute nanoseconds.
 fn span(trace: &Trace) -> Option<(i64, i64)> {
     let start = trace.slices.start.iter().min()?;
     let end = trace.rows().map(|row| trace.slices.end(row)).max()?;
@@ -154,7 +158,7 @@ fn are_apart(a: &Trace, b: &Trace) -> bool {
 }
 
 /// Identifies the process of a trace. The host is in the header, or in the file name that PyTorch's
-/// handler chooses: `host_pid.time.pt.trace.json`.
+/// trace handler chooses, which has the form `host_pid.time.pt.trace.json`.
 fn process(trace: &Trace) -> Option<RecordedProcess> {
     let is_of_host = |row: &u32| {
         let kind = trace.kind(*row);
@@ -183,7 +187,7 @@ mod tests {
     use super::keep_one_per_rank;
     use crate::store::{Distributed, Loss, NewSlice, Trace};
 
-    /// File name, claimed rank of two, process id, and start in seconds.
+    /// A file's name, its claimed rank in a job of two, its process id, and its start in seconds.
     type File = (&'static str, Option<u32>, i64, i64);
 
     fn trace((name, rank, pid, start): File) -> Trace {
@@ -216,7 +220,8 @@ mod tests {
             ],
             &["h_7.2.json", "i_8.2.json"],
         );
-        // A restarted job has other processes, but the same ranks.
+        // A restarted job has other process ids, but the same ranks. Only the recordings of the
+        // first run are kept.
         check(
             &[
                 ("a.json", Some(0), 7, 0),
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn recordings_of_one_host_and_process_are_not_two_ranks() {
-        // The names claim different ranks; the contents claim the same rank or none.
+        // The file names claim different ranks, but the contents claim the same rank or none.
         for rank in [None, Some(0)] {
             let files = [("rank-0.json", rank, 3), ("rank-1.json", rank, 5)];
             let (names, said) = kept(on_host(&files));
@@ -262,7 +267,7 @@ mod tests {
             );
             assert!(said.contains("the one with fewer rows is left out"), "{said}");
         }
-        // Ranks that are threads of one process claim their own rank.
+        // If ranks are threads of one process, each content claims its own rank, so both are kept.
         let files = [("a.json", Some(0), 3), ("b.json", Some(1), 3)];
         assert_eq!(kept(on_host(&files)).0, ["a.json", "b.json"]);
     }
@@ -272,7 +277,7 @@ mod tests {
         let (names, said) = kept(on_host(&[("a.json", None, 4), ("a copy.json", None, 4)]));
         assert_eq!(names.len(), 1);
         assert!(said.contains("a copy of") && said.contains("left out"), "{said}");
-        // Without a host name, the rows decide.
+        // Neither file has a host name, so equal rows show that one is a copy of the other.
         let files = [("a.json", None, 1, 0), ("b.json", None, 1, 0)];
         check(&files, &["a.json"]);
     }
@@ -283,7 +288,7 @@ mod tests {
             &[("h_7.1.json", None, 7, 0), ("h_8.1.json", None, 8, 0)],
             &["h_7.1.json", "h_8.1.json"],
         );
-        // In containers, several processes may have the id 1.
+        // In containers, several processes may have the id 1, so equal ids do not mean one process.
         check(&[("a.json", None, 1, 0), ("b.json", None, 1, 5)], &["a.json", "b.json"]);
     }
 }

@@ -1,5 +1,5 @@
-//! Reads complete documents of formats that are not timelines. Finding, unpacking and numbering
-//! files is shared with timelines.
+//! Reads complete documents of formats that are not timelines, such as execution traces. Files are
+//! found, decompressed and numbered in the same way as timelines.
 //!
 //! The caller provides the format: which file names to consider, and how to parse a text.
 
@@ -17,20 +17,20 @@ use crate::store::{Distributed, Losses, Trace, TraceOrigin};
 
 /// The functions that read documents of one format.
 pub struct DocumentFormat<T> {
-    /// Whether a file or archive member of this name is considered.
+    /// Whether a file or archive member with this name may be a document of the format.
     pub wanted: fn(&str) -> bool,
-    /// Parses a document, or describes the actual content.
+    /// Parses a document, or describes what the text contains instead.
     pub read: fn(&[u8]) -> Result<T, String>,
-    /// Gives access to the document's origin and losses.
+    /// Gives access to the document's origin and losses, which are filled in after parsing.
     pub label: fn(&mut T) -> (&mut TraceOrigin, &mut Losses),
 }
 
-/// Reads all documents of a format under a path, in the order of names.
+/// Reads all documents of a format under a path, in the order of their names.
 ///
 /// # Errors
-/// [`Error::Read`] if a file cannot be read; [`Error::Empty`] and [`Error::NotATrace`] if `path`
-/// names a file of another format; [`Error::NoTraces`] for a folder or an archive without a
-/// document.
+/// - [`Error::Read`] if a file cannot be read.
+/// - [`Error::Empty`] and [`Error::NotATrace`] if `path` names a file of another format.
+/// - [`Error::NoTraces`] for a folder or an archive without a document.
 pub fn read<T>(path: &Path, format: &DocumentFormat<T>) -> Result<Vec<T>, Error> {
     let request = ReadRequest { paths: vec![path.to_path_buf()], threads: 1 };
     let files = find::files(&request, format.wanted)?;
@@ -45,7 +45,7 @@ pub fn read<T>(path: &Path, format: &DocumentFormat<T>) -> Result<Vec<T>, Error>
     Ok(reading.documents)
 }
 
-/// The documents and skipped files so far.
+/// The documents that were read and the files that were skipped, up to the current file.
 struct Documents<'a, T> {
     format: &'a DocumentFormat<T>,
     documents: Vec<T>,
@@ -63,10 +63,14 @@ impl<T> Documents<'_, T> {
             match stream.part() {
                 StreamPart::Text(member) => {
                     let bytes = read_to_end(&mut stream).map_err(Error::read(path))?;
+                    // A truncated text may still be parsed, so the truncation becomes a loss
+                    // instead of an error.
                     let failure = stream.finish();
                     if let Some(EarlyEnd::System(source)) = failure {
                         return Err(Error::read(path)(source));
                     }
+                    // A member of an archive was not named by the user, so another format is not an
+                    // error.
                     let by = if member.is_some() { By::Folder } else { by };
                     let text_bytes = bytes.len() as u64;
                     let path = path.to_path_buf();
@@ -81,6 +85,8 @@ impl<T> Documents<'_, T> {
                 }
                 StreamPart::Failed(failure) => {
                     let (loss, text) = failure.loss();
+                    // Damage between members may have hidden documents, so the last one read
+                    // reports it.
                     match self.documents.last_mut() {
                         Some(last) => (self.format.label)(last).1.count(loss, || text),
                         None => self.skip(path, None, text),
@@ -123,7 +129,7 @@ impl<T> Documents<'_, T> {
     }
 }
 
-/// Reads the rest of the current text.
+/// Reads the rest of the current text into memory.
 pub fn read_to_end(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
     let (mut bytes, mut block) = (Vec::new(), Vec::new());
     while stream.next(&mut block)? {
@@ -132,13 +138,13 @@ pub fn read_to_end(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Assigns a rank to each document, from its origin and the rank it claims. The losses list the
-/// doubtful cases.
+/// Assigns a rank to each document, from its origin and the rank that it claims. The losses list
+/// the documents whose rank is doubtful.
 pub fn assign_ranks(documents: &[(TraceOrigin, Option<u32>)]) -> Vec<(u32, Losses)> {
     let stand_in = |(at, (origin, rank)): (usize, &(TraceOrigin, Option<u32>))| {
         let mut trace = Trace { origin: origin.clone(), ..Trace::default() };
         trace.header.distributed = Some(Distributed { rank: *rank, ..Distributed::default() });
-        // Numbering sorts the traces; this restores the original order afterwards.
+        // Assigning ranks sorts the traces, so `text_bytes` temporarily holds the original index.
         trace.origin.text_bytes = at as u64;
         trace
     };

@@ -1,6 +1,6 @@
-//! Rereads the text of single events from the source file, for data that no column holds.
+//! Rereads the text of single events from the source file, for data that no column stores.
 //!
-//! Finds where an event's text ends. The arguments are parsed by `argument`.
+//! This module finds where an event's text ends, and `argument` parses the arguments in that text.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,13 +19,13 @@ use crate::Error;
 use crate::format::blocks::Blocks;
 use crate::store::{Encoding, Trace, TraceOrigin};
 
-/// Longer events are truncated.
+/// Largest number of bytes that are read for one event. Longer events are truncated.
 const LONGEST: u64 = 64 << 20;
-/// Size of the first read for an event of a plain file, in bytes.
+/// Size in bytes of the first read for an event of an uncompressed file.
 const FIRST_READ: usize = 4 << 10;
-const CHANGED: &str = "the file has changed since";
+const CHANGED: &str = "the file has changed since it was read";
 
-/// Selects rows of one trace, whose events are to be read again.
+/// Rows of one trace whose events are to be read again.
 #[derive(Clone, Copy)]
 pub struct TraceRows<'a> {
     pub trace: &'a Trace,
@@ -35,15 +35,17 @@ pub struct TraceRows<'a> {
 /// Returns the JSON texts of events as written in the file, in the order of `rows`.
 ///
 /// # Cost
-/// One read per row of a plain file; one pass over a compressed one.
+/// An uncompressed file needs one read per row, and a compressed file needs one pass.
 /// # Errors
 /// [`Error::NoText`] for standard input, for a trace that was never in a file, for a file without
-/// JSON, and for a file that has changed; [`Error::Read`].
+/// JSON, and for a file that has changed since the trace was read. [`Error::Read`] if the file
+/// cannot be read.
 pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
     read_texts(&[TraceRows { trace, rows }]).remove(0)
 }
 
-/// Returns the arguments of events in the order of `rows`. Empty for events without arguments.
+/// Returns the arguments of events in the order of `rows`. The map of an event without arguments is
+/// empty.
 ///
 /// Non-finite numbers (`NaN`, `inf`) become null.
 ///
@@ -53,10 +55,11 @@ pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>,
     selected_arguments(&[TraceRows { trace, rows }], &|_| true).remove(0)
 }
 
-/// Returns the `wanted` arguments of each trace of a job, like [`arguments`].
+/// Returns the `wanted` arguments of each trace of a job, as [`arguments`] does for one trace.
 ///
 /// # Cost
-/// Like [`event_texts`], but one pass over a compressed file or archive serves all its traces.
+/// The cost is that of [`event_texts`], except that one pass over a compressed file or archive
+/// serves all its traces.
 pub fn selected_arguments(
     all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
@@ -77,7 +80,7 @@ pub fn selected_arguments(
     all.iter().filter_map(next).collect()
 }
 
-/// Parses the arguments in the text of an event, and repairs the text if necessary.
+/// Parses the arguments in the text of an event. If the text is invalid JSON, it is repaired first.
 fn parse_arguments(
     text: &str,
     path: &Path,
@@ -91,12 +94,12 @@ fn parse_arguments(
     })
 }
 
-/// Returns the arguments of traces in formats that are read as complete files.
+/// Returns the arguments of traces whose format can only be read as a complete file.
 fn whole_arguments(
     all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
-    // Consecutive traces of one file share a single read of it.
+    // Consecutive traces of one file share a single read of that file.
     let mut last: Option<(&TraceOrigin, Option<whole_file::Reread>)> = None;
     let mut results = Vec::with_capacity(all.len());
     for events in all {
@@ -118,8 +121,8 @@ fn whole_arguments(
     results
 }
 
-/// Returns the arguments of one trace. `file` is `None` if the file is no longer in the trace's
-/// format.
+/// Returns the arguments of the requested rows of one trace. `file` is `None` if the file no longer
+/// has the trace's format.
 fn arguments_in_whole_file(
     file: Option<&whole_file::Reread>,
     events: &TraceRows<'_>,
@@ -131,6 +134,7 @@ fn arguments_in_whole_file(
     };
     let order: Vec<u64> =
         events.rows.iter().map(|row| events.trace.slices.offset[*row as usize]).collect();
+    // The reader visits the file once and needs the offsets in ascending order without duplicates.
     let mut places = order.clone();
     places.sort_unstable();
     places.dedup();
@@ -145,7 +149,7 @@ fn arguments_in_whole_file(
 /// The requested texts of one trace.
 struct WantedTexts<'a> {
     origin: &'a TraceOrigin,
-    /// Start and upper limit of each event's text, in the order of the rows.
+    /// Start and upper limit of the end of each event's text, in the order of the rows.
     spans: Vec<(u64, u64)>,
 }
 
@@ -158,7 +162,7 @@ impl<'a> WantedTexts<'a> {
             return no_text("standard input can be read only once; save it to a file");
         }
         if path.as_os_str().is_empty() {
-            return no_text("the trace never was a file");
+            return no_text("the trace was never in a file");
         }
         if events.trace.origin.encoding == Encoding::Whole {
             return no_text("the file holds no JSON text");
@@ -174,6 +178,8 @@ impl<'a> WantedTexts<'a> {
     fn arranged(&self, spans: &[(u64, u64)], texts: &[Vec<u8>]) -> Result<Vec<String>, Error> {
         let text_of = |span: &(u64, u64)| {
             let at = spans.binary_search(span).unwrap_or(usize::MAX);
+            // A text that does not start with a brace shows that the file has changed since it was
+            // read.
             let text = texts.get(at).filter(|text| text.starts_with(b"{"));
             let path = &self.origin.path;
             let changed = || Error::NoText { path: path.clone(), reason: CHANGED.to_owned() };
@@ -183,7 +189,7 @@ impl<'a> WantedTexts<'a> {
     }
 }
 
-/// Returns all spans in ascending order without duplicates.
+/// Returns the spans of all traces in ascending order without duplicates.
 fn sorted(all: &[&WantedTexts<'_>]) -> Vec<(u64, u64)> {
     let mut spans: Vec<_> = all.iter().flat_map(|wanted| &wanted.spans).copied().collect();
     spans.sort_unstable();
@@ -191,7 +197,7 @@ fn sorted(all: &[&WantedTexts<'_>]) -> Vec<(u64, u64)> {
     spans
 }
 
-/// Returns the texts of each trace. Every compressed file is read once.
+/// Returns the texts of each trace. Every compressed file is read only once.
 fn read_texts(all: &[TraceRows<'_>]) -> Vec<Result<Vec<String>, Error>> {
     let (mut wanted, mut results) = (Vec::new(), Vec::new());
     for (at, events) in all.iter().enumerate() {
@@ -200,13 +206,13 @@ fn read_texts(all: &[TraceRows<'_>]) -> Vec<Result<Vec<String>, Error>> {
             Err(error) => results.push((at, Err(error))),
         }
     }
-    // Sorted, so that traces of the same file and of the same member are adjacent.
+    // Traces of the same file and of the same member must be adjacent to share one pass.
     wanted.sort_by_key(|(_, texts)| (&texts.origin.path, &texts.origin.member));
     for file in wanted.chunk_by(|(_, a), (_, b)| a.origin.path == b.origin.path) {
         let texts: Vec<&WantedTexts<'_>> = file.iter().map(|(_, texts)| texts).collect();
         results.extend(file.iter().map(|(at, _)| *at).zip(read_file_texts(&texts)));
     }
-    // Back to the order of the request.
+    // The results are returned in the order of the request.
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
 }
@@ -232,18 +238,18 @@ fn read_file_texts(all: &[&WantedTexts<'_>]) -> Vec<Result<Vec<String>, Error>> 
 
 /// Repeats an error for each trace of a file that cannot be read.
 fn repeat_error(path: &Path, error: &io::Error, count: usize) -> Vec<Result<Vec<String>, Error>> {
-    // `io::Error` cannot be cloned.
+    // `io::Error` cannot be cloned, so each trace gets a new error with the same text.
     let again = || io::Error::new(error.kind(), error.to_string());
     (0..count).map(|_| Err(Error::read(path)(again()))).collect()
 }
 
-/// Returns the start of an event's text and an upper limit of its end, which is the next event's
-/// start.
+/// Returns the start of an event's text and an upper limit of its end. The upper limit is the start
+/// of the next event.
 fn span(trace: &Trace, row: u32) -> (u64, u64) {
     let offsets = &trace.slices.offset;
     let start = offsets[row as usize];
-    // Rows of a merged or sorted trace may not be in file order. Then the limit is the longest
-    // event.
+    // The rows of a merged or sorted trace may not be in file order. If the next row starts earlier
+    // in the file, only `LONGEST` limits the text.
     let next = offsets.get(row as usize + 1).copied().filter(|next| *next > start);
     (start, next.unwrap_or(u64::MAX).min(start.saturating_add(LONGEST)))
 }
@@ -269,7 +275,8 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
             if ended.is_some() || part.len() < size {
                 break;
             }
-            // Most events are short. Doubling keeps the cost of a long one linear.
+            // Most events are short, so the first read is small. Doubling the size keeps the cost
+            // of a long event linear.
             size *= 2;
         }
         texts.push(trimmed(text));
@@ -288,7 +295,7 @@ fn from_stream(
     let mut stream = TextStream::open(path, PumpShared::default(), reader)?;
     let mut read = Vec::new();
     let members = all.chunk_by(|a, b| a.origin.member == b.origin.member);
-    // Reading stops after the last wanted member, not at the end of the archive.
+    // Reading stops after the last wanted member instead of at the end of the archive.
     let mut left = members.clone().count();
     while left > 0 {
         match stream.part() {
@@ -316,13 +323,14 @@ fn from_stream(
     Ok(all.iter().map(arrange).collect())
 }
 
-/// Reads the texts of spans, which ascend and do not overlap.
+/// Reads the texts of spans from blocks. The spans must ascend and must not overlap.
 fn from_blocks(blocks: &mut dyn Blocks, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
     let (mut texts, mut block, mut begin) = (Vec::new(), Vec::new(), 0);
     let (mut text, mut scan) = (Vec::new(), ObjectScan::default());
     while texts.len() < spans.len() && blocks.next(&mut block)? {
         let end = begin + block.len() as u64;
         while let Some((first, last)) = spans.get(texts.len()).filter(|(first, _)| *first < end) {
+            // An event may continue over several blocks, so the part already copied is skipped.
             let from = (first + text.len() as u64 - begin) as usize;
             let part = &block[from..(last.min(&end) - begin) as usize];
             let ended = scan.feed(part);
@@ -335,13 +343,14 @@ fn from_blocks(blocks: &mut dyn Blocks, spans: &[(u64, u64)]) -> io::Result<Vec<
         }
         begin = end;
     }
+    // The last event of a truncated file has no end, but its beginning is returned.
     if texts.len() < spans.len() && !text.is_empty() {
         texts.push(trimmed(text));
     }
     Ok(texts)
 }
 
-/// Removes the blanks and commas after an event.
+/// Removes the blanks and commas that follow an event.
 fn trimmed(mut text: Vec<u8>) -> Vec<u8> {
     let is_between = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
     while text.last().is_some_and(is_between) {
@@ -350,7 +359,7 @@ fn trimmed(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// Finds the end of an object in text that arrives in parts.
+/// Finds the end of a JSON object in text that arrives in parts.
 #[derive(Default)]
 struct ObjectScan {
     depth: usize,
@@ -359,7 +368,8 @@ struct ObjectScan {
 }
 
 impl ObjectScan {
-    /// Returns the position after the object's closing brace, if it is in `part`.
+    /// Returns the position after the object's closing brace, or `None` if `part` does not contain
+    /// it.
     fn feed(&mut self, part: &[u8]) -> Option<usize> {
         for (at, byte) in part.iter().enumerate() {
             if self.in_text {
@@ -387,8 +397,8 @@ impl ObjectScan {
     }
 }
 
-/// Makes the text valid JSON: escapes control characters in strings, and replaces non-finite
-/// numbers by null.
+/// Makes the text valid JSON: control characters in strings are escaped, and non-finite numbers are
+/// replaced by null.
 fn repaired(text: &str) -> String {
     let mut result = String::with_capacity(text.len());
     let (mut in_text, mut escaped) = (false, false);

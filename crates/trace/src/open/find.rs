@@ -1,7 +1,7 @@
-//! Lists the files under paths. Folders are searched recursively in the order of names; hidden
+//! Lists the files under paths. Folders are searched recursively in the order of names, and hidden
 //! files are skipped.
 //!
-//! Decides by names only; contents are not read.
+//! Only file names decide which files are listed. The contents of files are not read here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,39 +11,39 @@ use super::request::{ReadRequest, Skipped};
 use crate::Error;
 use crate::format::TIMELINES;
 
-/// A file to be read.
+/// A file to be read, and the reason why it was selected.
 #[derive(Clone, Debug)]
 pub struct ListedFile {
     pub path: PathBuf,
-    /// Index of the request's path that contains it.
+    /// Index of the path in the request under which the file was found.
     pub request: usize,
     pub by: By,
-    /// Size on disk; `None` if unknown.
+    /// Size on disk in bytes, or `None` if it is unknown.
     pub bytes: Option<u64>,
 }
 
-/// How a file was selected, which decides what happens if it is not a trace.
+/// Tells how a file was selected, which decides what happens if it is not a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The request names the file. If it is not a trace, reading fails.
+    /// The request names the file, so reading fails if the file is not a trace.
     Name,
-    /// The file is in a folder or archive. If it is not a trace, it is skipped.
+    /// The file is in a folder or an archive, so the file is skipped if it is not a trace.
     Folder,
 }
 
-/// The files to read, and those skipped because of their names.
+/// The files to read, and the files that were skipped because of their names.
 #[derive(Debug, Default)]
 pub struct TraceFiles {
-    /// In the order of the request, then by name.
+    /// Files in the order of the request's paths, and by name within a folder.
     pub units: Vec<ListedFile>,
-    /// Each with the index of the request's path.
+    /// Skipped files, each with the index of the path in the request under which it was found.
     pub skipped: Vec<(usize, Skipped)>,
 }
 
 /// Lists the files under the request's paths.
 ///
 /// # Errors
-/// [`Error::Read`] if a path is missing or a folder cannot be read.
+/// [`Error::Read`] if a path does not exist or a folder cannot be read.
 pub fn files(request: &ReadRequest, wanted: fn(&str) -> bool) -> Result<TraceFiles, Error> {
     let mut files = TraceFiles::default();
     for (request, path) in request.paths.iter().enumerate() {
@@ -62,14 +62,16 @@ pub fn files(request: &ReadRequest, wanted: fn(&str) -> bool) -> Result<TraceFil
     Ok(files)
 }
 
-/// Whether a timeline, or an archive with timelines, may have this name.
+/// Whether a file with this name may be a timeline or an archive of timelines.
 pub fn may_be_timeline(name: &str) -> bool {
     TIMELINES.iter().any(|format| has_extension(name, format.extensions))
 }
 
-/// Whether a file with one of the extensions, or an archive with such files, may have this name.
+/// Whether a name has one of the extensions, or is the name of an archive. The extension of a
+/// compression, as in `a.json.gz`, is ignored.
 pub fn has_extension(name: &str, extensions: &[&str]) -> bool {
     let name = name.to_ascii_lowercase();
+    // The extension of a compression is removed first, so that `a.json.gz` counts as `a.json`.
     let packed = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end));
     let name = packed.unwrap_or(&name);
     [".tar", ".tgz", ".tzst"].iter().chain(extensions).any(|end| name.ends_with(end))
@@ -104,11 +106,11 @@ impl TraceFiles {
             };
             let is_link = entry.file_type().map_err(Error::read(&path))?.is_symlink();
             let Ok(metadata) = fs::metadata(&path) else {
-                skip("a link to nothing");
+                skip("a broken link");
                 continue;
             };
             if metadata.is_dir() && is_link {
-                // A link may lead back up to a parent folder.
+                // A link to a folder is not followed, because it may lead back to a parent folder.
                 skip("a link to a folder");
             } else if metadata.is_dir() {
                 self.folder(&path, request, wanted)?;

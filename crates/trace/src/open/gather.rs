@@ -1,4 +1,4 @@
-//! Reads many files in parallel. The order of the results does not depend on the threads.
+//! Reads many files in parallel. The order of the results does not depend on the timing of threads.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,16 +17,16 @@ use crate::format::kineto;
 use crate::format::timeline::ReadTimeline;
 use crate::store::{CutRecording, Ending, Loss, Trace};
 
-/// The traces of one file or archive, and what was skipped in it.
+/// The traces of one file or archive, and the parts of it that were skipped.
 #[derive(Default)]
 struct FileTraces {
     traces: Vec<Trace>,
     skipped: Vec<Skipped>,
-    /// Damage outside of all members of the archive.
+    /// Damage that lies between the members of the archive.
     failures: Vec<EarlyEnd>,
 }
 
-/// Reads all traces under the request's paths.
+/// Reads all traces under the request's paths, chooses one per rank and assigns the ranks.
 pub fn traces(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobReading, Error> {
     let listed = find::files(request, find::may_be_timeline)?;
     let bytes_total = listed.units.iter().map(|unit| unit.bytes).sum();
@@ -50,7 +50,8 @@ pub fn traces(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobRea
         reading.job.traces.extend(content.traces);
         skipped.extend(content.skipped.into_iter().map(|one| (unit.request, one)));
     }
-    // Each path that the user named must have a trace. An empty one is probably a mistake.
+    // Each path that the user named must have a trace. A path without a trace is probably a mistake
+    // of the user.
     if let Some(empty) = counts.iter().position(|count| *count == 0) {
         let rejected = skipped.into_iter().filter(|(request, _)| *request == empty);
         let rejected: Vec<Skipped> = rejected.map(|(_, one)| one).collect();
@@ -63,7 +64,7 @@ pub fn traces(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobRea
     Ok(reading)
 }
 
-/// Counts unreadable files that should be traces as losses of the job, in its first trace.
+/// Counts unreadable files that should have been traces as losses of the job's first trace.
 fn count_lost_files(reading: &mut JobReading) {
     let Some(first) = reading.job.traces.first_mut() else { return };
     for file in reading.skipped.iter().filter(|file| file.is_lost) {
@@ -74,8 +75,8 @@ fn count_lost_files(reading: &mut JobReading) {
     }
 }
 
-/// Calls `work` for each unit with its share of the threads. If several units fail, the error of
-/// the first in order is returned, independent of timing.
+/// Calls `work` for each file with its share of the threads. If several files fail, the error of
+/// the first one in order is returned, independently of timing.
 fn each<T: Send>(
     units: &[ListedFile],
     threads: usize,
@@ -85,14 +86,16 @@ fn each<T: Send>(
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
     let run = |worker: usize| {
-        // Threads are divided evenly, and the remainder goes to the first workers.
+        // Threads are divided evenly among the workers, and the first workers get the remainder.
         let share = (threads / workers + usize::from(worker < threads % workers)).max(1);
         loop {
+            // Workers take files one by one, so that a large file does not delay the others.
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(unit) = units.get(at) else { return };
             let result = work(unit, share);
             if result.is_err() {
-                // All earlier units have been started; the later ones are not needed.
+                // All earlier files have been started already, so their errors are still collected.
+                // The results of later files are not needed.
                 next.store(units.len(), Ordering::Relaxed);
             }
             results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
@@ -130,7 +133,7 @@ fn file(
                 let (path, member) = (path.clone(), Some(member));
                 content.skipped.push(Skipped { path, member, reason, is_lost: false });
             }
-            // An error of the operating system concerns the whole reading. Damage concerns only
+            // An error of the operating system ends the reading of all files. Damage concerns only
             // this file.
             StreamPart::Failed(EarlyEnd::System(source)) => {
                 return Err(Error::Read { path: path.clone(), source });
@@ -143,7 +146,7 @@ fn file(
     for failure in failures.drain(..) {
         match traces.last_mut() {
             Some(trace) if matches!(failure, EarlyEnd::Trailing(_)) => count(trace, &failure),
-            // The rest of the archive is lost, and may have contained other ranks.
+            // The rest of the archive is lost, and it may have contained other ranks.
             Some(trace) => trace.losses.count(Loss::LostFile, || failure.loss().1),
             None => {
                 let (reason, path) = (failure.loss().1, path.clone());
@@ -154,7 +157,8 @@ fn file(
     Ok(content)
 }
 
-/// Reads one text. If it is not a trace, it is skipped, or an error if the request names it.
+/// Reads one text of the stream as a trace. A text that is not a trace is skipped, or it is an
+/// error if the request names the file.
 fn text(
     stream: &mut TextStream<'_>,
     content: &mut FileTraces,
@@ -168,7 +172,7 @@ fn text(
     let format = match (&look, by) {
         (TextKind::Timeline(format), By::Folder) if format.extensions.is_empty() => {
             let reason =
-                format!("a {} trace, which is read only if it is named itself", format.name);
+                format!("a {} trace, which is read only if the user names it", format.name);
             content.skipped.push(Skipped { path: path.clone(), member, reason, is_lost: false });
             return Ok(());
         }
@@ -188,6 +192,7 @@ fn text(
         None => None,
     };
     let text_bytes = stream.text_bytes();
+    // A defect of the stream is the likely cause of a failed parse, so the defect is checked first.
     let failure = stream.finish();
     if let Some(EarlyEnd::System(source)) = failure {
         return Err(Error::Read { path: path.clone(), source });
@@ -227,18 +232,18 @@ fn text(
     }
 }
 
-/// Whether a text has no content. Full disks and killed jobs leave such files.
+/// Whether a text has no content. Full disks and killed jobs leave files without content.
 fn is_blank(look: &TextKind) -> bool {
     let TextKind::Other(words) = look else { return false };
     ["an empty file", "white space only", "zero bytes only"].contains(&words.as_str())
 }
 
-/// Notes that an incompletely unpacked stream truncated the trace.
+/// Marks a trace as truncated if its compressed stream could not be unpacked completely.
 fn cut(trace: &mut Trace, failure: &EarlyEnd) {
     let (_, why) = failure.loss();
     match (&mut trace.cut, failure) {
         (Some(cut), _) => cut.why = why,
-        // The text is complete, but differs from what was compressed.
+        // The text has its full length, but it differs from the text that was compressed.
         (None, EarlyEnd::Damaged(_)) => {
             let byte = trace.origin.text_bytes;
             trace.cut = Some(CutRecording {
@@ -253,8 +258,8 @@ fn cut(trace: &mut Trace, failure: &EarlyEnd) {
     }
 }
 
-/// Counts the loss of a damaged file. If the text ended early for the same reason, both are one
-/// loss.
+/// Counts the damage of a stream as a loss of its trace. If the text ended early because of the
+/// damage, the two count as one loss.
 fn count(trace: &mut Trace, failure: &EarlyEnd) {
     let (loss, mut text) = failure.loss();
     if loss == Loss::Truncated {

@@ -1,5 +1,5 @@
-//! Unpacks gzip streams of several members. Zeros between and after members are skipped, because
-//! tapes and block devices add them as padding.
+//! Decompresses gzip streams with several members. Zeros between and after members are skipped,
+//! because tapes and block devices add them as padding.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
@@ -8,12 +8,12 @@ use flate2::bufread::GzDecoder;
 
 const MAGIC: u8 = 0x1f;
 
-/// Reads the unpacked content of all members in a stream.
+/// Reads the decompressed content of all gzip members in a stream.
 pub struct Gunzip<R> {
     member: Option<GzDecoder<R>>,
 }
 
-/// The error for bytes after the last member that are neither zeros nor a member.
+/// The error for bytes after the last gzip member that are neither zeros nor another member.
 #[derive(Debug)]
 pub struct Trailing;
 
@@ -26,7 +26,7 @@ impl fmt::Display for Trailing {
 impl std::error::Error for Trailing {}
 
 impl<R: BufRead> Gunzip<R> {
-    /// Starts at the first byte of the first member.
+    /// Creates a reader that starts at the first byte of the first gzip member.
     pub fn new(packed: R) -> Self {
         Self { member: Some(GzDecoder::new(packed)) }
     }
@@ -51,7 +51,7 @@ impl<R: BufRead> Read for Gunzip<R> {
     }
 }
 
-/// Skips zeros and returns the next byte without consuming it.
+/// Skips zeros, and returns the next byte without consuming it.
 fn skip_zeros(packed: &mut impl BufRead) -> io::Result<Option<u8>> {
     loop {
         let ahead = packed.fill_buf()?;

@@ -1,8 +1,8 @@
-//! Reads and unpacks one file in a separate thread, and sends blocks of text through a bounded
+//! Reads and decompresses one file in a separate thread, and sends blocks of text through a bounded
 //! channel.
 //!
-//! Compression and archives are detected by content, also inside each other. Corruption is reported
-//! after everything that could be unpacked.
+//! Compressed streams and archives are detected by content, even inside each other. Corruption is
+//! reported after everything that could be decompressed.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -16,41 +16,43 @@ use schema::file_format::{self, FileFormat};
 use super::gunzip::{Gunzip, Trailing};
 use crate::store::Loss;
 
-/// Size of a full block in bytes, large enough to make the cost of a handover negligible.
+/// Size of a full block in bytes, which is large enough to make the cost of a channel message
+/// negligible.
 pub const BLOCK: usize = 4 << 20;
-/// The first blocks are smaller, so that parsing starts early and small files stay cheap.
+/// Size of the first block in bytes, which is smaller so that parsing starts early and small files
+/// stay cheap.
 const FIRST_BLOCK: usize = 128 << 10;
-/// Size of a read from the system.
+/// Number of compressed bytes that are read from the file at a time.
 const READ: usize = 256 << 10;
-/// Limit of the nesting of archives and compression.
+/// Largest number of archives and compressed streams that may be nested in each other.
 const DEPTH: usize = 4;
 
 /// A message from the unpacking thread to the parser.
 pub enum PumpMessage {
-    /// A text begins. Holds the name if it is a member of an archive.
+    /// A text begins. The string is the name of the archive member that contains the text.
     Begin(Option<String>),
     Block(Vec<u8>),
-    /// The text ends, with the reason if it is premature.
+    /// The text ends. The value is the reason if the text ended too early.
     End(Option<EarlyEnd>),
-    /// A member that was not unpacked, and the reason.
+    /// A member was not unpacked. The values are the member's name and the reason.
     Skipped(String, &'static str),
     Failed(EarlyEnd),
     Done,
 }
 
-/// The reason why a text or an archive ends early.
+/// The reason why a text or an archive ends too early.
 #[derive(Debug)]
 pub enum EarlyEnd {
     System(io::Error),
     /// The compressed stream or the archive is truncated.
     Ended(String),
     Damaged(String),
-    /// Other data follows the complete compressed stream.
+    /// Other data follows the end of the compressed stream.
     Trailing(String),
 }
 
 impl EarlyEnd {
-    /// Returns the kind of loss, and its description.
+    /// Returns the kind of loss and its description.
     pub fn loss(&self) -> (Loss, String) {
         match self {
             Self::System(error) => (Loss::Truncated, error.to_string()),
@@ -66,20 +68,21 @@ impl EarlyEnd {
 pub struct PumpShared {
     pub bytes: Arc<AtomicU64>,
     pub all_bytes: Arc<AtomicU64>,
-    /// Set when the parser no longer needs blocks.
+    /// The parser sets this flag when it needs no more blocks.
     pub stopped: Arc<AtomicBool>,
 }
 
-/// Counts the bytes of a file or of standard input as they are read, and stops on request.
+/// Counts the bytes of a file or of standard input as they are read, and fails once the parser has
+/// stopped.
 pub struct Input {
-    /// The first bytes, which were read for detection.
+    /// The first bytes, which were read to detect the format and are returned again.
     head: io::Cursor<Vec<u8>>,
     inner: Box<dyn Read + Send>,
     shared: PumpShared,
 }
 
 impl Input {
-    /// Opens a file, or standard input for `-`.
+    /// Opens a file, or standard input if the path is `-`.
     pub fn open(path: &Path, shared: PumpShared) -> io::Result<Self> {
         let inner: Box<dyn Read + Send> = if path == Path::new("-") {
             Box::new(io::stdin())
@@ -100,10 +103,12 @@ impl Input {
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The decoders have no way to be cancelled, so an error ends them.
+        // The decoders cannot be cancelled, so a read error is used to end them.
         if self.shared.stopped.load(Ordering::Relaxed) {
             return Err(io::Error::other("stopped"));
         }
+        // The first bytes were taken from the input for detection, and they are returned before the
+        // rest.
         let again = self.head.read(buffer)?;
         if again > 0 {
             return Ok(again);
@@ -115,24 +120,25 @@ impl Read for Input {
     }
 }
 
-/// The receiver has disconnected.
+/// The error of sending a message after the receiver has disconnected.
 struct Gone;
 
-/// The unpacking side of the channel.
+/// The unpacking thread's side of the channel.
 pub struct Pump {
     pub out: SyncSender<PumpMessage>,
-    /// Used blocks, returned for reuse.
+    /// Receives used blocks from the parser, so that their memory is reused.
     pub back: Receiver<Vec<u8>>,
-    /// Whether to unpack an archive member of this name.
+    /// Whether an archive member with this name is unpacked.
     pub wanted: fn(&str) -> bool,
-    /// Used in messages as the position in the file.
+    /// The state shared with the parser. The byte count in it serves as the position in error
+    /// messages.
     pub shared: PumpShared,
 }
 
 impl Pump {
-    /// Unpacks and sends the whole input.
+    /// Unpacks the whole input and sends it to the parser.
     pub fn run(mut self, mut input: Input) {
-        // An error only means that the receiver has disconnected.
+        // The only possible error is that the receiver has disconnected, so it is ignored.
         let _ = self.deliver(&mut input, None, 0).and_then(|()| self.send(PumpMessage::Done));
     }
 
@@ -140,7 +146,7 @@ impl Pump {
         self.out.send(message).map_err(|_| Gone)
     }
 
-    /// Sends the content of a stream, unpacked recursively.
+    /// Sends the content of a stream, and unpacks nested streams and archives recursively.
     fn deliver(
         &mut self,
         input: &mut dyn Read,
@@ -148,7 +154,7 @@ impl Pump {
         depth: usize,
     ) -> Result<(), Gone> {
         let mut input = Peeked::new(input);
-        // The limit stops files that unpack to themselves.
+        // The depth limit stops the unpacking of files that contain themselves.
         let form =
             if depth < DEPTH { file_format::detect_format(&input.head) } else { FileFormat::Plain };
         match form {
@@ -162,7 +168,8 @@ impl Pump {
                 Err(error) => self.send(PumpMessage::Failed(EarlyEnd::System(error))),
             },
             FileFormat::Tar => self.members(&mut input, member, depth),
-            // Traces are not compressed in these ways. The reader of the text reports the format.
+            // PyTorch traces are not compressed in these formats. The text is passed on unchanged,
+            // and its reader reports the format.
             FileFormat::Bzip2 | FileFormat::Xz | FileFormat::Zip | FileFormat::Plain => {
                 self.send(PumpMessage::Begin(member))?;
                 self.text(&mut input, None)
@@ -170,7 +177,7 @@ impl Pump {
         }
     }
 
-    /// Sends one text. `expected` is its length according to the archive.
+    /// Sends one text in blocks. `expected` is the length of the text according to the archive.
     fn text(&mut self, input: &mut dyn Read, expected: Option<u64>) -> Result<(), Gone> {
         let (mut size, mut got) = (FIRST_BLOCK, 0);
         loop {
@@ -185,7 +192,8 @@ impl Pump {
                 return self.send(PumpMessage::End(Some(self.failure(error))));
             }
             if is_last {
-                // A truncated archive ends within a member without an error of its own.
+                // The `tar` crate ends a member of a truncated archive without an error, so the
+                // length must be checked here.
                 let missing = expected.filter(|expected| got < *expected);
                 let short =
                     |expected| EarlyEnd::Ended(format!("expected {expected} bytes, got {got}"));
@@ -195,7 +203,7 @@ impl Pump {
         }
     }
 
-    /// Sends the members of an archive.
+    /// Sends the members of an archive one after the other.
     fn members(
         &mut self,
         input: &mut dyn Read,
@@ -210,14 +218,14 @@ impl Pump {
         for entry in entries {
             let mut entry = match entry {
                 Ok(entry) => entry,
-                // After a damaged header, later members cannot be found.
+                // After a damaged header, the positions of later members are unknown.
                 Err(error) => return self.send(PumpMessage::Failed(self.failure(error))),
             };
             if !entry.header().entry_type().is_file() {
                 continue;
             }
             let inner = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-            // In old archives, folders differ from files only by their name.
+            // In old archives, only the trailing slash of the name marks a folder.
             if is_hidden(&inner) || inner.ends_with('/') {
                 continue;
             }
@@ -251,7 +259,7 @@ impl Pump {
 
     fn failure(&self, error: io::Error) -> EarlyEnd {
         let at = self.shared.bytes.load(Ordering::Relaxed);
-        // Errors of the decoders have no system error number.
+        // Errors of the decoders have no error number of the operating system.
         if error.raw_os_error().is_some() {
             return EarlyEnd::System(error);
         }
@@ -260,8 +268,8 @@ impl Pump {
             return EarlyEnd::Trailing(text);
         }
         let ended = error.kind() == io::ErrorKind::UnexpectedEof
-            // The `tar` crate reports a truncated header by this text, without an error kind of its
-            // own.
+            // The `tar` crate reports a truncated header by this text, and the error kind does not
+            // tell it apart from other errors.
             || error.to_string().contains("failed to read entire block");
         if ended { EarlyEnd::Ended(text) } else { EarlyEnd::Damaged(text) }
     }
@@ -272,9 +280,10 @@ pub fn is_hidden(path: &str) -> bool {
     path.split('/').any(|part| part.starts_with('.') && part != "." && part != "..")
 }
 
-/// Fills `block` with the next `size` bytes. It gets fewer only at the end or before an error.
+/// Fills `block` with the next `size` bytes. The block is shorter only at the end of the input or
+/// before an error.
 pub fn fill(input: &mut dyn Read, block: &mut Vec<u8>, size: usize) -> io::Result<()> {
-    // A returned block still has its length, so few bytes are zeroed again.
+    // A reused block still has its old length, so only few bytes must be set to zero again.
     block.resize(size, 0);
     let mut filled = 0;
     let result = loop {
@@ -292,7 +301,7 @@ pub fn fill(input: &mut dyn Read, block: &mut Vec<u8>, size: usize) -> io::Resul
     result
 }
 
-/// A stream whose first bytes were read ahead.
+/// A stream whose first bytes were read ahead to detect its format.
 struct Peeked<'a> {
     head: Vec<u8>,
     taken: usize,

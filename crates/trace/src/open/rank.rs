@@ -1,5 +1,5 @@
-//! Determines the rank of each trace: from its content, else its name, else its position in the
-//! order of names.
+//! Determines the rank of each trace. The rank in the file's content counts first, then the rank in
+//! its name, then the position in the order of names.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,19 +8,19 @@ use std::path::PathBuf;
 use crate::Error;
 use crate::store::{Loss, Trace};
 
-/// Words that a rank follows directly or after one separator: `rank-34`, `worker2`.
+/// Words that precede a rank directly or with one separator, as in `rank-34` and `worker2`.
 const BEFORE: [&str; 2] = ["rank", "worker"];
-/// Words that a rank follows after a separator, before a dot or the end: `dlrm_eg_2`,
-/// `chakra.0.et`.
+/// Words that precede a rank after a separator, if a dot or the end of the name follows the rank,
+/// as in `dlrm_eg_2` and `chakra.0.et`.
 const BEFORE_LAST: [&str; 7] = ["eg", "et", "kineto", "trace", "chakra", "gpu", "device"];
-/// Longer numbers are taken for times or process ids.
+/// Largest number of digits of a rank. Longer numbers are times or process ids.
 const DIGITS: usize = 5;
 
-/// Assigns every trace a unique rank and sorts the traces by it.
+/// Assigns every trace a unique rank, and sorts the traces by rank.
 ///
-/// The rank in a file's content has priority over the one in its name. A trace whose rank is
-/// already used, or which has none, gets the smallest free rank in the order of names; this is
-/// counted as a loss.
+/// The rank in a file's content has priority over the rank in its name. A trace without a rank, or
+/// with a rank that is already used, gets the smallest free rank in the order of names. Each trace
+/// that was numbered in this way is counted as a loss.
 pub fn assign(traces: &mut [Trace]) {
     sort_by_name(traces);
     let claims = claims(traces);
@@ -28,11 +28,12 @@ pub fn assign(traces: &mut [Trace]) {
     let mut holders: BTreeMap<u32, usize> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
         if let Some(rank) = claim {
-            // If several traces claim a rank, the first by name keeps it.
+            // If several traces claim the same rank, the first one by name keeps it.
             holders.entry(*rank).or_insert(at);
         }
     }
     let used_ranks: BTreeSet<u32> = holders.keys().copied().collect();
+    // Traces without a rank get numbers that no other trace claims.
     let mut free = (0..).filter(|rank| !used_ranks.contains(rank));
     let names: Vec<String> = traces.iter().map(full_name).collect();
     let alone = traces.len() == 1;
@@ -48,7 +49,7 @@ pub fn assign(traces: &mut [Trace]) {
             Some((claimed, holder)) => trace.losses.count(Loss::RankConflict, || {
                 format!("{}: rank {claimed} is {}'s; numbered {rank}", names[at], names[holder])
             }),
-            // A single trace needs no rank, so nothing is lost.
+            // A single trace does not need a rank, so nothing is lost.
             None if alone => {}
             None => trace.losses.count(Loss::RankConflict, || {
                 format!("{}: names no rank; numbered {rank} by order of names", names[at])
@@ -63,7 +64,8 @@ pub fn sort_by_name(traces: &mut [Trace]) {
     traces.sort_by(|a, b| natural(&full_name(a), &full_name(b)));
 }
 
-/// Assigns a list of ranks to the traces, which are taken in the order of paths and names.
+/// Assigns a list of ranks to the traces. The traces are taken in the order of the paths, then of
+/// their file names.
 pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<(), Error> {
     let distinct: BTreeSet<u32> = ranks.iter().copied().collect();
     if ranks.len() != traces.len() || distinct.len() != ranks.len() {
@@ -82,8 +84,8 @@ pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<()
     Ok(())
 }
 
-/// Returns the claimed ranks. Contents are used unless several claim the same rank and all names
-/// are distinct.
+/// Returns the rank that each trace claims. Contents are used unless several contents claim the
+/// same rank while all names have different ranks.
 pub fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
     let named = |trace: &Trace| {
         let inside = trace.origin.member.as_deref().and_then(from_path);
@@ -99,7 +101,7 @@ pub fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
     if !distinct(&contents) && all_named { names } else { contents }
 }
 
-/// Returns the rank in a trace's content.
+/// Returns the rank that is stated in a trace's content.
 pub fn content(trace: &Trace) -> Option<u32> {
     trace.header.distributed.as_ref().and_then(|job| job.rank)
 }
@@ -125,12 +127,12 @@ fn full_name(trace: &Trace) -> String {
     }
 }
 
-/// Extracts a rank from a path: the last component with one wins. A bare number counts only as the
-/// name of the file itself, because folders are often named by dates.
+/// Extracts a rank from a path. The last component that contains a rank is used. A bare number
+/// counts only as the name of the file itself, because folders are often named by dates.
 fn from_path(path: &str) -> Option<u32> {
     let own = path.rsplit(['/', '\\']).next().unwrap_or_default();
     let stem = own.split('.').next().unwrap_or_default();
-    // A name such as `3.json`, but not `3_steps.json`.
+    // A bare number is a name such as `3.json`, but not `3_steps.json`.
     let bare = || number(stem).filter(|(_, rest)| rest.is_empty()).map(|(rank, _)| rank);
     let any = || path.rsplit(['/', '\\']).find_map(from_name);
     from_name(own).or_else(bare).or_else(any)
@@ -145,7 +147,7 @@ fn from_name(name: &str) -> Option<u32> {
         .or_else(|| BEFORE_LAST.iter().find_map(|word| behind(&name, word, ends)))
 }
 
-/// Returns the number after a word, if the text after the number is acceptable.
+/// Returns the number after a word if `right` accepts the text after the number.
 fn behind(name: &str, word: &str, right: fn(&str) -> bool) -> Option<u32> {
     name.match_indices(word).find_map(|(at, _)| {
         let (before, rest) = (&name[..at], &name[at + word.len()..]);
@@ -154,6 +156,7 @@ fn behind(name: &str, word: &str, right: fn(&str) -> bool) -> Option<u32> {
             None if BEFORE.contains(&word) => rest,
             None => return None,
         };
+        // The word must not be the end of a longer one, so that `frank3` does not claim rank 3.
         let begins = !before.ends_with(|c: char| c.is_ascii_alphanumeric());
         number(rest).filter(|(_, rest)| begins && right(rest)).map(|(rank, _)| rank)
     })
@@ -163,7 +166,7 @@ fn ends(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('.')
 }
 
-/// Splits a number from the text after it.
+/// Splits a text into the number at its start and the text after it.
 fn number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     if end > DIGITS { None } else { Some((text[..end].parse().ok()?, &text[end..])) }
@@ -175,7 +178,7 @@ pub fn natural(a: &str, b: &str) -> Ordering {
     while let (Some(x), Some(y)) = (left.first(), right.first()) {
         let order = if x.is_ascii_digit() && y.is_ascii_digit() {
             let (first, second) = (digits(&mut left), digits(&mut right));
-            // Without leading zeros, a longer number is a larger one.
+            // Leading zeros were removed, so a number with more digits is larger.
             first.len().cmp(&second.len()).then_with(|| first.cmp(second))
         } else {
             (left, right) = (&left[1..], &right[1..]);
@@ -189,7 +192,7 @@ pub fn natural(a: &str, b: &str) -> Ordering {
     left.len().cmp(&right.len()).then_with(|| a.cmp(b))
 }
 
-/// Splits off the leading digits of a text, without leading zeros.
+/// Splits off the digits at the start of a text, and returns them without leading zeros.
 fn digits<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);

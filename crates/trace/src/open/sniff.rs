@@ -1,7 +1,7 @@
-//! Detects the format of a text by its beginning: a timeline of one of [`TIMELINES`], an execution
-//! trace, or something else.
+//! Detects the format of a text by its beginning. The format is a timeline of [`TIMELINES`], an
+//! execution trace, or unknown.
 //!
-//! Whether the text is complete and valid is checked by the format's reader.
+//! The reader of the format checks later whether the text is complete and valid.
 
 use schema::file_format;
 
@@ -9,19 +9,19 @@ use crate::format::TIMELINES;
 use crate::format::json_keys::each_key;
 use crate::format::timeline::{ReadTimeline, Timeline};
 
-/// Number of keys that messages list.
+/// Number of JSON keys that a message lists.
 const NAMED: usize = 4;
-/// Limit of the number of keys that are examined.
+/// Largest number of JSON keys that are examined to detect a format.
 const SEEN: usize = 256;
 
 /// The detected format of a text.
 #[derive(Clone)]
 pub enum TextKind {
-    /// A timeline of one rank or several.
+    /// A timeline that contains one rank or several.
     Timeline(&'static Timeline),
     /// A PyTorch execution trace, which has nodes instead of events.
     ExecutionTrace,
-    /// Any other content, described in words.
+    /// Any other content, with a description for messages.
     Other(String),
 }
 
@@ -43,11 +43,12 @@ pub fn sniff(head: &[u8]) -> TextKind {
     }
 }
 
-/// Describes the format for messages.
+/// Describes the format of a text for messages.
 pub fn describe(kind: &TextKind) -> String {
     match kind {
         TextKind::Timeline(format) => match format.read {
-            // This format accepts damaged traces. If it rejects one, the damage is severe.
+            // The reader of this format accepts damaged traces, so a trace that it rejects is
+            // severely damaged.
             ReadTimeline::Blocks(_) => format!("a damaged {} trace", format.name),
             ReadTimeline::Whole(_) => format!("a {} trace", format.name),
         },
@@ -63,6 +64,7 @@ fn object(text: &[u8]) -> TextKind {
         keys.len() < SEEN
     });
     let has = |key: &str| keys.iter().any(|present| present == key);
+    // The list of nodes may be beyond the examined beginning, but `pid` precedes it.
     if has("schema") && (has("nodes") || has("pid")) {
         return TextKind::ExecutionTrace;
     }

@@ -1,7 +1,7 @@
 //! Reads the texts of one file one after the other, each in blocks.
 //!
-//! A plain file is read by its parser's thread. A compressed one is unpacked by a [`Pump`] in a
-//! separate thread, a few blocks ahead.
+//! The parser's thread reads an uncompressed file itself. A [`Pump`] unpacks a compressed file in a
+//! separate thread, a few blocks ahead of the parser.
 
 use std::fs;
 use std::io;
@@ -15,39 +15,41 @@ use schema::file_format::{self, FileFormat};
 use super::pump::{self, EarlyEnd, Input, Pump, PumpMessage, PumpShared};
 use crate::format::blocks::Blocks;
 
-/// Block size for a plain file in bytes, which fits the processor's cache.
+/// Block size for an uncompressed file in bytes. A block fits the processor's cache.
 const PLAIN_BLOCK: usize = 1 << 20;
-/// Limit of the unpacked blocks that wait for the parser.
+/// Largest number of unpacked blocks that wait for the parser.
 const WAITING: usize = 2;
 /// Interval at which a waiting parser checks for cancellation.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
-/// The next part of a file.
+/// The next part of a file, as [`TextStream::part`] returns it.
 pub enum StreamPart {
-    /// A text, with its name if it is a member of an archive. Its blocks follow.
+    /// A text begins, and its blocks follow. The string is the name of the archive member that
+    /// contains the text.
     Text(Option<String>),
-    /// A member that was not unpacked, and the reason.
+    /// A member of an archive was not unpacked. The values are the member's name and the reason.
     Skipped(String, &'static str),
     Failed(EarlyEnd),
-    /// The end of the file, or the reading was cancelled.
+    /// The file has ended, or the reading was cancelled.
     Done,
 }
 
-/// The texts of one file, unpacked if necessary.
+/// The texts of one file, unpacked if the file is compressed or an archive.
 pub struct TextStream<'a> {
     source: TextSource,
     shared: PumpShared,
     reader: StreamReader<'a>,
-    /// A block that was examined and is still to be returned.
+    /// A block that was examined by [`TextStream::head`] and is still to be returned.
     ahead: Option<Vec<u8>>,
     state: StreamState,
     failure: Option<EarlyEnd>,
     text_bytes: u64,
-    /// Size of the file on disk; `None` if its end is not the end of the text.
+    /// Size of the file on disk in bytes, or `None` if the text is a member of an archive and so
+    /// ends before the file.
     file_bytes: Option<u64>,
 }
 
-/// The position relative to the current text.
+/// The position of a stream relative to the current text.
 #[derive(Clone, Copy)]
 enum StreamState {
     Before,
@@ -56,30 +58,32 @@ enum StreamState {
     Over,
 }
 
-/// The source of a stream: a file read directly, or an unpacking thread.
+/// The source of a stream: a file that is read directly, or an unpacking thread.
 enum TextSource {
     Plain(Input),
     Pumped { messages: Receiver<PumpMessage>, back: Sender<Vec<u8>> },
 }
 
-/// The reader's side of a stream: selection, cancellation and progress.
+/// The reader's side of a stream: selection of members, cancellation and progress.
 #[derive(Clone, Copy)]
 pub struct StreamReader<'a> {
-    /// Whether to unpack an archive member of this name.
+    /// Whether an archive member with this name is unpacked.
     pub wanted: fn(&str) -> bool,
-    /// When set, all streams end.
+    /// If this flag is set, all streams end.
     pub cancelled: &'a AtomicBool,
     pub progress: &'a (dyn Fn() + Sync),
 }
 
 impl<'a> TextStream<'a> {
-    /// Opens a file, or standard input for `-`.
+    /// Opens a file, or standard input if the path is `-`.
     pub fn open(path: &Path, shared: PumpShared, reader: StreamReader<'a>) -> io::Result<Self> {
         let mut input = Input::open(path, shared.clone())?;
         let regular = match path == Path::new("-") {
             true => None,
             false => Some(fs::metadata(path)?).filter(fs::Metadata::is_file),
         };
+        // A parser that waits for a pipe could not be cancelled, so only regular files are read
+        // directly.
         let source = if regular.is_some()
             && file_format::detect_format(input.head()?) == FileFormat::Plain
         {
@@ -103,7 +107,7 @@ impl<'a> TextStream<'a> {
         })
     }
 
-    /// Returns the next part. Skips the rest of the current text.
+    /// Skips the rest of the current text, and returns the next part of the file.
     pub fn part(&mut self) -> StreamPart {
         self.drain();
         if let (TextSource::Plain(_), StreamState::Before) = (&self.source, self.state) {
@@ -114,6 +118,7 @@ impl<'a> TextStream<'a> {
             match self.message() {
                 Some(PumpMessage::Begin(member)) => {
                     self.begin();
+                    // The size of an archive says nothing about the size of one of its members.
                     if member.is_some() {
                         self.file_bytes = None;
                     }
@@ -137,7 +142,7 @@ impl<'a> TextStream<'a> {
         self.text_bytes = 0;
     }
 
-    /// Returns the bytes of the current text that were returned so far.
+    /// Returns how many bytes of the current text were returned so far.
     pub fn text_bytes(&self) -> u64 {
         self.text_bytes
     }
@@ -152,7 +157,8 @@ impl<'a> TextStream<'a> {
         self.ahead.as_deref().unwrap_or_default()
     }
 
-    /// Skips the rest of the current text. Returns the reason if it ended early.
+    /// Skips the rest of the current text. If the text ended too early, the reason for that is
+    /// returned.
     pub fn finish(&mut self) -> Option<EarlyEnd> {
         self.drain();
         self.failure.take()
@@ -164,7 +170,8 @@ impl<'a> TextStream<'a> {
         while self.pull(&mut block) {}
     }
 
-    /// Replaces `block` by the next part of the current text. Returns `false` at its end.
+    /// Replaces `block` by the next part of the current text. Returns `false` at the end of the
+    /// text.
     fn pull(&mut self, block: &mut Vec<u8>) -> bool {
         block.clear();
         if !matches!(self.state, StreamState::Inside)
@@ -181,7 +188,8 @@ impl<'a> TextStream<'a> {
                 Some(PumpMessage::Block(full)) => {
                     let empty = std::mem::replace(block, full);
                     if let TextSource::Pumped { back, .. } = &self.source {
-                        // The unpacking thread may have ended.
+                        // Sending fails if the unpacking thread has already ended, which does no
+                        // harm.
                         let _ = back.send(empty);
                     }
                 }
@@ -197,8 +205,8 @@ impl<'a> TextStream<'a> {
         !block.is_empty()
     }
 
-    /// Waits for the next message. `None` if there is no unpacking thread, if it is done, or on
-    /// cancellation.
+    /// Waits for the next message of the unpacking thread. Returns `None` if there is no such
+    /// thread, if it is done, or if the reading was cancelled.
     fn message(&self) -> Option<PumpMessage> {
         let TextSource::Pumped { messages, .. } = &self.source else { return None };
         if matches!(self.state, StreamState::Over) {
@@ -227,7 +235,8 @@ impl Blocks for TextStream<'_> {
     }
 
     fn share(&self) -> Option<f64> {
-        // A compressed file is read a few blocks ahead, so the share is too large at first.
+        // A compressed file is read a few blocks ahead of the parser, so its share is too large at
+        // first.
         let read = match self.source {
             TextSource::Plain(_) => self.text_bytes,
             TextSource::Pumped { .. } => self.shared.bytes.load(Ordering::Relaxed),

@@ -1,5 +1,5 @@
-//! Reads timelines in formats that need the complete file. Damaged files, and files of other
-//! programs, are rejected.
+//! Reads timelines in formats that need the complete file. Damaged files and files written by other
+//! programs are rejected.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -21,10 +21,12 @@ pub struct WholeText<'a> {
     pub reader: &'a WholeFile,
 }
 
-/// Reads the traces of the current text.
+/// Reads the traces in the current text of the stream.
 pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trace>, Error> {
     let path = file.path.to_path_buf();
     let format = file.format.name;
+    // The writer is known from the first block, so a large foreign file is rejected without reading
+    // it.
     if let Some(writer) = (file.reader.foreign_writer)(stream.head()) {
         return Err(Error::ForeignTrace { path, format, writer });
     }
@@ -56,7 +58,7 @@ pub struct Reread {
     pub bytes: Vec<u8>,
 }
 
-/// Reads the source file of a trace again. `None` if its format has changed.
+/// Reads the source file of a trace again. Returns `None` if the file's format has changed.
 pub fn reread(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
     let path: &PathBuf = &origin.path;
     let never = AtomicBool::new(false);

@@ -1,10 +1,11 @@
-//! The clock of a recording: monotonic nanoseconds since a known Unix time.
+//! Defines the clock of a recording, which counts monotonic nanoseconds from a known Unix time.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use schema::Nanos;
 
-/// A monotonic clock. Copies have the same zero, so all ranks of a process use copies of one clock.
+/// A monotonic clock. Copies of a clock share its zero, so all ranks of a process use copies of one
+/// clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     zero: Instant,
@@ -12,7 +13,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts a clock whose zero is now.
+    /// Starts a clock whose zero is the current time.
     #[must_use]
     pub fn start() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -20,13 +21,14 @@ impl Clock {
         Self { zero: Instant::now(), base_time_ns }
     }
 
-    /// Returns the time since the clock's zero.
+    /// Returns the time that has passed since the clock's zero.
     #[must_use]
     pub fn now(&self) -> Nanos {
         Nanos(i64::try_from(self.zero.elapsed().as_nanos()).unwrap_or(i64::MAX))
     }
 
-    /// Returns the Unix time of the clock's zero, for [`super::RunInfo::base_time_ns`].
+    /// Returns the Unix time of the clock's zero in nanoseconds, for
+    /// [`super::RunInfo::base_time_ns`].
     #[must_use]
     pub fn base_time_ns(&self) -> i64 {
         self.base_time_ns

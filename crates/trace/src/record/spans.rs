@@ -1,66 +1,68 @@
-//! The spans of one rank, during and after recording.
+//! Records the spans of one rank, and returns them after the recording.
 
 use schema::{Nanos, Op, Stage};
 
-/// Facts about a run that a trace states once.
+/// Facts about a run that a trace file states once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunInfo {
     pub rank: u32,
     /// Number of ranks in the job.
     pub world_size: u32,
-    /// Written as `distributedInfo.backend`: how ranks exchange data. `threads` for ranks within
-    /// one process.
+    /// How the ranks exchange data, written as `distributedInfo.backend`. The value is `threads`
+    /// for ranks within one process.
     pub backend: String,
-    /// Must not be 0, which is the process id of the device's rows.
+    /// Process id of the rank, which must not be 0 because the device's rows have process id 0.
     pub pid: u32,
-    /// Thread id of the thread that runs the steps.
+    /// Id of the thread that runs the steps.
     pub main_tid: u64,
     pub host: String,
-    /// Number of threads of the pool.
+    /// Number of threads in the thread pool that computes.
     pub threads: usize,
     /// Description of the device, such as the processor's name.
     pub device: String,
-    /// Unix time of the spans' zero. It must be the same for all ranks, and close to the start of
-    /// the recording: readers that store microseconds as `f64` are exact to the nanosecond only for
-    /// weeks.
+    /// Unix time of the spans' zero in nanoseconds. All ranks must use the same zero, close to the
+    /// start of the recording. Readers that store microseconds as `f64` are exact to the nanosecond
+    /// only for a few weeks after the zero.
     pub base_time_ns: i64,
 }
 
 /// One operation, with times on the recording's clock: `start ≤ kernel_start ≤ kernel_end ≤ end`.
 ///
-/// From `start` to `kernel_start` the main thread checks and splits the work. From `kernel_start`
-/// to `kernel_end` the pool computes, or the ranks communicate. Until `end` the main thread cleans
-/// up. [`Op::InputWait`] has no kernel, and its two kernel times are ignored.
+/// The main thread checks and splits the work from `start` to `kernel_start`. From `kernel_start`
+/// to `kernel_end`, the thread pool computes or the ranks communicate. The main thread cleans up
+/// until `end`. [`Op::InputWait`] has no kernel, so its two kernel times are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpSpan {
     pub op: Op,
     /// The stage of the step that the operation belongs to, if it is known.
     pub stage: Option<Stage>,
-    /// The main thread enters the operation.
+    /// Time at which the main thread enters the operation.
     pub start: Nanos,
-    /// The pool or the device starts.
+    /// Time at which the thread pool or the device starts to work.
     pub kernel_start: Nanos,
-    /// The pool or the device is done. An asynchronous device may be done after `end`.
+    /// Time at which the thread pool or the device is done, which may be later than `end` with an
+    /// asynchronous device.
     pub kernel_end: Nanos,
-    /// The main thread leaves the operation.
+    /// Time at which the main thread leaves the operation.
     pub end: Nanos,
 }
 
 impl OpSpan {
-    /// Whether the pool worked. Waiting for input is host time, not device time.
+    /// Whether the thread pool or the device worked, which it does not while the host waits for
+    /// input.
     #[must_use]
     pub fn has_kernel(&self) -> bool {
         !matches!(self.op, Op::InputWait { .. })
     }
 }
 
-/// A recorded step: its interval, and the range of its operations.
+/// A recorded step, with its interval and the range of its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StepSpan {
     pub number: u64,
     pub begin: Nanos,
     pub end: Nanos,
-    /// Time during which the pool was busy.
+    /// Time during which the thread pool was busy.
     pub busy: Nanos,
     /// Index of the step's first operation among the recorder's spans.
     pub first_span: usize,
@@ -69,11 +71,11 @@ pub(crate) struct StepSpan {
 
 /// Records the spans of one rank in the order in which they ran.
 ///
-/// Spans are made disjoint as they arrive: a span starts no earlier than the previous one ended,
-/// its kernel no earlier than the previous kernel ended, and each part lasts at least 1 ns. The
-/// reason is that readers of trace files fail on empty and overlapping slices.
-/// [`Recorder::moved_ns`] returns the sum of these changes, which is 0 for a nanosecond clock and a
-/// sequential caller.
+/// Spans are made disjoint as they arrive. A span starts no earlier than the previous one ended,
+/// its kernel starts no earlier than the previous kernel ended, and each part lasts at least 1 ns.
+/// The reason is that readers of trace files fail on empty and overlapping slices.
+/// [`Recorder::moved_ns`] returns the sum of these changes. The sum is 0 for a nanosecond clock and
+/// a sequential caller.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -112,13 +114,13 @@ pub struct Recorder {
     spans: Vec<OpSpan>,
     is_open: bool,
     cursor: Nanos,
-    /// End of the last kernel.
+    /// Time at which the last kernel ended.
     device: Nanos,
     moved_ns: i64,
 }
 
 impl Recorder {
-    /// Creates an empty recording.
+    /// Creates a recorder without any steps.
     #[must_use]
     pub fn new(info: RunInfo) -> Self {
         Self {
@@ -132,11 +134,12 @@ impl Recorder {
         }
     }
 
-    /// Begins step `step`. Ends the previous step if it is still open.
+    /// Begins step `step`. If the previous step is still open, the recorder ends it first.
     pub fn begin_step(&mut self, step: u64, at: Nanos) {
         if self.is_open {
             self.end_step(at);
         }
+        // A step that began before the previous one ended would overlap it in the file.
         let begin = self.not_before(at, self.cursor);
         self.cursor = begin;
         let (first_span, end_span) = (self.spans.len(), self.spans.len());
@@ -155,10 +158,14 @@ impl Recorder {
         let mut placed = OpSpan { start, kernel_start: start, kernel_end: start, ..span };
         let mut busy = 0;
         if span.has_kernel() {
+            // A launch of at least 1 ns precedes the kernel, and the device runs one kernel at a
+            // time.
             let free = Nanos(self.device.0.max(start.0 + 1));
             placed.kernel_start = self.not_before(span.kernel_start, free);
             placed.kernel_end = self.not_before(span.kernel_end, Nanos(placed.kernel_start.0 + 1));
             self.device = placed.kernel_end;
+            // A kernel that ended after the call returned belongs to an asynchronous device. The
+            // host's span may end before its kernel only on an asynchronous device.
             let is_waited_for = span.kernel_end <= span.end;
             let least = if is_waited_for { placed.kernel_end } else { Nanos(start.0 + 2) };
             placed.end = self.not_before(span.end, least);
@@ -175,8 +182,8 @@ impl Recorder {
         }
     }
 
-    /// Updates the operations of step `step` with sizes that become known only after it. Times do
-    /// not change. Does nothing if the step was not recorded.
+    /// Updates the operations of step `step` with sizes that become known only after the step. The
+    /// times of the operations do not change. If the step was not recorded, nothing happens.
     pub fn complete(&mut self, step: u64, mut change: impl FnMut(&mut Op)) {
         let Some(found) = self.steps.iter().rev().find(|recorded| recorded.number == step) else {
             return;
@@ -186,7 +193,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the open step, if there is one.
+    /// Ends the open step. If no step is open, nothing happens.
     pub fn end_step(&mut self, at: Nanos) {
         if !self.is_open {
             return;
@@ -200,20 +207,20 @@ impl Recorder {
         }
     }
 
-    /// Returns the sum of all changes to time stamps that keep rows apart, in nanoseconds.
+    /// Returns the sum of all changes to time stamps that keep spans disjoint, in nanoseconds.
     #[must_use]
     pub fn moved_ns(&self) -> i64 {
         self.moved_ns
     }
 
-    /// Returns the numbers of the recorded steps in order. An open step counts once it has an
+    /// Returns the numbers of the recorded steps in order. An open step is included once it has an
     /// operation.
     pub fn steps(&self) -> impl Iterator<Item = u64> + '_ {
         self.recorded().map(|step| step.number)
     }
 
-    /// Returns the busy time of the pool in step `step`. It equals the sum of the step's kernel
-    /// rows.
+    /// Returns the time during which the thread pool was busy in step `step`, which equals the sum
+    /// of the step's kernel durations.
     #[must_use]
     pub fn busy(&self, step: u64) -> Option<Nanos> {
         self.recorded().find(|recorded| recorded.number == step).map(|recorded| recorded.busy)
@@ -230,7 +237,7 @@ impl Recorder {
         &self.info
     }
 
-    /// Returns all steps but an open one without operations.
+    /// Returns all steps except an open step that has no operations yet.
     pub(crate) fn recorded(&self) -> impl Iterator<Item = &StepSpan> + '_ {
         self.steps.iter().filter(|step| step.end > step.begin)
     }
@@ -239,7 +246,7 @@ impl Recorder {
         &self.spans[step.first_span..step.end_span]
     }
 
-    /// Returns the later of `at` and `earliest`, and counts the change.
+    /// Returns the later of `at` and `earliest`, and adds the difference to the sum of changes.
     fn not_before(&mut self, at: Nanos, earliest: Nanos) -> Nanos {
         if at < earliest {
             self.moved_ns = self.moved_ns.saturating_add(earliest.0.saturating_sub(at.0));

@@ -1,48 +1,50 @@
-//! Types of the arguments that only some slices have. Their keys in files are defined in
-//! `format::kineto`.
+//! Defines the types of arguments that only some slices have, such as the launch shape of a kernel.
+//! `format::kineto` defines the keys of these arguments in files.
 
 use super::StringId;
 
-/// The launch shape of a kernel, and what the profiler derived from it.
+/// The launch shape of a kernel, and the occupancy that the profiler derived from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LaunchShape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub registers: u32,
     pub shared_memory: u32,
-    /// Blocks ÷ SMs; NaN if missing or not a number.
+    /// The number of blocks divided by the number of SMs, or NaN if the file has no such number.
     pub blocks_per_sm: f32,
-    /// Warps ÷ SMs; NaN if missing or not a number.
+    /// The number of warps divided by the number of SMs, or NaN if the file has no such number.
     pub warps_per_sm: f32,
-    /// Theoretical occupancy in percent, 0..=100.
+    /// Theoretical occupancy of an SM in percent, from 0 to 100.
     pub occupancy_pct: f32,
 }
 
-/// The message of a collective and its process group. Unknown texts are empty, unknown numbers are
-/// `None`.
+/// The message of a collective and its process group. A text is empty if the file does not state
+/// it, and a number is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collective {
     pub name: StringId,
-    /// Element type: `Float`, `BFloat16`, …
+    /// Element type as PyTorch names it, such as `Float` or `BFloat16`.
     pub dtype: StringId,
-    /// Elements this rank sends.
+    /// Number of elements that this rank sends.
     pub elements_in: Option<u64>,
-    /// Elements this rank receives.
+    /// Number of elements that this rank receives.
     pub elements_out: Option<u64>,
-    /// Elements sent to each peer, as the file's text.
+    /// Numbers of elements sent to each peer, as the text that the file has.
     pub splits_in: StringId,
-    /// Elements received from each peer, as the file's text.
+    /// Numbers of elements received from each peer, as the text that the file has.
     pub splits_out: StringId,
     pub group_size: Option<u32>,
     pub group: StringId,
     pub group_description: StringId,
-    /// The ranks as the file's text, which is truncated for large groups.
+    /// The ranks of the process group as the text in the file, which PyTorch truncates for large
+    /// groups.
     pub group_ranks: StringId,
-    /// Index in the group's sequence of collectives.
+    /// Index of this collective in the sequence of collectives of its process group.
     pub sequence: Option<u64>,
 }
 
-/// A Python frame. Its parent is authoritative for nesting; its times are not.
+/// A Python frame. The parent ids decide how frames nest, because the times of frames are not
+/// reliable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonFrame {
     pub id: u64,
@@ -50,20 +52,21 @@ pub struct PythonFrame {
     pub module: Option<u64>,
 }
 
-/// A line of Python that called an operator.
+/// A Python source line that called an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackLine {
-    /// Such as `train.py(12): step`.
+    /// The line as PyTorch writes it, such as `train.py(12): step`.
     pub line: StringId,
-    /// The line without its number: `train.py: step`.
+    /// The source line without its line number, such as `train.py: step`.
     pub function: StringId,
 }
 
-/// The object a `cuda_sync` slice waited for.
+/// The stream or event for which a `cuda_sync` slice waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncWait {
     pub stream: Option<i64>,
-    /// `wait_on_cuda_event_record_corr_id`: the correlation of the `cudaEventRecord` call.
+    /// Correlation id of the `cudaEventRecord` call, from the argument
+    /// `wait_on_cuda_event_record_corr_id`.
     pub record_correlation: Option<u64>,
     pub event: Option<u64>,
 }

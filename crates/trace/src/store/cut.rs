@@ -1,54 +1,56 @@
-//! Describes truncated recordings, and shortens a trace to its covered part. The coverage itself is
-//! determined by an analysis.
+//! Describes truncated recordings, and shortens a trace to its covered part. An analysis in another
+//! crate determines how far the recording is covered.
 
 use super::{Slices, Sparse, Trace};
 
-/// A recording of which events are missing.
+/// Describes a recording in which some events are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutRecording {
     pub ending: Ending,
     /// Offset in the uncompressed text after the last event that was read.
     pub byte: u64,
-    /// Description of the text at that offset.
+    /// Description of the text at the offset [`CutRecording::byte`], for messages.
     pub why: String,
-    /// The part in which all device rows are present; `None` until it is determined.
+    /// The part of the recording in which all device rows are present, or `None` until an analysis
+    /// determines it.
     pub covered: Option<Covered>,
-    /// First start and last end of the rows, in absolute nanoseconds. Set together with `covered`.
+    /// First start and last end of the rows, in absolute nanoseconds, which an analysis sets
+    /// together with [`CutRecording::covered`].
     pub span: Option<(i64, i64)>,
 }
 
-/// How the list of events of a recording ended.
+/// Tells how the list of events in a truncated recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The text ends inside the list of events.
     WithinEvents,
-    /// The text ends after the list of events; only keys of the header are missing.
+    /// The text ends after the list of events, so only keys of the header are missing.
     BehindEvents,
-    /// A bare list of events is not closed, and the text ends between two events. The file was
-    /// truncated there, or its writer never closes lists.
+    /// The file is a bare list of events that is not closed, and the text ends between two events.
+    /// Either the file was truncated there, or its writer never closes lists.
     Unclosed,
-    /// Events are missing at unknown positions.
+    /// Events are missing at unknown positions in the list.
     Damaged,
 }
 
 /// The part of a truncated recording in which all device rows are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Covered {
-    /// All events before this time, in absolute nanoseconds.
+    /// All events before this time, in absolute nanoseconds, are covered.
     Until(i64),
-    /// Too little to analyze.
+    /// The covered part is too short to analyze.
     Nothing,
 }
 
 impl Trace {
-    /// Whether the trace can be analyzed. False only for a truncated recording whose remaining part
-    /// is too small.
+    /// Whether the trace can be analyzed. A truncated recording cannot be analyzed if its covered
+    /// part is too short.
     pub fn is_usable(&self) -> bool {
         self.cut.as_ref().is_none_or(|cut| cut.covered != Some(Covered::Nothing))
     }
 
-    /// Removes all events after a time. Slices that reach past it are shortened, and count as
-    /// [`Slices::unfinished`].
+    /// Removes all events that start at or after a time. A slice that reaches past the time is
+    /// shortened and marked in [`Slices::unfinished`].
     pub fn keep_until(&mut self, end: i64) {
         let is_late = |row: &u32| self.slices.start(*row) >= end;
         let late: Vec<u32> = self.rows().filter(is_late).collect();
@@ -60,7 +62,7 @@ impl Trace {
         self.allocations.retain(|allocation| allocation.time < end);
     }
 
-    /// Removes all events, for a recording with too little coverage.
+    /// Removes all events of a recording whose covered part is too short to analyze.
     pub fn keep_nothing(&mut self) {
         self.slices = Slices::default();
         self.flows.clear();
@@ -71,8 +73,9 @@ impl Trace {
 }
 
 impl Slices {
-    /// Shortens slices that reach past a time.
+    /// Shortens the slices that reach past a time, and marks them as unfinished.
     fn end_at(&mut self, end: i64) {
+        // Sparse columns accept rows in ascending order only, so the column is built anew.
         let mut unfinished = Sparse::default();
         for row in 0..self.len() as u32 {
             let is_over = self.end(row) > end;

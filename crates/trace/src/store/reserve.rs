@@ -1,14 +1,16 @@
 //! Reserves memory for columns while a text of known size is read.
 //!
-//! A column that doubles whenever it is full is copied several times, and at the end holds memory
-//! for up to three times its values.
+//! A vector that doubles whenever it is full is copied several times. Such a vector finally
+//! occupies memory for up to three times its values.
 
-/// Shorter columns are left to grow by themselves.
+/// Columns with fewer values than this are left to grow by themselves.
 const FEW: usize = 1 << 14;
-/// Smaller shares are replaced by this one: they are too uncertain to extrapolate from.
+/// Smallest share from which the final length is extrapolated. A smaller share is too uncertain, so
+/// it is replaced by this one.
 const LEAST: f64 = 1.0 / 256.0;
 
-/// Reserves memory for all of a column that is nearly full and holds `share` of its final values.
+/// Reserves memory for all values of a column that is nearly full. The column holds `share` of its
+/// final number of values.
 ///
 /// The column grows by at least a quarter, so that wrong shares still cost linear time.
 pub fn extrapolate<T>(column: &mut Vec<T>, share: f64) {
@@ -16,7 +18,8 @@ pub fn extrapolate<T>(column: &mut Vec<T>, share: f64) {
     if column.len() < FEW || spare > column.len() / 8 {
         return;
     }
-    // The rest may be slightly denser than the part that was read.
+    // Events in the rest of the text may be slightly denser than in the part that was read, so 2 %
+    // more memory is reserved.
     let left = column.len() as f64 * (1.0 / share.max(LEAST) - 1.0) * 1.02;
     column.reserve_exact((left as usize).max(column.len() / 4));
 }

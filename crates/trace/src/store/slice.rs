@@ -1,57 +1,60 @@
-//! Events with a duration, stored by column.
+//! Stores the slices of a trace, which are its events with a duration, by column.
 
 use super::{
     Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey, reserve,
 };
 
-/// Placeholder in dense columns for a missing id, stream or device.
+/// Value of a dense column for a missing correlation, external id or offset.
 const NONE: u64 = u64::MAX;
+/// Value of a dense column for a missing stream or device.
 const NO_PLACE: i32 = i32::MIN;
 
-/// Events with a duration. All dense columns have [`Slices::len`] entries, and a row is their
-/// common index.
+/// The slices of a trace, by column. All dense columns have [`Slices::len`] entries, and the row of
+/// a slice is its index in each of them.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
     /// Absolute time in nanoseconds.
     pub start: Vec<i64>,
-    /// Nanoseconds, at least 0.
+    /// Duration in nanoseconds, at least 0.
     pub duration: Vec<i64>,
     pub name: Vec<StringId>,
-    /// Index in [`Trace::categories`](super::Trace::categories).
+    /// Index of the slice's category in [`Trace::categories`](super::Trace::categories).
     pub category: Vec<u8>,
-    /// Index in [`Trace::tracks`](super::Trace::tracks).
+    /// Index of the slice's track in [`Trace::tracks`](super::Trace::tracks).
     pub track: Vec<TrackId>,
-    /// Offset of the event's text in the uncompressed file; `u64::MAX` if it was never in one.
+    /// Offset of the event's text in the uncompressed file, or `u64::MAX` for an event that was
+    /// never in a file.
     pub offset: Vec<u64>,
-    /// Is `NONE` if missing; read it with [`Slices::correlation`].
+    /// Correlation ids, or `NONE` if missing. [`Slices::correlation`] reads this column.
     pub(crate) correlation: Vec<u64>,
-    /// Is `NONE` if missing; read it with [`Slices::external_id`].
+    /// External ids, or `NONE` if missing. [`Slices::external_id`] reads this column.
     pub(crate) external_id: Vec<u64>,
-    /// `NO_PLACE` if missing; read it with [`Slices::stream`].
+    /// Stream numbers, or `NO_PLACE` if missing. [`Slices::stream`] reads this column.
     pub(crate) stream: Vec<i32>,
-    /// `NO_PLACE` if missing; read it with [`Slices::device`].
+    /// Device ordinals, or `NO_PLACE` if missing. [`Slices::device`] reads this column.
     pub(crate) device: Vec<i32>,
-    /// Bytes of memory copies and memory sets.
+    /// Number of bytes that a memory copy or memory set moves.
     pub bytes: Sparse<u64>,
-    /// `memory bandwidth (GB/s)` of memory copies and memory sets.
+    /// Bandwidth of memory copies and memory sets in GB/s, from `memory bandwidth (GB/s)`.
     pub bandwidth: Sparse<f64>,
     pub launch_shape: Sparse<LaunchShape>,
-    /// Recorded on a collective's kernel and on its `record_param_comms`.
+    /// The collective of a communication kernel or of a `record_param_comms` operator.
     pub collective: Sparse<Collective>,
-    /// `Sequence number`, which links forward to backward operators.
+    /// Argument `Sequence number`, which links forward operators to their backward operators.
     pub sequence: Sparse<i64>,
     pub forward_thread: Sparse<u64>,
-    /// `Record function id`, which links to execution traces.
+    /// Argument `Record function id`, which links an event to a node of an execution trace.
     pub record_function: Sparse<u64>,
     pub event_index: Sparse<u64>,
     pub python: Sparse<PythonFrame>,
-    /// `Call stack` of operators, written until 2022; see [`Trace::stack`](super::Trace::stack).
+    /// Argument `Call stack` of operators, which PyTorch wrote until 2022.
+    /// [`Trace::stack`](super::Trace::stack) returns the lines of the stack.
     pub call_stack: Sparse<StringId>,
-    /// The object a `cuda_sync` waited for.
+    /// The stream or event for which a `cuda_sync` slice waited.
     pub sync: Sparse<SyncWait>,
-    /// `graph node id` of kernels replayed from a graph.
+    /// Argument `graph node id` of kernels that were replayed from a CUDA graph.
     pub graph_node: Sparse<u64>,
-    /// Rows that the end of the recording cut off, marked `finished: false` in the file.
+    /// Rows that the end of the recording cut off, which the file marks by `finished: false`.
     pub unfinished: Sparse<()>,
 }
 
@@ -61,29 +64,29 @@ pub type NumericTrack = (i64, i64);
 /// Start and end of a slice in absolute nanoseconds.
 pub type TimeSpan = (i64, i64);
 
-/// A slice to be appended, with all texts still as texts.
+/// A slice to be appended to a trace, whose texts are not interned yet.
 #[derive(Clone, Debug)]
 pub struct NewSlice<'a> {
-    /// As spelled in files.
+    /// Name of the category as spelled in files.
     pub category: &'a str,
     pub name: &'a str,
     pub pid: TrackKey,
     pub tid: TrackKey,
     /// Absolute time in nanoseconds.
     pub start: i64,
-    /// Nanoseconds.
+    /// Duration of the new slice in nanoseconds.
     pub duration: i64,
-    /// Links calls to device work.
+    /// Correlation id, which links a runtime call to the device work that it launched.
     pub correlation: Option<u64>,
     pub external_id: Option<u64>,
     pub stream: Option<i32>,
     pub device: Option<i32>,
-    /// Offset of its text in the file.
+    /// Offset of the event's text in the uncompressed file.
     pub offset: Option<u64>,
 }
 
 impl<'a> NewSlice<'a> {
-    /// Creates a slice without arguments.
+    /// Creates a slice without arguments on the track of a process id and a thread id.
     pub fn new(category: &'a str, name: &'a str, track: NumericTrack, span: TimeSpan) -> Self {
         let (pid, tid) = track;
         let (start, end) = span;
@@ -124,22 +127,22 @@ impl Slices {
         self.start[row as usize] + self.duration[row as usize]
     }
 
-    /// Returns the id that a runtime call shares with the device work it launched.
+    /// Returns the correlation id, which a runtime call shares with the device work it launched.
     pub fn correlation(&self, row: u32) -> Option<u64> {
         Some(self.correlation[row as usize]).filter(|id| *id != NONE)
     }
 
-    /// Returns the argument `External id`.
+    /// Returns the argument `External id` of a row.
     pub fn external_id(&self, row: u32) -> Option<u64> {
         Some(self.external_id[row as usize]).filter(|id| *id != NONE)
     }
 
-    /// Returns the argument `stream`; −1 if the file states −1.
+    /// Returns the argument `stream` of a row, which is −1 only if the file states −1.
     pub fn stream(&self, row: u32) -> Option<i32> {
         Some(self.stream[row as usize]).filter(|stream| *stream != NO_PLACE)
     }
 
-    /// Returns the argument `device`.
+    /// Returns the argument `device` of a row.
     pub fn device(&self, row: u32) -> Option<i32> {
         Some(self.device[row as usize]).filter(|device| *device != NO_PLACE)
     }
@@ -165,21 +168,22 @@ impl Slices {
         row
     }
 
-    /// Appends the ids of a row. The caller appends its other columns.
+    /// Appends the ids of a row. The caller appends the values of the row's other columns.
     #[inline]
     pub(crate) fn push_ids(&mut self, correlation: Option<u64>, external_id: Option<u64>) {
         self.correlation.push(correlation.unwrap_or(NONE));
         self.external_id.push(external_id.unwrap_or(NONE));
     }
 
-    /// Appends the stream and device of a row. The caller appends its other columns.
+    /// Appends the stream and device of a row. The caller appends the values of the row's other
+    /// columns.
     #[inline]
     pub(crate) fn push_place(&mut self, stream: Option<i32>, device: Option<i32>) {
         self.stream.push(stream.unwrap_or(NO_PLACE));
         self.device.push(device.unwrap_or(NO_PLACE));
     }
 
-    /// Moves the rows of a later part to the end.
+    /// Moves the rows of a later part of the file to the end of the columns.
     pub(crate) fn append(&mut self, later: &mut Self) {
         let first_row = self.len() as u32;
         append(&mut self.start, &mut later.start);
@@ -207,7 +211,7 @@ impl Slices {
         self.unfinished.append(&mut later.unfinished, first_row);
     }
 
-    /// Reserves memory for all rows of the trace, of which `share` is present.
+    /// Reserves memory for all rows of the trace, of which the columns hold the share `share`.
     pub(crate) fn reserve(&mut self, share: f64) {
         reserve::extrapolate(&mut self.start, share);
         reserve::extrapolate(&mut self.duration, share);
@@ -234,7 +238,7 @@ impl Slices {
         self.unfinished.reserve(share);
     }
 
-    /// Reorders the rows: row `n` becomes the one that was at `places[n]`.
+    /// Reorders the rows: row `n` becomes the row that was at `places[n]`.
     pub(crate) fn reorder(&mut self, places: &[u32]) {
         reorder(&mut self.start, places);
         reorder(&mut self.duration, places);
@@ -247,6 +251,8 @@ impl Slices {
         reorder(&mut self.stream, places);
         reorder(&mut self.device, places);
         let mut rows = vec![0; places.len()];
+        // Sparse columns store row numbers, so they need the inverse of `places`: old row to new
+        // row.
         places.iter().zip(0..).for_each(|(place, row)| rows[*place as usize] = row);
         self.bytes.renumber(&rows);
         self.bandwidth.renumber(&rows);
@@ -263,7 +269,7 @@ impl Slices {
         self.unfinished.renumber(&rows);
     }
 
-    /// Removes rows, which are given in ascending order.
+    /// Removes the given rows, which must be in ascending order.
     pub(crate) fn remove(&mut self, rows: &[u32]) {
         remove(&mut self.start, rows);
         remove(&mut self.duration, rows);
@@ -296,6 +302,7 @@ fn reorder<T: Copy>(column: &mut Vec<T>, places: &[u32]) {
 }
 
 fn append<T>(column: &mut Vec<T>, later: &mut Vec<T>) {
+    // The first part of a file becomes the column without a copy.
     if column.is_empty() {
         std::mem::swap(column, later);
     } else {

@@ -1,8 +1,8 @@
-//! Interned texts of a trace.
+//! Interns the texts of a trace, so that each text is stored once and compared by its id.
 
 use std::collections::HashMap;
 
-/// The id of a text in one [`Strings`]. Ids of different tables are not comparable.
+/// The id of a text in one [`Strings`] table. Ids of different tables are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StringId(pub u32);
 
@@ -14,7 +14,7 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Creates a table with the empty text only.
+    /// Creates a table that contains only the empty text.
     pub fn new() -> Self {
         let mut strings = Self { texts: Vec::new(), index: HashMap::new() };
         strings.intern("");
@@ -24,17 +24,17 @@ impl Strings {
     /// Returns the text of an id.
     ///
     /// # Panics
-    /// Panics if the id belongs to a larger table.
+    /// Panics if the table has no such id, because the id belongs to another, larger table.
     pub fn get(&self, id: StringId) -> &str {
         &self.texts[id.0 as usize]
     }
 
-    /// Returns the id of a text, if it is in the table.
+    /// Returns the id of a text if the table contains it.
     pub fn find(&self, text: &str) -> Option<StringId> {
         self.index.get(text).copied().map(StringId)
     }
 
-    /// Returns the id of a text. Adds the text if it is new.
+    /// Returns the id of a text, and adds the text to the table if it is new.
     pub fn intern(&mut self, text: &str) -> StringId {
         if let Some(id) = self.find(text) {
             return id;
@@ -50,7 +50,8 @@ impl Strings {
         self.texts.len()
     }
 
-    /// Always false, as the empty text is in every table.
+    /// Whether the table has no texts, which is never the case because every table has the empty
+    /// text.
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }

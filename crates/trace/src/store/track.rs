@@ -1,35 +1,37 @@
-//! The tracks of a timeline: threads of processes, and streams of devices.
+//! Defines the tracks of a timeline: threads of processes, and streams of devices.
 
-/// An index in [`Trace::tracks`](super::Trace::tracks).
+/// The index of a track in [`Trace::tracks`](super::Trace::tracks).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrackId(pub u32);
 
-/// A process or thread id as written in the file. Kineto writes texts for its own rows.
+/// A process or thread id as written in the file, which is usually a number. Kineto writes texts
+/// for its own rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrackKey {
-    /// An id of the operating system, a device ordinal, or a stream.
+    /// An id of the operating system, a device ordinal, or a stream number.
     Number(i64),
-    /// Such as `Spans`, `Traces` or `stream 7`.
+    /// A text, such as `Spans`, `Traces` or `stream 7`.
     Text(String),
 }
 
-/// A thread or a stream, identified by its process and thread ids in the file.
+/// A thread or a stream, identified by its process id and thread id in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Track {
-    /// The process, or the device ordinal for device rows.
+    /// The process id, or the device ordinal for device rows.
     pub pid: TrackKey,
-    /// The thread, or the stream for device rows.
+    /// The thread id, or the stream number for device rows.
     pub tid: TrackKey,
-    /// From `process_name`; empty if unknown.
+    /// Name from the metadata event `process_name`, or an empty string if the file has none.
     pub process_name: String,
-    /// From `process_labels`, such as `GPU 0`; empty if unknown.
+    /// Label from the metadata event `process_labels`, such as `GPU 0`, or an empty string if the
+    /// file has none.
     pub process_label: String,
-    /// From `thread_name`; empty if unknown.
+    /// Name from the metadata event `thread_name`, or an empty string if the file has none.
     pub thread_name: String,
 }
 
 impl TrackKey {
-    /// Returns the number, if the key is one.
+    /// Returns the number, or `None` if the key is a text.
     pub fn number(&self) -> Option<i64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -37,7 +39,7 @@ impl TrackKey {
         }
     }
 
-    /// Returns the text, if the key is one.
+    /// Returns the text, or `None` if the key is a number.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Number(_) => None,

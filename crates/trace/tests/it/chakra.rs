@@ -1,4 +1,4 @@
-//! Chakra execution traces: the content of the public file, and the handling of damaged files.
+//! Tests the reader of Chakra execution traces on a public file and on damaged files.
 
 use std::collections::BTreeSet;
 
@@ -71,11 +71,12 @@ fn attribute(name: &str, value: AttributeValue) -> Attribute {
     Attribute { name: name.to_owned(), documentation: String::new(), value: Some(value) }
 }
 
-/// Metadata, and three collectives whose sizes have three different types.
+/// Encodes metadata and three collectives whose sizes have three different integer types.
 fn small() -> Vec<u8> {
     let mut bytes = Vec::new();
     let schema = attribute("schema", AttributeValue::Text("1.0.2-chakra.0.0.4".to_owned()));
-    // GlobalMetadata { attr = 2 }, encoded by hand because the type is private.
+    // The first message is a `GlobalMetadata { attr = 2 }`, encoded by hand because the type is
+    // private.
     let inner = schema.encode_to_vec();
     let mut message = vec![0x12, inner.len() as u8];
     message.extend(inner);
@@ -146,7 +147,7 @@ fn damaged_input_never_panics() {
     let (cuts, flips) = effort();
     let mut random = testkit::Random(1);
     for mut bytes in texts("odd/chakra_feeder.tar.gz") {
-        // Small enough for many cases.
+        // The file is shortened so that many cases can be tested.
         bytes.truncate(500_000);
         let whole = chakra::read_bytes(&bytes).unwrap().nodes.len();
         for case in 0..cuts + flips {

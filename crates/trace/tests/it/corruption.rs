@@ -1,6 +1,6 @@
 //! Truncates and corrupts every fixture. Reading must not panic, and the result must be consistent.
 //!
-//! `ROWMILL_CORRUPTION=full` tests whole files and more cases; `cargo xtask ci --full` sets it.
+//! `ROWMILL_CORRUPTION=full`, which `cargo xtask ci --full` sets, tests whole files and more cases.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,11 +15,11 @@ use trace::execution_trace;
 use trace::open::{self, ReadRequest};
 use trace::store::{Job, Sparse, StringId, Trace, TrackId};
 
-/// The number of cases per fixture.
+/// The number of cases per fixture, and the size to which fixtures are shortened.
 struct Effort {
     cuts: u64,
     flips: u64,
-    /// Longer texts are shortened to this size.
+    /// Texts that are longer than this number of bytes are shortened to it.
     text_bytes: usize,
 }
 
@@ -96,18 +96,18 @@ fn broken_key_before_the_events_loses_only_the_header() {
         assert_eq!(trace.slices.len(), 2, "{text}: {:?}", trace.losses);
         assert!(!trace.losses.is_empty());
     }
-    // Without a list there is nothing to find.
+    // Without a list of events, there is nothing to find.
     assert!(open::parse(b"{\"traceEvents\" # {}, \"traceEvents\" # 1}").is_err());
 }
 
-/// A case of damage: the length kept, and the changed bytes with their former values.
+/// A case of damage: the number of bytes kept, and the changed bytes with their former values.
 #[derive(Debug)]
 struct Damage {
     end: usize,
     flips: Vec<(usize, u8)>,
 }
 
-/// Damages the bytes as the case number selects.
+/// Damages the bytes in the way that the case number selects.
 fn damage(bytes: &mut [u8], case: u64, effort: &Effort, seed: u64) -> Damage {
     let mut state = (seed << 32) | case;
     let mut random = |below: usize| (splitmix(&mut state) % below.max(1) as u64) as usize;
@@ -116,8 +116,8 @@ fn damage(bytes: &mut [u8], case: u64, effort: &Effort, seed: u64) -> Damage {
         damage.end = random(bytes.len());
         return damage;
     }
-    // One wrong byte at a time, and sometimes several. Most are near the beginning, where the
-    // headers are.
+    // Usually one byte is changed, and sometimes five are. Every fourth case changes the beginning,
+    // where the headers are.
     for _ in 0..if case.is_multiple_of(8) { 5 } else { 1 } {
         let reach = if case.is_multiple_of(4) { bytes.len().min(512) } else { bytes.len() };
         let at = random(reach);
@@ -145,7 +145,7 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns a file and the texts it contains.
+/// Returns a file and the texts that it contains, each to be damaged separately.
 fn victims(path: &Path, effort: &Effort) -> Vec<Victim> {
     let mut file = fs::read(path).unwrap();
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -188,7 +188,7 @@ fn texts(file: &[u8]) -> Vec<(String, Vec<u8>)> {
 }
 
 impl Victim {
-    /// Reads the damaged bytes. Both errors and results are acceptable.
+    /// Reads the damaged bytes. An error is as acceptable as a result.
     fn read(&self, bytes: &[u8], scratch: &Path) {
         match self.form {
             Form::Text => {
@@ -222,7 +222,7 @@ fn check_job(job: &Job) {
         check(trace);
         let (first, last) = (0, trace.slices.len().saturating_sub(1) as u32);
         if trace.slices.len() > 1 && trace.slices.offset[0] != u64::MAX {
-            // Broken events may be errors.
+            // The text of a broken event may give an error, but not a panic.
             let _ = open::arguments(trace, &[first, last, first]);
         }
     }
@@ -249,7 +249,7 @@ fn check(trace: &Trace) {
         assert!(offset == u64::MAX || offset < trace.origin.text_bytes, "row {row} at {offset}");
         is_text(trace, slices.name[at]);
         is_track(trace, slices.track[at]);
-        // The columns behind these accessors must be as long.
+        // The columns behind these functions must be as long as the others, else the calls panic.
         let ids = (slices.correlation(row), slices.external_id(row));
         let _ = (ids, slices.stream(row), slices.device(row));
     }

@@ -1,4 +1,5 @@
-//! Execution traces written by the recorder: their nodes, and their links to the Kineto rows.
+//! Tests execution traces that the recorder writes: their nodes, and their links to the Kineto
+//! rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,5 @@
-//! Execution traces of all schemas: the content of public files, and the handling of broken ones.
+//! Tests the reader of execution traces: the content of public files of all schemas, and the repair
+//! of broken files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +13,7 @@ use trace::store::Loss;
 
 use crate::trace_path;
 
-/// Returns the execution traces of a fixture; empty if there is no fixture.
+/// Returns the execution traces of a fixture, or an empty list if the fixture is missing.
 pub fn traces(name: &str) -> Vec<ExecutionTrace> {
     trace_path(name).map(|path| execution_trace::read(&path).unwrap()).unwrap_or_default()
 }
@@ -21,7 +22,8 @@ fn named<'a>(trace: &'a ExecutionTrace, name: &str) -> Vec<&'a Node> {
     trace.nodes.iter().filter(|node| trace.name(node) == name).collect()
 }
 
-/// Counts nodes: all, with schema, operators, outermost operators, inside labels only.
+/// Counts all nodes, nodes with a schema, operators, outermost operators, and nodes that are
+/// enclosed only by labels.
 fn counts(trace: &ExecutionTrace) -> [usize; 5] {
     let tree = NodeForest::build(&trace.nodes);
     let has_schema = |node: &&Node| !trace.text(node.op_schema).is_empty();
@@ -128,7 +130,7 @@ fn dlrm_tables_are_on_the_expected_ranks() {
         });
         assert_eq!(values.unwrap().elements, indices);
         let pooled = lookup.outputs[0].value.tensor().unwrap();
-        // 128 samples of all ranks, 16 columns of each table.
+        // The pooled output has 128 samples of all ranks, and 16 columns of each table.
         assert_eq!(pooled.shape[..], [128, 16 * tables]);
         let dense = named(trace, "fbgemm::dense_embedding_codegen_lookup_function");
         assert_eq!(tensor_input(dense[0], 0).elements, 112);
@@ -162,7 +164,7 @@ fn dlrm_model_can_be_derived_from_shapes() {
             .filter(|moved| trace.text(moved.name) == "allreduce")
             .filter_map(|moved| moved.elements_in)
             .sum();
-        // The rest are the two replicated tables, of 3 and 4 rows.
+        // The remaining 112 elements are the two replicated tables, which have 3 and 4 rows.
         assert_eq!((dense + 112, reduced), (621_313, 621_313));
     }
 }
@@ -207,7 +209,7 @@ fn first_chakra_schema_has_the_expected_nodes() {
     }
 }
 
-/// A trace with two nodes in the newest schema.
+/// An execution trace with two nodes in the newest schema.
 const NEWEST: &str = r#"{
   "schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "2024-12-01 00:00:00", "start_ts": 5,
   "nodes": [
@@ -273,7 +275,8 @@ fn tensors_of_five_entries_have_no_device() {
     assert!(trace.losses.is_empty());
 }
 
-/// Changes the newest trace's text, then checks the ids read and the losses counted.
+/// Changes the text of the newest trace, then checks the ids that are read and the losses that are
+/// counted.
 fn check(change: impl Fn(String) -> String, ids: &[u64], losses: &[(Loss, u64)]) {
     let text = change(NEWEST.replace("\"ctrl_deps\": 2", "\"ctrl_deps\": 1"));
     let trace = execution_trace::read_text(text.as_bytes()).unwrap();
@@ -294,7 +297,9 @@ fn broken_texts_are_repaired_or_lose_one_node() {
         }
     };
     check(|text| text, both, &[]);
-    // Missing between nodes, between attributes, between fields; one superfluous; a bare infinity.
+    // The first three texts lack a comma: between nodes, between attributes, and between fields.
+    // The fourth text has a superfluous comma, the fifth an unquoted infinity, and the sixth a line
+    // break in a string.
     check(replaced("    },\n", "    }\n"), both, &[(Loss::BrokenText, 1)]);
     check(
         replaced("},{\"name\": \"seq_id\"", "}{\"name\": \"seq_id\""),
@@ -305,17 +310,18 @@ fn broken_texts_are_repaired_or_lose_one_node() {
     check(replaced("\"attrs\": [{", "\"attrs\": [, {"), both, &[(Loss::BrokenText, 1)]);
     check(replaced("\"inf\"", "inf"), both, &[(Loss::BrokenText, 1)]);
     check(replaced("default_pg\"]", "default\npg\"]"), both, &[(Loss::BrokenText, 1)]);
-    // A missing bracket, and a superfluous bracket.
+    // The next text lacks a closing bracket, and the one after it has a superfluous bracket.
     check(
         replaced("\"value\": 2}]\n    },", "\"value\": 2}]\n    ,"),
         both,
         &[(Loss::BrokenText, 1)],
     );
     check(replaced("    },\n", "    }},\n"), both, &[(Loss::BrokenText, 1)]);
-    // Half a node, followed by the next one.
+    // Half of a node is followed by the next node, so only the first one is lost.
     let half = |text: String| text.replacen("record_param_comms\", \"ctrl_deps\": 1,", "rec", 1);
     check(half, &[1], &[(Loss::BrokenEvent, 1)]);
-    // The end is missing, and with it a part of the last node.
+    // The end of the file is missing in both texts. The second text also lacks a part of the last
+    // node.
     let without = |text: String| text[..text.find("\n  ],").unwrap()].to_owned();
     check(without, both, &[(Loss::Truncated, 1)]);
     check(
@@ -421,7 +427,8 @@ fn holds_together(trace: &ExecutionTrace) {
     }
 }
 
-/// Number of truncations and wrong bytes to try; `ROWMILL_CORRUPTION=full` increases them.
+/// Number of truncations and of wrong bytes to try. `ROWMILL_CORRUPTION=full` increases both
+/// numbers.
 pub fn effort() -> (usize, usize) {
     let is_full = std::env::var("ROWMILL_CORRUPTION").is_ok_and(|value| value == "full");
     if is_full { (200, 1000) } else { (20, 50) }
@@ -482,7 +489,7 @@ fn damaged_input_never_panics() {
     let (cuts, flips) = effort();
     let mut random = Random(1);
     for file in files {
-        // The ranks of a job are similar, so one is enough.
+        // The ranks of a job are similar, so one rank is enough.
         for mut text in texts(file).into_iter().take(1) {
             for case in 0..cuts + flips {
                 let is_cut = case < cuts;

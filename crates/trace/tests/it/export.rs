@@ -1,4 +1,4 @@
-//! Traces that are written and read again are equal, column by column.
+//! Tests that traces which are written and read again are equal, column by column.
 
 use trace::export::{self, Counter, ExportedEvents, Options, Overlaps, WhichArguments};
 use trace::merge;
@@ -11,7 +11,7 @@ pub fn options(overlaps: Overlaps) -> Options {
     Options { overlaps, arguments: WhichArguments::All, counters: Vec::new() }
 }
 
-/// Reads a job of the fixtures.
+/// Reads a job of the fixtures. Returns `None` if the fixture is missing.
 pub fn fixture(name: &str) -> Option<Job> {
     let name = if name == "dlrm8" { "dlrm8/dlrm_kineto.tar.gz" } else { name };
     Some(open::read(&ReadRequest { paths: vec![trace_path(name)?], threads: 2 }).unwrap())
@@ -55,7 +55,7 @@ fn check_column<T: Clone, U: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Checks everything but the order of categories, tracks and strings.
+/// Checks that two traces are equal except for the order of categories, tracks and strings.
 fn check_same(before: &Trace, after: &Trace) {
     check_slices(before, after);
     check_flows(before, after);
@@ -63,7 +63,7 @@ fn check_same(before: &Trace, after: &Trace) {
     check_header(before, after);
 }
 
-/// Checks the slices in all columns.
+/// Checks that the slices of two traces are equal in all columns.
 pub fn check_slices(before: &Trace, after: &Trace) {
     assert_eq!(before.slices.len(), after.slices.len());
     assert_eq!(before.slices.start, after.slices.start);
@@ -84,13 +84,13 @@ pub fn check_slices(before: &Trace, after: &Trace) {
     check_columns(before, after);
 }
 
-/// Checks everything outside the events.
+/// Checks that the headers of two traces are equal.
 pub fn check_header(before: &Trace, after: &Trace) {
     assert_eq!(before.header.devices, after.header.devices);
     assert_eq!(before.header.distributed, after.header.distributed);
     let without_unit = |trace: &Trace| {
         let mut rest = trace.header.rest.clone();
-        // All files that we write have these keys.
+        // All files that rowmill writes have these keys, even if the source file does not.
         rest.remove("displayTimeUnit");
         rest.remove("schemaVersion");
         rest
@@ -108,7 +108,7 @@ fn check_track(before: &Trace, after: &Trace, (old, new): (TrackId, TrackId)) {
 
 fn check_columns(before: &Trace, after: &Trace) {
     let (old, new) = (&before.slices, &after.slices);
-    // Compares debug texts, in which NaN equals NaN.
+    // Values are compared as debug texts, in which NaN equals NaN.
     let text = |value: &dyn std::fmt::Debug| format!("{value:?}");
     macro_rules! check {
         ($($column:ident)*) => {
@@ -152,7 +152,7 @@ fn check_flows(before: &Trace, after: &Trace) {
     }
 }
 
-/// Checks counters, points in time and allocations.
+/// Checks that counters, points in time and allocations of two traces are equal.
 pub fn check_marks(before: &Trace, after: &Trace) {
     assert_eq!(before.counters.len(), after.counters.len());
     for (old, new) in before.counters.iter().zip(&after.counters) {
@@ -188,7 +188,7 @@ fn rewritten_trace_keeps_its_arguments() {
             assert_eq!(written.slices_typed_only, 0, "{name}");
             let again = open::read(&ReadRequest { paths: vec![path], threads: 1 }).unwrap();
             check_same(trace, &again.traces[0]);
-            // Arguments that no column holds, for some of the slices.
+            // For some of the slices, arguments that no column stores must be equal too.
             let rows: Vec<u32> = trace.rows().step_by(1 + trace.slices.len() / 50).collect();
             let arguments = |trace| open::arguments(trace, &rows).unwrap();
             assert_eq!(arguments(trace), arguments(&again.traces[0]), "{name}");

@@ -1,4 +1,4 @@
-//! Errors when a trace cannot be written.
+//! Tests the errors of traces that cannot be written.
 
 use std::fs;
 use std::path::Path;

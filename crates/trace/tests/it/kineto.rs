@@ -1,4 +1,4 @@
-//! Kineto files from the recorder: the expected rows, and invariants of all rows.
+//! Tests the Kineto files that the recorder writes: the expected rows, and invariants of all rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -77,8 +77,7 @@ fn slices(file: &Value) -> Vec<&Value> {
     file["traceEvents"].as_array().unwrap().iter().filter(|row| row["ph"] == "X").collect()
 }
 
-/// Returns start and end in ns, parsed from the decimal text: floats would hide errors in the last
-/// digit.
+/// Returns start and end of a row in nanoseconds, converted from its decimal microseconds.
 fn interval(row: &Value) -> (i64, i64) {
     let (start, length) = (nanos(&row["ts"]), nanos(&row["dur"]));
     (start, start + length)
@@ -187,8 +186,8 @@ fn operation_outside_a_step_panics() {
 
 #[test]
 fn kernel_names_lead_to_the_right_class() {
-    // In Holistic Trace Analysis, a collective contains `ncclKernel`. Any of these words excludes a
-    // kernel from computation.
+    // Holistic Trace Analysis takes a kernel for a collective if its name contains `ncclKernel`. A
+    // kernel whose name contains any of these words does not count as computation.
     let words = ["nccl", "Memcpy", "Memset", "dma", "Sync", "LaunchKernel", "Stream Wait Event"];
     let file: Value = serde_json::from_str(&written(&regular(info(), 1, 50))).unwrap();
     for row in slices(&file).into_iter().filter(|row| row["cat"] == "kernel") {
@@ -205,7 +204,7 @@ fn a_recorded_operation_takes_at_most_100_bytes() {
     assert!(size_of::<OpSpan>() <= 100, "{} bytes", size_of::<OpSpan>());
 }
 
-/// Generates spans as a broken clock could produce them: in any order, empty, backwards.
+/// Generates spans as a broken clock could produce them: in any order, empty, or backwards.
 fn any_spans() -> impl Strategy<Value = Vec<Vec<OpSpan>>> {
     let times = proptest::array::uniform4(0..200_i64);
     let op = (0..all_ops().len(), times).prop_map(|(op, times)| span(all_ops()[op], times));

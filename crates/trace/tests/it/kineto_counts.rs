@@ -1,4 +1,4 @@
-//! The content of public Kineto traces, compared with the counts of an independent parser.
+//! Compares the content of public Kineto traces with the counts of an independent parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ fn count(trace: &Trace, kind: EventKind) -> u64 {
     trace.rows().filter(|row| trace.kind(*row) == kind).count() as u64
 }
 
-/// Counts operators by thread, in descending order.
+/// Counts the operators of each thread, in descending order.
 fn operators_by_thread(trace: &Trace) -> Vec<u64> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Operator) {
@@ -21,7 +21,7 @@ fn operators_by_thread(trace: &Trace) -> Vec<u64> {
     counts
 }
 
-/// Counts device work by stream.
+/// Counts the device work of each stream.
 fn work_by_stream(trace: &Trace) -> BTreeMap<i32, u64> {
     let mut counts = BTreeMap::new();
     for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {
@@ -30,7 +30,7 @@ fn work_by_stream(trace: &Trace) -> BTreeMap<i32, u64> {
     counts
 }
 
-/// Counts device work whose launch was not recorded.
+/// Counts the device work whose launch was not recorded.
 fn orphans(trace: &Trace) -> usize {
     let calls = trace.rows().filter(|row| trace.kind(*row).is_call());
     let launched: BTreeSet<u64> = calls.filter_map(|row| trace.slices.correlation(row)).collect();
@@ -39,6 +39,7 @@ fn orphans(trace: &Trace) -> usize {
         .count()
 }
 
+/// Counts the launches whose device work was not recorded.
 fn barren(trace: &Trace) -> usize {
     let work = trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let done: BTreeSet<u64> = work.filter_map(|row| trace.slices.correlation(row)).collect();
@@ -50,7 +51,8 @@ fn barren(trace: &Trace) -> usize {
 #[test]
 fn dlrm_ranks_have_the_expected_events() {
     let Some(job) = kineto("dlrm8/dlrm_kineto.tar.gz") else { return };
-    // By rank: events, events with a duration, runtime calls, kernels, memory sets, orphans.
+    // The columns are rank, events, events with a duration, runtime calls, kernels, memory sets,
+    // and device work without a launch.
     let expected = [
         [0, 3290, 2460, 525, 245, 0, 0],
         [1, 3424, 2527, 527, 310, 0, 64],
@@ -193,6 +195,6 @@ fn later_iterations_of_linear_have_261_device_rows() {
             counts[begins.partition_point(|begin| *begin <= slices.start(row))] += 1;
         }
     }
-    // The last iteration is truncated.
+    // The last iteration is truncated, so it is left out.
     assert_eq!(counts[20..40], [261; 20]);
 }

@@ -1,5 +1,5 @@
-//! Compares the fast reader with a slow one, on every Kineto file of the fixtures and on random
-//! events.
+//! Compares the reader of Kineto JSON with a slow one, on every Kineto file of the fixtures and on
+//! random events.
 
 mod oracle;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use trace::open::{self, ReadRequest};
 use trace::store::{Category, EventKind, Slices, StackLine, Trace};
 
-/// Lists all files below a folder, in order.
+/// Lists all files below a folder in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -46,7 +46,7 @@ fn texts(path: &Path) -> Vec<String> {
 /// Compares two traces column by column.
 fn assert_same(read: &Trace, expected: &Trace) {
     let texts = |trace: &Trace| trace.strings.iter().map(str::to_owned).collect::<Vec<_>>();
-    // The lines of the call stacks follow the texts of the file.
+    // The reader interns the lines of the call stacks after the texts of the file.
     let expected = &with_extras_last(expected);
     let mut expected_texts = texts(expected);
     let stacks = stacks(expected, &mut expected_texts);
@@ -74,15 +74,16 @@ fn assert_same(read: &Trace, expected: &Trace) {
     }
 }
 
-/// Returns the lines of each call stack with their functions, by row. New texts are appended, each
-/// line before its function.
+/// Returns the lines of each call stack with their functions, by row. New texts are appended to
+/// `texts`, each line before its function.
 fn stacks(trace: &Trace, texts: &mut Vec<String>) -> Vec<String> {
     let mut known: BTreeSet<String> = texts.iter().cloned().collect();
     let mut shown = Vec::new();
     for (row, stack) in trace.slices.call_stack.iter() {
         let mut lines = Vec::new();
         for line in trace.strings.get(*stack).split(';').map(str::trim) {
-            // Removes the number between the first brackets: `train.py(12): step`.
+            // The function is the line without the number in its first brackets, as in
+            // `train.py(12): step`.
             let brackets =
                 line.find('(').and_then(|from| Some((from, from + line[from..].find(')')?)));
             let function = brackets.map_or(line.to_owned(), |(from, to)| {
@@ -108,7 +109,7 @@ fn shown_stacks(trace: &Trace) -> Vec<String> {
 }
 
 /// Orders the categories by their first use in the file. The separate categories of MTIA's copies
-/// and waits come last.
+/// and waits come last, as the reader adds them at the end.
 fn with_extras_last(trace: &Trace) -> Trace {
     const MIXED: &str = "mtia_ccp_events";
     let kinds = [("dma_request", EventKind::Memcpy), ("event_wait", EventKind::Sync)];
@@ -272,7 +273,8 @@ const INTEGERS: [&str; 14] = [
 ];
 const TEXTS: [&str; 5] = ["Collective name", "dtype", "In split size", "name", "labels"];
 
-/// Generates an argument. The slow reader accepts texts as numbers only for unsigned arguments.
+/// Generates an argument. Texts as numbers are generated only for unsigned arguments, because the
+/// slow reader does not accept them for others.
 fn argument() -> impl Strategy<Value = (String, Value)> {
     let integer = (prop::sample::select(&INTEGERS[..]), number()).prop_map(|(key, value)| {
         let value = if key == "Sequence number" && value.is_string() { json!(1) } else { value };

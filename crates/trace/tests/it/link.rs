@@ -1,4 +1,5 @@
-//! Execution traces linked to Kineto traces: public pairs, our own traces, and generated ones.
+//! Tests the links between execution traces and Kineto traces, on public pairs, on rowmill's own
+//! traces and on generated ones.
 
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, LinkMethod, TraceLink};
@@ -58,14 +59,14 @@ fn every_linear_node_is_linked_in_39_of_40_iterations() {
         link.threads.iter().map(|t| [t.thread, t.nodes, t.rows, t.matched]).collect();
     assert_eq!(counts, [[1, 311, 311, 311], [2, 617, 617, 617]]);
     assert_eq!(link.repetitions.len() + 1, 39);
-    // No row is linked to two nodes or two iterations.
+    // A row must not be linked to two nodes or in two iterations.
     let all = link.repetitions.iter().chain([&link.rows]).flatten().flatten();
     let mut rows: Vec<u32> = all.copied().collect();
     assert_eq!(rows.len(), 39 * 928);
     rows.sort_unstable();
     rows.dedup();
     assert_eq!(rows.len(), 39 * 928);
-    // The backward operators are in the same iteration as their forward operators.
+    // The backward operators must be in the same iteration as their forward operators.
     for rows in link.repetitions.iter().chain([&link.rows]) {
         let starts = |thread: u64| {
             let nodes = execution.nodes.iter().zip(rows);
@@ -122,7 +123,7 @@ fn rows(names: &[&str]) -> Trace {
     trace
 }
 
-/// Checks which rows the nodes are linked to.
+/// Links nodes to events, both given by their names, and checks the row of each node.
 fn check(nodes: &str, events: &str, expected: &[Option<u32>]) {
     let nodes: Vec<&str> = nodes.split_whitespace().collect();
     let events: Vec<&str> = events.split_whitespace().collect();
@@ -148,7 +149,7 @@ fn empty_traces_have_no_links() {
     assert!(link.rows.iter().all(Option::is_none));
 }
 
-/// Generates a long sequence with few repeated runs.
+/// Generates a long sequence of names with few repeated runs.
 fn long(length: usize, seed: u64) -> Vec<String> {
     let mut state = seed;
     (0..length)
@@ -163,8 +164,8 @@ fn long(length: usize, seed: u64) -> Vec<String> {
 fn modified_iteration_among_many_is_found() {
     let names = long(6_000, 1);
     let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
-    // In the second of three iterations, every 97th name is missing and every 89th follows an extra
-    // one. The other iterations are from another program.
+    // In the second of three iterations, every 97th name is missing, and an extra name precedes
+    // every 89th name. The other iterations are from another program.
     let mut events: Vec<&str> = Vec::new();
     let (before, after) = (long(6_000, 2), long(6_000, 3));
     events.extend(before.iter().map(String::as_str));

@@ -1,4 +1,4 @@
-//! Integration tests: trace files of small generated recordings, and public traces.
+//! Runs the integration tests on trace files of small generated recordings and on public traces.
 
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
@@ -21,7 +21,7 @@ mod suite;
 
 use std::path::PathBuf;
 
-/// Returns the path of a fixture below `traces`.
+/// Returns the path of a fixture below `traces`, or `None` if it is missing.
 fn trace_path(name: &str) -> Option<PathBuf> {
     testkit::fixture::path(&format!("traces/{name}"))
 }

@@ -1,4 +1,5 @@
-//! Traces of several ranks in one file: all events are there, and ids stay distinct.
+//! Tests that a file with the traces of several ranks contains all events, and that ids stay
+//! distinct.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,8 +26,8 @@ fn merged(job: &Job, options: &Options) -> Trace {
     read(&path)
 }
 
-/// Checks per rank and id, in order: the ids of a merged trace correspond one to one to those of
-/// its parts, and no two ranks share one.
+/// Checks that the ids of a merged trace correspond one to one to the ids of its parts, and that no
+/// two ranks share an id.
 fn check_ids(job: &Job, one: &Trace, id: impl Fn(&Trace, u32) -> Option<u64>) {
     let mut owners: BTreeMap<u64, (u32, u64)> = BTreeMap::new();
     let mut row = 0;
@@ -34,7 +35,7 @@ fn check_ids(job: &Job, one: &Trace, id: impl Fn(&Trace, u32) -> Option<u64>) {
         for own in trace.rows() {
             let (before, after) = (id(trace, own), id(one, row));
             assert_eq!(before.is_some(), after.is_some());
-            // 0 means "no id" and stays.
+            // The id 0 means "no id" and stays 0.
             if let (Some(before), Some(after)) = (before.filter(|id| *id != 0), after) {
                 let owner = *owners.entry(after).or_insert((trace.rank, before));
                 assert_eq!(owner, (trace.rank, before), "id {after}");

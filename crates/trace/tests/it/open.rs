@@ -1,4 +1,5 @@
-//! Opening paths as jobs: which files are found, unpacked, numbered, rejected and reread.
+//! Tests how paths are opened as jobs: which files are found, unpacked, numbered, rejected and
+//! reread.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +12,7 @@ use trace::Error;
 use trace::open::{self, ReadControl, ReadProgress, ReadRequest, TraceRows};
 use trace::store::{Job, Loss, Trace};
 
-/// Creates a trace of `count` kernels, with `rank` in its content if given.
+/// Creates the text of a trace with `count` kernels, and with `rank` in its content if given.
 fn text(rank: Option<u32>, count: usize) -> String {
     let event = |at: usize| {
         format!(
@@ -55,7 +56,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Lists path below `folder`, member, rank and number of slices of each trace.
+/// Lists the path below `folder`, the member, the rank and the number of slices of each trace.
 fn listed(job: &Job, folder: &Path) -> Vec<String> {
     let line = |trace: &Trace| {
         let path = trace.origin.path.strip_prefix(folder).unwrap().display();
@@ -245,7 +246,7 @@ fn unreadable_files_give_the_system_error() {
     let expected =
         format!("{}: cannot read the trace: No such file or directory", absent.display());
     assert!(error.to_string().starts_with(&expected), "{error}");
-    // Reading this file fails for everybody, including root.
+    // Reading this file fails for every user, including root.
     #[cfg(target_os = "linux")]
     {
         let error = read(Path::new("/proc/self/mem")).unwrap_err();
@@ -365,8 +366,8 @@ fn event_texts_are_reread_from_any_kind_of_file() {
     }
 }
 
-/// Traces in archives, plain files and standard input, requested in any order. Each gets its own
-/// events or its own error.
+/// Requests the arguments of traces in archives, uncompressed files and standard input, in any
+/// order. Each trace must get the arguments of its own events, or its own error.
 #[test]
 fn arguments_of_a_job_equal_those_of_its_traces() {
     let folder = tempfile::tempdir().unwrap();
@@ -426,7 +427,7 @@ fn event_texts_of_standard_input_or_changed_files_are_errors() {
     assert!(error.contains("changed") || error.contains("never were"), "{error}");
 }
 
-/// Every fixture folder has the expected traces and ranks.
+/// Every fixture folder must have the expected traces and ranks.
 #[test]
 fn fixtures_contain_the_expected_traces() {
     let Some(traces) = testkit::fixture::path("traces") else { return };

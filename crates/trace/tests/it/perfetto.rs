@@ -1,4 +1,5 @@
-//! Decodes our TrackEvent files with a minimal decoder, and checks what Perfetto will display.
+//! Decodes rowmill's TrackEvent files with a minimal decoder, and checks what Perfetto will
+//! display.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +10,7 @@ use trace::store::{NewSlice, Trace};
 
 use crate::export::{FILES, fixture, options};
 
-/// A field number with its value, which is a number or bytes.
+/// A protobuf field, whose value is a number or bytes.
 enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -79,11 +80,11 @@ fn find<'a, 'b>(fields: &'b [(u64, Field<'a>)], number: u64) -> Option<&'b Field
 /// The decoded content of a file.
 #[derive(Default)]
 struct Decoded {
-    /// Names of tracks, with their parents.
+    /// Name and parent of each track, by the track's id.
     tracks: BTreeMap<u64, (String, Option<u64>)>,
-    /// Time, track, type and name of events, in Perfetto's sorting order.
+    /// Time, track, type and name of each event, in Perfetto's sorting order.
     events: Vec<(u64, u64, u64, String)>,
-    /// Number of ends per arrow.
+    /// Number of ends of each arrow.
     arrows: BTreeMap<u64, u64>,
     keys: BTreeSet<String>,
 }
@@ -140,7 +141,8 @@ impl Decoded {
         assert_eq!(before, None, "two tracks with number {uuid}");
     }
 
-    /// Returns start, end and name of all slices in order. Fails unless they nest on their tracks.
+    /// Returns start, end and name of all slices in order. The test fails unless slices nest on
+    /// their tracks.
     fn slices(&self) -> Vec<(i64, i64, String)> {
         let mut open: BTreeMap<u64, Vec<(i64, &str)>> = BTreeMap::new();
         let mut slices = Vec::new();

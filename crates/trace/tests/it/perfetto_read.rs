@@ -1,4 +1,4 @@
-//! Reads our TrackEvent files back. The result is the source trace or a clear error.
+//! Reads rowmill's TrackEvent files back. The result must be the source trace or a clear error.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use trace::store::{Counter, Covered, CutRecording, Ending, FlowPhase, Job, NewSl
 
 use crate::export::{FILES, check_header, check_marks, check_slices, fixture, options};
 
-/// Traces of newer profilers, other vendors, and with CUDA graphs.
+/// Traces of newer profilers, of other vendors, and with CUDA graphs.
 const MODERN: [&str; 4] = [
     "modern/h100_timesformer.json.gz",
     "modern/mi300_owlv2.json.gz",
@@ -32,10 +32,11 @@ fn read_back(merged: &Merged<'_>) -> (Job, tempfile::TempDir) {
     (open::read(&request(path)).unwrap(), folder)
 }
 
-/// The ends of an arrow: whether it is the last one, its track, and its time.
+/// The ends of an arrow, each as whether it is the last end, its track, and its time.
 type Ends = Vec<(bool, u32, i64)>;
 
-/// Returns the arrows by category and the tracks they connect, independent of ids.
+/// Returns the arrows by category, with the tracks that they connect. The result does not depend on
+/// ids.
 fn arrows(trace: &Trace) -> BTreeMap<String, Vec<Ends>> {
     let mut ends: BTreeMap<(String, u64), Ends> = BTreeMap::new();
     for flow in &trace.flows {
@@ -69,7 +70,7 @@ fn perfetto_files_restore_every_trace() {
                 check_header(trace, again);
             }
             assert!(again.cut.is_none() && again.losses.is_empty(), "{name}");
-            // Arguments that no column holds, for some of the slices.
+            // For some of the slices, arguments that no column stores must be equal too.
             let rows: Vec<u32> = trace.rows().step_by(1 + trace.slices.len() / 50).collect();
             let arguments = |trace| open::arguments(trace, &rows).unwrap();
             assert_eq!(arguments(trace), arguments(again), "{name}");
@@ -107,13 +108,13 @@ fn truncated_recording_stays_marked() {
     let cut = again.traces[0].cut.as_ref().unwrap();
     assert_eq!((cut.covered, cut.byte, cut.why.as_str()), (covered, 77, "the disk was full"));
     assert_eq!(again.traces[0].instants.len(), trace.instants.len());
-    // The file also tells viewers about the truncation.
+    // The file also tells viewers that the recording was truncated.
     let bytes = std::fs::read(folder.path().join("a.pftrace")).unwrap();
     let shown = "recording cut: events before this are complete (the disk was full)";
     assert!(bytes.windows(shown.len()).any(|part| part == shown.as_bytes()));
 }
 
-/// A trace with every kind of event, before and after 1970.
+/// Creates a trace with slices before and after 1970, a counter and a header key.
 fn small() -> Trace {
     let mut trace = Trace::default();
     for (at, span) in [(-5, 20), (0, 10), (5, 15), (15, 15), (1_000, 3_000)].iter().enumerate() {
@@ -140,7 +141,7 @@ fn times_before_1970_and_counters_are_restored() {
     assert!(empty.traces[0].slices.is_empty());
 }
 
-/// Returns the encoded small trace.
+/// Returns the small trace as an encoded file.
 fn bytes() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pftrace");
@@ -148,7 +149,7 @@ fn bytes() -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Reads the bytes as a file. Errors are returned as text.
+/// Reads the bytes as a file. An error is returned as the text of its message.
 fn read(bytes: &[u8]) -> Result<Job, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pftrace");
@@ -170,12 +171,12 @@ fn truncated_file_is_rejected_at_any_length() {
 
 #[test]
 fn error_names_foreign_writers() {
-    // A packet with a time and a sequence, followed by another packet.
+    // A packet with a time and a sequence is followed by another packet, as other programs write.
     let foreign = [10, 4, 64, 1, 80, 1, 10, 2, 80, 1];
     let problem = read(&foreign).unwrap_err();
     let expected = "got a Perfetto trace that another program, or an earlier rowmill, wrote";
     assert!(problem.ends_with(expected), "{problem}");
-    // Texts are not packets, whatever their first byte.
+    // A text is not a packet, even if its first byte is that of a packet.
     let text = b"\n{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":1}]}";
     assert_eq!(read(text).unwrap().traces[0].slices.len(), 1);
 }
@@ -196,7 +197,7 @@ proptest! {
         let mut damaged = bytes();
         let place = at.index(damaged.len());
         damaged[place] = byte;
-        // A changed number or letter may give another valid trace. Other damage is an error.
+        // A changed number or letter may give another valid trace. Other damage must be an error.
         if let Ok(job) = read(&damaged) {
             assert_eq!(job.traces.len(), 1);
         }

@@ -1,4 +1,4 @@
-//! Generates recordings, and reads files back.
+//! Generates recordings, and reads the written files back.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use schema::{GemmProduct, Nanos, Op, Optimizer, Pass, Precision};
 use serde_json::Value;
 use trace::{OpSpan, Recorder, RunInfo};
 
-/// Facts of one rank of two, with plain names.
+/// Facts about one rank of two, with plain names.
 pub fn info() -> RunInfo {
     RunInfo {
         rank: 1,
@@ -21,7 +21,7 @@ pub fn info() -> RunInfo {
     }
 }
 
-/// Creates a span from its four times.
+/// Creates a span from its four times in nanoseconds.
 pub fn span(op: Op, [start, kernel_start, kernel_end, end]: [i64; 4]) -> OpSpan {
     OpSpan {
         op,
@@ -75,7 +75,7 @@ pub fn all_ops() -> Vec<Op> {
     ]
 }
 
-/// Records steps 10, 11, …, each with all operations once, `gap` ns apart.
+/// Records steps 10, 11, … Each step has all operations once, `gap` ns apart.
 pub fn regular(info: RunInfo, steps: u64, gap: i64) -> Recorder {
     let mut recorder = Recorder::new(info);
     let mut now = 5_000;

@@ -1,5 +1,6 @@
-//! Checks the recorded suites of PyTorch runs (`bench/record/*/suite`): all listed files exist and
-//! can be read. `ROWMILL_SUITE` names an additional suite, fresh from `bench/collect`.
+//! Checks the recorded suites of PyTorch runs (`bench/record/*/suite`): all listed files must exist
+//! and be readable. `ROWMILL_SUITE` names an additional suite that `bench/collect` has just
+//! recorded.
 
 mod manifest;
 mod table;
@@ -18,7 +19,7 @@ use trace::store::{EventKind, Trace};
 
 use manifest::{File, Suite};
 
-/// Size limit of a suite in bytes.
+/// Largest total size of a suite in bytes.
 const BYTES_MOST: u64 = 25_000_000;
 /// The possible kinds of files in a suite.
 const KINDS: [&str; 10] = [
@@ -48,7 +49,7 @@ const MICROBENCH: [&str; 10] = [
 ];
 const ANTIPATTERNS: usize = 11;
 
-/// Returns the committed suites, and the one named by the environment.
+/// Returns the committed suites, and the suite that the environment names.
 fn suites() -> Vec<Suite> {
     let record = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/record"));
     let machines = fs::read_dir(record).unwrap().map(|entry| entry.unwrap().path().join("suite"));
@@ -62,7 +63,7 @@ fn suites() -> Vec<Suite> {
     folders.iter().map(|folder| Suite::read(folder)).collect()
 }
 
-/// Reads each file of the given kinds without losses, and passes it to `check`.
+/// Reads each file of the given kinds, fails if it has losses, and passes it to `check`.
 fn each_trace(kinds: &[&str], check: impl Fn(&Suite, &File, &Trace)) {
     for suite in suites() {
         for file in suite.files.iter().filter(|file| kinds.contains(&file.kind.as_str())) {

@@ -1,10 +1,11 @@
-//! The folder of a run's checkpoints: lists them, finds the newest valid one, deletes old ones.
-//! Works on names alone, never on contents.
+//! Manages the folder of a run's checkpoints: lists them, finds the newest valid one, deletes old
+//! ones.
 //!
-//! A name that ends in `.tmp` is never a checkpoint: `step-N.tmp` is being written,
-//! `step-N.deleted.tmp` is being deleted, `step-N.replaced.tmp` is being replaced by a checkpoint
-//! of the same step. `step-N.aside-1` is a complete checkpoint that an earlier run left behind:
-//! runs neither resume from it nor delete it.
+//! The functions work on names, and open checkpoints only to verify them. A name that ends in
+//! `.tmp` is never a checkpoint: `step-N.tmp` is being written, `step-N.deleted.tmp` is being
+//! deleted, and `step-N.replaced.tmp` is being replaced by a checkpoint of the same step.
+//! `step-N.aside-1` is a complete checkpoint that an earlier run left behind. Runs neither resume
+//! from it nor delete it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,29 +22,29 @@ const ASIDE: &str = ".aside-";
 /// The file that contains the name of a run's best checkpoint.
 const BEST: &str = "best";
 
-/// The folder of a run's checkpoints, `<run>/checkpoints`.
+/// Returns the folder of a run's checkpoints, `<run>/checkpoints`.
 pub(super) fn checkpoints(run_folder: &Path) -> PathBuf {
     run_folder.join("checkpoints")
 }
 
-/// Name of the folder of the checkpoint of `step`.
+/// Returns the name of the folder of the checkpoint of `step`.
 pub(super) fn name(step: u64) -> String {
     format!("step-{step:012}")
 }
 
-/// `path` with `.tmp` after its name, for what is being written.
+/// Appends `.tmp` to the name of `path`, for a file or folder that is being written.
 pub(super) fn temporary_name(path: &Path) -> PathBuf {
     suffixed(path, ".tmp")
 }
 
-/// `folder` with `suffix` after its name.
+/// Appends `suffix` to the name of `folder`.
 fn suffixed(folder: &Path, suffix: &str) -> PathBuf {
     let mut name = folder.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Creates a folder with a temporary name. An existing folder is reused, a symbolic link is
+/// Creates a folder with a temporary name. An existing folder is reused, but a symbolic link is
 /// refused.
 pub(super) fn create_temporary(folder: &Path) -> Result<(), Error> {
     let parent = folder.parent().unwrap_or(folder);
@@ -64,7 +65,7 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<(), Error> {
 /// Lists the folders of a run's checkpoints, oldest first, without opening them.
 ///
 /// # Errors
-/// [`Error::Io`] naming the folder.
+/// [`Error::Io`] names the folder that cannot be listed.
 pub fn list(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found: Vec<(u64, PathBuf)> = Vec::new();
     for path in entries(&checkpoints(run_folder))? {
@@ -79,7 +80,7 @@ pub fn list(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
 /// Lists the checkpoints of a run that were set aside, sorted by name.
 ///
 /// # Errors
-/// [`Error::Io`] naming the folder.
+/// [`Error::Io`] names the folder that cannot be listed.
 pub fn list_aside(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = entries(&checkpoints(run_folder))?;
     found.retain(|path| {
@@ -90,13 +91,13 @@ pub fn list_aside(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// Sets aside the checkpoints of a run that are newer than `step`: renames `step-N` to
-/// `step-N.aside-1`, or to the first free number. Returns each checkpoint's old and new folder.
+/// Sets aside the checkpoints of a run that are newer than `step`. A folder `step-N` is renamed to
+/// `step-N.aside-1`, or to the first unused number. Returns each checkpoint's old and new folder.
 ///
-/// The newest is renamed last, so that it is still the newest if the process dies halfway.
+/// The newest checkpoint is renamed last, so it is still the newest if the process dies halfway.
 ///
 /// # Errors
-/// [`Error::Io`] naming the folder; all earlier renames are then undone.
+/// [`Error::Io`] names the folder that cannot be renamed. All earlier renames are then undone.
 pub(crate) fn set_aside_after(
     run_folder: &Path,
     step: u64,
@@ -120,7 +121,7 @@ pub(crate) fn set_aside_after(
     Ok(moved)
 }
 
-/// The first unused name of the form `FOLDER.aside-N`.
+/// Returns the first unused name of the form `FOLDER.aside-N`.
 fn unused_aside(folder: &Path) -> PathBuf {
     let mut number = 1u64;
     loop {
@@ -135,16 +136,18 @@ fn unused_aside(folder: &Path) -> PathBuf {
 /// The newest undamaged checkpoint of a run, and the damaged ones that were skipped to find it.
 #[derive(Debug)]
 pub struct NewestGood {
-    /// Is `None` if the run has no undamaged checkpoint.
+    /// The checkpoint, or `None` if the run has no undamaged one.
     pub checkpoint: Option<Checkpoint>,
-    /// Newer, damaged checkpoints, newest first, each with its damage.
+    /// Newer checkpoints that are damaged, newest first, each with its damage.
     pub refused: Vec<(PathBuf, Error)>,
 }
 
-/// Finds the newest checkpoint of which every byte matches its checksum. Reads all of it.
+/// Finds the newest checkpoint of which every byte matches its checksum. The checkpoint is read
+/// completely to find damage.
 ///
 /// # Errors
-/// [`Error::Io`] if the folder cannot be listed. Damaged checkpoints are not errors but `refused`.
+/// [`Error::Io`] if the folder cannot be listed. Damaged checkpoints are not errors but are
+/// returned as `refused`.
 pub fn newest_good(run_folder: &Path) -> Result<NewestGood, Error> {
     Ok(newest_good_of(list(run_folder)?))
 }
@@ -175,7 +178,7 @@ fn newest_good_of(folders: Vec<PathBuf>) -> NewestGood {
     NewestGood { checkpoint: None, refused }
 }
 
-/// The checkpoint with the run's best held-out metric, if the run keeps one.
+/// Returns the checkpoint with the run's best held-out metric, if the run keeps one.
 #[must_use]
 pub fn best(run_folder: &Path) -> Option<PathBuf> {
     let folder = checkpoints(run_folder);
@@ -184,10 +187,10 @@ pub fn best(run_folder: &Path) -> Option<PathBuf> {
     (step_of(&path).is_some() && path.is_dir()).then_some(path)
 }
 
-/// Records the checkpoint of `step` as the best of a run; `None` removes the record.
+/// Records the checkpoint of `step` as the best one of a run. `None` removes the record.
 ///
 /// # Errors
-/// [`Error::Io`] naming the file.
+/// [`Error::Io`] names the file that cannot be written or removed.
 pub(crate) fn set_best(run_folder: &Path, step: Option<u64>) -> Result<(), Error> {
     let folder = checkpoints(run_folder);
     let path = folder.join(BEST);
@@ -199,6 +202,7 @@ pub(crate) fn set_best(run_folder: &Path, step: Option<u64>) -> Result<(), Error
             _ => Ok(()),
         };
     };
+    // Write a temporary file and rename it, so that a crash leaves the old record or the new one.
     let temporary = temporary_name(&path);
     let write = || {
         let mut file = create_anew(&temporary)?;
@@ -217,7 +221,7 @@ pub(crate) fn set_best(run_folder: &Path, step: Option<u64>) -> Result<(), Error
 /// checkpoint.
 ///
 /// # Errors
-/// [`Error::Io`] naming the folder.
+/// [`Error::Io`] names the folder that cannot be renamed or deleted.
 pub fn retain(run_folder: &Path, keep: usize) -> Result<Vec<PathBuf>, Error> {
     let mut folders = list(run_folder)?;
     folders.truncate(folders.len().saturating_sub(keep.max(1)));
@@ -237,7 +241,7 @@ pub fn retain(run_folder: &Path, keep: usize) -> Result<Vec<PathBuf>, Error> {
 /// writing. [`super::CheckpointWriter::begin`] calls it.
 ///
 /// # Errors
-/// [`Error::Io`] naming the folder.
+/// [`Error::Io`] names the folder that cannot be removed.
 pub fn clean(run_folder: &Path) -> Result<(), Error> {
     for path in entries(&checkpoints(run_folder))? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -246,7 +250,8 @@ pub fn clean(run_folder: &Path) -> Result<(), Error> {
         }
         let original = name.strip_suffix(REPLACED).map(|name| path.with_file_name(name));
         match original {
-            // The writer was killed between the two renames of `replace`.
+            // The writer was killed between the two renames of `replace`, so restore the old
+            // checkpoint.
             Some(original) if !original.exists() => {
                 fs::rename(&path, &original).map_err(Error::io("rename", &path))?;
             }
@@ -276,6 +281,7 @@ pub(super) fn replace(from: &Path, to: &Path) -> Result<(), Error> {
 
 fn step_of(path: &Path) -> Option<u64> {
     let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
+    // Steps are padded to twelve digits. Shorter names are not checkpoints of rowmill.
     (digits.len() >= 12 && digits.bytes().all(|digit| digit.is_ascii_digit()))
         .then(|| digits.parse().ok())
         .flatten()

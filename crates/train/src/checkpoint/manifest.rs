@@ -1,5 +1,7 @@
-//! `manifest.json`: the content of a checkpoint, its files and their checksums. Parses and writes
-//! the text and detects damage to it; opens no files.
+//! `manifest.json`: the content of a checkpoint, its files and their checksums.
+//!
+//! This file parses and writes the text and detects damage to it. The code of this file does not
+//! open files.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::Checksum;
 use crate::Error;
 
-/// The format this program writes and reads.
+/// The version of the format that this program writes and reads.
 pub const VERSION: u32 = 1;
 
 /// Bytes of a full-width chunk of a table. A column tile's chunk has the same rows and is smaller.
@@ -23,43 +25,46 @@ const FORMAT: &str = "rowmill-checkpoint";
 /// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// XXH3-64 of the manifest's own text with these sixteen digits as zeros. Must stay first.
+    /// XXH3-64 of the manifest's own text with these sixteen digits replaced by zeros. The checksum
+    /// must be the first field.
     pub(super) checksum: Checksum,
     pub(super) format: String,
     pub version: u32,
-    /// Program and version that wrote it.
+    /// Program and version that wrote the checkpoint.
     pub created_by: String,
     pub step: u64,
     pub samples: u64,
-    /// Number of ranks that wrote it; any other number may read it.
+    /// Number of ranks that wrote the checkpoint. Any other number of ranks may read it.
     pub world_size: u32,
     /// Sharding plan of the run that wrote the checkpoint. A run that loads the checkpoint may have
     /// another plan.
     pub plan: Vec<Tile>,
-    /// The rule whose state the tables carry.
+    /// The optimizer whose state is stored for the tables.
     pub sparse_optimizer: Optimizer,
     /// The columns of a row over which the optimizer state was accumulated. Checkpoints of earlier
-    /// versions lack it; [`Manifest::row_scope`] then derives it from `plan`.
+    /// versions lack it, and then [`Manifest::row_scope`] derives it from `plan`.
     #[serde(default)]
     pub(super) row_scope: Option<RowScope>,
-    /// Seeds of the counter-based generators; together with step and position they are their state.
+    /// Seeds of the counter-based generators. Together with step and position they determine the
+    /// state of the generators.
     pub seeds: Seeds,
-    /// The job as TOML.
+    /// The job's configuration as TOML.
     pub config: String,
     /// The transforms fitted on the training data, as `data` serializes them.
     pub fitted: serde_json::Value,
     /// The position in the training data, as `run` serializes it.
     pub position: serde_json::Value,
-    /// Fingerprints of the training and held-out rows; empty in checkpoints of earlier versions.
+    /// Fingerprints of the training and held-out rows. The fingerprints are missing in checkpoints
+    /// of earlier versions.
     #[serde(default)]
     pub data: SeenData,
-    /// Every file besides the manifest.
+    /// Every file of the checkpoint except the manifest.
     pub files: Vec<FileRecord>,
     pub chunks: Vec<Chunk>,
 }
 
-/// Fingerprints of the rows of a run. A fingerprint is `None` where there are no such rows, or
-/// where an earlier version prepared them.
+/// Fingerprints of the rows of a run. A fingerprint is `None` if there are no such rows, or if an
+/// earlier version prepared them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenData {
     pub training: Option<Fingerprint>,
@@ -80,7 +85,7 @@ pub struct FileRecord {
     /// File name within the checkpoint's folder.
     pub name: String,
     pub bytes: u64,
-    /// XXH3-64 of the safetensors header, that is of all bytes before the tensors' values.
+    /// XXH3-64 of the safetensors header, which is all bytes before the tensors' values.
     pub header_checksum: Checksum,
 }
 
@@ -93,10 +98,11 @@ pub struct Chunk {
     pub shape: Vec<usize>,
     #[serde(default)]
     pub data_type: DataType,
-    /// XXH3-64 of its bytes.
+    /// XXH3-64 of the tensor's bytes.
     pub checksum: Checksum,
     /// Checksums of parts of a table's weights, so that a reader of a few rows need not read the
-    /// whole chunk. Absent for small chunks and in checkpoints of earlier versions.
+    /// whole chunk. The checksums are absent for small chunks and in checkpoints of earlier
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pieces: Option<Pieces>,
 }
@@ -104,44 +110,47 @@ pub struct Chunk {
 /// Checksums of a tensor's pieces, which all have the same length except the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pieces {
-    /// Bytes of a piece.
+    /// Number of bytes of a piece.
     pub bytes: u32,
     pub checksums: Vec<Checksum>,
 }
 
-/// The role of a tensor in the model: which parameter or rectangle of a table, and whether it holds
-/// weights or optimizer state.
+/// The role of a tensor in the model: which parameter or rectangle of a table it belongs to, and
+/// whether it holds weights or optimizer state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorContent {
-    /// Values of a dense parameter, by name.
+    /// Values of the dense parameter with this name.
     DenseWeight(String),
-    /// Optimizer state of a dense parameter, by name. For rules with two states, the running means.
+    /// Optimizer state of the dense parameter with this name. For optimizers with two states it
+    /// holds the running means.
     DenseState(String),
-    /// Running mean squares of a dense parameter, by name.
+    /// Running mean squares of the dense parameter with this name.
     DenseMeanSquare(String),
-    /// A rectangle of a table: the rows and columns that one chunk covers.
+    /// Weights of a rectangle of a table.
     TableWeight(TablePart),
-    /// Optimizer state of a rectangle of a table. For rules with two states, the running means.
+    /// Optimizer state of a rectangle of a table. For optimizers with two states it holds the
+    /// running means.
     TableState(TablePart),
-    /// The running mean squares of a rectangle of a table.
+    /// Running mean squares of a rectangle of a table.
     TableMeanSquare(TablePart),
 }
 
 impl TensorContent {
-    /// A part of a dense parameter's state, by its position among
+    /// Creates the content of a part of a dense parameter's state, given its position among
     /// [`schema::Optimizer::state_names`].
     pub(super) fn dense_state(position: usize, name: &str) -> Self {
         let name = name.to_owned();
         if position == 0 { Self::DenseState(name) } else { Self::DenseMeanSquare(name) }
     }
 
-    /// A part of a rectangle's state, by its position among [`schema::Optimizer::state_names`].
+    /// Creates the content of a part of a rectangle's state, given its position among
+    /// [`schema::Optimizer::state_names`].
     pub(super) fn table_state(position: usize, part: TablePart) -> Self {
         if position == 0 { Self::TableState(part) } else { Self::TableMeanSquare(part) }
     }
 
-    /// The rectangle of a table's weights or state.
+    /// Returns the rectangle of a table's weights or state, or `None` for dense parameters.
     pub(crate) fn part(&self) -> Option<&TablePart> {
         match self {
             Self::TableWeight(part) | Self::TableState(part) | Self::TableMeanSquare(part) => {
@@ -161,27 +170,27 @@ pub struct TablePart {
 }
 
 impl TablePart {
-    /// Number of weights in the rectangle.
+    /// Returns the number of weights in the rectangle.
     pub(crate) fn cells(&self) -> u64 {
         (self.rows.end - self.rows.start) * self.columns.len() as u64
     }
 }
 
 impl Manifest {
-    /// Fixed fields of a new manifest.
+    /// Returns the fixed fields of a new manifest.
     pub(super) fn header() -> (Checksum, String, u32, String) {
         let created_by = format!("rowmill {}", env!("CARGO_PKG_VERSION"));
         (Checksum(0), FORMAT.to_owned(), VERSION, created_by)
     }
 
-    /// The columns of a row over which the optimizer state of `tables` was accumulated.
+    /// Returns the columns of a row over which the optimizer state of `tables` was accumulated.
     #[must_use]
     pub fn row_scope(&self, tables: &[TableConfig]) -> RowScope {
         let plan_scope = || RowScope::new(self.sparse_optimizer, &self.plan, tables);
         self.row_scope.clone().unwrap_or_else(plan_scope)
     }
 
-    /// Serializes the manifest and fills in its checksum.
+    /// Serializes the manifest and inserts its checksum.
     pub(super) fn to_text(&self, path: &Path) -> Result<Vec<u8>, Error> {
         let blank = Self { checksum: Checksum(0), ..self.clone() };
         let mut text = serde_json::to_vec_pretty(&blank).map_err(|error| problem(path, &error))?;
@@ -192,8 +201,8 @@ impl Manifest {
 
     /// Parses a manifest: verifies its checksum, then its version, then every field.
     pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
-        /// The fields that every version of the manifest has. They are read first, to reject other
-        /// versions by name.
+        /// The fields that every version of the manifest has. These fields are read first, so that
+        /// the error for another version can name the version.
         #[derive(Deserialize)]
         struct Head {
             format: String,

@@ -1,9 +1,9 @@
-//! The tables of a checkpoint mapped into memory: copies out the rows that are looked up and
-//! verifies every piece of a file before its first use. Independent of models and batches.
+//! Maps the tables of a checkpoint into memory and copies out the rows that are looked up.
 //!
-//! One row of a table of any size costs a page fault and the checksum of a piece of 256 KiB. Rows
-//! are copied out because kernels need contiguous tables, and because a copy cannot change after it
-//! was verified.
+//! Every piece of a file is verified before its first use. One row of a table of any size costs a
+//! page fault and the checksum of a piece of 256 KiB. Rows are copied out because kernels need
+//! contiguous tables, and because a copy cannot change after it was verified. This file does not
+//! depend on models or batches.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use super::{Checkpoint, Checksum};
 use crate::Error;
 use crate::parameter::{Spot, TileState};
 
-/// Rows that one thread copies per chunk of work.
+/// Number of rows that one thread copies per chunk of work.
 const ROWS_PER_CHUNK: usize = 256;
 
 /// The weights of all tables of a checkpoint, mapped into memory and verified piece by piece.
@@ -36,16 +36,17 @@ pub(crate) struct MappedTables {
 #[derive(Debug)]
 struct MappedTable {
     config: TableConfig,
-    /// Chunks of the same columns, by first row; one such list unless a plan has split columns.
+    /// Chunks of the same columns, sorted by first row. A table has one such list unless a plan has
+    /// split its columns.
     columns: Vec<Vec<MappedChunk>>,
 }
 
-/// A tile of a table as one tensor of a mapped file.
+/// A tile of a table, which is one tensor of a mapped file.
 #[derive(Debug)]
 struct MappedChunk {
     part: TablePart,
     tensor: String,
-    /// Position among the files, and the chunk's place in it.
+    /// Index of the chunk's file, and the range of the chunk's bytes in that file.
     file: usize,
     place: Range<usize>,
     piece_bytes: usize,
@@ -91,8 +92,8 @@ impl MappedTables {
         Ok(Self { files, tables })
     }
 
-    /// Fails if a file was truncated after it was mapped: reading beyond its end would kill the
-    /// process with SIGBUS.
+    /// Fails if a file was truncated after it was mapped, because reading beyond its end would kill
+    /// the process with SIGBUS.
     pub fn check_lengths(&self) -> Result<(), Error> {
         for (path, mapping) in &self.files {
             let now = mapping.check_length().map_err(Error::io("look at", path))?;
@@ -108,8 +109,8 @@ impl MappedTables {
     /// table.
     ///
     /// # Errors
-    /// [`Error::Checksum`], and [`Error::Value`] for a weight that is not finite, of a piece that
-    /// is used for the first time.
+    /// [`Error::Checksum`] if a piece that is used for the first time is damaged, and
+    /// [`Error::Value`] if it contains a weight that is not finite.
     pub fn rows(&self, host: &Pool, table: usize, ids: &[i64]) -> Result<TileState, Error> {
         let mapped = &self.tables[table];
         let TableConfig { dim, data_type, .. } = mapped.config;
@@ -171,14 +172,15 @@ impl MappedTables {
         for piece in bytes.start / chunk.piece_bytes..bytes.end.div_ceil(chunk.piece_bytes) {
             if !chunk.checked[piece].load(Ordering::Relaxed) {
                 self.check_piece(table, chunk, piece)?;
-                // Relaxed suffices: the flag guards bytes that were in the file before, not writes
-                // of another thread.
+                // Relaxed ordering suffices, because the flag does not publish writes of another
+                // thread. The bytes that it guards were already in the file.
                 chunk.checked[piece].store(true, Ordering::Relaxed);
             }
         }
         Ok(())
     }
 
+    // A piece is verified only once, so `#[cold]` keeps this code out of the path of every row.
     #[cold]
     fn check_piece(
         &self,
@@ -218,6 +220,7 @@ impl MappedChunk {
         let fits = |&(size, ref checksums): &(usize, Vec<Checksum>)| {
             size > 0 && checksums.len() == bytes.div_ceil(size)
         };
+        // If the checksums do not match the chunk's size, the whole chunk is verified instead.
         let (piece_bytes, checksums) = pieces.filter(fits).unwrap_or(whole);
         Self {
             part: part.clone(),

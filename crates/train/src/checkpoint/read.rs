@@ -1,8 +1,8 @@
 //! Reads a checkpoint: verifies its files, then assembles any tile of any plan from the saved
 //! chunks.
 //!
-//! Reads by range, never a whole file. Every chunk that is needed is read whole and its checksum
-//! compared.
+//! The reader reads ranges of files, never a whole file. Every chunk that is needed is read whole,
+//! and its checksum is compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,20 +21,20 @@ use super::{TensorEntry, TensorReader, dtype};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState};
 
-/// An open checkpoint whose manifest and file headers have been verified. Values are verified as
-/// they are read. Threads may read from it at the same time.
+/// An open checkpoint whose manifest and file headers have been verified. Values are verified when
+/// they are read. Several threads may read from it at the same time.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
     manifest: Manifest,
     config: JobConfig,
     files: BTreeMap<String, TensorReader>,
-    /// Chunks of each table's weights and state, sorted by first row, then first column.
+    /// Chunks of each table's weights and state, sorted by first row, then by first column.
     tables: BTreeMap<String, TableChunks>,
 }
 
-/// A destination for columns of a tile: they begin at byte `first` of rows that are `stride` bytes
-/// apart.
+/// A destination for columns of a tile. The columns begin at byte `first` of rows that are `stride`
+/// bytes apart.
 struct TileColumns<'a> {
     bytes: &'a mut [u8],
     data_type: DataType,
@@ -43,16 +43,17 @@ struct TileColumns<'a> {
 }
 
 /// The chunks that hold a table's weights and optimizer states, as indices into the checkpoint's
-/// chunks.
+/// list of chunks.
 #[derive(Debug, Default)]
 struct TableChunks {
     weight: Vec<usize>,
-    /// Indexed like [`Optimizer::state_names`].
+    /// One list of chunks per name in [`Optimizer::state_names`].
     states: [Vec<usize>; 2],
 }
 
-/// Upper bound of the bytes that reading `tile` needs besides its weights and state: one chunk of
-/// its table, and for optimizers with one value per row, the sums of its rows.
+/// Returns an upper bound of the bytes that reading `tile` needs besides its weights and state.
+/// These bytes are one chunk of the table and, for optimizers with one value per row, the sums of
+/// its rows.
 #[must_use]
 pub fn read_bytes(model: &ModelConfig, tile: &Tile, optimizer: Optimizer) -> u64 {
     let table = &model.tables[tile.table.index()];
@@ -70,7 +71,8 @@ impl Checkpoint {
     /// Values are verified when they are read, or all at once by [`Checkpoint::verify`].
     ///
     /// # Errors
-    /// Names the file that is missing, cut or damaged, with both numbers.
+    /// Names the file that is missing, truncated or damaged, with the expected and the actual
+    /// number.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("manifest.json");
         let text = fs::read(&path).map_err(Error::io("read", &path))?;
@@ -94,31 +96,32 @@ impl Checkpoint {
         let tables = index(&manifest.chunks);
         let checkpoint = Self { folder: folder.to_owned(), manifest, config, files, tables };
         for chunk in &checkpoint.manifest.chunks {
+            // Fail when the checkpoint is opened if a file lacks a tensor that the manifest lists.
             checkpoint.entry(chunk)?;
         }
         Ok(checkpoint)
     }
 
-    /// The folder that contains the manifest and the tensor files.
+    /// Returns the folder that contains the manifest and the tensor files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The parsed `manifest.json`: step, plan, files and chunks.
+    /// Returns the parsed `manifest.json`: step, plan, files and chunks.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The columns of a row over which the optimizer state of the tables was accumulated.
+    /// Returns the columns of a row over which the optimizer state of the tables was accumulated.
     #[must_use]
     pub fn row_scope(&self) -> RowScope {
         self.manifest.row_scope(&self.config.model.tables)
     }
 
-    /// The error for a plan or reader that needs the optimizer state over the columns `wanted`, a
-    /// scope other than the checkpoint's.
+    /// Creates the error for a plan or reader that needs the optimizer state over the columns
+    /// `wanted`, which differ from the checkpoint's.
     pub(crate) fn other_row_scope(&self, wanted: &RowScope) -> Error {
         let saved = self.row_scope();
         let same = || ScopeDifference {
@@ -133,20 +136,20 @@ impl Checkpoint {
         }
     }
 
-    /// The configuration of the job that wrote the checkpoint.
+    /// Returns the configuration of the job that wrote the checkpoint.
     #[must_use]
     pub fn config(&self) -> &JobConfig {
         &self.config
     }
 
-    /// The number of training steps taken when the checkpoint was written.
+    /// Returns the number of training steps taken when the checkpoint was written.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// Bytes of all its files including the manifest, equal to [`super::Committed::bytes`] at the
-    /// time of writing.
+    /// Returns the bytes of all files including the manifest. The sum equals
+    /// [`super::Committed::bytes`] at the time of writing.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let tensors: u64 = self.manifest.files.iter().map(|file| file.bytes).sum();
@@ -154,8 +157,8 @@ impl Checkpoint {
         tensors + manifest.map_or(0, |manifest| manifest.len())
     }
 
-    /// Reads every value and compares every checksum. Returns all damage, each naming file and
-    /// tensor; empty means every byte is as written.
+    /// Reads every value and compares every checksum. Returns all damage, with file and tensor. An
+    /// empty list means that every byte is as it was written.
     #[must_use]
     pub fn verify(&self) -> Vec<Error> {
         let mut buffer = Vec::new();
@@ -174,9 +177,9 @@ impl Checkpoint {
     /// state of the checkpoint's optimizer.
     ///
     /// # Errors
-    /// As [`Self::read_dense_weights`].
+    /// Returns the same errors as [`Self::read_dense_weights`].
     /// # Panics
-    /// If a state has another length than that optimizer's.
+    /// Panics if the length of a state differs from that optimizer's.
     pub fn read_dense(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
         self.read_dense_weights(parameters)?;
         let optimizer = self.config.optimizer.dense.kind;
@@ -200,8 +203,8 @@ impl Checkpoint {
     /// unchanged.
     ///
     /// # Errors
-    /// [`Error::TensorMissing`], [`Error::TensorShape`] or [`Error::TensorUnexpected`] where the
-    /// model and the checkpoint differ; [`Error::Checksum`] naming file and tensor.
+    /// [`Error::TensorMissing`], [`Error::TensorShape`] or [`Error::TensorUnexpected`] if the model
+    /// and the checkpoint differ. [`Error::Checksum`] names a damaged file and tensor.
     pub fn read_dense_weights(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
         for chunk in &self.manifest.chunks {
             if let TensorContent::DenseWeight(name) = &chunk.content
@@ -242,15 +245,16 @@ impl Checkpoint {
     /// Assembles one tile of `table` with the state of `optimizer` from the saved chunks, whatever
     /// their tiling.
     ///
-    /// The result is bitwise equal to what was saved, with one exception: row-wise Adagrad's state
-    /// under another column tiling, which changes the update rule ([`RowScope`]). A saved value is
-    /// the running sum of a row's mean squared gradient over its tile's columns, so tiles that are
-    /// merged give their average weighted by columns (for the same gradients, the value of an
-    /// unsplit tile up to f32 rounding); a tile that is split hands its value to each part.
+    /// The result is bitwise equal to the saved values, with one exception: row-wise Adagrad's
+    /// state under another column tiling, which changes the update rule ([`RowScope`]). A saved
+    /// value is the running sum of a row's mean squared gradient over its tile's columns. If tiles
+    /// are merged, the result is the average of their values, weighted by columns. For the same
+    /// gradients this is the value of an unsplit tile, up to f32 rounding. If a tile is split, each
+    /// part gets its value.
     ///
     /// # Errors
-    /// [`Error::Uncovered`] where the saved table is smaller, [`Error::StateKind`] where another
-    /// optimizer wrote the state, [`Error::Checksum`] naming file and tensor.
+    /// [`Error::Uncovered`] if the saved table is smaller. [`Error::StateKind`] if another
+    /// optimizer wrote the state. [`Error::Checksum`] names a damaged file and tensor.
     pub fn read_tile(
         &self,
         table: &str,
@@ -287,14 +291,14 @@ impl Checkpoint {
     /// Assembles the weights of one tile of `table` and leaves its state empty.
     ///
     /// # Errors
-    /// As [`Self::read_tile`].
+    /// Returns the same errors as [`Self::read_tile`].
     pub fn read_tile_weights(&self, table: &str, tile: &Tile) -> Result<TileState, Error> {
         let mut weight = Weights::zeroed(self.data_type(table), tile.row_count() * tile.dim());
         self.read_part(&part_of(table, tile), weight.view_mut().into_bytes())?;
         Ok(TileState { tile: tile.clone(), weight, state: Array::zeroed(0) })
     }
 
-    /// The number format of a table's weights.
+    /// Returns the number format of a table's weights.
     fn data_type(&self, table: &str) -> DataType {
         let mut tables = self.config.model.tables.iter();
         tables
@@ -311,8 +315,8 @@ impl Checkpoint {
         self.gather(part, &self.chunks_of(&part.table).weight, out)
     }
 
-    /// Rows at which chunks of a table begin or end, ascending. Between two of them lie whole
-    /// chunks.
+    /// Returns the rows at which chunks of a table begin or end, in ascending order. No chunk
+    /// crosses any of these rows.
     pub(crate) fn row_cuts(&self, table: &str) -> Vec<u64> {
         let chunks = &self.chunks_of(table).weight;
         let rows = chunks.iter().filter_map(|&chunk| self.manifest.chunks[chunk].content.part());
@@ -344,6 +348,8 @@ impl Checkpoint {
             covered += (rows.end - rows.start) * columns.len() as u64;
             let width = wanted.columns.len();
             let first = (rows.start - wanted.rows.start) as usize * out.stride;
+            // A chunk whose cells are contiguous in the destination is read in place, without a
+            // second copy.
             if part.rows == rows && part.columns == wanted.columns && width * size == out.stride {
                 let bytes = chunk.shape[0] * out.stride;
                 self.read_chunk_into(chunk, &mut out.bytes[first..first + bytes])?;
@@ -367,8 +373,8 @@ impl Checkpoint {
         self.check_covered(wanted, wanted.cells(), covered)
     }
 
-    /// Computes the row-wise state of `wanted`: for each row, the average of the saved values,
-    /// weighted by the columns that each shares with `wanted`. The sum is in f64, so that a single
+    /// Computes the row-wise state of `wanted`. For each row it averages the saved values, weighted
+    /// by the columns that each of them shares with `wanted`. The sum is in f64, so that a single
     /// value is returned unchanged.
     fn average_rows(&self, wanted: &TablePart) -> Result<Array<f32>, Error> {
         let rows = (wanted.rows.end - wanted.rows.start) as usize;
@@ -464,7 +470,8 @@ impl Checkpoint {
         self.entry(chunk)
     }
 
-    /// Finds the tensor of a chunk in its file, which must have the shape that the manifest lists.
+    /// Finds the tensor of a chunk in its file. The shape of the tensor must be the one that the
+    /// manifest lists.
     fn entry(&self, chunk: &Chunk) -> Result<(&TensorReader, &TensorEntry), Error> {
         let path = self.folder.join(&chunk.file);
         let (tensor, expected) = (chunk.tensor.clone(), chunk.shape.clone());

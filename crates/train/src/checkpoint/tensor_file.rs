@@ -1,8 +1,9 @@
-//! One safetensors file of f32, f16 and bf16 tensors, written front to back and read by ranges.
+//! Writes a safetensors file of f32, f16 and bf16 tensors from front to back, and reads it by
+//! ranges.
 //!
-//! The official library wants all bytes of all tensors at once; here neither side holds more than
-//! the caller's slice. The layout is the official one: u64 length, JSON header, values. Independent
-//! of tables, plans and manifests.
+//! The official library needs all bytes of all tensors at once. Here the writer and the reader hold
+//! no more than the caller's slice. The layout is the official one: a u64 length, a JSON header,
+//! and the values. This file does not depend on tables, plans and manifests.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,15 +21,16 @@ use xxhash_rust::xxh3::Xxh3Default;
 use super::{Checksum, Pieces};
 use crate::Error;
 
-// Values go to disk as they lie in memory.
+// Values are written to disk in the byte order of memory.
 const _: () = assert!(cfg!(target_endian = "little"), "safetensors files are little-endian");
 
-/// The official library refuses longer headers.
+/// Maximum size of a header. The official library refuses longer headers.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Bytes hashed and written, or read and hashed, at a time: they stay in the cache in between.
+/// Bytes that are hashed and written, or read and hashed, at a time. The bytes stay in the cache
+/// between both operations.
 const PIECE: usize = 1 << 20;
-/// Bytes of a tensor that share one checksum. One row of each of 26 tables then takes 6.5 MiB to
-/// verify, within a millisecond, and a table of 1 GiB has 4,096 checksums.
+/// Bytes of a tensor that share one checksum. Verifying one row of each of 26 tables then takes 6.5
+/// MiB, which is less than a millisecond, and a table of 1 GiB has 4,096 checksums.
 const CHECKED_BYTES: usize = 256 << 10;
 const LENGTH_BYTES: u64 = 8;
 /// The header key under which the format keeps free texts.
@@ -39,7 +41,7 @@ const NOTES: &str = "__metadata__";
 pub(crate) struct TensorWriter {
     path: PathBuf,
     file: File,
-    /// Bytes of each tensor.
+    /// Number of bytes of each tensor.
     lengths: Vec<u64>,
     tensor: usize,
     written: u64,
@@ -51,8 +53,8 @@ pub(crate) struct TensorWriter {
 }
 
 impl TensorWriter {
-    /// Creates the file and writes its header: notes by name, and tensors of these names, formats
-    /// and shapes.
+    /// Creates the file and writes its header. The header has notes by name, and the name, format
+    /// and shape of every tensor.
     pub fn create<'a>(
         path: &Path,
         notes: &BTreeMap<String, String>,
@@ -75,6 +77,8 @@ impl TensorWriter {
             ));
         }
         let mut header = format!("{{{}}}", parts.join(","));
+        // Like the official library, pad the header to a multiple of 8 bytes, which aligns the
+        // values.
         while header.len() % 8 != 0 {
             header.push(' ');
         }
@@ -105,7 +109,7 @@ impl TensorWriter {
         self.write_bytes(bytemuck::cast_slice(values))
     }
 
-    /// Appends values, as they lie in memory, to the current tensor.
+    /// Appends values to the current tensor, in the byte order of memory.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         assert!(
             self.written + bytes.len() as u64 <= self.lengths[self.tensor],
@@ -119,8 +123,8 @@ impl TensorWriter {
         Ok(())
     }
 
-    /// Updates the checksums of the pieces, whose ends do not coincide with those of the caller's
-    /// slices.
+    /// Updates the checksums of the pieces, whose ends do not coincide with the ends of the
+    /// caller's slices.
     fn hash_pieces(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = CHECKED_BYTES - (self.written % CHECKED_BYTES as u64) as usize;
@@ -139,7 +143,8 @@ impl TensorWriter {
         self.piece.reset();
     }
 
-    /// Ends the current tensor. Returns its checksum and, if it has several pieces, theirs.
+    /// Ends the current tensor. Returns its checksum and, if it has several pieces, the checksums
+    /// of the pieces.
     pub fn end_tensor(&mut self) -> (Checksum, Option<Pieces>) {
         assert_eq!(self.written, self.lengths[self.tensor], "fewer values than announced");
         if !self.written.is_multiple_of(CHECKED_BYTES as u64) {
@@ -167,18 +172,18 @@ impl TensorWriter {
 pub(crate) struct TensorEntry {
     pub dtype: String,
     pub shape: Vec<usize>,
-    /// First byte within the file.
+    /// Position of the tensor's first byte in the file.
     offset: u64,
 }
 
 impl TensorEntry {
-    /// A tensor whose values begin at byte `offset` of a file.
+    /// Creates an entry for a tensor whose values begin at byte `offset` of a file.
     pub fn new(dtype: &str, shape: Vec<usize>, offset: u64) -> Self {
         Self { dtype: dtype.to_owned(), shape, offset }
     }
 }
 
-/// An open safetensors file. Reads by position, so threads may share it.
+/// An open safetensors file. The reader reads by position, so threads may share it.
 #[derive(Debug)]
 pub(crate) struct TensorReader {
     path: PathBuf,
@@ -188,7 +193,7 @@ pub(crate) struct TensorReader {
     header_checksum: Checksum,
 }
 
-/// The header's entry of one tensor, in the form of the safetensors format.
+/// The header's entry of one tensor, as defined by the safetensors format.
 #[derive(Deserialize)]
 struct Info {
     dtype: String,
@@ -197,7 +202,7 @@ struct Info {
 }
 
 impl TensorReader {
-    /// Opens the file and checks that its header describes all of it.
+    /// Opens the file and checks that its header describes all of its bytes.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let bytes = file.metadata().map_err(Error::io("open", path))?.len();
@@ -218,6 +223,7 @@ impl TensorReader {
             )));
         }
         let mut head = vec![0; start as usize];
+        // Read the length again together with the header, because the checksum covers both.
         file.read_exact_at(&mut head, 0).map_err(Error::io("read", path))?;
         let text = &head[LENGTH_BYTES as usize..];
         let (notes, entries) = parse(text, start, bytes).map_err(fail)?;
@@ -225,7 +231,8 @@ impl TensorReader {
         Ok(Self { path: path.to_owned(), file, entries, notes, header_checksum })
     }
 
-    /// Wraps a file of another format whose tensors are at known places, which must lie within it.
+    /// Wraps a file of another format whose tensors are at known positions, which must lie within
+    /// the file.
     pub fn from_parts(path: &Path, file: File, entries: BTreeMap<String, TensorEntry>) -> Self {
         let (notes, header_checksum) = (BTreeMap::new(), Checksum(0));
         Self { path: path.to_owned(), file, entries, notes, header_checksum }
@@ -240,27 +247,27 @@ impl TensorReader {
         self
     }
 
-    /// The path that the file was opened with.
+    /// Returns the path under which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A free text from the file's metadata, by name.
+    /// Returns a text from the file's metadata by name, if the metadata has it.
     pub fn note(&self, name: &str) -> Option<&str> {
         self.notes.get(name).map(String::as_str)
     }
 
-    /// The checksum of the length and the header, or 0 for files of another format.
+    /// Returns the checksum of the length and the header, or 0 for files of another format.
     pub fn header_checksum(&self) -> Checksum {
         self.header_checksum
     }
 
-    /// Returns the data type, shape and place of a tensor, or `None` if the file lacks it.
+    /// Returns the data type, shape and position of a tensor, or `None` if the file lacks it.
     pub fn entry(&self, name: &str) -> Option<&TensorEntry> {
         self.entries.get(name)
     }
 
-    /// Like [`TensorReader::entry`], but a missing tensor is an error.
+    /// Returns a tensor like [`TensorReader::entry`], but a missing tensor is an error.
     pub fn expect_entry(&self, name: &str) -> Result<&TensorEntry, Error> {
         let problem = || format!("{name}: no such tensor");
         let missing = || Error::TensorFile { path: self.path.clone(), problem: problem() };
@@ -272,23 +279,23 @@ impl TensorReader {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Reads values of an `F32` tensor from its value `first` on.
+    /// Reads values of an `F32` tensor, starting at its value `first`.
     pub fn read(&self, entry: &TensorEntry, first: u64, out: &mut [f32]) -> Result<(), Error> {
         self.read_bytes(entry, first * 4, bytemuck::cast_slice_mut(out))
     }
 
-    /// Reads bytes of a tensor from its byte `first` on.
+    /// Reads bytes of a tensor, starting at its byte `first`.
     pub fn read_bytes(&self, entry: &TensorEntry, first: u64, out: &mut [u8]) -> Result<(), Error> {
         let read = self.file.read_exact_at(out, entry.offset + first);
         read.map_err(Error::io("read", &self.path))
     }
 
-    /// The first byte of a tensor within the file.
+    /// Returns the position of a tensor's first byte within the file.
     pub fn offset(&self, entry: &TensorEntry) -> u64 {
         entry.offset
     }
 
-    /// The whole file, mapped into memory.
+    /// Maps the whole file into memory.
     pub fn map(&self) -> Result<Mapping, Error> {
         let file = self.file.try_clone().map_err(Error::io("open", &self.path))?;
         Mapping::map(file).map_err(Error::io("map", &self.path))
@@ -305,7 +312,7 @@ impl TensorReader {
     }
 }
 
-/// Bytes of a value of a floating-point format, by its name in a header.
+/// Returns the bytes per value of a floating-point format, given its name in a header.
 pub(crate) fn float_bytes(dtype: &str) -> Option<usize> {
     match dtype {
         "F64" => Some(8),
@@ -315,7 +322,7 @@ pub(crate) fn float_bytes(dtype: &str) -> Option<usize> {
     }
 }
 
-/// The format's name in a safetensors header.
+/// Returns the name of a data type in a safetensors header.
 pub(crate) fn dtype(data_type: DataType) -> &'static str {
     match data_type {
         DataType::F32 => "F32",
@@ -331,8 +338,8 @@ fn header_too_long(got: u64) -> String {
 /// The metadata texts of a file and its tensors, both by name.
 type TensorFileHeader = (BTreeMap<String, String>, BTreeMap<String, TensorEntry>);
 
-/// Parses a header; tensors must follow each other without gaps from `start` to the end of the
-/// file.
+/// Parses the header of a safetensors file. Tensors must follow each other without gaps from
+/// `start` to the end of the file.
 fn parse(text: &[u8], start: u64, bytes: u64) -> Result<TensorFileHeader, String> {
     let mut header: BTreeMap<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("header: {error}"))?;
@@ -357,6 +364,7 @@ fn parse(text: &[u8], start: u64, bytes: u64) -> Result<TensorFileHeader, String
         let offset = start.saturating_add(first);
         entries.insert(name, TensorEntry { dtype: info.dtype, shape: info.shape, offset });
     }
+    // The map lists tensors by name, so sort them by position before looking for gaps.
     places.sort_unstable();
     let mut end = 0;
     for (first, last) in places {

@@ -1,6 +1,7 @@
-//! Writes a checkpoint: one file per rank, all ranks at once, then the manifest, then the rename.
+//! Writes a checkpoint: first one file per rank, by all ranks at the same time, then the manifest,
+//! then the final name.
 //!
-//! Values are hashed and written straight from the tables, piece by piece; nothing is copied.
+//! Values are hashed and written directly from the tables, piece by piece, without a copy.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,11 +21,11 @@ use super::{Checksum, TensorWriter, folder};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState, TileView};
 
-/// Values gathered at a time where a tensor takes only some columns of each row.
+/// Number of values gathered at a time if a tensor takes only some columns of each row.
 const BLOCK_VALUES: usize = 1 << 16;
 
 /// Writes one checkpoint into a temporary folder. [`CheckpointWriter::commit`] gives the folder its
-/// final name; a writer dropped before that deletes its files.
+/// final name. A writer that is dropped before that deletes its files.
 #[derive(Debug)]
 pub struct CheckpointWriter {
     step: u64,
@@ -38,7 +39,7 @@ pub struct CheckpointWriter {
 /// Whether a writer is responsible for its temporary folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Created the folder: commits it, or deletes it when dropped.
+    /// The writer created the folder. The writer commits the folder, or deletes it when dropped.
     Owner,
     /// Another rank created the folder and will commit it.
     Guest,
@@ -64,13 +65,13 @@ pub struct Meta<'a> {
     pub samples: u64,
     pub config: &'a JobConfig,
     pub plan: &'a ShardingPlan,
-    /// Over which columns of a row the state of the tables was taken.
+    /// The columns of a row over which the optimizer state of the tables was accumulated.
     pub row_scope: RowScope,
     /// The transforms fitted on the training data.
     pub fitted: serde_json::Value,
     /// The position in the training data.
     pub position: serde_json::Value,
-    /// The rows it has seen.
+    /// Fingerprints of the rows that the run uses.
     pub data: SeenData,
 }
 
@@ -78,7 +79,7 @@ pub struct Meta<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     pub folder: PathBuf,
-    /// Bytes of all its files.
+    /// Bytes of all files of the checkpoint.
     pub bytes: u64,
 }
 
@@ -87,7 +88,7 @@ impl CheckpointWriter {
     /// were killed.
     ///
     /// # Errors
-    /// [`Error::Io`] naming the folder.
+    /// [`Error::Io`] names the folder that cannot be created or removed.
     pub fn begin(run_folder: &Path, step: u64, tables: &[TableConfig]) -> Result<Self, Error> {
         folder::clean(run_folder)?;
         let mut writer = Self::join(run_folder, step, tables);
@@ -96,7 +97,7 @@ impl CheckpointWriter {
         Ok(writer)
     }
 
-    /// Writes into the folder that another rank has created and will commit.
+    /// Creates a writer for the folder that another rank has created and will commit.
     #[must_use]
     pub fn join(run_folder: &Path, step: u64, tables: &[TableConfig]) -> Self {
         let folder = folder::checkpoints(run_folder).join(folder::name(step));
@@ -105,7 +106,7 @@ impl CheckpointWriter {
         Self { step, tables, chunk_bytes, temporary, folder, role }
     }
 
-    /// The training step of which this is the checkpoint.
+    /// Returns the training step of the checkpoint.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
@@ -118,14 +119,14 @@ impl CheckpointWriter {
         self
     }
 
-    /// Writes and syncs the tiles of one rank, with the state of `optimizer`. Ranks may call this
-    /// at the same time.
+    /// Writes and syncs the tiles of one rank, with the state of `optimizer`. Several ranks may
+    /// call this at the same time.
     ///
     /// # Errors
-    /// [`Error::Io`] naming the file.
+    /// [`Error::Io`] names the file that cannot be written.
     ///
     /// # Panics
-    /// If a tile's values do not have the tile's shape.
+    /// Panics if a tile's values do not have the tile's shape.
     pub fn write_rank(
         &self,
         rank: Rank,
@@ -142,14 +143,15 @@ impl CheckpointWriter {
         })
     }
 
-    /// Like [`Self::write_rank`], for tiles that are read piece by piece: `read` passes the
+    /// Writes tiles like [`Self::write_rank`], but reads them piece by piece. `read` passes the
     /// requested rows to its second argument.
     ///
     /// # Errors
-    /// [`Error::Io`] naming the file; those of `read`.
+    /// [`Error::Io`] names the file that cannot be written. Errors of `read` are returned
+    /// unchanged.
     ///
     /// # Panics
-    /// If a tile's values do not have the tile's shape.
+    /// Panics if a tile's values do not have the tile's shape.
     pub fn write_tiles(
         &self,
         rank: Rank,
@@ -180,6 +182,8 @@ impl CheckpointWriter {
                     return writer.write_bytes(view.weight.bytes());
                 }
                 let stride = view.state.len() / count;
+                // A row of Adam's state holds means and then mean squares, which are two tensors in
+                // the file.
                 let second = matches!(chunk.content, TensorContent::TableMeanSquare(_));
                 let (column, width) = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
                 write_columns(writer, view.state, stride, 0..count, column, width, &mut buffer)
@@ -191,7 +195,7 @@ impl CheckpointWriter {
     /// `optimizer`.
     ///
     /// # Errors
-    /// [`Error::Io`] naming the file.
+    /// [`Error::Io`] names the file that cannot be written.
     pub fn write_dense(
         &self,
         parameters: &[DenseParameter],
@@ -223,13 +227,14 @@ impl CheckpointWriter {
     /// Writes the manifest, syncs it and the folder, and renames the folder to its final name.
     ///
     /// # Errors
-    /// [`Error::Uncovered`] if `records` do not hold every weight of a table, [`Error::Io`] naming
-    /// the file, [`Error::Config`] if the job cannot be written as TOML.
+    /// [`Error::Uncovered`] if `records` do not hold every weight of a table. [`Error::Io`] names
+    /// the file that cannot be written. [`Error::Config`] if the job cannot be written as TOML.
     pub fn commit(
         &self,
         meta: &Meta<'_>,
         mut records: Vec<WrittenFile>,
     ) -> Result<Committed, Error> {
+        // Ranks finish in any order. Sorting makes the manifest reproducible.
         records.sort_by(|a, b| a.file.name.cmp(&b.file.name));
         let path = self.temporary.join("manifest.json");
         let manifest = self.manifest(&path, meta, records)?;
@@ -238,14 +243,15 @@ impl CheckpointWriter {
         let mut file = create_anew(&path).map_err(Error::io("create", &path))?;
         file.write_all(&text).map_err(Error::io("write", &path))?;
         file.sync_all().map_err(Error::io("sync", &path))?;
+        // The folder's entries must be on disk before the rename makes the checkpoint visible.
         folder::sync_folder(&self.temporary)?;
         folder::replace(&self.temporary, &self.folder)?;
         let bytes = manifest.files.iter().map(|file| file.bytes).sum::<u64>() + text.len() as u64;
         Ok(Committed { folder: self.folder.clone(), bytes })
     }
 
-    /// Lists the chunks of one tile in file order. Their checksums are filled in when they are
-    /// written.
+    /// Lists the chunks of one tile in file order. The checksums of the chunks are computed when
+    /// the chunks are written.
     pub(crate) fn plan_tile(&self, tile: &Tile, optimizer: Optimizer) -> Vec<Chunk> {
         let table = &self.tables[tile.table.index()];
         let blocks = row_blocks(&tile.rows, table.dim, self.chunk_bytes);
@@ -273,7 +279,7 @@ impl CheckpointWriter {
         chunks
     }
 
-    /// Writes one file by calling `emit` for each chunk in turn to write its values.
+    /// Writes one file of tensors. Calls `emit` for each chunk in turn to write the chunk's values.
     pub(crate) fn write_file(
         &self,
         name: &str,
@@ -289,6 +295,8 @@ impl CheckpointWriter {
             emit(chunk, &mut writer)?;
             let (checksum, pieces) = writer.end_tensor();
             chunk.checksum = checksum;
+            // Only table weights are read by rows when scoring, so only they need checksums of
+            // pieces.
             let is_read_by_rows = matches!(chunk.content, TensorContent::TableWeight(_));
             chunk.pieces = pieces.filter(|_| is_read_by_rows);
             chunk.file = name.to_owned();
@@ -358,13 +366,13 @@ impl Drop for CheckpointWriter {
         if self.role == Role::Guest {
             return;
         }
-        // Best effort: after a failure, often a full disk, this frees the space. After a commit the
-        // temporary name no longer exists.
+        // Errors of the cleanup are ignored. After a failure, which often is a full disk, the
+        // cleanup frees space. After a commit the temporary name no longer exists.
         let _ = fs::remove_dir_all(&self.temporary);
     }
 }
 
-/// Name of a rank's file.
+/// Returns the name of a rank's file.
 pub(crate) fn rank_file(rank: Rank) -> String {
     format!("rank-{:05}.safetensors", rank.0)
 }
@@ -397,9 +405,9 @@ fn chunk(tensor: String, content: TensorContent, shape: Vec<usize>) -> Chunk {
     Chunk { file, tensor, content, shape, data_type, checksum, pieces: None }
 }
 
-/// Splits `rows` at multiples of the rows of a full-width chunk, wherever the tile begins. Tiles
-/// side by side are thus split at the same rows, so a later reader finds the rows of all columns
-/// together.
+/// Splits `rows` at multiples of the number of rows of a full-width chunk, wherever the tile
+/// begins. Tiles side by side are thus split at the same rows, so a later reader finds the rows of
+/// all columns together.
 fn row_blocks(rows: &Range<u64>, table_dim: usize, chunk_bytes: usize) -> Vec<Range<u64>> {
     let block = (chunk_bytes / (table_dim * 4)).max(1) as u64;
     let mut blocks = Vec::new();

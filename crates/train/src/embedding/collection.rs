@@ -1,4 +1,4 @@
-//! The tiles of one rank: their weights, their optimizer state, and the calls that use them.
+//! The tiles of one rank: their weights, their optimizer state, and the operations that use them.
 
 use std::sync::Arc;
 
@@ -18,30 +18,30 @@ use crate::lane::Lane;
 use crate::memory::{CountingAllocator, MemoryUse, Traffic};
 use crate::parameter::{TileState, TileView};
 
-/// Where out-of-range ids are detected when the batch's ids are used as they are, without an
-/// exchange.
+/// Where out-of-range ids are detected if the batch's ids are used unchanged, without an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdCheck {
-    /// On the host, before work is submitted to the device.
+    /// The host checks the ids of a batch before it submits work to the device.
     OnHost,
-    /// On the device: the error is known at the end of the step, whose updates are skipped.
+    /// The device checks the ids of a batch. The error is known at the end of the step, whose
+    /// updates are skipped.
     OnDevice,
 }
 
-/// The tiles of a model's embedding tables that one rank owns, with the exchanges that carry ids to
-/// them and pooled vectors back.
+/// The tiles of a model's embedding tables that one rank owns. The exchanges carry ids to the
+/// tiles, and pooled vectors back to the ranks of the samples.
 pub struct EmbeddingCollection<B: Backend> {
     layout: Arc<SlotLayout>,
     tiles: Vec<Tile>,
-    /// The table of each tile.
+    /// The configuration of each tile's table.
     configs: Vec<TableConfig>,
     tables: B::Tables,
     slots: Vec<Slot>,
     optimizer: Optimizer,
-    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`. Unused if the
-    /// lookup writes the output directly.
+    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`. The buffer is
+    /// unused if the lookup writes the output directly.
     local: B::Vector,
-    /// Ids of this batch. Unused if the batch's ids are used as they are.
+    /// Ids of this batch. The buffers are unused if the batch's ids are used unchanged.
     this: IdExchange,
     /// Buffers of the next batch, while it is not being distributed.
     spare: Option<IdExchange>,
@@ -87,7 +87,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
     }
 
-    /// The tiles of this rank, in plan order.
+    /// Returns the tiles of this rank, in plan order.
     #[must_use]
     pub fn tiles(&self) -> &[Tile] {
         &self.tiles
@@ -96,7 +96,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     /// Returns the weights and state of some rows of a tile.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn tile<'a>(
         &'a self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -111,28 +111,28 @@ impl<B: Backend> EmbeddingCollection<B> {
         Ok(TileView { tile, weight, state })
     }
 
-    /// Replaces the tiles by others of the same tables, which contain the rows of the next batch's
-    /// ids.
+    /// Replaces the tiles by other tiles of the same tables, which contain the rows of the next
+    /// batch's ids.
     ///
     /// # Errors
-    /// [`Error::Device`] where there is no memory.
+    /// [`Error::Device`] if the device has not enough memory.
     pub fn replace_tiles(&mut self, device: &B, tiles: Vec<TileState>) -> Result<(), Error> {
-        assert_eq!(tiles.len(), self.tiles.len(), "tiles of the same tables");
+        assert_eq!(tiles.len(), self.tiles.len(), "the new tiles belong to the same tables");
         self.tiles = tiles.iter().map(|state| state.tile.clone()).collect();
         self.tables = device.tables(values(tiles, &self.configs), self.slots.clone())?;
         Ok(())
     }
 
-    /// Checks that every id of `sparse` is a row of its table; see [`input_dist::check_ids`].
+    /// Checks that every id of `sparse` is a row of its table, see [`input_dist::check_ids`].
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`].
+    /// [`Error::RowOutOfRange`] names the first invalid id.
     pub fn check_ids(&self, sparse: &JaggedTensor, first_sample: usize) -> Result<(), Error> {
         input_dist::check_ids(&self.layout, sparse, first_sample)
     }
 
-    /// Counts the memory a step needs besides the tiles: ids, pooled vectors of its slots, and the
-    /// sort of the updates. Returns the bytes of the messages of the exchange.
+    /// Counts the memory that a step needs besides the tiles: ids, pooled vectors of the slots, and
+    /// the sort of the updates. Returns the size of the exchange's messages in bytes.
     pub fn step_memory(
         &self,
         rank: schema::Rank,
@@ -214,7 +214,8 @@ impl<B: Backend> EmbeddingCollection<B> {
     /// on, to the owners of their rows.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`] before any weight of this rank changes; [`Error::Communication`].
+    /// [`Error::RowOutOfRange`] before any weight of this rank changes, or
+    /// [`Error::Communication`].
     pub fn distribute(
         &mut self,
         context: &mut RankContext<B>,
@@ -234,7 +235,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     /// Copies the distributed ids to the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn copy(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -250,7 +251,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     /// in `scalars`.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn look_up(
         &mut self,
         context: &mut RankContext<B>,
@@ -264,6 +265,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let (elements, row_bytes) =
             elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
         let len = jagged.batch_size * self.layout.widths[comm.rank().index()];
+        // If one rank holds every table, the lookup writes the pooled vectors directly.
         let out = if self.layout.whole {
             pooled
         } else {
@@ -346,12 +348,12 @@ impl<B: Backend> EmbeddingCollection<B> {
         })
     }
 
-    /// Updates the rows of the last lookup, which must have had the same `sparse`, from the
-    /// exchanged gradients, or from `d_pooled [B, ΣD]` if this rank has every table whole.
-    /// `scalars` holds the learning rates.
+    /// Updates the rows of the last lookup from the exchanged gradients, or from `d_pooled [B, ΣD]`
+    /// if one rank holds every table. `sparse` must be that of the lookup. `scalars` holds the
+    /// learning rates.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] if the device failed.
     pub fn update(
         &mut self,
         context: &mut RankContext<B>,
@@ -366,7 +368,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let (elements, _) = elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
         let (bag_scales, on_device) = (scales.as_deref(), &self.on_device);
         let ids = BatchIds { jagged, bag_scales, on_device };
-        // Distinct rows are known only at the end of the step; `complete` fills them in.
+        // Distinct rows are known only at the end of the step, when `complete` sets them.
         let op = Op::EmbeddingBackward {
             ids: jagged.values.len(),
             unique_rows: 0,
@@ -381,7 +383,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     }
 }
 
-/// Fills in the distinct rows of an update, which the device reports at the end of the step.
+/// Sets the number of distinct rows of an update, which the device reports at the end of the step.
 pub(crate) fn complete(op: &mut Op, updated: Updated) {
     if let Op::EmbeddingBackward { unique_rows, unique_elements, unique_row_bytes, .. } = op {
         *unique_rows = updated.unique_rows;
@@ -390,7 +392,7 @@ pub(crate) fn complete(op: &mut Op, updated: Updated) {
     }
 }
 
-/// Elements and bytes of all rows that the ids look up.
+/// Returns the elements and the bytes of all rows that the ids look up.
 fn elements_and_bytes(
     slots: &[Slot],
     configs: &[TableConfig],

@@ -1,8 +1,10 @@
-//! Sends ids to their owners: checks them, splits them by tile, and assembles what arrives.
+//! Sends ids to the ranks that own their rows: checks ids, splits them by tile, and assembles the
+//! received ones.
 //!
-//! Three rounds of all-to-all (lengths, ids, and where needed scales and weights); counts follow
-//! from the lengths, so no round of sizes comes first. Ids beyond the length of a sequence are
-//! checked like the others, and not sent. Independent of weights and optimizers.
+//! The exchange takes up to four rounds of all-to-all: lengths, ids, and where needed scales and
+//! weights. Counts follow from the lengths, so no round of sizes comes first. Ids beyond the length
+//! of a sequence are checked like the others, but not sent. This file does not depend on weights or
+//! optimizers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,23 +20,24 @@ use crate::model::SampleShare;
 /// The ids of all ranks' samples for the tiles of this rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LocalIds {
-    /// One key per slot of this rank; samples of rank 0 first, then of rank 1, …; ids local to the
-    /// tile.
+    /// Ids relative to the tile's first row, with one feature per slot of this rank. Samples of
+    /// rank 0 come first, then those of rank 1, and so on.
     pub jagged: JaggedTensor,
-    /// One factor per bag, `[slots, B_global]`, where the model averages.
+    /// One factor per bag, `[slots, B_global]`. The factors are present if a table of the model
+    /// averages its bags.
     pub scales: Option<Vec<f32>>,
-    /// Samples of each rank.
+    /// Number of samples of each rank.
     pub batch_sizes: Vec<usize>,
 }
 
 impl LocalIds {
-    /// Bytes of `ids` ids in `bags` bags, of which `scales` have a factor.
+    /// Computes the bytes of `ids` ids in `bags` bags, of which `scales` have a factor.
     pub(super) fn bytes(ids: usize, bags: usize, scales: usize) -> usize {
         ids * size_of::<i64>() + (bags + 1) * size_of::<usize>() + scales * size_of::<f32>()
     }
 }
 
-/// Bytes of the receive buffers for the same ids, which are kept between steps.
+/// Computes the bytes of the receive buffers for these ids. The buffers are kept between steps.
 pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
     ids * size_of::<i64>() + bags * size_of::<i32>() + scales * size_of::<f32>()
 }
@@ -55,8 +58,8 @@ impl RankBatch {
     }
 }
 
-/// The exchange of ids: per peer, what is sent and then what was received, slot-major over that
-/// peer's samples. The buffers are reused in a later step.
+/// The buffers for the exchange of ids. The buffers hold the sent data per peer, then the received
+/// data, slot-major over that peer's samples. A later step reuses the buffers.
 #[derive(Default)]
 pub struct IdExchange {
     /// The batch to distribute, until that is done.
@@ -68,7 +71,7 @@ pub struct IdExchange {
     values: Vec<Vec<i64>>,
     scales: Vec<Vec<f32>>,
     weights: Vec<Vec<f32>>,
-    /// Ids of each rank that have been copied to the output.
+    /// Number of ids of each rank that have been copied to the output.
     taken: Vec<usize>,
 }
 
@@ -91,12 +94,13 @@ impl IdExchange {
         Self { layout, ..Self::default() }
     }
 
-    /// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on)
-    /// to the owners of their rows and puts those that this rank owns into [`Self::ids`].
+    /// Sends the ids of `sparse` to the owners of their rows, and writes the ids that this rank
+    /// owns to [`Self::ids`]. `sparse` has this rank's samples, which begin at `first_sample` of
+    /// the global batch.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`] naming table, feature, sample and id, before anything is sent;
-    /// [`Error::Communication`] where a peer left.
+    /// [`Error::RowOutOfRange`] names table, feature, sample and id before anything is sent.
+    /// [`Error::Communication`] if a peer left.
     pub fn run(
         &mut self,
         comm: &mut Communicator,
@@ -127,7 +131,7 @@ impl IdExchange {
     }
 }
 
-/// Clears the buffers, one per rank.
+/// Clears the buffers and provides one of them per rank.
 fn for_each_rank<T>(size: usize, buffers: &mut Vec<Vec<T>>) {
     buffers.resize_with(size, Vec::new);
     buffers.iter_mut().for_each(Vec::clear);
@@ -136,7 +140,7 @@ fn for_each_rank<T>(size: usize, buffers: &mut Vec<Vec<T>>) {
 /// Checks that every id of `sparse` is a row of its table.
 ///
 /// # Errors
-/// [`Error::RowOutOfRange`] naming table, feature, sample and id.
+/// [`Error::RowOutOfRange`] names table, feature, sample and id.
 pub fn check_ids(
     layout: &SlotLayout,
     sparse: &JaggedTensor,
@@ -144,7 +148,7 @@ pub fn check_ids(
 ) -> Result<(), Error> {
     for (feature, table) in layout.features.iter().enumerate() {
         let ids = sparse.feature(feature);
-        // Negative ids become huge and fail the same comparison.
+        // Negative ids become huge as `u64` and fail the same comparison.
         let Some(at) = sparse.values[ids.clone()].iter().position(|&id| id as u64 >= table.rows)
         else {
             continue;
@@ -164,7 +168,7 @@ pub fn check_ids(
 }
 
 impl IdExchange {
-    /// Packs what `rank` needs for its `slots`.
+    /// Packs the ids that `rank` needs for its `slots`.
     fn pack(&mut self, rank: usize, slots: &[Slot], sparse: &JaggedTensor, any_mean: bool) {
         let mut parcel = Parcel {
             lengths: &mut self.lengths[rank],
@@ -172,6 +176,8 @@ impl IdExchange {
             weights: &mut self.weights[rank],
         };
         for slot in slots {
+            // A tile with all rows takes every id of its feature, so one copy replaces a test per
+            // id.
             if slot.all_rows && slot.position.is_none() {
                 pack_whole(slot, sparse, &mut parcel);
             } else {
@@ -191,6 +197,8 @@ impl IdExchange {
         let LocalIds { jagged, scales: scales_out, batch_sizes } = ids;
         batch_sizes.clear();
         let samples = |lengths: &Vec<i32>| lengths.len().checked_div(slots).unwrap_or(0);
+        // Every slot has one length per sample, so the number of lengths gives a rank's number of
+        // samples.
         batch_sizes.extend(lengths.iter().map(samples));
         (jagged.features, jagged.batch_size) = (slots, batch_sizes.iter().sum());
         jagged.offsets.clear();
@@ -224,7 +232,8 @@ impl IdExchange {
             }
         }
         if is_alone {
-            // With a single rank the order is already slot-major.
+            // With a single rank the order is already slot-major, so the buffers are swapped
+            // without a copy.
             std::mem::swap(&mut jagged.values, &mut values[0]);
             weights_out.iter_mut().for_each(|out| std::mem::swap(out, &mut weights[0]));
             all_scales.iter_mut().for_each(|out| std::mem::swap(out, &mut scales[0]));
@@ -233,14 +242,15 @@ impl IdExchange {
     }
 }
 
-/// The buffers of what is sent to one rank.
+/// The buffers with the data that is sent to one rank.
 struct Parcel<'a> {
     lengths: &'a mut Vec<i32>,
     values: &'a mut Vec<i64>,
     weights: &'a mut Vec<f32>,
 }
 
-/// The ids of a slot in a sample: the whole bag, or for a position of a sequence at most one id.
+/// Returns the positions of a slot's ids in a sample: the whole bag, or at most one id for a
+/// position of a sequence.
 fn positions(slot: &Slot, sparse: &JaggedTensor, sample: usize) -> Range<usize> {
     let bag = sparse.bag(slot.feature, sample);
     match slot.position {

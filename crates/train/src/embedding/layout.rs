@@ -1,62 +1,63 @@
-//! Maps pooled columns to tiles and ranks: the sharding plan, unrolled over features.
+//! Maps pooled columns to tiles and ranks, by unrolling the sharding plan over features.
 //!
-//! A position of a sequence is a slot like a feature, with bags of at most one id: the lookup then
-//! writes each row where the interaction reads it, and zeros where an id is absent.
-//!
-//! The layout is the same on every rank, so ranks need not announce what they send.
+//! A position of a sequence is a slot like a feature, with bags of at most one id. The lookup then
+//! writes each row where the interaction reads it, and writes zeros where an id is absent. The
+//! layout is the same on every rank, so ranks need not announce what they send.
 
 use std::ops::Range;
 
 use schema::{ModelConfig, Pooling, Rank, ShardingPlan, TableConfig, Tile};
 
-/// One feature, or one position of it, looked up in one tile. Tiles over split rows give partial
-/// sums of the same columns.
+/// One feature, or one position of a sequence feature, that is looked up in one tile. If a table's
+/// rows are split, its tiles give partial sums of the same columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Feature in the batch's order.
+    /// Number of the feature in the batch's order.
     pub feature: usize,
-    /// Position in the sequence of the one id that is looked up, if bags are not pooled.
+    /// Position of the single id that is looked up, for a feature that is a sequence.
     pub position: Option<usize>,
     pub rows: Range<i64>,
     /// Whether the tile holds all rows, so that no id has to be filtered.
     pub all_rows: bool,
-    /// Whether the tile starts at row 0: its partial sum is written, later ones are added.
+    /// Whether the tile starts at row 0. The partial sum of this tile is written, and partial sums
+    /// of later tiles are added.
     pub first: bool,
-    /// D of the tile.
+    /// Embedding dimension D of the tile.
     pub dim: usize,
-    /// First column in the pooled output `[B, ΣD]`.
+    /// First column of the slot in the pooled output `[B, ΣD]`.
     pub column: usize,
-    /// First column in the owner's local output `[B_global, width]`.
+    /// First column of the slot in the owner's local output `[B_global, width]`.
     pub local_column: usize,
     /// The rank that owns the tile.
     pub rank: Rank,
-    /// Index among the owner's tiles.
+    /// Index of the tile among the owner's tiles.
     pub tile: usize,
-    /// Whether bags are averaged: their sums are scaled by 1/L, known before rows are split.
+    /// Whether the slot's bags are averaged. The sums of bags are scaled by 1/L, which is known
+    /// before rows are split.
     pub mean: bool,
 }
 
 /// The name and size of a feature's table, for range checks of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureRows {
-    /// Name of the table.
+    /// Name of the feature's table.
     pub table: String,
-    /// Rows of the whole table.
+    /// Number of rows of the whole table.
     pub rows: u64,
 }
 
 /// All slots of a plan, grouped by the rank that owns them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotLayout {
-    /// `slots[r]`: the slots of rank r, by feature, then first row, then first column of the tile,
-    /// then position.
+    /// The slots of rank r are `slots[r]`. The slots are sorted by feature, then by first row and
+    /// first column of the tile, then by position.
     pub slots: Vec<Vec<Slot>>,
     /// All slots in the order in which partial sums are added: by feature, first row, first column.
-    /// The order does not depend on who owns a tile, so neither does the sum.
+    /// The order does not depend on the owner of a tile, so neither does the sum.
     pub in_sum_order: Vec<Slot>,
-    /// `widths[r]`: Σ D over the slots of rank r.
+    /// The sum of D over the slots of rank r is `widths[r]`.
     pub widths: Vec<usize>,
-    /// ΣD over the vectors of all features.
+    /// Sum of D over the vectors of all features.
     pub pooled_width: usize,
     /// Table of each feature.
     pub features: Vec<FeatureRows>,
@@ -65,7 +66,7 @@ pub struct SlotLayout {
     /// Whether one rank holds every table whole, so that the lookup writes the pooled output
     /// directly.
     pub whole: bool,
-    /// Whether the slots equal the features, so that the batch's ids are used as they are.
+    /// Whether the slots equal the features, so that the batch's ids are used unchanged.
     pub as_given: bool,
 }
 
@@ -106,6 +107,7 @@ impl SlotLayout {
         let mut in_sum_order: Vec<Slot> = slots.iter().flatten().cloned().collect();
         in_sum_order.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
         let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
+        // The lookup can write the output directly only if a slot has the same columns in both.
         let in_place = |slot: &Slot| slot.all_rows && slot.local_column == slot.column;
         let whole = world_size == 1 && in_sum_order.iter().all(in_place);
         let as_given = whole
@@ -118,8 +120,8 @@ impl SlotLayout {
 }
 
 impl SlotLayout {
-    /// Estimates the mean number of ids per bag of `slot`, assuming ids spread evenly over rows and
-    /// `ids_per_bag` ids per bag of each feature.
+    /// Estimates the mean number of ids per bag of `slot`. The estimate assumes that ids spread
+    /// evenly over rows, and that each feature has `ids_per_bag` ids per bag.
     #[must_use]
     pub fn ids_per_bag(&self, slot: &Slot, ids_per_bag: &[f64]) -> f64 {
         let ids = ids_per_bag.get(slot.feature).copied().unwrap_or(1.0);
@@ -129,7 +131,7 @@ impl SlotLayout {
     }
 }
 
-/// The tiles of each table in plan order, each with its index among its owner's tiles.
+/// Lists the tiles of each table in plan order, each with its index among its owner's tiles.
 fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<(usize, &'a Tile)>> {
     let mut tables = vec![Vec::new(); model.tables.len()];
     let mut counts = vec![0; plan.world_size() as usize];
@@ -141,7 +143,7 @@ fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<(u
     tables
 }
 
-/// The slots of all vectors of a bag, derived from the first.
+/// Derives the slots of all vectors of a bag from the first slot.
 fn unrolled(first: Slot, table: &TableConfig) -> impl Iterator<Item = Slot> {
     let (length, dim) = (table.sequence_length, table.dim);
     (0..table.vectors()).map(move |position| Slot {

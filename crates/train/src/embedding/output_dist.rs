@@ -1,6 +1,7 @@
-//! Sends pooled vectors to the ranks of their samples, and their gradients back.
+//! Sends pooled vectors to the ranks of their samples, and sends the gradients of these vectors
+//! back.
 //!
-//! This file maps columns to ranks; the device assembles and splits the vectors.
+//! This file maps columns to ranks, and the device assembles and splits the vectors.
 
 use device::Backend;
 use device::backend::{Assemble, ExchangeLayout, Gather};
@@ -11,13 +12,13 @@ use crate::Error;
 use crate::context::DeviceQueue;
 use crate::lane::{AllToAll, Lane};
 
-/// Bytes of the messages of an exchange, given the `bytes` of the pooled vectors of a rank's slots.
-/// With several ranks, gradients exist twice: as received and concatenated.
+/// Computes the size of the messages of an exchange. `bytes` is the size of the pooled vectors of a
+/// rank's slots. With several ranks, gradients exist twice: as received and concatenated.
 pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
     if ranks > 1 { 2 * bytes } else { bytes }
 }
 
-/// The layout of the exchange: the source and the destination of every column.
+/// Computes the layout of the exchange: the source and the destination of every column.
 pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
     let source = |slot: &Slot| PooledColumns {
         rank: slot.rank.index(),
@@ -36,7 +37,7 @@ pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
     }
 }
 
-/// The exchange of pooled vectors and of their gradients. Its buffers are reused in the next step.
+/// The exchange of pooled vectors and of their gradients. The next step reuses its buffers.
 pub struct PooledExchange<B: Backend> {
     on_device: B::Exchange,
     /// Buffers while no exchange is under way.
@@ -63,7 +64,7 @@ impl<B: Backend> Clone for LocalVectors<'_, B> {
 impl<B: Backend> Copy for LocalVectors<'_, B> {}
 
 impl<B: Backend> PooledExchange<B> {
-    /// Wraps the device's part of the exchange, created from [`layout_of`].
+    /// Wraps the device's part of the exchange, which was created from [`layout_of`].
     #[must_use]
     pub fn new(on_device: B::Exchange) -> Self {
         Self { on_device, spare: AllToAll::default(), gradient: B::Vector::default() }
@@ -72,7 +73,7 @@ impl<B: Backend> PooledExchange<B> {
     /// Sends each rank the rows of its samples. This rank's own part is not copied.
     ///
     /// # Errors
-    /// [`Error::Communication`] where a peer left.
+    /// [`Error::Communication`] if a peer left.
     pub fn send_vectors(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -85,6 +86,7 @@ impl<B: Backend> PooledExchange<B> {
             let part = at..at + samples * local.width;
             at = part.end;
             if rank == own {
+                // This rank's own part is read in place.
                 exchange.parts.push(Vec::new());
                 continue;
             }
@@ -99,7 +101,7 @@ impl<B: Backend> PooledExchange<B> {
     /// `samples`, which are overwritten.
     ///
     /// # Errors
-    /// [`Error::Communication`] where a peer left.
+    /// [`Error::Communication`] if a peer left.
     pub fn receive_vectors(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -122,7 +124,7 @@ impl<B: Backend> PooledExchange<B> {
     /// Sends each owner its columns of the gradient `d_pooled` `[B, ΣD]` of this rank's `samples`.
     ///
     /// # Errors
-    /// [`Error::Communication`] where a peer left.
+    /// [`Error::Communication`] if a peer left.
     pub fn send_gradient(
         &mut self,
         layout: &SlotLayout,
@@ -144,7 +146,7 @@ impl<B: Backend> PooledExchange<B> {
     /// Receives the gradients of this rank's slots, `[B_global, width]`; see [`Self::gradient`].
     ///
     /// # Errors
-    /// [`Error::Communication`] where a peer left.
+    /// [`Error::Communication`] if a peer left.
     pub fn receive_gradient(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
@@ -156,6 +158,7 @@ impl<B: Backend> PooledExchange<B> {
         for part in exchange.parts.drain(..) {
             device.write(queue, &part, &mut self.gradient, at)?;
             at += part.len();
+            // Return the buffer to the pool, so that the next step allocates nothing.
             lane.keep(part);
         }
         self.spare = exchange;

@@ -18,37 +18,37 @@ use crate::memory::MemoryUse;
 
 /// One cross layer, with the activations that its backward pass needs.
 struct CrossLayer<B: Backend> {
-    /// V, `[rank, width]`.
+    /// The factor V with shape `[rank, width]`.
     down: Linear,
-    /// W, `[width, rank]`.
+    /// The factor W with shape `[width, rank]`.
     up: Linear,
-    /// b, `[width]`.
+    /// The bias b with shape `[width]`.
     bias: VectorId,
     /// The layer's input in the products' precision.
     entry: Rounded<B>,
-    /// `V x`, `[B_max, rank]`, in the products' precision.
+    /// The product `V x`, `[B_max, rank]`, in the products' precision.
     projected: B::Matrix,
-    /// `W V x`, `[B_max, width]`.
+    /// The product `W V x`, `[B_max, width]`.
     u: B::Matrix,
     /// The layer's output, `[B_max, width]`.
     output: B::Matrix,
 }
 
-/// The cross layers of a model, applied one after the other.
+/// The cross layers of a model, applied one after another.
 pub struct CrossNetwork<B: Backend> {
     width: usize,
     layers: Vec<CrossLayer<B>>,
     d_projected: B::Matrix,
     d_u: B::Matrix,
-    /// `d_u` in the products' precision.
+    /// The gradient `d_u` in the products' precision.
     d_u_entry: Rounded<B>,
-    /// Gradients of the layers' outputs and inputs; the two buffers alternate.
+    /// Gradients of the layers' outputs and inputs. The two buffers are swapped after each layer.
     gradients: [B::Matrix; 2],
     d_x0: B::Matrix,
 }
 
 impl<B: Backend> CrossNetwork<B> {
-    /// `layers` layers of `rank` on `width` columns, named `cross.{i}.{v,w,bias}`.
+    /// Creates `layers` layers of `rank` on `width` columns, named `cross.{i}.{v,w,bias}`.
     #[must_use]
     pub fn new(
         parameters: &mut ParameterList<'_, B>,
@@ -96,7 +96,7 @@ impl<B: Backend> CrossNetwork<B> {
         Self { width, layers, d_projected, d_u, d_u_entry, gradients, d_x0 }
     }
 
-    /// The output of the last forward pass, `[B, width]`; `x0` if there are no layers.
+    /// Returns the output of the last forward pass, `[B, width]`, or `x0` if there are no layers.
     #[must_use]
     pub fn output<'a>(&'a self, x0: &'a B::Matrix) -> &'a B::Matrix {
         self.layers.last().map_or(x0, |layer| &layer.output)
@@ -147,6 +147,7 @@ impl<B: Backend> CrossNetwork<B> {
     ) -> Result<(), Error> {
         let (shape, count) = (MatrixShape::new(samples, self.width), self.layers.len());
         let Self { layers, d_projected, d_u, d_u_entry, gradients, d_x0, .. } = self;
+        // Each layer reads one buffer and writes the other, so two buffers suffice for any depth.
         let [even, odd] = gradients.each_mut();
         if backward.end == count {
             context.device.combine(&context.queue, Combine::Clear, shape, d_x0)?;
@@ -174,6 +175,8 @@ impl<B: Backend> CrossNetwork<B> {
             };
             let op = cross_op::<B>(shape, Pass::Backward);
             profiler.op(op, || device.cross_backward(queue, arguments))?;
+            // The forward pass has already rounded `x`, but `d_u` was just computed and must be
+            // rounded.
             let (x, d_u) = (layer.entry.get(x), d_u_entry.take(context, d_u, samples)?);
             let d_x = (&mut *d_projected, InputGradient::Write);
             layer.up.backward(context, step, &layer.projected, d_u, samples, Some(d_x))?;

@@ -30,8 +30,8 @@ pub struct InteractionLayer<B: Backend> {
     dense_width: usize,
     pooled_width: usize,
     output_width: usize,
-    /// The output `[B_max, width]`. For a cross network, its input: dense and pooled vectors
-    /// concatenated.
+    /// The output `[B_max, width]`. For a cross network it is the network's input, the concatenated
+    /// dense and pooled vectors.
     output: B::Matrix,
 }
 
@@ -73,7 +73,7 @@ impl<B: Backend> InteractionLayer<B> {
         }
     }
 
-    /// The output of the last forward pass, `[B, width]`.
+    /// Returns the output of the last forward pass, `[B, width]`.
     #[must_use]
     pub fn output(&self) -> &B::Matrix {
         match &self.kind {

@@ -1,4 +1,4 @@
-//! `y = f(x Wᵀ + b)` and its gradients, on activations in the products' precision.
+//! Computes `y = f(x Wᵀ + b)` and its gradients, on activations in the products' precision.
 
 use device::Backend;
 use device::MatrixShape;
@@ -10,7 +10,7 @@ use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep, VectorId, WeightId};
 
-/// A linear layer with an activation. It refers to its parameters by id and owns no buffers.
+/// A linear layer with an activation. The layer refers to its parameters by id and owns no buffers.
 #[derive(Debug)]
 pub struct Linear {
     weight: WeightId,
@@ -22,7 +22,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer of `(output, input)` with these parameters and products in `precision`.
+    /// Creates a layer of `(output, input)` with these parameters and products in `precision`.
     #[must_use]
     pub fn new(
         weight: WeightId,
@@ -34,19 +34,19 @@ impl Linear {
         Self { weight, bias, input, output, activation, precision }
     }
 
-    /// The number of input columns.
+    /// Returns the number of input columns.
     #[must_use]
     pub fn input(&self) -> usize {
         self.input
     }
 
-    /// The number of output columns.
+    /// Returns the number of output columns.
     #[must_use]
     pub fn output(&self) -> usize {
         self.output
     }
 
-    /// Writes `y [B, output]` from `x [B, input]`, of `b` samples.
+    /// Writes `y [B, output]` from `x [B, input]`, where B is `samples`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes or precisions do not fit.
@@ -66,12 +66,12 @@ impl Linear {
         Ok(profiler.op(op, || device.linear_forward(queue, arguments))?)
     }
 
-    /// Computes the gradients of weight and bias from `x [B, input]` and `d_y [B, output]`, the
-    /// gradient before the activation, and updates both. Also writes `d_x [B, input]` if it is
-    /// requested.
+    /// Computes the gradients of weight and bias and updates both. The arguments are `x [B, input]`
+    /// and `d_y [B, output]`, the gradient before the activation. Also writes `d_x [B, input]` if
+    /// it is requested.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
+    /// [`Error::Device`] if the shapes or precisions do not fit, or [`Error::Communication`].
     pub fn backward<B: Backend>(
         &self,
         context: &mut RankContext<B>,

@@ -1,6 +1,7 @@
-//! The last layer of the top MLP: one output per sample, no activation. It is computed in f32
-//! whatever the precision of the other products, because memory bandwidth limits it, not
-//! arithmetic.
+//! The last layer of the top MLP, with one output per sample and without activation.
+//!
+//! The logit is computed in f32 whatever the precision of the other products, because memory
+//! bandwidth limits it, not arithmetic.
 
 use device::Backend;
 use device::MatrixShape;
@@ -12,7 +13,7 @@ use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{Dense, VectorId};
 
-/// `logit = x · w + b`.
+/// The layer that computes `logit = x · w + b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Logit {
     weight: VectorId,
@@ -26,7 +27,7 @@ pub struct LogitGiven<'a, B: Backend> {
     pub x: &'a B::Matrix,
     /// Gradient of the logits, `[B]`.
     pub d_y: &'a B::Vector,
-    /// Whether the input is the output of a ReLU; its gradient is then applied too.
+    /// Whether the input is the output of a ReLU, whose gradient is then applied too.
     pub after_relu: bool,
     pub samples: usize,
 }
@@ -63,7 +64,8 @@ impl Logit {
         Ok(profiler.op(op, || device.column_forward(queue, arguments))?)
     }
 
-    /// Writes the gradients of weight and bias, and that of the input to `d_x [B, input]`.
+    /// Writes the gradients of weight and bias, and writes the gradient of the input to `d_x [B,
+    /// input]`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -79,7 +81,7 @@ impl Logit {
         let (b, k) = (samples, self.input);
         let shape = MatrixShape::new(b, k);
         let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);
-        // The bias follows its weight.
+        // The bias is the vector after its weight, so one call borrows both.
         let [weight, bias] = dense.two_vectors_mut(self.weight);
         let (d_weight, d_bias) = (&mut weight.gradient, &mut bias.gradient);
         let arguments = ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape };

@@ -1,4 +1,4 @@
-//! Linear layers, each followed by ReLU: the bottom MLP, and the top one up to its logit.
+//! Linear layers, each followed by ReLU: the bottom MLP, and the top MLP except for its last layer.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::memory::MemoryUse;
 
-/// A stack of linear layers with ReLU after each. With no layers it is the identity. Input and
-/// output are f32; activations between the layers have the products' precision.
+/// A stack of linear layers with ReLU after each. An MLP without layers is the identity. Input and
+/// output are f32, and activations between the layers have the products' precision.
 pub struct Mlp<B: Backend> {
     layers: Vec<Linear>,
     /// The input and the gradient of the output, in the products' precision.
@@ -26,15 +26,15 @@ pub struct Mlp<B: Backend> {
     hidden: Vec<B::Matrix>,
     /// Output of the last layer, `[B_max, output]`.
     output: B::Matrix,
-    /// Gradients of the outputs of all layers but the last, `[B_max, widest]`; the two buffers
-    /// alternate.
+    /// Gradients of the outputs of all layers but the last, `[B_max, widest]`. The two buffers are
+    /// swapped after each layer.
     gradients: [B::Matrix; 2],
-    /// Columns of the input.
+    /// Number of input columns.
     width: usize,
 }
 
 impl<B: Backend> Mlp<B> {
-    /// Layers of `widths` on an input of `input` columns, named `{name}.{i}`.
+    /// Creates layers of `widths` on an input of `input` columns, named `{name}.{i}`.
     #[must_use]
     pub fn new(
         parameters: &mut ParameterList<'_, B>,
@@ -72,7 +72,7 @@ impl<B: Backend> Mlp<B> {
         }
     }
 
-    /// The output of the last forward pass, `[B, output]`; `x` if there are no layers.
+    /// Returns the output of the last forward pass, `[B, output]`, or `x` if there are no layers.
     #[must_use]
     pub fn output<'a>(&'a self, x: &'a B::Matrix) -> &'a B::Matrix {
         if self.layers.is_empty() { x } else { &self.output }
@@ -106,8 +106,9 @@ impl<B: Backend> Mlp<B> {
         Ok(())
     }
 
-    /// Applies the gradient of the last ReLU to `d_y [B, output]` in place. Needed only if the
-    /// output feeds several layers; a single linear layer applies it within its product.
+    /// Applies the gradient of the last ReLU to `d_y [B, output]` in place. The call is needed only
+    /// if the output feeds several layers, because a single linear layer applies the gradient
+    /// within its product.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.

@@ -10,7 +10,7 @@ use crate::context::RankContext;
 use crate::memory::{CountingAllocator, MemoryUse};
 
 /// A matrix in the products' precision. For f32 products it has no buffer, and the source matrix is
-/// used.
+/// used instead.
 pub struct Rounded<B: Backend> {
     columns: usize,
     room: Option<B::Matrix>,
@@ -32,7 +32,8 @@ impl<B: Backend> Rounded<B> {
         Self { columns: shape.columns, room }
     }
 
-    /// Returns `matrix`, rounded to the products' precision.
+    /// Rounds `matrix` to the products' precision and returns the result. For f32 products it
+    /// returns `matrix` itself.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -50,7 +51,7 @@ impl<B: Backend> Rounded<B> {
         Ok(room)
     }
 
-    /// Returns the matrix that was last rounded; for f32 products, `matrix` itself.
+    /// Returns the matrix that was rounded last. For f32 products it returns `matrix` itself.
     #[must_use]
     pub fn get<'a>(&'a self, matrix: &'a B::Matrix) -> &'a B::Matrix {
         self.room.as_ref().unwrap_or(matrix)

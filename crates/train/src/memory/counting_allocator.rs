@@ -1,5 +1,5 @@
-//! Allocates the buffers of a model, or only counts their size. One constructor serves both, so
-//! that the count cannot differ from the allocation.
+//! Allocates the buffers of a model, or only counts their size. One constructor serves both
+//! purposes, so that the count cannot differ from the allocation.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use super::MemoryUse;
 /// Allocates zeroed buffers on a device and counts their bytes by purpose. Without a device it only
 /// counts, and the buffers are empty.
 pub struct CountingAllocator<'a, B> {
-    /// Is `None` to count bytes without allocating them.
+    /// The device, or `None` to count bytes without allocating them.
     device: Option<&'a B>,
     counts: BTreeMap<MemoryUse, u64>,
-    /// The first error of the device; later buffers are empty.
+    /// The first error of the device. Buffers that are requested after the error are empty.
     refused: Option<device::Error>,
 }
 
 impl<'a, B: Backend> CountingAllocator<'a, B> {
-    /// An allocator that allocates its buffers on `device`.
+    /// Creates an allocator that allocates its buffers on `device`.
     #[must_use]
     pub fn new(device: &'a B) -> Self {
         Self { device: Some(device), counts: BTreeMap::new(), refused: None }
     }
 
-    /// An allocator that only counts and returns empty buffers.
+    /// Creates an allocator that only counts and returns empty buffers.
     #[must_use]
     pub fn counting() -> Self {
         Self { device: None, counts: BTreeMap::new(), refused: None }
@@ -40,7 +40,7 @@ impl<'a, B: Backend> CountingAllocator<'a, B> {
         *count = count.saturating_add(bytes as u64);
     }
 
-    /// The bytes counted for each purpose.
+    /// Returns the bytes counted for each purpose.
     #[must_use]
     pub fn counts(self) -> BTreeMap<MemoryUse, u64> {
         self.counts
@@ -49,7 +49,7 @@ impl<'a, B: Backend> CountingAllocator<'a, B> {
     /// Reports whether every allocation succeeded.
     ///
     /// # Errors
-    /// The first error of the device.
+    /// Returns the first error of the device.
     pub fn finish(self) -> Result<(), device::Error> {
         self.refused.map_or(Ok(()), Err)
     }
@@ -73,7 +73,7 @@ impl<'a, B: Backend> CountingAllocator<'a, B> {
         self.made(|device| device.weight(shape))
     }
 
-    /// Moves the tiles of a rank to the device; their bytes are counted separately.
+    /// Moves the tiles of a rank to the device. The bytes of the tiles are counted separately.
     pub fn tables(&mut self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> B::Tables {
         self.made(|device| device.tables(tiles, slots))
     }
@@ -96,6 +96,8 @@ impl<'a, B: Backend> CountingAllocator<'a, B> {
     fn made<T: Default>(&mut self, make: impl FnOnce(&B) -> Result<T, device::Error>) -> T {
         let Some(device) = self.device else { return T::default() };
         make(device).unwrap_or_else(|error| {
+            // Continue with an empty buffer, so that constructors cannot fail. `finish` returns the
+            // error.
             self.refused.get_or_insert(error);
             T::default()
         })

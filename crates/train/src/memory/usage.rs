@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The purpose of some memory, as the estimate lists it.
+/// The purpose of some memory, as listed by the estimate.
 ///
-/// The constructors of layers count their buffers by purpose; the estimate adds those of the
+/// The constructors of layers count their buffers by purpose. The estimate adds the memory of the
 /// loader, the checkpoint and the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryUse {
-    /// The program, its libraries and threads, and what the allocator keeps.
+    /// The program, its libraries and threads, and free memory that the allocator keeps.
     Program,
     /// Weights of the embedding tables.
     TableWeights,
@@ -22,28 +22,28 @@ pub enum MemoryUse {
     /// Outputs of layers, and pooled vectors.
     Activations,
     Gradients,
-    /// Ids, pooled vectors and gradients between ranks or tiles.
+    /// Ids, pooled vectors and gradients that are exchanged between ranks or tiles.
     Exchange,
-    /// Sorting the ids of a batch by row.
+    /// Buffers for sorting the ids of a batch by row.
     RowUpdates,
     /// Rows decoded for the shuffle.
     Shuffle,
     Batches,
-    /// Decoding and decompressing Parquet.
+    /// Buffers for decoding and decompressing Parquet.
     Decoding,
     /// Vocabularies of exact ids.
     Vocabularies,
     Trace,
-    /// Reading held-out rows, and their scores.
+    /// Buffers for reading held-out rows, and the scores of these rows.
     Evaluation,
-    /// Copies made to write a checkpoint, or to read one.
+    /// Copies made to write or read a checkpoint.
     Checkpoint,
     Preparation,
     Generation,
 }
 
 impl MemoryUse {
-    /// The label of this purpose in tables and messages.
+    /// Returns the label of this purpose in tables and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl MemoryUse {
 /// The size of a global batch, from which buffers that grow with the data are estimated.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic<'a> {
-    /// Samples over all ranks.
+    /// Number of samples over all ranks.
     pub batch_size: usize,
     /// Mean number of ids per bag, by feature.
     pub ids_per_bag: &'a [f64],
@@ -87,7 +87,8 @@ pub struct RankMemory {
     pub held: BTreeMap<MemoryUse, u64>,
     /// Upper bound of the messages of one exchange of pooled vectors, in bytes.
     pub messages: u64,
-    /// Bytes of the gradients of all dense parameters: all buckets may be in flight at once.
+    /// Bytes of the gradients of all dense parameters, because all buckets may be in flight at
+    /// once.
     pub gradients: u64,
     /// Bytes of all dense parameters and their optimizer states in a checkpoint.
     pub saved_dense: u64,

@@ -255,6 +255,8 @@ impl<B: Backend> Model<B> {
         let dense = self.bottom.output(input);
         let given = InteractionGiven { dense, pooled, d_out: d_interaction, samples };
         self.interaction.backward(context, given, d_dense, d_pooled)?;
+        // The output of the bottom MLP is used several times, so the gradient of the last ReLU is
+        // applied once to the sum of all gradients.
         self.bottom.last_relu_backward(context, d_dense, samples)
     }
 }

@@ -1,5 +1,6 @@
-//! Checks, before ranks in separate processes train, that all have the same request and access the
-//! same run folder.
+//! Checks that ranks in separate processes have the same request and access the same run folder.
+//!
+//! The check runs before training starts.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -14,15 +15,15 @@ use super::request::{RunRequest, Start};
 use super::start;
 use crate::Error;
 
-/// Names of the compared parts, in the order of [`hashes`].
+/// Names of the compared parts of a request, in the order of [`hashes`].
 const SUBJECTS: [&str; 5] =
     ["configuration", "sharding plan", "data", "checkpoint to start from", "device"];
 
-/// Compares every rank's request with that of rank 0, and reads a file that rank 0 writes into the
-/// run folder. Every later message carries the hash of the run.
+/// Compares every rank's request with that of rank 0, and lets every rank read a file that rank 0
+/// writes into the run folder. Every later message carries the hash of the request.
 ///
 /// # Errors
-/// [`Error::OtherRequest`], [`Error::NotShared`], [`Error::Communication`].
+/// [`Error::OtherRequest`], [`Error::NotShared`] or [`Error::Communication`].
 pub fn agree<B: Backend>(comm: &mut Communicator, request: &RunRequest) -> Result<(), Error> {
     let own = hashes::<B>(request)?.map(u64::cast_signed);
     let all = comm.all_gather(&own)?;
@@ -38,7 +39,8 @@ pub fn agree<B: Backend>(comm: &mut Communicator, request: &RunRequest) -> Resul
 
 fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
     let RunRequest { config, run_folder, .. } = request;
-    // Paths of the data may differ between hosts; its content is compared by fingerprint.
+    // Paths of the data may differ between hosts, so its content is compared by fingerprint
+    // instead.
     let mut data = config.data.clone();
     (data.train, data.evaluation) = (Vec::new(), Vec::new());
     let config = JobConfig { data, ..config.clone() };
@@ -48,7 +50,7 @@ fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
     let seen = start::seen_data(request);
     let rows = request.evaluation.as_ref().map(|(_, rows)| rows);
     let data = (seen.training, seen.held_out, &request.train_rows, rows);
-    // Only the folder's name: hosts may mount the run folder under different paths.
+    // Compare only the folder's name, because hosts may mount the run folder under different paths.
     let checkpoint = match &request.start {
         Start::Fresh => None,
         Start::Checkpoint(folder) => folder.file_name(),
@@ -68,11 +70,13 @@ fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
 /// Fails if some rank cannot read a file that rank 0 writes to `folder`. All ranks must call it.
 ///
 /// # Errors
-/// [`Error::NotShared`], [`Error::Io`], [`Error::Communication`].
+/// [`Error::NotShared`], [`Error::Io`] or [`Error::Communication`].
 pub fn check_shared(comm: &mut Communicator, folder: &Path) -> Result<(), Error> {
     let mut secret = Vec::new();
     let mut written = Ok(());
     if comm.rank() == Rank(0) {
+        // A random name cannot belong to an older file, so reading it proves access to the same
+        // folder.
         let random = RandomState::new().hash_one(std::process::id());
         secret = random.to_le_bytes().to_vec();
         written = fs::write(probe_path(folder, &secret), &secret);

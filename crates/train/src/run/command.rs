@@ -1,32 +1,33 @@
-//! The commands that rank 0 sends to every rank, and their encoding. Replies are sent by the
-//! worker's methods.
+//! The commands that rank 0 sends to every rank, and their encoding. The methods of the worker send
+//! the replies.
 
 use crate::RunStep;
 
-/// An instruction of rank 0 that every rank carries out. The batch it refers to comes from the
+/// An instruction of rank 0 that every rank carries out. The batch that it refers to comes from the
 /// rank's [`super::Feed`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Command {
-    /// Wait until every rank has loaded its weights.
+    /// Waits until every rank has loaded its weights.
     Begin,
-    /// One training step on the next batch. It may come before earlier steps are done.
+    /// Runs one training step on the next batch. The command may arrive before earlier steps are
+    /// done.
     Train(TrainStep),
-    /// Nothing: says that no training step directly follows the last one, whose batch can
-    /// therefore be trained without knowing the next.
+    /// Ends a series of training steps. The ranks train its last batch without waiting for the
+    /// next one.
     Pause,
-    /// A forward pass on the next batch of held-out data.
+    /// Runs a forward pass on the next batch of held-out data.
     Evaluate(HeldOutBatch),
-    /// Write parameters into the checkpoint of this step, which rank 0 creates and commits.
+    /// Writes parameters into the checkpoint of this step, which rank 0 creates and commits.
     Save {
         step: u64,
         /// Whether the parameters must give a finite loss on the last batch.
         probe: bool,
     },
-    /// Write the recorded trace.
+    /// Writes the recorded trace.
     WriteTrace,
-    /// Read the outcome of the last training step.
+    /// Reads the outcome of the last training step.
     Settle,
-    /// The run is over.
+    /// Ends the run on this rank.
     Finish,
 }
 
@@ -37,7 +38,7 @@ pub struct TrainStep {
     pub record: bool,
 }
 
-/// Which batch of the held-out data to evaluate: the first restarts the loader.
+/// The batch of the held-out data to evaluate. The first batch restarts the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldOutBatch {
     /// The first batch of an evaluation.
@@ -69,7 +70,7 @@ impl Command {
         bytes
     }
 
-    /// Decodes a command; `None` if `bytes` do not encode one.
+    /// Decodes a command of rank 0. Returns `None` if `bytes` do not encode one.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| {

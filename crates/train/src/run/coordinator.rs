@@ -1,4 +1,5 @@
-//! The loop of rank 0: reads batches, commands the ranks, accumulates losses, and reports events.
+//! The loop of rank 0: reads batches, sends commands to the ranks, accumulates losses, and reports
+//! events.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -32,7 +33,7 @@ struct Coordinator<'a, 'o, B: Backend> {
     last_loss: f64,
     ids_left_out: u64,
     ids_outside: Vec<IdsOutside>,
-    /// Time and samples of this session, and those since the last log line.
+    /// Time and samples of this session, and of the interval since the last log line.
     session: Stopwatch,
     interval: Stopwatch,
     saved: Option<std::path::PathBuf>,
@@ -41,7 +42,7 @@ struct Coordinator<'a, 'o, B: Backend> {
     best: Option<BestEvaluation>,
     /// The step and result of the last evaluation.
     evaluated: Option<(u64, Evaluation)>,
-    /// The batch of the last step, until the next one is read.
+    /// The batch of the last step, kept until the next one is read.
     last_batch: Option<Arc<Batch>>,
     /// Batches that all ranks will train next.
     announced: VecDeque<AnnouncedBatch>,
@@ -50,8 +51,8 @@ struct Coordinator<'a, 'o, B: Backend> {
     is_out_of_data: bool,
     /// The error of the batch after those announced.
     unread_batch: Option<data::Error>,
-    /// Steps whose losses have not been read yet, with their samples. At most two between two
-    /// steps.
+    /// Steps whose losses have not been read yet, with their numbers of samples. Between two steps
+    /// at most two losses are unread.
     unread: VecDeque<(u64, u64)>,
     traced: bool,
 }
@@ -170,11 +171,12 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         for (from, to) in checkpoint::set_aside_after(&self.request.run_folder, self.step)? {
             (self.observe)(RunEvent::SetAside { from: &from, to: &to });
         }
-        // The best checkpoint may be among those set aside.
+        // The best checkpoint may be among those that were set aside, so record the best one again.
         checkpoint::set_best(&self.request.run_folder, self.best.map(|best| best.step))
     }
 
-    /// Compares an evaluation with the best so far. A better one is saved as the best checkpoint.
+    /// Compares an evaluation with the best one so far. A better one is saved as the best
+    /// checkpoint.
     fn judge(&mut self, evaluation: &Evaluation) -> Result<(), Error> {
         let Some(by) = self.request.config.training.keep_best else { return Ok(()) };
         let figure = evaluation.figure(by);
@@ -188,6 +190,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             best => *best = Some(BestEvaluation::new(self.step, figure)),
         }
         self.save()?;
+        // Record the best checkpoint only after it was saved, so that the record names an existing
+        // one.
         checkpoint::set_best(&self.request.run_folder, Some(self.step))?;
         let keep = self.request.config.training.keep_checkpoints;
         checkpoint::retain(&self.request.run_folder, keep)?;
@@ -241,11 +245,11 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(false)
     }
 
-    /// Runs one step; returns false if there are no more batches.
+    /// Runs one training step. Returns false if there are no more batches.
     fn step(&mut self, loader: &mut Loader, total_steps: u64) -> Result<bool, Error> {
         let config = &self.request.config;
         if self.is_recorded(self.step) {
-            // On an idle device, which needs the outcome of the last step.
+            // Wait for the previous step first, so that a recorded step starts on an idle device.
             self.settle()?;
             self.worker.context.profiler.begin_step(self.step);
         }
@@ -254,7 +258,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         let began = Instant::now();
         let waited = self.announce(loader, total_steps)?;
         let Some(AnnouncedBatch { batch, position, factor }) = self.announced.pop_front() else {
-            // If an earlier step diverged, report that first.
+            // If an earlier step diverged, report the divergence before this error.
             self.settle()?;
             return self.unread_batch.take().map_or(Ok(false), |error| Err(error.into()));
         };
@@ -289,6 +293,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             let number = self.step + self.announced.len() as u64;
             let began = Instant::now();
             let op = Op::InputWait { batch_size: config.training.batch_size };
+            // All rows may have been decoded for the first batch, and `first_batch` frees that
+            // memory.
             let next = if number == self.start.step { first_batch } else { Loader::next };
             let loaded = self.worker.context.profiler.op(op, || next(loader));
             waited += began.elapsed();
@@ -342,7 +348,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         self.request.trace.as_ref().map(|trace| trace.steps.end)
     }
 
-    /// Adds the losses that were read to the tally; the first belongs to the oldest unread step.
+    /// Adds the losses that were read to the tally. The first one belongs to the oldest unread
+    /// step.
     fn count(&mut self) -> Result<(), Error> {
         while let Some(sum) = self.worker.sums.pop_front() {
             let Some((step, samples)) = self.unread.pop_front() else { return Ok(()) };
@@ -356,8 +363,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(())
     }
 
-    /// Reads the outcomes of steps that are still pending. Must precede logging, evaluating and
-    /// saving.
+    /// Reads the outcomes of steps that are still pending. The coordinator must call this before it
+    /// logs, evaluates or saves.
     fn settle(&mut self) -> Result<(), Error> {
         self.worker.lead_settle()?;
         self.count()
@@ -391,8 +398,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         self.interval = Stopwatch::default();
     }
 
-    /// Evaluates the held-out samples. `None` without such samples, or if the run is stopped
-    /// meanwhile.
+    /// Evaluates the held-out samples. Returns `None` if there are no such samples, or if the run
+    /// is stopped during the evaluation.
     fn evaluate(&mut self) -> Result<Option<Evaluation>, Error> {
         if let Some((_, evaluation)) = self.evaluated.filter(|(step, _)| *step == self.step) {
             return Ok(Some(evaluation));
@@ -466,7 +473,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(())
     }
 
-    /// Writes the trace if a step was recorded and it has not been written yet.
+    /// Writes the trace if a step was recorded and the trace has not been written yet.
     fn write_trace(&mut self) -> Result<(), Error> {
         let recorder = self.worker.context.profiler.recorder();
         let steps = recorder.map_or(0, |recorder| recorder.steps().count() as u64);
@@ -480,8 +487,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
     }
 }
 
-/// An error rather than null: null marks an imported checkpoint, and a resumed run would restart
-/// its data.
+/// Serializes a value for the manifest. A failure must not become null, because null marks an
+/// imported checkpoint, and a resumed run would then start its data from the beginning.
 fn json(run_folder: &Path, value: &impl serde::Serialize) -> Result<serde_json::Value, Error> {
     serde_json::to_value(value).map_err(|error| Error::Manifest {
         path: run_folder.to_owned(),

@@ -13,7 +13,7 @@ pub struct LoggedInterval {
     pub step: u64,
     /// Epoch of the last batch.
     pub epoch: u64,
-    /// Samples trained on since the start of the run.
+    /// Number of samples trained on since the start of the run.
     pub samples: u64,
     /// Mean loss of the interval.
     pub loss: f64,
@@ -28,12 +28,11 @@ pub struct LoggedInterval {
 /// An event of a running job, for the caller to display or record.
 #[derive(Clone, Debug)]
 pub enum RunEvent<'a> {
-    /// The optimizer of the tables uses whole rows, but the plan splits columns, which changes the
-    /// update rule; or the rule differs from that of the checkpoint. Precedes
-    /// [`RunEvent::Started`].
+    /// The optimizer's update rule is not the one on whole rows, because the plan splits columns,
+    /// or it differs from the rule of the checkpoint. This event precedes [`RunEvent::Started`].
     RowScope {
         optimizer: Optimizer,
-        /// The columns of a row over which the optimizer works from now on.
+        /// The columns of a row over which the optimizer works from this point on.
         scope: &'a RowScope,
         /// The previous scope, if it differs.
         before: Option<&'a RowScope>,
@@ -51,7 +50,7 @@ pub enum RunEvent<'a> {
     /// One training step is done.
     Stepped {
         step: u64,
-        /// Samples trained on since the start of the run.
+        /// Number of samples trained on since the start of the run.
         samples: u64,
     },
     /// A log line is due.
@@ -66,8 +65,8 @@ pub enum RunEvent<'a> {
         step: u64,
         evaluation: &'a Evaluation,
     },
-    /// How training has changed the tables, as of the checkpoint that [`RunEvent::Saved`] reports
-    /// next.
+    /// How training has changed the tables. The figures belong to the checkpoint that
+    /// [`RunEvent::Saved`] reports next.
     Tables {
         step: u64,
         tables: &'a [TableUse],
@@ -83,7 +82,7 @@ pub enum RunEvent<'a> {
     },
     /// Trace files were written.
     Traced {
-        /// A Kineto trace and an execution trace per rank.
+        /// Paths of a Kineto trace and an execution trace per rank.
         paths: &'a [PathBuf],
         steps: u64,
     },
@@ -102,7 +101,7 @@ pub struct BestCheckpoint {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutcome {
     pub step: u64,
-    /// Samples trained on, including earlier sessions of the run.
+    /// Number of samples trained on, including earlier sessions of the run.
     pub samples: u64,
     /// Training throughput of this session, without evaluations and checkpoints.
     pub samples_per_second: f64,
@@ -111,12 +110,13 @@ pub struct RunOutcome {
     /// Mean loss since the last log line, or of the last logged interval if no step followed it.
     pub loss: f64,
     pub evaluation: Option<Evaluation>,
-    /// Is `None` unless the run keeps the best checkpoint.
+    /// The best checkpoint, or `None` unless the run keeps it.
     pub best: Option<BestCheckpoint>,
-    /// Whether it ended early because evaluations stopped improving.
+    /// Whether the run ended early because evaluations stopped improving.
     pub out_of_patience: bool,
     pub checkpoint: Option<PathBuf>,
-    /// Ids beyond the length of their table's sequences in this session, which were not looked up.
+    /// Number of ids beyond the length of their table's sequences in this session. These ids were
+    /// not looked up.
     pub ids_left_out: u64,
     /// Out-of-range ids in the first epoch of this session, for the columns that count them.
     pub ids_outside: Vec<data::IdsOutside>,

@@ -1,4 +1,4 @@
-//! The source of batches on ranks other than 0.
+//! The source of batches on all ranks except rank 0.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -12,11 +12,11 @@ use super::request::RunRequest;
 use super::start::StartState;
 use crate::Error;
 
-/// The batches of all ranks, in the order in which rank 0 reads them.
+/// The source of a rank's batches, which come in the order in which rank 0 reads them.
 pub enum Feed<'a> {
     /// Rank 0 is a thread of the same process and sends its batches.
     Handed(Receiver<Arc<Batch>>),
-    /// This rank reads them itself.
+    /// This rank reads the batches itself.
     Read(Box<FollowingRank<'a>>),
 }
 
@@ -26,7 +26,7 @@ pub struct FollowingRank<'a> {
     rank: Rank,
     training: Option<Loader>,
     held_out: Option<Loader>,
-    /// The batch of the last step, until the next one is read.
+    /// The batch of the last step, kept until the next one is read.
     last: Option<Arc<Batch>>,
 }
 
@@ -85,7 +85,8 @@ fn next_of(rank: Rank, loader: Option<&mut Loader>, next: Next) -> Result<Arc<Ba
 }
 
 fn handed(batches: &Receiver<Arc<Batch>>) -> Result<Arc<Batch>, Error> {
-    // Rank 0 sends a batch before the command that uses it, so a closed channel means that it left.
+    // Rank 0 sends a batch before the command that uses it, so a closed channel means that rank 0
+    // left.
     let left = comm::Error::PeerLeft { rank: 0, verb: comm::Verb::Broadcast.name() };
     batches.recv().map_err(|_| Error::Communication(left))
 }

@@ -1,4 +1,5 @@
-//! The loaders of a run: training batches from its starting point on, and held-out rows in order.
+//! The loaders of a run: training batches starting from the run's data position, and held-out rows
+//! in order.
 
 use data::{Dataset, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
 use schema::{ModelConfig, TrainingConfig};
@@ -7,11 +8,12 @@ use super::request::RunRequest;
 use super::start::StartState;
 use crate::Error;
 
-/// Starts the loader of the remaining training batches. `None` if no steps remain.
+/// Starts the loader of the remaining training batches. Returns `None` if no steps remain.
 pub fn training_batches(request: &RunRequest, start: &StartState) -> Result<Option<Loader>, Error> {
     let training = &request.config.training;
     let total_steps = total_run_steps(request);
-    // An epoch without a full batch has no steps either; the loader then reports the reason.
+    // The number of steps is also 0 if an epoch has no full batch. In that case the loader is
+    // started, because it reports the reason.
     if start.step >= total_steps && total_steps > 0 {
         return Ok(None);
     }
@@ -29,7 +31,8 @@ pub fn training_batches(request: &RunRequest, start: &StartState) -> Result<Opti
 }
 
 /// Reads the first batch of a run. If all rows were decoded for it, returns the freed memory to the
-/// operating system first: the allocator would keep it for the decoder threads, which are done.
+/// operating system first. The allocator would keep that memory for the decoder threads, which have
+/// ended.
 pub fn first_batch(loader: &mut Loader) -> Option<Result<Loaded, data::Error>> {
     let first = loader.next();
     if loader.is_one_window() {
@@ -38,7 +41,8 @@ pub fn first_batch(loader: &mut Loader) -> Option<Result<Loaded, data::Error>> {
     first
 }
 
-/// Lists the model's features with the rows of their tables, as the loader needs them.
+/// Lists the model's features with the number of rows of their tables, in the form that the loader
+/// needs.
 #[must_use]
 pub fn feature_plan(model: &ModelConfig) -> FeaturePlan {
     let column = |feature: &schema::model::Feature<'_>| {
@@ -47,8 +51,8 @@ pub fn feature_plan(model: &ModelConfig) -> FeaturePlan {
     FeaturePlan { columns: model.features().iter().map(column).collect() }
 }
 
-/// Starts a loader of the held-out samples and returns it with their number. `None` without
-/// held-out data.
+/// Starts a loader of the held-out samples and returns it with their number. Returns `None` if
+/// there is no held-out data.
 pub fn held_out(request: &RunRequest) -> Result<Option<(Loader, u64)>, Error> {
     let Some((dataset, rows)) = &request.evaluation else { return Ok(None) };
     let training = &request.config.training;
@@ -59,8 +63,8 @@ pub fn held_out(request: &RunRequest) -> Result<Option<(Loader, u64)>, Error> {
     Ok(Some((loader, total)))
 }
 
-/// Reads one held-out sample, so that data that does not fit the model fails now rather than after
-/// hours of training.
+/// Reads one held-out sample, so that data that does not fit the model fails before hours of
+/// training are spent.
 pub fn check_evaluation(request: &RunRequest) -> Result<(), Error> {
     let Some((dataset, rows)) = &request.evaluation else { return Ok(()) };
     if rows.is_empty() {
@@ -70,7 +74,7 @@ pub fn check_evaluation(request: &RunRequest) -> Result<(), Error> {
     in_order(dataset, &request.config.model, 1, first).map(drop)
 }
 
-/// Starts a loader of `rows` in file order, for one pass.
+/// Starts a loader that reads `rows` once, in file order.
 pub fn in_order(
     dataset: &Dataset,
     model: &ModelConfig,

@@ -12,24 +12,24 @@ use super::request::{RuleChange, RunRequest, Start};
 use crate::Error;
 use crate::checkpoint::{Checkpoint, SeenData};
 
-/// Sum of losses since the last log line. Stored in checkpoints, so that a resumed run reports the
-/// same losses.
+/// Sum of losses since the last log line. Checkpoints store the sum, so that a resumed run reports
+/// the same losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossTally {
-    /// Σ of the samples' losses.
+    /// Sum of the samples' losses.
     pub sum: f64,
     pub samples: u64,
 }
 
 impl LossTally {
-    /// The mean loss per sample; 0 without samples.
+    /// Returns the mean loss per sample, or 0 without samples.
     pub fn mean(&self) -> f64 {
         self.sum / self.samples.max(1) as f64
     }
 }
 
-/// The progress of a run as stored in checkpoints besides parameters. Floating-point values are
-/// stored as bits, to be exact.
+/// The progress of a run that checkpoints store besides parameters. Floating-point values are
+/// stored as bits, so that they are exact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunProgress {
     pub loader: Position,
@@ -46,24 +46,24 @@ pub struct RunProgress {
 pub struct BestEvaluation {
     pub step: u64,
     figure_bits: u64,
-    /// Number of later evaluations, none of them better.
+    /// Number of later evaluations, none of which was better.
     pub worse_since: u64,
 }
 
 impl BestEvaluation {
-    /// Records the metric of an evaluation that is better than all before.
+    /// Records the metric of an evaluation that is better than all earlier ones.
     pub fn new(step: u64, figure: f64) -> Self {
         Self { step, figure_bits: figure.to_bits(), worse_since: 0 }
     }
 
-    /// The value of the metric by which evaluations are compared.
+    /// Returns the value of the metric by which evaluations are compared.
     pub fn figure(&self) -> f64 {
         f64::from_bits(self.figure_bits)
     }
 }
 
 impl RunProgress {
-    /// The progress at position `loader`, with the running loss and the last reported loss.
+    /// Creates the progress at position `loader`, with the running loss and the last reported loss.
     pub fn new(
         loader: Position,
         tally: LossTally,
@@ -79,29 +79,29 @@ impl RunProgress {
         }
     }
 
-    /// The running loss since the last log line.
+    /// Returns the running loss since the last log line.
     pub fn tally(&self) -> LossTally {
         LossTally { sum: f64::from_bits(self.tally_sum_bits), samples: self.tally_samples }
     }
 
-    /// The best evaluation so far, if the run keeps the best checkpoint.
+    /// Returns the best evaluation so far, if the run keeps the best checkpoint.
     pub fn best(&self) -> Option<BestEvaluation> {
         self.best
     }
 
-    /// The loss reported by the last log line.
+    /// Returns the loss reported by the last log line.
     pub fn last_loss(&self) -> f64 {
         f64::from_bits(self.last_loss_bits)
     }
 }
 
-/// The starting point of a run, identical on all ranks.
+/// The starting point of a run, which is identical on all ranks.
 pub struct StartState {
     pub step: u64,
     pub samples: u64,
-    /// Is `None` at a fresh start, and for imported checkpoints.
+    /// Progress of the run, or `None` at a fresh start and for imported checkpoints.
     pub progress: Option<RunProgress>,
-    /// The source of weights and optimizer state; `None` for initial weights.
+    /// The source of weights and optimizer state, or `None` for initial weights.
     pub checkpoint: Option<Checkpoint>,
     /// The columns of a row over which the tables' optimizer works in this run.
     pub row_scope: RowScope,
@@ -204,7 +204,7 @@ fn first_difference(key: &str, a: &Value, b: &Value) -> Option<(String, String, 
 fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(), Error> {
     let saved = &checkpoint.manifest().fitted;
     if saved.is_null() {
-        // An imported state dict may lack them.
+        // A checkpoint imported from a state dict may lack fitted transforms.
         return Ok(());
     }
     let path = checkpoint.folder().to_owned();
@@ -221,12 +221,12 @@ fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(),
     Ok(())
 }
 
-/// Whether two sets of fitted transforms map equal raw values to equal model inputs.
+/// Returns whether two sets of fitted transforms map equal raw values to equal model inputs.
 pub fn have_same_transforms(a: &Fitted, b: &Fitted) -> bool {
     (a.version, &a.dense, &a.categorical) == (b.version, &b.dense, &b.categorical)
 }
 
-/// The fingerprints of the training and held-out rows of a run.
+/// Returns the fingerprints of the training and held-out rows of a run.
 pub fn seen_data(request: &RunRequest) -> SeenData {
     let held_out = request.evaluation.as_ref();
     SeenData {
@@ -242,7 +242,8 @@ pub enum RunRows {
     HeldOut,
 }
 
-/// A run goes on only with the rows it began with. HeldOutBatch-out rows may be added or left out.
+/// Fails if the run would continue with other rows than those it began with. Held-out rows may be
+/// added or left out.
 pub fn check_same_rows(
     checkpoint: &Checkpoint,
     request: &RunRequest,

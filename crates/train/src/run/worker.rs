@@ -30,8 +30,8 @@ use crate::profile::Profiler;
 use crate::table_use::{self, TileUse};
 use crate::{Error, Model, RankContext};
 
-/// Extra time that a rank waits for commands: rank 0 may itself be waiting for a lost rank, and its
-/// error should come first because it names that rank.
+/// Extra time that a rank waits for commands. Rank 0 may itself be waiting for a lost rank, and its
+/// error should come first because it names the lost rank.
 const PRECEDENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of a message with a loss and a stop flag.
@@ -39,9 +39,9 @@ const LOSS_BYTES: usize = 9;
 
 /// The result of saving: written files, or the reason why the parameters must not be saved.
 pub enum Saved {
-    /// The files written by each rank, in rank order, and statistics of its tiles.
+    /// The files written by each rank, in rank order, and the change statistics of its tiles.
     Written(Vec<WrittenFile>, Vec<TileUse>),
-    /// The non-finite or clamped value because of which nothing was written.
+    /// Description of a non-finite or clamped value. Because of this value nothing was written.
     Rejected(String),
 }
 
@@ -61,7 +61,7 @@ struct PendingStep<B: Backend> {
 }
 
 /// One rank of a run. Rank 0 calls the `lead_…` methods, each of which broadcasts a command and
-/// carries it out; the other ranks call [`Self::follow`].
+/// carries it out. The other ranks call [`Self::follow`].
 pub struct RankWorker<'a, B: Backend> {
     request: &'a RunRequest,
     schedule: Schedule,
@@ -77,18 +77,19 @@ pub struct RankWorker<'a, B: Backend> {
     pub sums: VecDeque<f64>,
     /// Channels on which rank 0 sends batches to ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
-    /// Timeout of messages after the first step, if it differs.
+    /// Timeout of messages after the first step, if it differs from that of the first step.
     timeout: Option<Duration>,
     /// Reused buffer of broadcast messages.
     message_buffer: Vec<u8>,
     /// Whether some rank was asked to stop, as of the last batch.
     is_stopped: bool,
-    /// Weights of each tile that equaled the largest value of their format when the run began.
+    /// Number of weights of each tile that equaled the largest value of their format when the run
+    /// began.
     at_limit: Vec<usize>,
 }
 
 impl<'a, B: Backend> RankWorker<'a, B> {
-    /// Opens the device of the rank at `comm` and loads the weights of `start`.
+    /// Opens the device of this rank, to which `comm` belongs, and loads the weights of `start`.
     pub fn new(
         request: &'a RunRequest,
         start: &StartState,
@@ -122,6 +123,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         model.set_graph(StepGraph::new(&config.model, bucket_bytes, schedule, ranks));
         let (mut at_limit, mut room) = (vec![0; model.tiles().len()], TileRoom::default());
         for (tile, count) in at_limit.iter_mut().enumerate() {
+            // A checkpoint may already contain weights at the limit of their format. This run
+            // clamped only the weights that reach the limit later.
             if start.checkpoint.is_some() {
                 let view = model.tile(device_queue, all_rows(&model, tile), &mut room)?;
                 *count = parameter::count_at_limit(device_queue.device.host(), view.weight);
@@ -147,8 +150,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         })
     }
 
-    /// Sends every batch to the channels `handed`, from which the other ranks receive them by
-    /// [`Feed::Handed`].
+    /// Makes rank 0 send every batch to the channels `handed`, from which the other ranks receive
+    /// them by [`Feed::Handed`].
     pub fn handing(mut self, handed: Vec<Sender<Arc<Batch>>>) -> Self {
         self.handed = handed;
         self
@@ -166,7 +169,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         self
     }
 
-    /// Whether this rank was asked to stop, or any rank as of the last batch.
+    /// Returns whether this rank was asked to stop, or any rank was as of the last batch.
     pub fn is_stopped(&self) -> bool {
         self.is_stopped || self.request.stop.load(Ordering::Relaxed)
     }
@@ -207,7 +210,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         }
     }
 
-    /// Waits until every rank has loaded its weights. Like all `lead_…` methods, for rank 0 only.
+    /// Waits until every rank has loaded its weights. Only rank 0 calls this and the other `lead_…`
+    /// methods.
     pub fn lead_begin(&mut self) -> Result<(), Error> {
         self.broadcast(Command::Begin, None)?;
         self.begin()
@@ -274,13 +278,13 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         self.save(writer, probe)
     }
 
-    /// Writes every rank's trace and returns the paths.
+    /// Writes every rank's trace and returns the paths of all files.
     pub fn lead_write_trace(&mut self) -> Result<Vec<PathBuf>, Error> {
         self.broadcast(Command::WriteTrace, None)?;
         self.write_trace()
     }
 
-    /// Ends the run on every rank; called last.
+    /// Ends the run on every rank. No other method may be called after it.
     pub fn lead_finish(&mut self) -> Result<(), Error> {
         self.broadcast(Command::Finish, None)
     }
@@ -340,6 +344,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         }
         let started = self.model.start(&mut self.context, own.share(global_size), step)?;
         let pending = PendingStep { started, own, global_size };
+        // An asynchronous device computes this step while the host reads the outcome of the
+        // previous one.
         let before = self.pending.replace(pending);
         let complete = if B::IS_ASYNC && !record { before } else { self.pending.take() };
         if let Some(complete) = complete {
@@ -347,6 +353,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         }
         self.finish_losses(usize::from(self.overlaps(Overlap::Control)))?;
         self.context.profiler.end_step()?;
+        // The first step takes longest, so the shorter timeout applies only to later steps.
         if let Some(timeout) = self.timeout.take() {
             self.context.comm.set_timeout(Some(timeout));
         }
@@ -378,8 +385,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         Ok((probabilities, self.finish_loss()?))
     }
 
-    /// Sends the loss of this rank to all. The same message carries the stop flag, so all ranks see
-    /// a stop at the same batch.
+    /// Sends the loss of this rank to all ranks. The same message carries the stop flag, so all
+    /// ranks stop at the same batch.
     fn start_losses(&mut self, own: f64) -> Result<(), Error> {
         let (mut exchange, lane) = (std::mem::take(&mut self.spare), &mut self.context.comm.losses);
         let is_stopped = self.request.stop.load(Ordering::Relaxed);
@@ -433,7 +440,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         probe: Option<&Arc<Batch>>,
     ) -> Result<Saved, Error> {
         let rank = self.context.comm.rank();
-        // Check before writing anything: a checkpoint must be resumable.
+        // Check before writing anything, because a run must be able to resume from every
+        // checkpoint.
         if let Some(defect) = self.find_defect(probe)? {
             return Ok(Saved::Rejected(defect));
         }
@@ -462,9 +470,10 @@ impl<'a, B: Backend> RankWorker<'a, B> {
 
     /// Finds the reason why some rank's parameters must not be saved: a non-finite value, a weight
     /// clamped by its format, or a non-finite loss on `probe`. The loss of a step is computed
-    /// before its update, so only the probe detects what the last update did.
+    /// before its update, so only the probe detects the effect of the last update.
     fn find_defect(&mut self, probe: Option<&Arc<Batch>>) -> Result<Option<String>, Error> {
         let own = self.find_local_defect()?;
+        // All ranks receive the same replies, so all of them return the same defect.
         if let Some(defect) = self.replies(&own)?.into_iter().flatten().next() {
             return Ok(Some(defect));
         }
@@ -496,7 +505,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 && let Some(spot) = parameter::first_at_limit(&view, &table.name)
             {
                 let ends = dtype(table.data_type);
-                let text = format!("{spot}: {ends} ends there, larger weights were cut off");
+                let text =
+                    format!("{spot}, the largest {ends} number; larger weights were clamped");
                 return Ok(Some(text));
             }
         }
@@ -509,8 +519,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         if let (Some(TraceRequest { folder, .. }), Some(recorder)) =
             (&self.request.trace, self.context.profiler.recorder())
         {
-            // In a folder of their own, because readers of a trace folder take every file for a
-            // Kineto trace.
+            // Execution traces have their own folder, because readers of a trace folder take every
+            // file for a Kineto trace.
             let graphs = folder.join("execution_trace");
             std::fs::create_dir_all(&graphs).map_err(Error::io("create", &graphs))?;
             let kineto = folder.join(format!("kineto_rank{rank}.json"));
@@ -526,7 +536,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     }
 }
 
-/// The range of all rows of a tile.
+/// Returns the range of all rows of a tile.
 fn all_rows<B: Backend>(model: &Model<B>, tile: usize) -> TileRows {
     TileRows { tile, rows: 0..model.tiles()[tile].row_count() }
 }
@@ -570,7 +580,8 @@ pub fn run_info(comm: &Communicator, threads: usize, clock: Clock) -> RunInfo {
     }
 }
 
-/// The thread id in the operating system, or the process id if it is unavailable.
+/// Returns the thread id in the operating system, or the process id if the thread id is
+/// unavailable.
 fn thread_id() -> u64 {
     let link = std::fs::read_link("/proc/thread-self").ok();
     let name = link.as_ref().and_then(|link| link.file_name()?.to_str());

@@ -1,4 +1,4 @@
-//! Scoring by several processes: rank 0 reads the rows and sends each rank its share of a batch.
+//! Scoring by several processes. Rank 0 reads the rows and sends each rank its share of a batch.
 
 use comm::Communicator;
 use device::Backend;
@@ -7,23 +7,23 @@ use schema::{Batch, JaggedTensor, Rank};
 use super::Scorer;
 use crate::Error;
 
-/// Scoring by several processes, each of which maps the whole checkpoint. Rank 0 calls
-/// [`Self::score`] and [`Self::end`], the others [`Self::follow`].
+/// Scores with several processes, each of which maps the whole checkpoint into memory. Rank 0 calls
+/// [`Self::score`] and [`Self::end`], the other ranks call [`Self::follow`].
 pub struct DistributedScorer {
     comm: Communicator,
 }
 
 impl DistributedScorer {
-    /// Scores on the ranks of `comm`.
+    /// Creates a scorer for the ranks of `comm`.
     #[must_use]
     pub fn new(comm: Communicator) -> Self {
         Self { comm }
     }
 
-    /// Runs [`Scorer::score`] on all ranks; called by rank 0.
+    /// Runs [`Scorer::score`] on all ranks. Only rank 0 calls it.
     ///
     /// # Errors
-    /// Those of [`Scorer::score`]; [`Error::Communication`].
+    /// Returns the errors of [`Scorer::score`], and [`Error::Communication`] if a rank fails.
     pub fn score<B: Backend>(
         &mut self,
         scorer: &mut Scorer<B>,
@@ -32,6 +32,7 @@ impl DistributedScorer {
         let has_weights = i64::from(batch.sparse.weights.is_some());
         self.comm.broadcast(Rank(0), &mut vec![1, has_weights])?;
         let size = self.comm.world_size();
+        // Shares differ by at most one sample, so that ranks finish at about the same time.
         let cut = |rank: usize| batch.size * rank / size;
         let shares = (0..size).map(|rank| batch.slice(cut(rank)..cut(rank + 1)));
         let own = self.exchange(shares.collect(), has_weights == 1)?;
@@ -39,23 +40,25 @@ impl DistributedScorer {
         Ok(self.comm.all_gather(&probabilities)?.concat())
     }
 
-    /// Tells the other ranks that there are no more rows; called by rank 0.
+    /// Informs the other ranks that there are no more rows. Only rank 0 calls it.
     ///
     /// # Errors
-    /// [`Error::Communication`].
+    /// [`Error::Communication`] if another rank has failed.
     pub fn end(mut self) -> Result<(), Error> {
         Ok(self.comm.broadcast(Rank(0), &mut vec![0i64, 0])?)
     }
 
-    /// Scores the shares that rank 0 sends, until it calls [`Self::end`]; called by the other
-    /// ranks.
+    /// Scores the shares that rank 0 sends, until rank 0 calls [`Self::end`]. All ranks except rank
+    /// 0 call it.
     ///
     /// # Errors
-    /// As [`Self::score`].
+    /// Returns the same errors as [`Self::score`].
     pub fn follow<B: Backend>(mut self, scorer: &mut Scorer<B>) -> Result<(), Error> {
         let mut order = Vec::<i64>::new();
         loop {
             self.comm.broadcast(Rank(0), &mut order)?;
+            // The first number that rank 0 broadcasts is 1 before each batch, and 0 after the last
+            // batch.
             let [1, has_weights] = order[..] else { return Ok(()) };
             let nothing = Batch::default;
             let shares = (0..self.comm.world_size()).map(|_| nothing()).collect();
@@ -71,6 +74,7 @@ impl DistributedScorer {
             let ends = sparse.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as i64);
             [sparse.features as i64, sparse.batch_size as i64].into_iter().chain(ends).collect()
         };
+        // Lengths give the receiver the shape of its share, from which it computes the offsets.
         let mut sizes: Vec<_> = shares.iter().map(|share| lengths(&share.sparse)).collect();
         self.comm.all_to_all(&mut sizes)?;
         let mut dense: Vec<_> = shares.iter().map(|share| share.dense.clone()).collect();
@@ -99,7 +103,7 @@ impl DistributedScorer {
             values: values.swap_remove(0),
             weights: has_weights.then(|| weights.swap_remove(0)),
         };
-        // Scoring does not use labels.
+        // Scoring does not use labels, so zeros take their place.
         Ok(Batch { size, dense: dense.swap_remove(0), sparse, labels: vec![0.0; size] })
     }
 }

@@ -1,7 +1,8 @@
-//! Files of `torch.save` (`.pt`, `.pth`, `.bin`): a zip archive of a pickle, which locates each
-//! tensor, and of the tensors' bytes, which are read in place.
+//! Reads files of `torch.save` (`.pt`, `.pth`, `.bin`).
 //!
-//! The pickle is never executed; see [`super::pickle`]. Independent of models.
+//! Such a file is a zip archive. The archive contains a pickle, which describes each tensor, and
+//! the tensors' bytes, which are read in place. The pickle is never executed, see
+//! [`super::pickle`]. This file does not depend on models.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,12 +15,13 @@ use super::pickle::{Id, Pickle, PickleValue};
 use crate::Error;
 use crate::checkpoint::{TensorEntry, TensorReader};
 
-/// The first bytes of an archive, and of files that `torch.save` wrote before version 1.6.
+/// The first bytes of an archive, and the first bytes of files that `torch.save` wrote before
+/// version 1.6.
 const ARCHIVE: &[u8] = b"PK\x03\x04";
 const OLD: &[u8] = b"\x80\x02";
-/// Depth of nested dicts that are searched.
+/// Maximum depth of nested dicts that are searched for tensors.
 const DEPTH: usize = 4;
-/// The longest pickle that is read; about 100 bytes per tensor are usual.
+/// Maximum size of a pickle that is read. Usual pickles have about 100 bytes per tensor.
 const PICKLE_BYTES: u64 = 256 << 20;
 /// Keys under which programs usually save the weights, the most specific first.
 const KEPT_AS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"];
@@ -27,13 +29,14 @@ const KEPT_AS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"]
 /// Opens a state dict in a safetensors file or a file of `torch.save`.
 ///
 /// # Errors
-/// [`Error::TensorFile`] or [`Error::Pickled`] with the defect.
+/// [`Error::TensorFile`] or [`Error::Pickled`] describes the defect of the file.
 pub(super) fn open(path: &Path) -> Result<TensorReader, Error> {
     let mut start = Vec::new();
     let file = File::open(path).map_err(Error::io("open", path))?;
     let bytes = file.metadata().map_err(Error::io("open", path))?.len();
     (&file).take(4).read_to_end(&mut start).map_err(Error::io("read", path))?;
-    // The length of a safetensors header may begin with any byte, but is no longer than its file.
+    // A safetensors file begins with the length of its header, whose first byte may have any value.
+    // Compare at least three bytes, so that a length is not taken for another format.
     if start == ARCHIVE {
         let file = File::open(path).map_err(Error::io("open", path))?;
         return read_archive(path, file, bytes);
@@ -59,14 +62,15 @@ fn read_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Err
     for index in 0..archive.len() {
         let mut member = archive.by_index(index).map_err(broken)?;
         let name = member.name().map_err(broken)?.into_owned();
-        // Members are in a folder with the name of the file.
+        // Members of the archive are in a folder with the name of the file.
         let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name).to_owned();
         let (place, length) = (member.data_start().unwrap_or_default(), member.size());
+        // Tensors are read in place later, which is impossible if their bytes are compressed.
         if member.compression() != CompressionMethod::STORE || place + length > bytes {
             return Err(fail(format!("{name}: expected stored bytes, got compressed ones")));
         }
         let mut read = |out: &mut dyn io::Write, limit| {
-            // The reader verifies the member's checksum at its end.
+            // The zip reader verifies the member's checksum when it reaches the member's end.
             let copied = io::copy(&mut (&mut member).take(limit), out);
             copied.map_err(|error| fail(format!("{name}: {error}")))
         };
@@ -79,6 +83,7 @@ fn read_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Err
                 return Err(fail("expected little-endian tensors, got big-endian ones".to_owned()));
             }
         } else if let Some(key) = name.strip_prefix("data/") {
+            // Read the tensor once, only to verify its checksum.
             read(&mut io::sink(), u64::MAX)?;
             storages.insert(key.to_owned(), (place, length));
         }
@@ -88,6 +93,8 @@ fn read_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Err
     }
     let pickle = Pickle::read(&text).map_err(fail)?;
     let entries = entries(&pickle, &storages).map_err(fail)?;
+    // The archive borrows the file, so it must be dropped before the reader takes ownership of the
+    // file.
     drop(archive);
     Ok(TensorReader::from_parts(path, file, entries))
 }
@@ -103,9 +110,12 @@ fn entries(pickle: &Pickle, storages: &Storages) -> Result<BTreeMap<String, Tens
     Ok(entries)
 }
 
-/// Finds the tensors of the state dict: those under one of the usual keys, else those of the whole
-/// pickle, else those of its only entry with tensors. Tensors next to a usual key, such as the
-/// state of a random generator, are not weights.
+/// Finds the tensors of the state dict. The search has this order:
+/// - the tensors under one of the usual keys
+/// - the tensors of the whole pickle
+/// - the tensors of the pickle's only entry that has tensors
+///
+/// Tensors next to a usual key, such as the state of a random generator, are not weights.
 fn state_dict(pickle: &Pickle) -> Result<Vec<(&str, Id)>, String> {
     let Some(top) = pickle.dict(pickle.root) else {
         return Err("expected a dict of tensors, as model.state_dict() gives it".to_owned());
@@ -118,7 +128,7 @@ fn state_dict(pickle: &Pickle) -> Result<Vec<(&str, Id)>, String> {
         .filter_map(|(key, value)| Some((key, usual_tensors(pickle, value, DEPTH)?)))
         .collect();
     match found.len() {
-        0 => Err("expected tensors, got a dict without any".to_owned()),
+        0 => Err("expected a dict of tensors, got one without tensors".to_owned()),
         1 => Ok(found.remove(0).1),
         _ => {
             let keys: Vec<&str> = found.iter().map(|(key, _)| *key).collect();
@@ -127,7 +137,7 @@ fn state_dict(pickle: &Pickle) -> Result<Vec<(&str, Id)>, String> {
     }
 }
 
-/// Finds the tensors under one of the usual keys of `dict`, or else those of `dict` itself.
+/// Finds the tensors under one of the usual keys of `dict`, or else the tensors of `dict` itself.
 fn usual_tensors(pickle: &Pickle, dict: Id, depth: usize) -> Option<Vec<(&str, Id)>> {
     let entries = pickle.dict(dict)?;
     let entry = |name: &&str| {
@@ -136,6 +146,7 @@ fn usual_tensors(pickle: &Pickle, dict: Id, depth: usize) -> Option<Vec<(&str, I
     };
     let named = KEPT_AS.iter().filter_map(entry);
     let within = |value| usual_tensors(pickle, value, depth - 1);
+    // The depth is limited, because a dict in a damaged pickle may contain itself.
     let of_named = if depth == 0 { None } else { named.into_iter().find_map(within) };
     of_named.or_else(|| Some(tensors_of(pickle, dict)).filter(|tensors| !tensors.is_empty()))
 }
@@ -146,7 +157,8 @@ fn tensors_of(pickle: &Pickle, dict: Id) -> Vec<(&str, Id)> {
     entries.filter_map(tensor).collect()
 }
 
-/// Returns the arguments of the call that rebuilds a tensor, or a parameter's tensor.
+/// Returns the arguments of the call that rebuilds a tensor. For a parameter these are the
+/// arguments of its tensor's call.
 fn tensor_of(pickle: &Pickle, value: Id) -> Option<Id> {
     let PickleValue::Call { name, arguments } = pickle.get(value) else { return None };
     match name.as_str() {
@@ -170,18 +182,19 @@ fn entry(pickle: &Pickle, arguments: Id, storages: &Storages) -> Result<TensorEn
     let arguments = pickle.sequence(arguments).unwrap_or_default();
     let [storage, offset, size, stride, ..] = arguments else { return Err(unlike()) };
     let PickleValue::Reference(reference) = pickle.get(*storage) else { return Err(unlike()) };
-    // ("storage", class, key, device, values)
+    // A reference to a storage is the tuple ("storage", class, key, device, number of values).
     let [_, class, key, _, _] = pickle.sequence(*reference).unwrap_or_default() else {
         return Err(unlike());
     };
     let (PickleValue::Name(class), Some(key)) = (pickle.get(*class), pickle.text(*key)) else {
         return Err(unlike());
     };
-    let (dtype, width) = format_of(class).ok_or_else(|| format!("a tensor of {class}"))?;
+    let (dtype, width) = format_of(class).ok_or_else(|| format!("a tensor of class {class}"))?;
     let shape = extents(pickle, *size).ok_or_else(unlike)?;
     let strides = extents(pickle, *stride).ok_or_else(unlike)?;
     let values = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
     let mut expected = 1usize;
+    // The stride of a dimension with extent 1 is never used, so it may have any value.
     for (&extent, &stride) in shape.iter().zip(&strides).rev() {
         if extent > 1 && stride != expected {
             return Err(format!(
@@ -191,12 +204,12 @@ fn entry(pickle: &Pickle, arguments: Id, storages: &Storages) -> Result<TensorEn
         }
         expected = expected.saturating_mul(extent);
     }
-    let (start, length) = *storages.get(key).ok_or_else(|| format!("no storage {key:?}"))?;
+    let (start, length) = *storages.get(key).ok_or_else(|| format!("no such storage: {key:?}"))?;
     let first = pickle.int(*offset).and_then(|offset| u64::try_from(offset).ok());
     let first = first.and_then(|first| first.checked_mul(width)).ok_or_else(unlike)?;
     let bytes = values.and_then(|values| (values as u64).checked_mul(width)).ok_or_else(unlike)?;
     if first.checked_add(bytes).is_none_or(|end| end > length) {
-        return Err(format!("expected {bytes} bytes from {first} of a storage, got {length}"));
+        return Err(format!("expected {bytes} bytes at byte {first} of a storage of {length}"));
     }
     Ok(TensorEntry::new(dtype, shape, start + first))
 }
@@ -211,7 +224,7 @@ fn extents(pickle: &Pickle, id: Id) -> Option<Vec<usize>> {
     pickle.sequence(id)?.iter().map(extent).collect()
 }
 
-/// Returns the safetensors name of a storage class and its bytes per value.
+/// Returns the safetensors name of a storage class, and its bytes per value.
 fn format_of(class: &str) -> Option<(&'static str, u64)> {
     Some(match class {
         "torch.FloatStorage" => ("F32", 4),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The library whose names, shapes and column orders a state dict has.
+/// The library that defines the names, shapes and column orders of a state dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// facebookresearch/dlrm, `DLRM_Net` in `dlrm_s_pytorch.py`.

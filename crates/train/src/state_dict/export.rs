@@ -1,4 +1,4 @@
-//! Exports a checkpoint to another library's state dict, a block of rows at a time.
+//! Exports a checkpoint to another library's state dict, one block of rows at a time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,34 +16,36 @@ use crate::{Error, RuleChange};
 /// The metadata key under which an exported file holds the model's configuration as JSON.
 const MODEL_NOTE: &str = "rowmill.model";
 
-/// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
-/// bytes.
+/// Writes the weights of `checkpoint` to `out` under the names of `target`. Returns the size of the
+/// file in bytes.
 ///
-/// Every table keeps its data type. The file appears under its name only when all of it is on disk.
-/// Optimizer states stay behind: see [`export_optimizer`].
+/// Every table keeps its data type. The file gets its name only when it is completely on disk.
+/// Optimizer states are not included, see [`export_optimizer`].
 ///
 /// # Errors
-/// [`Error::NotExpressible`] if the other library cannot express the model, [`Error::Checksum`]
-/// naming the damaged file and tensor, [`Error::Value`] naming a non-finite value, [`Error::Io`]
-/// naming the file.
+/// [`Error::NotExpressible`] if the other library cannot express the model. [`Error::Checksum`]
+/// names a damaged file and tensor. [`Error::Value`] names a non-finite value. [`Error::Io`] names
+/// the file that cannot be read or written.
 pub fn export(checkpoint: &Checkpoint, target: Dialect, out: &Path) -> Result<u64, Error> {
     let names = dense_names(&checkpoint.config().model, target)?;
     replace(out, |path| write_weights(checkpoint, target, &names, path))
 }
 
-/// Writes the optimizer states of `checkpoint` to `out`, each as `WEIGHT.STATE` with the name of
-/// the weight as in [`export`]; returns the file's bytes.
+/// Writes the optimizer states of `checkpoint` to `out`. Each tensor is called `WEIGHT.STATE`,
+/// where `WEIGHT` is the name of the weight in [`export`]. Returns the size of the file in bytes.
 ///
-/// Adagrad's `sum` and Adam's, SparseAdam's and LAMB's `exp_avg` and `exp_avg_sq` have the weight's
-/// shape, row-wise Adagrad's `sum` is `[rows]`. A weight under SGD has no state. Adam and
-/// SparseAdam have states of the same names: which rules they belong to stands in the file's
-/// metadata.
+/// Adagrad's `sum` and the `exp_avg` and `exp_avg_sq` of Adam, SparseAdam and LAMB have the
+/// weight's shape. Row-wise Adagrad's `sum` has the shape `[rows]`. A weight under SGD has no
+/// state. Adam and SparseAdam have states of the same names, so the file's metadata names the
+/// optimizers.
 ///
-/// The other library assumes that states cover whole rows. A run on column tiles used another rule:
-/// with [`RuleChange::Accept`], each row gets the mean of its tiles' states, weighted by columns.
+/// The other library assumes that states cover whole rows, but a run on column tiles has one state
+/// per tile. With [`RuleChange::Accept`], each row gets the mean of its tiles' states, weighted by
+/// their columns.
 ///
 /// # Errors
-/// As [`export`], and [`Error::OtherRowScope`].
+/// Returns the errors of [`export`], and [`Error::OtherRowScope`] if the run used column tiles and
+/// [`RuleChange::Refuse`] was given.
 pub fn export_optimizer(
     checkpoint: &Checkpoint,
     target: Dialect,
@@ -57,13 +59,13 @@ pub fn export_optimizer(
     replace(out, |path| write_states(checkpoint, target, &names, path))
 }
 
-/// Lets `write` write a temporary file next to `out`, and renames it when it is complete.
+/// Lets `write` write a temporary file next to `out`, and renames the file when it is complete.
 fn replace(out: &Path, write: impl FnOnce(&Path) -> Result<u64, Error>) -> Result<u64, Error> {
     let mut temporary = out.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = PathBuf::from(temporary);
     let bytes = write(&temporary).map_err(|error| {
-        // Report the first error, under the name of the requested file.
+        // Report the first error, and replace the temporary name in it by the requested one.
         let _ = fs::remove_file(&temporary);
         match error {
             Error::Io { action, path, source } if path == temporary => {
@@ -72,6 +74,7 @@ fn replace(out: &Path, write: impl FnOnce(&Path) -> Result<u64, Error>) -> Resul
             other => other,
         }
     })?;
+    // A rename replaces an old file at once, so readers never see a part of the new one.
     fs::rename(&temporary, out).map_err(Error::io("rename", &temporary))?;
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty());
     sync_folder(parent.unwrap_or(Path::new(".")))?;
@@ -97,10 +100,11 @@ fn write_weights(
     let host = Pool::new(1);
     for tile in ShardingPlan::table_wise(&model.tables, 1).tiles() {
         let table = &model.tables[tile.table.index()].name;
+        // Blocks of rows end where chunks end, so that every chunk is read and verified only once.
         for cut in checkpoint.row_cuts(table).windows(2) {
             let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
             let block = checkpoint.read_tile_weights(table, &block)?;
-            // SGD, because only weights were read and there is no state to check.
+            // Pass SGD, because only weights were read and there is no state to check.
             refuse(checkpoint, parameter::not_finite(&host, &block.view(), table, Optimizer::Sgd))?;
             writer.write_bytes(block.weight.view().bytes())?;
         }
@@ -116,10 +120,11 @@ fn write_weights(
     Ok(writer.finish()?.0)
 }
 
-/// The metadata from which a loader in another language builds the model: pooling, shared tables,
-/// interaction.
+/// Creates the metadata from which a loader in another language builds the model: pooling, shared
+/// tables, interaction.
 fn model_note(model: &ModelConfig) -> BTreeMap<String, String> {
-    // Cannot fail: every configuration was parsed from a format as general as JSON.
+    // Serialization cannot fail, because every configuration was parsed from a format as general as
+    // JSON.
     let text = serde_json::to_string(model).unwrap_or_default();
     BTreeMap::from([(MODEL_NOTE.to_owned(), text)])
 }
@@ -196,7 +201,7 @@ fn refuse(checkpoint: &Checkpoint, spot: Option<Spot>) -> Result<(), Error> {
     Err(Error::Value { path: checkpoint.folder().to_owned(), spot, expected: "a finite number" })
 }
 
-/// `out[row, c] = weight[row, columns[c]]`.
+/// Permutes columns: `out[row, c] = weight[row, columns[c]]`.
 fn permuted(weight: &[f32], columns: &[usize]) -> Vec<f32> {
     let rows = weight.chunks_exact(columns.len());
     rows.flat_map(|row| columns.iter().map(|&column| row[column])).collect()

@@ -15,27 +15,28 @@ use crate::checkpoint::{
 use crate::parameter::{DenseParameter, Spot};
 use crate::{Error, RuleChange};
 
-/// Values copied at a time: 4 MiB.
+/// Number of values copied at a time, which is 4 MiB of f32.
 const PIECE: usize = 1 << 20;
 
 /// A request to import a state dict as a checkpoint.
 #[derive(Clone, Debug)]
 pub struct ImportRequest<'a> {
-    /// A safetensors file, or one of `torch.save`, of floating-point tensors.
+    /// A safetensors file or a file of `torch.save`, with floating-point tensors.
     pub path: &'a Path,
     /// The library whose names the file uses.
     pub source: Dialect,
-    /// The job to train on with these weights.
+    /// Configuration of the job that continues training with these weights.
     pub config: &'a JobConfig,
-    /// The transforms fitted on the training data, stored in the checkpoint; null if unknown.
+    /// The transforms fitted on the training data, which the checkpoint stores. The value is null
+    /// if the transforms are unknown.
     pub fitted: serde_json::Value,
     pub run_folder: &'a Path,
-    /// A safetensors file of f32 optimizer states as written by [`super::export_optimizer`].
-    /// Without it, states are zero.
+    /// A safetensors file of f32 optimizer states in the form of [`super::export_optimizer`].
+    /// Without this file, states are zero.
     pub optimizer: Option<&'a Path>,
-    /// Whether states of another optimizer with equally named states are accepted.
+    /// Whether to accept states of another optimizer whose states have the same names.
     pub rule_change: RuleChange,
-    /// Training steps taken so far.
+    /// Number of training steps taken so far.
     pub step: u64,
 }
 
@@ -51,14 +52,14 @@ struct ImportFiles<'a> {
 type ExpectedTensors = BTreeMap<String, (Vec<usize>, DataType)>;
 
 /// Writes a checkpoint with the weights of a state dict, and with its optimizer states or zeros.
-/// Its position is null: training starts at the beginning of the data.
+/// The checkpoint's position is null, so training starts at the beginning of the data.
 ///
 /// # Errors
 /// [`Error::StateDict`] lists every tensor that is missing, unexpected or of another shape, before
 /// anything is written. [`Error::OtherRule`] if the states belong to another optimizer.
-/// [`Error::Value`] names a value that is not finite, exceeds the table's data type, or is negative
-/// among squares. [`Error::NotExpressible`] if the other library cannot express the model.
-/// [`Error::Io`] names the file.
+/// [`Error::Value`] names a value that is not finite, exceeds the table's data type, or is a
+/// negative square. [`Error::NotExpressible`] if the other library cannot express the model.
+/// [`Error::Io`] names the file that cannot be read or written.
 pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let config = request.config;
     let names = dense_names(&config.model, request.source)?;
@@ -71,6 +72,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     };
     let (weights, states) = (open(request.path)?, request.optimizer.map(open).transpose()?);
     let source = ImportFiles { request, names, weights, states };
+    // Compare all names and shapes before writing anything, so that one error lists every mismatch.
     check(request.path, source.weight_shapes(), &source.weights)?;
     if let (Some(path), Some(states)) = (request.optimizer, &source.states) {
         check_rules(&source, states)?;
@@ -86,7 +88,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
     let scope = RowScope::new(config.optimizer.sparse.kind, plan.tiles(), &config.model.tables);
     let row_scope = match (scope, request.optimizer) {
-        // Without states to import, all states are zero, which every row scope allows.
+        // If no states are imported, all states are zero, so a later run may use any row scope.
         (RowScope::WholeRows, None) => RowScope::Undecided,
         (scope, _) => scope,
     };
@@ -103,7 +105,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
 }
 
 /// Finds the prefix that a wrapper such as `DistributedDataParallel` added to the names of all
-/// tensors: `module.`, `model.`, or several.
+/// tensors. The prefix may be `module.`, `model.`, or several of them.
 fn wrapper<'a>(names: &[DenseName], reader: &'a TensorReader) -> Option<&'a str> {
     let wanted = &names.first()?.external;
     let mut found = reader.entries().map(|(name, _)| name);
@@ -114,13 +116,13 @@ fn wrapper<'a>(names: &[DenseName], reader: &'a TensorReader) -> Option<&'a str>
 }
 
 impl ImportFiles<'_> {
-    /// The expected weights of the model.
+    /// Returns the weights that the model expects.
     fn weight_shapes(&self) -> ExpectedTensors {
         let dense = |name: &DenseName| (name.external.clone(), (name.shape.clone(), DataType::F32));
         self.table_shapes().chain(self.names.iter().map(dense)).collect()
     }
 
-    /// The expected optimizer states of the job.
+    /// Returns the optimizer states that the job expects.
     fn state_shapes(&self) -> ExpectedTensors {
         let rules = &self.request.config.optimizer;
         let tables = self
@@ -228,7 +230,7 @@ struct FileTensor<'a> {
     reader: &'a TensorReader,
     entry: &'a TensorEntry,
     name: &'a str,
-    /// Whether its values are sums or means of squares, and thus never negative.
+    /// Whether the values are sums or means of squares, and thus never negative.
     squares: bool,
 }
 
@@ -254,6 +256,7 @@ impl FileTensor<'_> {
             } else {
                 self.read(first, &mut buffer[..count])?;
                 narrow.view_mut().fill_from(buffer);
+                // Rounding to 16 bits may overflow, although the f32 value is finite.
                 if let Some((at, _)) = narrow.view().first_not_finite(0..count) {
                     return Err(self.refused(first, at, buffer[at], range_of(data_type)));
                 }
@@ -264,7 +267,7 @@ impl FileTensor<'_> {
         Ok(())
     }
 
-    /// Reads values from `first` on, rounded to f32.
+    /// Reads the values that start at `first`, rounded to f32.
     fn read(&self, first: u64, out: &mut [f32]) -> Result<(), Error> {
         let narrow = match self.entry.dtype.as_str() {
             "F64" => return self.read_wide(first, out),
@@ -293,6 +296,7 @@ impl FileTensor<'_> {
             let values = bytes.as_chunks::<8>().0.iter().map(|&value| f64::from_le_bytes(value));
             for (at, (out, value)) in out.iter_mut().zip(values).enumerate() {
                 *out = value as f32;
+                // The conversion to f32 turns a magnitude beyond its range into infinity.
                 if value.is_finite() && !out.is_finite() {
                     return Err(self.refused(start, at, *out, "a magnitude that f32 can hold"));
                 }
@@ -302,7 +306,7 @@ impl FileTensor<'_> {
         Ok(())
     }
 
-    /// Fails if one of the values, which begin at `first` in the tensor, is not finite or a
+    /// Fails if one of the values, which begin at `first` in the tensor, is not finite or is a
     /// negative square.
     fn check(&self, first: u64, values: WeightsView<'_>, count: usize) -> Result<(), Error> {
         if let Some((at, value)) = values.first_not_finite(0..count) {
@@ -330,7 +334,7 @@ impl FileTensor<'_> {
     }
 }
 
-/// The range of a data type in words, for error messages.
+/// Describes the range of a data type in words, for error messages.
 fn range_of(data_type: DataType) -> &'static str {
     match data_type {
         DataType::F32 => "a finite number",
@@ -376,7 +380,7 @@ fn read_dense(source: &ImportFiles<'_>, name: &DenseName) -> Result<DenseParamet
 }
 
 /// Permutes columns of the other library into our order: `own[row, columns[c]] = external[row, c]`.
-/// Empty `columns` mean the same order.
+/// An empty `columns` means that the orders agree.
 fn reorder(values: &mut [f32], columns: &[usize]) {
     if columns.is_empty() {
         return;

@@ -1,32 +1,32 @@
-//! The ways in which a tensor of a foreign state dict fails to fit the model.
+//! The ways in which a tensor of another library's state dict fails to fit the model.
 
 use std::fmt;
 
 /// One tensor of a state dict that does not fit the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The model has it, the file does not.
+    /// The model has the tensor, but the file does not.
     Missing {
-        /// Name in the state dict.
+        /// Name of the tensor in the state dict.
         name: String,
         expected: Vec<usize>,
     },
-    /// The file has it, the model does not.
+    /// The file has the tensor, but the model does not.
     Unexpected {
-        /// Name in the state dict.
+        /// Name of the tensor in the state dict.
         name: String,
         got: Vec<usize>,
     },
-    /// Both have it, in different shapes.
+    /// The model and the file have the tensor in different shapes.
     Shape {
-        /// Name in the state dict.
+        /// Name of the tensor in the state dict.
         name: String,
         expected: Vec<usize>,
         got: Vec<usize>,
     },
-    /// Its values are not floating-point numbers.
+    /// The values of the tensor are not floating-point numbers.
     Kind {
-        /// Name in the state dict.
+        /// Name of the tensor in the state dict.
         name: String,
         expected: &'static str,
         got: String,

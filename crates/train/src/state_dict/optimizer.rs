@@ -1,10 +1,12 @@
-//! Names and shapes of the optimizer states of a weight. Independent of files.
+//! Names and shapes of the state tensors that an optimizer keeps for a weight.
+//!
+//! This file does not depend on file formats.
 
 use std::collections::BTreeMap;
 
 use schema::{Granularity, Optimizer, Optimizers};
 
-/// The suffixes of a weight's state tensors, as in `torch.optim`.
+/// Returns the suffixes of a weight's state tensors, with the names of `torch.optim`.
 pub(super) fn names(optimizer: Optimizer) -> &'static [&'static str] {
     match optimizer {
         Optimizer::Adagrad | Optimizer::RowwiseAdagrad => &["sum"],
@@ -14,28 +16,30 @@ pub(super) fn names(optimizer: Optimizer) -> &'static [&'static str] {
     }
 }
 
-/// Groups of parameters that share an optimizer, and the metadata key that names it.
+/// The two groups of parameters with their own optimizer, and the metadata key that names the
+/// optimizer of each.
 pub(super) const NOTES: [(&str, &str); 2] =
     [("tables", "rowmill.optimizer.sparse"), ("dense parameters", "rowmill.optimizer.dense")];
 
-/// The rules of tables and dense parameters, in the order of [`NOTES`].
+/// Returns the optimizers of tables and of dense parameters, in the order of [`NOTES`].
 pub(super) fn kinds(rules: &Optimizers) -> [Optimizer; 2] {
     [rules.sparse.kind, rules.dense.kind]
 }
 
-/// The metadata that names the optimizers of a file of states. The tensors' names do not
-/// distinguish Adam from SparseAdam, nor Adagrad from row-wise Adagrad on tables with one column.
+/// Creates the metadata that names the optimizers of a file of states. Names of state tensors do
+/// not distinguish Adam from SparseAdam, nor Adagrad from row-wise Adagrad on tables with one
+/// column.
 pub(super) fn notes(rules: &Optimizers) -> BTreeMap<String, String> {
     let notes = NOTES.iter().zip(kinds(rules));
     notes.map(|(&(_, key), kind)| (key.to_owned(), kind.to_string())).collect()
 }
 
-/// Whether the values of a state are sums or means of squares, and thus never negative.
+/// Returns whether a state contains sums or means of squares, whose values are never negative.
 pub(super) fn is_of_squares(name: &str) -> bool {
     name == "sum" || name == "exp_avg_sq"
 }
 
-/// Shape of each state tensor beside a weight of `shape`.
+/// Returns the shape of a state tensor for a weight of the given shape.
 pub(super) fn shape(optimizer: Optimizer, shape: &[usize]) -> Vec<usize> {
     match optimizer.granularity() {
         Granularity::Row => shape[..1].to_vec(),

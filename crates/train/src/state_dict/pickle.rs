@@ -1,11 +1,11 @@
-//! The part of Python's pickle format that PyTorch state dicts use, read without executing it.
+//! Reads the part of Python's pickle format that PyTorch state dicts use, without executing it.
 //!
-//! A pickle is a program for a stack machine that may call any Python function. This reader calls
-//! none: the few names that build tensors ([`is_known`]) become plain values, and every other name
-//! is an error. Independent of files and of the bytes of tensors.
+//! A pickle is a program for a stack machine that may call any Python function. This reader never
+//! calls a function. The few names that build tensors ([`is_known`]) become plain values, and every
+//! other name is an error. This file does not depend on archives or on the bytes of tensors.
 
-/// Index of a value among all values. Values refer to each other by index, because lists and dicts
-/// are filled after they were memoized.
+/// Index of a value among all values of a pickle. Values refer to each other by index, because
+/// lists and dicts are filled after they were memoized.
 pub(super) type Id = usize;
 
 /// One value that a pickle builds.
@@ -18,31 +18,31 @@ pub(super) enum PickleValue {
     Text(String),
     /// A list or tuple.
     Sequence(Vec<Id>),
-    /// A dict, in its order.
+    /// A dict, with its entries in insertion order.
     Dict(Vec<(Id, Id)>),
     /// The name of a class or function.
     Name(String),
-    /// A call of a class or function, kept unevaluated.
+    /// A call of a class or function, which is not evaluated.
     Call {
-        /// The class or function.
+        /// Name of the class or function.
         name: String,
-        /// Its arguments, a sequence.
+        /// The arguments of the call, as a sequence.
         arguments: Id,
     },
-    /// A reference out of the pickle: a tensor's storage.
+    /// A persistent reference to data outside of the pickle, which is a tensor's storage.
     Reference(Id),
     /// A mark on the stack, at which a group of values begins.
     Mark,
 }
 
-/// All values of a pickle; `root` is the result.
+/// All values of a pickle. `root` is the value that the pickle results in.
 #[derive(Debug)]
 pub(super) struct Pickle {
     values: Vec<PickleValue>,
     pub root: Id,
 }
 
-/// Whether a class or function is one that state dicts need. Even these are never called.
+/// Returns whether state dicts need this class or function. Even known functions are never called.
 pub(super) fn is_known(name: &str) -> bool {
     const KNOWN: [&str; 6] = [
         "collections.OrderedDict",
@@ -62,7 +62,8 @@ impl Pickle {
     /// Reads a pickle of protocol 2 to 5.
     ///
     /// # Errors
-    /// The defect and its byte, or the name of an unknown class or function.
+    /// Returns a text with the defect and its byte, or with the name of an unknown class or
+    /// function.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let mut machine = PickleMachine::new(bytes);
         loop {
@@ -80,7 +81,7 @@ impl Pickle {
         &self.values[id]
     }
 
-    /// Returns the entries of a dict or `OrderedDict`.
+    /// Returns the entries of a dict or `OrderedDict`, or `None` for values of another type.
     pub fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
         match self.get(id) {
             PickleValue::Dict(entries) => Some(entries),
@@ -88,7 +89,7 @@ impl Pickle {
         }
     }
 
-    /// Returns the members of a list or tuple.
+    /// Returns the members of a list or tuple, or `None` for values of another type.
     pub fn sequence(&self, id: Id) -> Option<&[Id]> {
         match self.get(id) {
             PickleValue::Sequence(members) => Some(members),
@@ -113,7 +114,7 @@ impl Pickle {
     }
 }
 
-/// Interprets the opcodes of a pickle. It builds plain values and never calls a function.
+/// Interprets the opcodes of a pickle. The machine builds plain values and never calls a function.
 struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -123,7 +124,7 @@ struct PickleMachine<'a> {
     memo: std::collections::BTreeMap<u64, Id>,
 }
 
-/// The outcome of an instruction: the result, if it was the last one.
+/// The outcome of an instruction. The last instruction of a pickle returns its result.
 type Stepped = Result<Option<Id>, String>;
 
 impl<'a> PickleMachine<'a> {
@@ -135,7 +136,9 @@ impl<'a> PickleMachine<'a> {
     fn step(&mut self) -> Stepped {
         let code = self.take(1)?[0];
         match code {
+            // The opcodes are those of Python's `pickletools`, for protocols 2 to 5.
             b'.' => return self.pop().map(Some),
+            // Skip the protocol number and the length of a frame, which are not needed.
             0x80 => _ = self.take(1)?,
             0x95 => _ = self.take(8)?,
             b'(' => self.push(PickleValue::Mark),
@@ -164,7 +167,7 @@ impl<'a> PickleMachine<'a> {
                 let id = self.pop()?;
                 self.push(PickleValue::Reference(id));
             }
-            _ => return Err(format!("instruction {code:#04x}, which state dicts do not have")),
+            _ => return Err(format!("expected an opcode that state dicts use, got {code:#04x}")),
         }
         Ok(None)
     }
@@ -202,7 +205,7 @@ impl<'a> PickleMachine<'a> {
         };
         if matches!(code, b'h' | b'j') {
             let id = self.memo.get(&number).copied();
-            self.stack.push(id.ok_or_else(|| format!("nothing was remembered as {number}"))?);
+            self.stack.push(id.ok_or_else(|| format!("nothing is memoized as {number}"))?);
             return Ok(());
         }
         let id = self.pop()?;
@@ -223,7 +226,8 @@ impl<'a> PickleMachine<'a> {
                 }
                 let shift = 64 - 8 * bytes as u32;
                 let value = self.number(bytes)?;
-                // The highest bit is the sign.
+                // The highest bit of the number is its sign. Shifting left and then arithmetically
+                // right extends the sign to 64 bits.
                 if bytes == 0 { 0 } else { ((value << shift) as i64) >> shift }
             }
         };
@@ -256,7 +260,7 @@ impl<'a> PickleMachine<'a> {
         Ok(())
     }
 
-    /// Pops the values since the last mark, and the mark.
+    /// Pops the values since the last mark, and the mark itself.
     fn group(&mut self) -> Result<Vec<Id>, String> {
         let mark = self.stack.iter().rposition(|&id| self.values[id] == PickleValue::Mark);
         let mark = mark.ok_or_else(|| "expected a mark on the stack".to_owned())?;
@@ -265,7 +269,7 @@ impl<'a> PickleMachine<'a> {
         Ok(members)
     }
 
-    /// Adds a member or entry, or a group of them, to a list or dict.
+    /// Adds one entry or a group of entries to a list or dict.
     fn fill(&mut self, code: u8) -> Result<(), String> {
         let added = match code {
             b'a' => vec![self.pop()?],
@@ -281,7 +285,7 @@ impl<'a> PickleMachine<'a> {
             PickleValue::Dict(entries) if matches!(code, b's' | b'u') && added.len() % 2 == 0 => {
                 entries.extend(added.chunks_exact(2).map(|pair| (pair[0], pair[1])));
             }
-            _ => return Err("expected a list or dict to fill".to_owned()),
+            _ => return Err("expected a list or dict to add values to".to_owned()),
         }
         Ok(())
     }
@@ -296,9 +300,10 @@ impl<'a> PickleMachine<'a> {
                 (PickleValue::Text(module), PickleValue::Text(class)) => {
                     format!("{module}.{class}")
                 }
-                _ => return Err("expected the name of a class as two texts".to_owned()),
+                _ => return Err("expected module and name of a class as two strings".to_owned()),
             }
         };
+        // An unknown name may be any Python function, so it is refused instead of kept.
         if !is_known(&name) {
             return Err(format!(
                 "expected tensors in dicts, got the class or function {name:?}, which is not run"
@@ -311,12 +316,13 @@ impl<'a> PickleMachine<'a> {
     fn line(&mut self) -> Result<String, String> {
         let rest = &self.bytes[self.at..];
         let end = rest.iter().position(|&byte| byte == b'\n');
-        let end = end.ok_or_else(|| "expected a name that ends with its line".to_owned())?;
+        let end = end.ok_or_else(|| "expected a name that ends with a newline".to_owned())?;
         let line = self.take(end + 1)?;
         Ok(String::from_utf8_lossy(&line[..end]).into_owned())
     }
 
-    /// Handles a call: an `OrderedDict` becomes a dict, everything else is kept as a call.
+    /// Handles the call of a function or class. An `OrderedDict` becomes a dict, and every other
+    /// call is kept unevaluated.
     fn call(&mut self) -> Result<(), String> {
         let (arguments, name) = (self.pop()?, self.pop()?);
         let PickleValue::Name(name) = &self.values[name] else {
@@ -336,7 +342,7 @@ impl<'a> PickleMachine<'a> {
         self.pop()?;
         match self.stack.last().map(|&id| &self.values[id]) {
             Some(PickleValue::Dict(_) | PickleValue::Call { .. }) => Ok(()),
-            _ => Err("expected an object to complete".to_owned()),
+            _ => Err("expected an object whose attributes are set".to_owned()),
         }
     }
 }
@@ -345,7 +351,7 @@ impl<'a> PickleMachine<'a> {
 mod tests {
     use super::{Pickle, PickleValue};
 
-    /// `pickle.dumps({"a": [1, -2, (3, None)], "b": 70000}, protocol=2)`.
+    /// The output of `pickle.dumps({"a": [1, -2, (3, None)], "b": 70000}, protocol=2)`.
     const PLAIN: &[u8] = b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xffK\x03N\x86q\x03eX\x01\x00\x00\x00bq\x04Jp\x11\x01\x00u.";
 
     #[test]
@@ -363,8 +369,8 @@ mod tests {
 
     #[test]
     fn unknown_names_are_refused_and_damage_does_not_panic() {
-        // The output of `pickle.dumps` for an object whose `__reduce__` returns `os.system,
-        // ("id",)`.
+        // The fixtures are the output of `pickle.dumps` for an object whose `__reduce__` returns
+        // `os.system, ("id",)`.
         for code in [
             &b"\x80\x02cposix\nsystem\nq\x00X\x02\x00\x00\x00idq\x01\x85q\x02Rq\x03."[..],
             b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.",

@@ -1,5 +1,7 @@
-//! The trainer against the plain f64 DLRM of `oracle`: interactions, pooling, shared tables,
-//! optimizers and tilings that the golden runs do not have.
+//! Compares the trainer with the plain f64 DLRM of `oracle`.
+//!
+//! The tests cover interactions, pooling, shared tables, optimizers and tilings that the golden
+//! runs do not have.
 
 use device::Cpu;
 use schema::model::DenseInit;
@@ -18,8 +20,8 @@ use crate::ranks::{self, Job};
 
 const DIM: usize = 6;
 
-/// Creates a model with three tables: one with mean pooling, one shared by two features, one with a
-/// single row.
+/// Creates a model with three tables: one with mean pooling, one shared by two features, and one
+/// with a single row.
 fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
     let table = |name: &str, rows, pooling, features: &[&str]| TableConfig {
         name: name.to_owned(),
@@ -49,8 +51,8 @@ fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
     ranks::job(model, (optimizer, Optimizer::Adagrad), 0.05, 13)
 }
 
-/// Two features of a table without pooling beside the others: bags have up to 4 ids, of which 3 are
-/// looked up, so that there are longer sequences, shorter ones and empty ones.
+/// Adds a table without pooling that two features share. Bags have up to 4 ids, of which 3 are
+/// looked up, so the sequences include longer, shorter and empty ones.
 fn with_sequences(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
     let mut config = config(interaction, optimizer);
     let sequence = TableConfig {
@@ -65,7 +67,7 @@ fn with_sequences(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
     config
 }
 
-/// Batches of 13 samples with empty bags and many duplicates.
+/// Creates batches of 13 samples with empty bags and many duplicate ids.
 fn batches(config: &JobConfig, steps: u64) -> Vec<Batch> {
     let features = config.model.features();
     let batch = |step: u64| {
@@ -148,7 +150,8 @@ fn adam_and_lamb_with_weight_decay_match_the_oracle() {
         let mut config = config(Interaction::Cat, kind);
         config.optimizer.sparse.weight_decay = 0.05;
         config.optimizer.sparse.weight_decay_mode = WeightDecayMode::Decoupled;
-        // A large epsilon, so that rounding of sums near 0 does not decide the direction of a step.
+        // Use a large epsilon, so that rounding of sums near 0 does not decide the direction of a
+        // step.
         config.optimizer.sparse.epsilon = 1e-3;
         config.optimizer.dense = config.optimizer.sparse;
         config.optimizer.dense.weight_decay_mode = WeightDecayMode::L2;
@@ -178,7 +181,8 @@ fn sequences_match_the_oracle_under_every_interaction_and_optimizer() {
     }
     for optimizer in Optimizer::ALL {
         let mut config = with_sequences(Interaction::Cat, optimizer);
-        // A large epsilon, so that rounding of sums near 0 does not decide the direction of a step.
+        // Use a large epsilon, so that rounding of sums near 0 does not decide the direction of a
+        // step.
         config.optimizer.sparse.epsilon = 1e-3;
         on_every_tiling(&config);
     }
@@ -195,7 +199,7 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
     let good = batches(&config, 1).remove(0);
     for bad_id in [23, -1, i64::MIN] {
         let mut batch = good.clone();
-        // Feature 1 looks up the shared table of 23 rows.
+        // Feature 1 looks up the shared table, which has 23 rows.
         let position = batch.sparse.feature(1).start + 4;
         batch.sparse.values[position] = bad_id;
         let bag = batch.sparse.offsets.partition_point(|&start| start <= position) - 1;

@@ -42,7 +42,7 @@ fn tiles(model: &ModelConfig, plan: &ShardingPlan, rank: Rank, kind: Optimizer) 
     plan.tiles_of(rank).map(state_of).collect()
 }
 
-/// Bags of up to four ids.
+/// Creates bags of up to four ids.
 fn bags(model: &ModelConfig, rank: Rank) -> JaggedTensor {
     let (features, rng) = (model.features(), CounterRng::new(5, u64::from(rank.0)));
     let mut sparse = JaggedTensor::empty(features.len(), SAMPLES);
@@ -130,7 +130,7 @@ fn slots(model: &ModelConfig, states: &[TileState]) -> Vec<Slot> {
     slots
 }
 
-/// Returns the allocations of a warmed-up step of one rank, and those of its kernels.
+/// Returns the allocations of a warmed-up step of one rank, and the allocations of its kernels.
 fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let (model, kind) = (model(), Optimizer::RowwiseAdagrad);
     let place = comm.rank();
@@ -154,6 +154,7 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let first_sample = place.index() * SAMPLES;
     let mut before = 0;
     for step in 0..WARM_UP + STEPS {
+        // Buffers grow during the first steps, so only later steps are counted.
         if step == WARM_UP {
             before = Counting::allocations();
         }

@@ -1,5 +1,5 @@
-//! Checkpoints: saved under any tiling and loaded under any other, damage reported with its file,
-//! killed writers and full disks.
+//! Tests that checkpoints load under any tiling, that errors name damaged files, and that killed
+//! writers and full disks do no harm.
 
 use std::fs;
 use std::ops::Range;
@@ -54,7 +54,7 @@ fn tiling(tables: &[TableConfig], world_size: u32, seed: u64) -> ShardingPlan {
     ShardingPlan::new(world_size, tiles, tables).unwrap()
 }
 
-/// Computes in f64, from the definition, the row-wise state that the tile `wanted` must get from
+/// Computes from its definition, in f64, the row-wise state that the tile `wanted` must get from
 /// the tiles of `saved`.
 fn averaged(saved: &ShardingPlan, wanted: &Tile) -> Vec<f32> {
     let common = |a: &Range<usize>, b: &Range<usize>| {
@@ -243,7 +243,7 @@ fn any_flipped_byte_is_detected_and_named() {
     let folder = save(run.path(), 2, &config, &plan).folder;
     for path in files(&folder) {
         let good = fs::read(&path).unwrap();
-        // A prime stride, so that bytes of all parts of the files are visited.
+        // A stride that is prime makes the loop flip bytes in all parts of each file.
         for place in (0..good.len()).step_by(7).chain([good.len() - 1]) {
             let mut bad = good.clone();
             bad[place] ^= 4;
@@ -304,7 +304,7 @@ fn verify_lists_every_damaged_tensor_and_reading_refuses_it() {
     let read = |tile, kind| checkpoint.read_tile("t0", tile, kind);
     assert!(matches!(read(tile, Optimizer::Adagrad), Err(Error::Checksum { .. })));
     assert!(matches!(checkpoint.read_dense(&mut zeros(&config)), Err(Error::Checksum { .. })));
-    // The other rank's rows are whole.
+    // The rows of the other rank are undamaged and must be readable.
     assert_eq!(read(&plan.tiles()[1], Optimizer::Adagrad).unwrap().weight.len(), 16);
 }
 
@@ -346,7 +346,8 @@ fn another_model_is_refused_with_both_shapes() {
     assert!(text.ends_with("table \"t0\": expected chunks over 40 values, got 36"), "{text}");
     let text = refused(Optimizer::RowwiseAdagrad);
     assert!(text.ends_with("expected rowwise_adagrad, got adagrad"), "{text}");
-    // SGD keeps no state, but it is another rule too, not a request for the weights alone.
+    // SGD keeps no state, but it is another optimizer too, so it must not be taken for a request
+    // for the weights alone.
     let text = refused(Optimizer::Sgd);
     assert!(text.ends_with("expected sgd, got adagrad"), "{text}");
 }
@@ -366,8 +367,8 @@ fn only_the_newest_k_checkpoints_are_kept() {
     assert_eq!(names, ["step-000000000030", "step-000000000400"]);
 }
 
-/// The temporary folder of a killed writer is not a checkpoint, hides no checkpoint, and is deleted
-/// by the next save.
+/// The temporary folder of a killed writer is not a checkpoint. It must not hide another
+/// checkpoint, and the next save must delete it.
 #[test]
 fn temporary_folders_of_a_killed_writer_are_ignored_and_removed() {
     let config = job(&[(9, 4)], DOT, Optimizer::Sgd);
@@ -382,7 +383,8 @@ fn temporary_folders_of_a_killed_writer_are_ignored_and_removed() {
     }
     let found = checkpoint::newest_good(run.path()).unwrap();
     assert_eq!((found.checkpoint.unwrap().step(), found.refused.len()), (1, 0));
-    // Killed between the two renames that replace a checkpoint of the same step.
+    // Simulate a writer that was killed between the two renames that replace a checkpoint of the
+    // same step.
     fs::rename(&good, folder.join("step-000000000001.replaced.tmp")).unwrap();
     assert!(checkpoint::newest_good(run.path()).unwrap().checkpoint.is_none());
     let writer = CheckpointWriter::begin(run.path(), 2, &config.model.tables).unwrap();
@@ -390,7 +392,7 @@ fn temporary_folders_of_a_killed_writer_are_ignored_and_removed() {
     assert_eq!(checkpoint::newest_good(run.path()).unwrap().checkpoint.unwrap().step(), 1);
     drop(writer);
     assert_eq!(files(&folder), std::slice::from_ref(&good));
-    // Saving the same step again replaces its checkpoint.
+    // Saving the same step again must replace its checkpoint.
     assert_eq!(save(run.path(), 1, &config, &plan).folder, good);
     assert_eq!(files(&folder), [good]);
 }
@@ -428,8 +430,8 @@ fn a_checkpoint_without_all_tiles_is_not_committed() {
     assert!(checkpoint::list(run.path()).unwrap().is_empty());
 }
 
-/// Measures the writing speed, if a folder and the size of a table in GiB are given by environment
-/// variables.
+/// Measures the writing speed, if environment variables name a folder and the size of a table in
+/// GiB.
 #[test]
 fn writing_speed_is_measured_on_request() {
     let variable = |name| std::env::var(name).ok();

@@ -1,8 +1,8 @@
-//! Flips bits in prepared data, `dataset.json` and checkpoints. No damaged file may lead to a run
-//! with other weights, or to other results from a checkpoint.
+//! Flips bits in prepared data, `dataset.json` and checkpoints.
 //!
-//! `ROWMILL_CORRUPTION=full` flips a thousand bits; `cargo xtask ci --full` sets it. Exported state
-//! dicts are not damaged, because safetensors has no checksum.
+//! No damaged file may lead to a run with other weights, or to other results from a checkpoint.
+//! `ROWMILL_CORRUPTION=full` flips a thousand bits, and `cargo xtask ci --full` sets it. Exported
+//! state dicts are not damaged, because safetensors has no checksum.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +26,7 @@ const FULL: u64 = 1000;
 #[derive(Debug, Default)]
 struct Tally {
     refused: u64,
-    /// Cases with the same bytes as without damage.
+    /// Number of cases with the same bytes as without damage.
     harmless: u64,
     wrong: Vec<String>,
 }
@@ -72,12 +72,12 @@ struct Place {
     resumed: Weights,
     metric: u64,
     exported: Vec<u8>,
-    /// Files to damage, with their bytes.
+    /// Files of the prepared data that the test damages, with their original bytes.
     data: Vec<(PathBuf, Vec<u8>)>,
     saved: Vec<(PathBuf, Vec<u8>)>,
 }
 
-/// The files of a checkpoint's tensors.
+/// The tensor files of a checkpoint.
 type Weights = Vec<(PathBuf, Vec<u8>)>;
 
 impl Place {
@@ -129,6 +129,7 @@ impl Place {
 /// Trains on the data in `prepared` and returns the tensors of the last checkpoint.
 fn trained(folder: &Path, prepared: &Path, start: Start) -> Result<Weights, Error> {
     let run_folder = folder.join("run");
+    // Train in an empty folder, so that the result does not include older checkpoints.
     drop(fs::remove_dir_all(&run_folder));
     let dataset = Arc::new(Dataset::open(prepared)?);
     let plan = ShardingPlan::mixed(&run::config().model.tables, 2);

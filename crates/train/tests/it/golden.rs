@@ -1,5 +1,8 @@
-//! The golden runs of facebookresearch/dlrm, TorchRec and `torch.optim.SparseAdam`: losses of every
-//! step and final weights, on 1, 2 and 3 ranks and under every tiling.
+//! Compares training with golden runs of facebookresearch/dlrm, TorchRec and
+//! `torch.optim.SparseAdam`.
+//!
+//! The tests compare the losses of every step and the final weights, on 1, 2 and 3 ranks and under
+//! every tiling.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +31,7 @@ const RUNS: [&str; 8] = [
     "torchrec_dcnv2_adagrad",
 ];
 
-/// One golden run, read back.
+/// A golden run, read from its files.
 struct Golden {
     config: JobConfig,
     losses: Vec<f64>,
@@ -37,7 +40,7 @@ struct Golden {
     torchrec: bool,
 }
 
-/// Returns the folder of golden runs: `ROWMILL_GOLDEN` on a machine without the sources.
+/// Returns the folder of golden runs, which is `ROWMILL_GOLDEN` on a machine without the sources.
 fn folder() -> PathBuf {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/dlrm_golden");
     std::env::var_os("ROWMILL_GOLDEN").map_or_else(|| beside.into(), PathBuf::from)
@@ -175,7 +178,7 @@ impl Golden {
         (losses, oracle.tables)
     }
 
-    /// Compares a run under another update rule than that of the golden run with the oracle of that
+    /// Compares a run, whose update rule differs from the golden run's, with the oracle of that
     /// rule.
     fn check_tile_rule(&self, plan: &ShardingPlan, trained: &Trained, what: &str) {
         let (losses, tables) = self.oracle(plan);
@@ -239,6 +242,7 @@ fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobC
     };
     let dcn = || Interaction::DcnV2 {
         layers: 3,
+        // The rank of the cross layers follows from the sizes of V and of the bias.
         rank: tensors["init.inter_arch.crossnet.V_kernels.0"].len()
             / tensors["init.inter_arch.crossnet.bias.0"].len(),
     };
@@ -306,9 +310,9 @@ fn golden_runs_match_on_any_number_of_ranks_and_tiling() {
     }
 }
 
-/// Repeats the golden runs with GPU kernels, emulated or on the GPU of `ROWMILL_GPU`: every run on
-/// one rank, and two runs on two ranks whose tables are split by rows and by columns.
-/// `ROWMILL_GOLDEN_RUN` selects one run.
+/// Repeats the golden runs with GPU kernels, emulated or on the GPU of `ROWMILL_GPU`. Every run is
+/// repeated on one rank, and two runs also on two ranks whose tables are split by rows and by
+/// columns. The variable `ROWMILL_GOLDEN_RUN` selects one run.
 #[test]
 fn golden_runs_match_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };
@@ -333,8 +337,8 @@ fn golden_runs_match_on_the_emulated_gpu() {
     }
 }
 
-/// Both row scopes of row-wise Adagrad match a scalar f64 oracle of their own, and their results
-/// differ.
+/// Each row scope of row-wise Adagrad must match the scalar f64 oracle of that scope, and the
+/// results of both scopes must differ.
 #[test]
 fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
     let golden = Golden::read("mid_bce_rowwise_adagrad");
@@ -352,7 +356,8 @@ fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
         assert!(nearest > 1e-3, "{ranks} column tiles: {nearest:.1e} from another rule");
         rules.push(trained.losses);
     }
-    // Only the columns matter, not the ranks: four tiles on one rank, or on three.
+    // Only the columns matter, not the ranks, so four tiles on one or three ranks give the same
+    // losses.
     let tiles = ShardingPlan::column_wise(tables, 4).tiles().to_vec();
     for ranks in [1, 3] {
         let placed = tiles.iter().cloned().map(|mut tile| {
@@ -364,8 +369,8 @@ fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
     }
 }
 
-/// PyTorch's run of `torch.optim.SparseAdam` matches the f64 oracle of that rule, and differs from
-/// FBGEMM's Adam.
+/// PyTorch's run of `torch.optim.SparseAdam` must match the f64 oracle of that rule, and must
+/// differ from FBGEMM's Adam.
 #[test]
 fn sparse_adam_matches_torch_optim_and_differs_from_adam() {
     let mut golden = Golden::read("small_bce_sparse_adam");

@@ -1,4 +1,4 @@
-//! Integration tests of the trainer, one binary.
+//! All integration tests of the trainer, in one binary.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod against_oracle;

@@ -9,8 +9,8 @@ fn evaluate(probabilities: &[f32], labels: &[f32]) -> Evaluation {
     accumulator.finish()
 }
 
-/// Computes the AUC over all pairs of a click and a non-click: 1 if the click has the higher
-/// probability, ½ if they tie.
+/// Computes the AUC over all pairs of a click and a non-click. A pair counts 1 if the click has the
+/// higher probability, and ½ if both probabilities are equal.
 fn auc_of_all_pairs(probabilities: &[f32], labels: &[f32]) -> f64 {
     let (mut wins, mut pairs) = (0.0, 0.0);
     for (p, y) in probabilities.iter().zip(labels) {

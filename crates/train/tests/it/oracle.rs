@@ -1,5 +1,6 @@
-//! A second, plain DLRM in f64: one sample at a time, dense sums over ids, no tiles but for the
-//! row-wise state. The trainer must follow it under any model and plan.
+//! A second, simple DLRM in f64, which the trainer must match under any model and plan. The oracle
+//! processes one sample at a time and sums gradients densely over ids. The oracle has no tiles,
+//! except for the optimizer state.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +19,10 @@ pub struct Oracle<'a> {
     pub dense: BTreeMap<String, Vector>,
     dense_state: BTreeMap<String, Vec<[f64; 2]>>,
     step: i32,
-    /// Whole tables, `[rows, dim]`.
+    /// Whole tables, each with shape `[rows, dim]`.
     pub tables: Vec<Vector>,
-    /// Per table and row: two values per weight (a first or only one is used by Adagrad), or per
-    /// column tile (row-wise).
+    /// Optimizer state by table, row and column, with two values each. Adagrad uses only the first
+    /// value. Row-wise Adagrad uses only the first column of a tile.
     table_state: Vec<Vec<Vec<[f64; 2]>>>,
 }
 
@@ -46,7 +47,7 @@ impl<'a> Oracle<'a> {
         Self { config, plan, dense, dense_state, step: 0, tables, table_state }
     }
 
-    /// Trains one step and returns the mean loss before it.
+    /// Trains one step and returns the mean loss before the update.
     pub fn step(&mut self, batch: &Batch) -> f64 {
         let mut gradients = Gradients::default();
         let loss: f64 =
@@ -115,7 +116,7 @@ impl<'a> Oracle<'a> {
         loss
     }
 
-    /// Returns the ids of each vector. A pooled vector has all ids of the sample's bag; a vector of
+    /// Returns the ids of each vector. A pooled vector has all ids of the sample's bag. A vector of
     /// a sequence has one id, or none after the end of the bag.
     fn bags<'b>(
         &self,
@@ -139,7 +140,7 @@ impl<'a> Oracle<'a> {
         sum.iter().map(|value| value * scale).collect()
     }
 
-    /// Computes all activations of an MLP, the input first.
+    /// Computes all activations of an MLP, with the input first.
     fn mlp(&self, name: &str, input: Vector, layers: usize, last_relu: bool) -> Vec<Vector> {
         let mut all = vec![input];
         for i in 0..layers {
@@ -297,7 +298,7 @@ fn product(weight: &[f64], x: &[f64]) -> Vector {
     weight.chunks_exact(x.len()).map(row).collect()
 }
 
-/// Updates `weights` at step `t` = 1, 2, …; row-wise state sits in the first element of `state`.
+/// Updates `weights` at step `t` = 1, 2, …. Row-wise state is in the first element of `state`.
 fn update(
     (rule, t): (&OptimizerConfig, i32),
     weights: &mut [f64],
@@ -308,6 +309,7 @@ fn update(
     let (l2, decoupled) = (lambda(WeightDecayMode::L2), lambda(WeightDecayMode::Decoupled));
     let gradient: Vector = gradient.iter().zip(&*weights).map(|(g, w)| g + l2 * w).collect();
     if rule.kind == Optimizer::RowwiseAdagrad {
+        // Row-wise Adagrad adds the mean square of the row before it updates any weight.
         state[0][0] += gradient.iter().map(|g| g * g).sum::<f64>() / gradient.len() as f64;
     }
     let row = state[0][0];
@@ -336,6 +338,7 @@ fn update(
     let directions: Vector = gradient.iter().zip(&*weights).zip(state).map(direction).collect();
     let norm = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>().sqrt();
     let norms = (norm(weights), norm(&directions));
+    // LAMB scales the rate by the ratio of the norms, unless one of them is 0.
     let trusted = rule.kind == Optimizer::Lamb && norms.0 > 0.0 && norms.1 > 0.0;
     let rate = rule.learning_rate * if trusted { norms.0 / norms.1 } else { 1.0 };
     for (weight, direction) in weights.iter_mut().zip(&directions) {

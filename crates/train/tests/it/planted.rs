@@ -1,4 +1,4 @@
-//! Symbolic links that another user plants in a shared run folder.
+//! Tests symbolic links that another user plants in a shared run folder.
 
 use std::os::unix::fs::symlink;
 
@@ -17,6 +17,7 @@ fn planted_symbolic_links_in_a_run_folder_are_not_followed() {
     std::fs::create_dir_all(&other).unwrap();
     let checkpoints = request.run_folder.join("checkpoints");
     std::fs::create_dir_all(&checkpoints).unwrap();
+    // A run opens each of these paths for writing, so following a link would change its target.
     symlink(&file, request.run_folder.join("lock")).unwrap();
     symlink(&file, checkpoints.join("best.tmp")).unwrap();
     for step in 0..40 {

@@ -1,5 +1,5 @@
-//! Training with products in bf16 reaches the loss of f32, and gives the same bytes for any number
-//! of threads.
+//! Tests that training with products in bf16 reaches the loss of f32, and gives the same bytes for
+//! any number of threads.
 
 use device::Cpu;
 use schema::model::DenseInit;
@@ -13,7 +13,8 @@ use train::context::DeviceQueue;
 
 use crate::ranks::{self, Job, Trained};
 
-/// An odd number, because bf16 kernels process rows in pairs and the last row then has no partner.
+/// The size is odd because bf16 kernels process rows in pairs, and the last row then has no
+/// partner.
 const BATCH: usize = 63;
 const STEPS: u64 = 120;
 const DENSE: usize = 5;

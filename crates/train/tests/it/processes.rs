@@ -1,4 +1,4 @@
-//! Ranks that each open the data themselves, like processes, but exchange messages over the
+//! Tests ranks that each open the data themselves, like processes, but exchange messages over the
 //! in-process transport.
 
 use std::collections::BTreeMap;
@@ -52,6 +52,7 @@ fn issue_28_ranks_that_read_their_own_data_write_the_same_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     for (i, kind) in Optimizer::ALL.into_iter().enumerate() {
+        // Each optimizer runs on a single number of ranks, which limits the duration of the test.
         let ranks = [1, 2, 4][i % 3];
         for (j, make) in makes.into_iter().enumerate() {
             let asked = |name: &str| {

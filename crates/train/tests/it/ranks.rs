@@ -1,4 +1,5 @@
-//! Trains a model on given batches, one thread per rank, and assembles the tables from their tiles.
+//! Trains a model on given batches, with one thread per rank, and assembles the tables from their
+//! tiles.
 
 use std::path::PathBuf;
 
@@ -34,7 +35,7 @@ pub struct Trained {
     pub losses: Vec<f64>,
     /// Dense parameters of rank 0.
     pub dense: Vec<DenseParameter>,
-    /// Whole tables, `[rows, dim]`.
+    /// Whole tables, each with shape `[rows, dim]`.
     pub tables: Vec<Vec<f32>>,
 }
 
@@ -65,8 +66,8 @@ pub fn parameters_of(model: &Model<Cpu>) -> RankParameters {
     RankParameters { dense, tiles: tiles_of(model) }
 }
 
-/// Returns a driver that emulates GPU kernels; prints that the test is skipped and returns `None`
-/// if there is no C++ compiler. If `ROWMILL_GPU` is the number of a GPU, returns the driver of that
+/// Returns a driver that emulates GPU kernels. Without a C++ compiler it prints that the test is
+/// skipped and returns `None`. If `ROWMILL_GPU` is the number of a GPU, returns the driver of that
 /// GPU with the compiled kernels of `ROWMILL_KERNELS`.
 pub fn emulated() -> Option<Driver> {
     if let Ok(ordinal) = std::env::var("ROWMILL_GPU") {
@@ -89,7 +90,7 @@ pub fn train(job: &Job<'_>) -> Trained {
     train_on(job, &Cpu::new)
 }
 
-/// Like [`train`], with the kernels of a GPU.
+/// Trains like [`train`], but with the kernels of a GPU.
 pub fn train_emulated(job: &Job<'_>, driver: &Driver) -> Trained {
     train_on(job, &|threads| Cuda::new(driver.clone(), threads).unwrap())
 }
@@ -111,6 +112,7 @@ fn train_on<B: Backend>(job: &Job<'_>, open: &(impl Fn(usize) -> B + Sync)) -> T
     let mut losses = vec![0.0; job.batches.len()];
     let tables = &job.config.model.tables;
     let mut whole: Vec<_> =
+        // NaN reveals rows that no tile covers.
         tables.iter().map(|table| vec![f32::NAN; table.rows as usize * table.dim]).collect();
     for Rankful { sums, tiles, .. } in &ranks {
         for (loss, (sum, batch)) in losses.iter_mut().zip(sums.iter().zip(job.batches)) {
@@ -149,7 +151,7 @@ fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) ->
     Rankful { sums, dense, tiles: tiles_on(context.device_queue(), &model) }
 }
 
-/// Creates a job configuration for `model`. Its data section is not used.
+/// Creates a job configuration for `model`. The data section of the configuration is not used.
 pub fn job(
     model: ModelConfig,
     (sparse, dense): (Optimizer, Optimizer),

@@ -1,5 +1,5 @@
-//! Regression with an MLP: its accuracy on new rows, equal bytes for any number of threads, and
-//! refused rows.
+//! Tests regression with an MLP: its accuracy on new rows, equal bytes for any number of threads,
+//! and refused rows.
 
 use device::Cpu;
 use schema::random::CounterRng;

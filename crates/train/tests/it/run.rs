@@ -1,4 +1,4 @@
-//! Whole runs on a small prepared dataset: on several ranks, resumed, stopped and recorded.
+//! Tests whole runs on a small prepared dataset: on several ranks, resumed, stopped and recorded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn a_checkpoint_resumes_under_another_plan() {
 }
 
 /// A run resumes a checkpoint under another plan only if the plan keeps the update rule or the user
-/// accepts the change. After an accepted change, the run reports it and the next checkpoint names
+/// accepts the change. After an accepted change, the run reports it, and the next checkpoint names
 /// the new rule.
 #[test]
 fn a_changed_update_rule_is_refused_unless_accepted() {
@@ -365,7 +365,7 @@ fn a_scorer_reproduces_the_evaluation_of_the_run() {
     assert!((evaluation.loss - expected.loss).abs() < 1e-6, "{evaluation:?} {expected:?}");
 }
 
-/// Mapped tables give the same bits as loaded tables, in all data types and tilings.
+/// Mapped tables must give the same bits as loaded tables, in all data types and tilings.
 #[test]
 fn mapped_and_loaded_tables_evaluate_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -379,7 +379,7 @@ fn mapped_and_loaded_tables_evaluate_the_same() {
     ] {
         let run_folder = folder.path().join("run");
         let mut config = config();
-        // With more rows than ids, mapped rows are copied one by one; table 1 has fewer.
+        // Table 0 has more rows than a batch has ids, so its mapped rows are copied one by one.
         config.model.tables[0].rows = 500;
         config.model.tables.iter_mut().for_each(|table| table.data_type = data_type);
         let plan = plan_of(&config.model.tables, 3);
@@ -396,8 +396,7 @@ fn mapped_and_loaded_tables_evaluate_the_same() {
     }
 }
 
-/// Every bag of `b` has two ids. A table with `sequence_length = 1` truncates them to one; a table
-/// with 3 keeps both.
+/// Every bag of `b` has two ids. A `sequence_length` of 1 truncates them to one, and 3 keeps both.
 #[test]
 fn runs_with_sequences_resume_score_and_count_truncated_ids() {
     let folder = tempfile::tempdir().unwrap();
@@ -484,7 +483,7 @@ fn data_of_other_transforms_is_refused() {
     assert_eq!(train::run(&request, Cpu::open, &mut |_| {}).unwrap().step, 4);
 }
 
-/// Both datasets have the same columns, transforms and number of rows. Only their contents differ.
+/// Both datasets have equal columns, transforms and numbers of rows, but the rows are different.
 #[test]
 fn other_rows_under_the_same_transforms_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -560,7 +559,7 @@ fn a_diverged_run_fails_and_names_its_last_checkpoint() {
     assert!(step > 4 && left as u64 == step - 1, "{step}, {left} left");
     let expected = "the loss on the same batch after the step is ";
     assert!(what.starts_with(expected) && what.ends_with("expected a finite number"), "{what}");
-    // Weights that overflow in the first step, whose loss is still finite.
+    // Make weights overflow in the first step, whose loss is still finite.
     request.start = Start::Fresh;
     request.run_folder = folder.path().join("weights");
     request.config.optimizer.dense.learning_rate = 0.05;
@@ -633,7 +632,8 @@ fn weights_clamped_by_a_16_bit_table_fail_the_run() {
         request.evaluation = None;
         let error = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
         let name = format!("{data_type:?}").to_uppercase();
-        let ends = format!(": {name} ends there, larger weights were cut off; no checkpoint");
+        let ends =
+            format!(", the largest {name} number; larger weights were clamped; no checkpoint");
         assert!(error.starts_with("step 1: table \"a\", row "), "{error}");
         assert!(error.contains(&ends), "{error}");
         assert!(train::checkpoint::list(&run).unwrap().is_empty());
@@ -718,7 +718,7 @@ fn a_checkpoint_with_a_non_finite_value_is_refused_with_its_position() {
     }
 }
 
-/// A model with finite weights may still compute NaN. Then its evaluation must fail.
+/// Finite weights may still give NaN probabilities, and the evaluation must then fail.
 #[test]
 fn a_model_without_probabilities_is_not_evaluated() {
     let folder = tempfile::tempdir().unwrap();

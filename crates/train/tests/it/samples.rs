@@ -5,8 +5,8 @@ use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, Table
 use train::checkpoint::{Checkpoint, CheckpointWriter, Committed, Meta, SeenData};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 
-/// Creates a job with tables of the given rows and dimensions, an interaction as TOML and a sparse
-/// optimizer.
+/// Creates a job with tables of the given rows and dimensions, an interaction as TOML, and an
+/// optimizer of the tables.
 pub fn job(tables: &[(u64, usize)], interaction: &str, sparse: Optimizer) -> JobConfig {
     let row = |(i, (rows, dim)): (usize, &(u64, usize))| {
         format!("{{ name = \"t{i}\", rows = {rows}, dim = {dim} }}")
@@ -51,8 +51,8 @@ pub fn weight(table: usize, row: u64, column: usize) -> f32 {
     ((table as u64 * 1009 + row * 31 + column as u64) as f32).sin()
 }
 
-/// Creates a tile with its weights and states, as the owning rank would hold it. Row-wise states
-/// depend on the tile's columns.
+/// Creates a tile with the weights and states that its owner holds. Row-wise states depend on the
+/// tile's columns.
 pub fn tile_state(tile: &Tile, optimizer: Optimizer) -> TileState {
     let (mut weights, mut state) = (Vec::new(), Vec::new());
     for row in tile.rows.clone() {
@@ -79,7 +79,7 @@ pub fn tile_state(tile: &Tile, optimizer: Optimizer) -> TileState {
     }
 }
 
-/// Like [`tile_state`], with weights rounded to a data type.
+/// Creates a tile like [`tile_state`], with weights rounded to a data type.
 pub fn narrow_tile_state(tile: &Tile, optimizer: Optimizer, data_type: DataType) -> TileState {
     let wide = tile_state(tile, optimizer);
     let mut weight = Weights::zeroed(data_type, wide.weight.len());
@@ -108,14 +108,14 @@ pub fn zeros(config: &JobConfig) -> Vec<DenseParameter> {
     shapes.iter().map(|(name, shape)| DenseParameter::zeros(name, shape, kind)).collect()
 }
 
-/// Saves a job's values under `plan`, each rank on its own thread.
+/// Saves a job's values under `plan`, with each rank on its own thread.
 pub fn save(
     run: &std::path::Path,
     step: u64,
     config: &JobConfig,
     plan: &ShardingPlan,
 ) -> Committed {
-    // Chunks of a few rows, so that small tables have several.
+    // Chunks have only a few rows, so that even small tables have several chunks.
     let writer =
         CheckpointWriter::begin(run, step, &config.model.tables).unwrap().with_chunk_bytes(256);
     let kind = config.optimizer.sparse.kind;
@@ -174,7 +174,8 @@ pub fn write_manifest(path: &std::path::Path, manifest: &serde_json::Value) {
     let mut manifest = manifest.as_object().unwrap().clone();
     manifest.remove("checksum");
     let rest = serde_json::to_string_pretty(&manifest).unwrap();
-    // The checksum is the first key. It is computed over the text with zeros in its place.
+    // The checksum is the first key of the manifest. It is computed over the text with zeros in
+    // place of the checksum.
     let blank = rest.replacen('{', "{\n  \"checksum\": \"0000000000000000\",", 1);
     let hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(blank.as_bytes()));
     std::fs::write(path, blank.replacen("0000000000000000", &hash, 1)).unwrap();

@@ -1,5 +1,7 @@
-//! Tables without pooling, without the rest of a model: lookups return the rows themselves, and the
-//! same bytes for any number of threads and ranks, in every data type.
+//! Tests tables without pooling, apart from the rest of a model.
+//!
+//! Lookups must return the rows themselves, and the same bytes for any number of threads and ranks,
+//! in every data type.
 
 use device::backend::{StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
@@ -22,7 +24,7 @@ const BATCH: usize = 21;
 const LENGTH: usize = 3;
 const DIM: usize = 6;
 const STEPS: u64 = 3;
-/// Width of the output, ΣD: two sequences of one table, and a pooled vector.
+/// Width of the output, ΣD, for two sequences of one table and one pooled vector.
 const WIDTH: usize = (2 * LENGTH + 1) * DIM;
 
 fn config(data_type: &str) -> JobConfig {
@@ -105,6 +107,7 @@ fn trained(
         for step in 0..STEPS {
             let own = ids(step).slice(samples.clone());
             let mut pooled = Array::zeroed(samples.len() * WIDTH);
+            // NaN reveals positions that the lookup does not write.
             pooled.fill(f32::NAN);
             let (first, part, out) = (samples.start, ActionPart::Whole, &mut pooled);
             embedding.distribute(context, &own, first, IdCheck::OnHost).unwrap();

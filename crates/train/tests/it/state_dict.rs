@@ -1,4 +1,4 @@
-//! State dicts: names and shapes of both libraries, column orders, round trips, refusals.
+//! Tests state dicts of both libraries: names and shapes, column orders, round trips, and refusals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -109,12 +109,12 @@ fn pairs_of_the_dot_interaction_are_permuted() {
     };
     assert_eq!(columns(LOWER, Dialect::Torch), None);
     assert_eq!(columns(UPPER, Dialect::Torchrec), None);
-    // Dense columns 0..4 stay. Pairs of the lower triangle: 10 20 21 30 31 32; of the upper: 01 02
-    // 03 12 13 23.
+    // Dense columns 0 to 3 keep their places. Pairs of the lower triangle are 10 20 21 30 31 32,
+    // and pairs of the upper triangle are 01 02 03 12 13 23.
     assert_eq!(columns(LOWER, Dialect::Torchrec), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
     assert_eq!(columns(UPPER, Dialect::Torch), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
-    // With the diagonal, pairs of the lower triangle are 00 10 11 20 21 22 …; of the upper, 00 01
-    // 02 03 11 ….
+    // With the diagonal, pairs of the lower triangle are 00 10 11 20 21 22 …, and pairs of the
+    // upper triangle are 00 01 02 03 11 ….
     let upper_itself = r#"{ kind = "dot", order = "upper", itself = true }"#;
     assert_eq!(
         columns(upper_itself, Dialect::Torch),
@@ -319,7 +319,8 @@ fn tables_of_16_bits_keep_their_format_and_import_from_f32() {
     let plan = whole(&config.model.tables);
     let tile = &plan.tiles()[1];
     let expected = narrow_tile_state(tile, Optimizer::Sgd, DataType::Bf16);
-    // The imported file has the weights of the second table in f32, then in bf16.
+    // The imported file has the weights of the second table in f32 the first time, and in bf16 the
+    // second time.
     for saved in [&wide, &config] {
         let run = tempfile::tempdir().unwrap();
         let folder = save(run.path(), 9, saved, &plan).folder;
@@ -347,7 +348,8 @@ fn a_permuted_layer_gives_the_same_outputs() {
     state_dict::export(&Checkpoint::open(&folder).unwrap(), Dialect::Torchrec, &out).unwrap();
     let exported = &read(&out)["over_arch.model.0._mlp.0._linear.weight"].1;
     let own = dense(&config).into_iter().find(|p| p.name == "top.0.weight").unwrap();
-    // All products differ: product (i, j) is i·10 + j, in the order of each library.
+    // The test gives all products different values. Product (i, j) has the value i·10 + j, in the
+    // order of each library.
     let lower: Vec<f32> = (0..4).flat_map(|i| (0..i).map(move |j| (j * 10 + i) as f32)).collect();
     let upper: Vec<f32> =
         (0..4).flat_map(|i| (i + 1..4).map(move |j| (i * 10 + j) as f32)).collect();
@@ -459,7 +461,7 @@ fn states_of_adam_are_refused_for_sparse_adam() {
     request.rule_change = RuleChange::Accept;
     let imported = Checkpoint::open(&state_dict::import(&request).unwrap().folder).unwrap();
     check_tiles(&imported, &whole(&sparse.model.tables), Optimizer::SparseAdam);
-    // Files that PyTorch saves do not have this note.
+    // Files that PyTorch saves do not have this note, so the import must accept them.
     let plain = run.path().join("plain");
     strip_notes(&states, &plain);
     let other = tempfile::tempdir().unwrap();
@@ -478,7 +480,7 @@ fn strip_notes(from: &Path, to: &Path) {
     safetensors::serialize_to_file(file.tensors(), None, to).unwrap();
 }
 
-/// Overwrites one value of an f32 tensor.
+/// Overwrites one value of an f32 tensor in a file.
 fn spoil(path: &Path, tensor: &str, (at, value): (usize, f32)) {
     let mut bytes = fs::read(path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -488,7 +490,7 @@ fn spoil(path: &Path, tensor: &str, (at, value): (usize, f32)) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Imports weights and states of three tables, f32, f16 and bf16, with one value overwritten.
+/// Imports weights and states of three tables (f32, f16 and bf16) with one value overwritten.
 fn import_with(tensor: &str, at: usize, value: f32) -> Result<(), String> {
     let mut config = job(&TABLES, LOWER, Optimizer::Adagrad);
     config.model.tables[1].data_type = DataType::F16;
@@ -541,7 +543,7 @@ fn values_up_to_the_largest_of_a_data_type_are_imported() {
     }
 }
 
-/// Returns the path of a file that PyTorch wrote; see `testdata/state_dict/make.py`.
+/// Returns the path of a file that PyTorch wrote, see `testdata/state_dict/make.py`.
 fn saved_by_torch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/state_dict").join(name)
 }
@@ -614,7 +616,8 @@ fn functions_in_files_of_torch_save_are_refused_and_not_run() {
         let text = refused(&saved_by_torch(name));
         assert!(text.contains(said), "{text}");
     }
-    // Damage any byte of a tensor, and truncate the file at any length.
+    // A damaged byte of a tensor must be detected, and so must a file that is truncated at any
+    // length.
     let good = fs::read(saved_by_torch("plain.pt")).unwrap();
     let path = run.path().join("damaged.pt");
     let needle = 1.0f32.to_le_bytes();

@@ -1,5 +1,6 @@
-//! A step with a non-finite loss or an id out of range changes no weight on any rank. The same
-//! holds for a step that was submitted to the device before the error was known.
+//! Tests that a step with a non-finite loss or an out-of-range id changes no weight on any rank.
+//!
+//! The same holds for a step that was submitted to the device before the error was known.
 
 use device::backend::Cuda;
 use device::{Backend, Cpu};
@@ -31,7 +32,7 @@ fn a_nan_loss_on_one_rank_leaves_all_weights_unchanged() {
     for ranks in [1, 2] {
         let plan = ShardingPlan::row_wise(tables, ranks);
         let (good, mut bad) = (batch(2), batch(2));
-        // A dense feature of the last sample, which the last rank holds.
+        // Set a dense feature of the last sample to NaN. The last rank holds this sample.
         *bad.dense.last_mut().unwrap() = f32::NAN;
         let run = |batches: &[schema::Batch], train: &dyn Fn(&Job<'_>) -> Trained| {
             let parameters = &|rank| initial(&config, &plan, rank);
@@ -62,7 +63,8 @@ fn an_out_of_range_id_found_on_the_device_stops_submitted_steps() {
         Model::initial(context.device_queue(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let before = weights(&context, &model);
     let (good, mut bad) = (batch(2), batch(2));
-    // The id of the second feature, whose table has 11 rows, in the third sample.
+    // Change the id of the second feature in the third sample. The table of the second feature has
+    // 11 rows, so 11 is out of range.
     let place = (SAMPLES + 2) * 2;
     bad.sparse.values[place] = 11;
     let share = |batch| SampleShare { batch, first_sample: 0, global_size: SAMPLES };

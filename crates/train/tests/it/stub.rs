@@ -1,7 +1,8 @@
-//! Counts the calls that a training step makes to NVIDIA's driver. A stub of the driver library
-//! records them; it emulates a device that does nothing until the host waits for it. The test runs
-//! itself as a child process with the stub on the library path, because a process searches for a
-//! library only once.
+//! Counts the calls that a training step makes to NVIDIA's driver.
+//!
+//! A stub of the driver library records the calls and simulates a device that does nothing until
+//! the host waits for it. The test runs itself as a child process with the stub on the library
+//! path, because a process searches for a library only once.
 
 use std::path::PathBuf;
 
@@ -23,10 +24,10 @@ use crate::ranks;
 pub mod stub_library;
 use stub_library::{Libraries, options};
 
-/// Samples of a batch.
+/// Number of samples in a batch.
 pub const SAMPLES: usize = 6;
 
-/// Runs a child process with the stub and returns its calls by step, from the second step on.
+/// Runs a child process with the stub and returns its calls by step, starting with the second step.
 fn steps(child: &str) -> Option<Vec<Vec<String>>> {
     let libraries =
         if child == "library_child" { Libraries::DriverAndBlas } else { Libraries::Driver };
@@ -37,7 +38,8 @@ fn steps(child: &str) -> Option<Vec<Vec<String>>> {
 
 fn check(child: &str) {
     let Some(steps) = steps(child) else { return };
-    // The last entry also contains the calls at the exit of the child.
+    // The last entry also contains the calls that the child process makes when it exits, so leave
+    // it out.
     let steps = &steps[..steps.len() - 1];
     assert_eq!(steps.len(), 5, "{child}");
     let is_work = |call: &&String| {
@@ -49,7 +51,7 @@ fn check(child: &str) {
     assert!(first.len() > 30, "{child}: {first:#?}");
     for (number, step) in steps.iter().enumerate() {
         let waits = step.iter().filter(|call| *call == "cuEventSynchronize").count();
-        // The only wait is for the outcome of the previous step.
+        // A step may wait only once, for the outcome of the previous step.
         assert_eq!(waits, 1, "{child}, step {number}: {step:#?}");
         let fits = ["cuLaunchKernel", "cuMemcpy", "cuMemset", "cuEventRecord", "cuEventSynch"];
         for call in step {
@@ -60,7 +62,7 @@ fn check(child: &str) {
     }
 }
 
-/// A small model for runs on the stub driver.
+/// Creates a small model for runs on the stub driver.
 pub fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
     let table = |number: u64| TableConfig {
         name: format!("t{number}"),
@@ -94,8 +96,8 @@ pub fn batch(len: usize) -> Batch {
     Batch { size: SAMPLES, dense, sparse, labels }
 }
 
-/// Runs in the child process: trains steps whose outcome is read after the next step was submitted
-/// to the device. The first step has the most ids.
+/// This function runs in the child process. It trains steps whose outcome is read after the next
+/// step was submitted to the device. The first step has the most ids.
 fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
     let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
     let driver = Driver::cuda(0, options(log.parent().unwrap())).unwrap();
@@ -109,6 +111,7 @@ fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
         Model::initial(context.device_queue(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let mut before: Option<(Started<Cuda>, Batch)> = None;
     for (number, len) in (0..).zip([4, 4, 3, 0, 1, 4]) {
+        // A memset of one byte marks the start of a step in the recorded calls.
         marks.fill(&mark, 0).unwrap();
         let batch = batch(len);
         let share = SampleShare { batch: &batch, first_sample: 0, global_size: SAMPLES };
@@ -139,7 +142,8 @@ fn cross_child() {
     run(model(cross, Pooling::Mean), Optimizer::Lamb, Precision::F32);
 }
 
-/// Runs in the child process: the rows of a recorded step have the times of the device's events.
+/// This test runs in the child process. It checks that the operations of a recorded step have the
+/// times of the device's events.
 #[test]
 fn recorded_child() {
     let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
@@ -173,7 +177,7 @@ fn recorded_child() {
     let recorder = context.profiler.recorder().unwrap();
     let spans = recorder.spans(0).unwrap();
     assert!(spans.len() > 10, "{spans:?}");
-    // An event is recorded before and after each operation, and within some operations.
+    // The stub records an event before and after each operation, and within some operations.
     let mut free = begin.0 - 1_000_000;
     for span in spans {
         let took = span.kernel_end.0 - span.kernel_start.0;

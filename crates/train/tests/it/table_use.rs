@@ -9,8 +9,8 @@ use train::{RunEvent, initial};
 use crate::run;
 use crate::samples;
 
-/// Creates the initial tiles of all ranks, with 1 added to the first and last columns of some rows
-/// of the first table.
+/// Creates the initial tiles of all ranks. In some rows of the first table, 1 is added to a tile's
+/// first and last columns.
 fn tiles(config: &JobConfig, plan: &ShardingPlan, changed: &[u64]) -> Vec<TileState> {
     let (cpu, mut states) = (Cpu::new(2), Vec::new());
     for rank in 0..plan.world_size() {
@@ -60,7 +60,8 @@ fn changed_rows_and_their_norm_do_not_depend_on_the_tiling() {
         let split = used(&config, &by_rows, 2);
         assert_eq!(split[0].rows_changed, 5);
         assert!((split[0].row_norm - norm).abs() < 1e-12, "{} {norm}", split[0].row_norm);
-        // Each of the two tiles of a row has two values that are larger by 1.
+        // If columns are split, each changed row has two tiles, and 1 was added to two values of
+        // each tile.
         let by_columns = tiles(&config, &ShardingPlan::column_wise(tables, 2), &changed);
         assert_eq!(used(&config, &by_columns, 1)[0].rows_changed, 5);
     }

@@ -51,7 +51,8 @@ fn queued_entries_survive_a_kill_and_removed_ones_do_not_return() {
     queue.forget(99).unwrap();
     assert_eq!((queue.len(), queue.gone_through()), (0, 5), "no number that was never given");
     drop(queue);
-    // Numbering continues after all entries were delivered.
+    // The queue is reopened after all its entries were delivered. The numbering of entries must
+    // continue.
     let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     queue.append(30, vec![entry(6)]).unwrap();
     assert_eq!((pairs(&mut queue), queue.last_start()), (vec![(6, 6)], 30));
@@ -116,7 +117,8 @@ fn a_flipped_byte_never_yields_a_different_row() {
         assert!(found.iter().zip(1..).all(|(pair, n)| *pair == (n, n)), "{at}: {found:?}");
         assert!(found.len() < 4);
         drop(queue);
-        // A damaged segment is truncated.
+        // Opening the queue truncates a damaged segment, so all segment files are removed before
+        // the next round.
         segments(folder.path()).iter().for_each(|path| fs::remove_file(path).unwrap());
     }
 }
@@ -133,8 +135,8 @@ fn a_lost_position_starts_a_new_queue() {
     assert!(queue.id() != id && pairs(&mut queue).is_empty(), "numbers would be used twice");
 }
 
-/// Compares random appends, deliveries and restarts with a list in memory: every entry comes out in
-/// order and once, except entries that a full queue dropped.
+/// Compares random appends, deliveries and restarts with a list in memory. Every entry must come
+/// out once and in order, except the entries that a full queue dropped.
 #[test]
 fn entries_on_disk_survive_any_sequence_of_kills() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,8 +14,8 @@ fn at(second: u64) -> WallTime {
     WallTime { unix_s: MIDNIGHT + second }
 }
 
-/// Simulates a day, second by second, of a job with `steps` steps per second. Returns the start
-/// times of its traces.
+/// Simulates one day of a job with `steps` steps per second, second by second. Returns the start
+/// times of the job's traces.
 fn day(budget: &mut WorkflowBudget, steps: u64, bytes: u64, seed: u64) -> Vec<u64> {
     let mut begun = Vec::new();
     for second in 0..DAY_S {
@@ -48,7 +48,7 @@ fn every_step_is_represented_exactly_once() {
     let mut budget = WorkflowBudget::default();
     let (mut weighed, mut made, mut draw) = (0.0, 0, 1);
     for second in 0..DAY_S {
-        // The step rate varies, and every third trace is lost.
+        // The job's step rate varies over the day, and every third trace is lost.
         let steps = 5 + second / 7000;
         made += steps;
         budget.add_steps(steps);
@@ -69,7 +69,8 @@ fn every_step_is_represented_exactly_once() {
 
 #[test]
 fn budgets_are_never_exceeded() {
-    // A trace has 300 bytes. Three fit into 1000 bytes, but a fourth might not.
+    // Each trace has 300 bytes. Three traces fit into the budget of 1000 bytes, but a fourth might
+    // not.
     let mut bytes = WorkflowBudget::default();
     assert_eq!(day(&mut bytes, 10, 300, 1).len(), 3);
     assert_eq!(bytes.totals.skipped[&SkipReason::Bytes], 20, "the day's last slot has not ended");
@@ -87,14 +88,15 @@ fn budgets_are_never_exceeded() {
     assert_eq!((begun, steps.recorded), (1, 5));
     let off = TraceBudgets { traces: 0, ..LIMITS };
     assert_eq!(WorkflowBudget::default().allowance(at(9), &off, 1), Err(SkipReason::Off));
-    // If the number of slots increases during a day, the new slots are used from then on.
+    // If the number of slots per day is increased during a day, the new slots must be used
+    // immediately.
     let mut more = WorkflowBudget::default();
     more.add_steps(1_000_000);
     more.begin(at(7200), &TraceBudgets { traces: 86_400, ..LIMITS });
     assert_eq!(more.allowance(at(3 * 3600 + 3599), &LIMITS, 1), Ok(1000));
 }
 
-/// A slowdown by `share` of a job whose untraced windows vary by 1 %.
+/// The slowdown of a trace by `share`, of a job whose untraced windows vary by 1 %.
 fn slowdown(share: f64) -> Slowdown {
     Slowdown { share, spread: Some(0.01) }
 }
@@ -108,7 +110,8 @@ fn one_noisy_trace_does_not_back_off() {
             assert_eq!(budget.backs_off(at(turn)), 0, "{turn} {share}");
         }
     }
-    // Without untraced windows, a slowdown proves nothing and does not end a series of slow traces.
+    // If there were no untraced windows, a slowdown proves nothing. Such a slowdown must neither
+    // continue nor end a series of slow traces.
     for spread in [Some(0.01), None, Some(0.01), None] {
         budget.record_slowdown(at(20), &LIMITS, Slowdown { share: 0.5, spread });
         assert_eq!(budget.backs_off(at(20)), 0, "{spread:?}");
@@ -147,8 +150,9 @@ fn repeated_slow_traces_back_off_longer_each_time() {
     assert_eq!(budget.backs_off(at(0)), DAY_S, "no back-off is longer than a day");
 }
 
-/// Returns the first of a thousand traces after which a job backs off. Its step times vary from
-/// second to second by the share `noise`, and traced steps take longer by the share `cost`.
+/// Simulates a thousand traces of a job, and returns the first one after which tracing backs off.
+/// The job's step times vary from second to second by the share `noise`. Traced steps take longer
+/// by the share `cost`.
 fn first_back_off(noise: f64, cost: f64, seed: u64) -> Option<usize> {
     let draw = CounterRng::new(seed, 0);
     let mut budget = WorkflowBudget::default();

@@ -1,22 +1,23 @@
-//! Owners of device work whose call is unknown or ran inside no operator.
+//! Finds owners of device work whose launch call is unknown or ran outside all operators.
 
 use trace::store::{EventKind, Trace};
 
 use super::method::{NONE, OwnerMethod};
 
-/// The methods and owners found so far, one entry per device row.
+/// The methods and owners found so far, each with one entry per device row.
 type RowOwner<'a> = (&'a mut [OwnerMethod], &'a mut [u32]);
 
 fn is_open(method: OwnerMethod) -> bool {
     matches!(method, OwnerMethod::Call | OwnerMethod::Orphan)
 }
 
-/// Attributes rows to the operator that has the same external id.
+/// Attributes device rows to the operator that has the same external id as the row.
 pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let slices = &trace.slices;
     let is_own = |row: &u32| slices.external_id(*row) != slices.correlation(*row);
     let has_id = |row: &u32| slices.external_id(*row).is_some_and(|id| id != 0);
-    // Up to 2023 the profiler wrote correlation ids as external ids: then they name no operator.
+    // Up to 2023 the profiler wrote the correlation id as the external id, so the id names no
+    // operator.
     if !methods.iter().any(|method| is_open(*method))
         || !rows.iter().any(|row| has_id(row) && is_own(row))
     {
@@ -36,7 +37,8 @@ pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): Row
     }
 }
 
-/// Attributes rows to the owner of other work of the same graph node, if its launch is known.
+/// Attributes a device row to the owner of other work of the same graph node, if the launch of that
+/// work is known.
 pub(super) fn by_graph_node(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let node = |row: u32| trace.slices.graph_node.get(row).copied();
     if trace.slices.graph_node.is_empty() {
@@ -59,12 +61,14 @@ pub(super) fn by_graph_node(trace: &Trace, rows: &[u32], (methods, owners): RowO
     }
 }
 
-/// Attributes rows to the innermost annotation on their stream that was open when they began.
+/// Attributes device rows to the innermost annotation that was open on their stream when they
+/// began.
 pub(super) fn by_span_on_stream(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let slices = &trace.slices;
     let is_span = |row: &u32| trace.kind(*row) == EventKind::DeviceAnnotation;
     let track = |row: u32| slices.track[row as usize];
-    // Longest first, so that the innermost is opened last; place `NONE` marks an annotation.
+    // Sort longer rows first, so that the innermost annotation is opened last. The place `NONE`
+    // marks an annotation.
     let order = |row: u32, place| (track(row), slices.start(row), -slices.end(row), place, row);
     let spans = trace.rows().filter(is_span).map(|row| order(row, NONE));
     let mut events: Vec<_> = spans.collect();

@@ -5,7 +5,7 @@ use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::tree;
 use crate::facts::window::WindowRule;
 
-/// Category, name, start, end, correlation id, external id, graph node.
+/// One row of the fixture as (category, name, start, end, correlation id, external id, graph node).
 type Row = (&'static str, &'static str, i64, i64, u64, u64, u64);
 
 fn check(rows: &[Row], expected: &[(&str, OwnerMethod, &str)]) {

@@ -8,8 +8,8 @@ const KERNEL_NS: i64 = 100_000;
 const CALL_NS: i64 = 5_000;
 const BACK_NS: i64 = 7_000;
 
-/// A host that launches kernels without a pause into a queue of some depth; calls that find it full
-/// return a little after the work that makes room.
+/// Builds a host that launches kernels without a pause into a queue of `depth` places. A call that
+/// finds the queue full returns shortly after a place becomes free.
 fn trace(count: usize, depth: usize) -> Trace {
     let mut trace = Trace::default();
     let (mut now, mut ends) = (0, Vec::<i64>::new());

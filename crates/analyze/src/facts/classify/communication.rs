@@ -1,9 +1,9 @@
-//! Recognizes communication kernels by the words of their names. Words count anywhere in the path
+//! Recognizes communication kernels by the words of their names. A word counts anywhere in the path
 //! of namespaces and function, in snake case or camel case. Template arguments and parameters do
-//! not count: they name what a kernel works on.
+//! not count, because they name what a kernel works on.
 
-/// Words of kernels that reduce or exchange between devices, with a library that has such names.
-/// Words are written without separators.
+/// Words in the names of kernels that reduce or exchange data between devices, each with a library
+/// that uses the word. The words are written without separators.
 const WORDS: [(&str, &str); 36] = [
     ("nccl", "NVIDIA/nccl: ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
     ("rccl", "ROCm/rccl"),
@@ -46,17 +46,19 @@ const WORDS: [(&str, &str); 36] = [
     ("sendrecv", "NCCL's and MSCCL++'s point-to-point kernels"),
 ];
 
-/// Words that, before an operation, say that it stays within one kernel.
+/// Words such as `block` or `warp` that, before the word of an operation, show that the operation
+/// stays within one kernel.
 const WITHIN_A_KERNEL: [&str; 10] =
     ["block", "warp", "thread", "cta", "wave", "wavefront", "cluster", "subgroup", "lane", "tile"];
 
-/// Most words of a name that make up one of [`WORDS`].
+/// Maximum number of consecutive words of a name that together form one of [`WORDS`].
 const LONGEST: usize = 4;
 
-/// Whether a kernel of this name communicates.
+/// Returns whether a kernel with this name communicates between devices.
 pub(super) fn is_name_of(kernel: &str) -> bool {
     let words = words(&mangled_path(kernel).unwrap_or_else(|| path(kernel)));
-    // Inductor names a fused kernel after the operators around it.
+    // PyTorch's Inductor names a fused Triton kernel after the operators around it, not after what
+    // it does.
     if words.first().is_some_and(|word| word == "triton") && words.iter().any(|w| w == "fused") {
         return false;
     }
@@ -68,18 +70,19 @@ pub(super) fn is_name_of(kernel: &str) -> bool {
     })
 }
 
-/// Returns whether a short word stands alone and is not the beginning of another one, such as `ucc`
-/// in `uccess`.
+/// Returns whether a short word stands alone and does not begin another word, as `ucc` does in
+/// `uccess`.
 fn begins(words: &[String], word: &str) -> bool {
     const SHORT: usize = 4;
     word.len() > SHORT || word == "nccl" || words[0] == word || words.concat() == word
 }
 
-/// Namespaces and function of a mangled name such as `_ZN4vllm6kernelIfEEvPf`; `None` of any other
-/// name.
+/// Returns the namespaces and the function of a mangled name such as `_ZN4vllm6kernelIfEEvPf`, or
+/// `None` if the name is not mangled.
 ///
 /// # Source
-/// Itanium C++ ABI, 5.1: each identifier is its length and its text; template arguments follow.
+/// In the Itanium C++ ABI, section 5.1, each identifier is its length followed by its text, and
+/// template arguments come after it.
 fn mangled_path(kernel: &str) -> Option<String> {
     let mut rest = kernel.strip_prefix("_Z")?.trim_start_matches(['N', 'K', 'V']);
     let mut path = String::new();
@@ -93,7 +96,8 @@ fn mangled_path(kernel: &str) -> Option<String> {
     }
 }
 
-/// Namespaces and function of a kernel's name, without template arguments and parameters.
+/// Returns the namespaces and the function of a kernel's name, without template arguments and
+/// parameters.
 fn path(kernel: &str) -> String {
     let kernel = kernel.replace("(anonymous namespace)::", "");
     let mut path = String::with_capacity(kernel.len());
@@ -110,8 +114,8 @@ fn path(kernel: &str) -> String {
     path
 }
 
-/// The words of a path in lower case: `twoShotAllReduce_kernel` has `two`, `shot`, `all`, `reduce`
-/// and `kernel`.
+/// Returns the words of a path in lower case. For example, `twoShotAllReduce_kernel` has the words
+/// `two`, `shot`, `all`, `reduce` and `kernel`.
 fn words(path: &str) -> Vec<String> {
     let letters: Vec<char> = path.chars().collect();
     let mut words: Vec<String> = Vec::new();
@@ -122,6 +126,7 @@ fn words(path: &str) -> Vec<String> {
             continue;
         }
         let before = at.checked_sub(1).map_or(' ', |before| letters[before]);
+        // In a run of capitals such as `NCCLKernel`, the last capital begins the next word.
         let is_next_lower = letters.get(at + 1).is_some_and(char::is_ascii_lowercase);
         let is_hump = letter.is_ascii_uppercase()
             && (before.is_ascii_lowercase() || before.is_ascii_uppercase() && is_next_lower);

@@ -1,6 +1,7 @@
 use super::{RankClock, skew};
 
-/// Ends of collectives a millisecond apart, each rank's with its offset and a jitter below 3 µs.
+/// Returns the ends of collectives that are a millisecond apart. Each rank's ends have the rank's
+/// offset and a jitter below 3 µs.
 fn ends(offsets: &[i64], collectives: i64) -> Vec<Vec<Option<i64>>> {
     let end = |collective: i64, (rank, offset): (i64, &i64)| {
         let jitter = (collective * 7919 + rank * 104_729) % 3_000;
@@ -21,7 +22,7 @@ fn an_offset_above_the_jitter_is_corrected() {
     let clocks = skew(&ends(&offsets, 40), &[0, 1, 2, 3, 4]);
     for (clock, offset) in clocks.iter().zip(offsets) {
         assert!((clock.ahead_ns - offset).abs() < 3_000, "{clock:?}");
-        // The jitter of the rank and that of the median are each below 3 µs.
+        // The jitter of the rank and the jitter of the median are each below 3 µs.
         assert!(clock.spread_ns < 6_000, "{clock:?}");
     }
     let corrected: Vec<_> = clocks.iter().map(|clock| clock.correction_ns != 0).collect();

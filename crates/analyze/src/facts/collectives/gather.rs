@@ -1,4 +1,5 @@
-//! The communication rows of all ranks, each with what identifies its collective. Joins nothing.
+//! Collects the communication rows of all ranks, each with the key that identifies its collective.
+//! Joining the rows of different ranks is left to `collectives`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +9,7 @@ use super::message::{self, CollectiveOperation};
 use crate::facts::classify::WorkClass;
 use crate::facts::scope::Scope;
 
-/// One rank's kernel of a collective.
+/// The kernel of a collective on one rank.
 #[derive(Clone, Debug)]
 pub(super) struct CollectiveCall {
     pub key: CollectiveKey,
@@ -27,13 +28,13 @@ pub(super) struct CollectiveCall {
     pub dtype: String,
 }
 
-/// Identity of a collective: kernels of several ranks with the same key belong together.
+/// Identity of a collective. Kernels of several ranks with the same key belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct CollectiveKey {
-    /// Index of the process group among all groups.
+    /// Index of the process group in the list of all groups.
     pub group: u32,
     operation: CollectiveOperation,
-    /// Index of the kernel name among all names, if the operation is unknown.
+    /// Index of the kernel name among all names, set if the operation is unknown.
     name: u32,
     bytes: u64,
     step: i64,
@@ -41,11 +42,11 @@ pub(super) struct CollectiveKey {
     ordinal: u32,
 }
 
-/// A process group, as a trace describes it.
+/// A process group as a trace describes it, by its name and its list of ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CollectiveGroup {
     pub name: String,
-    /// Members, as the text that the trace has.
+    /// The members of the group, in the spelling of the trace.
     pub ranks: String,
     pub description: String,
 }
@@ -87,6 +88,8 @@ pub(super) fn calls(scopes: &[Scope<'_>]) -> Vec<CollectiveCall> {
 
 fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> CollectiveCall {
     let trace = scope.trace;
+    // Some profilers write the arguments of a collective at its kernel. Other profilers write the
+    // arguments only at the host row around the launch.
     let own = trace.slices.collective.get(row);
     let collective = own.or_else(|| {
         let around = around(trace, recorded, scope.links().call(row)?)?;
@@ -99,6 +102,8 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> Collecti
     let operation = message::operation(collective.map(|c| text(c.name)), trace.name(row));
     let bytes = collective.and_then(|collective| message::bytes(trace, collective));
     let sequence = collective.and_then(|collective| collective.sequence);
+    // Ranks may send different amounts in some operations, such as all-to-all, so only operations
+    // of one size are matched by size.
     let is_sized = sequence.is_none() && message::is_of_one_size(operation);
     let key = CollectiveKey {
         group: 0,
@@ -131,15 +136,15 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> Collecti
     }
 }
 
-/// Returns a kernel's name up to its parameters.
+/// Returns the name of a kernel without its parameters.
 fn plain_name(kernel: &str) -> String {
     let named = kernel.replace("(anonymous namespace)::", "");
     let plain = named.split_once('(').map_or(named.as_str(), |(plain, _)| plain).trim_end();
     if plain.is_empty() { kernel.to_owned() } else { plain.to_owned() }
 }
 
-/// Returns the step that launched a kernel, or in which it began if its launch is unknown; −1
-/// outside all steps.
+/// Returns the step that launched a kernel, or the step in which it began if its launch is unknown,
+/// or −1 outside all steps.
 fn step(scope: &Scope<'_>, row: u32) -> i64 {
     let time = scope.trace.slices.start(scope.links().call(row).unwrap_or(row));
     let steps = &scope.window.steps;
@@ -148,10 +153,10 @@ fn step(scope: &Scope<'_>, row: u32) -> i64 {
     last.filter(|step| time < step.end).map_or(-1, |step| step.number)
 }
 
-/// A host row that describes a collective (`record_param_comms`).
+/// A host row that describes a collective (`record_param_comms`), as (track, start, row).
 type CollectiveRow = (TrackId, i64, u32);
 
-/// Returns the host rows that describe collectives, by thread and start.
+/// Returns the host rows that describe collectives, sorted by thread and start.
 fn recorded(trace: &Trace) -> Vec<CollectiveRow> {
     let slices = &trace.slices;
     let place = |row: u32| (slices.track[row as usize], slices.start(row), row);
@@ -162,7 +167,8 @@ fn recorded(trace: &Trace) -> Vec<CollectiveRow> {
     recorded
 }
 
-/// Returns the description that contains a call: the last one that began before it on its thread.
+/// Returns the description of a collective that contains a call: the last one that began before the
+/// call on its thread.
 fn around(trace: &Trace, recorded: &[CollectiveRow], call: u32) -> Option<u32> {
     let slices = &trace.slices;
     let (track, start) = (slices.track[call as usize], slices.start(call));

@@ -1,43 +1,43 @@
-//! Operation, bytes and bandwidth factors of a collective, from its recorded arguments or its
-//! kernel name.
+//! Derives the operation, bytes and bandwidth factor of a collective from its recorded arguments or
+//! its kernel name.
 
 use schema::CellType;
 use serde::{Deserialize, Serialize};
 use trace::store::{Collective, Trace};
 
-/// Operation of a collective, which decides its bus bandwidth factor.
+/// Operation of a collective, which decides the factor of its bus bandwidth.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, CellType,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CollectiveOperation {
-    /// Every rank gets the sum.
+    /// Every rank receives the sum of all ranks' values.
     AllReduce,
-    /// Every rank sends to every rank.
+    /// Every rank sends a part of its values to every rank.
     AllToAll,
-    /// Every rank gets every rank's part.
+    /// Every rank receives the parts of all ranks.
     AllGather,
-    /// Every rank gets its part of the sum.
+    /// Every rank receives its own part of the sum.
     ReduceScatter,
-    /// Every rank gets one rank's values.
+    /// Every rank receives the values of one rank.
     Broadcast,
-    /// One rank gets the sum.
+    /// One rank receives the sum of all ranks' values.
     Reduce,
-    /// One rank gets every rank's part.
+    /// One rank receives the parts of all ranks.
     Gather,
-    /// Every rank gets its part of one rank's values.
+    /// Every rank receives its own part of one rank's values.
     Scatter,
     Barrier,
-    /// NCCL's kernel of sends and receives, which all-to-all uses too. The trace does not say for
-    /// what it ran.
+    /// NCCL's kernel of sends and receives, which also carries out all-to-all. The trace does not
+    /// show for which operation the kernel ran.
     SendReceive,
     /// A message between two ranks.
     PointToPoint,
     Other,
 }
 
-/// Returns the operation from the name of the collective, such as `allreduce`, or else of its
-/// kernel.
+/// Returns the operation from the name of the collective, such as `allreduce`, or else from the
+/// name of its kernel.
 pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation {
     let plain = |text: &str| text.to_ascii_lowercase().replace('_', "");
     let named = collective.map(plain).filter(|name| !name.is_empty());
@@ -45,7 +45,7 @@ pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation 
         return CollectiveOperation::PointToPoint;
     }
     let name = named.unwrap_or_else(|| plain(kernel));
-    // Longer words come first, because `allreduce` contains `reduce`.
+    // Longer words must come first, because `allreduce` contains `reduce`.
     let known = [
         ("allreduce", CollectiveOperation::AllReduce),
         ("crossdevicereduce", CollectiveOperation::AllReduce),
@@ -64,7 +64,7 @@ pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation 
     found.map_or(CollectiveOperation::Other, |(_, operation)| operation)
 }
 
-/// Returns whether all ranks must send messages of the same size.
+/// Returns whether all ranks must send messages of the same size in this operation.
 pub fn is_of_one_size(operation: CollectiveOperation) -> bool {
     matches!(
         operation,
@@ -74,10 +74,11 @@ pub fn is_of_one_size(operation: CollectiveOperation) -> bool {
     )
 }
 
-/// Returns the bytes on the bus per byte of the larger side of a message, among `ranks`.
+/// Returns how many bytes cross the bus per byte of the larger side of a message, among `ranks`
+/// ranks.
 ///
 /// # Source
-/// nccl-tests, `doc/PERFORMANCE.md`.
+/// The factors are those of nccl-tests, `doc/PERFORMANCE.md`.
 pub fn bus_factor(operation: CollectiveOperation, ranks: u32) -> f64 {
     let n = f64::from(ranks.max(1));
     match operation {
@@ -89,13 +90,14 @@ pub fn bus_factor(operation: CollectiveOperation, ranks: u32) -> f64 {
     }
 }
 
-/// Returns the bytes of the larger side of a message, or `None` if type or size are unknown.
+/// Returns the bytes of the larger side of a message (input or output), or `None` if its type or
+/// size is unknown.
 pub fn bytes(trace: &Trace, collective: &Collective) -> Option<u64> {
     let elements = collective.elements_in.max(collective.elements_out)?;
     elements.checked_mul(element_bytes(trace.strings.get(collective.dtype))?)
 }
 
-/// Returns the bytes of an element, given the c10 name of its type.
+/// Returns the size of an element in bytes, given the c10 name of its type.
 fn element_bytes(dtype: &str) -> Option<u64> {
     let lower = dtype.to_ascii_lowercase();
     let bytes = match lower.as_str() {

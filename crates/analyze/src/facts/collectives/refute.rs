@@ -1,5 +1,5 @@
-//! Rejects matches that contradict the times of their kernels: a collective in which every rank
-//! waits for every other one cannot end on a rank before the last rank has begun.
+//! Rejects matches that contradict the times of their kernels. If every rank waits for every other
+//! one, a collective cannot end on one rank before it has begun on all.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use super::message::CollectiveOperation;
 use crate::facts::clock;
 use crate::facts::scope::Scope;
 
-/// Why a kernel belongs to no matched collective.
+/// The reason why a kernel belongs to no matched collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// A message between two ranks, which is not a collective.
+    /// The kernel carries a message between two ranks, which is not a collective.
     PointToPoint,
-    /// Another rank of the group, whose trace was read, has no counterpart in its window.
+    /// Another rank of the group, whose trace was read, has no matching kernel in its window.
     MissingOnRank,
-    /// More ranks have a counterpart than the group has members.
+    /// More ranks have a matching kernel than the process group has members.
     MoreRanksThanGroup,
-    /// The recordings of the ranks share no time, and their collectives carry no sequence numbers
-    /// by which kernels of one collective could be recognized.
+    /// The recordings of the ranks do not overlap in time, and their collectives have no sequence
+    /// numbers by which the kernels of one collective could be recognized.
     RecordedApart,
-    /// One rank's kernel ended before another's began, which no collective of this kind allows: the
-    /// kernels were matched by their order, and the order misled.
+    /// One rank's kernel ended before another's began, which a collective of this kind does not
+    /// allow. The kernels were matched by their order, and the order was wrong.
     EndsApart,
 }
 
-/// Tolerance for contradictions: profilers round, and clocks jitter.
+/// Tolerance for contradictions between times, because profilers round and clocks jitter.
 const JITTER_NS: i64 = 20_000;
 
-/// Collects the reasons for which matches were rejected.
+/// The facts about a job's recordings by which matches are rejected.
 pub(super) struct Refuted {
     /// Whether the recordings of some ranks do not overlap in time.
     apart: bool,
@@ -40,7 +40,7 @@ pub(super) struct Refuted {
 }
 
 impl Refuted {
-    /// Estimates the clock skew of the ranks from the ends of matched calls, so that their times
+    /// Estimates the clock skew of the ranks from the ends of matched kernels, so that their times
     /// can be compared.
     pub fn new(scopes: &[Scope<'_>], calls: &[CollectiveCall]) -> Self {
         let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
@@ -58,7 +58,7 @@ impl Refuted {
         }
     }
 
-    /// Returns why these kernels cannot be one collective, or `None` if their times are consistent.
+    /// Returns why some kernels cannot be one collective, or `None` if their times are consistent.
     pub fn reason(&self, together: &[CollectiveCall]) -> Option<Reason> {
         let first = &together[0];
         let mut ranks: Vec<u32> = together.iter().map(|call| call.rank).collect();
@@ -66,7 +66,7 @@ impl Refuted {
         if first.group_size.is_some_and(|size| ranks.len() > size as usize) {
             return Some(Reason::MoreRanksThanGroup);
         }
-        // A sequence number of the job is better evidence than times.
+        // A sequence number that the job recorded is better evidence than times.
         if first.sequence.is_some() || ranks.len() < 2 {
             return None;
         }
@@ -81,7 +81,7 @@ impl Refuted {
     }
 }
 
-/// Returns whether no rank can end an operation before all ranks have begun it.
+/// Returns whether an operation cannot end on any rank before all ranks have begun it.
 fn waits_for_all(operation: CollectiveOperation) -> bool {
     matches!(
         operation,

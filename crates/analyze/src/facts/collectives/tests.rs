@@ -4,7 +4,8 @@ use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::window::WindowRule;
 
-/// A rank whose kernels are all-reduces of (elements, sequence, start, end).
+/// Builds the trace of a rank whose kernels are all-reduces, given as (elements, sequence, start,
+/// end).
 fn rank(rank: u32, kernels: &[(u64, Option<u64>, i64, i64)]) -> Trace {
     let mut trace = Trace { rank, ..Trace::default() };
     for &(elements, sequence, start, end) in kernels {
@@ -48,7 +49,7 @@ fn the_last_rank_waits_for_none_and_the_transfer_is_the_shortest_kernel() {
     assert_eq!((one.arrival_spread_ns, one.end_spread_ns, one.bytes), (100, 2, Some(1000)));
     let waits: Vec<_> = one.participants.iter().map(|rank| rank.wait_ns).collect();
     assert_eq!(waits, [100, 20, 0]);
-    // A group of 3: 2(n−1)/n = 4/3.
+    // The bus factor of an all-reduce in a group of three ranks is 2(n−1)/n = 4/3.
     assert_eq!(one.bus_bandwidth_gb_per_s, Some(121.2121));
     assert_eq!(found.rows().len(), 3);
 }

@@ -1,6 +1,6 @@
-//! Detects rows missing inside a syntactically complete file: a byte range was lost, and the two
-//! sides join to valid JSON. Shared ids reveal the hole, because profilers number them
-//! consecutively and each row that refers to another one names its id.
+//! Detects rows missing inside a syntactically complete file, which happens if a range of bytes was
+//! lost and both sides of it still join to valid JSON. Ids reveal such a hole, because profilers
+//! number rows consecutively, and a row that refers to another one contains its id.
 
 use std::collections::HashMap;
 
@@ -11,31 +11,35 @@ use crate::facts::links::Links;
 use crate::facts::window;
 use crate::percent::percent;
 
-/// Minimum number of ids: fewer do not show how a profiler counts.
+/// Minimum number of ids in a trace. With fewer, the numbering scheme of its profiler cannot be
+/// recognized.
 const IDS_MIN: usize = 200;
-/// A gap stands out if it is more than this many times as large as the one `ALIKE` places behind
-/// it, by size.
+/// A gap in the ids stands out if it is more than this many times as large as the gap `ALIKE`
+/// places behind it in order of size.
 const OUTLIER: u64 = 3;
-/// Gaps of similar size that an undamaged recording may have. Profilers skip a block of ids each
-/// time a module is loaded, and these blocks are equally large.
+/// Number of similarly large gaps that an undamaged recording may have. Profilers skip a block of
+/// ids each time a module is loaded, and these blocks are equally large.
 const ALIKE: usize = 3;
-/// Maximum number of gaps in a sequence that counts as gapless.
+/// Maximum number of gaps in a sequence of ids that still counts as gapless.
 const STRAY_GAPS: usize = 5;
-/// Minimum length of a gap that counts as a hole. Shorter gaps are stray ids.
+/// Minimum length of a gap that counts as a hole. Shorter gaps are single ids that the profiler
+/// skipped.
 const GAP_MIN: u64 = 10;
-/// Minimum number of operators between two calls that usually launch work but did not.
+/// Minimum number of operators between two calls that usually launch work but launched nothing
+/// there.
 const SILENT_MIN: usize = 3;
-/// Minimum number of consecutive launches without device work.
+/// Minimum number of consecutive launches without device work that counts as evidence of a hole.
 const LOST_RUN: usize = 10;
 const LOST_PCT: f64 = 2.0;
-/// Minimum number of consecutive flow events without an end.
+/// Minimum number of consecutive flow events without an end that counts as evidence of a hole.
 const FLOW_RUN: usize = 10;
 const FLOW_PCT: f64 = 5.0;
 
-/// Describes the evidence that rows are missing inside the file; `None` for a complete recording.
+/// Describes the evidence that rows are missing inside the file, or returns `None` for a complete
+/// recording.
 ///
 /// # Cost
-/// `O(n log n)` in the calls of the trace, and `O(n)` in its other rows.
+/// The cost is `O(n log n)` in the calls of the trace, and `O(n)` in its other rows.
 pub(super) fn find(trace: &Trace) -> Option<String> {
     let is_spliced = trace.losses.count_of(Loss::BrokenEvent) > 0;
     let calls = Calls::new(trace);
@@ -49,7 +53,7 @@ pub(super) fn find(trace: &Trace) -> Option<String> {
         .or_else(|| is_spliced.then(|| calls.silent_edge(trace)).flatten())
 }
 
-/// Reports a missing step number although operators or calls ran in that time.
+/// Reports a missing step number if operators or calls ran in the time of that step.
 fn missing_step(trace: &Trace) -> Option<String> {
     let slices = &trace.slices;
     let mut steps = window::named_steps(trace);
@@ -71,7 +75,8 @@ fn missing_step(trace: &Trace) -> Option<String> {
     ))
 }
 
-/// Whether each launch of a trace has its device work and each work its launch.
+/// Returns whether each launch of a trace has its device work and each piece of device work its
+/// launch.
 pub(super) fn is_paired(trace: &Trace) -> bool {
     let calls = Calls::new(trace);
     let launched = calls.launches(trace);
@@ -85,7 +90,7 @@ pub(super) fn is_paired(trace: &Trace) -> bool {
     !launched.is_empty() && launched.iter().all(has_work) && works().all(|row| is_launched(&row))
 }
 
-/// The calls of a trace by correlation id.
+/// The runtime and driver calls of a trace, sorted by correlation id.
 struct Calls {
     ids: Vec<(u64, u32)>,
 }
@@ -99,7 +104,7 @@ impl Calls {
         Self { ids }
     }
 
-    /// Finds a gap in the ids of the calls that is far larger than the others and during which
+    /// Finds a gap in the ids of the calls that is far larger than the others and in whose time
     /// operators ran that usually launch work.
     fn gap(&self, trace: &Trace) -> Option<String> {
         let gaps = Gaps::new(self.ids.iter().map(|(id, _)| *id));
@@ -122,8 +127,8 @@ impl Calls {
         })
     }
 
-    /// Finds operators before the first or after the last call that usually launch work but did
-    /// not.
+    /// Finds operators before the first or after the last call that usually launch work but
+    /// launched nothing.
     fn silent_edge(&self, trace: &Trace) -> Option<String> {
         let (from, to) = window::recorded(trace)?;
         let rows = || self.ids.iter().map(|(_, row)| *row);
@@ -136,7 +141,7 @@ impl Calls {
             .then(|| format!("{count} operators at an end of the recording launched nothing"))
     }
 
-    /// Returns the ids and rows of the calls that launch work, by name.
+    /// Returns the ids and rows of the calls that launch work, judged by their names.
     fn launches(&self, trace: &Trace) -> Vec<(u64, u32)> {
         let names: Vec<bool> = trace.strings.iter().map(window::is_launch).collect();
         let name = |row: u32| trace.slices.name[row as usize].0 as usize;
@@ -145,16 +150,16 @@ impl Calls {
         self.ids.iter().filter(is_launch).copied().collect()
     }
 
-    /// Finds consecutive launches without device work in a recording in which most launches have
-    /// it.
+    /// Finds consecutive launches without device work, in a recording in which most launches have
+    /// device work.
     fn lost_launches(&self, trace: &Trace, is_spliced: bool) -> Option<String> {
         let launches = self.launches(trace);
         let arrived = window::arrived(trace);
         let is_lost = |(id, _): &(u64, u32)| arrived.binary_search(id).is_err();
         let lost: Vec<bool> = launches.iter().map(is_lost).collect();
         let count = lost.iter().filter(|is_lost| **is_lost).count();
-        // The end of any recording loses some launches, and a complete recording may lose single
-        // ones.
+        // The end of any recording loses some launches, and even a complete recording may lack
+        // single ones.
         let inside = match is_spliced {
             true => lost.len(),
             false => lost.iter().rposition(|is_lost| !is_lost).map_or(0, |last| last + 1),
@@ -173,7 +178,7 @@ fn longest_run(flags: &[bool]) -> usize {
     flags.split(|flag| !flag).map(<[bool]>::len).max().unwrap_or(0)
 }
 
-/// A range of ids that no row has.
+/// A range of consecutive ids that no row of the trace has.
 #[derive(Clone, Copy, Debug)]
 struct IdGap {
     after: u64,
@@ -186,7 +191,7 @@ impl IdGap {
     }
 }
 
-/// The gaps in ascending ids.
+/// The gaps of a sequence of ids, in ascending order.
 struct Gaps {
     largest: Vec<IdGap>,
     count: usize,
@@ -197,7 +202,7 @@ impl Gaps {
     fn new(ids: impl Iterator<Item = u64>) -> Self {
         let mut found = Self { largest: Vec::new(), count: 0, ids: 0 };
         let mut last = None;
-        // Rows without an id have 0.
+        // An id of 0 means that the row has no id.
         for id in ids.filter(|id| *id != 0) {
             if last == Some(id) {
                 continue;
@@ -222,7 +227,7 @@ impl Gaps {
         self.largest.truncate(most);
     }
 
-    /// Returns the largest gap of ids that are otherwise consecutive.
+    /// Returns the largest gap in ids that are otherwise consecutive.
     fn in_gapless(&self) -> Option<IdGap> {
         let is_gapless = self.ids >= IDS_MIN && self.count <= STRAY_GAPS;
         let second = self.largest.get(1).map_or(0, IdGap::length);
@@ -230,7 +235,7 @@ impl Gaps {
         (first.length() >= GAP_MIN.max(OUTLIER * second)).then_some(*first)
     }
 
-    /// Returns the largest gap, if few others are as large.
+    /// Returns the largest gap of the ids, provided that few others are as large.
     fn outlier(&self) -> Option<IdGap> {
         let first = self.largest.first().filter(|_| self.ids >= IDS_MIN)?;
         let usual = self.largest.get(ALIKE).map_or(0, IdGap::length);
@@ -238,7 +243,8 @@ impl Gaps {
     }
 }
 
-/// Finds a gap in the event numbers. Operators and annotations share one gapless sequence.
+/// Finds a gap in the numbers of the events. Operators and annotations are numbered in one common
+/// sequence without gaps.
 fn gap_of_events(trace: &Trace) -> Option<String> {
     let mut ids: [Vec<u64>; 2] = Default::default();
     for (row, id) in trace.slices.event_index.iter() {
@@ -252,7 +258,8 @@ fn gap_of_events(trace: &Trace) -> Option<String> {
     Some(format!("events {} to {} are missing", gap.after + 1, gap.before - 1))
 }
 
-/// Finds a gap in the numbers of Python frames, which are gapless and name their callers.
+/// Finds a gap in the numbers of Python frames, which are consecutive, and by which frames refer to
+/// their callers.
 fn gap_of_frames(trace: &Trace) -> Option<String> {
     let frames = &trace.slices.python;
     let mut ids: Vec<u64> = frames.iter().map(|(_, frame)| frame.id).collect();
@@ -261,8 +268,8 @@ fn gap_of_frames(trace: &Trace) -> Option<String> {
     Some(format!("frames {} to {} of Python are missing", gap.after + 1, gap.before - 1))
 }
 
-/// Finds consecutive flow events from calls to device work without an end, in a recording where
-/// most have one.
+/// Finds consecutive flow events from calls to device work that have no end, in a recording where
+/// most flow events have one.
 fn loose_flows(trace: &Trace) -> Option<String> {
     let mut ends: HashMap<(u8, u64), (bool, bool)> = HashMap::new();
     for flow in &trace.flows {
@@ -272,6 +279,7 @@ fn loose_flows(trace: &Trace) -> Option<String> {
             FlowPhase::Step | FlowPhase::End => *is_ended = true,
         }
     }
+    // A lost range may contain the starts of all flow events, which leaves only their ends.
     let ended = ends.values().filter(|(_, is_ended)| *is_ended).count();
     let mut begun: Vec<((u8, u64), bool)> = ends
         .into_iter()

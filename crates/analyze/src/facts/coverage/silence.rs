@@ -1,5 +1,5 @@
 //! Detects operators that should have launched work but made no call, because the part of the file
-//! with the calls was lost.
+//! with their calls was lost.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -10,16 +10,18 @@ use super::order;
 use crate::facts::interval::Interval;
 use crate::facts::links::Links;
 
-/// Minimum number of distinct silent operators. In complete recordings of PyTorch up to 2 are
-/// silent: those that delegate to another device or to none.
+/// Minimum number of distinct silent operators, that is, operators that launched nothing although
+/// they usually do. Complete recordings of PyTorch contain up to two, which delegate to another
+/// device or to none.
 const NAMES: usize = 3;
-/// Share of an operator's occurrences that launch work, from which on silence is odd, percent.
+/// An operator that launches work in at least this share of its occurrences, in percent, should
+/// always launch some.
 const USUAL_PCT: u64 = 80;
 /// A stretch with more than this share of a thread's operators, in percent, does not count as
 /// usual.
 const LARGE_PCT: u64 = 5;
 
-/// Consecutive operators of one thread between two of its launches.
+/// Consecutive operators of one thread between two of its launch calls.
 #[derive(Default)]
 struct OperatorStretch {
     start: i64,
@@ -49,6 +51,8 @@ pub(super) fn between(trace: &Trace, links: &Links, span: Interval) -> usize {
     for row in threads.values().flatten().copied().filter(is_inside) {
         silent[trace.slices.name[row as usize].0 as usize] += 1;
     }
+    // Occurrences inside the span do not count, because the calls of that time are suspected to be
+    // lost.
     let is_usual = |name: usize| {
         let outside: u64 = occurring[name] - silent[name];
         launching[name] > 0 && 100 * launching[name] >= USUAL_PCT * outside
@@ -56,7 +60,7 @@ pub(super) fn between(trace: &Trace, links: &Links, span: Interval) -> usize {
     (0..names).filter(|name| is_usual(*name)).map(|name| silent[name] as usize).sum()
 }
 
-/// Returns the start of the first stretch whose calls were lost.
+/// Returns the start of the first stretch of operators whose calls were lost.
 pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
     let mut is_launch = vec![false; trace.slices.len()];
     for row in order::launches(trace, links) {
@@ -70,6 +74,7 @@ pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
     }
     let stretches: Vec<OperatorStretch> =
         threads.values().flat_map(|rows| stretches(trace, rows, &launching)).collect();
+    // A large stretch may be the lost part itself, so its operators must not lower the usual share.
     for stretch in stretches.iter().filter(|stretch| stretch.is_large) {
         for (name, count) in &stretch.counts {
             occurring[*name as usize] -= count;
@@ -84,12 +89,14 @@ pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
         let within = |count: u64| if stretch.is_large { 0 } else { count };
         let silent = stretch.counts.iter();
         let silent = silent.filter(|(name, count)| is_usual(**name as usize, within(**count)));
+        // A trace with few usual operators can show only few silent ones, so the threshold is
+        // lowered to their number.
         silent.count() >= usual.clamp(1, NAMES)
     };
     stretches.iter().filter(is_lost).map(|stretch| stretch.start).min()
 }
 
-/// Returns the operators and calls of each thread, by start, parents before children.
+/// Returns the operators and calls of each thread, sorted by start, with parents before children.
 fn threads(trace: &Trace) -> BTreeMap<TrackId, Vec<u32>> {
     let mut threads: BTreeMap<TrackId, Vec<u32>> = BTreeMap::new();
     for row in trace.rows() {
@@ -113,7 +120,7 @@ fn count(
     launching: &mut [u64],
 ) {
     let name = |row: u32| trace.slices.name[row as usize].0 as usize;
-    // The open operators, and whether they launched something.
+    // The operators that are open at this row, and whether each has launched something.
     let mut open: Vec<(u32, bool)> = Vec::new();
     for &row in rows {
         let start = trace.slices.start(row);
@@ -131,13 +138,14 @@ fn count(
     }
 }
 
-/// Returns the stretches of a thread, with their operators that usually launch work.
+/// Returns the stretches of a thread between its launches, each with the operators that usually
+/// launch work.
 fn stretches(trace: &Trace, rows: &[u32], launching: &[u64]) -> Vec<OperatorStretch> {
     let mut stretches: Vec<OperatorStretch> = Vec::new();
     let mut operators: Vec<u32> = Vec::new();
     for &row in rows {
         if trace.kind(row).is_call() {
-            // Operators around a call are not silent.
+            // Operators that contain the call are not silent, so they leave the stretch.
             let start = trace.slices.start(row);
             operators.retain(|operator| trace.slices.end(*operator) <= start);
             stretches.extend(stretch(trace, &operators));

@@ -3,7 +3,7 @@ use trace::store::{Covered, Trace};
 
 use super::{judge, missing};
 
-/// Category, name, thread or stream, start, duration, correlation id.
+/// One row of the fixture as (category, name, thread or stream, start, duration, correlation id).
 type Row = (&'static str, &'static str, u32, i64, i64, u64);
 
 fn row((category, name, tid, start, duration, id): Row) -> String {
@@ -18,8 +18,8 @@ fn object(rows: &[Row]) -> String {
     format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}", rows.join(",\n"))
 }
 
-/// Returns the time until which a text is covered, in its own microseconds; `None` if it yields no
-/// figures.
+/// Returns the time until which a text is covered, in microseconds of the text, or `None` if it
+/// yields no figures.
 fn covered(text: &str) -> Option<Option<i64>> {
     let mut trace: Trace = open::parse(text.as_bytes()).unwrap();
     judge(&mut trace);
@@ -42,7 +42,8 @@ fn kernel(start: i64, id: u64) -> Row {
 
 #[test]
 fn the_covered_part_ends_at_the_first_lost_launch() {
-    // All launches come first, then device rows, of which the third and fourth are lost.
+    // The fixture has all launches first, then the device rows, of which the third and fourth are
+    // lost.
     let rows = [
         SPAN,
         launch(100, 1),
@@ -53,7 +54,7 @@ fn the_covered_part_ends_at_the_first_lost_launch() {
         kernel(310, 2),
     ];
     assert_eq!(covered(&object(&rows)), Some(Some(600)));
-    // Without the second to fourth device rows, less than half is covered.
+    // Without the second to fourth device rows, less than half of the recording is covered.
     assert_eq!(covered(&object(&rows[..6])), Some(None));
     // Without launches, missing device rows cannot be detected.
     assert_eq!(covered(&object(&[SPAN, kernel(110, 1), kernel(310, 2)])), Some(None));
@@ -76,7 +77,7 @@ fn a_thread_whose_calls_are_in_a_lost_buffer_ends_the_covered_part() {
     let mut operators = vec![SPAN];
     let mut second = Vec::new();
     for (at, name) in (0_i64..).zip(names) {
-        // One half of the steps on thread 1, the other before it on thread 2.
+        // Half of the steps run on thread 1, and the other half run earlier on thread 2.
         operators.push(("cpu_op", name, 1, 600 + 50 * at, 20, 0));
         operators.push(("cpu_op", name, 2, 100 + 50 * at, 20, 0));
         let id = at as u64 + 1;

@@ -6,7 +6,8 @@ use crate::facts::scope::Scope;
 use crate::facts::window::WindowRule;
 use crate::graph::what_if;
 
-/// Steps of 100 whose kernels take `kernel` each and may lag behind more and more.
+/// Builds host steps of 100 ns that launch one kernel of `kernel` ns each, so that longer kernels
+/// lag behind more and more.
 fn trace(steps: i64, kernel: i64) -> Trace {
     let mut trace = Trace::default();
     let mut free = 0;
@@ -22,7 +23,7 @@ fn trace(steps: i64, kernel: i64) -> Trace {
         let work = NewSlice::new("kernel", "gemm", (0, 7), (start, free));
         trace.push(&NewSlice { correlation, ..work });
     }
-    // The first step is not whole, because earlier work runs among its own.
+    // The first step is not whole, because work launched earlier runs among its own.
     trace.push(&NewSlice::new("kernel", "gemm", (0, 8), (25, 26)));
     trace
 }
@@ -43,7 +44,7 @@ fn a_device_that_lags_behind_has_steps_of_its_own() {
     let trace = trace(5, 130);
     let scope = scope(&trace);
     assert_eq!((scope.window.start, scope.window.end), (100, 500));
-    // Step 0's kernel ends at 150, the last one's at 670.
+    // The kernel of step 0 ends at 150, and the kernel of the last step ends at 670.
     assert_eq!((scope.device_span, scope.length_ns()), (Some((150, 670)), 520));
     assert_eq!(scope.late_work.len(), 1);
 }
@@ -71,8 +72,8 @@ fn each_step_has_one_of_the_host_and_one_of_the_device() {
         let rows = crate::tables::steps::list_steps(&scope(&trace));
         rows.iter().map(|row| (row.host_ns, row.device_ns)).collect::<Vec<_>>()
     };
-    // The start of the first device step was not recorded. Kernels of 130 end at 150, 280, 410 and
-    // so on.
+    // The first device step is unknown, because its start was not recorded. The kernels of 130 ns
+    // end at 150, 280, 410 and so on.
     let lags =
         [(100, None), (100, Some(130)), (100, Some(130)), (100, Some(130)), (100, Some(130))];
     assert_eq!(device(130), lags);
@@ -87,8 +88,9 @@ fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
         &JobFacts::new(&scopes),
         &[what_if::parse("kernel=gemm x0.5").unwrap()],
     );
-    // Kernels of 65 start when they are launched, at 20, 120 and so on. The device keeps up, so its
-    // steps end with the host's. They begin when step 0's kernel ends.
+    // Kernels of 65 ns start when they are launched, at 20, 120 and so on. The device keeps up with
+    // the host, so its steps end with the host's steps. The device steps begin when the kernel of
+    // step 0 ends.
     let rank = &found.windows[0];
     assert_eq!((rank.host_ns, rank.new_host_ns), (400, 400));
     assert_eq!((rank.device_ns, rank.new_device_ns), (Some(520), Some(500 - 125)));
@@ -100,7 +102,7 @@ fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
 #[test]
 fn issue_24_earlier_work_delimits_the_first_device_step() {
     let mut trace = trace(3, 130);
-    // The first kernel waits for it, as on one stream.
+    // The first kernel waits for this earlier work, as it would on one stream.
     let last = trace.rows().last().unwrap() as usize;
     (trace.slices.start[last], trace.slices.duration[last]) = (2, 18);
     let rows = crate::tables::steps::list_steps(&scope(&trace));

@@ -7,7 +7,7 @@ use crate::facts::window::WindowRule;
 
 const HOST: (i64, i64) = (9, 9);
 
-/// A trace that grows by calls of one thread, one after the other.
+/// A trace under construction, to which calls of one thread are appended one after the other.
 #[derive(Default)]
 struct Sketch {
     trace: Trace,
@@ -27,7 +27,7 @@ impl Sketch {
         self
     }
 
-    /// A launch of a kernel that runs behind it.
+    /// Adds a launch and a kernel that starts after the launch has ended.
     fn launch(&mut self, kernel: &str, (start, end): Interval) -> &mut Self {
         self.launches += 1;
         let correlation = Some(self.launches);
@@ -39,7 +39,7 @@ impl Sketch {
         self
     }
 
-    /// Microseconds of one kind in a span.
+    /// Returns the microseconds of one kind of disturbance within a span.
     fn within(&self, kind: Disturbance, (start, end): Interval) -> i64 {
         let scope = Scope::new(&self.trace, WindowRule::All, &Classifier::new(ClassRule::Category));
         let found = find_disturbances(&scope, &tree::build(&self.trace));
@@ -64,7 +64,7 @@ fn a_capture_lasts_from_its_begin_to_its_end() {
     assert_eq!(cut.within(Disturbance::GraphCapture, (0, 400)), 60);
 }
 
-/// `count` measurements of a kernel, whose times are then taken.
+/// Adds `count` measurements of a kernel, after which their times are read.
 fn measurements(sketch: &mut Sketch, kernels: &[&str], takes: usize) -> i64 {
     let mut at = 0;
     for kernel in kernels {
@@ -91,8 +91,8 @@ fn repeated_measurements_of_one_kernel_are_autotuning() {
 
 #[test]
 fn measurements_of_the_job_are_not_autotuning() {
-    // None of these is autotuning: only two measurements, measurements of different kernels, and
-    // measurements of a collective.
+    // Autotuning must not be found in only two measurements, in measurements of different kernels,
+    // or in measurements of a collective.
     for (kernels, takes) in
         [(&["gemm"; 2][..], 2), (&["gemm", "relu", "add"], 3), (&["ncclKernel"; 4], 4)]
     {
@@ -169,7 +169,8 @@ fn the_profiler_waits_before_and_behind_all_work() {
     assert_eq!(sketch.within(Disturbance::Profiler, (0, 25)), 4);
     assert_eq!(sketch.within(Disturbance::Profiler, (25, 50)), 3);
     assert_eq!(sketch.within(Disturbance::Profiler, (100, 200)), 10);
-    // One that the user put behind the loop is the user's.
+    // A synchronization inside an annotation that the user put after the loop belongs to the user,
+    // not to the profiler.
     sketch.row("user_annotation", "evaluate", (130, 160)).call("cudaDeviceSynchronize", (140, 150));
     assert_eq!(sketch.within(Disturbance::Profiler, (125, 200)), 0);
 }
@@ -188,8 +189,8 @@ fn set_up_and_a_long_first_step_are_warm_up() {
     assert_eq!(slow.within(Disturbance::WarmUp, (0, 380)), 200);
 }
 
-/// Three steps of which the second captures a graph, compiles behind it, and launches the graph at
-/// `replay`.
+/// Builds three steps. The second captures a graph, compiles after the capture, and launches the
+/// graph at `replay`.
 fn capturing(replay: i64) -> Sketch {
     let mut sketch = Sketch::default();
     sketch.row("user_annotation", "ProfilerStep#0", (0, 100)).launch("gemm", (10, 12));
@@ -211,12 +212,14 @@ fn capturing(replay: i64) -> Sketch {
 
 #[test]
 fn compilation_just_behind_a_capture_is_warm_up() {
-    // Until the graph runs, and what compiles or loads code in that step.
+    // Warm-up lasts until the graph is launched, and includes what compiles or loads code later in
+    // that step.
     let early = capturing(145);
     assert_eq!(early.within(Disturbance::WarmUp, (100, 200)), (145 - 130) + 10 + 10);
     let late = capturing(180);
     assert_eq!(late.within(Disturbance::WarmUp, (100, 200)), (180 - 130) + 10);
-    // A graph that runs in no later step: until the end of the step that captured it.
+    // If no later step launches the graph, warm-up lasts until the end of the step that captured
+    // it.
     let never = capturing(5);
     assert_eq!(never.within(Disturbance::WarmUp, (0, 300)), 200 - 130);
 }

@@ -3,7 +3,7 @@ use trace::store::Trace;
 use super::build_frames;
 use crate::facts::interval::Interval;
 
-/// Checks the innermost line of the only thread, as (start, end, line).
+/// Checks the innermost line of the only thread at all times, given as (start, end, line).
 fn check(events: &str, expected: &[(i64, i64, &str)]) -> Trace {
     let text = format!("{{\"traceEvents\": [{events}]}}");
     let trace = trace::open::parse(text.as_bytes()).unwrap();
@@ -121,7 +121,8 @@ fn a_function_that_goes_back_was_called_anew() {
         (10, 20, "io.py(9): read"),
         (20, 50, "train.py(3): step"),
         (50, 60, "io.py(7): read"),
-        // No operator names a line here, so only the function is known.
+        // The stack of no operator contains a line between 60 and 80, so only the function is
+        // known.
         (60, 80, "train.py: step"),
         (80, 90, "train.py(2): step"),
     ];

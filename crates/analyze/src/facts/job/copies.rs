@@ -1,11 +1,12 @@
-//! Copies between host and devices, with their direction, host memory and call.
+//! Collects the copies between host and devices, with their direction, kind of host memory and
+//! launch call.
 
 use trace::store::EventKind;
 
 use crate::facts::calls::{self, Direction};
 use crate::facts::scope::Scope;
 
-/// A copy in the window.
+/// A copy in the analyzed window, with its direction and the kind of its host memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub row: u32,
@@ -17,7 +18,7 @@ pub(crate) struct Copy {
     pub stream: i32,
 }
 
-/// The copies of a window, by start.
+/// Returns the copies of a window, sorted by start.
 pub(super) fn copies(scope: &Scope<'_>) -> Vec<Copy> {
     let trace = scope.trace;
     let rows = scope.device_rows.iter().filter(|row| trace.kind(**row) == EventKind::Memcpy);

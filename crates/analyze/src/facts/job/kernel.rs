@@ -1,23 +1,23 @@
-//! A kernel of the window with its owner and launch shape.
+//! Describes a kernel of the analyzed window by its owner and launch shape.
 
 use trace::store::LaunchShape;
 
 use crate::facts::classify::WorkClass;
 
-/// A kernel in the window.
+/// A kernel in the analyzed window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowKernel {
     pub row: u32,
     pub class: WorkClass,
     pub duration: i64,
-    /// Row of the operator or annotation that owns it.
+    /// Row of the operator or annotation that owns the kernel.
     pub owner: Option<u32>,
     pub shape: Option<LaunchShape>,
     pub device: i32,
 }
 
 impl WindowKernel {
-    /// Returns the number of blocks per multiprocessor, if known.
+    /// Returns the number of blocks per multiprocessor, if the trace has the launch shape.
     pub fn blocks_per_sm(&self) -> Option<f64> {
         let blocks = self.shape.map(|shape| f64::from(shape.blocks_per_sm))?;
         blocks.is_finite().then_some(blocks)

@@ -1,4 +1,4 @@
-//! Collects the kernels of a window with their owners and launch shapes.
+//! Collects the kernels of the analyzed window with their owners and launch shapes.
 
 use trace::store::EventKind;
 
@@ -22,7 +22,7 @@ fn kernels(facts: &RankFacts<'_>) -> Vec<WindowKernel> {
 }
 
 impl RankFacts<'_> {
-    /// Returns the kernels in the window, by start.
+    /// Returns the kernels of the analyzed window, sorted by start.
     pub(crate) fn kernels(&self) -> &[WindowKernel] {
         self.kernels.get_or_init(|| kernels(self))
     }
@@ -41,7 +41,7 @@ impl RankFacts<'_> {
         self.compute_kernels().map(|kernel| kernel.duration).sum()
     }
 
-    /// Returns the properties that the header records of a device.
+    /// Returns the properties of a device that the header of the trace contains.
     pub(crate) fn device_info(&self, device: i32) -> Option<&trace::store::DeviceProperties> {
         self.scope.trace.header.device(i64::from(device))
     }

@@ -1,4 +1,5 @@
-//! Lazily computed facts of one rank. Facts that need other ranks are in [`super::JobFacts`].
+//! Computes the facts of one rank on first use. Facts that need other ranks are in
+//! [`super::JobFacts`].
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -20,27 +21,28 @@ use crate::tables::idle::{self, DeviceCause, Gap, Idle};
 use crate::tables::launches::{self, LaunchRow};
 use crate::tables::steps::{self, StepRow};
 
-/// Idle time below which a device counts as busy all the time, percent of the window.
+/// A device counts as busy all the time if it is idle for less than this share of the window, in
+/// percent.
 const DEVICE_BOUND_PCT: f64 = 5.0;
 
-/// The tensors of operators, by rank and row. No column of a trace holds them.
+/// The input tensors of operators, by rank and row. The tensors are read from the trace file
+/// separately, because no column of a trace contains them.
 pub type OperatorTensors = BTreeMap<(u32, u32), Tensors>;
 
-/// The inputs of one operator.
+/// The input tensors of one operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tensors {
-    /// Sizes of each input; empty for inputs that are not tensors.
+    /// Sizes of each input; empty for an input that is not a tensor.
     pub dims: Vec<Vec<u64>>,
-    /// Type of each input as PyTorch writes it, such as `c10::Half`.
+    /// Element type of each input as PyTorch writes it, such as `c10::Half`.
     pub types: Vec<String>,
 }
 
-/// Facts of one rank that several analyses share, each computed on first use.
+/// Facts of one rank that several analyses share. Each fact is computed on first use.
 #[derive(Debug)]
 pub struct RankFacts<'a> {
-    /// The analyzed part of its trace.
     pub scope: &'a Scope<'a>,
-    tensors: BTreeMap<u32, Tensors>,
+    tensors: OnceLock<BTreeMap<u32, Tensors>>,
     tree: OnceLock<OperatorTree>,
     attribution: OnceLock<Attribution>,
     clocks: OnceLock<(Vec<Skew>, Pressure)>,
@@ -59,11 +61,11 @@ pub struct RankFacts<'a> {
 }
 
 impl<'a> RankFacts<'a> {
-    /// Creates the facts of a window without computing any.
+    /// Creates the facts of a window without computing any of them yet.
     pub fn new(scope: &'a Scope<'a>) -> Self {
         Self {
             scope,
-            tensors: BTreeMap::new(),
+            tensors: OnceLock::new(),
             tree: OnceLock::new(),
             attribution: OnceLock::new(),
             clocks: OnceLock::new(),
@@ -82,7 +84,7 @@ impl<'a> RankFacts<'a> {
         }
     }
 
-    /// Returns the nesting of host rows.
+    /// Returns the operators, annotations and calls of each host thread as a tree.
     pub fn tree(&self) -> &OperatorTree {
         self.tree.get_or_init(|| tree::build(self.scope.trace))
     }
@@ -97,7 +99,7 @@ impl<'a> RankFacts<'a> {
         &self.clocks().0
     }
 
-    /// Returns the launches that waited for a full queue.
+    /// Returns the launches of this rank that waited because the device's queue was full.
     pub fn pressure(&self) -> &Pressure {
         &self.clocks().1
     }
@@ -106,46 +108,47 @@ impl<'a> RankFacts<'a> {
         self.clocks.get_or_init(|| back_pressure::with_clocks(self.scope))
     }
 
-    /// Returns the steps of the trace.
+    /// Returns the steps of the trace with their figures.
     pub fn steps(&self) -> &[StepRow] {
         self.steps.get_or_init(|| steps::list_steps(self.scope))
     }
 
-    pub(super) fn know_tensors(&mut self, row: u32, tensors: Tensors) {
-        self.tensors.insert(row, tensors);
+    pub(super) fn know_tensors(&self, by_row: BTreeMap<u32, Tensors>) {
+        self.tensors.get_or_init(|| by_row);
     }
 
     /// Returns the inputs of an operator, if the caller has read them from the file.
     pub fn tensors(&self, row: u32) -> Option<&Tensors> {
-        self.tensors.get(&row)
+        self.tensors.get()?.get(&row)
     }
 
     /// Returns whether the inputs of any operator are known.
     pub(crate) fn has_tensors(&self) -> bool {
-        self.tensors.values().any(|tensors| !tensors.dims.is_empty())
+        let known = self.tensors.get().into_iter().flat_map(BTreeMap::values);
+        known.into_iter().any(|tensors| !tensors.dims.is_empty())
     }
 
     pub(super) fn know_waits(&self, waits: impl Iterator<Item = (u32, i64)>) {
         self.waits.get_or_init(|| waits.collect());
     }
 
-    /// Returns the time that a collective's kernel waited for other ranks; 0 if no other rank was
-    /// read.
+    /// Returns the time that the kernel of a collective waited for other ranks, or 0 if no other
+    /// rank was read.
     pub(crate) fn waited(&self, row: u32) -> i64 {
         self.waits.get().and_then(|waits| waits.get(&row).copied()).unwrap_or_default()
     }
 
-    /// Returns the number of the rank in its job.
+    /// Returns the number of this rank within its job.
     pub fn rank(&self) -> u32 {
         self.scope.trace.rank
     }
 
-    /// Returns the number of steps in the window, or 1 if it has no steps.
+    /// Returns the number of steps in the window, or 1 if the window has no steps.
     pub fn step_count(&self) -> i64 {
         (self.scope.window.steps.len() as i64).max(1)
     }
 
-    /// Returns the mean step of the host, or of the devices if that is longer.
+    /// Returns the mean step time of the host, or that of the devices if it is longer.
     pub fn step_ns(&self) -> i64 {
         self.scope.length_ns() / self.step_count()
     }
@@ -154,34 +157,34 @@ impl<'a> RankFacts<'a> {
         ns / self.step_count()
     }
 
-    /// Returns a count per step.
+    /// Converts a count over the whole window to a count per step.
     pub(crate) fn count_per_step(&self, count: usize) -> f64 {
         count as f64 / self.step_count() as f64
     }
 
-    /// Returns a time relative to the window, in percent.
+    /// Converts a time to its share of the window, in percent.
     pub(crate) fn share(&self, ns: i64) -> f64 {
         100.0 * ns as f64 / self.scope.window.length().max(1) as f64
     }
 
-    /// Returns the breakdown of the window's time.
+    /// Returns the breakdown of the window's time into classes of device work.
     pub fn breakdown(&self) -> &Breakdown {
         self.breakdown.get_or_init(|| breakdown::compute_breakdown(self.scope))
     }
 
-    /// Returns the idle time of streams and devices, with owners and gaps.
+    /// Returns the idle time of streams and devices, with its owners and gaps.
     pub fn idle(&self) -> &Idle {
         self.idle.get_or_init(|| {
             idle::compute_idle_time(self.scope, self.tree(), &idle::IdleSettings::USUAL)
         })
     }
 
-    /// Returns each gap in which a device was idle.
+    /// Returns each gap in which a device of this rank was idle.
     pub fn gaps(&self) -> &[Gap] {
         &self.idle().gaps
     }
 
-    /// Returns the gap of any device that contains a time.
+    /// Returns the gap, on any device, that contains a given time.
     pub(crate) fn gap_at(&self, time: i64) -> Option<&Gap> {
         self.gaps_near((time, time)).find(|gap| gap.start_ns <= time && time < gap.end_ns)
     }
@@ -189,7 +192,8 @@ impl<'a> RankFacts<'a> {
     /// Iterates over the gaps of all devices that touch a span.
     ///
     /// # Cost
-    /// Two binary searches per device, because gaps are sorted by device and start.
+    /// The search takes two binary searches per device, because gaps are sorted by device and
+    /// start.
     pub(crate) fn gaps_near(&self, (from, to): Interval) -> impl Iterator<Item = &Gap> {
         let mut rest = self.gaps();
         let devices = std::iter::from_fn(move || {
@@ -204,14 +208,15 @@ impl<'a> RankFacts<'a> {
         })
     }
 
-    /// Returns the idle time of some causes, averaged over the devices.
+    /// Returns the idle time that has one of some causes, averaged over the devices.
     pub(crate) fn idle_by(&self, causes: &[DeviceCause]) -> i64 {
         self.idle_where(|cause| causes.contains(&cause))
     }
 
     /// Returns the time of the steps in which no device works, averaged over the devices.
     pub(crate) fn idle_ns(&self) -> i64 {
-        // Devices that lag behind the host have longer steps than it, in which they work.
+        // If devices lag behind the host, their steps are longer than the window, and they work in
+        // the excess.
         let idle = self.idle_where(|_| true) + self.scope.length_ns() - self.scope.window.length();
         if self.breakdown().device_count == 0 { self.scope.length_ns() } else { idle }
     }
@@ -222,15 +227,15 @@ impl<'a> RankFacts<'a> {
         rows.map(|row| row.idle_ns).sum::<i64>() / devices
     }
 
-    /// Returns whether the devices are busy almost all the time of the window, its head and tail
-    /// included.
+    /// Returns whether the devices are busy during almost all of the window, including its
+    /// beginning and end.
     pub(crate) fn is_device_bound(&self) -> bool {
         let has_devices = self.breakdown().device_count > 0;
         has_devices && self.share(self.idle_where(|_| true)) < DEVICE_BOUND_PCT
     }
 
-    /// Returns whether the host alone decides how long a step takes: the recording has no device
-    /// work and names no device, and its ranks do not communicate.
+    /// Returns whether the host alone determines the length of a step. The host alone does so if
+    /// the recording has no device work and names no device, and if its ranks do not communicate.
     pub(crate) fn is_host_only(&self) -> bool {
         let trace = self.scope.trace;
         let is_exchange = |name: &str| name == "record_param_comms" || name.starts_with("nccl");
@@ -239,13 +244,13 @@ impl<'a> RankFacts<'a> {
             && !trace.strings.iter().any(is_exchange)
     }
 
-    /// Returns the launches of the window with their delays.
+    /// Returns the launches of the window, each with the delay until its work started.
     pub fn launches(&self) -> &[LaunchRow<'a>] {
         self.launches
             .get_or_init(|| launches::list_launches(self.scope, &launches::LaunchSettings::USUAL))
     }
 
-    /// Returns the runtime and driver calls that start in the window, by start.
+    /// Returns the runtime and driver calls that start in the window, sorted by start.
     pub(crate) fn calls(&self) -> &[u32] {
         self.calls.get_or_init(|| {
             let trace = self.scope.trace;
@@ -260,7 +265,7 @@ impl<'a> RankFacts<'a> {
         self.copies.get_or_init(|| copies::copies(self.scope))
     }
 
-    /// Returns the times of the profiler's own work.
+    /// Returns the times in which the profiler did its own work.
     pub(crate) fn overhead(&self) -> &[Interval] {
         self.overhead.get_or_init(|| {
             let trace = self.scope.trace;
@@ -280,7 +285,7 @@ impl<'a> RankFacts<'a> {
         })
     }
 
-    /// Returns the nesting of Python frames, empty if none were recorded.
+    /// Returns the nested Python frames, which are empty if none were recorded.
     pub(crate) fn python(&self) -> &OperatorTree {
         self.python.get_or_init(|| {
             let trace = self.scope.trace;
@@ -294,14 +299,14 @@ impl<'a> RankFacts<'a> {
         self.disturbances.get_or_init(|| disturbance::find_disturbances(self.scope, self.tree()))
     }
 
-    /// Returns the index of the step that contains a time.
+    /// Returns the index of the step that contains a given time.
     pub(crate) fn step_at(&self, time: i64) -> Option<usize> {
         let steps = &self.scope.window.steps;
         let at = steps.partition_point(|step| step.end <= time);
         steps.get(at).filter(|step| step.start <= time).map(|_| at)
     }
 
-    /// Returns whether a time lies in a step after the first, when set-up is over.
+    /// Returns whether a time lies in a step after the first one, when set-up is over.
     pub(crate) fn is_steady(&self, time: i64) -> bool {
         self.step_at(time).is_some_and(|step| step > 0)
     }
@@ -326,7 +331,7 @@ impl<'a> RankFacts<'a> {
         rows.iter().map(|row| self.duration(*row)).sum()
     }
 
-    /// Returns whether a graph launch launched this device row.
+    /// Returns whether a device row was launched by a graph launch.
     pub(crate) fn is_of_graph(&self, row: u32) -> bool {
         let call = self.scope.links().call(row);
         call.is_some_and(|call| self.name(call).contains("GraphLaunch"))
@@ -337,7 +342,7 @@ impl<'a> RankFacts<'a> {
         self.waits.get().is_some()
     }
 
-    /// Returns some rows together with all rows inside them.
+    /// Returns some rows together with all rows nested inside them.
     pub(crate) fn whole(&self, rows: &[u32]) -> Vec<u32> {
         rows.iter().flat_map(|row| self.tree().subtree(*row).iter().copied()).collect()
     }

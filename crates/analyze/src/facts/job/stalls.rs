@@ -3,36 +3,40 @@
 use super::rank::RankFacts;
 use crate::tables::idle::{DeviceCause, Gap};
 
-/// Gaps of a rank's window in which the next work had already been launched.
+/// Gaps in which a device of a rank was idle although its next work had already been launched.
 #[derive(Debug)]
 pub(crate) struct Stalls<'a> {
-    /// Sorted by device and start.
+    /// Gaps sorted by device and start.
     pub gaps: Vec<&'a Gap>,
-    /// Number of devices that worked, at least 1.
+    /// Number of devices that had work, at least 1.
     pub device_count: i64,
     /// Total time of the gaps, averaged over the devices.
     pub idle_ns: i64,
-    /// The part of `idle_ns` in gaps that end with work of a graph.
+    /// The part of `idle_ns` in gaps that end with work of a CUDA graph.
     pub in_graphs_ns: i64,
-    /// Gaps directly behind the start of a recording, in which work from before it may have run.
+    /// Time of the gaps directly after the start of a recording, in which work launched before the
+    /// recording may have run.
     pub left_out_ns: i64,
 }
 
 impl Stalls<'_> {
-    /// Returns whether most of the idle time ends with graph work. Profilers record some graphs
-    /// partially, so the device may have been busy there.
+    /// Returns whether most of the idle time is in gaps that end with work of a graph. Profilers
+    /// record some graphs only in part, so the device may have been busy in those gaps.
     pub fn is_doubtful(&self) -> bool {
         2 * self.in_graphs_ns > self.idle_ns
     }
 }
 
-/// If such gaps take this share of the window, in percent, graphs count as partially recorded.
+/// If such gaps take at least this share of the window, in percent, graphs count as recorded only
+/// in part.
 const IDLE_PCT: f64 = 5.0;
-/// A gap within this time of the start may contain work that was launched before the recording.
+/// A gap that begins within this time after the start may contain work that was launched before the
+/// recording.
 const START_NS: i64 = 1_000_000;
 
 impl RankFacts<'_> {
-    /// Returns the gaps that suggest missing graph kernels, or `None` if there are none.
+    /// Returns the gaps that suggest missing kernels of graphs, or `None` if there are no such
+    /// gaps.
     pub(crate) fn partial_graphs(&self) -> Option<Stalls<'_>> {
         let trace = self.scope.trace;
         if !trace.strings.iter().any(|name| name.contains("GraphLaunch")) {
@@ -42,8 +46,8 @@ impl RankFacts<'_> {
         (stalls.is_doubtful() && self.share(stalls.idle_ns) >= IDLE_PCT).then_some(stalls)
     }
 
-    /// Returns the gaps that end with work launched before them. Without steps, gaps that begin
-    /// within `start_ns` of the window's start are left out.
+    /// Returns the gaps that end with work that had been launched before the gap ended. If the
+    /// window has no steps, gaps that begin within `start_ns` of its start are left out.
     pub(crate) fn stalls(&self, start_ns: i64) -> Stalls<'_> {
         let window = &self.scope.window;
         let is_unknown =

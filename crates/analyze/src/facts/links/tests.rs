@@ -2,7 +2,7 @@ use trace::store::NewSlice;
 
 use super::*;
 
-/// Rows of (category, correlation id).
+/// Builds the links of a trace with the given rows (category, correlation id).
 fn links(rows: &[(&str, u64)]) -> Links {
     let mut trace = Trace::default();
     for (start, (category, id)) in (0..).zip(rows) {
@@ -12,7 +12,8 @@ fn links(rows: &[(&str, u64)]) -> Links {
     Links::new(&trace)
 }
 
-/// The same rows with ids close together and far apart.
+/// Checks the links of the given rows twice, with ids that are close together and with ids that are
+/// far apart.
 fn check(rows: &[(&str, u64)], expected: &[Option<u32>]) {
     for factor in [1, 1 << 40] {
         let rows: Vec<_> = rows.iter().map(|(category, id)| (*category, id * factor)).collect();

@@ -1,5 +1,5 @@
-//! Finds kernels that behave like collectives although their names do not show it: ranks begin them
-//! at different times and end them together.
+//! Finds kernels that behave like collectives although their names do not show it, because the
+//! ranks begin them at different times and end them together.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,19 @@ use crate::facts::interval::Interval;
 use crate::facts::job::RankFacts;
 use crate::tables::kernels::short_name;
 
-/// Minimum number of occurrences: fewer may end together by chance.
+/// Minimum number of occurrences of a kernel, because fewer may end together by chance.
 const COUNT_MIN: usize = 3;
-/// Minimum spread of the begins: below it, waiting cannot be distinguished from jitter.
+/// Minimum spread of the start times over ranks, below which waiting cannot be distinguished from
+/// jitter.
 const SPREAD_NS: i64 = 50_000;
-/// Minimum ratio of the spread of the begins to the spread of the ends.
+/// Minimum ratio of the spread of the start times to the spread of the end times.
 const CLOSER: i64 = 10;
-/// Minimum share of the occurrences that behave like a collective, percent.
+/// Minimum share of the occurrences that behave like a collective, in percent.
 const SHARE_PCT: usize = 80;
-/// Maximum number of names in the message.
+/// Maximum number of kernel names in the message.
 const SHOWN: usize = 3;
 
-/// The spans of the kernels of one name, by rank.
+/// The times of the kernels of one name, with one list per rank.
 type ByRank = Vec<Vec<Interval>>;
 
 pub(super) fn issue(ranks: &[RankFacts<'_>]) -> Option<Issue> {
@@ -32,6 +33,7 @@ pub(super) fn issue(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     for (at, rank) in ranks.iter().enumerate() {
         let scope = rank.scope;
         let rows = scope.device_rows.iter().zip(&scope.classes);
+        // Work that is already classified as communication or memory needs no such suspicion.
         for (row, _) in rows.filter(|(_, class)| **class == WorkClass::Compute) {
             let spans =
                 by_name.entry(rank.name(*row)).or_insert_with(|| vec![Vec::new(); ranks.len()]);
@@ -60,7 +62,8 @@ pub(super) fn issue(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     (!found.is_empty()).then(|| kind.issue(None, count as u64, what))
 }
 
-/// Returns whether all ranks have equally many kernels that end together but do not begin together.
+/// Returns whether all ranks run the kernel equally often and end it together, but do not begin it
+/// together.
 fn ends_together(spans: &ByRank) -> bool {
     let count = spans[0].len();
     if count < COUNT_MIN || spans.iter().any(|of_rank| of_rank.len() != count) {

@@ -1,9 +1,10 @@
-//! Work of graphs that the profiler seems to have left out.
+//! Reports kernels of CUDA graphs that the profiler seems to have left out.
 
 use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
 use crate::facts::job::RankFacts;
 
-/// Reports long gaps without device work that end with work of a graph launched before them.
+/// Reports long gaps without device work that end with work of a graph, although the graph was
+/// launched before the gap ended.
 pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let stalls = rank.partial_graphs()?;
@@ -20,6 +21,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
                in these gaps were left out here; if none do, look for waits on events of other \
                streams and on other ranks",
     };
+    // Without steps, `per_step` returns the time in the whole window.
     let steps = if rank.scope.window.steps.is_empty() { "in the window" } else { "per step" };
     let what = format!(
         "for {} {steps} ({share:.1} % of the window) no work of the device was recorded before work of \
@@ -33,7 +35,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.at(place(rank.scope, longest)))
 }
 
-/// Compares the recorded work of each graph launch from step to step.
+/// Describes how many kernels of each graph launch were recorded, compared between steps.
 fn seen_of_graphs(rank: &RankFacts<'_>) -> String {
     let links = rank.scope.links();
     let steps = &rank.scope.window.steps;
@@ -44,6 +46,8 @@ fn seen_of_graphs(rank: &RankFacts<'_>) -> String {
             works[at].push(links.work(*call).len());
         }
     }
+    // If every step recorded equally many kernels, the profiler may still have left out the same
+    // ones each time.
     let same = works.first().filter(|first| works.len() > 1 && works.iter().all(|of| of == *first));
     let unlike = (0..works.iter().map(Vec::len).max().unwrap_or(0))
         .filter(|at| works.iter().any(|of| of.get(*at) != works[0].get(*at)))

@@ -1,4 +1,5 @@
-//! Issues visible in the host's rows: steps, warm-up, the profiler's own work, nesting.
+//! Reports issues that are visible in the host's rows: steps, warm-up, the profiler's own work,
+//! nesting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +15,14 @@ use crate::percent::percent;
 use crate::tables::steps;
 use crate::text::{agreeing, counted};
 
-/// Minimum number of whole steps from which variation can be judged.
+/// Minimum number of whole steps from which the variation of steps can be judged.
 const STEPS_MIN: usize = 3;
-/// Above this coefficient of variation, in percent, a mean step is not representative.
+/// A mean step is not representative if the coefficient of variation exceeds this value, in
+/// percent.
 const CV_PCT: f64 = 20.0;
-/// Share of the window above which the profiler's own work distorts.
+/// Share of the window, in percent, above which the profiler's own work distorts the figures.
 const OVERHEAD_PCT: f64 = 5.0;
-/// Share of the window above which set-up work distorts.
+/// Share of the window, in percent, above which set-up work distorts the figures.
 const WARM_UP_PCT: f64 = 5.0;
 /// Excess of a row over its parent that rounding to whole microseconds explains.
 const ROUNDING_NS: i64 = 2_000;
@@ -59,13 +61,13 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     let of_rank = Some(rank.scope.trace.rank);
     let rows = steps::list_steps(rank.scope);
     let whole = rows.iter().filter(|step| step.is_whole).count();
-    let matters = "no figure is per step, and the window is the whole recording";
+    let matters = "figures cannot be given per step, and the window is the whole recording";
     let hint = match crate::facts::cpu_run::is_cpu_run(rank.scope.trace) {
         true => "record more steps: rowmill train --trace-steps A..B, for at least three",
         false => "call profiler.step() once per iteration, for at least three active steps",
     };
     if rows.is_empty() {
-        // Step marks that cover none of the work do not delimit steps.
+        // Annotations of steps that contain none of the work do not delimit steps.
         let mut names = rank.scope.trace.strings.iter();
         let (severity, what) = match names.any(|name| name.starts_with("ProfilerStep#")) {
             true => (Severity::Warning, "the steps that the trace names cover none of its work"),
@@ -144,15 +146,16 @@ fn overhead(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), rows.len() as u64, what).share(Some(share)))
 }
 
-/// Minimum length of a first call of its name that counts as set-up. The first call of all creates
-/// the device's context, which takes hundreds of milliseconds; steady calls take microseconds.
+/// Minimum duration from which the first call of its name counts as set-up. The first CUDA call of
+/// a process creates the device's context, which takes hundreds of milliseconds, whereas calls of a
+/// steady job take microseconds.
 const FIRST_CALL_NS: i64 = 10_000_000;
-/// Minimum ratio of such a call to each later call of its name, which shows that only the first one
-/// sets something up.
+/// A first call counts as set-up only if it takes this many times as long as each later call of its
+/// name.
 const FIRST_CALL_RATIO: i64 = 10;
 
-/// Reports set-up: memory that is allocated or freed, code that is loaded, first launches of
-/// kernels, and long first calls, of which the first of all creates the device's context.
+/// Reports set-up: allocated or freed memory, loaded code, first launches of kernels, and long
+/// first calls, such as the one that creates the device's context.
 fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let set_up = names(trace, |name| calls::SET_UP.contains(&name));
@@ -160,11 +163,11 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     let calls_by_name = group_calls(rank);
     let first_calls = calls_by_name.values().filter_map(|calls| calls.first().copied());
     let first_call = first_calls.min_by_key(|row| (trace.slices.start(*row), *row));
-    // Memory that is freed after the last launch belongs to the end of the job.
+    // Memory that is freed after the last launch belongs to the end of the job, not to its set-up.
     let launches = trace.rows().filter(|row| !rank.scope.links().work(*row).is_empty());
     let last_launch = launches.map(|row| trace.slices.start(row)).max().unwrap_or(i64::MAX);
     let is_long_first = |row: u32| {
-        // A call that launches or waits may wait for the device.
+        // A call that launches or waits may be long because it waits for the device.
         let is_plain = !calls::classify_call(trace.name(row)).waits();
         let launches = !rank.scope.links().work(row).is_empty();
         let duration = |row: u32| trace.slices.duration[row as usize];
@@ -187,7 +190,8 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
             true if is_named(trace, &set_up, row) => match trace.name(row) {
                 name if name.contains("Load") => Some("code loading"),
                 name if !name.contains("Free") => Some("allocating memory"),
-                // A library may call cudaFree only to create the context or to synchronize.
+                // A library may call `cudaFree` only to create the context or to synchronize,
+                // without freeing memory.
                 _ if span.0 <= last_launch => Some("calls that free memory and synchronize"),
                 _ => None,
             },
@@ -237,7 +241,7 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.share(Some(share)).at(place(rank.scope, *longest)))
 }
 
-/// Returns the calls of each function by start.
+/// Returns the calls of each name, sorted by start.
 fn group_calls(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
     let trace = rank.scope.trace;
     let mut calls: BTreeMap<StringId, Vec<u32>> = BTreeMap::new();
@@ -284,7 +288,7 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
         };
         issues.push(kind.issue(Some(trace.rank), 0, "shapes were not recorded".to_owned()));
     }
-    // The CPU runs of rowmill's own trainer have no Python.
+    // Traces of rowmill's own trainer on a CPU contain no Python frames.
     let has_frames = !trace.slices.python.is_empty() || !trace.slices.call_stack.is_empty();
     if !has_frames && !crate::facts::cpu_run::is_cpu_run(trace) {
         let kind = IssueKind {
@@ -298,13 +302,14 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
     issues
 }
 
-/// Reports the warnings that the profiler wrote into the file.
+/// Reports the warnings that the profiler wrote into the trace file.
 fn messages(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let issue = |key: &str| {
         let messages = trace.header.rest.get(key)?.as_array()?;
         let first = messages.first()?.as_str().unwrap_or_default();
-        // This warning is harmless on a machine without an NVIDIA or AMD GPU.
+        // The warning of a failed device count is harmless on a machine without an NVIDIA or AMD
+        // GPU.
         let counts_none = |message: &serde_json::Value| {
             message.as_str().is_some_and(|text| text.contains("gpuGetDeviceCount failed"))
         };

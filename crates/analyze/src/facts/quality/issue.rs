@@ -1,4 +1,4 @@
-//! A defect of a recording, with its description.
+//! Defines an issue, which is a defect of a recording together with its description.
 
 use schema::{CellType, TableRow};
 use serde::Serialize;
@@ -7,44 +7,44 @@ use trace::store::{Loss, Trace};
 use crate::facts::scope::Scope;
 use crate::tables::kernels::short_name;
 
-/// Severity of an issue, by its effect on the figures.
+/// Severity of an issue, which depends on its effect on the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// The recording is incomplete.
+    /// The recording lacks a part of what happened.
     Broken,
     Error,
     Warning,
-    /// Some analysis lacks its data.
+    /// Some analysis lacks the data that it needs.
     Info,
 }
 
-/// A defect of a trace.
+/// A defect of a trace or of a whole job.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Issue {
     /// Stable name of the kind of issue, such as `lost-device-rows`.
     pub id: &'static str,
     pub severity: Severity,
-    /// The rank; `None` for the job as a whole.
+    /// The rank with the issue, or `None` if the issue concerns the whole job.
     pub rank: Option<u32>,
-    /// What is wrong, with numbers.
+    /// Description of the defect with its figures.
     pub what: String,
-    /// The first or worst place; empty if the issue has no place.
+    /// The first or worst place of the defect; empty if the issue has no place.
     pub place: String,
-    /// Number of rows, files or steps.
+    /// Number of affected rows, files or steps.
     pub count: u64,
-    /// Share of what the text names, in percent.
+    /// Share of the things that the text names, in percent.
     pub share_pct: Option<f64>,
-    /// The kind of loss, if the reader could not read something.
+    /// The kind of loss, if the reader could not read a part of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
-    /// The affected analyses, and how they are affected.
+    /// The affected analyses, and how the issue affects them.
     pub matters: &'static str,
-    /// What to do about it.
+    /// What the user should do about the issue.
     pub hint: &'static str,
 }
 
-/// The parts of an issue that all issues of a kind share.
+/// The parts that all issues of one kind have in common.
 pub(super) struct IssueKind {
     pub id: &'static str,
     pub severity: Severity,
@@ -53,8 +53,8 @@ pub(super) struct IssueKind {
 }
 
 impl IssueKind {
-    /// Creates an issue of this kind without a place, a share or a loss. Callers set those fields
-    /// where they apply.
+    /// Creates an issue of this kind without a place, a share or a loss. Callers set the place, the
+    /// share and the loss where they apply.
     pub fn issue(self, rank: Option<u32>, count: u64, what: String) -> Issue {
         Issue {
             id: self.id,
@@ -81,7 +81,7 @@ impl Issue {
     }
 }
 
-/// Describes a row by name, track, and start relative to the window.
+/// Describes where a row is, by its name, its track, and its start relative to the window.
 pub(super) fn place(scope: &Scope<'_>, row: u32) -> String {
     let trace: &Trace = scope.trace;
     let track = trace.track(row);

@@ -1,4 +1,4 @@
-//! Whether the traces of several ranks belong together.
+//! Reports whether the traces of several ranks belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,14 +28,14 @@ fn listed<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     format!("{}{rest}", values[..values.len().min(SHOWN)].join(", "))
 }
 
-/// Counts the traces whose files name no rank, or the rank of another file.
+/// Counts the traces whose files name no rank, or name the rank of another file.
 fn conflicts(ranks: &[RankFacts<'_>]) -> u64 {
     let conflict_count =
         |rank: &RankFacts<'_>| rank.scope.trace.losses.count_of(Loss::RankConflict);
     ranks.iter().map(conflict_count).sum()
 }
 
-/// Returns whether the recordings do not overlap in time.
+/// Returns whether the recordings of the ranks do not overlap in time.
 fn are_apart(ranks: &[RankFacts<'_>]) -> bool {
     clock::are_apart(ranks.iter().map(|rank| &rank.scope.window))
 }
@@ -66,14 +66,16 @@ fn duplicates(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     Some(kind.issue(None, twice.max(conflicts), what))
 }
 
-/// Reports recordings of different ranks whose rows have the same start times and durations: one
-/// file was copied.
+/// Reports recordings of different ranks whose rows have the same start times and durations,
+/// because then one file was copied.
 fn identical(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let mut seen: BTreeMap<(usize, i64, i64), Vec<&RankFacts<'_>>> = BTreeMap::new();
     let mut copies = Vec::new();
     for rank in ranks.iter().filter(|rank| !rank.scope.trace.slices.is_empty()) {
         let slices = &rank.scope.trace.slices;
         let last = slices.len() as u32 - 1;
+        // Comparing all rows with all other ranks would be slow, so only traces of equal length,
+        // first start and last start are compared in full.
         let alike = seen.entry((slices.len(), slices.start(0), slices.start(last))).or_default();
         let is_same = |other: &&&RankFacts<'_>| {
             let other = &other.scope.trace.slices;
@@ -96,7 +98,7 @@ fn identical(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     Some(kind.issue(None, copies.len() as u64, what))
 }
 
-/// Reports more ranks than the world size that the recordings state.
+/// Reports that there are more ranks than the world size that the recordings state.
 fn too_many(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let size = world_sizes(ranks).last().copied()?;
     let there: BTreeSet<u32> = ranks.iter().map(|rank| rank.scope.trace.rank).collect();
@@ -117,7 +119,7 @@ fn world_sizes(ranks: &[RankFacts<'_>]) -> BTreeSet<u32> {
     ranks.iter().filter_map(size).collect()
 }
 
-/// Reports recordings of several jobs: their worlds differ in size, or they claim the same rank at
+/// Reports recordings of several jobs, recognized by different world sizes or by the same rank at
 /// times that do not overlap.
 fn mixed_jobs(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let sizes = world_sizes(ranks);
@@ -139,7 +141,7 @@ fn mixed_jobs(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 
 fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     if mixed_jobs(ranks).is_some() {
-        // Different jobs number their ranks independently.
+        // Different jobs number their ranks independently, so missing ranks mean nothing.
         return None;
     }
     let size = world_sizes(ranks).last().copied()?;
@@ -148,7 +150,8 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     if absent == 0 {
         return None;
     }
-    // Recording one rank may be intended; recording some of several may be a copy that lost files.
+    // A user may record one rank on purpose, but some of several ranks may mean that a copy lost
+    // files.
     let severity = if there.len() > 1 { Severity::Warning } else { Severity::Info };
     let kind = IssueKind {
         id: "missing-ranks",
@@ -162,7 +165,7 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 
 fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     if mixed_jobs(ranks).is_some() {
-        // Equal step numbers of different jobs are unrelated.
+        // Equal step numbers in different jobs are unrelated.
         return None;
     }
     let numbers = |rank: &RankFacts<'_>| -> BTreeSet<i64> {
@@ -177,7 +180,7 @@ fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let kind = IssueKind {
         id: "mixed-steps",
         severity: Severity::Warning,
-        matters: "collectives are matched by order, and then between different steps",
+        matters: "collectives are matched by order, which pairs collectives of different steps",
         hint: "profile the same steps on all ranks",
     };
     let what = || format!("ranks {} recorded other steps than rank {}", listed(&other), sets[0].0);
@@ -188,8 +191,8 @@ fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let kind = IssueKind {
         id: "ranks-apart",
         severity: Severity::Warning,
-        matters: "arrivals and waits of collectives are differences of clocks, not of ranks",
-        hint: "profile all ranks at the same time; synchronise the hosts' clocks",
+        matters: "arrivals and waits of collectives show differences between clocks, not between ranks",
+        hint: "profile all ranks at the same time; synchronize the hosts' clocks",
     };
     let what = || "the recordings of some ranks do not overlap in time".to_owned();
     are_apart(ranks).then(|| kind.issue(None, ranks.len() as u64, what()))

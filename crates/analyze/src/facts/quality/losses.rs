@@ -1,5 +1,5 @@
-//! Reports what the reader could not read: for each kind, which analyses it affects and what to do
-//! about it.
+//! Reports what the reader could not read. For each kind of loss, it describes which analyses are
+//! affected and what the user should do.
 
 use trace::store::{Loss, LossCount};
 
@@ -43,7 +43,7 @@ fn severity(loss: Loss) -> Severity {
     }
 }
 
-/// Returns the noun for a count of such losses, with what the reader did about them.
+/// Returns the noun for a kind of loss, with what the reader did about it.
 fn noun(loss: Loss) -> &'static str {
     match loss {
         Loss::Truncated => "file that ends early",
@@ -58,45 +58,45 @@ fn noun(loss: Loss) -> &'static str {
         Loss::BrokenText => "text with bad characters, repaired",
         Loss::InvalidUtf8 => "text that is not UTF-8, repaired",
         Loss::UnknownPhase => "event of a phase that no analysis reads, left out",
-        Loss::ManyCategories => "category beyond the first 255, read as one",
+        Loss::ManyCategories => "category beyond the first 255, merged into one",
         Loss::BehindTheEnd => "event behind the end of the trace, not read",
         Loss::TextBehindTheEnd => "text behind the end of the trace, not read",
-        Loss::BrokenHeader => "field beside the rows of another form than expected, kept as it is",
+        Loss::BrokenHeader => "header field of an unexpected form, kept unchanged",
         Loss::OtherCapture => "other recording of the same rank, left out",
         Loss::RankConflict => "file without a rank of its own, numbered by its name",
-        Loss::DuplicateNode => "node whose id another one has, left out",
+        Loss::DuplicateNode => "node with the id of another node, left out",
         Loss::DanglingParent | Loss::CyclicParent => "node without a parent, taken as a root",
     }
 }
 
-/// Returns which analyses a kind of loss affects, and the remedy.
+/// Returns which analyses a kind of loss affects, and what the user should do.
 fn remedy(loss: Loss) -> (&'static str, &'static str) {
     match loss {
         Loss::Truncated | Loss::Damaged | Loss::LostFile | Loss::BrokenEvent => (MISSING, COPY),
         Loss::NoTime | Loss::BadNumber | Loss::DuplicateNode => (MISSING, UPDATE),
-        Loss::NegativeDuration => ("these rows count with no time", UPDATE),
+        Loss::NegativeDuration => ("these rows count with a duration of 0", UPDATE),
         Loss::RefutedDuration => {
-            ("these rows count only up to where another row contradicts them", UPDATE)
+            ("these rows count only until another row contradicts their duration", UPDATE)
         }
         Loss::Unpaired => (MISSING, "begin and end each range within the recording"),
         Loss::BrokenText | Loss::InvalidUtf8 => {
             ("names and arguments may differ from those of the program", UPDATE)
         }
-        Loss::UnknownPhase => (MISSING, "nothing to do: these events hold no times of the job"),
+        Loss::UnknownPhase => (MISSING, "nothing to do: these events contain no times of the job"),
         Loss::ManyCategories => (
             "rows of these categories cannot be distinguished",
             "give the file that the profiler wrote",
         ),
         Loss::BehindTheEnd => (MISSING, "give each recording a file of its own"),
         Loss::TextBehindTheEnd => (
-            "nothing, if a program appended it on purpose",
+            "nothing to do if a program appended the text on purpose",
             "compare the size of the file with the original",
         ),
         Loss::BrokenHeader => {
             ("properties of devices, ranks or the base time may be unknown", UPDATE)
         }
         Loss::OtherCapture => (
-            "the recordings that are left out are in no figure",
+            "no figure includes the recordings that were left out",
             "give one recording of each rank; compare two with rowmill trace diff",
         ),
         Loss::RankConflict => (
@@ -109,7 +109,7 @@ fn remedy(loss: Loss) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns the title of a finding about losses of a kind.
+/// Returns the title of a finding about one kind of loss.
 pub(crate) fn title(loss: Loss) -> &'static str {
     match loss {
         Loss::Truncated => "the recording ends early",
@@ -125,7 +125,7 @@ pub(crate) fn title(loss: Loss) -> &'static str {
         Loss::ManyCategories => "too many categories",
         Loss::BehindTheEnd => "events behind the end of the trace",
         Loss::TextBehindTheEnd => "text behind the end of the trace",
-        Loss::BrokenHeader => "fields of another form than expected",
+        Loss::BrokenHeader => "header fields of an unexpected form",
         Loss::OtherCapture => "a rank was recorded several times",
         Loss::RankConflict => "files without a rank of their own",
         Loss::DuplicateNode | Loss::DanglingParent | Loss::CyclicParent => "nodes were repaired",

@@ -1,4 +1,4 @@
-//! Device work that is lost, misplaced or too long.
+//! Reports device work that is lost, assigned to the wrong place or too long.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ use crate::text::{agreeing, counted};
 /// explain.
 const LOST_PCT: f64 = 1.0;
 const LOST_PCT_ERROR: f64 = 10.0;
-/// Minimum clock offset of a device that affects measurements in microseconds.
+/// Minimum clock offset of a device that affects figures in microseconds.
 const OFFSET_NS: i64 = 50_000;
-/// Below this share of device rows with an operator, in percent, attribution is unreliable.
+/// If less than this share of device rows has an operator, in percent, attribution is unreliable.
 const COVERED_PCT: f64 = 90.0;
 /// Device work that has a launch but no operator is not reported below this share of the device
-/// time, percent.
+/// time, in percent.
 const UNOWNED_PCT: f64 = 1.0;
 
 pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
@@ -39,8 +39,8 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     let is_foreign = understood.as_ref().is_some_and(|issue| issue.severity == Severity::Error);
     issues.extend(understood);
     if !rank.scope.trace.rows().any(|row| is_work(rank.scope.trace.kind(row))) {
-        // A truncated recording may have lost the rows, and rows of another program explain the
-        // rest.
+        // A truncated recording may have lost the events, and rows of another program have an issue
+        // of their own.
         if rank.scope.trace.cut.is_none() && !is_foreign {
             issues.push(no_events(rank));
         }
@@ -48,7 +48,7 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     }
     issues.extend(zero_times(rank));
     if rank.scope.trace.rows().all(|row| !rank.scope.trace.kind(row).is_device_work()) {
-        // A truncated recording may have lost the rows.
+        // A truncated recording may have lost its device rows.
         if rank.scope.trace.cut.is_none() {
             issues.push(lost_device_rows(rank).unwrap_or_else(|| no_device_work(rank)));
         }
@@ -69,14 +69,14 @@ fn cut(rank: &RankFacts<'_>) -> Option<Issue> {
     let kind = IssueKind {
         id: "cut-recording",
         severity: Severity::Broken,
-        matters: "what happened in the missing part is in no figure",
+        matters: "no figure includes what happened in the missing part",
         hint: "let the job finish writing; copy the file again; compare its size",
     };
     Some(kind.issue(Some(rank.scope.trace.rank), 1, what))
 }
 
-/// Returns whether rows of a kind are work: operators, calls and device work. Marks, annotations
-/// and frames alone do not show what a program did.
+/// Returns whether rows of a kind are work, that is, operators, calls or device work. Marks,
+/// annotations and frames alone do not show what a program did.
 fn is_work(kind: RowKind) -> bool {
     kind == RowKind::Operator || kind.is_call() || kind.is_device_work()
 }
@@ -85,7 +85,7 @@ fn no_events(rank: &RankFacts<'_>) -> Issue {
     let kind = IssueKind {
         id: "no-events",
         severity: Severity::Error,
-        matters: "there is nothing to analyse",
+        matters: "there is nothing to analyze",
         hint: "record some steps, and export the trace after the profiler has stopped",
     };
     let what = match rank.scope.trace.slices.is_empty() {
@@ -99,13 +99,13 @@ fn no_device_work(rank: &RankFacts<'_>) -> Issue {
     let kind = IssueKind {
         id: "no-device-work",
         severity: Severity::Info,
-        matters: "only the host can be analysed",
+        matters: "only the host can be analyzed",
         hint: "profile with ProfilerActivity.CUDA, or on a machine with a device",
     };
     kind.issue(Some(rank.scope.trace.rank), 0, "no work of a device was recorded".to_owned())
 }
 
-/// Returns the devices whose properties are guessed; see [`trace::store::TraceHeader::device`].
+/// Reports devices whose properties are guessed; see [`trace::store::TraceHeader::device`].
 fn devices_by_kind(rank: &RankFacts<'_>) -> Option<Issue> {
     let header = &rank.scope.trace.header;
     let devices = rank.scope.devices();
@@ -115,12 +115,12 @@ fn devices_by_kind(rank: &RankFacts<'_>) -> Option<Issue> {
     let kind = IssueKind {
         id: "devices-by-kind",
         severity: Severity::Info,
-        matters: "limits of the device are those of the devices that the file lists",
+        matters: "the limits of this device are taken from the devices that the file lists",
         hint: "nothing to do if all devices of the host are alike",
     };
     let name = &device.name;
     let what =
-        format!("device {first} is not among those the file lists; taken for a {name} as they are");
+        format!("the file does not list device {first}; it is taken for a {name} like the others");
     Some(kind.issue(Some(rank.rank()), 1 + guessed.count() as u64, what))
 }
 
@@ -149,14 +149,14 @@ fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.at(trace.name(first).to_owned()))
 }
 
-/// Reports a row of device work that begins or ends long after every other row.
+/// Reports a single row of device work that begins or ends long after every other row.
 fn straggler(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let Straggler { row, others_end } = refuted::find_straggler(trace)?;
     let kind = IssueKind {
         id: "far-device-work",
         severity: Severity::Warning,
-        matters: "it counts only as far as the window reaches; its own duration is in kernel tables",
+        matters: "it counts only up to the end of the window; kernel tables contain its whole duration",
         hint: "a kernel that waits for something which never comes, or a wrong time: look at this row",
     };
     let behind = milliseconds(trace.slices.end(row) - others_end);
@@ -166,7 +166,7 @@ fn straggler(rank: &RankFacts<'_>) -> Option<Issue> {
 }
 
 /// Reports launches whose device work is missing from the file. If no device row has a correlation
-/// id, launches and device work cannot be paired, and that is reported instead.
+/// id, launches cannot be paired with device work, and the issue says so instead.
 fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let id = |row: u32| trace.slices.correlation(row);
@@ -184,11 +184,12 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let empty = window::empty_memsets(trace, &arrived);
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
-    // Captured launches do not run, so they have no device work.
+    // Launches captured into a graph do not run, so they have no device work.
     let captures = Captures::new(trace, rank.scope.frames());
     let runs = |row: &u32| !captures.contains(trace, *row) && !empty.contains(row);
     let calls: Vec<u32> = trace.rows().filter(is_call).filter(runs).collect();
-    // A runtime call and the driver call inside it share an id, and the work is linked to one.
+    // A runtime call and the driver call inside it share an id, but the device work is linked to
+    // only one of them.
     let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());
     let lost: Vec<&u32> = calls.iter().filter(is_lost).collect();
     let share = percent(lost.len() as i64, calls.len() as i64)?;
@@ -200,7 +201,7 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
         id: "lost-device-rows",
         severity,
         matters: "busy time, kernel tables and queue lengths miss this work; idle time is too long",
-        hint: "profile fewer steps or with larger buffers; synchronise before the profiler stops",
+        hint: "profile fewer steps or with larger buffers; synchronize before the profiler stops",
     };
     let what = format!("{} of {} launches have no device work", lost.len(), calls.len());
     let issue = kind.issue(Some(trace.rank), lost.len() as u64, what);
@@ -224,7 +225,7 @@ fn repeated_ids(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.at(place(rank.scope, *first)))
 }
 
-/// Reports clock offsets of a rank's devices, from the times of waits and launches.
+/// Reports clock offsets of a rank's devices, which follow from the times of waits and launches.
 fn clock_offsets(rank: &RankFacts<'_>) -> Vec<Issue> {
     rank.skews().iter().filter_map(clock_offset).collect()
 }
@@ -248,8 +249,8 @@ fn clock_offset(skew: &Skew) -> Option<Issue> {
     Some(kind.issue(Some(skew.rank), count, skew.words()).share(share))
 }
 
-/// Reports overlaps on one stream. The profiler's rounding explains small ones; large ones come
-/// from wrong durations.
+/// Reports rows that overlap on one stream. Small overlaps come from the profiler's rounding, and
+/// large ones from wrong durations.
 fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let slices = &trace.slices;
@@ -259,6 +260,8 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
         let Some(before) = last.insert((trace.device(row), trace.stream(row)), row) else {
             continue;
         };
+        // Rows are sorted by start, so an overlap shows between a row and the previous row of its
+        // stream.
         let excess = slices.end(before) - slices.start(row);
         if excess >= refuted::REFUTED_NS {
             absurd.push((excess, before));
@@ -274,7 +277,7 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
             id: "stream-overlaps",
             severity: Severity::Info,
             matters: "sums of durations exceed busy time; viewers may hide one of the rows",
-            hint: "nothing to do: busy time counts what overlaps once",
+            hint: "nothing to do: busy time counts overlapping rows once",
         };
         let what = format!(
             "{} {} the next on {} stream, {} in all",
@@ -311,19 +314,19 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
 fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let mut issues = Vec::new();
-    // Operators run when a graph is captured, not when it is launched, so its work never has one
-    // here.
+    // Operators run when a graph is captured, not when it is launched, so work of a graph launch
+    // never has an operator.
     let (of_graphs, others) = without_operator(rank);
     let all: i64 = rank.scope.device_rows.iter().map(|row| rank.duration(*row)).sum();
     let has_launch = |row: &u32| rank.scope.links().call(*row).is_some();
-    // A few short kernels that are launched outside operators hide nothing.
+    // A few short kernels that are launched outside operators hide nothing in the tables.
     let is_much = !others.iter().all(has_launch)
         || percent(rank.total(&others), all).is_none_or(|share| share >= UNOWNED_PCT);
     let others = others.len() as u64;
     let could = rank.attribution().methods.len() as u64 - of_graphs;
     let covered = percent((could - others) as i64, could as i64);
     let covered = covered.filter(|covered| *covered < COVERED_PCT);
-    // Without operators, device work cannot be attributed.
+    // If the recording has no operators, device work cannot be attributed at all.
     let has_operators = trace.rows().any(|row| trace.kind(row) == RowKind::Operator);
     if let Some(covered) = covered.filter(|_| has_operators) {
         let kind = IssueKind {
@@ -358,7 +361,7 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     issues
 }
 
-/// Counts device works without an operator: those launched by a graph, and others.
+/// Counts the device work without an operator, separately for graph launches and for other calls.
 fn without_operator(rank: &RankFacts<'_>) -> (u64, Vec<u32>) {
     let works = rank.scope.device_rows.iter().zip(&rank.attribution().methods);
     let open = works.filter(|(_, method)| !method.is_covered());

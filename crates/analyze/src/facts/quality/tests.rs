@@ -13,7 +13,8 @@ fn issues(traces: &[Trace]) -> Vec<Issue> {
     JobFacts::new(&scopes).issues().to_vec()
 }
 
-/// Category, name, start, end, correlation id. Device rows run on stream 7.
+/// One row of the fixture as (category, name, start, end, correlation id). Device rows of the
+/// fixture run on stream 7.
 type Row = (&'static str, &'static str, i64, i64, u64);
 
 fn trace(rows: &[Row]) -> Trace {
@@ -59,7 +60,7 @@ fn an_empty_trace_is_judged() {
 fn launches_without_work_are_lost_rows() {
     let lost = ("cuda_runtime", "cudaLaunchKernel", 50, 60, 2);
     check(&[OPERATOR, LAUNCH, KERNEL, lost], "lost-device-rows", Some((Severity::Error, 1)));
-    // The driver's call inside the runtime's has the same id.
+    // The driver call inside the runtime call has the same correlation id, so no work is lost.
     let inner = ("cuda_driver", "cuLaunchKernel", 12, 18, 1);
     check(&[OPERATOR, LAUNCH, inner, KERNEL], "lost-device-rows", None);
 }
@@ -88,7 +89,7 @@ fn overlaps_on_a_stream_are_small_or_absurd() {
 #[test]
 fn set_up_and_the_profilers_own_work_are_shares_of_the_window() {
     let free = ("cuda_runtime", "cudaFree", 1000, 9_000_000, 0);
-    // A free after the last launch belongs to the end of the job.
+    // Memory that is freed after the last launch belongs to the end of the job, not to warm-up.
     check(&[OPERATOR, LAUNCH, KERNEL, free], "warm-up", None);
     let launch = ("cuda_runtime", "cudaLaunchKernel", 10_000_000, 10_000_010, 2);
     let kernel = ("kernel", "gemm", 10_000_020, 10_000_030, 2);
@@ -143,7 +144,7 @@ fn traces_of_several_ranks_must_belong_together() {
     assert_eq!(ids(&[first(), with(1, 2, "ProfilerStep#2", 50)]), ["mixed-steps"]);
     assert_eq!(ids(&[first(), with(1, 2, "ProfilerStep#1", 500)]), ["ranks-apart"]);
     assert_eq!(ids(&[first(), with(1, 4, "ProfilerStep#1", 50)]), ["mixed-jobs"]);
-    // Two files claim the same rank at times that do not overlap.
+    // This fixture has two files that claim the same rank at times that do not overlap.
     let mut again = with(1, 2, "ProfilerStep#2", 500);
     again.losses.count(Loss::RankConflict, String::new);
     assert_eq!(ids(&[first(), again]), ["mixed-jobs", "duplicate-ranks", "ranks-apart"]);

@@ -7,9 +7,9 @@ use crate::facts::job::RankFacts;
 use crate::facts::writer;
 use crate::percent::percent;
 
-/// Share of rows of unknown meaning from which figures are wrong, percent.
+/// Share of rows of unknown meaning, in percent, from which the figures are wrong.
 const ERROR_PCT: f64 = 25.0;
-/// Share below which the rows are only mentioned, percent.
+/// Share of rows of unknown meaning, in percent, below which they are only mentioned.
 const WARNING_PCT: f64 = 1.0;
 /// Maximum number of categories in the message.
 const SHOWN: usize = 8;
@@ -26,7 +26,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
         id: "unknown-rows",
         severity: match share {
             _ if foreign.is_some() => Severity::Error,
-            // If PyTorch wrote all its kinds of rows, the others are the user's own spans.
+            // If PyTorch wrote all its kinds of rows, the unknown rows are the user's own spans.
             _ if has_all_kinds(rank) => Severity::Info,
             ERROR_PCT.. => Severity::Error,
             WARNING_PCT.. => Severity::Warning,
@@ -41,7 +41,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), unknown.count, what).share(Some(share)))
 }
 
-/// Whether the recording has operators, runtime calls and device work.
+/// Returns whether the recording has operators, runtime calls and device work.
 fn has_all_kinds(rank: &RankFacts<'_>) -> bool {
     let trace = rank.scope.trace;
     let has =

@@ -1,5 +1,5 @@
-//! Finds synchronization points: calls that returned only after certain work had ended. Each bounds
-//! the skew of a device's clock.
+//! Finds synchronization points, which are calls that returned only after certain work had ended.
+//! Each synchronization point bounds the skew of a device's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,24 +10,24 @@ use crate::facts::scope::Scope;
 
 /// Minimum duration of a call that certainly waited for a device.
 const BLOCKED_NS: i64 = 50_000;
-/// A call that waited for work returns within this time after the work ended.
+/// A call that waited for work returns at most this long after the work ended.
 const RETURN_NS: i64 = 20_000;
 
-/// For each device and stream, the works whose launch was recorded, by start.
+/// Device work whose launch was recorded, for each device and stream, sorted by start.
 pub(super) struct Streams(BTreeMap<(i32, i32), Vec<LaunchedWork>>);
 
-/// Device work whose launch was recorded.
+/// A piece of device work whose launch was recorded.
 #[derive(Clone, Copy)]
 pub(super) struct LaunchedWork {
-    /// Start of the latest launch up to this one on its stream; ascends within a stream.
+    /// Start of the latest launch on this stream, up to and including the launch of this work, so
+    /// it never decreases within a stream.
     at: i64,
     pub row: u32,
     pub call: u32,
 }
 
 impl Streams {
-    /// Collects the device work of a scope whose launch was recorded. Work without a recorded
-    /// launch is left out.
+    /// Collects the device work of a scope, without work whose launch was not recorded.
     pub fn new(scope: &Scope<'_>) -> Self {
         let trace = scope.trace;
         let mut streams: BTreeMap<(i32, i32), Vec<LaunchedWork>> = BTreeMap::new();
@@ -40,12 +40,13 @@ impl Streams {
         Self(streams)
     }
 
-    /// Returns the work of all streams, by device and stream, and by start within a stream.
+    /// Iterates over the work of all streams, sorted by device and stream, and by start within a
+    /// stream.
     pub fn all(&self) -> impl Iterator<Item = &LaunchedWork> {
         self.0.values().flatten()
     }
 
-    /// Iterates over the last work that was launched on each stream before a time.
+    /// Iterates over the last work that was launched on each stream before a given time.
     fn last(&self, before: i64) -> impl Iterator<Item = ((i32, i32), u32)> {
         self.0.iter().filter_map(move |(stream, works)| {
             let earlier = works.partition_point(|work| work.at < before);
@@ -59,8 +60,8 @@ impl Streams {
     }
 }
 
-/// Returns the calls that certainly blocked, each with work it waited for. `ahead` is the largest
-/// possible skew of each device.
+/// Returns the calls that certainly blocked, each with the work that it waited for. `ahead` is the
+/// largest possible skew of each device.
 pub(super) fn blocking(
     scope: &Scope<'_>,
     streams: &Streams,
@@ -89,6 +90,8 @@ pub(super) fn blocking(
             CallKind::EventSync => {
                 found.extend(sync_points.find_event_work(call).map(|work| (call, work)));
             }
+            // The profiler does not always name the event of a wait, so the last event of each
+            // thread is remembered.
             CallKind::EventRecord => {
                 let track = trace.slices.track[call as usize];
                 sync_points.recorded.last.insert(track, trace.slices.start(call));
@@ -99,13 +102,14 @@ pub(super) fn blocking(
     found
 }
 
-/// Waits and events as the profiler recorded them.
+/// Waits and recorded events as the profiler wrote them into the trace.
 struct RecordedWaits {
-    /// Stream and recording call of the event, by correlation id of the waiting call.
+    /// Stream of the awaited event and the call that recorded it, by correlation id of the waiting
+    /// call.
     waits: BTreeMap<u64, (Option<i64>, Option<u64>)>,
-    /// Time at which an event was recorded, by correlation id of the call.
+    /// Time at which an event was recorded, by correlation id of the recording call.
     events: BTreeMap<u64, i64>,
-    /// Time of the latest event that each thread recorded so far.
+    /// Time of the latest event that each thread has recorded so far.
     last: BTreeMap<TrackId, i64>,
 }
 
@@ -132,8 +136,8 @@ impl RecordedWaits {
     }
 }
 
-/// The inputs of the search for sync points: calls of a rank that return only after certain device
-/// work.
+/// Inputs of the search for synchronization points, which are calls that return only after certain
+/// device work.
 struct SyncPoints<'a, 'b> {
     scope: &'a Scope<'b>,
     streams: &'a Streams,
@@ -142,8 +146,9 @@ struct SyncPoints<'a, 'b> {
 }
 
 impl SyncPoints<'_, '_> {
-    /// Finds the work that a stream or device synchronization waited for, if it is beyond doubt:
-    /// the stream is named, there is only one stream, or the times leave one answer.
+    /// Finds the work that a stream or device synchronization waited for. The answer must be
+    /// certain: the call names its stream, there is only one stream, or the times leave only one
+    /// candidate.
     fn find_stream_work(&self, call: u32, does: CallKind) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let named = slices.correlation(call).and_then(|id| self.recorded.waits.get(&id)?.0);
@@ -158,8 +163,8 @@ impl SyncPoints<'_, '_> {
         last.or_else(|| named.is_none().then(by_times).flatten())
     }
 
-    /// Finds the work that an event synchronization waited for: the last work on its stream when
-    /// the event was recorded.
+    /// Finds the work that an event synchronization waited for, which is the last work on the
+    /// event's stream when the event was recorded.
     fn find_event_work(&self, call: u32) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let wait = slices.correlation(call).and_then(|id| self.recorded.waits.get(&id));
@@ -170,15 +175,16 @@ impl SyncPoints<'_, '_> {
         }
         let track = slices.track[call as usize];
         let found = self.by_times(call, *self.recorded.last.get(&track)?)?;
-        // The event may have been recorded earlier: then any work that ended just before counts.
+        // The awaited event may have been recorded earlier. If other work ended just before the
+        // call returned, the call may have waited for that work, so the answer is uncertain.
         let (from, to) = (slices.end(call) - RETURN_NS, slices.end(call));
         let mut ends = self.streams.all().map(|work| slices.end(work.row));
         (!ends.any(|end| (from..=to).contains(&end))).then_some(found)
     }
 
-    /// Finds the awaited work from times alone. Exactly one work must qualify: no other candidate
-    /// ended shortly before the call returned, and by the device's clock this one ended after it by
-    /// no more than the clock may be ahead.
+    /// Finds the awaited work from times alone. Only one piece of work may qualify. No other
+    /// candidate may end shortly before the call returned, and by the device's clock this one may
+    /// end after the return by no more than the clock is ahead.
     fn by_times(&self, call: u32, before: i64) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let (start, end) = (slices.start(call), slices.end(call));
@@ -202,8 +208,8 @@ impl SyncPoints<'_, '_> {
     }
 }
 
-/// Returns whether a call returns only when its copy has ended. In CUDA, pageable copies to a
-/// device return when their bytes are staged, and copies within a device return at once.
+/// Returns whether a call returns only when its copy has ended. In CUDA, a pageable copy to a
+/// device returns once its bytes are staged, and a copy within a device returns at once.
 fn blocks(trace: &Trace, does: CallKind, call: u32, row: u32) -> bool {
     if trace.kind(row) != EventKind::Memcpy {
         return false;

@@ -5,7 +5,7 @@ use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::interval::Interval;
 use crate::facts::window::WindowRule;
 
-/// A row of a trace.
+/// One row of the fixture trace, with its stream and its correlation id.
 struct Row<'a> {
     category: &'a str,
     name: &'a str,
@@ -74,7 +74,8 @@ fn bounds_that_exclude_each_other_shift_nothing() {
 fn only_waits_with_certain_work_bound_the_skew() {
     let sync = row("cuda_runtime", "hipStreamSynchronize", (30, 95), 3);
     assert_eq!(skews(&[LAUNCH, KERNEL, sync])[0].lower_ns, Some(5));
-    // With a second stream, the wait may have been for either one.
+    // With a second stream, the call may have waited for either stream, so the bound must not be
+    // used.
     let launch = row("cuda_runtime", "hipLaunchKernel", (11, 15), 2);
     let other = Row { stream: 8, ..row("kernel", "other", (20, 40), 2) };
     let sync = row("cuda_runtime", "hipStreamSynchronize", (30, 42), 3);

@@ -5,40 +5,43 @@ use trace::store::{EventKind, Trace, TrackId};
 use super::{Clip, NONE, OperatorTree, TreeThread};
 use crate::facts::interval::Interval;
 
-/// A host row and its place in the order of starts on its thread.
+/// A host row with its place in the order of starts on its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Started {
     start: i64,
     rank: RowRank,
-    /// Event index, external id, correlation id; or smaller the longer the row.
+    /// Event index, external id or correlation id, depending on the rank; or a number that is
+    /// smaller the longer the row is.
     order: u64,
     row: u32,
 }
 
-/// Order of rows that start at the same time.
+/// Order in which rows that start at the same time are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RowRank {
-    /// An annotation without an index, which contains what starts at the same time.
+    /// An annotation without an event index, which contains everything that starts at the same
+    /// time.
     Around,
-    /// Operators and annotations by event index.
+    /// Operators and annotations that have an event index, ordered by it.
     Indexed,
-    /// Operators by external id.
+    /// Operators that have only an external id, ordered by it.
     External,
-    /// Operators without either, longest first.
+    /// Operators without any index or id, longest first.
     Longest,
-    /// A call, by correlation id.
+    /// A runtime or driver call, ordered by correlation id.
     Call,
 }
 
 /// Nests operators, annotations, runtime and driver calls per (process, thread).
 ///
-/// Within a thread rows are taken by (start, operators before calls, event index or correlation
-/// id). A row is inside the innermost open one; a row is closed before a later start, and at the
-/// same instant before a row with a duration. Where there is no event index: annotations first,
-/// then by external id, and without one the longest first.
+/// The rows of a thread are processed in the order of (start, operators before calls, event index
+/// or correlation id). A row is placed inside the innermost open row. An open row is closed before
+/// a later start, and before a row with a duration that starts exactly at its end. Rows that start
+/// at the same time without an event index are ordered as follows: annotations first, then
+/// operators by external id, then operators without one, longest first.
 ///
 /// # Cost
-/// `O(n log n)` in the host rows of a thread.
+/// The cost is `O(n log n)` in the host rows of a thread.
 pub fn build(trace: &Trace) -> OperatorTree {
     let mut tree = OperatorTree { node: vec![NONE; trace.slices.len()], ..OperatorTree::default() };
     for (track, mut rows) in started(trace).into_iter().enumerate() {
@@ -53,7 +56,7 @@ pub fn build(trace: &Trace) -> OperatorTree {
     tree
 }
 
-/// Collects the host rows of each track.
+/// Collects the host rows of each track with their order of starts.
 fn started(trace: &Trace) -> Vec<Vec<Started>> {
     let slices = &trace.slices;
     let mut by_track = vec![Vec::new(); trace.tracks.len()];
@@ -66,6 +69,7 @@ fn started(trace: &Trace) -> Vec<Vec<Started>> {
         }
         while indices.next_if(|(indexed, _)| *indexed < row).is_some() {}
         let index = indices.next_if(|(indexed, _)| *indexed == row).map(|(_, index)| *index);
+        // Longer rows must sort first, so the order is the complement of the duration.
         let longest = u64::MAX - slices.duration[row as usize].unsigned_abs();
         let (rank, order) = if is_call {
             (RowRank::Call, slices.correlation(row).unwrap_or(0))
@@ -91,8 +95,8 @@ fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
         let end = trace.slices.end(row);
         while let Some(&top) = open.last() {
             let top_end = tree.end[top as usize];
-            // A row without duration may be the last child of an operator, but never starts inside
-            // a call that has ended.
+            // A row without duration may be the last child of an operator, but it never starts
+            // inside a call that has ended.
             let is_past_call = || trace.kind(tree.nodes[top as usize]).is_call();
             let is_inside = top_end == start && end == start && !is_past_call();
             if top_end > start || is_inside {
@@ -107,7 +111,7 @@ fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
     }
 }
 
-/// Opens a row that starts at a time inside the innermost open one.
+/// Opens a row that starts at a given time inside the innermost open row.
 fn open_row(trace: &Trace, tree: &mut OperatorTree, open: &mut Vec<u32>, row: u32, start: i64) {
     let end = trace.slices.end(row);
     let parent = open.last().copied();
@@ -143,13 +147,15 @@ fn finish(tree: &mut OperatorTree, track: usize, first: u32) {
     tree.threads.push(TreeThread { track: TrackId(track as u32), first, behind });
 }
 
-/// Nests the frames of Python by their parent ids, which are right where times are not.
+/// Nests the frames of Python by their parent ids, which are right even where times are not.
 ///
-/// A frame whose parent is missing, on another thread or later than itself is a root.
+/// A frame becomes a root if its parent is missing, runs on another thread or starts later than the
+/// frame itself.
 ///
 /// # Cost
-/// `O(n log n)` in the frames.
+/// The cost is `O(n log n)` in the frames.
 pub fn build_python_tree(trace: &Trace) -> OperatorTree {
+    // Parent ids are enough to nest the frames, so their durations are not read here.
     let slices = &trace.slices;
     let mut frames: Vec<Frame> = slices
         .python
@@ -175,7 +181,7 @@ pub fn build_python_tree(trace: &Trace) -> OperatorTree {
     tree
 }
 
-/// A frame of Python; a parent starts no later and has the smaller id.
+/// A frame of Python. The parent of a frame starts no later than the frame and has a smaller id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     track: TrackId,
@@ -185,7 +191,7 @@ struct Frame {
     parent: Option<u64>,
 }
 
-/// First child and next sibling of each frame, as places among the frames.
+/// First child and next sibling of each frame, as indices into the list of frames.
 struct Forest {
     child: Vec<u32>,
     sibling: Vec<u32>,
@@ -199,7 +205,7 @@ fn forest(frames: &[Frame]) -> Forest {
     let find = |id: u64| by_id.binary_search_by_key(&id, |(id, _)| *id).ok();
     let none = vec![NONE; frames.len()];
     let mut forest = Forest { child: none.clone(), sibling: none, roots: Vec::new() };
-    // Visited backwards, so that each list of children begins with the earliest.
+    // Visit the frames backwards, so that each list of children begins with the earliest child.
     for (at, frame) in frames.iter().enumerate().rev() {
         let found = frame.parent.and_then(find).map(|found| by_id[found].1 as usize);
         match found.filter(|parent| *parent < at && frames[*parent].track == frame.track) {
@@ -225,7 +231,7 @@ fn walk(trace: &Trace, forest: &Forest, frames: &[Frame], roots: &[u32], tree: &
                 close(tree, &mut open);
             }
             let frame = &frames[at as usize];
-            // Siblings may overlap, but the search by time needs ascending starts.
+            // Sibling frames may overlap, but the search by time needs ascending starts.
             latest = latest.max(frame.start);
             open_row(trace, tree, &mut open, frame.row, latest);
             let (sibling, child) = (forest.sibling[at as usize], forest.child[at as usize]);

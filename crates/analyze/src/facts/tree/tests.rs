@@ -2,7 +2,7 @@ use trace::store::{NewSlice, Trace};
 
 use super::*;
 
-/// A trace of rows (category, name, start, end) on one thread.
+/// Builds a trace with the rows (category, name, start, end) on one thread.
 fn trace(rows: &[(&str, &str, i64, i64)]) -> Trace {
     let mut trace = Trace::default();
     for (category, name, start, end) in rows {
@@ -11,7 +11,7 @@ fn trace(rows: &[(&str, &str, i64, i64)]) -> Trace {
     trace
 }
 
-/// The tree as text: one name per node, a dot per level.
+/// Draws the tree as text, with one name per node and a dot per level.
 fn drawn(trace: &Trace, tree: &OperatorTree) -> String {
     let line =
         |row: &u32| format!("{}{}", ".".repeat(tree.depth(*row) as usize - 1), trace.name(*row));

@@ -1,4 +1,5 @@
-//! Steps of a trace without `ProfilerStep` annotations, inferred from the optimizer's annotations.
+//! Infers the steps of a trace without `ProfilerStep` annotations from the annotations of the
+//! optimizer.
 //!
 //! An on-demand recording has no `ProfilerStep`, because nobody in the job calls `profiler.step()`.
 //! PyTorch still annotates every `Optimizer.step` and `Optimizer.zero_grad`.
@@ -9,15 +10,16 @@ use trace::store::{EventKind, StringId, Trace, TrackId};
 
 use super::step::{StepMark, TrainingStep};
 
-/// Minimum number of inferred steps: with fewer, the time outside them must not be left out.
+/// Minimum number of inferred steps, because with fewer the time outside them is too large to be
+/// left out.
 const STEPS_MIN: usize = 3;
 
 /// Prefix of the annotations that PyTorch writes around optimizer methods.
 const OPTIMIZER: &str = "Optimizer.";
 
-/// Infers steps from repeated optimizer annotations: from the end of one `Optimizer.step` to the
-/// end of the next, else from one `Optimizer.zero_grad` to the next. `None` where neither gives
-/// enough steps.
+/// Infers steps from repeated optimizer annotations. A step lasts from the end of one
+/// `Optimizer.step` to the end of the next, or else from one `Optimizer.zero_grad` to the next. The
+/// result is `None` if neither annotation gives enough steps.
 pub(super) fn infer_steps(trace: &Trace) -> Option<(StepMark, Vec<TrainingStep>)> {
     if !trace.strings.iter().any(|name| name.starts_with(OPTIMIZER)) {
         return None;
@@ -41,9 +43,9 @@ pub(super) fn infer_steps(trace: &Trace) -> Option<(StepMark, Vec<TrainingStep>)
     })
 }
 
-/// The rows of the annotation that occurs most often on one thread, by start. A job may have
-/// several optimizers; the others' annotations do not mark steps of their own. Kineto's recording
-/// by iterations ends inside the last `Optimizer.step`, which therefore marks no end.
+/// Returns the rows of the annotation that occurs most often on one thread, sorted by start. A job
+/// may have several optimizers, but the annotations of the rarer ones do not mark steps. Kineto's
+/// recording by iterations ends inside the last `Optimizer.step`, which therefore marks no end.
 fn most_frequent_rows(trace: &Trace, mark: StepMark) -> Option<Vec<u32>> {
     let mut by_name: BTreeMap<(TrackId, StringId), Vec<u32>> = BTreeMap::new();
     let is_mark = |row: &u32| {

@@ -1,16 +1,16 @@
-//! A training step as a trace delimits it.
+//! Defines a training step as a trace delimits it.
 
 use serde::Serialize;
 
-/// The annotations that delimit the steps of a trace.
+/// The kind of annotation that delimits the steps of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepMark {
-    /// The profiler's own `ProfilerStep#N`.
+    /// The annotation `ProfilerStep#N`, which the profiler writes.
     ProfilerStep,
-    /// Inferred: from the end of one `Optimizer.step` to the end of the next.
+    /// Inferred steps, from the end of one `Optimizer.step` to the end of the next.
     OptimizerStep,
-    /// Inferred: from one `Optimizer.zero_grad` to the next.
+    /// Inferred steps, from the start of one `Optimizer.zero_grad` to the start of the next.
     ZeroGrad,
 }
 
@@ -24,7 +24,8 @@ impl StepMark {
         }
     }
 
-    /// Returns the source of inferred steps in words, or `None` if the profiler names the steps.
+    /// Returns what the steps were inferred from, in words, or `None` if the profiler names the
+    /// steps.
     pub fn source(self) -> Option<&'static str> {
         match self {
             Self::ProfilerStep => None,
@@ -34,39 +35,41 @@ impl StepMark {
     }
 }
 
-/// One step of training, delimited by annotations on a thread: see [`StepMark`].
+/// One training step, delimited by annotations on a thread; see [`StepMark`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrainingStep {
-    /// The number in `ProfilerStep#N`, or the index of an inferred step, from 0.
+    /// The number in `ProfilerStep#N`, or the index of an inferred step, counted from 0.
     pub number: i64,
-    /// Row of the annotation. For an inferred step, the row of the annotation that ends it.
+    /// Row of the annotation that marks the step. For an inferred step, this is the annotation that
+    /// ends the step.
     pub row: u32,
-    /// Absolute time in nanoseconds.
+    /// Start of the step, in absolute nanoseconds.
     pub start: i64,
-    /// Absolute time in nanoseconds.
+    /// End of the step, in absolute nanoseconds.
     pub end: i64,
-    /// Whether all work that it launched was recorded, and no earlier work ran among it.
+    /// Whether all work of the step was recorded, and no earlier work ran among it.
     pub is_whole: bool,
-    /// Why it is not whole.
+    /// The reason why the step is not whole.
     pub lack: Option<Lack>,
 }
 
-/// Why a step is not whole.
+/// The reason why a step is not whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lack {
-    /// The recording has no end of the step.
+    /// The recording ended before the step did.
     End,
-    /// Device work that was launched before the recording began ran among its own.
+    /// Device work that was launched before the recording began ran among the work of the step.
     EarlierLaunches,
-    /// Launches of it have no device work.
+    /// Launches of the step have no device work.
     DeviceWork,
-    /// It launched nothing although other steps did: the recording ended as it began.
+    /// The step launched nothing although other steps did, because the recording ended as the step
+    /// began.
     Launches,
 }
 
 impl Lack {
-    /// Returns the reason as a phrase about the step.
+    /// Returns the reason as a phrase whose subject is the step.
     pub fn words(self) -> &'static str {
         match self {
             Self::End => "has no end",

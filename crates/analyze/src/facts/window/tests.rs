@@ -49,12 +49,12 @@ fn time_zero_is_lost_only_if_far_from_everything_else() {
     assert_eq!(recorded(&Trace::default()), None);
 }
 
-/// Calls of a step, by place: a name and whether its device work was recorded.
+/// The calls of one step in order, each with its name and whether its device work was recorded.
 type Calls<'a> = &'a [(&'a str, bool)];
 
 const LAUNCH: &str = "cudaLaunchKernel";
 
-/// Builds a trace with one step of 1,000 ns per row of calls.
+/// Builds a trace with one step of 1,000 ns for each list of calls.
 fn stepped(steps: &[Calls<'_>]) -> Trace {
     let mut trace = Trace::default();
     let mut id = 0;
@@ -90,11 +90,12 @@ fn issue_24_only_the_tail_of_a_recording_loses_single_launches() {
     let mut odd = full.clone();
     odd[150].1 = false;
     assert_eq!(lacks(&stepped(&[&full, &full, &cut])), [None, None, Some(Lack::DeviceWork)]);
-    // A call that lacks work in every step, or in the middle of one, does not mark the end of a
-    // recording.
+    // A call that lacks device work in every step, or in the middle of a step, does not mark the
+    // end of a recording.
     assert_eq!(lacks(&stepped(&[&odd, &odd, &odd])), [None; 3]);
     assert_eq!(lacks(&stepped(&[&cut, &cut, &cut])), [None; 3]);
-    // More than one lost launch in a hundred makes the step incomplete, wherever they are.
+    // If more than one launch in a hundred is lost, the step is incomplete, wherever the lost
+    // launches are.
     odd[10..14].fill((LAUNCH, false));
     assert_eq!(lacks(&stepped(&[&full, &odd, &full])), [None, Some(Lack::DeviceWork), None]);
 }
@@ -137,7 +138,7 @@ fn issue_24_earlier_work_within_the_first_step_marks_it() {
 
 const HOST: (i64, i64) = (9, 9);
 
-/// Operators and annotations of one thread, each of 10 ns.
+/// Builds operators and annotations of one thread, each 10 ns long, from (name, start).
 fn host_rows(rows: &[(&str, i64)]) -> Trace {
     let mut trace = Trace::default();
     for (name, start) in rows {
@@ -147,7 +148,7 @@ fn host_rows(rows: &[(&str, i64)]) -> Trace {
     trace
 }
 
-/// Returns the annotations that delimit a trace's steps, and the spans of the steps.
+/// Returns the kind of annotation that delimits a trace's steps, and the spans of the steps.
 fn steps_of(trace: &Trace) -> (Option<StepMark>, Vec<(i64, i64)>) {
     let (links, frames) = (Links::new(trace), crate::facts::frames::build_frames(trace));
     let (mark, steps) = steps(trace, || &links, || &frames);
@@ -204,7 +205,7 @@ fn a_memset_of_no_bytes_has_lost_no_device_work() {
         }
     }
     let empty = empty_memsets(&trace, &arrived(&trace));
-    // The third call is far shorter than the usual 110 ns, the fourth is not.
+    // The third call is far shorter than the usual 110 ns, whereas the fourth is not.
     let names: Vec<i64> = empty.iter().map(|row| trace.slices.start(*row)).collect();
     assert_eq!(names, [400]);
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Major and minor version.
+/// Major and minor version of a CUDA compute capability.
 type ComputeCapability = (u32, u32);
 
 fn device(name: &str, compute_capability: ComputeCapability, sm_count: u32) -> DeviceProperties {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::job::JobFacts;
+use crate::facts::scope::Scope;
 use crate::facts::window::WindowRule;
 use crate::graph::edit::Action;
 use crate::graph::what_if::tests::step;
@@ -10,11 +11,11 @@ fn check(edits: &[(&[u32], Action)], saving: i64) {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
     let job = JobFacts::new(&scopes);
-    let mut pricer = Pricer::new(&scopes, job.measured());
+    let mut pricer = Pricer::new(&job);
     let edits: Vec<RowEdit> =
         edits.iter().map(|(rows, action)| RowEdit::new(0, rows.to_vec(), *action)).collect();
     assert_eq!(pricer.saving(&edits), saving, "{edits:?}");
-    // Nothing of it is left.
+    // The previous edits must have been undone, so nothing is saved without edits.
     assert_eq!(pricer.saving(&[]), 0);
     assert_eq!(pricer.saving(&edits), saving, "{edits:?}, again");
 }
@@ -24,7 +25,7 @@ fn a_faster_kernel_saves_what_waited_for_it() {
     check(&[(&[4], Action::Scale(0.5))], 20);
     check(&[(&[4], Action::ShortenTo(20))], 20);
     check(&[(&[4], Action::ShortenTo(50))], 0);
-    // The second kernel then waits for its launch.
+    // The second kernel then waits for its own launch instead of the first kernel.
     check(&[(&[4], Action::Overlap)], 21);
 }
 

@@ -1,4 +1,5 @@
-//! C01: copies from or to pageable memory, which go through a bounce buffer and block the host.
+//! Rule C01 finds copies from or to pageable memory, which go through a bounce buffer and block the
+//! host.
 
 use crate::facts::calls::Direction;
 use crate::facts::job::{Copy, RankFacts};
@@ -22,11 +23,11 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// A call is an outlier if it is this many times longer than the next longest. Only windows of at
-/// least [`LONE_STEPS`] steps have one.
+/// A call is an outlier if it is at least this many times as long as the next longest call. Only
+/// windows of at least [`LONE_STEPS`] steps can have an outlier.
 const LONE_TIMES: i64 = 4;
 const LONE_STEPS: i64 = 3;
-/// Host time of even a small asynchronous copy.
+/// Host time that even a small asynchronous copy takes.
 const CALL_NS: i64 = 10_000;
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -83,6 +84,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let rows: Vec<u32> = copies.iter().map(|copy| copy.row).collect();
     let calls: Vec<u32> = others().filter_map(|copy| copy.call).collect();
     let ideal = (moved as f64 / pinned) / device_ns.max(1) as f64;
+    // Pinned memory shortens the copy on the device, and a non-blocking copy frees the host.
     let edits = vec![
         rank.edit(others().map(|copy| copy.row).collect(), Action::Scale(ideal.min(1.0))),
         rank.edit(calls.clone(), Action::Unblock),
@@ -96,7 +98,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// Returns the time that a copy's call waits for earlier work of its stream.
+/// Returns the time that a copy's call waits for earlier work on the same stream.
 fn queued_ns(rank: &RankFacts<'_>, copy: &Copy) -> i64 {
     let Some(call) = copy.call else { return 0 };
     let (start, end) = (rank.start(call), rank.end(call));
@@ -108,8 +110,8 @@ fn queued_ns(rank: &RankFacts<'_>, copy: &Copy) -> i64 {
     before.map_or(0, |row| rank.end(*row).min(end).saturating_sub(start).max(0))
 }
 
-/// Returns a call far longer than all others, with the time of the next longest: a mean that
-/// includes it represents none of the steps.
+/// Returns a call that is far longer than all others, with the time of the next longest one. A mean
+/// that includes such a call represents none of the steps.
 fn lone_call(rank: &RankFacts<'_>, copies: &[&Copy]) -> (Option<u32>, i64) {
     let mut calls: Vec<(i64, u32)> = copies
         .iter()

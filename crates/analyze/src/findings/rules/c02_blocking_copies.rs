@@ -1,4 +1,4 @@
-//! C02: copies and sets by calls that wait until they are done.
+//! Rule C02 finds copies and memsets whose calls wait until the work is done.
 
 use crate::facts::calls::{self, Direction};
 use crate::facts::job::RankFacts;
@@ -37,7 +37,7 @@ const CALLS: [&str; 14] = [
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let all = rank.calls_named(|name| CALLS.contains(&name));
-    // A host that reads a result must wait for it with any call.
+    // A host that reads a result on the host side must wait for the copy, whichever call it uses.
     let (reads, calls): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|call| {
         let mut works = rank.scope.links().work(*call).iter();
         works.any(|work| calls::direction(rank.name(*work)) == Direction::ToHost)

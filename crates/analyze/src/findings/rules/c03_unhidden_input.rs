@@ -1,4 +1,4 @@
-//! C03: input is copied to the device while nothing else runs there.
+//! Rule C03 finds input that is copied to the device while nothing else runs there.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         let span = rank.scope.clipped(copy.row);
         span.1 - span.0 - interval::length_within(&hidden, span)
     };
-    // A copy on its own stream is exposed only if nothing at all runs beside it.
+    // A copy on a stream of its own is exposed only if nothing else at all runs at the same time.
     let is_open = |copy: &&Copy| {
         let on_compute_stream = working.contains(&(copy.device, copy.stream));
         on_compute_stream || bare(copy) == rank.duration(copy.row)

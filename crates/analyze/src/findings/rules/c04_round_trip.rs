@@ -1,4 +1,4 @@
-//! C04: data goes to the host and comes back within a step.
+//! Rule C04 finds data that goes to the host and comes back to the device within a step.
 
 use crate::facts::calls::Direction;
 use crate::facts::job::{Copy, RankFacts};
@@ -34,7 +34,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let copies: Vec<&Copy> = trips.iter().flat_map(|(out, back)| [*out, *back]).collect();
     let rows: Vec<u32> = copies.iter().map(|copy| copy.row).collect();
     let calls: Vec<u32> = copies.iter().filter_map(|copy| copy.call).collect();
-    // The device cannot use the data from the first copy until the second has ended.
+    // The device cannot use the data from the start of the copy to the host until the end of the
+    // copy back.
     let time_ns: i64 =
         trips.iter().map(|(out, back)| rank.end(back.row) - rank.start(out.row)).sum();
     let moved: u64 = trips.iter().map(|(out, _)| out.bytes).sum();
@@ -58,11 +59,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }
 
-/// Maximum number of copies that wait for their return.
+/// Maximum number of copies to the host that are kept as candidates for a round trip.
 const WAITING: usize = 256;
 
 /// Pairs each copy to the host with the next copy to the device of the same size, from the same
-/// thread and step. Each copy back is used once.
+/// thread and step. Each copy to the device is paired only once.
 fn trips<'a>(rank: &'a RankFacts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
     let track = |copy: &Copy| copy.call.map(|call| rank.scope.trace.slices.track[call as usize]);
     let step = |copy: &Copy| rank.step_at(rank.start(copy.call.unwrap_or(copy.row)));
@@ -71,7 +72,8 @@ fn trips<'a>(rank: &'a RankFacts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
     for copy in rank.copies().iter().filter(|copy| copy.bytes >= least) {
         match copy.direction {
             Direction::ToHost => {
-                // Old copies are dropped, because their data is unlikely to return.
+                // The oldest copy is dropped, because its data is unlikely to return after so many
+                // others.
                 if waiting.len() == WAITING {
                     waiting.remove(0);
                 }

@@ -1,4 +1,5 @@
-//! C05: much of the device's time only moves data: cat, contiguous, transpose, copies.
+//! Rule C05 finds devices that spend much of their time on moving data, with operators such as cat,
+//! contiguous, transpose and copy.
 
 use crate::facts::calls::Direction;
 use crate::facts::job::RankFacts;
@@ -23,14 +24,14 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "avoidable_pct",
             50.0,
-            "share of this time that the saving assumes to be avoidable, percent",
+            "assumed avoidable share of the time of data movement, percent",
         ),
     ],
     page: page!("C05"),
     detect: Detect::Rank(detect),
 };
 
-/// Operators that only move data.
+/// Operators that only move data and compute nothing.
 const MOVERS: [&str; 8] = [
     "aten::copy_",
     "aten::cat",
@@ -86,6 +87,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         (rows.len() as i64) / rank.step_count()
     );
     let of_graphs = copies_of_compiled(rank, copies().map(|copy| copy.row));
+    // Compiling again does not remove these copies, so a majority of them needs other advice.
     let is_compiled = 2 * of_graphs > moving;
     if is_compiled {
         what += &format!(

@@ -1,4 +1,4 @@
-//! C06: gradients are filled with zeros instead of being dropped.
+//! Rule C06 finds gradients that are filled with zeros although they could be dropped.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     limits: &[limit(
         "fills",
         4.0,
-        "minimum number of fills per zero_grad; a flat gradient buffer needs only one",
+        "minimum number of fills per zero_grad, because a flat gradient buffer needs only one",
     )],
     page: page!("C06"),
     detect: Detect::Rank(detect),
@@ -55,5 +55,6 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("fills_each", each_time)
         .number("host_per_step_ns", rank.per_step(host_ns) as f64)
         .number("device_per_step_ns", rank.per_step(device_ns) as f64);
+    // Host and device run at the same time, so the saving is at most the longer of the two.
     Some(found.shown_by(rank.collect_evidence(fills)).saves(host_ns.max(device_ns), edits))
 }

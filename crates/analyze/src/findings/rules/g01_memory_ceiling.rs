@@ -1,4 +1,4 @@
-//! G01: the allocator holds almost all of a device's memory.
+//! Rule G01 finds devices almost all of whose memory is held by the allocator.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings, Severity};
@@ -41,7 +41,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.at_least(Severity::Medium))
 }
 
-/// Returns the memory peaks of a rank's devices.
+/// Returns the peaks of allocated memory on each device of a rank.
 pub(super) fn peaks(rank: &RankFacts<'_>) -> Vec<MemoryPeak> {
     if rank.scope.trace.allocations.is_empty() {
         return Vec::new();

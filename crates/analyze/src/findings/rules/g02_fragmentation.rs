@@ -1,4 +1,5 @@
-//! G02: at its peak much of what the allocator holds is used by no tensor.
+//! Rule G02 finds fragmentation: at the peak, no tensor uses much of the memory that the allocator
+//! holds.
 
 use super::g01_memory_ceiling::peaks;
 use crate::facts::job::RankFacts;

@@ -1,4 +1,4 @@
-//! H01: the device waits while the host runs operators and calls.
+//! Rule H01 finds devices that wait while the host runs operators and calls.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
             10.0,
             "minimum idle time while the host runs operators and calls, percent of the window",
         ),
-        limit("faster", 2.0, "speedup of these operators that the saving assumes, a factor"),
+        limit("faster", 2.0, "assumed speedup of the host's operators and calls, a factor"),
     ],
     page: page!("H01"),
     detect: Detect::Rank(detect),
@@ -31,12 +31,12 @@ pub(super) const RULE: Rule = Rule {
 
 pub(super) const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
-/// Minimum share of the window, in percent, from which excluded idle time is mentioned.
+/// Minimum share of the window, in percent, from which the text mentions excluded idle time.
 const LEFT_OUT_PCT: f64 = 1.0;
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    // The profiler's work does not belong to the program, and set-up and first launches do not
-    // recur, so none of them count.
+    // Idle time during the profiler's work, set-up and first launches does not count, because the
+    // job without a profiler does not repeat it.
     let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
     let each = interval::union(gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect());
     let first_launches = rank.disturbances().intervals(Disturbance::FirstLaunch);
@@ -105,7 +105,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 }
 
 /// Describes the idle time that the finding does not count: in host code without rows, before the
-/// first and after the last work of the device, and in first launches of kernels.
+/// first and after the last device work, and in first launches of kernels.
 fn left_out(rank: &RankFacts<'_>, first_launches: &[Interval]) -> String {
     let untraced = rank.idle_by(&[DeviceCause::Untraced]);
     let (head, tail) = (rank.idle_by(&[DeviceCause::Head]), rank.idle_by(&[DeviceCause::Tail]));
@@ -135,7 +135,7 @@ fn left_out(rank: &RankFacts<'_>, first_launches: &[Interval]) -> String {
     text
 }
 
-/// Returns the idle time during first launches of kernels, and the longest one.
+/// Returns a text with the idle time during first launches of kernels and the longest such launch.
 fn stall(rank: &RankFacts<'_>, ns: i64) -> String {
     let firsts = rank.disturbances().intervals(Disturbance::FirstLaunch);
     let is_first = |call: &&u32| {
@@ -156,7 +156,8 @@ fn stall(rank: &RankFacts<'_>, ns: i64) -> String {
     )
 }
 
-/// Returns the operators and calls that own most of the idle time, less the excluded times `apart`.
+/// Returns the operators and calls that own most of the idle time, without the excluded times
+/// `apart`.
 fn owners<'a>(rank: &'a RankFacts<'_>, apart: &[Interval]) -> Vec<(&'a str, i64)> {
     let mut named: BTreeMap<&str, i64> = BTreeMap::new();
     for owner in rank.idle().owners.iter().filter(|owner| CAUSES.contains(&owner.cause)) {

@@ -1,4 +1,5 @@
-//! H02: the device waits while the next batch is fetched. Without a device, the step itself waits.
+//! Rule H02 finds devices that wait while the next batch is fetched. In a recording without a
+//! device, the step itself waits for the batch.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::High,
     limits: &[
         limit("idle_pct", 5.0, "minimum idle time while a batch is fetched, percent of the window"),
-        limit("workers", 4.0, "number of worker processes that the saving assumes"),
+        limit("workers", 4.0, "assumed number of worker processes"),
     ],
     page: page!("H02"),
     detect: Detect::Rank(detect),
@@ -41,13 +42,14 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     } else {
         rank.launches().iter().map(|row| track(row.call_row)).collect()
     };
-    // Fetches on the threads of workers do not block the training thread.
+    // Fetches on the threads of loader workers do not block the training thread, so they do not
+    // count.
     let rows: Vec<u32> = rank
         .outermost_named(is_input(rank.scope.trace))
         .into_iter()
         .filter(|row| training.contains(&track(*row)))
         .collect();
-    // A window may begin or end with fetching, so idle time at its edges counts too.
+    // A window may begin or end while a batch is fetched, so idle time at its edges counts too.
     let busy = interval::union(rank.scope.spans(|_, _| true));
     let idle = |row: u32| {
         let span = rank.scope.clipped(row);
@@ -105,37 +107,37 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(waited.min(hidden), edits))
 }
 
-/// Whether the recording shows that weights are updated or gradients computed.
+/// Returns whether the recording shows that weights are updated or gradients computed.
 fn is_training(rank: &RankFacts<'_>) -> bool {
     let is_of_training =
         |name: &str| name.contains("Optimizer.step") || name.contains("autograd::engine");
     rank.scope.trace.strings.iter().any(is_of_training)
 }
 
-/// Returns how many workers prepare batches while the model runs, and how much fetch time they
-/// hide.
+/// Returns how many workers would prepare batches while the model runs, and how much fetch time
+/// they would hide.
 ///
-/// A program that fetches several times per step without training starts new workers in each step:
-/// one worker is assumed, and nothing of its first fetch is hidden.
+/// A program that fetches several times per step without training starts new workers in each step.
+/// For such a program one worker is assumed, and nothing of its first fetch is hidden.
 fn hidden_by_workers(rank: &RankFacts<'_>, rows: &[u32], workers: f64) -> (f64, i64) {
     let spans = interval::union(rows.iter().map(|row| rank.scope.clipped(*row)).collect());
     let window = &rank.scope.window;
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return (workers, 0) };
     let begins_anew = !is_training(rank) && spans.len() as i64 > rank.step_count();
     let workers = if begins_anew { 1.0 } else { workers };
-    // Between two batches there is at least one worker's part of a fetch.
+    // Even with perfect workers, two batches are at least one worker's share of a fetch apart.
     let hidden =
         |fetch: i64, rest: i64| fetch.min(fetch + rest - (fetch as f64 / workers) as i64).max(0);
     let pairs = spans.windows(2);
     let inside: i64 = pairs.map(|two| hidden(two[1].1 - two[1].0, two[1].0 - two[0].1)).sum();
-    // Before the first fetch of the window there was a batch like the last one.
+    // The time before the first fetch of the window is assumed to equal that after the last fetch.
     let rest = (window.end - last.1) + (first.0 - window.start);
     let of_first = if begins_anew { 0 } else { hidden(first.1 - first.0, rest) };
     (workers, inside + of_first)
 }
 
-/// Returns the next row on the thread of each row: a pure label has no node, so its time is the
-/// wait of the next row.
+/// Returns the next row on the thread of each row. A row that is a pure label has no graph node, so
+/// the time to fetch shows as a wait of the next row.
 fn following(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     let next = |row: &u32| {
         let behind = rank.tree().range(*row).end as usize;

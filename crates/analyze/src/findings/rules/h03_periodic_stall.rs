@@ -1,5 +1,6 @@
-//! H03: the device idles around step boundaries again and again, for logging, checkpoints or
-//! metrics. Without a device, the host runs code outside operators there.
+//! Rule H03 finds devices that are idle at step boundaries again and again, because of logging,
+//! checkpoints or metrics. In a recording without a device, it finds host code outside operators at
+//! those boundaries.
 
 use super::h13_unrecorded_host;
 use crate::facts::interval::Interval;
@@ -17,8 +18,12 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
-        limit("idle_pct", 3.0, "minimum idle time at such a boundary, percent of a mean step"),
-        limit("times_usual", 2.0, "minimum ratio of its idle time to that of a usual boundary"),
+        limit("idle_pct", 3.0, "minimum idle time at a step boundary, percent of a mean step"),
+        limit(
+            "times_usual",
+            2.0,
+            "minimum ratio of the idle time at a step boundary to that at a usual one",
+        ),
     ],
     page: page!("H03"),
     detect: Detect::Rank(detect),
@@ -27,13 +32,13 @@ pub(super) const RULE: Rule = Rule {
 const CAUSES: [DeviceCause; 3] =
     [DeviceCause::Untraced, DeviceCause::CpuWork, DeviceCause::Runtime];
 
-/// A stall around a step boundary, and the rows that a cure would change.
+/// A stall at a step boundary, with the rows that a cure would change.
 struct Stall {
     ns: i64,
     owner: Option<String>,
-    /// The row that ended the stall.
+    /// The call or row that ended the stall.
     ended_by: Option<u32>,
-    /// Time in which the device was idle, or the host ran no operator.
+    /// Time in which the device was idle, or in which the host ran no operator.
     span: Interval,
 }
 
@@ -43,6 +48,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let length = |stall: &Option<Stall>| stall.as_ref().map_or(0, |stall| stall.ns);
     let mut lengths: Vec<i64> = stalls.iter().map(length).collect();
     lengths.sort_unstable();
+    // The median boundary is the reference, because stalls that recur every few steps do not change
+    // it.
     let usual = *lengths.get(lengths.len().checked_sub(1)? / 2)?;
     let least = (limits.value("idle_pct") / 100.0 * rank.step_ns() as f64) as i64;
     let least = least.max((limits.value("times_usual") * usual as f64) as i64);
@@ -50,12 +57,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let period = period(&long)?;
     let stalls: Vec<&Stall> = long.iter().filter_map(|at| stalls[*at].as_ref()).collect();
     let idle_ns: i64 = stalls.iter().map(|stall| stall.ns).sum();
+    // The cure shortens a stall only to the idle time that every boundary has.
     let lost = idle_ns - usual * stalls.len() as i64;
     let owner = stalls.iter().find_map(|stall| stall.owner.clone());
     let (mean, usually) = (time(idle_ns / stalls.len() as i64), time(usual));
     let what = if is_host_only {
         format!(
-            "Every {period} steps the host spends {mean} in code that is no operator, {usually} \
+            "Every {period} steps the host spends {mean} in code outside operators, {usually} \
              otherwise."
         )
     } else {
@@ -87,7 +95,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     })
 }
 
-/// Returns for each step but the first the longest device gap at its start.
+/// Returns, for each step except the first, the longest device gap at the start of the step.
 fn gaps_at_boundaries(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     let near = rank.step_ns() / 100;
     let stall = |gap: &Gap| Stall {
@@ -103,8 +111,8 @@ fn gaps_at_boundaries(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     rank.scope.window.steps.iter().skip(1).map(|step| at(step.start)).collect()
 }
 
-/// Returns for each step the longest time outside operators in it or before it, for recordings
-/// without a device.
+/// Returns, for each step of a recording without a device, the longest time without operators in or
+/// before the step.
 fn silence_of_steps(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     let mut stalls: Vec<Option<Stall>> = Vec::new();
     stalls.resize_with(rank.scope.window.steps.len(), || None);
@@ -119,8 +127,8 @@ fn silence_of_steps(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     stalls
 }
 
-/// Returns the edits that model the cure on a device: the operator that the host was in takes no
-/// time, and the launches that ended the stalls begin at once.
+/// Returns the edits that model the cure on a device. The operator that the host ran takes no time,
+/// and the launches that ended the stalls begin at once.
 fn edits_of_gaps(rank: &RankFacts<'_>, stalls: &[&Stall], owner: Option<&str>) -> Vec<RowEdit> {
     let rows: Vec<u32> = stalls.iter().filter_map(|stall| stall.ended_by).collect();
     let named = owner.map_or_else(Vec::new, |owner| {
@@ -137,15 +145,15 @@ fn edits_of_gaps(rank: &RankFacts<'_>, stalls: &[&Stall], owner: Option<&str>) -
     ]
 }
 
-/// Returns the period of evenly spaced step indices, if it is two steps or more.
+/// Returns the distance between evenly spaced step indices, if it is at least two steps.
 fn period(places: &[usize]) -> Option<usize> {
     let apart: Vec<usize> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let first = *apart.first()?;
     (first > 1 && apart.iter().all(|distance| *distance == first)).then_some(first)
 }
 
-/// Returns the launches that ended the stalls and the operators around them, which the untraced
-/// time precedes.
+/// Returns the launches that ended the stalls and the operators around them. The untraced time of a
+/// stall lies directly before one of these rows.
 fn before(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
     let with_operators = |call: &u32| std::iter::once(*call).chain(rank.tree().ancestors(*call));
     calls.iter().flat_map(with_operators).collect()

@@ -1,4 +1,4 @@
-//! H04: one thread feeds several devices in turn.
+//! Rule H04 finds a single host thread that feeds several devices in turn.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     limits: &[limit(
         "apart_pct",
         30.0,
-        "minimum time in which any device is busy, less the mean busy time, percent of the window",
+        "minimum excess of the time in which any device is busy over the mean busy time, percent of the window",
     )],
     page: page!("H04"),
     detect: Detect::Rank(detect),
@@ -40,6 +40,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let busy =
         |device: &i32| each.iter().find(|row| row.device == Some(*device)).map(|r| r.busy_ns);
     let total: i64 = fed.iter().filter_map(busy).sum();
+    // If the devices worked at the same time, the time in which any is busy would equal the mean
+    // busy time.
     let lost = rank.breakdown().busy_ns - total / fed.len() as i64;
     let share = rank.share(lost);
     if fed.len() < 2 || share < limits.value("apart_pct") {
@@ -57,6 +59,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let advice = "Use a process for each device (DistributedDataParallel, torchrun), or at least a \
                   thread for each.";
     let rows = rank.tree().thread(thread).map_or(&[][..], |thread| rank.tree().rows_of(thread));
+    // One process per device divides the host's work by the number of devices.
     let edits = vec![rank.edit(rows.to_vec(), Action::Scale(1.0 / fed.len() as f64))];
     let found = RuleFindings::new(what, advice)
         .number("devices", fed.len() as f64)

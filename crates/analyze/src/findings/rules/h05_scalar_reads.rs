@@ -1,4 +1,5 @@
-//! H05: a scalar is read from the device, and the host waits for everything before it.
+//! Rule H05 finds scalars that are read from the device, which makes the host wait for all earlier
+//! work.
 
 use crate::facts::calls::{Direction, is_synchronization};
 use crate::facts::job::RankFacts;
@@ -18,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "blocked_pct",
             1.0,
-            "minimum time for which they block the host, percent of the window",
+            "minimum time for which the reads block the host, percent of the window",
         ),
     ],
     page: page!("H05"),
@@ -39,7 +40,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .collect();
     to_host.sort_unstable();
     for read in rank.outermost_named(|name| READS.contains(&name)) {
-        // Reading a scalar of a host tensor does not wait for a device.
+        // Reading a scalar from a tensor on the host does not wait for a device.
         let blocks = |row: &&u32| {
             let is_call = rank.scope.trace.kind(**row).is_call();
             is_call && (to_host.binary_search(row).is_ok() || is_synchronization(rank.name(**row)))

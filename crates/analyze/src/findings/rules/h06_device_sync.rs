@@ -1,4 +1,4 @@
-//! H06: the whole device is waited for within steps.
+//! Rule H06 finds calls within steps that wait for a whole device.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "end_pct",
             1.0,
-            "a wait in this last part of the window is the profiler's, percent of the window",
+            "waits in this last part of the window count as the profiler's own, percent of the window",
         ),
     ],
     page: page!("H06"),
@@ -38,7 +38,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if waits.is_empty() || per_step < limits.value("waits_per_step") {
         return None;
     }
-    // The device idles from the end of its work until the next launch.
+    // After a synchronization of the whole device, the device is idle from the end of its work
+    // until the next launch.
     let follows = |row: &u32| {
         let (start, end) = (rank.start(*row), rank.end(*row));
         let gap = rank.gap_at(end);

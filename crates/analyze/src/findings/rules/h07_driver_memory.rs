@@ -1,4 +1,4 @@
-//! H07: memory is taken from and given back to the driver in a running job.
+//! Rule H07 finds calls that allocate and free driver memory after set-up.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};

@@ -1,4 +1,4 @@
-//! H08: pinned memory is allocated in the loop.
+//! Rule H08 finds pinned memory that is allocated inside the training loop.
 
 use super::h07_driver_memory::steady_calls;
 use crate::facts::job::RankFacts;

@@ -1,4 +1,5 @@
-//! H09: the caching allocator polls events repeatedly, because tensors are used on several streams.
+//! Rule H09 finds a caching allocator that polls events repeatedly, because tensors are used on
+//! several streams.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -25,6 +26,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    // Tensors are marked across streams mainly by communication, so other jobs are not examined.
     if !rank.has_communication() {
         return None;
     }
@@ -43,7 +45,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         counted(per_step, "event"),
         time(rank.per_step(time_ns))
     );
-    let advice = "If streams are synchronised explicitly, set TORCH_NCCL_AVOID_RECORD_STREAMS=1 \
+    let advice = "If streams are synchronized explicitly, set TORCH_NCCL_AVOID_RECORD_STREAMS=1 \
                   (the default in recent PyTorch), and prefer waiting on events to \
                   tensor.record_stream(). Memory is then reused earlier too.";
     let rows: Vec<u32> = queries.iter().chain(&records).copied().collect();

@@ -1,4 +1,4 @@
-//! H10: a tensor is made on the host and then moved to the device.
+//! Rule H10 finds tensors that are created on the host and then moved to the device.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +16,12 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Host,
     side: CureSide::Host,
     confidence: Confidence::Medium,
-    limits: &[limit("moves_per_step", 1.0, "minimum number of such moves per step")],
+    limits: &[limit("moves_per_step", 1.0, "minimum number of moved tensors per step")],
     page: page!("H10"),
     detect: Detect::Rank(detect),
 };
 
-/// Operators that fill a tensor.
+/// Operators that fill a tensor with values.
 const FILLS: [&str; 8] = [
     "aten::fill_",
     "aten::zero_",
@@ -45,7 +45,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         };
         copies.iter().any(to_device)
     };
-    // Counts only leaf operators that launch no device work: these fill a tensor on the host.
+    // Count only leaf operators without device work, because these fill a tensor on the host.
     let is_fill = |row: u32| {
         let leaf = rank.tree().subtree(row).last().copied().unwrap_or(row);
         rank.is_named(&fills, leaf) && rank.attribution().rows(rank.tree(), row).is_empty()
@@ -53,14 +53,14 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let mut pairs = Vec::new();
     for row in rank.outermost_named(|name| name == "aten::to" || name == "aten::_to_copy") {
         let before = before(rank, row).filter(|before| is_fill(*before));
-        // The first move of a job also sets the device up.
+        // The first move of a tensor in a job also initializes the device, so it does not count.
         let span = |before: &u32| (rank.start(*before), rank.end(row));
         let is_set_up = |before: &u32| interval::length_within(rank.set_up(), span(before)) > 0;
         let pair = before.filter(|before| is_move(row) && !is_set_up(before));
         pairs.extend(pair.map(|before| (before, row)));
     }
     let per_step = rank.count_per_step(pairs.len());
-    // Tensors created in the first step alone are set-up.
+    // Tensors that are created only in the first step belong to set-up.
     let step = |(_, row): &(u32, u32)| rank.step_at(rank.start(*row));
     let steps: BTreeSet<Option<usize>> = pairs.iter().map(step).collect();
     let is_once = 2 * steps.len() as i64 <= rank.step_count() && rank.step_count() > 1;
@@ -86,7 +86,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }
 
-/// Returns the row that ran directly before a row under the same parent.
+/// Returns the row that ran directly before a given row under the same parent.
 fn before(rank: &RankFacts<'_>, row: u32) -> Option<u32> {
     let place = rank.tree().position(row)?.checked_sub(1)?;
     let last = *rank.tree().nodes.get(place as usize)?;

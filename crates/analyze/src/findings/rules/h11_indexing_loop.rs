@@ -1,4 +1,4 @@
-//! H11: a loop in Python takes a tensor apart, one index at a time.
+//! Rule H11 finds Python loops that take a tensor apart, one index at a time.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// Maximum number of operators in the body of the loop.
+/// Maximum number of operators in the body of such a loop.
 const BODY: usize = 16;
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -34,6 +34,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     rank.tree().threads.iter().for_each(|thread| add(rank.tree().roots_of(thread).collect()));
     for row in &rank.tree().nodes {
         let is_parent =
+            // A loop that is worth reporting has many rows, so small subtrees are skipped to keep
+            // the search fast.
             !rank.scope.trace.kind(*row).is_call() && rank.tree().subtree(*row).len() > 10;
         if is_parent {
             add(rank.tree().children(*row).collect());
@@ -59,7 +61,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         time(rank.per_step(time_ns))
     );
     let advice = "Work on the whole tensor: index with a tensor of indices (gather, index_select), \
-                  unbind once, or vectorise with vmap.";
+                  unbind once, or vectorize with vmap.";
+    // One vectorized operation is assumed to cost as much as a single repetition of the loop.
     let lost = loops.iter().map(|one| span(one) - span(one) / one.1 as i64).sum();
     let rows: Vec<u32> =
         loops.iter().flat_map(|(rows, n)| rows[rows.len() / n..].to_vec()).collect();
@@ -74,8 +77,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// Finds runs of siblings that repeat a group of operators beginning with a select, with the number
-/// of repetitions.
+/// Finds sibling operators that repeat a group beginning with a select, and counts the repetitions.
 fn repeats(
     rank: &RankFacts<'_>,
     siblings: &[u32],
@@ -86,6 +88,7 @@ fn repeats(
     let is_select = |at: usize| rank.is_named(selects, siblings[at]);
     let mut found = Vec::new();
     let mut at = 0;
+    // The distance between two selects is the length of the body, whose names must then repeat.
     while at < siblings.len() {
         let ahead = at + 1..siblings.len().min(at + 1 + BODY);
         let next = if is_select(at) { ahead.clone().find(|next| is_select(*next)) } else { None };

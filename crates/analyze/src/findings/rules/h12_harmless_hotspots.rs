@@ -1,4 +1,4 @@
-//! H12: operators that cost the host most, and cost the step nothing.
+//! Rule H12 finds operators that cost the host the most time but cost the step nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
         let on_path: BTreeSet<u32> = path.overlay().into_iter().map(|(_, row)| row).collect();
         Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
     };
-    // One rank is enough, because the finding is informational.
+    // The finding of one rank is enough, because the finding is only informational.
     job.ranks.iter().zip(&job.paths().ranks).filter_map(hotspots).take(1).collect()
 }
 
@@ -39,10 +39,11 @@ fn harmless(
     limits: &RuleLimits<'_>,
 ) -> Option<RuleFindings> {
     let trace = rank.scope.trace;
-    // Self time by name. `None` marks names with a row on the critical path.
+    // The own time of the operators, summed by name. `None` marks a name that has a row on the
+    // critical path.
     let mut named: BTreeMap<StringId, Option<i64>> = BTreeMap::new();
     let mut rows = Vec::new();
-    // PyTorch 1.8 recorded steps as operators.
+    // PyTorch 1.8 recorded steps as operators, but a step is not a hotspot.
     let is_operator = |row: &&u32| {
         trace.kind(**row) == EventKind::Operator && !trace.name(**row).starts_with("ProfilerStep#")
     };

@@ -1,5 +1,5 @@
-//! H13: each step spends long in host code outside operators, while nothing else works. The
-//! profiler recorded no operator there, so the rule cannot name the work.
+//! Rule H13 finds steps in which the host spends long outside operators while nothing else works.
+//! The profiler recorded no operator in that time, so the rule cannot name the work.
 
 use std::collections::BTreeMap;
 
@@ -24,21 +24,29 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "time_pct",
             5.0,
-            "minimum time of such code before the same operator, percent of the window",
+            "minimum time of unrecorded host code before the same operator, percent of the window",
         ),
-        limit("steps_pct", 75.0, "minimum share of steps that have such code there, percent"),
-        limit("stretch_ns", 100_000.0, "minimum length of a stretch of such code"),
-        limit("faster", 2.0, "speedup of this code on a device that the saving assumes, a factor"),
+        limit(
+            "steps_pct",
+            75.0,
+            "minimum share of steps with unrecorded host code before that operator, percent",
+        ),
+        limit("stretch_ns", 100_000.0, "minimum length of a stretch of unrecorded host code"),
+        limit(
+            "faster",
+            2.0,
+            "assumed speedup of unrecorded host code that runs on a device, a factor",
+        ),
     ],
     page: page!("H13"),
     detect: Detect::Rank(detect),
 };
 
-/// Minimum number of steps if no Python frame shows what the host did. A short excerpt of a
-/// recording may lack operators by chance.
+/// Minimum number of steps that the rule needs if no Python frame shows what the host did. A short
+/// excerpt of a recording may lack operators by chance.
 const STEPS_MIN: usize = 3;
 
-/// A stretch of a step without operators, and the row that ended it.
+/// A stretch of a step without operators, with the row that ended it.
 pub(super) struct SilentStretch {
     pub step: usize,
     pub span: Interval,
@@ -48,7 +56,7 @@ pub(super) struct SilentStretch {
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let is_host_only = rank.is_host_only();
     if !is_host_only && rank.scope.device_rows.is_empty() {
-        // The host may wait for a device that was not recorded.
+        // The host may have waited for a device that was not recorded, so nothing is reported.
         return None;
     }
     let mut by_name: BTreeMap<&str, Vec<SilentStretch>> = BTreeMap::new();
@@ -90,8 +98,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     };
     let evidence = rank
         .collect_timed_evidence(found.iter().map(|one| (one.ended_by, one.span.1 - one.span.0)));
-    // Without a device, measured pairs of recordings show that moving such code to a worker removes
-    // its time.
+    // In pairs of recordings without a device, moving such code to a worker removed all of its
+    // time.
     let factor = if is_host_only { 0.0 } else { 1.0 / limits.value("faster").max(1.0) };
     let track = |row: u32| rank.scope.trace.slices.track[row as usize];
     let spans: Vec<_> = found.iter().map(|one| (track(one.ended_by), one.span)).collect();
@@ -103,8 +111,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(lost, edits))
 }
 
-/// Returns whether the device is idle for most of a stretch and no rule about operators counts that
-/// time.
+/// Returns whether the device is idle for most of a stretch, and no rule about operators already
+/// counts that idle time.
 fn holds_the_device_up(rank: &RankFacts<'_>, span: Interval) -> bool {
     let idle = |is_meant: &dyn Fn(bool) -> bool| {
         let gaps = rank.gaps_near(span).filter(|gap| is_meant(CAUSES.contains(&gap.cause)));
@@ -116,7 +124,8 @@ fn holds_the_device_up(rank: &RankFacts<'_>, span: Interval) -> bool {
         && 2 * interval::length_within(&of_operators, span) < length
 }
 
-/// Returns the Python frame that was innermost for the longest time, and that time.
+/// Returns the Python frame that was innermost for the longest time in the stretches, and that
+/// time.
 fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'a str, i64)> {
     let frames = rank.scope.frames();
     let trace = rank.scope.trace;
@@ -132,8 +141,9 @@ fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'
     Some((trace.strings.get(name), ns))
 }
 
-/// Returns the Python function (callees included) in which threads spent most of some spans, and
-/// for how long. `None` if that is less than half of the time, or frames were not recorded.
+/// Returns the Python function (including its callees) in which threads spent most of some spans,
+/// and how long they spent there. The result is `None` if that is less than half of the time, or if
+/// frames were not recorded.
 pub(super) fn longest_function<'a>(
     rank: &RankFacts<'a>,
     spans: impl Iterator<Item = (TrackId, Interval)>,
@@ -148,6 +158,8 @@ pub(super) fn longest_function<'a>(
     for (track, span) in spans {
         whole += span.1 - span.0;
         for stretch in frames.within(track, span) {
+            // Built-in functions have no file in their name, so their time goes to the Python
+            // function that called them.
             let mut stack = frames.stack(stretch.frame);
             if let Some(frame) = stack.find(|frame| strings.get(frame.name).contains(".py")) {
                 *by_name.entry(frame.name).or_default() += stretch.end - stretch.start;
@@ -158,23 +170,23 @@ pub(super) fn longest_function<'a>(
     (2 * ns >= whole).then(|| (strings.get(name), ns))
 }
 
-/// Returns the stretches of the window in which no thread ran an operator or a call or fetched a
+/// Returns the stretches of the window in which no thread ran an operator or a call, or fetched a
 /// batch.
 pub(super) fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let (trace, window) = (rank.scope.trace, &rank.scope.window);
     let mut rows = rank.tree().top_rows(trace);
-    // H02 reports the time of fetching a batch.
+    // Fetching a batch is not silence here, because rule H02 reports its time.
     rows.extend(rank.outermost_named(is_input(rank.scope.trace)));
     rows.sort_by_key(|row| (rank.start(*row), *row));
     let mut found = Vec::new();
     let mut behind = i64::MIN;
     for row in rows {
         let start = rank.start(row);
-        // A window without steps counts as one step.
+        // A window without steps is treated as a single step.
         let is_inside = window.steps.is_empty() && rank.scope.starts_inside(row);
         if let Some(step) = rank.step_at(start).or(is_inside.then_some(0)) {
-            // Silence at the end of a step, which the first row of the next one ends, and silence
-            // at the beginning of a step may have different causes.
+            // Silence across a step boundary is split there, because the end of one step and the
+            // beginning of the next may be silent for different reasons.
             let from = behind.max(window.start);
             let begun = window.steps.get(step).map_or(window.start, |step| step.start);
             for span in [(from, begun), (from.max(begun), start)] {

@@ -1,4 +1,4 @@
-//! K01: kernels with fewer blocks than the device has multiprocessors.
+//! Rule K01 finds kernels with fewer blocks than the device has multiprocessors.
 
 use std::collections::BTreeMap;
 
@@ -56,14 +56,14 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         if sms > 0 { format!(" ({:.0} of {sms})", blocks * f64::from(sms)) } else { String::new() },
         evidence.first().map_or("", |evidence| short_name(&evidence.name))
     );
-    // Streams help only if two such kernels fit on the device at once.
+    // Several streams help only if two such kernels fit on the device at the same time.
     let streams = match 2.0 * blocks <= most {
         true => "run those that no path of operators joins on several streams; ",
         false => "",
     };
     let advice = format!(
         "Give each kernel more to do: larger batches, batched or grouped operators, split-K; \
-         {streams}leave what is tiny to the CPU."
+         {streams}leave tiny work to the CPU."
     );
     let factor = 1.0 - high / time_ns.max(1) as f64;
     let edits = vec![rank.edit(rows, Action::Scale(factor.clamp(0.0, 1.0)))];
@@ -73,8 +73,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// Returns, for each kernel, the share of its time in which no other kernel or copy runs on its
-/// device.
+/// Returns, for each kernel, the share of its time in which nothing else runs on its device.
 pub(super) fn alone(rank: &RankFacts<'_>, small: &[&WindowKernel]) -> Vec<f64> {
     let scope = rank.scope;
     let stream = |row: u32| (scope.trace.device(row), scope.trace.stream(row));

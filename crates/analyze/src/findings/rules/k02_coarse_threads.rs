@@ -1,4 +1,5 @@
-//! K02: a few threads do much work each, while most of the device is free.
+//! Rule K02 finds kernels in which a few threads do much work each while most of the device is
+//! unused.
 
 use crate::facts::job::{RankFacts, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -21,7 +22,11 @@ pub(super) const RULE: Rule = Rule {
             "a kernel with fewer blocks per multiprocessor leaves part of the device idle",
         ),
         limit("kernel_ns", 50_000.0, "minimum duration of a kernel"),
-        limit("time_pct", 1.0, "minimum time of such kernels, percent of the window"),
+        limit(
+            "time_pct",
+            1.0,
+            "minimum time of kernels with too much work per thread, percent of the window",
+        ),
     ],
     page: page!("K02"),
     detect: Detect::Rank(detect),
@@ -46,6 +51,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let lost = |(kernel, blocks, _): &(&WindowKernel, f64, f64)| {
+        // More blocks fill more of the device, but are assumed to save at most nine tenths of a
+        // kernel.
         kernel.duration as f64 * (1.0 - blocks / most).min(0.9)
     };
     let high: f64 = coarse.iter().map(lost).sum();
@@ -65,15 +72,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// Returns whether a kernel is element-wise or a reduction, by its name.
+/// Returns whether the name of a kernel shows an element-wise operation or a reduction.
 pub(super) fn is_elementwise(name: &str) -> bool {
     ["elementwise", "reduce", "Reduce", "softmax", "triton_poi", "triton_red"]
         .iter()
         .any(|part| name.contains(part))
 }
 
-/// Returns the number of elements of the largest tensor of a kernel's operator, if shapes are
-/// known.
+/// Returns the number of elements of the largest tensor of a kernel's operator, if the tensor
+/// shapes are known.
 pub(super) fn elements(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().filter(|dims| !dims.is_empty());

@@ -1,4 +1,5 @@
-//! K03: registers or shared memory keep the multiprocessors from holding more threads.
+//! Rule K03 finds kernels whose use of registers or shared memory keeps the multiprocessors from
+//! holding more threads.
 
 use crate::facts::job::{RankFacts, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -14,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
-        limit("occupancy_pct", 25.0, "estimated occupancy below which a kernel counts"),
+        limit("occupancy_pct", 25.0, "estimated occupancy below which a kernel has low occupancy"),
         limit(
             "blocks_per_sm",
             2.0,
@@ -26,11 +27,11 @@ pub(super) const RULE: Rule = Rule {
             49_152.0,
             "shared memory per block from which it limits the occupancy",
         ),
-        limit("time_pct", 10.0, "minimum time of such kernels, percent of compute"),
+        limit("time_pct", 10.0, "minimum time of kernels with low occupancy, percent of compute"),
         limit(
             "gain_pct",
             20.0,
-            "time that a higher occupancy is assumed to save, percent of theirs",
+            "assumed time that a higher occupancy saves, percent of the kernels' time",
         ),
     ],
     page: page!("K03"),
@@ -44,7 +45,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         let is_large = kernel.blocks_per_sm().is_some_and(|b| b >= limits.value("blocks_per_sm"));
         let by_registers = f64::from(shape.registers) >= limits.value("registers");
         let by_memory = f64::from(shape.shared_memory) >= limits.value("shared_bytes");
-        // 0 stands for "not computed".
+        // An occupancy of 0 means that the profiler did not compute it.
         shape.occupancy_pct > 0.0 && is_low && is_large && (by_registers || by_memory)
     };
     let limited: Vec<&WindowKernel> = rank

@@ -1,4 +1,4 @@
-//! K04: the last wave of blocks leaves most of the device empty.
+//! Rule K04 finds kernels whose last wave of blocks leaves most of the device empty.
 
 use std::collections::BTreeMap;
 
@@ -28,11 +28,11 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// Rounding error of an occupancy, which profilers write in whole percent. A half may be rounded
-/// either way.
+/// Rounding error of an occupancy, because profilers write occupancies in whole percent. Half a
+/// percent may be rounded up or down.
 const ROUNDING: f64 = 0.005 + 1e-9;
 
-/// Sums over the kernels of one name and grid. They have the same tail.
+/// Sums over the kernels with the same name and grid. Such kernels all have the same tail.
 #[derive(Default)]
 struct Alike {
     count: usize,
@@ -53,6 +53,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         })
         .collect();
     let lost = |(kernel, waves): &(&WindowKernel, f64)| {
+        // A partly filled wave takes as long as a full one, so the rest of that wave is lost.
         kernel.duration as f64 * (1.0 - waves / waves.ceil())
     };
     let high: f64 = tails.iter().map(lost).sum();
@@ -61,6 +62,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let mut alike: BTreeMap<(&str, [u32; 3]), Alike> = BTreeMap::new();
+    // Kernels of one name and grid have the same tail, so they are reported together.
     for tail in &tails {
         let grid = tail.0.shape.map_or([0; 3], |shape| shape.grid);
         let same = alike.entry((rank.name(tail.0.row), grid)).or_default();
@@ -97,8 +99,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// Returns how many waves a kernel's blocks need at its theoretical occupancy. `None` within the
-/// first wave, where the profiler's estimate is only what the blocks themselves fill.
+/// Returns how many waves the blocks of a kernel need at its theoretical occupancy. The result is
+/// `None` if the blocks fit into one wave, because the profiler's occupancy is then limited by the
+/// number of blocks.
 fn waves(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<f64> {
     let device = rank.device_info(kernel.device).filter(|device| device.sm_count > 0)?;
     let threads_per_sm = if device.threads_per_sm > 0 { device.threads_per_sm } else { 2048 };

@@ -1,4 +1,4 @@
-//! K05: kernels that only move data reach a small part of the memory's bandwidth.
+//! Rule K05 finds kernels that only move data and reach a small part of the memory bandwidth.
 
 use super::k02_coarse_threads::is_elementwise;
 use crate::facts::calls::Direction;
@@ -20,21 +20,29 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "peak_pct",
             40.0,
-            "bandwidth below which a kernel counts, percent of the memory's peak",
+            "bandwidth below which a kernel is reported, percent of the memory's peak",
         ),
-        limit("good_pct", 80.0, "bandwidth that the saving assumes, percent of the memory's peak"),
+        limit(
+            "good_pct",
+            80.0,
+            "assumed bandwidth of an improved kernel, percent of the memory's peak",
+        ),
         limit(
             "kernel_ns",
             20_000.0,
             "minimum duration of a kernel; shorter ones are bound by latency",
         ),
-        limit("time_pct", 1.0, "minimum time of such kernels, percent of the window"),
+        limit(
+            "time_pct",
+            1.0,
+            "minimum time of kernels below that bandwidth, percent of the window",
+        ),
     ],
     page: page!("K05"),
     detect: Detect::Rank(detect),
 };
 
-/// A row with its duration and its memory bandwidth, GB/s.
+/// A row as (row, duration, achieved memory bandwidth in GB/s).
 type Achieved = (u32, i64, f64);
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -47,7 +55,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let copies = rank.copies().iter().filter(|copy| copy.direction == Direction::OnDevice);
     let copies = copies.filter(|copy| copy.bytes > 0).map(|copy| {
         let duration = rank.duration(copy.row);
-        // A device copy reads and writes each byte.
+        // A copy within a device reads and writes each byte, so its bytes count twice.
         (copy.row, duration, 2.0 * copy.bytes as f64 / duration.max(1) as f64)
     });
     let is_slow = |(_, duration, rate): &Achieved| {
@@ -83,12 +91,12 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(high as i64, edits))
 }
 
-/// Operators that read their inputs and write as much as the largest.
+/// Operators that read their inputs and write as many bytes as their largest input has.
 pub(super) const MOVERS: [&str; 4] =
     ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
 
-/// Returns the minimum bytes read and written, if the operator's tensors are known and it only
-/// moves them.
+/// Returns the minimum bytes that a kernel reads and writes, if the tensors of its operator are
+/// known and it only moves them.
 fn moved_bytes(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     let is_simple =
         is_elementwise(rank.name(kernel.row)) && !rank.name(kernel.row).contains("educe");
@@ -98,11 +106,11 @@ fn moved_bytes(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     traffic(rank, kernel).map(|traffic| traffic.read + traffic.written)
 }
 
-/// Lower bound of the bytes that a kernel moves, from the tensors of its operator.
+/// Lower bound of the bytes that a kernel moves, derived from the tensors of its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traffic {
     pub read: u64,
-    /// Bytes of its largest input, which the previous kernel may have written.
+    /// Bytes of the operator's largest input, which the previous kernel may have written.
     pub passed: u64,
     pub written: u64,
 }
@@ -117,14 +125,15 @@ pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<Tra
     let (first, largest) = (*bytes.first()?, *bytes.iter().max()?);
     let operator = rank.owner_name(kernel);
     Some(match operator {
-        // The destination is overwritten without being read.
+        // The destination of `copy_` is overwritten without being read.
         "aten::copy_" => {
             let read = bytes.get(1).copied().unwrap_or(first);
             Traffic { read, passed: read, written: first }
         }
         "aten::fill_" | "aten::zero_" => Traffic { read: 0, passed: 0, written: first },
         _ => {
-            // In-place operators write their first tensor; the result of a reduction is small.
+            // In-place operators write only their first tensor, and the result of a reduction is
+            // small.
             let is_reduced = rank.name(kernel.row).contains("educe");
             let written = match operator.ends_with('_') {
                 true => first,
@@ -136,7 +145,7 @@ pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<Tra
     })
 }
 
-/// Returns the bytes of an element, given its type as PyTorch writes it.
+/// Returns the bytes per element of a data type, given as PyTorch writes it.
 fn width(of: &str) -> Option<u64> {
     match of {
         "double" | "long" | "long int" | "c10::complex<float>" => Some(8),

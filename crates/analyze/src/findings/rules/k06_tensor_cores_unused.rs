@@ -1,4 +1,4 @@
-//! K06: matrix products and convolutions that run without tensor cores.
+//! Rule K06 finds matrix products and convolutions that run without tensor cores.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,11 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
-        limit("time_pct", 20.0, "minimum time of such kernels, percent of compute"),
+        limit(
+            "time_pct",
+            20.0,
+            "minimum time of products without tensor cores, percent of compute",
+        ),
         limit(
             "speedup_tf32",
             2.0,
@@ -34,13 +38,13 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// A product that ran without matrix units although its device has them.
+/// A product that ran without matrix units although its device has some.
 #[derive(Clone, Copy)]
 struct Plain<'a> {
     kernel: &'a WindowKernel,
     of: DataType,
     maker: Maker,
-    /// Whether the device has matrix units for this type.
+    /// Whether the device has matrix units for the data type of the product.
     has_units: bool,
 }
 
@@ -59,6 +63,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     for one in &plain {
         *types.entry(one.of).or_default() += one.kernel.duration;
     }
+    // The text and the advice are those of the data type on which most of the time is spent.
     let most = types.iter().max_by_key(|(_, ns)| **ns).map(|(of, _)| *of)?;
     let main = plain.iter().find(|one| one.of == most)?;
     let lost = |one: &Plain<'_>| {
@@ -84,7 +89,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// Returns a kernel that is a product, does not use matrix units, and could.
+/// Returns a kernel that is a product and does not use matrix units, although it could.
 fn plain<'a>(
     rank: &RankFacts<'_>,
     kernel: &'a WindowKernel,
@@ -100,14 +105,14 @@ fn plain<'a>(
     let of = product::data_type(name, tensors)?;
     let maker = *makers.get(&kernel.device)?;
     let has_units = hardware::has_matrix_units(maker, device, of);
-    // Autocast turns a float32 product into a 16-bit one.
+    // Autocast would turn a float32 product into a 16-bit product.
     let can_have_units =
         of == DataType::Float32 && hardware::has_matrix_units(maker, device, DataType::Float16);
     (has_units || can_have_units).then_some(Plain { kernel, of, maker, has_units })
 }
 
-/// Returns the vendor of a device: from its name, else the versions in the header, else the names
-/// of calls.
+/// Returns the vendor of a device from its name, or else from the versions in the header, or else
+/// from the names of calls.
 fn maker(rank: &RankFacts<'_>, device: i32) -> Maker {
     let header = &rank.scope.trace.header.rest;
     let has = |keys: &[&str]| keys.iter().any(|key| header.contains_key(*key));
@@ -127,7 +132,7 @@ fn maker(rank: &RankFacts<'_>, device: i32) -> Maker {
     })
 }
 
-/// Returns the name of the limit that holds the speedup by matrix units.
+/// Returns the name of the threshold that holds the assumed speedup by matrix units.
 fn speedup(one: &Plain<'_>) -> &'static str {
     match one.of {
         DataType::Float32 if one.has_units => "speedup_tf32",

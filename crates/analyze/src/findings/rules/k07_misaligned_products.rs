@@ -1,4 +1,4 @@
-//! K07: matrix products whose sizes keep tensor cores from working well.
+//! Rule K07 finds matrix products whose sizes keep tensor cores from working well.
 
 use crate::facts::job::{RankFacts, Tensors, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -15,8 +15,8 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
-        limit("time_pct", 1.0, "minimum time of such kernels, percent of the window"),
-        limit("gain_pct", 25.0, "time that alignment is assumed to save, percent of theirs"),
+        limit("time_pct", 1.0, "minimum time of misaligned products, percent of the window"),
+        limit("gain_pct", 25.0, "assumed time that alignment saves, percent of the products' time"),
     ],
     page: page!("K07"),
     detect: Detect::Rank(detect),
@@ -63,16 +63,18 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves((time_ns as f64 * gain) as i64, edits))
 }
 
-/// A dimension of a product that is not a multiple of its alignment.
+/// A dimension of a product that is not a multiple of the required alignment.
 struct Misaligned {
     words: String,
-    /// One matrix is square with sides of the misaligned size, as the weights of attention are.
+    /// Whether one matrix is square with sides of the misaligned size, as matrices of attention
+    /// weights are.
     is_attention: bool,
 }
 
-/// Finds a contiguous dimension of a product that is not a multiple of its type's alignment: the
-/// number of columns of either factor. The number of rows of the first factor does not matter. A
-/// kernel that reads one or two elements at a time was chosen because of such a size.
+/// Finds a contiguous dimension of a product that is not a multiple of the alignment of its type.
+/// The contiguous dimension is the number of columns of either factor. The number of rows of the
+/// first factor does not matter. A kernel that reads only one or two elements at a time was chosen
+/// because of such a size.
 fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     let alignment = alignment(kernel);
     let is_chosen = matches!(alignment, Some(1 | 2));
@@ -89,7 +91,7 @@ fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     let step = matrices.last().and_then(|(_, kind)| step(kind, kernel, is_chosen));
     let odd = |step: u64| {
         let last = |dims: &[u64]| dims.last().copied().filter(|size| *size > 1 && size % step != 0);
-        // The first tensor of addmm may be a matrix too; the factors come last.
+        // The first tensor of `addmm` may be a matrix too, but the factors are always the last two.
         let factors = &matrices[matrices.len().saturating_sub(2)..];
         let sizes = factors.iter().filter_map(|(dims, _)| last(dims));
         (sizes.min(), factors)
@@ -104,7 +106,7 @@ fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     })
 }
 
-/// Returns the alignment in elements that a type needs.
+/// Returns the alignment that a data type needs, in elements.
 fn step(kind: &str, kernel: &str, is_chosen: bool) -> Option<u64> {
     match kind {
         "c10::Half" | "c10::BFloat16" => Some(8),
@@ -115,7 +117,7 @@ fn step(kind: &str, kernel: &str, is_chosen: bool) -> Option<u64> {
     }
 }
 
-/// Parses how many elements a CUTLASS kernel reads at a time, such as `align8`.
+/// Parses how many elements a CUTLASS kernel reads at a time, which its name states as in `align8`.
 fn alignment(kernel: &str) -> Option<u64> {
     let (_, behind) = kernel.split_once("align")?;
     let end = behind.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(behind.len());
@@ -126,7 +128,7 @@ fn each(alignment: Option<u64>) -> &'static str {
     if alignment == Some(1) { "one number" } else { "two numbers" }
 }
 
-/// Whether batched factors make or use a square matrix with sides of one size.
+/// Returns whether batched factors produce or use a square matrix with sides of a given size.
 fn is_attention<'a>(factors: impl Iterator<Item = &'a [u64]>, size: u64) -> bool {
     let factors: Vec<&[u64]> = factors.collect();
     let [first, second] = factors.as_slice() else { return false };

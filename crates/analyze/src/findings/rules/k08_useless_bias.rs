@@ -1,4 +1,4 @@
-//! K08: a convolution adds a bias that the batch norm behind it takes out again.
+//! Rule K08 finds convolutions that add a bias which the following batch norm removes again.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -12,7 +12,11 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Kernel,
     side: CureSide::Device,
     confidence: Confidence::High,
-    limits: &[limit("layers_per_step", 1.0, "minimum number of such layers per step")],
+    limits: &[limit(
+        "layers_per_step",
+        1.0,
+        "minimum number of convolutions with a useless bias per step",
+    )],
     page: page!("K08"),
     detect: Detect::Rank(detect),
 };
@@ -25,6 +29,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let mut biases = Vec::new();
     for row in convolutions.into_iter().filter(|row| is_normed(rank, *row)) {
         let inside = rank.tree().subtree(row).iter().copied();
+        // Some libraries add the bias inside the convolution's kernel. In such a convolution only
+        // the third input shows that there is a bias.
         let added: Vec<u32> = inside.filter(|row| rank.is_named(&adds, *row)).collect();
         let tensors = rank.tensors(row);
         let is_given =

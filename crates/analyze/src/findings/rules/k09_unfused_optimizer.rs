@@ -1,4 +1,4 @@
-//! K09: the optimizer updates parameters one by one, with several kernels each.
+//! Rule K09 finds optimizers that update parameters one by one, with several kernels for each.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let regions = rank.outermost_named(|name| {
         name.starts_with("Optimizer.step#") || name.contains("_single_tensor_")
     });
-    // Without a device, the operators themselves are the work.
+    // In a recording without a device, the operators themselves are the work.
     let is_host_alone = rank.scope.device_rows.is_empty();
     let kernels = |row: u32| match is_host_alone {
         true => operators(rank, row),
@@ -67,7 +67,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(many)).saves(high, edits))
 }
 
-/// Counts the leaf operators inside a row, or returns none if the row contains a fused or foreach
+/// Counts the leaf operators inside a row. The count is 0 if the row contains a fused or foreach
 /// implementation.
 fn operators(rank: &RankFacts<'_>, row: u32) -> usize {
     let is_many_at_once = |row: &u32| {

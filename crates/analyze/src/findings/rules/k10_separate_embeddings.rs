@@ -1,4 +1,4 @@
-//! K10: each embedding table is looked up by a kernel of its own.
+//! Rule K10 finds embedding tables that are looked up by a kernel each.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// Parts of the names of kernels that serve many tables at once.
+/// Parts of the names of kernels that look up many tables at once.
 const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -36,8 +36,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         let name = rank.name(kernel.row);
         is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
     };
-    // Lookups of equal row width have equal thread blocks, so the block identifies tables that
-    // could be batched.
+    // Lookups with rows of equal width have equal thread blocks, so the block size groups tables
+    // that could be batched.
     let mut groups: BTreeMap<(bool, Option<[u32; 3]>), Vec<&WindowKernel>> = BTreeMap::new();
     for kernel in rank.compute_kernels().filter(is_one) {
         let block = kernel.shape.map(|shape| shape.block);
@@ -52,7 +52,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if rows.is_empty() {
         return None;
     }
-    // Time from launch to launch minus the device work: at most a step's worth of each table.
+    // The loss is the host time of the lookups' operators minus the device time of their kernels.
     let owners: Vec<u32> = calls
         .iter()
         .map(|call| rank.tree().operator(rank.scope.trace, *call).unwrap_or(*call))
@@ -73,8 +73,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// Compares host operators of recordings without a device: lookups and their backward, one of each
-/// kind per table. One for all tables is assumed to cost as much as one for one table.
+/// Detects separate tables in recordings without a device, by the host operators of lookups and
+/// their backward passes, one of each per table. One operator for all tables is assumed to cost as
+/// much as one operator for a single table.
 fn on_the_host(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let is_lookup = |name: &str| {
         let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");
@@ -97,6 +98,7 @@ fn on_the_host(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFind
                   EmbeddingBagCollection, or FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.";
     let (mut edits, mut lost) = (Vec::new(), 0.0);
     for rows in groups.values() {
+        // One lookup per step remains, because all tables are then looked up together.
         let keep = 1.0 / rank.count_per_step(rows.len());
         lost += rank.total(rows) as f64 * (1.0 - keep);
         edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));

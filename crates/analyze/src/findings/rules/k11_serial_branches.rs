@@ -1,4 +1,5 @@
-//! K11: branches of a model run one after the other, though each alone leaves the device empty.
+//! Rule K11 finds branches of a model that run one after the other, although each of them leaves
+//! the device mostly empty.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +19,16 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
-        limit("branches", 4.0, "minimum number of modules of one kind side by side"),
-        limit("blocks_per_sm", 1.0, "maximum blocks per multiprocessor of each of their kernels"),
+        limit("branches", 4.0, "minimum number of modules of one kind in a row"),
+        limit(
+            "blocks_per_sm",
+            1.0,
+            "maximum blocks per multiprocessor of each kernel of the modules",
+        ),
         limit(
             "time_pct",
             1.0,
-            "minimum time that running them side by side saves, percent of the window",
+            "minimum time that running the modules side by side saves, percent of the window",
         ),
     ],
     page: page!("K11"),
@@ -31,7 +36,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 const MODULE: &str = "nn.Module: ";
-/// Parts of the names of modules whose children run one after the other.
+/// Parts of the names of modules whose children always run one after the other.
 const CHAINS: [&str; 6] = ["Sequential", "Encoder", "Decoder", "Stack", "Chain", "MLP"];
 /// Operators whose result has as many elements as their largest input.
 const ELEMENTWISE: [&str; 10] = [
@@ -47,21 +52,22 @@ const ELEMENTWISE: [&str; 10] = [
     "aten::native_layer_norm",
 ];
 
-/// Modules of one kind in one run of their parent, and the kernels of each.
+/// Modules of one kind within one run of their parent, with the kernels of each module.
 struct Branches<'a> {
     modules: Vec<u32>,
     kernels: Vec<Vec<&'a WindowKernel>>,
     path: BranchPath,
 }
 
-/// Whether operators may lead from one module to the next one.
+/// Whether operators may pass data from one module to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BranchPath {
-    /// The next module may read what a module or an operator behind it has written.
+    /// The next module may read what the module before it, or an operator between them, has
+    /// written.
     Possible,
-    /// The tensor sizes rule out that a module reads what the one before has written.
+    /// The tensor sizes rule out that a module reads what the module before it has written.
     RuledOut,
-    /// The sizes of tensors are not known.
+    /// The sizes of the tensors are not known.
     Unknown,
 }
 
@@ -70,21 +76,22 @@ impl Branches<'_> {
         self.kernels.iter().flatten().copied()
     }
 
-    /// Returns the time of each module.
+    /// Iterates over the total kernel time of each module.
     fn times(&self) -> impl Iterator<Item = i64> {
         self.kernels.iter().map(|kernels| kernels.iter().map(|kernel| kernel.duration).sum())
     }
 
-    /// Returns the share of the multiprocessors that the modules fill, if all their kernels have
-    /// launch shapes.
+    /// Returns the share of the multiprocessors that the modules fill together, if all their
+    /// kernels have launch shapes.
     fn fill(&self) -> Option<f64> {
         let filled = |kernel: &WindowKernel| Some(kernel.duration as f64 * kernel.blocks_per_sm()?);
         let filled: f64 = self.all().map(filled).sum::<Option<f64>>()?;
         Some(filled / (self.times().sum::<i64>() as f64).max(1.0))
     }
 
-    /// Returns the time that running the modules side by side saves. Their time stays at least that
-    /// of the longest module, and at least that of all their work on a full device.
+    /// Returns the time that is saved if the modules run side by side. The modules together still
+    /// take at least the time of the longest one, and at least the time of all their work on a full
+    /// device.
     fn saved_ns(&self, rank: &RankFacts<'_>) -> i64 {
         let time: i64 = self.times().sum();
         let longest = self.times().max().unwrap_or_default();
@@ -96,7 +103,7 @@ impl Branches<'_> {
         ((time as f64 - least) * alone_ns / (time as f64).max(1.0)) as i64
     }
 
-    /// Returns the kernels of all modules but the longest.
+    /// Returns the kernels of all modules except the longest one.
     fn hidden(&self) -> Vec<u32> {
         let times: Vec<i64> = self.times().collect();
         let longest = (0..times.len()).max_by_key(|at| times[*at]);
@@ -104,7 +111,8 @@ impl Branches<'_> {
         others.flat_map(|(_, kernels)| kernels.iter().map(|kernel| kernel.row)).collect()
     }
 
-    /// Returns whether the recording proves that running the modules in parallel would be shorter.
+    /// Returns whether the recording proves that running the modules in parallel would take less
+    /// time.
     fn is_proven(&self) -> bool {
         self.path == BranchPath::RuledOut && self.fill().is_some()
     }
@@ -116,7 +124,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let mut groups = branches(rank, limits);
     groups.retain(|group| group.path != BranchPath::Possible);
-    // Proven branches are not merged with unproven ones.
+    // Branches whose gain is proven are not merged with branches whose gain is not.
     let are_proven = groups.iter().any(Branches::is_proven);
     groups.retain(|group| group.is_proven() == are_proven);
     let high: i64 = groups.iter().map(|group| group.saved_ns(rank)).sum();
@@ -144,9 +152,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
             (BranchPath::RuledOut, Some(_)) =>
                 ", and no tensor has the sizes to lead from one to the next",
             (BranchPath::RuledOut, None) =>
-                ", if multiprocessors are free, of which this recording says nothing",
+                ", if multiprocessors are free, which this recording does not show",
             _ =>
-                ", if no operator leads from one to the next: this recording has no sizes of their tensors",
+                ", if no operator leads from one to the next, which only the sizes of tensors could show",
         }
     );
     let advice = "Where no path of operators joins them, run them on several streams, batch them into \
@@ -158,11 +166,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .about(kind(rank.name(largest.modules[0])))
         .number("branches_max", largest.modules.len() as f64);
     let found = found.shown_by(rank.collect_evidence(rows));
-    // Without proof, the finding is a question and promises no saving.
+    // Without proof, the finding only asks the user to check and promises no saving.
     Some(if are_proven { found.saves(high, edits) } else { found })
 }
 
-/// Returns the operators whose tensors decide whether data flows from module to module.
+/// Returns the operators whose tensors decide whether data flows from one module to the next.
 pub(super) fn operators(rank: &RankFacts<'_>) -> Vec<u32> {
     let limits = RuleLimits { rule: &RULE, changed: None };
     let groups = branches(rank, &limits);
@@ -176,7 +184,7 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
     let modules = rank.names(|name| name.starts_with(MODULE));
     let module_above =
         |row: u32| python.ancestors(row).find(|around| rank.is_named(&modules, *around));
-    // Groups the modules by the run of their parent and by kind.
+    // Group the modules by the run of their parent and by kind.
     let mut branches: BTreeMap<(u32, &str), Vec<u32>> = BTreeMap::new();
     for row in python.nodes.iter().filter(|row| rank.is_named(&modules, **row)) {
         let parent = module_above(*row);
@@ -186,8 +194,8 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         }
     }
     branches.retain(|_, modules| modules.len() as f64 >= limits.value("branches"));
-    // Assigns each kernel to its nearest module and to those around it, and notes when each thread
-    // launched.
+    // Assign each kernel to its nearest module and to the modules around that one, and note when
+    // each thread launched.
     let mut kernels: BTreeMap<u32, Vec<&WindowKernel>> = BTreeMap::new();
     let mut launches: Vec<(TrackId, i64)> = Vec::new();
     for kernel in rank.compute_kernels() {
@@ -213,15 +221,15 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         let all_small = kernels.iter().all(|of| !of.is_empty() && of.iter().all(is_small));
         let path = path(rank, &launches, &modules, &kernels);
         let group = Branches { modules, kernels, path };
-        // Unknown data flow yields no finding.
+        // Modules with unknown data flow and unknown launch shapes give no finding.
         let is_known = path == BranchPath::RuledOut || group.fill().is_some();
         (is_one && all_small && is_known).then_some(group)
     };
     branches.into_values().filter_map(group).collect()
 }
 
-/// Returns whether data may flow from each module to the next: through operators launched between
-/// the two, or because the second may read the result of the first.
+/// Returns whether data may flow from each module to the next, either through operators launched
+/// between the two or because the second module may read the result of the first.
 fn path(
     rank: &RankFacts<'_>,
     launches: &[(TrackId, i64)],
@@ -229,6 +237,7 @@ fn path(
     kernels: &[Vec<&WindowKernel>],
 ) -> BranchPath {
     let track = |module: u32| rank.scope.trace.slices.track[module as usize];
+    // Work launched between two modules may read the result of the first and feed the second.
     let has_launch_between = |pair: &[u32]| {
         let behind = |time: i64| launches.partition_point(|one| *one < (track(pair[0]), time));
         behind(rank.end(pair[0])) < behind(rank.start(pair[1]))
@@ -242,6 +251,8 @@ fn path(
     };
     let passes = |pair: &[Vec<&WindowKernel>]| {
         let (last, next) = (operator(pair[0].last())?, operator(pair[1].first())?);
+        // A tensor that passes from one module to the next has the same number of elements on both
+        // sides.
         Some(next.read_elements().contains(&last.written_elements()?))
     };
     match kernels.windows(2).map(passes).collect::<Option<Vec<bool>>>() {
@@ -258,7 +269,7 @@ struct SizedOperator<'a> {
 }
 
 impl SizedOperator<'_> {
-    /// Returns the factors of a product: the rows and the weights.
+    /// Returns the two factors of a matrix product, which are the rows and the weights.
     fn factors(&self) -> Option<[&[u64]; 2]> {
         let first = match self.name {
             "aten::mm" | "aten::bmm" | "aten::linear" | "aten::matmul" => 0,
@@ -297,7 +308,7 @@ fn elements(dims: &[u64]) -> u64 {
     dims.iter().product()
 }
 
-/// Strips the number of a module name such as `nn.Module: Tower_3`.
+/// Removes the number from a module name such as `nn.Module: Tower_3`.
 fn kind(name: &str) -> &str {
     name.rsplit_once('_').map_or(name, |(kind, _)| kind)
 }

@@ -1,4 +1,4 @@
-//! K12: kernels that convert between layouts of images.
+//! Rule K12 finds kernels that convert images from one memory layout to another.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};

@@ -1,4 +1,4 @@
-//! K13: a busy device runs chains of kernels that only pass tensors on to each other.
+//! Rule K13 finds busy devices that run chains of kernels which only pass tensors on to each other.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) const RULE: Rule = Rule {
             8.0,
             "maximum number of kernels that one fused kernel is assumed to replace",
         ),
-        limit("gap_ns", 10_000.0, "a longer pause ends a chain"),
+        limit("gap_ns", 10_000.0, "a longer pause between kernels ends a chain"),
         limit(
             "good_pct",
             80.0,
@@ -39,14 +39,14 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "saved_pct",
             3.0,
-            "minimum time above that of the fused kernels, percent of the window",
+            "minimum time of the chains beyond that of the fused kernels, percent of the window",
         ),
     ],
     page: page!("K13"),
     detect: Detect::Rank(detect),
 };
 
-/// Parts of the names of kernels that are element-wise, reduce, or concatenate tensors.
+/// Parts of the names of kernels that are element-wise, reduce tensors, or concatenate tensors.
 const FUSABLE: [&str; 17] = [
     "elementwise",
     "reduce",
@@ -87,13 +87,13 @@ pub(super) fn is_fusable(name: &str) -> bool {
     has(&FUSABLE) && !has(&FUSED)
 }
 
-/// Kernels of a stream, one directly behind the other.
+/// Kernels that run on one stream directly one after the other.
 struct Chain<'a> {
     kernels: Vec<&'a WindowKernel>,
     time_ns: i64,
-    /// Estimated time of one kernel for the whole chain.
+    /// Estimated time of a single kernel that replaces the whole chain.
     fused_ns: i64,
-    /// Bytes read and written, estimated from tensor sizes or from time.
+    /// Bytes that the chain reads and writes, estimated from tensor sizes or from time.
     moved: f64,
     sized: usize,
 }
@@ -105,6 +105,8 @@ impl Chain<'_> {
 }
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    // A device that is often idle is bound by launches, so fusing kernels would not shorten its
+    // time.
     let busy = rank.share(rank.breakdown().busy_ns) / rank.scope.devices().len().max(1) as f64;
     if busy < limits.value("busy_pct") {
         return None;
@@ -134,6 +136,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let advice = "Fuse them: torch.compile, an operator that does it in one kernel \
                   (functional.layer_norm, a fused optimizer, foreach variants), or a Triton kernel \
                   that reads each tensor once.";
+    // The saving of all chains is spread evenly over their kernels, because an edit has one factor.
     let rows: Vec<u32> =
         chains.iter().flat_map(|chain| &chain.kernels).map(|kernel| kernel.row).collect();
     let factor = 1.0 - high as f64 / time_ns.max(1) as f64;
@@ -150,13 +153,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.about(first).shown_by(evidence).saves(high, edits))
 }
 
-/// Describes what the figures are based on.
+/// Describes the data on which the estimates of the finding are based.
 fn basis(rank: &RankFacts<'_>, moved: f64, sized: usize, kernels: usize) -> String {
     let per_step = bytes((moved / rank.step_count() as f64) as u64);
     match sized {
         _ if moved == 0.0 => {
-            " Neither the sizes of their tensors nor the device's bandwidth are known: a fused kernel is taken \
-             for half of the first and of the last of a chain."
+            " Neither the sizes of their tensors nor the device's bandwidth are known, so a fused kernel is \
+             assumed to take half of the first and half of the last kernel of a chain."
                 .to_owned()
         }
         0 => format!(
@@ -178,7 +181,7 @@ fn basis(rank: &RankFacts<'_>, moved: f64, sized: usize, kernels: usize) -> Stri
     }
 }
 
-/// Returns the operators that launched the first kernel of each chain, with the saving of the
+/// Returns the operators that launched the first kernel of each chain, each with the saving of its
 /// chain.
 fn collect_evidence(rank: &RankFacts<'_>, chains: &[Chain<'_>]) -> Vec<Evidence> {
     let first = |chain: &Chain<'_>| {
@@ -210,6 +213,8 @@ fn chains<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Chain<'a>
         for run in rows.chunk_by(follows) {
             let run: Vec<&WindowKernel> =
                 run.iter().filter_map(|row| kernels.get(row).copied()).collect();
+            // A tensor of another size does not come from the previous kernel, so fusing across it
+            // saves nothing.
             for part in keep_one_size(rank, &run) {
                 let most = (limits.value("kernels_fused") as usize).max(1);
                 let parts = part.chunks(most);
@@ -221,14 +226,15 @@ fn chains<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Chain<'a>
     found
 }
 
-/// Counts the operators of a chain. Kernels without an operator count singly.
+/// Counts the distinct operators of a chain. Each kernel without an operator counts as an operator
+/// of its own.
 fn operators(part: &[&WindowKernel]) -> usize {
     let is_same = |a: &&WindowKernel, b: &&WindowKernel| a.owner.is_some() && a.owner == b.owner;
     part.chunk_by(is_same).count()
 }
 
-/// Returns whether the second kernel was launched before the first had ended, so that fusing them
-/// shortens the device's time.
+/// Returns whether the second kernel was launched before the first one ended. Only then does fusing
+/// the two shorten the time of the device.
 fn is_queued(rank: &RankFacts<'_>, first: u32, second: u32) -> bool {
     let links = rank.scope.links();
     let launch = links.call(second);
@@ -236,7 +242,7 @@ fn is_queued(rank: &RankFacts<'_>, first: u32, second: u32) -> bool {
     is_one_launch || launch.is_none_or(|call| rank.start(call) <= rank.end(first))
 }
 
-/// Splits a run where the number of elements of the largest tensor changes, as far as it is known.
+/// Splits a run of kernels where the size of the largest tensor changes, as far as sizes are known.
 fn keep_one_size<'a, 'b>(
     rank: &RankFacts<'_>,
     run: &'b [&'a WindowKernel],
@@ -249,7 +255,7 @@ fn keep_one_size<'a, 'b>(
     run.chunk_by(is_same).collect()
 }
 
-/// Compares the time of a chain with that of one fused kernel.
+/// Compares the time of a chain with the estimated time of one fused kernel.
 fn chain<'a>(
     rank: &RankFacts<'_>,
     kernels: Vec<&'a WindowKernel>,
@@ -261,14 +267,14 @@ fn chain<'a>(
     let good = good.map(|peak| peak.memory_gb_per_s * limits.value("good_pct") / 100.0);
     let last = kernels.len() - 1;
     let (mut moved, mut sized, mut fused) = (0.0, 0, 0.0);
-    // If sizes are unknown, at least one tensor is still read or written.
+    // If tensor sizes are unknown, at least one tensor must still be read or written.
     let mut half_longest = limits.ns("kernel_ns");
     for (at, kernel) in kernels.iter().enumerate() {
-        // An operator moves its tensors once, however many kernels it has.
+        // An operator moves its tensors only once, however many kernels it launches.
         let is_second = at > 0 && kernel.owner == kernels[at - 1].owner;
         let measured = if is_second { None } else { traffic(rank, kernel).zip(good) };
         let Some((Traffic { read, passed, written }, good)) = measured else {
-            // Assumes that half of the moved bytes are read and half written.
+            // Without sizes, half of the moved bytes are assumed to be reads and half writes.
             moved += kernel.duration as f64 * good.unwrap_or_default();
             let ends = i32::from(at == 0) + i32::from(at == last);
             fused += kernel.duration as f64 * f64::from(ends) / 2.0;

@@ -1,4 +1,5 @@
-//! L01: kernels that run shorter than the call that launches them, while the device idles.
+//! Rule L01 finds kernels that run for less time than the call that launches them, while the device
+//! is idle.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let calls: Vec<u32> = tiny.iter().map(|(row, _)| row.call_row).collect();
     let lost: i64 = tiny.iter().map(|(row, period)| (period - row.device_ns).max(0)).sum();
-    // The period of some launches includes waits; the median does not.
+    // The time between some launches includes waits, but their median does not.
     let mut periods: Vec<i64> = tiny.iter().map(|(_, period)| *period).collect();
     let middle = periods.len().checked_sub(1)? / 2;
     let each = *periods.select_nth_unstable(middle).1;
@@ -70,7 +71,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 }
 
 /// Returns the launches of kernels that are shorter than their call while nothing else waits on
-/// their stream, with the time since the thread's previous launch.
+/// their stream, with the time since the previous launch on that stream.
 fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)> {
     let mut streams: BTreeMap<(i32, i32), Vec<&'a LaunchRow<'b>>> = BTreeMap::new();
     for row in launches {
@@ -81,7 +82,7 @@ fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)>
         of_stream.sort_by_key(|row| (row.start_ns, row.call_row));
         for (at, row) in of_stream.iter().enumerate() {
             let before = at.checked_sub(1).map(|at| of_stream[at]);
-            // If the previous work has begun, this launch is alone in the queue.
+            // If the previous work has already begun, this launch is alone in the queue.
             let is_alone = before.is_none_or(|before| {
                 before.start_ns + before.call_ns + before.delay_ns <= row.start_ns
             });
@@ -95,7 +96,7 @@ fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)>
     found
 }
 
-/// Returns the calls and the operators around them.
+/// Returns the given calls and the operators around them.
 pub(super) fn host_rows(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
     let is_operator = |row: &u32| rank.scope.trace.kind(*row) == EventKind::Operator;
     let mut rows = calls.to_vec();

@@ -1,4 +1,4 @@
-//! L02: many small copies issued one by one where one would do.
+//! Rule L02 finds many small copies that are issued one by one where one copy would do.
 
 use crate::facts::calls::Direction;
 use crate::facts::job::{Copy, RankFacts};
@@ -16,17 +16,17 @@ pub(super) const RULE: Rule = Rule {
     limits: &[
         limit("copies", 16.0, "minimum number of copies in a row"),
         limit("bytes", 65_536.0, "maximum median size of the copies in a row"),
-        limit("gap_ns", 50_000.0, "a longer pause ends a row"),
+        limit("gap_ns", 50_000.0, "a longer pause ends a row of copies"),
         limit("peak_gb_per_s", 25.0, "assumed bandwidth of one large copy, GB/s"),
     ],
     page: page!("L02"),
     detect: Detect::Rank(detect),
 };
 
-/// Assumed latency of one copy, besides the time of its bytes.
+/// Assumed latency of one copy, in addition to the time that its bytes take.
 const COPY_NS: i64 = 5_000;
 
-/// A copy, its call, and the name of what issued it.
+/// A copy with its launch call and the name of the operator that issued it.
 type Issued<'a> = (&'a Copy, u32, &'a str);
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -59,6 +59,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
              build it on the device."
         }
     };
+    // The first copy of each run remains, and carries the bytes of the others.
     let behind_first = || runs.iter().flat_map(|run| &run[1..]);
     let calls: Vec<u32> = behind_first().map(|(_, call, _)| *call).collect();
     let rows: Vec<u32> = behind_first().map(|(copy, ..)| copy.row).collect();
@@ -76,7 +77,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(all)).saves(lost, edits))
 }
 
-/// Returns runs of small copies on a thread, of one direction and one issuer, with short pauses.
+/// Returns runs of small copies that follow each other closely on one thread, with the same
+/// direction and issuer.
 fn runs<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Vec<Issued<'a>>> {
     let track = |call: u32| rank.scope.trace.slices.track[call as usize];
     let issuer = |call: u32| rank.range_around(call).map_or("a loop", |row| rank.name(row));
@@ -84,7 +86,7 @@ fn runs<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Vec<Issued<
         .copies()
         .iter()
         .filter_map(|copy| Some((copy, copy.call?)))
-        // A graph launches all its copies with one call, so they do not count.
+        // A graph launches all its copies with one call, so its copies do not count.
         .filter(|(_, call)| rank.scope.links().work(*call).len() == 1)
         .map(|(copy, call)| (copy, call, issuer(call)))
         .collect();

@@ -1,4 +1,4 @@
-//! L03: a region that launches the same kernels every step and is bound by launching them.
+//! Rule L03 finds regions that launch the same kernels in every step and are bound by the launches.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,10 +32,10 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// Minimum number of steps: fewer may launch the same kernels by chance.
+/// Minimum number of steps, because fewer may launch the same kernels by chance.
 const STEPS_MIN: usize = 3;
 
-/// The runs of one region.
+/// All runs of one region, which is an annotation or an operator.
 struct Region {
     rows: Vec<u32>,
     kernels: usize,
@@ -44,6 +44,7 @@ struct Region {
 }
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    // A graph of the whole step saves more than graphs of its parts, so it is tried first.
     if let Some(found) = whole_step(rank, limits) {
         return Some(found);
     }
@@ -78,8 +79,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(best.rows.iter().copied())).saves(gain(best), edits))
 }
 
-/// Returns all steps as one candidate if each launches the same work. A part of them does not need
-/// its own graph then. Copies to the device run before the graph.
+/// Returns all steps together as one candidate if each step launches the same work. If the whole
+/// step is a candidate, no part of it needs a graph of its own. Copies to the device do not belong
+/// to the candidate, because they can run before the graph.
 fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let trace = rank.scope.trace;
     let steps = rank.scope.window.steps.len();
@@ -87,6 +89,8 @@ fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindi
     let mut calls: Vec<Vec<u32>> = vec![Vec::new(); steps];
     let mut works: Vec<Vec<u32>> = vec![Vec::new(); steps];
     for call in rank.calls() {
+        // A single call outside all steps, or one that a graph cannot contain, rules out a graph of
+        // the whole step.
         let at = rank.step_at(rank.start(*call)).filter(|_| !is_bad_call(rank, *call))?;
         let of_call = rank.scope.links().work(*call);
         if of_call.iter().any(|row| direction(rank.name(*row)) == Direction::ToHost) {
@@ -113,6 +117,7 @@ fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindi
     let count = steps as f64;
     let graph = limits.value("graph_launch_ns") + limits.value("graph_node_ns") * kernels as f64;
     let gain = host_ns - (graph * count) as i64;
+    // If the device takes longer than the host, launching faster does not shorten the step.
     if host_ns <= device_ns || gain <= 0 {
         return None;
     }
@@ -146,7 +151,7 @@ fn candidates(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
         let is_outermost = trace.kind(*row) == EventKind::Operator
             && !rank.tree().ancestors(*row).any(|around| trace.kind(around) == EventKind::Operator);
         let is_range = trace.kind(*row) == EventKind::Annotation || is_outermost;
-        // C06 removes these fills, so they do not need a graph.
+        // Rule C06 removes the zeroing of gradients, so it does not need a graph.
         let name = trace.name(*row);
         let is_other = name.starts_with("ProfilerStep#") || name.contains("zero_grad");
         if is_range && !is_other && rank.scope.starts_inside(*row) {
@@ -190,8 +195,8 @@ fn hash(rank: &RankFacts<'_>, work: &[u32]) -> u64 {
     hasher.finish()
 }
 
-/// Returns whether a graph cannot contain this row: host waits, copies to the host, and existing
-/// graphs.
+/// Returns whether a graph cannot contain a row, which is true for waits of the host, copies to the
+/// host, and existing graphs.
 fn is_unfit(rank: &RankFacts<'_>, row: u32) -> bool {
     let is_bad = |row: &u32| rank.scope.trace.kind(*row).is_call() && is_bad_call(rank, *row);
     let copies_out = |row: &u32| direction(rank.name(*row)) == Direction::ToHost;

@@ -1,4 +1,5 @@
-//! L04: the launching thread waits for the device although independent work could be launched.
+//! Rule L04 finds launching threads that wait for the device although independent work could be
+//! launched.
 
 use crate::facts::calls::{Direction, direction, is_pageable, is_synchronization};
 use crate::facts::interval;
@@ -23,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// A wait with the idle time of the device that follows from it.
+/// A wait of the host, with the idle time of the device that follows from it.
 struct Wait {
     call: u32,
     idle_ns: i64,
@@ -78,12 +79,15 @@ fn waits(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Wait> {
     for (at, call) in blocking.iter().enumerate() {
         let track = slices.track[*call as usize];
         let same = |other: &&u32| slices.track[**other as usize] == track;
+        // Launches after the next wait depend on that wait, so only those before it count.
         let until = blocking[at + 1..].iter().find(same).map(|other| rank.start(*other));
         let until = until.unwrap_or(rank.scope.window.end);
         let region = outermost(rank, *call);
         let is_other = |other: &&u32| {
             slices.track[**other as usize] == track
                 && !rank.scope.links().work(**other).is_empty()
+                // Launches of the same region may depend on the awaited result, so only other
+                // regions count as independent.
                 && outermost(rank, **other) != region
         };
         let from = rank.end(*call);
@@ -93,6 +97,7 @@ fn waits(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Wait> {
         if (launches as f64) < limits.value("launches") {
             continue;
         }
+        // Launching earlier can fill idle time only for as long as the call waited.
         let later = interval::length_within(&idle, (from, until));
         let idle_ns = later.min(rank.duration(*call));
         found.push(Wait { call: *call, idle_ns, launches });
@@ -100,7 +105,7 @@ fn waits(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Wait> {
     found
 }
 
-/// Returns the outermost operator or annotation around a call, other than a step.
+/// Returns the outermost operator or annotation around a call, ignoring annotations of steps.
 fn outermost(rank: &RankFacts<'_>, call: u32) -> Option<u32> {
     let is_step = |row: &u32| rank.name(*row).starts_with("ProfilerStep#");
     rank.tree().ancestors(call).filter(|row| !is_step(row)).last()

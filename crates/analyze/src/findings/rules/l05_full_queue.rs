@@ -1,4 +1,5 @@
-//! L05: the launch queue is full: the host runs so far ahead of the device that its calls wait.
+//! Rule L05 finds full launch queues, in which the host runs so far ahead of the device that its
+//! calls wait.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -30,6 +31,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let count = inside().count();
+    // The limit is known only if enough waits agree on it. If the limit is unknown, the longest
+    // queue seen is reported.
     let depth = rank.pressure().limits.iter().map(|limit| limit.distance).max();
     let room = match depth {
         Some(depth) => format!("a queue that holds {depth} pieces of work"),

@@ -1,4 +1,4 @@
-//! L06: some launches take far longer than the others.
+//! Rule L06 finds launches that take far longer than the other launches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// Parts of the names of calls and profiler rows that may delay other launches.
+/// Parts of the names of calls and profiler rows that may delay launches at the same time.
 const HOLDS: [&str; 7] = [
     "cudaMalloc",
     "cudaFree",
@@ -47,7 +47,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let launches: Vec<u32> = rank
         .calls_named(|name| name.contains("LaunchKernel"))
         .into_iter()
-        // A launch into a full queue waits for the device.
+        // A launch into a full queue is long because it waits for the device, so it does not count.
         .filter(|call| rank.pressure().wait(*call).is_none())
         .filter(|call| !firsts.contains(call))
         .collect();
@@ -91,8 +91,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(excess, edits))
 }
 
-/// Returns the first launch of each kernel in the trace. It loads the kernel's code, which no later
-/// step repeats.
+/// Returns the first launch of each kernel in the trace. The first launch of a kernel loads the
+/// kernel's code, which no later step repeats.
 fn first_launches(rank: &RankFacts<'_>) -> BTreeSet<u32> {
     let trace = rank.scope.trace;
     let mut firsts: BTreeMap<StringId, (i64, u32)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! L07: short gaps between kernels that were launched long before.
+//! Rule L07 finds short gaps before kernels that had been launched long before they started.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("idle_pct", 5.0, "minimum sum of such gaps, percent of the window"),
+        limit("idle_pct", 5.0, "minimum sum of the gaps between kernels, percent of the window"),
         limit("kernel_ns", 1_000.0, "shortest gap that a device can reach between two kernels"),
     ],
     page: page!("L07"),
@@ -31,6 +31,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let best = limits.ns("kernel_ns");
+    // A device cannot start kernels back to back, so only the excess over its shortest gap is lost.
     let lost: i64 = gaps.iter().map(|gap| (gap.idle_ns - best).max(0)).sum();
     let mean = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / gaps.len() as i64;
     let per_step = rank.count_per_step(gaps.len());

@@ -1,4 +1,4 @@
-//! L08: the device idles although its next work was launched long before.
+//! Rule L08 finds idle time of a device although its next work was launched long before.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,11 @@ pub(super) const RULE: Rule = Rule {
     side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
-        limit("idle_pct", 5.0, "minimum sum of such gaps, percent of the window"),
+        limit(
+            "idle_pct",
+            5.0,
+            "minimum sum of the gaps before launched work, percent of the window",
+        ),
         limit(
             "start_ns",
             1_000_000.0,
@@ -33,7 +37,7 @@ const WAITS: &str = "Faster launches do not help: find what holds the queued wor
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let stalls = rank.stalls(limits.ns("start_ns"));
-    // The profiler may have dropped graph work in such gaps; Q10 reports that.
+    // The profiler may have dropped graph work in such gaps, which rule Q10 reports.
     if stalls.is_doubtful() || stalls.gaps.is_empty() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! M01: communication that no compute hides.
+//! Rule M01 finds communication that is not hidden under compute.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// The compute that hides communication, and the span in which exposure is measured: the devices'
-/// steps if they are longer than the host's, because their communication ends behind the host's
-/// step.
+/// The compute that hides communication, and the span in which exposure is measured. The span
+/// covers the devices' steps if these are longer than the host's, because their communication ends
+/// after the host's step.
 struct Exposure<'a, 'b> {
     rank: &'a RankFacts<'b>,
     looked_at: Interval,
@@ -48,7 +48,7 @@ impl<'a, 'b> Exposure<'a, 'b> {
         (clip(self.rank.start(row)), clip(self.rank.end(row)))
     }
 
-    /// Returns the time in which any of some rows runs without compute.
+    /// Returns the time in which at least one of some rows runs while no compute runs.
     fn length(&self, rows: &[u32]) -> i64 {
         let spans = interval::union(rows.iter().map(|row| self.span(*row)).collect());
         interval::length(&interval::difference(&spans, &self.compute))
@@ -95,19 +95,20 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         time(rank.per_step(exposed)),
         if rank.scope.device_span.is_some() { "the devices' steps" } else { "the window" },
         most.collect::<Vec<_>>().join(" and "),
-        // Then compute may run beside it unseen.
+        // If graph kernels are missing from the recording, compute may run beside the communication
+        // unseen.
         if has_lost_graphs { LOST_GRAPHS } else { "" }
     );
     let advice = "Start it earlier or let independent work run beside it: gradient buckets \
                   (bucket_cap_mb, gradient_as_bucket_view), the next batch's input exchange \
                   (TrainPipelineSparseDist), all-to-all split from its wait; or move less \
-                  (quantised collectives, fewer bytes).";
+                  (quantized collectives, fewer bytes).";
     let evidence = rank.collect_timed_evidence(rows.iter().map(|row| (*row, bare(*row))));
     let found = RuleFindings::new(what, advice)
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share)
         .number("waited_per_step_ns", rank.per_step(waited) as f64);
-    // If devices lag behind, the work launched in the window partly runs after it.
+    // If the devices lag behind the host, work launched in the window partly runs after it.
     if rank.scope.device_span.is_some() {
         let links = rank.scope.links();
         rows.retain(|row| links.call(*row).is_some_and(|call| rank.scope.starts_inside(call)));
@@ -121,11 +122,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }))
 }
 
-/// Follows the figures if the recording lacks kernels of CUDA graphs.
+/// Sentence that follows the figures if the recording seems to lack kernels of CUDA graphs.
 const LOST_GRAPHS: &str = " The recording seems to lack kernels of CUDA graphs (Q10): compute may \
                            run beside more of it than is seen, so that less can be saved.";
 
-/// Explains what is unknown if the other ranks of the job were not read.
+/// Describes what remains unknown because the other ranks of the job were not read.
 fn describe_unread_ranks(rank: &RankFacts<'_>) -> Option<String> {
     let distributed = rank.scope.trace.header.distributed.as_ref()?;
     let size = distributed.world_size.filter(|size| *size > 1 && !rank.has_peers())?;
@@ -136,7 +137,8 @@ fn describe_unread_ranks(rank: &RankFacts<'_>) -> Option<String> {
     ))
 }
 
-/// Returns the rows of a class in the window, and those that were launched in it but run after it.
+/// Returns the rows of a class that run in the window, and those that were launched in it but run
+/// after it.
 fn rows(rank: &RankFacts<'_>, class: WorkClass) -> Vec<u32> {
     let inside = rank.scope.device_rows.iter().zip(&rank.scope.classes);
     let late = rank.scope.late_work.iter().map(|(row, class)| (row, class));
@@ -149,7 +151,7 @@ pub(super) fn communication<'a>(rank: &'a RankFacts<'_>) -> impl Iterator<Item =
     rows.filter(|(_, class)| **class == WorkClass::Communication).map(|(row, _)| *row)
 }
 
-/// Returns the name of the collective and of its group, as far as they are known.
+/// Returns a label made of the collective's name and its process group, as far as they are known.
 fn kind(rank: &RankFacts<'_>, row: u32) -> String {
     let strings = &rank.scope.trace.strings;
     match rank.scope.trace.slices.collective.get(row) {

@@ -1,4 +1,5 @@
-//! M02: the exchange of the next batch's ids is visible instead of hidden under compute.
+//! Rule M02 finds exchanges of the next batch's ids that are exposed instead of hidden under
+//! compute.
 
 use super::m01_exposed_communication::communication;
 use crate::facts::classify::WorkClass;
@@ -28,7 +29,7 @@ pub(super) const RULE: Rule = Rule {
 const FORWARD: &str = "## forward ##";
 const BACKWARD: &str = "## backward ##";
 
-/// Parts of the names of ranges in which TorchRec exchanges ids.
+/// Parts of the names of the annotations in which TorchRec exchanges ids.
 const INPUT: [&str; 8] = [
     "sparse_data_dist",
     "all2all_data",
@@ -53,6 +54,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if rows.is_empty() || share < limits.value("exposed_pct") {
         return None;
     }
+    // An exchange for the next batch is already pipelined, so the same advice would be useless.
     let ahead: i64 = ahead(rank, &rows).into_iter().map(bare).sum();
     let all: i64 = rows.iter().map(|row| bare(*row)).sum();
     let is_pipelined = 2 * ahead > all;
@@ -63,11 +65,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         counted(rank.count_per_step(rows.len()), "collective")
     );
     if is_pipelined {
-        what += " It is that of the next batch already: it begins behind the forward pass of \
-                 this one.";
+        what += " It already belongs to the next batch, because it begins after the forward \
+                 pass of this one.";
     }
     let advice = if is_pipelined {
-        "The exchange is pipelined; what is exposed of it is a part of M01."
+        "The exchange is pipelined, so its exposed part counts in M01."
     } else {
         "Exchange the next batch while this one is computed: TrainPipelineSparseDist, or start the \
          input distribution earlier on a stream and thread of its own."
@@ -81,12 +83,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(if is_pipelined { found } else { found.saves(exposed, edits) })
 }
 
-/// Returns the exchanges launched after the forward pass of their step: they belong to the next
-/// batch.
+/// Returns the exchanges that were launched after the forward pass of their step, because those
+/// belong to the next batch.
 fn ahead(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     let ranges = rank.outermost_named(|name| name == FORWARD || name == BACKWARD);
     let steps = &rank.scope.window.steps;
-    // End of the forward pass of each training step; a step without a backward pass has none.
+    // End of the forward pass of each training step, which is unknown for a step without a backward
+    // pass.
     let forward_end = |at: usize| {
         let inside = |row: &&u32| rank.step_at(rank.start(**row)) == Some(at);
         let range = |name: &str| ranges.iter().filter(inside).find(|row| rank.name(**row) == name);
@@ -102,7 +105,7 @@ fn ahead(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     rows.iter().copied().filter(is_ahead).collect()
 }
 
-/// Returns the collectives launched from input distribution, by start.
+/// Returns the collectives that were launched inside input distribution, sorted by start.
 pub(super) fn exchanges(rank: &RankFacts<'_>) -> Vec<u32> {
     let input = rank.names(|name| INPUT.iter().any(|part| name.contains(part)));
     let is_input = |row: &u32| {

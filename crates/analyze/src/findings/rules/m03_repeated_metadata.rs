@@ -1,4 +1,5 @@
-//! M03: lengths and splits are exchanged anew in every step, though they never change.
+//! Rule M03 finds lengths and splits that are exchanged again in every step although they never
+//! change.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +19,18 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::Medium,
     limits: &[
         limit("exchanges", 3.0, "minimum number of exchanges of input distribution per step"),
-        limit("bytes", 65_536.0, "maximum size of the first exchange, which then holds only sizes"),
-        limit("steps", 2.0, "minimum number of steps in which it is the same"),
+        limit(
+            "bytes",
+            65_536.0,
+            "maximum size of the first exchange of a step, which must contain only metadata",
+        ),
+        limit("steps", 2.0, "minimum number of steps in which the first exchange is the same"),
     ],
     page: page!("M03"),
     detect: Detect::Rank(detect),
 };
 
-/// The first exchange of a step, and the wait for it.
+/// The first exchange of a step, and the wait of the host for its result.
 struct MetadataExchange {
     row: u32,
     copy: u32,
@@ -50,6 +55,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         let one = slices.collective.get(*row)?;
         Some((one.elements_in, one.elements_out, one.splits_in, one.splits_out))
     };
+    // Equal sizes in every step suggest that the metadata never changes. The values themselves are
+    // not recorded.
     let is_same = firsts.windows(2).all(|pair| message(&pair[0]) == message(&pair[1]));
     let found: Vec<MetadataExchange> =
         firsts.iter().filter_map(|row| exchange(rank, *row)).collect();
@@ -75,7 +82,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// Returns the exchange if a copy to the host and a wait follow it before the next exchange.
+/// Returns an exchange if a copy to the host and a wait follow it before the next exchange.
 fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<MetadataExchange> {
     let end = rank.end(row);
     let follows = |copy: &&crate::facts::job::Copy| {
@@ -90,7 +97,7 @@ fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<MetadataExchange> {
     is_waiting.then_some(MetadataExchange { row, copy: copy.row, wait: wait.or(copy.call) })
 }
 
-/// Returns the bytes of the larger side of a collective's message.
+/// Returns the bytes of the larger side of a collective's message (input or output).
 pub(super) fn message_bytes(rank: &RankFacts<'_>, row: u32) -> Option<u64> {
     let one = rank.scope.trace.slices.collective.get(row)?;
     let elements = one.elements_in.into_iter().chain(one.elements_out).max()?;

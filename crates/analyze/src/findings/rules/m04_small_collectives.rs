@@ -1,4 +1,4 @@
-//! M04: many small collectives of one group.
+//! Rule M04 finds many small collectives of one process group that could be merged.
 
 use std::collections::BTreeMap;
 
@@ -34,21 +34,22 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// Key of collectives that could be merged: group and operation, or stream and kernel if no
-/// arguments were recorded.
+/// Key by which collectives can be merged: process group and operation, or stream and kernel name
+/// if no arguments were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kin {
     Recorded(StringId, StringId),
     Alike(i32, StringId),
 }
 
-/// A small collective: its row, and its size if known.
+/// A small collective as (row, bytes of its message if known).
 type Small = (u32, Option<u64>);
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let mut groups: BTreeMap<Kin, Vec<Small>> = BTreeMap::new();
     for row in communication(rank) {
         let size = message_bytes(rank, row);
+        // Waiting for other ranks does not show whether a message is small, so it does not count.
         let transfer_ns = rank.duration(row) - rank.waited(row);
         let is_small = match size {
             Some(size) => (size as f64) < limits.value("bytes"),
@@ -104,8 +105,8 @@ fn kin(rank: &RankFacts<'_>, row: u32) -> Kin {
     }
 }
 
-/// Estimates the time of one merged collective per step: one latency plus all bytes. For
-/// collectives of unknown size, the time beyond a latency counts as the time of their bytes.
+/// Estimates the time of one merged collective per step, as one latency plus the time of all bytes.
+/// For a collective of unknown size, its time beyond one latency counts as the time of its bytes.
 fn merged_ns(rank: &RankFacts<'_>, small: &[Small], limits: &RuleLimits<'_>) -> i64 {
     let latency = limits.value("latency_ns");
     let bytes_ns = |(row, size): &Small| match size {

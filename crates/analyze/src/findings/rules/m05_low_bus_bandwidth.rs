@@ -1,4 +1,4 @@
-//! M05: large collectives move their data far slower than the links could.
+//! Rule M05 finds large collectives that move their data far slower than the links allow.
 
 use crate::facts::collectives::Matched;
 use crate::facts::job::JobFacts;
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "share_pct",
             50.0,
-            "bandwidth below which a collective counts, percent of the links' peak",
+            "bandwidth below which a collective is reported, percent of the links' peak",
         ),
         limit(
             "node_ranks",
@@ -80,14 +80,14 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
     vec![(ranks, found.shown_by(evidence).saves(lost_ns, edits))]
 }
 
-/// Returns the achieved and the available bandwidth of a collective, if they differ much.
+/// Returns the achieved and the available bandwidth of a collective, if the two differ much.
 fn slow<'a>(
     job: &JobFacts<'_>,
     one: &'a Matched,
     limits: &RuleLimits<'_>,
 ) -> Option<(&'a Matched, f64, f64)> {
     let reached = one.bus_bandwidth_gb_per_s?;
-    // With only one rank recorded, the duration is mostly waiting for others.
+    // If only one rank was recorded, most of the duration may be waiting for other ranks.
     let is_seen = one.ranks_seen > 1 && one.bytes? as f64 >= limits.value("bytes");
     let first = one.participants.first()?;
     let device = job.rank(first.rank)?.device_info(first.device)?;

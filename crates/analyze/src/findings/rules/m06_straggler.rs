@@ -1,4 +1,5 @@
-//! M06: one rank comes last to collectives again and again, and all others wait for it.
+//! Rule M06 finds a rank that repeatedly arrives last at collectives, so that all other ranks wait
+//! for it.
 
 use crate::facts::job::JobFacts;
 use crate::findings::finding::{Confidence, Evidence, FindingCategory, RuleFindings};
@@ -16,9 +17,13 @@ pub(super) const RULE: Rule = Rule {
         limit(
             "last_pct",
             50.0,
-            "minimum share of collectives to which the rank comes last, percent",
+            "minimum share of collectives at which the rank arrives last, percent",
         ),
-        limit("delay_pct", 1.0, "minimum delay after the second last rank, percent of the window"),
+        limit(
+            "delay_pct",
+            1.0,
+            "minimum time by which the rank arrives after the second last one, percent of the window",
+        ),
         limit("collectives", 3.0, "minimum number of collectives"),
     ],
     page: page!("M06"),
@@ -58,7 +63,7 @@ fn late(
                 format!(", most in {}", one.cause_name)
             }
         ),
-        (None, None) => " Why is not to be seen in the window.".to_owned(),
+        (None, None) => " The window does not show the reason.".to_owned(),
     };
     let what = format!(
         "Rank {} comes last to {} of {}; the others wait {} per step for it.{cause}",
@@ -69,6 +74,8 @@ fn late(
     );
     let advice = "Look at this rank first: its findings, its share of the tables (M07), its host \
                   and its device's clocks. What the others wait for is not the network.";
+    // Each collective gets an edit of its own, because the rank is late by a different time at
+    // each.
     let late =
         job.collectives().matched.iter().filter(|matched| {
             matched.last_rank == Some(one.rank) && matched.participants.len() > 1

@@ -1,4 +1,4 @@
-//! M07: ranks have unequal shares of the same kind of work.
+//! Rule M07 finds ranks that have unequal shares of the same kind of work.
 
 use crate::facts::job::{JobFacts, RankFacts, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
@@ -21,10 +21,10 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-/// Test of whether a kernel belongs to a kind of work.
+/// A test whether a kernel belongs to a kind of work.
 type IsKind = fn(&RankFacts<'_>, &WindowKernel) -> bool;
 
-/// Kinds of work that a plan can move between ranks.
+/// Kinds of work that a sharding plan can move from one rank to another.
 const KINDS: [(&str, IsKind); 3] = [
     ("embedding lookups", |rank, kernel| {
         is_embedding(rank.name(kernel.row)) && !is_backward(rank, kernel)
@@ -35,14 +35,14 @@ const KINDS: [(&str, IsKind); 3] = [
     ("matrix products", is_product),
 ];
 
-/// Returns whether a kernel works on embedding tables, by its name.
+/// Returns whether the name of a kernel shows that it works on embedding tables.
 pub(super) fn is_embedding(name: &str) -> bool {
-    // A rotary embedding rotates queries and keys, and reads no table.
+    // A rotary embedding rotates queries and keys of attention, and reads no table.
     let is_table = !name.contains("rotary") && !name.contains("Rotary");
     is_table && ["mbedding", "split_embed", "_tbe_"].iter().any(|part| name.contains(part))
 }
 
-/// Returns whether a kernel of embeddings belongs to the backward pass.
+/// Returns whether an embedding kernel belongs to the backward pass.
 pub(super) fn is_backward(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
     let is_named = |name: &str| {
         ["ackward", "grad", "update_rows", "adagrad"].iter().any(|part| name.contains(part))
@@ -85,8 +85,8 @@ fn uneven(
     }
     let least = each.iter().map(|(_, ns)| *ns).min().unwrap_or_default();
     let what = format!(
-        "Rank {} has {} of {name} per step, {ratio:.1} times the mean of {}; the least any rank has \
-         is {}.",
+        "Rank {} has {} of {name} per step, {ratio:.1} times the mean of {}; the least loaded \
+         rank has {}.",
         rank.rank(),
         time(*ns),
         time(mean),
@@ -94,6 +94,7 @@ fn uneven(
     );
     let advice = "Shard by measured cost: move or split the largest tables of this rank \
                   (row-wise, column-wise), and plan with pooling factors as they are.";
+    // A perfect plan gives each rank the mean, so the most loaded rank is scaled down to it.
     let share = mean as f64 / (*ns).max(1) as f64;
     let edits = vec![rank.edit(rows.clone(), Action::Scale(share))];
     let found = RuleFindings::new(what, advice)

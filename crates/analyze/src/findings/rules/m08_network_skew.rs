@@ -1,4 +1,5 @@
-//! M08: ranks begin a collective together and end it far apart: the transport is uneven.
+//! Rule M08 finds collectives that the ranks begin together and end far apart, because the
+//! transport is uneven.
 
 use crate::facts::collectives::Matched;
 use crate::facts::job::JobFacts;
@@ -19,8 +20,16 @@ pub(super) const RULE: Rule = Rule {
             50_000.0,
             "minimum time between the first and the last end of a collective",
         ),
-        limit("spread_pct", 20.0, "minimum time between these ends, percent of the transfer"),
-        limit("time_pct", 1.0, "minimum sum of these times, percent of the window"),
+        limit(
+            "spread_pct",
+            20.0,
+            "minimum time between the first and the last end, percent of the transfer",
+        ),
+        limit(
+            "time_pct",
+            1.0,
+            "minimum sum of the times between first and last ends, percent of the window",
+        ),
     ],
     page: page!("M08"),
     detect: Detect::Job(detect),
@@ -36,6 +45,8 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
         one.participants.len() > 1
             && spread >= limits.ns("spread_ns")
             && share >= limits.value("spread_pct")
+            // Ranks that also began far apart are late for other reasons, so the ends must spread
+            // twice as much as the starts.
             && one.arrival_spread_ns * 2 <= spread
     };
     let skewed: Vec<&Matched> = job.collectives().matched.iter().filter(is_skewed).collect();

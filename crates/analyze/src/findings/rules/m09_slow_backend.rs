@@ -1,4 +1,4 @@
-//! M09: devices talk through DataParallel or gloo, that is, through the host.
+//! Rule M09 finds devices that communicate by DataParallel or gloo, that is, through the host.
 
 use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings, Severity};
@@ -50,6 +50,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
             "Create the process group with backend=\"nccl\", or \"cpu:gloo,cuda:nccl\" for both.",
         )
     };
+    // Half of the time is assumed to be saved, because the trace does not show how fast the other
+    // backend would be.
     let edits = vec![rank.edit(rank.whole(&rows), Action::Scale(0.5))];
     let found = RuleFindings::new(what, advice)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)

@@ -1,4 +1,4 @@
-//! M10: communication runs on a stream that computes, and so can never overlap.
+//! Rule M10 finds communication on a stream that also computes, so that the two can never overlap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,11 +37,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     for kernel in rank.compute_kernels() {
         *compute.entry(stream(kernel.row)).or_default() += kernel.duration;
     }
-    // NCCL's own streams run a few small kernels too, which do not make them compute streams.
+    // NCCL's own streams also run a few small kernels, which do not make them compute streams.
     let least = limits.value("compute_pct") / 100.0 * rank.compute_ns() as f64;
     let busy: BTreeSet<(i32, i32)> =
         compute.into_iter().filter(|(_, ns)| *ns as f64 >= least).map(|(one, _)| one).collect();
-    // CPU runs have a single thread pool instead of streams.
+    // CPU runs of rowmill have a single thread pool instead of streams.
     let is_shared =
         |row: &u32| busy.contains(&stream(*row)) && !rank.name(*row).starts_with("rowmill_");
     let rows: Vec<u32> = communication(rank).filter(is_shared).collect();

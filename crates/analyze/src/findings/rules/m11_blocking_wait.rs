@@ -1,4 +1,4 @@
-//! M11: a host thread blocks until a collective has finished.
+//! Rule M11 finds host threads that block until a collective has finished.
 
 use crate::facts::calls::is_synchronization;
 use crate::facts::job::RankFacts;
@@ -37,6 +37,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
             rank.scope.trace.kind(**inside).is_call() && is_synchronization(rank.name(**inside))
         };
         let inside: Vec<u32> = rank.tree().subtree(row).iter().filter(blocks).copied().collect();
+        // A wait may block without a recorded call, so a long row without children counts too.
         let is_leaf = rank.tree().subtree(row).len() == 1;
         if !inside.is_empty() {
             waits.push((row, rank.total(&inside)));

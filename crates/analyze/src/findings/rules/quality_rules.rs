@@ -1,5 +1,5 @@
-//! Q01 to Q10 report the issues of `quality` as findings. They come first, because they decide how
-//! far the others can be trusted.
+//! Rules Q01 to Q10 report the issues of `quality` as findings. These rules come first, because
+//! they decide how far the other findings can be trusted.
 
 use crate::facts::job::JobFacts;
 use crate::facts::quality::{self, Issue, losses};
@@ -75,7 +75,7 @@ quality_rule!(
 
 quality_rule!(Q10, "Q10", "work of graphs was not recorded", ["partial-graphs"]);
 
-/// Builds one finding for all issues of a rule's kinds.
+/// Builds one finding from all issues of the kinds that a rule covers.
 fn found(
     job: &JobFacts<'_>,
     _limits: &RuleLimits<'_>,
@@ -89,7 +89,7 @@ fn found(
     ranks.dedup();
     let own: Vec<Issue> = issues.iter().map(|issue| (*issue).clone()).collect();
     let of_ranks = job.ranks.len() as u64;
-    // Issues of all ranks are reported for the job.
+    // An issue that all ranks have is reported for the job, without naming ranks.
     let words = |kind: &quality::IssueKind| match kind.rank_count == of_ranks {
         true => sentence(&kind.what),
         false => sentence(&kind.words(of_ranks)),
@@ -120,7 +120,7 @@ fn found(
     vec![(ranks, found.shown_by(evidence.collect()))]
 }
 
-/// Returns a title for an issue for which the title of its rule is too general.
+/// Returns a more specific title for an issue if the title of its rule is too general.
 fn title(worst: &Issue) -> Option<&'static str> {
     Some(match (worst.id, worst.loss) {
         ("losses", loss) => losses::title(loss?),
@@ -135,7 +135,7 @@ fn title(worst: &Issue) -> Option<&'static str> {
     })
 }
 
-/// Adds a capital letter and a full stop.
+/// Makes a sentence from a text by adding a capital letter and a full stop.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map_or_else(String::new, |first| first.to_uppercase().to_string());

@@ -1,5 +1,5 @@
-//! Operators whose tensor shapes the rules need. Shapes fill no column of a trace: callers read
-//! them from the file for these rows alone.
+//! Selects the operators whose tensor shapes the rules need. No column of a trace contains shapes,
+//! so callers read them from the file for these rows alone.
 
 use trace::store::EventKind;
 
@@ -8,19 +8,21 @@ use crate::facts::job::{JobFacts, RankFacts};
 use crate::facts::named::{is_named, names};
 use crate::findings::product;
 
-/// Returns the operators whose tensors sharpen findings, one list of rows per rank.
+/// Returns the operators whose tensors make findings more precise, as one list of rows per rank.
 ///
 /// # Cost
-/// Linear in the kernels.
+/// The cost is linear in the number of kernels.
 pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
-    /// Maximum number of operators per rank: those with the longest kernels, and the first ones
-    /// with fusable kernels, because steps are alike.
+    /// Maximum number of operators per rank. Operators with the longest kernels are taken first,
+    /// and then the first ones with fusable kernels, because steps resemble each other.
     const MOST: usize = 4096;
     /// Minimum duration of a memory-bound kernel whose tensor sizes are read.
     const LONG_MOVER_NS: i64 = 20_000;
     let longest_first = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
         let needs_sizes = names(trace, |kernel| {
+            // Names with `sgemm` or `scudnn` show float32 products without tensor cores, whose type
+            // and alignment need not be looked up.
             product::is_named(kernel) && !kernel.contains("sgemm") && !kernel.contains("scudnn")
         });
         let elementwise = names(trace, k02_coarse_threads::is_elementwise);

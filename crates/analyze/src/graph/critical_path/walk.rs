@@ -1,4 +1,4 @@
-//! Walks the critical path backwards from the end of the window: from each event to the predecessor
+//! Walks the critical path backwards from the end of the window, from each event to the predecessor
 //! that finished last.
 
 use crate::graph::measured::{MeasuredGraph, PathCategory};
@@ -7,33 +7,33 @@ use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes};
 /// Whether a walk stays on its rank or follows waits to other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Stays on its rank, where waiting for a peer is a stretch of its own.
+    /// The walk stays on its rank, and waiting for a peer is a stretch of its own.
     Rank,
-    /// Follows a wait to the peer that was awaited.
+    /// The walk follows a wait to the peer that was awaited.
     Job,
 }
 
-/// Part of a walk, never empty.
+/// One stretch of a walk, which is never empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WalkStretch {
     pub start: i64,
     pub end: i64,
     pub what: StretchPlace,
     pub category: PathCategory,
-    /// The kind of edge by which it began.
+    /// The kind of edge by which the stretch began.
     pub via: Option<EdgeKind>,
-    /// A node of the rank that was waited for.
+    /// A node of the peer that was awaited during the stretch.
     pub peer: Option<NodeId>,
 }
 
-/// The node or the edge that a stretch of the path lies on.
+/// The node or the edge of the graph on which a stretch of the path lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StretchPlace {
     Node(NodeId),
     Edge(EdgeId),
 }
 
-/// A measured graph as recorded or with edits, and the times that follow from it.
+/// A measured graph, as recorded or with edits, together with the times that follow from it.
 #[derive(Clone, Copy)]
 pub(crate) struct RelaxedGraph<'a> {
     pub measured: &'a MeasuredGraph,
@@ -48,60 +48,104 @@ impl<'a> RelaxedGraph<'a> {
     }
 }
 
-/// Walks from the end of a rank's window back to the start of the window of the rank where it
+/// Walks from the end of a rank's window back to the start of the window of the rank where the walk
 /// arrives.
 ///
-/// The stretches tile the time in between.
-pub(crate) fn walk(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> Vec<WalkStretch> {
-    let end = relaxed.measured.ranks[rank].end;
-    let mut stretches = walk_from(relaxed, end, reach, i64::MIN);
-    stretches.reverse();
-    stretches
+/// The stretches cover the time in between without gaps, and the latest stretch comes first.
+pub(crate) fn walk_back(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> PathWalk<'_> {
+    walk_back_from(relaxed, relaxed.measured.ranks[rank].end, reach, i64::MIN)
 }
 
-/// Walks back from the end of a node until a time; the stretches come latest first.
-pub(crate) fn walk_from(
+/// Walks back from the end of a node to a given time.
+pub(crate) fn walk_back_from(
     relaxed: RelaxedGraph<'_>,
     from: NodeId,
     reach: Reach,
     until: i64,
-) -> Vec<WalkStretch> {
-    let RelaxedGraph { measured, graph, times } = relaxed;
-    let mut stretches = Vec::new();
-    let mut node = from;
-    let mut at = times.end[node.index()];
-    loop {
-        let origin = measured.origins[node.index()];
-        let starts = node == measured.ranks[origin.scope as usize].start;
-        let next = if starts { None } else { step(relaxed, node, reach) };
-        let via = next.as_ref().map(|step| graph.edge(step.edge).kind);
-        let start = times.start[node.index()];
-        if start < at {
-            let (what, category) = (StretchPlace::Node(node), origin.category);
-            stretches.push(WalkStretch { start, end: at, what, category, via, peer: None });
-            at = start;
-        }
-        let Some(WalkStep { edge, peer }) = next.filter(|_| at > until) else { break };
-        let joined = graph.edge(edge);
-        let ended = times.end[joined.source.index()];
-        if ended < at {
-            let (what, category) = (StretchPlace::Edge(edge), measured.edge_category(&joined));
-            stretches.push(WalkStretch { start: ended, end: at, what, category, via, peer });
-            at = ended;
-        }
-        node = joined.source;
-    }
-    stretches
+) -> PathWalk<'_> {
+    let at = relaxed.times.end[from.index()];
+    PathWalk { relaxed, reach, until, at, place: Some(WalkPlace::Node(from)) }
 }
 
-/// One step of a walk: the edge to follow backwards and, where the path would leave the rank, the
-/// node of the peer that arrived last.
+/// A walk in progress, which yields its stretches.
+pub(crate) struct PathWalk<'a> {
+    relaxed: RelaxedGraph<'a>,
+    reach: Reach,
+    until: i64,
+    /// Time down to which stretches were yielded.
+    at: i64,
+    /// The next place to visit; `None` at the end of the walk.
+    place: Option<WalkPlace>,
+}
+
+/// A node or an edge on the way of a walk.
+enum WalkPlace {
+    Node(NodeId),
+    Edge(WalkStep),
+}
+
+impl Iterator for PathWalk<'_> {
+    type Item = WalkStretch;
+
+    fn next(&mut self) -> Option<WalkStretch> {
+        loop {
+            let stretch = match self.place.take()? {
+                WalkPlace::Node(node) => self.visit_node(node),
+                WalkPlace::Edge(step) => self.visit_edge(&step),
+            };
+            // A place that takes no time yields nothing.
+            let start = stretch.start.min(self.at);
+            let end = std::mem::replace(&mut self.at, start);
+            if start < end {
+                return Some(WalkStretch { end, ..stretch });
+            }
+        }
+    }
+}
+
+impl PathWalk<'_> {
+    fn visit_node(&mut self, node: NodeId) -> WalkStretch {
+        let RelaxedGraph { measured, graph, times } = self.relaxed;
+        let origin = measured.origins[node.index()];
+        // The start of the window is an edge's target too, but the path must not leave the window.
+        let is_start = node == measured.ranks[origin.scope as usize].start;
+        let next = if is_start { None } else { step(self.relaxed, node, self.reach) };
+        let via = next.as_ref().map(|step| graph.edge(step.edge).kind);
+        let start = times.start[node.index()];
+        let goes_on = self.at.min(start) > self.until;
+        self.place = next.filter(|_| goes_on).map(WalkPlace::Edge);
+        let (what, category) = (StretchPlace::Node(node), origin.category);
+        WalkStretch { start, end: self.at, what, category, via, peer: None }
+    }
+
+    fn visit_edge(&mut self, step: &WalkStep) -> WalkStretch {
+        let RelaxedGraph { measured, graph, times } = self.relaxed;
+        let edge = graph.edge(step.edge);
+        self.place = Some(WalkPlace::Node(edge.source));
+        let start = times.end[edge.source.index()];
+        WalkStretch {
+            start,
+            end: self.at,
+            what: StretchPlace::Edge(step.edge),
+            // The category of an edge without time of its own costs a search and is not used.
+            category: match start < self.at {
+                true => measured.edge_category(&edge),
+                false => PathCategory::UntracedHost,
+            },
+            via: Some(edge.kind),
+            peer: step.peer,
+        }
+    }
+}
+
+/// One step of a walk: the edge to follow backwards and, if the path would leave the rank, the node
+/// of the peer that arrived last.
 struct WalkStep {
     edge: EdgeId,
     peer: Option<NodeId>,
 }
 
-/// Returns the edge by which the walk leaves a node.
+/// Returns the edge by which the walk leaves a node backwards.
 fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkStep> {
     let RelaxedGraph { measured, graph, times } = relaxed;
     let deciding = graph::deciding_edge(graph, times, node)?;
@@ -111,8 +155,8 @@ fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkSte
     if reach == Reach::Job || !leaves {
         return Some(WalkStep { edge: deciding, peer: None });
     }
-    // The node where ranks meet would lead to another rank, so the walk takes this rank's own
-    // arrival.
+    // The node at which ranks meet would lead to another rank, so the walk takes the arrival of its
+    // own rank.
     let is_own = |source: NodeId| measured.origins[source.index()].row.is_some();
     let own = graph.edges_into(node).find(|(_, edge)| is_own(edge.source));
     let last = graph::deciding_edge(graph, times, edge.source);

@@ -1,4 +1,4 @@
-//! Adds a node for each piece of device work, with edges to what it waited for.
+//! Adds a node for each piece of device work, with edges from the nodes that it waited for.
 
 use std::ops::Range;
 
@@ -16,50 +16,51 @@ use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
 const NONE: u32 = u32::MAX;
 
-/// A piece of device work in the window.
+/// One piece of device work (kernel, copy or memset) in the window.
 #[derive(Clone, Debug)]
 pub(super) struct WorkPiece {
     pub row: u32,
-    /// The node that waits for what came before.
+    /// The node that waits for earlier work.
     pub enter: NodeId,
-    /// The last node that begins in the window; `None` if none does.
+    /// The last node of the piece that begins in the window; `None` if no node does.
     pub inside: Option<NodeId>,
-    /// The node others wait for; another one only for collectives in which ranks meet, and for
-    /// what reaches beyond the window.
+    /// The node that later work waits for. The two nodes `enter` and `leave` differ only for a
+    /// collective in which ranks meet, and for work that reaches beyond the window.
     pub leave: NodeId,
-    /// Cut to the window, unless the devices' steps end behind it.
+    /// Start of the work, clipped to the window unless the devices' steps end after it.
     pub start: i64,
     pub end: i64,
-    /// The node that launched it, once known.
+    /// The node that launched the work, once it is known.
     pub launch: Option<NodeId>,
 }
 
-/// Clock corrections of a rank: skews of its devices, and meetings with other ranks.
+/// Clock corrections of a rank: the skews of its devices, and its meetings with other ranks.
 #[derive(Clone, Copy)]
 pub(super) struct RankClocks<'a> {
     pub skews: &'a [Skew],
     pub meetings: &'a Meetings,
 }
 
-/// The device work of a rank's window, stream after stream, by start.
+/// The device work of a rank's window, stream after stream, sorted by start within a stream.
 #[derive(Debug, Default)]
 pub(super) struct DeviceWork {
     pub works: Vec<WorkPiece>,
-    /// The works of each stream, by device, then stream.
+    /// Range of indices into `works` for each stream, sorted by device, then stream.
     pub streams: Vec<Range<usize>>,
     /// Device and stream of each entry of `streams`.
     pub names: Vec<(i32, i32)>,
-    /// For each work, the start of the latest launch up to it on its stream; ascends within a
-    /// stream.
+    /// For each piece of work, the start of the latest launch on its stream up to and including its
+    /// own; ascending within a stream.
     pub launched: Vec<i64>,
-    /// Waits of streams for other streams: (waiting work, awaited work), by waiting work.
+    /// Waits of streams for other streams, as pairs (waiting work, awaited work), sorted by waiting
+    /// work.
     pub stream_waits: Vec<(u32, u32)>,
-    /// Work of each row of the trace.
+    /// Index of the work of each row of the trace.
     work_of: Vec<u32>,
 }
 
 impl DeviceWork {
-    /// Collects the device work of the window, with times by the host's clock.
+    /// Collects the device work of the window, with times converted to the host's clock.
     pub fn draft(
         draft: &mut Draft,
         (at, scope): PlacedRank<'_, '_>,
@@ -72,7 +73,8 @@ impl DeviceWork {
             .chain(scope.late_work.iter().copied())
             .map(|(row, class)| ((trace.device(row), trace.stream(row)), (row, class)))
             .collect();
-        // Rows are sorted by start, which a stable sort keeps within a stream.
+        // The rows are already sorted by start, and a stable sort by stream keeps that order within
+        // each stream.
         rows.sort_by_key(|(stream, _)| *stream);
         let mut device = Self { work_of: vec![NONE; trace.slices.len()], ..Self::default() };
         for stream in rows.chunk_by(|a, b| a.0 == b.0) {
@@ -97,19 +99,19 @@ impl DeviceWork {
         device
     }
 
-    /// Returns the index of the work of a row, if it is in the window.
+    /// Returns the index of the work of a row, if the work lies in the window.
     pub fn work(&self, row: u32) -> Option<u32> {
         Some(self.work_of[row as usize]).filter(|work| *work != NONE)
     }
 
-    /// Returns the last work of a stream whose launch began before a time.
+    /// Returns the last work of a stream whose launch began before a given time.
     pub fn last_launched(&self, stream: usize, before: i64) -> Option<u32> {
         let range = self.streams[stream].clone();
         let earlier = self.launched[range.clone()].partition_point(|at| *at < before);
         (earlier > 0).then(|| (range.start + earlier - 1) as u32)
     }
 
-    /// Returns the first work of a stream whose launch began at a time or later.
+    /// Returns the first work of a stream whose launch began at a given time or later.
     pub fn first_launched(&self, stream: usize, from: i64) -> Option<u32> {
         let range = self.streams[stream].clone();
         let earlier = self.launched[range.clone()].partition_point(|at| *at < from);
@@ -118,7 +120,7 @@ impl DeviceWork {
 }
 
 /// Returns the time of a piece of work by the host's clock, clipped to the window unless the
-/// devices' steps end behind it; `None` outside.
+/// devices' steps end after it, or `None` if it lies outside.
 fn span(scope: &Scope<'_>, row: u32, shift: i64, launched: Option<i64>) -> Option<Interval> {
     let window = &scope.window;
     let is_late = scope.device_span.is_some() && launched.is_some_and(|at| at < window.end);
@@ -132,7 +134,7 @@ fn span(scope: &Scope<'_>, row: u32, shift: i64, launched: Option<i64>) -> Optio
     (!is_outside || (start == end && start > window.start)).then_some((start, end))
 }
 
-/// Adds the nodes of a piece of work, clipped to the window.
+/// Adds the nodes of a piece of work that is clipped to the window.
 fn work(
     draft: &mut Draft,
     scope: &Scope<'_>,
@@ -148,15 +150,16 @@ fn work(
         return WorkPiece { row, enter, inside, leave, start, end, launch: None };
     }
     let (enter, inside) = nodes(draft, origin, (start, until), meetings);
-    let (kind, order) = (draft.nodes[inside.index()].kind, NodeOrder::Device);
+    let (kind, order) = (draft.kind(inside), NodeOrder::Device);
     let leave = draft.add(DraftNode { kind, start: until, end, order, origin });
     let kind = EdgeKind::StreamOrder;
     draft.edges.push(Edge { kind, source: inside, target: leave, weight: 0 });
     WorkPiece { row, enter, inside: Some(inside), leave, start, end, launch: None }
 }
 
-/// Adds the start and end of the devices' steps if they are longer than the host's. They start when
-/// all work launched before the window has ended, and end when all work launched inside has.
+/// Adds the start and the end of the devices' steps if these are longer than the host's steps. The
+/// device steps start when all work launched before the window has ended, and end when all work
+/// launched inside it has ended.
 pub(super) fn steps(
     draft: &mut Draft,
     (at, scope): PlacedRank<'_, '_>,
@@ -167,6 +170,7 @@ pub(super) fn steps(
     scope.device_span?;
     let window = &scope.window;
     let launched = |work: &WorkPiece| {
+        // Work without a recorded launch counts as launched before the recording.
         let call = scope.links().call(work.row);
         call.map_or(i64::MIN, |call| scope.trace.slices.start(call))
     };
@@ -191,8 +195,8 @@ pub(super) fn steps(
     Some((first, last))
 }
 
-/// Adds the nodes of a piece of work: one, or arrival and transfer for a collective in which ranks
-/// meet.
+/// Adds the nodes of a piece of work. A collective in which ranks meet has two nodes, its arrival
+/// and its transfer; other work has one.
 fn nodes(
     draft: &mut Draft,
     origin: NodeOrigin,
@@ -208,6 +212,8 @@ fn nodes(
         return (node, node);
     };
     let kind = NodeKind::Collective;
+    // Two nodes separate waiting for the last rank from the transfer, so that edits can change one
+    // without the other.
     let arrival = NodeOrigin { category: PathCategory::CommunicationWait, ..origin };
     let order = NodeOrder::Device;
     let enter = draft.add(DraftNode { kind, start, end: start, order, origin: arrival });
@@ -227,7 +233,7 @@ fn category(kind: EventKind, class: WorkClass) -> PathCategory {
     }
 }
 
-/// Adds the edges into all device work.
+/// Adds the edges into the nodes of all device work.
 pub(super) fn bind(draft: &mut Draft, device: &DeviceWork, start: NodeId) {
     let usual = usual(draft, device);
     let mut waits = device.stream_waits.iter().peekable();
@@ -261,8 +267,9 @@ pub(super) fn bind(draft: &mut Draft, device: &DeviceWork, start: NodeId) {
     }
 }
 
-/// Returns the work that a work follows on its stream. Branches of a graph overlap on one stream,
-/// so this is the nearest earlier work that had ended, or the previous one if none nearby had.
+/// Returns the work that a given work follows on its stream. Parallel branches of a graph overlap
+/// on one stream, so this is the nearest earlier work that had ended, or the previous work if none
+/// nearby had ended.
 fn before(device: &DeviceWork, first: usize, at: usize) -> Option<usize> {
     const NEARBY: usize = 16;
     let start = device.works[at].start;
@@ -270,16 +277,16 @@ fn before(device: &DeviceWork, first: usize, at: usize) -> Option<usize> {
     nearest.or((at > first).then(|| at - 1))
 }
 
-/// Usual delays before device work, for work without a known predecessor.
+/// Usual delays before device work, which are assumed for work without a known predecessor.
 struct UsualDelays {
-    /// Delay after a launch on an idle stream.
+    /// Usual delay after a launch on an idle stream.
     launch_delay: i64,
-    /// Delay after the previous work on a stream with queued work.
+    /// Usual delay after the previous work on a stream with queued work.
     gap: i64,
 }
 
-/// Returns the median delays of the window. Work that waited for another stream is left out, as are
-/// launches still running when their work began.
+/// Returns the median delays of the device work in the window. Work that waited for another stream
+/// does not count, and neither do launches that still ran when their work began.
 fn usual(draft: &Draft, device: &DeviceWork) -> UsualDelays {
     let (mut delays, mut gaps) = (Vec::new(), Vec::new());
     let mut waits = device.stream_waits.iter().peekable();
@@ -292,6 +299,7 @@ fn usual(draft: &Draft, device: &DeviceWork) -> UsualDelays {
             }
             let before = if at > stream.start { device.works[at - 1].end } else { i64::MIN };
             let Some(launched) = work.launch.map(|launch| draft.end(launch)) else { continue };
+            // This work waited for another stream, so its delay is not a usual one.
             if ready > launched.max(before) {
                 continue;
             }

@@ -1,17 +1,23 @@
-//! Draft of a graph: nodes with their measured times, and the rule that gives edges their weights.
+//! Drafts a graph: collects nodes with their measured times, and derives the weights of the edges
+//! from these times.
 
 use super::label::{NodeOrigin, PathCategory, WaitEvidence};
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
+use crate::graph::{Edge, EdgeKind, GraphNode, NodeId, NodeKind, NodeTimes};
 
-/// A graph under construction, whose nodes still carry measured times.
+/// A graph under construction. Nodes have one array per property, which the finished graph takes
+/// over.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
-    pub nodes: Vec<DraftNode>,
+    /// Measured times of the nodes.
+    pub times: NodeTimes,
+    pub origins: Vec<NodeOrigin>,
+    kinds: Vec<NodeKind>,
+    orders: Vec<NodeOrder>,
     pub edges: Vec<Edge>,
     pub evidence: WaitEvidence,
 }
 
-/// A node with its measured start.
+/// A node of the draft, with its measured start and end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DraftNode {
     pub kind: NodeKind,
@@ -21,8 +27,8 @@ pub(super) struct DraftNode {
     pub origin: NodeOrigin,
 }
 
-/// Order of nodes that start at the same time. Edges only go forwards in (start, order, id), so
-/// they form no cycle.
+/// Order of nodes that start at the same time. Edges point forwards in the order of (start,
+/// `NodeOrder`, id), so they cannot form a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NodeOrder {
     Start,
@@ -33,23 +39,46 @@ pub(super) enum NodeOrder {
     End,
 }
 
-/// A node that another one may have waited for.
+/// A node that another node may have waited for, with the kind of that dependency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub source: NodeId,
     pub kind: EdgeKind,
-    /// Nanoseconds that usually pass between the two.
+    /// Nanoseconds that usually pass from the end of the source to the start of the waiting node.
     pub usual: i64,
 }
 
 impl Draft {
-    /// Adds a node and returns its id. Ids count up from 0 in the order of the calls.
+    /// Adds a node and returns its id. Ids count up from 0 in the order in which nodes are added.
     pub fn add(&mut self, node: DraftNode) -> NodeId {
-        self.nodes.push(node);
-        NodeId(self.nodes.len() as u32 - 1)
+        let DraftNode { kind, start, end, order, origin } = node;
+        self.times.start.push(start);
+        self.times.end.push(end);
+        self.origins.push(origin);
+        self.kinds.push(kind);
+        self.orders.push(order);
+        NodeId(self.kinds.len() as u32 - 1)
     }
 
-    /// Adds a node of zero length.
+    /// Makes room for more nodes and for the edges into them.
+    pub fn reserve(&mut self, nodes: usize) {
+        self.times.start.reserve(nodes);
+        self.times.end.reserve(nodes);
+        self.origins.reserve(nodes);
+        self.kinds.reserve(nodes);
+        self.orders.reserve(nodes);
+        // Graphs have slightly more edges than nodes.
+        self.edges.reserve(nodes + nodes / 4);
+    }
+
+    /// Returns the nodes without their times.
+    pub fn graph_nodes(&self) -> Vec<GraphNode> {
+        let NodeTimes { start, end, .. } = &self.times;
+        let weights = end.iter().zip(start).map(|(end, start)| end - start);
+        self.kinds.iter().zip(weights).map(|(&kind, weight)| GraphNode { kind, weight }).collect()
+    }
+
+    /// Adds a node of zero length that marks a moment.
     pub fn marker(&mut self, scope: u32, time: i64, order: NodeOrder) -> NodeId {
         let category = PathCategory::UntracedHost;
         let origin = NodeOrigin { scope, row: None, track: None, category };
@@ -59,22 +88,28 @@ impl Draft {
 
     /// Returns the measured end of a node.
     pub fn end(&self, node: NodeId) -> i64 {
-        self.nodes[node.index()].end
+        self.times.end[node.index()]
     }
 
-    /// Adds the edges into a node so that relaxing gives its measured start: the candidate whose
-    /// end and usual wait come last decides and carries all the time that passed, the others their
-    /// usual wait, or less if less passed. Candidates that the times contradict are left out;
-    /// without any, `otherwise` decides.
+    /// Returns the kind of a node.
+    pub fn kind(&self, node: NodeId) -> NodeKind {
+        self.kinds[node.index()]
+    }
+
+    /// Adds the edges into a node so that relaxing the graph gives the node's measured start. The
+    /// candidate whose end plus usual wait comes last decides, and its edge gets all the time that
+    /// passed. The edges of the other candidates get their usual wait, or less if less time passed.
+    /// Candidates that contradict the measured times are left out. If none remains, `otherwise`
+    /// decides.
     pub fn bind(&mut self, target: NodeId, candidates: &[Candidate], otherwise: Candidate) {
-        let start = self.nodes[target.index()].start;
+        let start = self.times.start[target.index()];
         let is_possible = |draft: &Self, one: &Candidate| {
             draft.end(one.source) <= start && draft.precedes(one.source, target)
         };
         let mut deciding: Option<(i64, usize)> = None;
         for (at, one) in candidates.iter().enumerate() {
             let ready = (self.end(one.source) + one.usual).min(start);
-            // Of several latest predecessors, the first decides.
+            // If several candidates would be ready last, the first of them decides.
             if is_possible(self, one) && deciding.is_none_or(|(latest, _)| latest < ready) {
                 deciding = Some((ready, at));
             }
@@ -94,7 +129,7 @@ impl Draft {
     }
 
     fn precedes(&self, a: NodeId, b: NodeId) -> bool {
-        let place = |id: NodeId| (self.nodes[id.index()].start, self.nodes[id.index()].order, id);
+        let place = |id: NodeId| (self.times.start[id.index()], self.orders[id.index()], id);
         place(a) < place(b)
     }
 }

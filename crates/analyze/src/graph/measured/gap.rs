@@ -1,10 +1,10 @@
-//! Explains gaps of streams whose next work was already launched: it waited for work of another
-//! stream.
+//! Explains gaps of a stream whose next work had already been launched, by a wait for work of
+//! another stream.
 //!
-//! Which stream an unnamed wait concerns cannot be told from the order of calls where one thread
-//! makes the stream wait and another launches on it. But where a stream has nothing to do although
-//! its next work is launched, and that begins as soon as work of another stream has ended, it
-//! waited for that work.
+//! If one thread makes a stream wait and another thread launches on it, the order of calls does not
+//! show which streams the wait concerns. The times show it instead. If a stream is idle although
+//! its next work has been launched, and that work begins as soon as work of another stream has
+//! ended, then it waited for that other work.
 
 use super::device::{DeviceWork, WorkPiece};
 use super::draft::Draft;
@@ -13,10 +13,10 @@ use crate::facts::scope::Scope;
 
 /// Minimum length of a gap that needs an explanation.
 const GAP_NS: i64 = 30_000;
-/// Work begins within this time after the end of the work it waited for.
+/// Work that waited begins within this time after the end of the awaited work.
 const NEAR_NS: i64 = 25_000;
 
-/// Adds the waits that explain the gaps.
+/// Adds the waits for other streams that explain the gaps.
 pub(super) fn explain(
     draft: &mut Draft,
     scope: &Scope<'_>,
@@ -48,7 +48,8 @@ pub(super) fn explain(
             let is_awaited = |other: &usize| {
                 let from = launched(&device.works[*other]);
                 let first = asked.partition_point(|time| from.is_some_and(|from| *time < from));
-                // Waits requested before the recording began are unknown.
+                // Waits that were requested before the recording began are unknown, so any is
+                // possible for such work.
                 let has_asked =
                     begun.is_none_or(|begun| asked.get(first).is_some_and(|time| *time < begun));
                 has_asked && !stream.contains(other)

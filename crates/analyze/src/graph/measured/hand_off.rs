@@ -1,8 +1,8 @@
-//! Finds waits between the threads of the forward and backward pass.
+//! Finds waits between the threads of the forward pass and the backward pass.
 //!
-//! No row says that a thread waits for another. But where a thread that belongs together with
-//! another begins again after a pause, and the other worked in that pause and has stopped, the
-//! first one waited for the second.
+//! A trace does not record that one thread waits for another. Such a wait is inferred from times.
+//! If a thread resumes after a pause, and its partner thread worked in that pause and has stopped,
+//! then the first thread waited for its partner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::draft::Draft;
 use super::host::{Chain, HandOff};
 use crate::facts::scope::Scope;
 
-/// Finds the hand-offs to each step of each chain.
+/// Finds the hand-offs to each node of each thread.
 pub(super) fn find(draft: &mut Draft, scope: &Scope<'_>, chains: &mut [Chain]) {
     let mut chain_of: Vec<Option<usize>> = vec![None; scope.trace.tracks.len()];
     for (at, chain) in chains.iter().enumerate() {
@@ -53,6 +53,8 @@ fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<Ha
             finished += 1;
         }
         let Some(last) = finished.checked_sub(1) else { continue };
+        // If the other thread was still working at that time, the first one did not wait for its
+        // last node.
         let has_stopped = from.steps.get(finished).is_none_or(|next| next.entry >= resumed);
         if has_stopped && ended(last) > pause {
             let first = from.steps.get(begun).map_or(ended(last), |first| first.entry);
@@ -63,8 +65,9 @@ fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<Ha
     found
 }
 
-/// Finds pairs of threads in which one ran the backward pass of the other's forward pass: from the
-/// profiler's flow arrows, else its sequence numbers, else operator names.
+/// Finds pairs of threads in which one ran the backward pass of the other's forward pass. Pairs
+/// come from the profiler's flow arrows, or else from its sequence numbers, or else from operator
+/// names.
 fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     let mut pairs = BTreeSet::new();
     let mut ends: Vec<(u64, TrackId, FlowPhase)> = Vec::new();
@@ -74,7 +77,7 @@ fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     ends.extend(flows.map(|flow| (flow.id, flow.track, flow.phase)));
     ends.sort_by_key(|(id, ..)| *id);
     for arrow in ends.chunk_by(|a, b| a.0 == b.0) {
-        // Arrow ids are unique only within a process.
+        // Ids of flow arrows are unique only within a process.
         let is_start = |end: &&(u64, TrackId, FlowPhase)| end.2 == FlowPhase::Start;
         let starts: BTreeSet<TrackId> = arrow.iter().filter(is_start).map(|end| end.1).collect();
         let ends: BTreeSet<TrackId> = arrow.iter().map(|end| end.1).collect();
@@ -90,8 +93,8 @@ fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     if pairs.is_empty() { by_name(trace) } else { pairs }
 }
 
-/// Finds pairs by the numbers that profilers wrote before 2022: operators of the backward pass name
-/// the forward thread and the sequence number of its operator.
+/// Finds pairs by the numbers that profilers wrote before 2022, when an operator of the backward
+/// pass named the forward thread and the sequence number of the forward operator.
 fn by_sequence(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     let slices = &trace.slices;
     let mut forward: BTreeMap<(&TrackKey, i64), TrackId> = BTreeMap::new();
@@ -124,7 +127,8 @@ fn by_name(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
             backward.insert(track);
         }
     }
-    // The forward thread may run a small part of the backward pass itself.
+    // The forward thread may run a small part of the backward pass itself, so a thread with
+    // backward operators is paired with every other working thread of its process.
     let mut by_process: BTreeMap<&TrackKey, Vec<TrackId>> = BTreeMap::new();
     for track in working {
         by_process.entry(process(trace, track)).or_default().push(track);

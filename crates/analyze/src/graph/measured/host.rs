@@ -1,4 +1,5 @@
-//! Threads: a node for each stretch in which one operator or call was the innermost.
+//! Adds the nodes of host threads, one for each stretch in which a single operator or call was the
+//! innermost.
 
 use trace::store::{EventKind, TrackId};
 
@@ -13,7 +14,7 @@ use crate::facts::scope::Scope;
 use crate::facts::tree::{self, OperatorTree, TreeThread};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 
-/// The nodes of one thread, in order.
+/// The nodes of one thread, in order of time.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub track: TrackId,
@@ -23,29 +24,29 @@ pub(super) struct Chain {
     pub hand_offs: Vec<HandOff>,
 }
 
-/// A node of a thread.
+/// One node of a host thread, with what the thread waited for before it.
 #[derive(Debug)]
 pub(super) struct ThreadNode {
     pub node: NodeId,
-    /// Time at which the thread reached this node; earlier than the node's start if it waited for a
-    /// device.
+    /// Time at which the thread reached this node, which is before the node's start if the thread
+    /// waited for a device.
     pub entry: i64,
-    /// Device work that it waited for.
+    /// Device work that the thread waited for in this node.
     pub awaited: Vec<u32>,
-    /// The work that must end before the queue has room for what this node launches.
+    /// The work that must end before the queue has room for the work that this node launches.
     pub makes_room: Option<u32>,
 }
 
-/// A node of another thread that this one waited for.
+/// A node of another thread that this thread waited for.
 #[derive(Debug)]
 pub(super) struct HandOff {
     pub step: usize,
     pub source: NodeId,
-    /// Time that the other thread worked during the pause.
+    /// Time that the other thread worked during the pause of this one.
     pub worked: i64,
 }
 
-/// State of a rank while its threads are added.
+/// The part of a rank's graph that is under construction while the rank's threads are added.
 pub(super) struct RankDraft<'a, 'b> {
     pub at: u32,
     pub scope: &'a Scope<'b>,
@@ -54,15 +55,16 @@ pub(super) struct RankDraft<'a, 'b> {
     pub device: &'a mut DeviceWork,
 }
 
-/// An open row while a thread is cut into segments.
+/// A row that is still open while a thread is cut into segments.
 struct OpenSegment {
     row: u32,
     end: i64,
     is_label: bool,
 }
 
-/// Cuts a thread into segments. Calls are split only if they launch nothing themselves and contain
-/// a call that waits; annotations are labels.
+/// Cuts the time of a thread into segments in which one row was the innermost. Calls are split only
+/// if they launch nothing themselves and contain a call that waits. Annotations give no segments,
+/// because they are only labels.
 pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThread) -> Segments {
     let trace = scope.trace;
     let rows = tree.rows_of(thread);
@@ -85,6 +87,7 @@ pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThre
         let end = tree.end(row).unwrap_or(start);
         let one = OpenSegment { row, end, is_label: is_label(scope, row) };
         let inside = tree.subtree(row);
+        // A launch must stay one node, because its work is linked to the call as a whole.
         let is_whole = trace.kind(row).is_call()
             && (!scope.links().work(row).is_empty() || !inside.iter().skip(1).any(waits));
         if is_whole {
@@ -102,15 +105,11 @@ pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThre
 }
 
 fn is_label(scope: &Scope<'_>, row: u32) -> bool {
-    tree::is_label(scope.trace, row) && !is_data_loading(scope.trace.name(row))
-}
-
-fn is_data_loading(name: &str) -> bool {
-    name.contains("DataLoader") || name == "rowmill::input_wait"
+    tree::is_label(scope.trace, row) && !tree::is_data_loading(scope.trace.name(row))
 }
 
 /// Cuts a thread's nested rows into segments that do not overlap. `from` is the end of the last
-/// segment.
+/// segment that was added.
 struct SegmentCutter<'a, 'b> {
     scope: &'a Scope<'b>,
     found: Segments,
@@ -118,7 +117,7 @@ struct SegmentCutter<'a, 'b> {
 }
 
 impl SegmentCutter<'_, '_> {
-    /// Adds an open row's time up to `end`, if there is any.
+    /// Adds an open row's time up to `end` as a segment, unless that time is empty.
     fn add(&mut self, open: &OpenSegment, end: i64) {
         let window = &self.scope.window;
         let (start, end) = (self.from.max(window.start), end.min(window.end));
@@ -133,7 +132,8 @@ impl SegmentCutter<'_, '_> {
         self.from = self.from.max(end);
     }
 
-    /// Adds a call, even one that takes no time: it may have launched something.
+    /// Adds a segment for a call, even if the call takes no time, because it may have launched
+    /// something.
     fn add_call(&mut self, row: u32, end: i64) {
         let window = &self.scope.window;
         let (start, last) = (self.from.max(window.start), end.min(window.end));
@@ -147,7 +147,7 @@ impl SegmentCutter<'_, '_> {
     }
 }
 
-/// Adds the nodes of a thread.
+/// Adds the nodes of one host thread, which are its operators and calls in order of time.
 pub(super) fn chain(
     draft: &mut Draft,
     rank: &mut RankDraft<'_, '_>,
@@ -156,6 +156,7 @@ pub(super) fn chain(
 ) -> Chain {
     let mut steps = Vec::with_capacity(segments.len());
     let mut order = ThreadOrder::default();
+    // Events recorded and waits requested before the window may still hold up work inside it.
     for call in earlier {
         let works = works(rank, call.row);
         let does = rank.waits.call(call.row);
@@ -179,14 +180,14 @@ pub(super) fn chain(
     Chain { track, steps, works, hand_offs: Vec::new() }
 }
 
-/// Returns the works that a call launched.
+/// Returns the device work that a call launched, as indices of pieces of work.
 fn works(rank: &RankDraft<'_, '_>, call: u32) -> Vec<u32> {
     let rows = rank.scope.links().work(call).iter();
     rows.filter_map(|row| rank.device.work(*row)).collect()
 }
 
-/// Adds the nodes of a call: one up to the start of the work it launched, if that began inside, and
-/// one for the rest.
+/// Adds the nodes of a call: one up to the start of the work that it launched, if that work began
+/// inside the call, and one for the rest of the call.
 fn add_call(
     draft: &mut Draft,
     rank: &mut RankDraft<'_, '_>,
@@ -206,7 +207,8 @@ fn add_call(
     let mut launch = None;
     let mut rest = *segment;
     if let Some(split) = split {
-        // A blocking copy may have waited itself. Then the call spent no time before the copy.
+        // A blocking copy may itself have waited for earlier work. A call whose copy waited spent
+        // no time of its own before the copy.
         let is_held_up = match awaited.first() {
             Some(copy) => rank.waits.hold_up(segment, *copy, rank.device, &mut draft.evidence),
             None => false,
@@ -218,7 +220,7 @@ fn add_call(
     }
     let held_up = held_up(rank, segment, &rest, &awaited);
     if let Some(HeldUp { work, begin, .. }) = held_up {
-        // The call takes its usual time until it finds the queue full.
+        // The call is assumed to take its usual time until it finds the queue full.
         let before = ThreadSegment { end: begin, ..*segment };
         add_step(draft, rank, steps, &before, kind, Vec::new());
         rest.start = begin;
@@ -227,9 +229,9 @@ fn add_call(
     }
     let last = add_step(draft, rank, steps, &rest, kind, awaited);
     if let Some(HeldUp { resume, .. }) = held_up {
-        // The time to wake up counts as part of the wait.
-        let node = &mut draft.nodes[last.index()];
-        node.start = node.start.max(resume);
+        // The time to wake up after the wait counts as part of the wait.
+        let start = &mut draft.times.start[last.index()];
+        *start = (*start).max(resume);
     }
     if let (Some(step), Some(first)) = (steps.last_mut(), works.first()) {
         let row = rank.device.works[*first as usize].row;
@@ -244,14 +246,14 @@ fn add_call(
     }
 }
 
-/// A launch that found the queue full.
+/// A launch call that found the queue full and waited for room.
 #[derive(Clone, Copy)]
 struct HeldUp {
-    /// The work whose end made room.
+    /// The work whose end gave the queue room.
     work: u32,
-    /// Time at which the launch found the queue full.
+    /// Time at which the launch call found the queue full.
     begin: i64,
-    /// Latest time at which the launch continued.
+    /// Latest time at which the launch call continued.
     resume: i64,
 }
 
@@ -273,7 +275,7 @@ fn held_up(
     is_inside.then_some(HeldUp { work, begin, resume: segment.end - wait.typical_ns })
 }
 
-/// Adds a node that begins where the thread stopped waiting.
+/// Adds a node that begins at the time at which the thread stopped waiting.
 fn add_step(
     draft: &mut Draft,
     rank: &RankDraft<'_, '_>,
@@ -285,13 +287,14 @@ fn add_step(
     let trace = rank.scope.trace;
     let entry = segment.start;
     let ended = awaited.iter().map(|work| rank.device.works[*work as usize].end).max();
+    // The node begins when the awaited work ended. Before that, the thread only waits.
     let start = ended.map_or(entry, |ended| ended.clamp(entry, segment.end));
     let category = match trace.kind(segment.row) {
         EventKind::Runtime | EventKind::Driver if start > entry => {
             PathCategory::SynchronizationReturn
         }
         EventKind::Runtime | EventKind::Driver => PathCategory::RuntimeCall,
-        _ if is_data_loading(trace.name(segment.row)) => PathCategory::DataLoading,
+        _ if rank.waits.is_loading(segment.row) => PathCategory::DataLoading,
         _ if start > entry => PathCategory::SynchronizationReturn,
         _ => PathCategory::HostOperator,
     };
@@ -303,7 +306,7 @@ fn add_step(
     node
 }
 
-/// Adds the edges into a thread's nodes.
+/// Adds the edges into the nodes of a thread.
 pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &DeviceWork) {
     let mut before = start;
     let mut hand_offs = chain.hand_offs.iter().peekable();
@@ -312,6 +315,8 @@ pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &Dev
         candidates.clear();
         let pause = step.entry - draft.end(before);
         let kind = EdgeKind::ProgramOrder;
+        // The pause before a node is its usual wait, unless another thread's work explains a part
+        // of it.
         let mut program = Candidate { source: before, kind, usual: pause };
         while let Some(hand_off) = hand_offs.next_if(|hand_off| hand_off.step == at) {
             let HandOff { source, worked, .. } = *hand_off;

@@ -1,4 +1,4 @@
-//! Labels of nodes, and the evidence for the dependencies between them.
+//! Defines labels of graph nodes, and the evidence for the dependencies between them.
 
 use schema::CellType;
 use serde::Serialize;
@@ -7,37 +7,39 @@ use trace::store::TrackId;
 use crate::facts::scope::Scope;
 use crate::graph::node::NodeKind;
 
-/// Category of time on a critical path.
+/// Category of the time on a critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum PathCategory {
-    /// An operator on a thread, outside calls.
+    /// A thread runs an operator, outside runtime and driver calls.
     HostOperator,
-    /// A call of the device's runtime or driver.
+    /// A thread is in a call of the device's runtime or driver.
     RuntimeCall,
-    /// The end of a call that waited for a device: from the end of the work to the return.
+    /// The end of a call that waited for a device, from the end of the awaited work to the return
+    /// of the call.
     SynchronizationReturn,
-    /// A thread in a recorded frame of Python, outside operators and calls.
+    /// A thread is in a recorded frame of Python, outside operators and calls.
     PythonFrame,
-    /// A thread between recorded rows; mostly Python if no frames were recorded.
+    /// A thread is between recorded rows. If no frames were recorded, most of this time is Python.
     UntracedHost,
     DataLoading,
-    /// Time from the end of a launch to the start of its work, on a stream with no earlier work.
+    /// Time from the end of a launch to the start of its work, on a stream without earlier work.
     LaunchDelay,
     Compute,
-    /// A device copies or sets memory.
+    /// A device runs a copy or a memset.
     Memory,
-    /// Communication, if only one rank was seen: transfer and waiting cannot be separated.
+    /// Communication of a job of which only one rank was seen, so that transfer and waiting cannot
+    /// be separated.
     Communication,
-    /// Communication after the last rank arrived.
+    /// Communication after the last rank has arrived.
     CommunicationTransfer,
-    /// Communication before the last rank arrived.
+    /// Communication before the last rank has arrived.
     CommunicationWait,
-    /// A device between two pieces of work of a stream, or before work launched unseen.
+    /// A stream is between two pieces of work, or before work whose launch was not recorded.
     DeviceGap,
 }
 
-/// All categories, in the order of reports.
+/// All categories in the order in which reports list them.
 pub const CATEGORIES: [PathCategory; 13] = [
     PathCategory::HostOperator,
     PathCategory::RuntimeCall,
@@ -54,69 +56,71 @@ pub const CATEGORIES: [PathCategory; 13] = [
     PathCategory::DeviceGap,
 ];
 
-/// The party that spends the time of a category: host, device or other ranks.
+/// The party that spends the time of a category: the host, the devices or other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Party {
     Host,
-    /// The devices, including delays before their work starts.
+    /// The devices, including the delays before their work starts.
     Device,
-    /// The other ranks that are waited for.
+    /// Other ranks that are waited for.
     Peers,
 }
 
-/// The label of a node.
+/// The rank, row, track and category from which a node was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeOrigin {
     /// Index of the rank among the scopes.
     pub scope: u32,
-    /// Row of the trace; `None` for markers and meeting points.
+    /// Row of the trace; `None` for markers and for meetings of ranks.
     pub row: Option<u32>,
-    /// Thread or stream; `None` for markers and meeting points.
+    /// Thread or stream; `None` for markers and for meetings of ranks.
     pub track: Option<TrackId>,
-    /// What its time is spent on.
+    /// The activity on which the time of the node is spent.
     pub category: PathCategory,
 }
 
 /// A stretch of a thread in which only an annotation was open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLabel {
-    /// Absolute time in nanoseconds.
+    /// Start of the stretch, in absolute nanoseconds.
     pub start: i64,
-    /// Absolute time in nanoseconds.
+    /// End of the stretch, in absolute nanoseconds.
     pub end: i64,
     pub row: u32,
 }
 
-/// Number of waits that the profiler recorded, and of those that were inferred.
+/// Number of waits that the profiler recorded, and number of waits that were inferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WaitEvidence {
-    /// Device work with its launch in the window.
+    /// Number of pieces of device work whose launch lies in the window.
     pub launches: u64,
-    /// Device work that was launched before the window or unseen.
+    /// Number of pieces of device work that were launched before the window or whose launch was not
+    /// recorded.
     pub orphans: u64,
-    /// Device work that began before its launch: the clocks of host and device disagree.
+    /// Number of pieces of device work that began before their launch, because the clocks of host
+    /// and device disagree.
     pub early: u64,
-    /// Waits of the host for a device that the profiler recorded (`cuda_sync`).
+    /// Waits of the host for a device that the profiler recorded as `cuda_sync` rows.
     pub host_waits_recorded: u64,
     /// Waits of the host that were inferred from the names and times of calls.
     pub host_waits_inferred: u64,
-    /// Launches that waited for a full queue, by their times.
+    /// Launches that waited for a full queue, as their times show.
     pub queue_waits: u64,
-    /// Launches that the depth of such a queue limits, whether they waited or not.
+    /// Launches whose start depends on the length of such a queue, whether they waited or not.
     pub queue_limited: u64,
     /// Waits of a stream for another one that the profiler recorded.
     pub stream_waits_recorded: u64,
     /// Waits of a stream that were inferred from the order of calls.
     pub stream_waits_inferred: u64,
-    /// Threads that waited for another thread, by their gaps.
+    /// Waits of a thread for another thread, inferred from its pauses.
     pub hand_offs: u64,
-    /// Collectives in which all ranks met.
+    /// Collectives in which all participating ranks met.
     pub rendezvous: u64,
 }
 
 impl PathCategory {
-    /// Returns the name of the category in tables and arguments.
+    /// Returns the name of the category as tables and what-if questions use it.
     pub fn name(self) -> &'static str {
         match self {
             Self::HostOperator => "host_operator",
@@ -145,7 +149,7 @@ impl PathCategory {
         }
     }
 
-    /// Returns whether devices spend the time of this category.
+    /// Returns whether the time of this category is spent by devices.
     pub fn is_of_device(self) -> bool {
         matches!(
             self,
@@ -158,10 +162,10 @@ impl PathCategory {
     }
 }
 
-/// A rank, by its place among the scopes.
+/// A scope with the index of its rank among the scopes.
 pub(super) type PlacedRank<'a, 'b> = (u32, &'a Scope<'b>);
 
-/// Returns the node kind of a call that does or does not launch work.
+/// Returns the node kind of a call, depending on whether the call launches work.
 pub(super) fn call_kind(launches: bool) -> NodeKind {
     if launches { NodeKind::Launch } else { NodeKind::HostWork }
 }

@@ -1,5 +1,6 @@
-//! Threads that load input: workers and the thread that pins memory. Where they were recorded, the
-//! thread that fetches a batch waited for the last thing they did before it got it.
+//! Finds threads that load input, which are the worker threads and the thread that pins memory. If
+//! such threads were recorded, the thread that fetches a batch waited for the last work that they
+//! finished before it got the batch.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +12,12 @@ use super::label::PathCategory;
 use super::segment::{Segments, ThreadSegment};
 use crate::facts::scope::Scope;
 
-/// Frames and operators that only loader threads run.
+/// Parts of the names of frames and operators that only loader threads run.
 const LOADING: [&str; 3] = ["_utils/pin_memory.py(", "_utils/worker.py(", "aten::pin_memory"];
-/// Annotation around the fetch of a batch.
+/// Annotation that PyTorch writes around the fetch of a batch.
 const FETCHING: &str = "enumerate(DataLoader)";
 
-/// Returns the tracks of threads that load input but do not fetch it.
+/// Returns the tracks of the threads that load input but do not fetch it themselves.
 pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
     let trace = scope.trace;
     let has = |parts: &[&str]| -> Vec<bool> {
@@ -52,6 +53,7 @@ pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
     let mut rows: Vec<u32> = Vec::new();
     for (frame, at) in frames.all().iter().zip(0..) {
         let Some(row) = frame.row.filter(|_| is_put(frame.name)) else { continue };
+        // One `put` may call another, and only the outermost call counts.
         let is_outermost = frames.stack(at).skip(1).all(|around| !is_put(around.name));
         if is_outermost && trace.slices.track[row as usize] == track {
             rows.push(row);
@@ -69,44 +71,50 @@ pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
     Segments { work, ..Segments::default() }
 }
 
-/// Marks the nodes of a loader thread as loading. Its end does not end the window.
+/// Marks all nodes of a loader thread as data loading. The end of a loader thread does not end the
+/// window.
 pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
     chain.works = false;
     for step in &chain.steps {
-        let category = &mut draft.nodes[step.node.index()].origin.category;
+        let category = &mut draft.origins[step.node.index()].category;
         if *category == PathCategory::HostOperator {
             *category = PathCategory::DataLoading;
         }
     }
 }
 
-/// Finds the loader work that fetching threads waited for. Such a wait is not their own work.
+/// Finds the loader work that fetching threads waited for. The time of such a wait does not count
+/// as work of the fetching thread.
 pub(super) fn find(
     draft: &mut Draft,
     scope: &Scope<'_>,
     chains: &mut [Chain],
     loaders: &BTreeSet<TrackId>,
 ) {
-    // Work of the loader threads, by end.
+    // Nodes of the loader threads, sorted by the time at which they end.
     let mut done: Vec<_> = chains
         .iter()
         .filter(|chain| loaders.contains(&chain.track))
         .flat_map(|chain| chain.steps.iter().map(|step| step.node))
         .map(|node| (draft.end(node), node))
         .collect();
+    if done.is_empty() {
+        return;
+    }
     done.sort_unstable();
     let trace = scope.trace;
     for chain in chains.iter_mut().filter(|chain| !loaders.contains(&chain.track)) {
         for (at, step) in chain.steps.iter().enumerate() {
-            let node = &draft.nodes[step.node.index()];
-            let fetches = node.origin.row.is_some_and(|row| is_fetching(trace, row));
-            let until = done.partition_point(|(end, _)| *end <= node.end);
+            let row = draft.origins[step.node.index()].row;
+            let fetches = row.is_some_and(|row| is_fetching(trace, row));
+            let ended = draft.end(step.node);
+            let until = done.partition_point(|(end, _)| *end <= ended);
             let last = until.checked_sub(1).map(|last| done[last]);
             let Some((end, source)) = last.filter(|(end, _)| fetches && *end > step.entry) else {
                 continue;
             };
-            if draft.nodes[source.index()].start < end {
-                draft.nodes[step.node.index()].start = end;
+            if draft.times.start[source.index()] < end {
+                draft.times.start[step.node.index()] = end;
                 chain.hand_offs.push(HandOff { step: at, source, worked: 0 });
                 draft.evidence.hand_offs += 1;
             }

@@ -1,5 +1,6 @@
-//! Pauses: the time between two nodes of a thread, in which nothing but frames of Python, or no row
-//! at all, was recorded. A pause is the weight of an edge, so that edits can change it in part.
+//! Finds the pauses of threads. A pause is the time between two nodes of a thread in which only
+//! Python frames, or no rows at all, were recorded. A pause is stored as the weight of an edge, so
+//! edits can change a part of it.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +10,28 @@ use super::MeasuredGraph;
 use crate::facts::interval::Interval;
 use crate::graph::{Edge, EdgeId, EdgeKind};
 
-/// The pauses of all threads of a graph.
+/// The pauses of all threads of a graph, indexed by rank and thread.
 #[derive(Clone, Debug)]
 pub struct Pauses {
-    /// Pauses of each rank and thread, by start.
+    /// Pauses of each rank and thread with their edges, sorted by start.
     by_thread: BTreeMap<(u32, TrackId), Vec<(Interval, EdgeId)>>,
 }
 
 impl Pauses {
     /// # Cost
-    /// `O(n log n)` in the edges of the graph.
+    /// The cost is `O(n log n)` in the edges of the graph.
     pub fn new(measured: &MeasuredGraph) -> Self {
         let mut by_thread: BTreeMap<_, Vec<(Interval, EdgeId)>> = BTreeMap::new();
-        for (at, edge) in measured.graph.edges().iter().enumerate() {
-            if let Some((scope, track, span)) = measured.pause(edge) {
-                by_thread.entry((scope, track)).or_default().push((span, EdgeId(at as u32)));
+        for (id, edge) in measured.graph.edges() {
+            if let Some((scope, track, span)) = measured.pause(&edge) {
+                by_thread.entry((scope, track)).or_default().push((span, id));
             }
         }
         by_thread.values_mut().for_each(|pauses| pauses.sort_unstable());
         Self { by_thread }
     }
 
-    /// Returns the edges whose pauses lie in some thread spans of a rank, with the overlap in
+    /// Returns the edges whose pauses overlap some thread spans of a rank, with the overlap in
     /// nanoseconds. The spans of a thread must not overlap.
     pub fn within(
         &self,
@@ -51,13 +52,13 @@ impl Pauses {
 }
 
 impl MeasuredGraph {
-    /// Returns the rank's index, the thread and the time of the pause that an edge represents;
-    /// `None` for edges of other kinds and those without weight.
+    /// Returns the rank's index, the thread and the time of the pause that an edge represents. The
+    /// result is `None` for edges of other kinds and for edges without weight.
     fn pause(&self, edge: &Edge) -> Option<(u32, TrackId, Interval)> {
         let (source, target) = (edge.source.index(), edge.target.index());
         let is_pause = edge.kind == EdgeKind::ProgramOrder && edge.weight > 0;
-        // The start of the window precedes the first node of a thread, and its end follows the
-        // last.
+        // The node of the window's start comes before the first node of a thread, and that of its
+        // end after the last.
         let origin = match self.origins[target].track {
             Some(_) => self.origins[target],
             None => self.origins[source],

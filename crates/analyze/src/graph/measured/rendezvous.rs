@@ -1,4 +1,4 @@
-//! Collectives in which ranks meet: no transfer starts before the last rank arrives.
+//! Connects the ranks at collectives in which no transfer starts before the last rank has arrived.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,27 +11,27 @@ use crate::facts::job::RankFacts;
 use crate::facts::skew;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
-/// The collectives in which ranks meet.
+/// The collectives in which ranks meet, with their arrival times and nodes.
 #[derive(Debug, Default)]
 pub(super) struct Meetings {
-    /// (place of the rank among the scopes, row) → meeting.
+    /// Index of the meeting for each (index of the rank among the scopes, row).
     meeting: HashMap<(u32, u32), usize>,
-    /// Time at which all ranks had arrived, for each meeting.
+    /// Time at which the last rank had arrived, for each meeting.
     time: Vec<i64>,
-    /// For each meeting, the arrival and the transfer of each rank, as their nodes are made.
+    /// The arrival and the transfer node of each rank of a meeting, added as the nodes are made.
     nodes: RefCell<Vec<Vec<(NodeId, NodeId)>>>,
 }
 
-/// Selects the matched collectives of several ranks that lie in all their windows. Those in which a
-/// rank's part ended before the last one's began are left out: the clocks disagree, or nobody had
-/// to wait.
+/// Selects the matched collectives of several ranks that lie inside the windows of all these ranks.
+/// A collective is left out if one rank's kernel ended before the last one began, because then the
+/// clocks disagree or nobody had to wait.
 pub(super) fn meetings(facts: &[RankFacts<'_>], collectives: &Collectives) -> Meetings {
     let mut meetings = Meetings::default();
     let place = |rank: u32| facts.iter().position(|facts| facts.rank() == rank);
     for one in collectives.matched.iter().filter(|one| one.participants.len() > 1) {
         let places: Option<Vec<_>> = one.participants.iter().map(|p| place(p.rank)).collect();
         let Some(places) = places else { continue };
-        // Converts times to the clocks of the hosts.
+        // Convert the times of the devices to the clocks of their hosts.
         let span = |(part, place): (&Participant, &usize)| {
             let device = facts[*place].scope.trace.device(part.row);
             let shift = skew::shift_ns(facts[*place].skews(), device);
@@ -60,13 +60,13 @@ fn is_meeting(facts: &[RankFacts<'_>], spans: &[Interval], places: &[usize], met
 }
 
 impl Meetings {
-    /// Returns the time at which all ranks had arrived at the collective of a row, or `None` if it
-    /// has none.
+    /// Returns the time at which all ranks had arrived at the collective of a row, or `None` if the
+    /// row belongs to no meeting.
     pub fn time(&self, of: NodeOrigin) -> Option<i64> {
         self.place(of).map(|place| self.time[place])
     }
 
-    /// Adds a rank's arrival and transfer.
+    /// Adds the arrival and the transfer node of one rank to its meeting.
     pub fn take_part(&self, origin: NodeOrigin, arrival: NodeId, transfer: NodeId) {
         if let Some(place) = self.place(origin) {
             self.nodes.borrow_mut()[place].push((arrival, transfer));
@@ -78,7 +78,7 @@ impl Meetings {
     }
 }
 
-/// Adds a node for each meeting and the edges through it.
+/// Adds a node for each meeting, and the edges from the arrivals through it to the transfers.
 pub(super) fn join(draft: &mut Draft, meetings: &Meetings) {
     for (time, ranks) in meetings.time.iter().zip(meetings.nodes.borrow().iter()) {
         let category = PathCategory::CommunicationWait;
@@ -91,7 +91,7 @@ pub(super) fn join(draft: &mut Draft, meetings: &Meetings) {
                 draft.edges.push(Edge { kind, source, target, weight: 0 });
             };
             join(arrival, hub);
-            // This edge keeps a rank's arrival and transfer together, whatever the others do.
+            // This edge keeps a rank's arrival before its transfer, whatever the other ranks do.
             join(arrival, transfer);
             join(hub, transfer);
         }

@@ -1,13 +1,14 @@
-//! Maps rows of traces to the graph nodes made from them.
+//! Maps each row of a trace to the graph nodes that were made from it.
 
 use super::MeasuredGraph;
 use crate::facts::scope::Scope;
 use crate::graph::NodeId;
 
 /// The graph nodes of each row of the traces.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RowNodes {
-    /// For each scope, the first place in `nodes` of each row; one entry more than rows.
+    /// For each scope, the index in `nodes` of each row's first node, with one entry more than
+    /// there are rows.
     first: Vec<Vec<u32>>,
     nodes: Vec<Vec<NodeId>>,
 }
@@ -16,7 +17,7 @@ impl RowNodes {
     /// Indexes a graph by the rows of the scopes it was built from.
     ///
     /// # Cost
-    /// Linear in nodes and rows.
+    /// The cost is linear in nodes and rows.
     pub fn new(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> Self {
         let rows = |scope: &Scope<'_>| vec![0u32; scope.trace.slices.len() + 1];
         let mut first: Vec<Vec<u32>> = scopes.iter().map(rows).collect();
@@ -26,6 +27,8 @@ impl RowNodes {
                 first[origin.scope as usize][row as usize + 1] += 1;
             }
         }
+        // Turn the counts into offsets, then place the nodes: a counting sort that is linear in
+        // nodes and rows.
         for first in &mut first {
             for row in 1..first.len() {
                 first[row] += first[row - 1];
@@ -45,7 +48,8 @@ impl RowNodes {
         Self { first, nodes }
     }
 
-    /// Returns the nodes of a row, by id. `scope` is the place of its rank among the scopes.
+    /// Returns the nodes of a row, sorted by id. `scope` is the index of the row's rank among the
+    /// scopes.
     pub fn get_nodes(&self, scope: usize, row: u32) -> &[NodeId] {
         let (from, to) = (self.first[scope][row as usize], self.first[scope][row as usize + 1]);
         &self.nodes[scope][from as usize..to as usize]

@@ -5,10 +5,10 @@ use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::interval::Interval;
 use crate::facts::window::WindowRule;
 
-/// Process and thread of a host row, or device and stream.
+/// Process and thread of a host row, or device and stream of a device row.
 type Track = (i64, i64);
 
-/// A trace under construction.
+/// A trace under construction, to which tests add rows.
 #[derive(Default)]
 struct Sketch {
     trace: Trace,
@@ -50,13 +50,13 @@ impl Sketch {
     }
 }
 
-/// Returns the rows joined by synchronization, as (source, target).
+/// Returns the pairs of rows that are joined by synchronization edges, as (source, target).
 fn waits(graph: &MeasuredGraph) -> Vec<(u32, u32)> {
     let row = |node: NodeId| graph.origins[node.index()].row;
     let mut waits: Vec<_> = graph
         .graph
         .edges()
-        .iter()
+        .map(|(_, edge)| edge)
         .filter(|edge| edge.kind == EdgeKind::Synchronization)
         .filter_map(|edge| Some((row(edge.source)?, row(edge.target)?)))
         .collect();
@@ -70,7 +70,7 @@ const OTHER: Track = (901, 1);
 #[test]
 fn a_recorded_wait_of_a_stream_is_of_its_device() {
     let mut sketch = Sketch::default();
-    // Streams 7 and 20 of both devices work; on device 1, 20 waits for 7.
+    // Streams 7 and 20 of both devices have work, and on device 1 stream 20 waits for stream 7.
     sketch.kernel(MAIN, 0, (0, 7), (5, 40));
     sketch.kernel(MAIN, 3, (0, 20), (8, 40));
     let a1 = sketch.kernel(MAIN, 6, (1, 7), (10, 50));
@@ -107,7 +107,8 @@ fn an_inferred_wait_is_for_devices_the_thread_used() {
 #[test]
 fn threads_of_two_processes_hand_nothing_over() {
     const BACKWARD: &str = "autograd::engine::evaluate_function: MmBackward0";
-    // In one process the first operator hands over to the backward pass, and that to the second.
+    // In one process, the first operator hands over to the backward pass, which hands over to the
+    // second operator. Different processes must not be joined.
     for (process, hand_offs) in [(900, 2), (901, 0)] {
         let mut sketch = Sketch::default();
         sketch.host("cpu_op", "aten::mm", MAIN, (0, 10));
@@ -121,7 +122,8 @@ fn threads_of_two_processes_hand_nothing_over() {
 fn sequence_numbers_join_the_passes_of_old_recordings() {
     for (forward_thread, hand_offs) in [(1, 2), (0, 0)] {
         let mut sketch = Sketch::default();
-        // The profiler's own annotation, then an operator, is no work between the passes.
+        // The profiler's annotation of the step was recorded as an operator in 2021. The annotation
+        // of a step does not count as work between the passes.
         sketch.host("Operator", "ProfilerStep#3", MAIN, (0, 50));
         for (name, track, span, thread) in
             [("aten::mm", MAIN, (0, 10), 0), ("MmBackward", (900, 2), (12, 20), forward_thread)]
@@ -140,19 +142,19 @@ fn an_unexplained_gap_waits_for_the_other_stream() {
     let mut sketch = Sketch::default();
     let ns = |us: i64| us * 1000;
     let span = |from: i64, to: i64| (ns(from), ns(to));
-    // The other thread requests the wait, so the order of calls on this one does not show it.
+    // Another thread requests the wait, so the order of calls on this thread does not show it.
     sketch.kernel(MAIN, ns(1), (0, 7), span(10, 20));
     let transfer = sketch.kernel(MAIN, ns(4), (0, 20), span(10, 500));
     sketch.host("cuda_runtime", "cudaStreamWaitEvent", (900, 2), span(8, 9));
     let next = sketch.kernel(MAIN, ns(12), (0, 7), span(510, 600));
     assert_eq!(waits(&sketch.graph()), [(transfer, next)]);
-    // Work that begins long after the other stream's has ended did not wait for it.
+    // Work that begins long after the other stream's work has ended did not wait for that work.
     sketch.kernel(MAIN, ns(14), (0, 20), span(510, 610));
     sketch.kernel(MAIN, ns(16), (0, 7), span(700, 710));
     assert_eq!(waits(&sketch.graph()), [(transfer, next)]);
 }
 
-/// Returns the time on the path of the only rank, by category.
+/// Returns the time per category on the critical path of the only rank.
 fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
     let scope = Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let scopes = [scope];
@@ -161,7 +163,7 @@ fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
     path.parts.iter().map(|part| (part.category, part.duration_ns)).collect()
 }
 
-/// Returns the length of the window after an edit.
+/// Returns the length of the window after an edit has been applied.
 fn after(trace: &Trace, edit: &str) -> i64 {
     let scopes = [Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
     let edit = crate::graph::what_if::parse(edit).unwrap();
@@ -180,15 +182,16 @@ fn a_batch_comes_when_the_thread_that_pins_it_is_done() {
     sketch.host("user_annotation", FETCH, MAIN, (10, 60));
     sketch.host("cpu_op", "aten::mm", MAIN, (60, 100));
     sketch.host("cpu_op", "aten::pin_memory", PINS, (30, 50));
-    // After the fetch, the thread pins the next batch, for which nothing waits.
+    // After the fetch, the loader thread pins the next batch, and nothing waits for that.
     sketch.host("cpu_op", "aten::pin_memory", PINS, (70, 110));
     sketch.host("cpu_op", "aten::add", MAIN, (100, 120));
     let trace = &sketch.trace;
     assert_eq!(sketch.graph().evidence.hand_offs, 1);
-    // The path has 30 until pinning began, 20 to pin, and 10 until the batch was returned.
+    // The path contains 30 until pinning began, 20 of pinning, and 10 until the batch was returned.
     let expected = [(PathCategory::HostOperator, 60), (PathCategory::DataLoading, 60)];
     assert_eq!(spent(trace), expected);
-    // Without the time to pin, the batch would come 20 earlier; without the fetch, 50.
+    // Without the pinning, the batch would arrive 20 earlier. Without any fetch, it would arrive 50
+    // earlier.
     assert_eq!(after(trace, "name=aten::pin_memory x0"), 100);
     assert_eq!(after(trace, &format!("name={FETCH} unblock")), 80);
     assert_eq!(after(trace, "data_loading x0"), 70);
@@ -227,7 +230,7 @@ fn python_frames_reveal_a_pinning_thread() {
     let trace = trace::open::parse(text.as_bytes()).unwrap();
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let graph = build_measured_graph(&[RankFacts::new(&scope)], &Collectives::default());
-    let hand_off = graph.graph.edges().iter().find(|edge| edge.kind == EdgeKind::Data).unwrap();
+    let hand_off = graph.graph.edges().find(|(_, edge)| edge.kind == EdgeKind::Data).unwrap().1;
     let row = |node: NodeId| graph.origins[node.index()].row;
     assert_eq!((row(hand_off.source), row(hand_off.target)), (Some(3), Some(0)));
 }
@@ -247,7 +250,7 @@ fn python_frame_time_has_its_own_category() {
         (PathCategory::UntracedHost, 10_000),
     ];
     assert_eq!(spent(&trace), expected);
-    // The edit halves the pauses of 10 and 40.
+    // The edit halves the pauses of 10 µs and 40 µs that lie in Python frames.
     assert_eq!(after(&trace, "python_frame x0.5"), 75_000);
     assert_eq!(after(&trace, "untraced_host x0"), 90_000);
 }

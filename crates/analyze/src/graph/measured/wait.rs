@@ -1,4 +1,4 @@
-//! Finds what the host and the streams waited for: as the profiler recorded it, or else inferred
+//! Finds what the host and the streams waited for, as the profiler recorded it, or else inferred
 //! from the names, order and times of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,40 +10,46 @@ use super::label::WaitEvidence;
 use super::segment::ThreadSegment;
 use crate::facts::calls::{self, CallKind, Direction};
 use crate::facts::scope::Scope;
+use crate::facts::tree;
 
-/// Recorded and inferable waits in a rank's window.
+/// The waits in a rank's window that were recorded, and the data from which others are inferred.
 pub(super) struct Waits<'a, 'b> {
     scope: &'a Scope<'b>,
+    /// Kind of call, by name.
     calls: Vec<CallKind>,
-    /// Rows of `cuda_sync` by correlation.
+    /// Whether the rows of a name load input, by name.
+    loading: Vec<bool>,
+    /// Rows of category `cuda_sync` with their correlation ids, sorted by id.
     syncs: Vec<(u64, u32)>,
-    /// Calls that record events, by correlation.
+    /// Calls that record events with their correlation ids, sorted by id.
     records: Vec<(u64, u32)>,
-    /// Device and stream of each stream.
+    /// Device and stream number of each stream.
     streams: Vec<(i32, i32)>,
-    /// Devices that each track may use: those its thread used, else those of its process, else any.
+    /// Devices that each track may use: those to which its thread launched, or else those of its
+    /// process, or else all.
     used: Vec<BTreeSet<i32>>,
 }
 
-/// State of a thread after the calls so far, which decides what later work waits for.
+/// State of a thread after the calls processed so far, which decides what later work waits for.
 #[derive(Debug, Default)]
 pub(super) struct ThreadOrder {
-    /// When the last event was recorded.
+    /// Time at which the thread recorded its last event.
     recorded: Option<i64>,
     /// Waits of streams for events that may concern work still to be launched.
     pending: Vec<PendingWait>,
 }
 
-/// A wait of a stream that is not named: it concerns the next launch on that stream.
+/// A wait of a stream whose stream is not named. Such a wait concerns the next launch on the
+/// waiting stream.
 #[derive(Debug)]
 struct PendingWait {
-    /// Time of the call: work launched later is not awaited.
+    /// Time of the waiting call. Work that is launched later is not awaited.
     before: i64,
-    /// Streams with launches since the wait.
+    /// Streams on which work was launched since the wait.
     seen: Vec<usize>,
 }
 
-/// Maximum number of unnamed waits that are kept.
+/// Maximum number of unnamed waits that are kept per thread.
 const PENDING: usize = 8;
 
 impl<'a, 'b> Waits<'a, 'b> {
@@ -53,7 +59,9 @@ impl<'a, 'b> Waits<'a, 'b> {
         let calls = calls::names(trace);
         let streams = device.names.clone();
         let (syncs, records, used) = (Vec::new(), Vec::new(), used(scope, &streams));
-        let mut waits = Self { scope, calls, syncs, records, streams, used };
+        let loading = trace.strings.iter().map(tree::is_data_loading).collect();
+        let mut waits = Self { scope, calls, loading, syncs, records, streams, used };
+        // Most traces have no rows of waits, so the pass over all rows is skipped for them.
         if trace.slices.sync.is_empty() {
             return waits;
         }
@@ -74,7 +82,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         waits
     }
 
-    /// Returns the times at which calls made a stream wait.
+    /// Returns the times of the calls that made a stream wait.
     pub fn stream_waits(&self) -> Vec<i64> {
         let trace = self.scope.trace;
         let is_wait =
@@ -85,12 +93,17 @@ impl<'a, 'b> Waits<'a, 'b> {
         times
     }
 
-    /// Returns the kind of a call.
+    /// Returns whether a row loads input.
+    pub fn is_loading(&self, row: u32) -> bool {
+        self.loading[self.scope.trace.slices.name[row as usize].0 as usize]
+    }
+
+    /// Returns the kind of a call, judged by its name.
     pub fn call(&self, row: u32) -> CallKind {
         self.calls[self.scope.trace.slices.name[row as usize].0 as usize]
     }
 
-    /// Returns the works that a call waited for before it returned.
+    /// Returns the device work that a call waited for before it returned.
     pub fn find_awaited_work(
         &self,
         segment: &ThreadSegment,
@@ -112,13 +125,15 @@ impl<'a, 'b> Waits<'a, 'b> {
         };
         awaited.retain(|work| device.works[*work as usize].end <= segment.end);
         let end = |work: &u32| device.works[*work as usize].end;
+        // If all awaited work had ended before the call began, the call did not wait.
         let has_waited = awaited.iter().any(|work| end(work) > segment.start);
         evidence.host_waits_inferred += u64::from(has_waited);
         awaited
     }
 
-    /// Returns the works that an operator of our own trainer waited for: its thread takes part in
-    /// the work, so it waited for every kernel that it launched and that ended inside it.
+    /// Returns the work that an operator of rowmill's own trainer waited for. The launching thread
+    /// takes part in the pool's work, so it waited for every kernel that it launched and that ended
+    /// inside the operator.
     pub fn find_pool_work(
         &self,
         segment: &ThreadSegment,
@@ -136,7 +151,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         works.filter(is_inside).collect()
     }
 
-    /// Returns the copies that block their call: to or from pageable memory, or from the device.
+    /// Returns the copies that block their call, which are copies to or from pageable memory and
+    /// copies from the device.
     fn copies(&self, call: CallKind, launched: &[u32], device: &DeviceWork) -> Vec<u32> {
         let trace = self.scope.trace;
         let blocks = |work: &u32| {
@@ -150,7 +166,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         launched.iter().copied().filter(blocks).collect()
     }
 
-    /// Returns the row in which the profiler recorded a wait.
+    /// Returns the row in which the profiler recorded the wait of a call.
     fn recorded(&self, call: u32) -> Option<u32> {
         let correlation = self.scope.trace.slices.correlation(call)?;
         let first = self.syncs.partition_point(|(id, _)| *id < correlation);
@@ -161,7 +177,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         same.map(|(_, row)| *row).min_by_key(|row| apart(*row))
     }
 
-    /// Returns the works that a recorded wait of the host was for.
+    /// Returns the device work for which the host waited in a recorded wait.
     fn find_recorded_work(
         &self,
         segment: &ThreadSegment,
@@ -172,6 +188,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         let slices = &self.scope.trace.slices;
         let wait = slices.sync.get(sync).copied().unwrap_or_default();
         let record = wait.record_correlation.and_then(|id| self.record(id));
+        // An event wait covers only the work launched before the event was recorded.
         let before = record.unwrap_or(segment.start);
         let own = slices.stream(sync).map(i64::from);
         let stream = wait.stream.filter(|id| *id >= 0).or(own.filter(|id| *id >= 0));
@@ -192,8 +209,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         if is_one { latest(ended, device) } else { ended }
     }
 
-    /// Infers the works that a host wait was for, from the name of the call and from what ended
-    /// before it returned.
+    /// Infers the device work for which the host waited, from the name of the call and from the
+    /// work that ended before it returned.
     fn inferred(&self, segment: &ThreadSegment, call: CallKind, device: &DeviceWork) -> Vec<u32> {
         let streams = || self.reached(segment.row);
         let end = |work: u32| device.works[work as usize].end;
@@ -205,12 +222,12 @@ impl<'a, 'b> Waits<'a, 'b> {
             CallKind::Free if lasts().all(|work| end(work) <= segment.end) => lasts().collect(),
             CallKind::Free => Vec::new(),
             CallKind::StreamSync => latest(ended().collect(), device),
-            // Another thread launches the work, and does so after the call has begun.
+            // Another thread launches the work, and it does so after this call has begun.
             CallKind::Execute => {
                 let ended = |at: usize| self.last_ended(at, device, segment.end);
                 latest(streams().filter_map(ended).collect(), device)
             }
-            // The event may have been recorded before the last launch.
+            // The awaited event may have been recorded before the last launch.
             _ => {
                 let until = |at: usize, last: u32| {
                     let works = &device.works[device.streams[at].start..=last as usize];
@@ -223,21 +240,21 @@ impl<'a, 'b> Waits<'a, 'b> {
         }
     }
 
-    /// Returns the last work of a stream that ended before a time.
+    /// Returns the last work of a stream that ended before a given time.
     fn last_ended(&self, stream: usize, device: &DeviceWork, before: i64) -> Option<u32> {
         let range = device.streams[stream].clone();
         let done = device.works[range.clone()].partition_point(|work| work.end <= before);
         (done > 0).then(|| (range.start + done - 1) as u32)
     }
 
-    /// Returns the time at which the call of a correlation id recorded its event.
+    /// Returns the time at which the call with a given correlation id recorded its event.
     fn record(&self, correlation: u64) -> Option<i64> {
         let at = self.records.binary_search_by_key(&correlation, |(id, _)| *id).ok()?;
         Some(self.scope.trace.slices.start(self.records[at].1))
     }
 
-    /// Records the effect of a call on streams, and infers which work of other streams its launched
-    /// work waited for.
+    /// Records the effect of a call on streams, and infers for which work of other streams the
+    /// launched work waited.
     pub fn note(
         &self,
         order: &mut ThreadOrder,
@@ -268,6 +285,8 @@ impl<'a, 'b> Waits<'a, 'b> {
                 let Some(&first) = launched.first() else { return };
                 let stream = device.streams.partition_point(|range| range.end <= first as usize);
                 let mut awaited = Vec::new();
+                // An unnamed wait holds up the next launch on each stream, so it is dropped once
+                // every stream was seen.
                 order.pending.retain_mut(|wait| {
                     if !wait.seen.contains(&stream) {
                         wait.seen.push(stream);
@@ -283,8 +302,9 @@ impl<'a, 'b> Waits<'a, 'b> {
         }
     }
 
-    /// Returns the two works that a recorded stream wait joins: the next on the waiting stream, and
-    /// the last launched on the other one before the event was recorded.
+    /// Returns the two pieces of work that a recorded stream wait joins: the next one on the
+    /// waiting stream, and the last one that was launched on the awaited stream before the event
+    /// was recorded.
     fn find_stream_wait(
         &self,
         segment: &ThreadSegment,
@@ -307,8 +327,9 @@ impl<'a, 'b> Waits<'a, 'b> {
         Some((device.first_launched(waiting, segment.start)?, source))
     }
 
-    /// Returns whether earlier work held up a copy that the host waited for, and adds the wait for
-    /// the work that ended last. The work must be launched before the call and end before the copy.
+    /// Returns whether earlier work held up a copy that the host waited for. If so, it adds the
+    /// copy's wait for the work that ended last. The earlier work must have been launched before
+    /// the call, and must have ended before the copy began.
     pub fn hold_up(
         &self,
         segment: &ThreadSegment,
@@ -329,8 +350,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         true
     }
 
-    /// Returns the work of another stream that ended last before a launched work began, among the
-    /// last works launched on each.
+    /// Among the last work launched on each other stream, returns the work that ended last before a
+    /// given work began.
     fn other(&self, device: &DeviceWork, call: u32, work: u32, before: i64) -> Option<u32> {
         let start = device.works[work as usize].start;
         let is_other = |at: &usize| !device.streams[*at].contains(&(work as usize));
@@ -340,11 +361,12 @@ impl<'a, 'b> Waits<'a, 'b> {
         ended.max_by_key(|work| device.works[*work as usize].end)
     }
 
-    /// Returns the device of a recorded wait, if its row names one.
+    /// Returns the device of a recorded wait, if the row of the wait names one.
     fn device_of(&self, sync: u32) -> Option<i32> {
         let trace = self.scope.trace;
         match trace.slices.device(sync).filter(|id| *id >= 0) {
-            // Without the argument, the row may be on the track of a thread.
+            // If the row does not name its device, it may lie on the track of a thread instead of a
+            // stream.
             None => Some(trace.device(sync)).filter(|id| self.streams.iter().any(|of| of.0 == *id)),
             known => known,
         }
@@ -363,7 +385,8 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 }
 
-/// Returns for each track the devices on which it launched work, or else those of its process.
+/// Returns, for each track, the devices on which its thread launched work, or else the devices of
+/// its process.
 fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
     let trace = scope.trace;
     let mut used = vec![BTreeSet::new(); trace.tracks.len()];
@@ -387,7 +410,7 @@ fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
     used
 }
 
-/// Keeps only the work that ended last.
+/// Keeps only the piece of work that ended last.
 fn latest(works: Vec<u32>, device: &DeviceWork) -> Vec<u32> {
     let last = works.into_iter().max_by_key(|work| device.works[*work as usize].end);
     last.into_iter().collect()

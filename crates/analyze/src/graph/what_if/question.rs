@@ -8,10 +8,11 @@ use crate::facts::job::JobFacts;
 use crate::facts::scope::Scope;
 use crate::graph::critical_path::PathCategory;
 use crate::graph::edit::{Action, Edit};
-use crate::graph::measured::{CATEGORIES, MeasuredGraph, Pauses};
+use crate::graph::measured::{CATEGORIES, MeasuredGraph};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
 
-/// A what-if question: selectors that must all match, and what happens to the matching nodes.
+/// A what-if question, which has selectors that must all match and the action on the nodes that
+/// match.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub text: String,
@@ -19,25 +20,27 @@ pub struct Question {
     pub action: Action,
 }
 
-/// One condition on nodes.
+/// One condition that a node must meet to be selected.
 #[derive(Clone, Debug)]
 pub enum Selector {
-    /// Device work whose name matches.
+    /// Selects device work whose name matches.
     Kernel(Pattern),
-    /// Host time in operators whose name matches, including what runs inside them.
+    /// Selects host time in operators whose name matches, including everything that runs inside
+    /// them.
     Operator(Pattern),
-    /// Rows whose own name matches: a kernel, a call, or an operator without what runs inside it.
+    /// Selects rows whose own name matches, such as a kernel, a call, or an operator without what
+    /// runs inside it.
     Name(Pattern),
-    /// Time of these categories, untraced time and delays included.
+    /// Selects time of these categories, which include untraced time and delays.
     Categories(Vec<PathCategory>),
     Rank(u32),
 }
 
-/// A name to match exactly, or a regular expression.
+/// A name that must match exactly, or a regular expression.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     Exact(String),
-    /// A regular expression, looked for anywhere in it.
+    /// A regular expression that may match anywhere in the name.
     Matches(Regex),
 }
 
@@ -53,19 +56,26 @@ const NAMES: &str = "host_operator, runtime_call, synchronization_return, python
     untraced_host, data_loading, launch_delay, compute, memory, communication, \
     communication_transfer or device_gap";
 
-/// Largest factor. With larger ones, a window of hours would overflow nanoseconds.
+/// Largest factor of an action. With a larger factor, a window of several hours would overflow the
+/// nanoseconds.
 const FACTOR_MAX: f64 = 1000.0;
 
-/// Parses a what-if question: selectors, which must all match, and the action on what they select.
+/// Parses a what-if question, which consists of selectors that must all match and of the action on
+/// what they select.
 ///
-/// `kernel=NAME`, `op=NAME`, `name=NAME` (`=~` for a regular expression, `"…"` around blanks),
-/// `class=compute|communication|memory`, `category=CATEGORY` or the category alone, `rank=N`; then
-/// `x0.5`, or one of `unblock` (calls no longer wait for a device, nor a fetch for loader threads),
-/// `overlap` (it takes no time of its own), `close-gap` (it follows at once on what came before),
-/// `to=TIME` (at most so long) and `earlier=TIME` (the rank comes earlier to a collective).
+/// The selectors are `kernel=NAME`, `op=NAME`, `name=NAME`, `class=compute|communication|memory`,
+/// `category=CATEGORY` or the category alone, and `rank=N`. Write `=~` before a regular expression,
+/// and `"…"` around a name with blanks. The action is one of these:
+/// - `x0.5` multiplies the duration by a factor.
+/// - `unblock` makes calls not wait for a device, and a fetch not wait for loader threads.
+/// - `overlap` lets the work take no time of its own.
+/// - `close-gap` starts the work directly after the previous work.
+/// - `to=TIME` limits the duration.
+/// - `earlier=TIME` lets the rank arrive earlier at a collective.
 ///
 /// # Errors
-/// [`Error::Edit`] says what was expected instead; [`Error::Pattern`] for a bad expression.
+/// Returns [`Error::Edit`] with the expected syntax, or [`Error::Pattern`] for an invalid regular
+/// expression.
 pub fn parse(text: &str) -> Result<Question, Error> {
     let wrong = |expected: &'static str, got: &str| Error::Edit {
         edit: text.to_owned(),
@@ -85,6 +95,7 @@ pub fn parse(text: &str) -> Result<Question, Error> {
         })
     };
     let selectors: Vec<Selector> = selecting.iter().map(selector).collect::<Result<_, _>>()?;
+    // A category may select edges, which have only a length, so scaling is the only action on it.
     let by_category = selectors.iter().any(|one| matches!(one, Selector::Categories(_)));
     if by_category && !matches!(action, Action::Scale(_)) {
         return Err(wrong("a factor for a class or category, such as x0.5", last));
@@ -92,7 +103,7 @@ pub fn parse(text: &str) -> Result<Question, Error> {
     Ok(Question { text: text.to_owned(), selectors, action })
 }
 
-/// Parses the action, the last word of a question.
+/// Parses the action, which is the last word of a question.
 fn action(word: &str) -> Result<Action, &'static str> {
     if let Some(number) = word.strip_prefix(['x', '*', '×']) {
         let factor = number.parse::<f64>().map_err(|_| ACTIONS)?;
@@ -111,9 +122,9 @@ fn action(word: &str) -> Result<Action, &'static str> {
     }
 }
 
-/// Parses a time such as `2.5ms` into nanoseconds.
+/// Converts a time such as `2.5ms` to nanoseconds.
 fn time_ns(text: &str) -> Option<i64> {
-    /// One hour, which is longer than any window.
+    /// One hour in nanoseconds, which is longer than any window.
     const MOST_NS: f64 = 3.6e12;
     let digits = text.find(|letter: char| letter.is_alphabetic() || letter == 'µ')?;
     let (number, unit) = text.split_at(digits);
@@ -135,7 +146,8 @@ enum Refused {
     Pattern(Error),
 }
 
-/// Words between blanks; blanks inside quotes belong to a word, the quotes do not.
+/// Splits a text into words at blanks. Blanks inside quotes stay part of the word, and the quotes
+/// are removed.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), None::<String>);
     let mut is_quoted = false;
@@ -205,11 +217,12 @@ fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
     }
 }
 
-/// Returns the selected nodes and edges. Edges have no name, so they are selected by category and
-/// rank.
+/// Returns the nodes and edges that a question selects. Edges have no name, so they are selected by
+/// category and rank.
 pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
     let (scopes, measured) = (job.scopes(), job.measured());
-    // Each distinct name is tested once: by selector and rank, then name.
+    // Each distinct name is tested only once, and the results are indexed by selector, rank and
+    // name.
     let named: Vec<Vec<Vec<bool>>> = question
         .selectors
         .iter()
@@ -234,16 +247,15 @@ pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
             }
         })
     };
-    let nodes = measured.graph.nodes();
     let is_scaled = matches!(question.action, Action::Scale(_));
     let moment = |node: usize| {
-        let has_nothing_to_scale = is_scaled && nodes[node].weight == 0;
-        nodes[node].kind == NodeKind::StepMarker || has_nothing_to_scale
+        let node = measured.graph.node(NodeId(node as u32));
+        node.kind == NodeKind::StepMarker || (is_scaled && node.weight == 0)
     };
-    let chosen = (0..nodes.len()).filter(|node| !moment(*node) && takes(*node));
+    let chosen = (0..measured.graph.len()).filter(|node| !moment(*node) && takes(*node));
     let mut edges = if is_scaled { edges(scopes, measured, question) } else { Vec::new() };
     if is_scaled {
-        edges.extend(pauses(scopes, measured, question, &named));
+        edges.extend(pauses(job, question, &named));
     }
     let nodes = chosen.map(|node| NodeId(node as u32)).collect();
     Edit { nodes, edges, action: question.action }
@@ -262,21 +274,15 @@ fn names(scope: &Scope<'_>, selector: &Selector) -> Vec<bool> {
     scope.trace.strings.iter().map(matches).collect()
 }
 
-/// The time between nodes of threads in which frames of Python ran that all selectors select: by
-/// `name` the innermost frame, by `op` any frame of the stack.
-fn pauses(
-    scopes: &[Scope<'_>],
-    measured: &MeasuredGraph,
-    question: &Question,
-    named: &[Vec<Vec<bool>>],
-) -> Vec<(EdgeId, i64)> {
+/// Returns the pauses in which the selected frames of Python ran. The selector `name` tests the
+/// innermost frame, and `op` tests every frame of the stack.
+fn pauses(job: &JobFacts<'_>, question: &Question, named: &[Vec<Vec<bool>>]) -> Vec<(EdgeId, i64)> {
     let is_name = |one: &Selector| matches!(one, Selector::Name(_) | Selector::Operator(_));
     if !question.selectors.iter().any(is_name) {
         return Vec::new();
     }
-    let pauses = Pauses::new(measured);
     let mut found = Vec::new();
-    for (at, scope) in scopes.iter().enumerate() {
+    for (at, scope) in job.scopes().iter().enumerate() {
         let frames = scope.frames();
         let takes = |frame: u32| {
             question.selectors.iter().zip(named).all(|(one, named)| {
@@ -291,7 +297,8 @@ fn pauses(
             })
         };
         let is_selected: Vec<bool> = (0..frames.all().len() as u32).map(takes).collect();
-        found.extend(pauses.within(at as u32, frames.spans(|frame| is_selected[frame as usize])));
+        let spans = frames.spans(|frame| is_selected[frame as usize]);
+        found.extend(job.pauses().within(at as u32, spans));
     }
     found
 }
@@ -312,9 +319,6 @@ fn edges(
                 _ => false,
             })
     };
-    let edges = measured.graph.edges().iter().enumerate();
-    edges
-        .filter(|(_, edge)| takes(edge))
-        .map(|(at, edge)| (EdgeId(at as u32), edge.weight))
-        .collect()
+    let taken = measured.graph.edges().filter(|(_, edge)| takes(edge));
+    taken.map(|(id, edge)| (id, edge.weight)).collect()
 }

@@ -5,7 +5,8 @@ use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::scope::Scope;
 use crate::facts::window::WindowRule;
 
-/// An operator (row 0) launches two kernels (1, 2) and waits (3); the kernels are rows 4 and 5.
+/// Builds an operator (row 0) that launches two kernels (rows 1 and 2) and waits for them (row 3).
+/// The kernels are rows 4 and 5.
 pub(crate) fn step() -> Trace {
     let mut trace = Trace::default();
     let rows = [
@@ -36,7 +37,8 @@ fn a_faster_kernel_shortens_what_waited_for_it() {
     assert_eq!(after("kernel=gemm x0.5").0, 80);
     assert_eq!(after("kernel=~^gemm$ x1").0, 100);
     assert_eq!(after("kernel=gemm x2").0, 140);
-    // Without it, the second kernel begins when it is launched; the launch took 5 before the first.
+    // Without the first kernel, the second one begins when it is launched. The delay of 5 after the
+    // first launch is kept.
     assert_eq!(after("kernel=gemm x0").0, 79);
 }
 
@@ -57,7 +59,7 @@ fn actions_may_be_words() {
     assert_eq!(after("kernel=gemm overlap").0, 79);
     assert_eq!(after("kernel=gemm to=20ns").0, 80);
     assert_eq!(after("kernel=relu close-gap").0, 99);
-    // The host no longer waits; the device is busy until 86.
+    // The host does not wait any more, but the device is busy until 86.
     assert_eq!(after("name=cudaDeviceSynchronize unblock").0, 86);
 }
 

@@ -1,58 +1,63 @@
-//! Changes between two jobs, by subject.
+//! Defines changes between two recordings of a job, by subject.
 
 use schema::{CellType, TableRow};
 use serde::Serialize;
 
 use super::unit::RankUnits;
 
-/// A part of the unit's time on both sides.
+/// One part of the unit's time, with its values on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct PartChange {
     pub part: &'static str,
-    /// Median over the units before.
+    /// Median over the units of the recording before.
     pub before_ns: i64,
-    /// Median over the units after.
+    /// Median over the units of the recording after.
     pub after_ns: i64,
     pub delta_ns: i64,
-    /// Mean over the units before. Only means add up to the mean unit.
+    /// Mean over the units of the recording before. Only means add up to the mean unit, whereas
+    /// medians do not.
     pub before_mean_ns: i64,
-    /// Mean over the units after.
+    /// Mean over the units of the recording after.
     pub after_mean_ns: i64,
     pub mean_delta_ns: i64,
-    /// Relative to all windows before, in percent.
+    /// Share of the total length of the windows before, in percent.
     pub before_pct: Option<f64>,
-    /// Relative to all windows after, in percent.
+    /// Share of the total length of the windows after, in percent.
     pub after_pct: Option<f64>,
-    /// Percent of the span from the first to the last device work of each rank, before. It leaves
-    /// out idle time around the work.
+    /// Share of the time from the first to the last device work of each rank before, in percent.
+    /// Unlike the share of the window, this share does not include idle time before the first and
+    /// after the last device work.
     pub before_span_pct: Option<f64>,
     pub after_span_pct: Option<f64>,
     /// `mean_delta_ns` relative to the change of the mean unit, in percent.
     pub explained_pct: Option<f64>,
-    /// A smaller change may be chance. `None` if a side has fewer than two units.
+    /// A change smaller than this many nanoseconds may be chance. The noise is `None` if a side has
+    /// fewer than two units.
     pub noise_ns: Option<i64>,
-    /// Whether `delta_ns` is within the noise.
+    /// Whether `delta_ns` does not exceed `noise_ns`.
     pub is_noise: bool,
 }
 
-/// The kind of thing that is compared by name.
+/// The kind of thing (kernel, operator, call) whose time is compared by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffSubject {
-    /// Device work by name and shape: grid and block of kernels, bytes of copies and sets. Time on
-    /// the device.
+    /// Device work by name and shape, where the shape is the grid and block of a kernel or the
+    /// bytes of a copy or memset. The time is that on the device.
     Kernel,
-    /// Operators by name. Time on the device of what they launched themselves.
+    /// Operators by name. The time is that on the device of the work that the operators launched
+    /// themselves.
     Operator,
-    /// Operators by their place in the call tree. Time as of operators.
+    /// Operators by their path in the call tree. The time is measured as for operators by name.
     Path,
-    /// Operators by name. Time on the host outside what they called.
+    /// Operators by name, measured on the host. The time is that on the host outside the operators
+    /// and calls inside them.
     Host,
-    /// Calls of the device's runtime and driver. Time on the host.
+    /// Calls of the device's runtime and driver by name. The time is that on the host.
     Call,
 }
 
-/// Whether a row occurs on both sides.
+/// Whether a thing occurs on both sides or on only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
@@ -61,38 +66,40 @@ pub enum Presence {
     Removed,
 }
 
-/// Time spent on one thing (a kernel, an operator, a call) on both sides.
+/// Time spent on one thing (a kernel, an operator or a call) on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct SpentChange {
-    /// The kind of row, which decides the time that counts.
+    /// The kind of thing, which decides whether its device time or its host time counts.
     pub subject: DiffSubject,
-    /// Name of the row. For a path, all operators from the outermost to it.
+    /// Name of the kernel, operator or call. For a path, it lists all operators from the outermost
+    /// to the innermost.
     pub name: String,
-    /// Empty for things without a shape.
+    /// Launch shape or bytes; empty for things without a shape.
     pub shape: String,
     pub presence: Presence,
-    /// Number of occurrences in all windows before.
+    /// Number of occurrences in all windows of the recording before.
     pub before_count: u64,
-    /// Number of occurrences in all windows after.
+    /// Number of occurrences in all windows of the recording after.
     pub after_count: u64,
-    /// Occurrences per unit before, rounded to three decimals.
+    /// Number of occurrences per unit before, rounded to three decimals.
     pub before_per_unit: f64,
-    /// Occurrences per unit after, rounded to three decimals.
+    /// Number of occurrences per unit after, rounded to three decimals.
     pub after_per_unit: f64,
-    /// Mean per unit, before.
+    /// Mean time per unit before.
     pub before_ns: i64,
-    /// Mean per unit, after.
+    /// Mean time per unit after.
     pub after_ns: i64,
     pub delta_ns: i64,
-    /// `delta_ns` relative to the unit before, in percent.
+    /// `delta_ns` relative to the mean unit before, in percent.
     pub unit_pct: Option<f64>,
-    /// A smaller change may be chance. `None` if a side has fewer than two units.
+    /// A change smaller than this many nanoseconds may be chance. The noise is `None` if a side has
+    /// fewer than two units.
     pub noise_ns: Option<i64>,
-    /// Whether the change is within the noise.
+    /// Whether `delta_ns` does not exceed `noise_ns`.
     pub is_noise: bool,
 }
-/// Change of a mean between the two recordings, with the deviation that decides whether it is
-/// noise.
+/// Change of a mean between the two recordings, with the noise below which the change may be
+/// chance.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Shift {
     pub before_ns: i64,
@@ -103,11 +110,11 @@ pub(super) struct Shift {
 }
 
 impl Shift {
-    /// Between the values of the units of each side.
+    /// Computes the change from the values of the units on each side.
     ///
     /// # Numerics
-    /// Noise is twice the standard error of the difference of means (Welch), so that about one
-    /// change in twenty that is chance is taken for real.
+    /// Noise is twice the standard error of the difference of means (Welch), so about one in twenty
+    /// changes that are chance is taken for real.
     pub fn new(before: &[i64], after: &[i64]) -> Self {
         let [before_ns, after_ns] = [before, after].map(|side| mean(side).round() as i64);
         let noise_ns = squared_error(before).zip(squared_error(after)).map(|(before, after)| {
@@ -131,7 +138,8 @@ pub(super) fn mean(values: &[i64]) -> f64 {
     sum as f64 / values.len().max(1) as f64
 }
 
-/// Returns the square of the standard error of a mean, or `None` for fewer than two values.
+/// Returns the square of the standard error of a mean, or `None` if there are fewer than two
+/// values.
 fn squared_error(values: &[i64]) -> Option<f64> {
     if values.len() < 2 {
         return None;

@@ -7,23 +7,23 @@ use crate::facts::distribution;
 use crate::facts::interval::{self, Interval};
 use crate::percent::percent;
 
-/// The parts that add up, in the order of the breakdown.
+/// Names of the parts that add up to the unit, in the order of the breakdown.
 const PARTS: [&str; 5] =
     ["compute", "exposed_communication", "exposed_memory", "exposed_other", "idle"];
-/// The parts that overlap others.
+/// Names of the totals, which overlap with other parts.
 const TOTALS: [&str; 3] = ["busy", "communication", "memory"];
 
-/// Nanoseconds per unit, of each part.
+/// Nanoseconds of each part, with one entry per unit.
 #[derive(Default)]
 struct UnitParts {
-    /// Time from the first to the last device work, summed over ranks.
+    /// Time from the first to the last device work, summed over the ranks.
     span_ns: i64,
     parts: [Vec<i64>; PARTS.len()],
     totals: [Vec<i64>; TOTALS.len()],
 }
 
-/// Compares the parts of the units. Returns the parts that add up to the unit, and those that
-/// overlap.
+/// Compares the parts of the units on both sides. The first result lists the parts that add up to
+/// the unit, and the second lists the totals that overlap them.
 pub fn compare_parts(
     before: &[RankUnits<'_>],
     after: &[RankUnits<'_>],
@@ -80,6 +80,8 @@ fn parts(samples: &[RankUnits<'_>]) -> UnitParts {
         }
         let ends = busy.first().zip(busy.last());
         parts.span_ns += ends.map_or(0, |((start, _), (_, end))| end - start);
+        // Later classes count only where no earlier class runs, so that the parts and idle time add
+        // up to the unit.
         let exposed = [&compute, &exposed_communication, &exposed_memory, &exposed_other];
         for unit in &sample.units {
             let within = |union: &[Interval]| interval::length_within(union, *unit);

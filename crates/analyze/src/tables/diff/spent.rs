@@ -1,4 +1,4 @@
-//! Sums the time spent on each thing, unit by unit.
+//! Sums the time spent on each kernel, operator or call, unit by unit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -8,31 +8,32 @@ use trace::store::{EventKind, StringId, Trace};
 use super::change::DiffSubject;
 use super::unit::RankUnits;
 
-/// Separator between the operators of a path.
+/// Separator between the operators of a path, outermost operator first.
 const INSIDE: &str = " > ";
 
-/// Strips the step number of names such as `ProfilerStep#12`.
+/// Removes the step number from names such as `ProfilerStep#12`, so that steps with different
+/// numbers have one name.
 fn unnumbered(name: &str) -> &str {
     let bare = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
     if bare.ends_with('#') { bare } else { name }
 }
 
-/// Name and shape, which together identify a thing on both sides.
+/// Name and shape, which together identify a kernel, operator or call on both sides.
 pub type SpentKey = (String, String);
 
-/// Time that one side spent on all things of a subject.
+/// Time that one side spent on all things of one subject.
 #[derive(Default)]
 pub struct Spent {
     pub units: usize,
-    /// Keyed by name and shape.
+    /// Time of each thing by its name and shape.
     pub rows: BTreeMap<SpentKey, SpentRow>,
 }
 
-/// Time spent on one thing, one entry per unit.
+/// Time spent on one kernel, operator or call, with one entry per unit.
 #[derive(Debug, Default)]
 pub struct SpentRow {
     pub count: u64,
-    /// Nanoseconds per unit, up to the last unit in which it occurs.
+    /// Nanoseconds per unit, up to the last unit in which the thing occurs.
     pub ns: Vec<i64>,
 }
 
@@ -56,7 +57,7 @@ impl SpentRow {
     }
 }
 
-/// Sums the time that the ranks of a side spent on each thing of a subject.
+/// Sums the time that the ranks of a side spent on each kernel, operator or call of a subject.
 pub fn collect_spent(samples: &[RankUnits<'_>], subject: DiffSubject) -> Spent {
     let units = samples.iter().map(|sample| sample.units.len()).sum();
     let mut spent = Spent { units, rows: BTreeMap::new() };
@@ -102,7 +103,7 @@ fn collect<K: Hash + Eq>(
     found
 }
 
-/// Launch shape of device work, as part of its identity.
+/// Launch shape of device work, which is part of the identity of a kernel or copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Shape {
     Grid([u32; 3], [u32; 3]),
@@ -134,12 +135,12 @@ fn device(sample: &RankUnits<'_>) -> HashMap<(StringId, Shape), SpentRow> {
     collect(sample, rows)
 }
 
-/// Returns the device time that an operator launched itself.
+/// Returns the duration of the device work that an operator launched itself.
 fn own_device(sample: &RankUnits<'_>, row: u32) -> i64 {
     sample.attribution.exclusive(sample.tree, row).device_ns
 }
 
-/// Returns the host time of an operator outside its children.
+/// Returns the host time of an operator without the time of its children.
 fn own_host(sample: &RankUnits<'_>, row: u32) -> i64 {
     sample.tree.own_length(sample.scope.trace, row)
 }
@@ -163,7 +164,7 @@ fn calls(sample: &RankUnits<'_>) -> HashMap<StringId, SpentRow> {
     collect(sample, trace.rows().filter(is_call).map(named))
 }
 
-/// Interned paths of a call tree: each is a parent path and a name.
+/// Interned paths of a call tree, where each path is stored as its parent path and a name.
 #[derive(Default)]
 struct Paths {
     known: HashMap<(Option<u32>, StringId), u32>,
@@ -191,7 +192,7 @@ impl Paths {
 fn by_path(sample: &RankUnits<'_>) -> (HashMap<u32, SpentRow>, Paths) {
     let (tree, trace) = (sample.tree, sample.scope.trace);
     let mut paths = Paths::default();
-    // The operators around the present one: where each ends among the nodes, and its path.
+    // The operators around the current node, each as (index of the node after its subtree, path).
     let mut around: Vec<(u32, u32)> = Vec::new();
     let mut rows = Vec::new();
     for (node, &row) in tree.nodes.iter().enumerate() {

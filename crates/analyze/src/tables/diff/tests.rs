@@ -5,12 +5,13 @@ use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::scope::Scope;
 use crate::facts::window::WindowRule;
 
-/// A run of steps of 100 ns; in each an operator launches a kernel of so many nanoseconds.
+/// Builds steps of 100 ns. In each of them an operator launches a kernel that takes the given
+/// number of nanoseconds.
 fn run(kernels: &[i64]) -> Trace {
     run_of(["aten::linear", "aten::addmm"], kernels)
 }
 
-/// The same with an operator in another one, of these names.
+/// Builds the same steps as [`run`] with two nested operators of the given names.
 fn run_of([outer, inner]: [&str; 2], kernels: &[i64]) -> Trace {
     let mut trace = Trace::default();
     for (step, ns) in kernels.iter().enumerate() {
@@ -70,7 +71,8 @@ fn a_change_within_the_scatter_of_the_steps_is_noise() {
     let steady = diff(&[run(&[20, 40, 20, 40])], &[run(&[22, 42, 22, 42])], WindowRule::Steps);
     let gemm = change(&steady, DiffSubject::Kernel, "gemm");
     assert_eq!((gemm.before_ns, gemm.after_ns, gemm.is_noise), (30, 32, true));
-    // The standard error of each mean is √(400/3/4).
+    // The standard error of each mean is √(400/3/4), and the noise is twice that of their
+    // difference.
     assert_eq!(gemm.noise_ns, Some(17));
     let moved = diff(&[run(&[20, 22, 20, 22])], &[run(&[42, 40, 42, 40])], WindowRule::Steps);
     assert!(!change(&moved, DiffSubject::Kernel, "gemm").is_noise);
@@ -94,7 +96,7 @@ fn single_windows_have_no_noise_and_all_ranks_count() {
 #[test]
 fn subjects_are_keyed_by_name_shape_and_path() {
     let mut other = run(&[20, 20, 20]);
-    // One side has a kernel of another shape, and an operator of its own.
+    // One side has a kernel of another shape, and an operator that the other side lacks.
     let shape = *other.slices.launch_shape.iter().next().expect("a shape").1;
     let slice = NewSlice::new("kernel", "gemm", (0, 7), (180, 190));
     let row = other.push(&slice);
@@ -129,7 +131,7 @@ fn subjects_are_keyed_by_name_shape_and_path() {
 fn the_verdict_names_parts_and_operators_or_the_noise() {
     let text = |before: &[Trace], after: &[Trace], rule| diff(before, after, rule).verdict.text;
     let slower = text(&[run(&[20, 20])], &[run(&[50, 50]), run(&[50, 50])], WindowRule::Steps);
-    // Steps take 100 ns on both sides, so a change on the device does not change them.
+    // Steps take 100 ns on both sides, so a change of kernel time does not change their length.
     assert_eq!(slower, "100 → 100 ns: no change");
     let long = |steps: &[i64]| {
         let mut trace = Trace::default();
@@ -151,7 +153,7 @@ fn the_verdict_names_parts_and_operators_or_the_noise() {
     let (before, after) = (long(&[0, 1_000, 2_000]), long(&[0, 1_500, 3_000]));
     let diff = diff(std::slice::from_ref(&before), &[after], WindowRule::Steps);
     let verdict = &diff.verdict;
-    // Three units of 1,000 ns, against two of 1,500 ns and one of 1,000 ns.
+    // Three units of 1,000 ns are compared with two units of 1,500 ns and one of 1,000 ns.
     assert_eq!(
         (verdict.before_ns, verdict.after_ns, verdict.outcome),
         (1_000, 1_333, DiffOutcome::WithinNoise)
@@ -176,7 +178,7 @@ fn empty_jobs_do_not_differ() {
 #[test]
 fn outlier_steps_are_distinguished_from_a_slower_job() {
     let mut long = run(&[20; 40]);
-    // The last four steps take five times as long.
+    // The last four steps are stretched to five times their length.
     for row in 0..long.slices.start.len() {
         let late = (long.slices.start[row] - 3600).max(0);
         long.slices.start[row] += 4 * (late - late % 100);

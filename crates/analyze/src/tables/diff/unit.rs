@@ -1,4 +1,4 @@
-//! Cuts a rank's window into comparable units: its steps, or the whole window.
+//! Cuts a rank's window into units that can be compared, which are its steps or the whole window.
 
 use serde::Serialize;
 
@@ -9,18 +9,18 @@ use crate::facts::scope::Scope;
 use crate::facts::tree::OperatorTree;
 use crate::facts::window::WindowRule;
 
-/// The unit that times are normalized by.
+/// The unit to which the times of a comparison refer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffUnit {
-    /// A step of a rank, from its start to the next one's.
+    /// One step of one rank, from its start to the start of the next step.
     Step,
-    /// The window of a rank.
+    /// The whole window of one rank.
     Window,
 }
 
 impl DiffUnit {
-    /// Chooses the finest unit that all ranks have.
+    /// Chooses steps if the windows of all ranks consist of whole steps, and windows otherwise.
     pub fn choose<'a>(mut scopes: impl Iterator<Item = &'a Scope<'a>>) -> Self {
         let has_steps = |scope: &Scope<'_>| {
             let window = &scope.window;
@@ -30,21 +30,21 @@ impl DiffUnit {
     }
 }
 
-/// A rank with its units.
+/// A rank of one side with its units.
 pub struct RankUnits<'a> {
     pub scope: &'a Scope<'a>,
     pub tree: &'a OperatorTree,
-    /// Owners of the device work.
+    /// Owners of the rank's device work.
     pub attribution: &'a Attribution,
-    /// Consecutive spans from the window's start to its end.
+    /// Consecutive spans that cover the window from start to end.
     pub units: Vec<Interval>,
-    /// Number of units of the ranks before this one.
+    /// Number of units of all ranks before this one.
     pub first: usize,
 }
 
 impl RankUnits<'_> {
-    /// Returns the index of the unit that contains a time, counted over all ranks; `None` outside
-    /// the window.
+    /// Returns the index of the unit that contains a time, counted over all ranks, or `None`
+    /// outside the window.
     pub fn unit_at(&self, time: i64) -> Option<usize> {
         let behind = self.units.partition_point(|(start, _)| *start <= time);
         let unit = behind.checked_sub(1)?;
@@ -52,7 +52,7 @@ impl RankUnits<'_> {
     }
 }
 
-/// Cuts the ranks of one side into units.
+/// Cuts the windows of all ranks of one side into units.
 pub fn samples<'a>(ranks: &'a [RankFacts<'_>], unit: DiffUnit) -> Vec<RankUnits<'a>> {
     let mut first = 0;
     let mut samples = Vec::with_capacity(ranks.len());

@@ -1,4 +1,4 @@
-//! Summarizes a comparison in one line: by how much the unit changed, and because of what.
+//! Summarizes a comparison in one line, with the change of the unit and its causes.
 
 use serde::Serialize;
 
@@ -6,18 +6,18 @@ use super::change::{DiffSubject, PartChange, Shift, SpentChange};
 use crate::percent::percent;
 use crate::text::time;
 
-/// Number of operators and calls that the line names.
+/// Maximum number of operators and calls that the line names.
 const NAMED: usize = 2;
-/// Minimum share of the change, in percent, for an operator or call to be named.
+/// Minimum share of the change, in percent, from which an operator or call is named.
 const WORTH_PCT: f64 = 10.0;
-/// If less of the time is under names that both recordings have, they may be of different jobs;
-/// percent.
+/// The recordings may be of different jobs if less than this share of the time lies under names of
+/// both sides, in percent.
 const SHARED_MIN_PCT: f64 = 50.0;
 
 /// Conclusion of a comparison: the change of the unit, whether it is noise, and its causes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiffVerdict {
-    /// The conclusion in one line.
+    /// The conclusion as one line of text.
     pub text: String,
     pub outcome: DiffOutcome,
     pub before_ns: i64,
@@ -25,16 +25,19 @@ pub struct DiffVerdict {
     pub before_median_ns: i64,
     pub after_median_ns: i64,
     pub delta_ns: i64,
-    /// `delta_ns` relative to the unit before, in percent.
+    /// `delta_ns` relative to the mean unit before, in percent.
     pub delta_pct: Option<f64>,
-    /// A smaller change may be chance. `None` if a side has fewer than two units.
+    /// A change smaller than this many nanoseconds may be chance. The noise is `None` if a side has
+    /// fewer than two units.
     pub noise_ns: Option<i64>,
-    /// Parts of the unit whose change exceeds noise, the greatest first. Empty without device work.
+    /// Parts of the unit whose change exceeds their noise, largest change first. The list is empty
+    /// for recordings without device work.
     pub parts: Vec<Cause>,
-    /// Sum of these parts relative to the whole change, in percent; 100 at best.
+    /// Sum of the changes of these parts relative to the whole change, in percent; 100 at best.
     pub explained_pct: Option<f64>,
-    /// What changed most in the direction of the whole: operators by the device time of what they
-    /// launch, or where the device waits for the host, operators and calls by host time.
+    /// Things that changed most in the direction of the whole change. The list has operators by the
+    /// device time of their work or, where the device waits for the host, operators and calls by
+    /// host time.
     pub names: Vec<Cause>,
 }
 
@@ -42,28 +45,29 @@ pub struct DiffVerdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffOutcome {
-    /// A unit takes longer, by more than chance explains.
+    /// A unit takes more time after, by more than chance explains.
     Slower,
-    /// A unit takes less, by more than chance explains.
+    /// A unit takes less time after, by more than chance explains.
     Faster,
     /// The change may be chance.
     WithinNoise,
     Same,
 }
 
-/// A change that explains part of the change of the unit.
+/// A change that explains a part of the change of the unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cause {
-    /// A part of the unit, an operator or a call.
+    /// Name of a part of the unit, of an operator or of a call.
     pub name: String,
-    /// Its change per unit.
+    /// Change of its time per unit.
     pub delta_ns: i64,
-    /// Relative to the change of the unit, in percent.
+    /// `delta_ns` relative to the change of the unit, in percent.
     pub explained_pct: Option<f64>,
 }
 
-/// Summarizes what changed. `unit` is the change of the mean unit, with the medians of both sides;
-/// `shared_pct` is the share of the time under names that both sides have.
+/// Summarizes what changed between two recordings. `unit` is the change of the mean unit, and the
+/// medians of both sides are given with it. `shared_pct` is the share of the time under names that
+/// both sides have.
 pub fn judge_change(
     unit: &Shift,
     [before_median_ns, after_median_ns]: [i64; 2],
@@ -121,7 +125,7 @@ fn words(part: &str) -> String {
     part.replace('_', " ")
 }
 
-/// Returns the things that changed in the same direction as the unit, the greatest first.
+/// Returns the things whose time changed in the same direction as the unit, largest change first.
 fn names(unit: &Shift, changes: &[SpentChange], is_host: bool) -> Vec<Cause> {
     let is_asked = |subject| match is_host {
         true => matches!(subject, DiffSubject::Host | DiffSubject::Call),
@@ -168,7 +172,7 @@ fn line(verdict: &DiffVerdict) -> String {
     text
 }
 
-/// Returns a sentence about the medians if they changed less than half as much as the means.
+/// Returns a sentence about the medians, if they changed less than half as much as the means.
 fn medians(verdict: &DiffVerdict) -> String {
     let is_change = matches!(verdict.outcome, DiffOutcome::Slower | DiffOutcome::Faster);
     let moved = (verdict.after_median_ns - verdict.before_median_ns) * verdict.delta_ns.signum();
@@ -176,7 +180,7 @@ fn medians(verdict: &DiffVerdict) -> String {
         return String::new();
     }
     let span = span(verdict.before_median_ns, verdict.after_median_ns);
-    format!(". The median went {span}: a few long ones make the difference of the means")
+    format!(". The median went {span}, so a few long units cause the difference of the means")
 }
 
 /// Returns a warning if the two recordings have little in common.
@@ -190,7 +194,7 @@ fn doubt(shared_pct: Option<f64>) -> String {
     })
 }
 
-/// `77.5 → 129 ms`; both with their units where these differ.
+/// Formats two times as `77.5 → 129 ms`, or each with its own unit if the units differ.
 fn span(before_ns: i64, after_ns: i64) -> String {
     let (before, after) = (time(before_ns), time(after_ns));
     let units = [&before, &after].map(|text| text.rsplit_once(' ').map(|(_, unit)| unit));

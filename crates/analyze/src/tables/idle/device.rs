@@ -1,4 +1,5 @@
-//! Idle time of each device, by what the thread did that launched the work ending it.
+//! Divides the idle time of each device by the activity of the thread that launched the work after
+//! the gap.
 
 use std::collections::BTreeMap;
 
@@ -14,50 +15,50 @@ use crate::facts::tree::OperatorTree;
 use crate::facts::window::{self, WindowRule};
 use crate::percent::percent;
 
-/// Why a device did nothing. Until the launching call ends, the cause is the activity of its
-/// thread.
+/// The reason why a device was idle. Until the launching call ends, the reason is the activity of
+/// its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceCause {
-    /// The thread still waited for the device, which had already finished its work.
+    /// The thread still waited for the device, although the device had already finished its work.
     SyncDrain,
-    /// The thread fetched the next batch.
+    /// The launching thread fetched the next batch.
     Input,
-    /// The thread ran operators or Python.
+    /// The launching thread ran operators or Python code.
     CpuWork,
-    /// The thread was in a call of the runtime or driver, the launch included.
+    /// The thread was in a call of the runtime or driver, which includes the launch itself.
     Runtime,
-    /// No recorded row ran on the thread, apart from ranges of the user.
+    /// Nothing recorded ran on the thread, apart from annotations of the user.
     Untraced,
-    /// From the end of a call made in the gap to the start of its work, if that is short.
+    /// The launch call was made in the gap, and its work started shortly after the call had ended.
     LaunchDelay,
     /// The work was launched before the gap began, and the gap is short.
     KernelWait,
-    /// The work was launched, and yet did not start for long: it waited for other work, an event
-    /// or another rank.
+    /// The work was launched but did not start for a long time, because it waited for other work,
+    /// an event or another rank.
     Dependency,
-    /// The launch of the work ending the gap was not recorded.
+    /// The launch of the work that ended the gap was not recorded.
     Unlinked,
-    /// Before the first work of the device.
+    /// The gap lies before the first work of the device.
     Head,
     Tail,
 }
 
-/// One cause's share of a device's idle time.
+/// The part of a device's idle time that has one cause.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct DeviceIdle {
     pub rank: u32,
     pub device: i32,
     pub cause: DeviceCause,
-    /// Number of gaps that it contributes to.
+    /// Number of gaps to which the cause contributes.
     pub gap_count: u64,
     pub idle_ns: i64,
-    /// Relative to the device's idle time, in percent.
+    /// Share of the device's idle time, in percent.
     pub idle_pct: Option<f64>,
     pub window_pct: Option<f64>,
     /// Part of `idle_ns` in gaps that began while the thread waited for the device.
     pub after_sync_ns: i64,
-    /// Smallest part of a gap that this cause has.
+    /// Smallest time that the cause has in a single gap.
     pub min_ns: i64,
     pub p50_ns: i64,
     pub mean_ns: f64,
@@ -70,60 +71,61 @@ pub struct IdleOwner {
     pub rank: u32,
     pub device: i32,
     pub cause: DeviceCause,
-    /// The innermost operator, Python frame or user range that ran, or that launched the work that
-    /// the device waited for; otherwise the call. `None` if nothing was recorded.
+    /// The innermost operator, Python frame or user annotation that ran on the thread, or that
+    /// launched the awaited work; otherwise the call. The owner is `None` if nothing was recorded.
     pub owner: Option<String>,
-    /// Number of gaps that it contributes to.
+    /// Number of gaps to which the owner contributes.
     pub gap_count: u64,
     pub idle_ns: i64,
-    /// Relative to the device's idle time, in percent.
+    /// Share of the device's idle time, in percent.
     pub idle_pct: Option<f64>,
 }
 
-/// A stretch of the window in which no stream of a device worked.
+/// A stretch of the window in which no stream of a device had work.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct Gap {
     pub rank: u32,
     pub device: i32,
-    /// Absolute time in nanoseconds.
+    /// Start of the gap, in absolute nanoseconds.
     pub start_ns: i64,
-    /// Absolute time in nanoseconds.
+    /// End of the gap, in absolute nanoseconds.
     pub end_ns: i64,
     pub idle_ns: i64,
     /// The cause with the largest part of the gap.
     pub cause: DeviceCause,
-    /// The owner of most of that part.
+    /// The owner of most of the part with that cause.
     pub owner: Option<String>,
-    /// Whether the thread waited for the device when the gap began.
+    /// Whether the thread was waiting for the device when the gap began.
     pub is_after_sync: bool,
-    /// The row of the work that ended the gap; `None` after the last work.
+    /// The row of the work that ended the gap; `None` for a gap after the last work.
     pub ending_row: Option<u32>,
-    /// The row of the call that launched this work.
+    /// The row of the call that launched the work after the gap.
     pub call_row: Option<u32>,
 }
 
-/// A gap without a cause yet, not clipped to the window.
+/// A gap whose cause is not yet known, not clipped to the window.
 #[derive(Clone, Copy)]
 struct Bare {
     device: i32,
     from: i64,
     to: i64,
-    /// Set to [`DeviceCause::Head`] or [`DeviceCause::Tail`] if that explains the whole gap.
+    /// Set to [`DeviceCause::Head`] or [`DeviceCause::Tail`] if that cause explains the whole gap.
     edge: Option<DeviceCause>,
     ending: Option<u32>,
 }
 
-/// Cause, owner, nanoseconds in the window.
+/// A part of a gap as (cause, owner, nanoseconds in the window).
 type GapPart = (DeviceCause, Option<StringId>, i64);
 
-/// The parts of a labelled gap, by cause and owner.
+/// The parts of a gap after its causes were found, sorted by cause and owner.
 #[derive(Default)]
 struct GapParts {
     of: Vec<GapPart>,
     is_after_sync: bool,
 }
 
-/// Idle time of one device by cause, and by the operator or range that owned the host meanwhile.
+/// Idle time of one device by cause, and by the operator or annotation that owned the host
+/// meanwhile.
 #[derive(Default)]
 struct IdleSums {
     gaps: BTreeMap<DeviceCause, Vec<i64>>,
@@ -131,7 +133,7 @@ struct IdleSums {
     owners: BTreeMap<(DeviceCause, Option<StringId>), (u64, i64)>,
 }
 
-/// The idle time of the devices of a rank.
+/// Collects the idle time of the devices of a rank.
 pub(super) struct DeviceIdleTime {
     pub devices: Vec<DeviceIdle>,
     pub owners: Vec<IdleOwner>,
@@ -200,7 +202,7 @@ fn owner_rows(
 
 /// Builds a gap with its cause and owner, or returns `None` if it lies outside the window.
 fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
-    // Equal causes: the first one wins.
+    // If several causes have equal time, the first one is taken.
     let (cause, _, owners) = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns)?;
     let owner = owners.iter().rev().max_by_key(|(.., ns)| *ns).and_then(|owner| owner.1);
     let (start_ns, end_ns) = clip(scope, (bare.from, bare.to));
@@ -218,7 +220,7 @@ fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
     })
 }
 
-/// Finds every gap and splits it by cause.
+/// Finds every gap of a device and divides it by cause.
 fn each(
     scope: &Scope<'_>,
     tree: &OperatorTree,
@@ -237,6 +239,8 @@ fn each(
         let (from, to) = (scope.trace.slices.start(row), scope.trace.slices.end(row));
         let until = busy_until.entry(device).or_default();
         let begin = until.unwrap_or(scope.window.start);
+        // A gap counts from the last work before the window, if there was any, because that is
+        // where it really began.
         if from > begin.max(scope.window.start) {
             let edge = until.is_none().then_some(DeviceCause::Head);
             label(Bare { device, from: begin, to: from, edge, ending: Some(row) });
@@ -259,11 +263,12 @@ fn each(
     }
 }
 
-/// Device work outside the window, between which the gaps at its edges really lie.
+/// Finds the device work next to the window, because a gap at the edge of the window begins or ends
+/// there.
 struct Outside;
 
 impl Outside {
-    /// Returns the latest end before the window, by device.
+    /// Returns the latest end of the work before the window, by device.
     fn before(scope: &Scope<'_>) -> BTreeMap<i32, Option<i64>> {
         let mut ends = BTreeMap::<i32, Option<i64>>::new();
         Self::each(scope, |row| {
@@ -276,7 +281,7 @@ impl Outside {
         ends
     }
 
-    /// Returns the first start after the window and its row, by device.
+    /// Returns the start and the row of the first work after the window, by device.
     fn after(scope: &Scope<'_>) -> BTreeMap<i32, (i64, u32)> {
         let mut starts = BTreeMap::<i32, (i64, u32)>::new();
         Self::each(scope, |row| {
@@ -290,7 +295,8 @@ impl Outside {
     }
 
     fn each(scope: &Scope<'_>, visit: impl FnMut(u32)) {
-        // Windows of other rules contain all the work that counts.
+        // Only a window of steps leaves out device work; windows of other rules contain all the
+        // work that counts.
         if scope.window.rule == WindowRule::Steps {
             let lost = window::lost_start(scope.trace);
             let is_work = |row: &u32| {
@@ -319,11 +325,13 @@ impl GapParts {
         };
         let slices = &scope.trace.slices;
         let is_short = |(from, to): Interval| to - from < settings.kernel_wait_ns;
+        // If the work was launched before a short gap, the host did not cause the gap.
         if slices.start(call) <= gap.from && is_short(whole) {
             return self.push(scope, DeviceCause::KernelWait, host.owner(call), whole);
         }
         let launched = slices.end(call).clamp(gap.from, gap.to);
         let track = slices.track[call as usize];
+        // Until the launch call ended, the host held the device up, so its activity is the cause.
         host.each(track, (gap.from, launched), |piece, activity, owner| {
             self.is_after_sync |= piece.0 == gap.from && activity == Activity::Sync;
             self.push(scope, cause(activity), owner, piece);
@@ -353,13 +361,13 @@ impl GapParts {
         }
     }
 
-    /// Iterates over the causes, with their time and the parts of each owner.
+    /// Iterates over the causes of a gap, each with its time and with the parts of each owner.
     fn by_cause(&self) -> impl DoubleEndedIterator<Item = (DeviceCause, i64, &[GapPart])> {
         let runs = self.of.chunk_by(|a, b| a.0 == b.0);
         runs.map(|run| (run[0].0, run.iter().map(|(.., ns)| ns).sum(), run))
     }
 
-    /// Merges the parts of the same cause and owner.
+    /// Merges the parts that have the same cause and owner.
     fn merge(&mut self) {
         self.of.sort_unstable();
         self.of.dedup_by(|later, kept| {

@@ -1,4 +1,4 @@
-//! Idle time of each stream, by launch time alone.
+//! Divides the idle time of each stream by cause, judging by launch times alone.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use super::share::{IdleSettings, IdleShare};
 use crate::facts::interval::Interval;
 use crate::facts::scope::Scope;
 
-/// Why a stream did nothing.
+/// The reason why a stream was idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamCause {
-    /// The work ending the gap was launched after the gap began.
+    /// The work that ended the gap was launched after the gap began.
     HostWait,
-    /// The next work was already launched, and the gap is short.
+    /// The next work was already launched when the gap began, and the gap is short.
     KernelWait,
-    /// The next work was already launched, and the gap is long: it waited for another stream or for
-    /// room on the device.
+    /// The next work was already launched when the gap began, but the gap is long. The work waited
+    /// for another stream or for room on the device.
     Other,
-    /// The launch of the work ending the gap was not recorded.
+    /// The launch of the work that ended the gap was not recorded.
     Unlinked,
-    /// Before the first row of the stream in the window.
+    /// The gap lies before the first row of the stream in the window.
     Head,
     Tail,
 }
 
-/// One cause's share of a stream's idle time.
+/// The part of a stream's idle time that has one cause.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
 pub struct StreamIdle {
     pub rank: u32,
@@ -36,7 +36,7 @@ pub struct StreamIdle {
     pub cause: StreamCause,
     pub gap_count: u64,
     pub idle_ns: i64,
-    /// Relative to the stream's idle time, in percent.
+    /// Share of the stream's idle time, in percent.
     pub idle_pct: Option<f64>,
     pub window_pct: Option<f64>,
     pub min_ns: i64,
@@ -45,9 +45,9 @@ pub struct StreamIdle {
     pub max_ns: i64,
 }
 
-/// State of a stream while its rows are visited in order.
+/// State of a stream while its rows are visited in order of time.
 struct IdleStream {
-    /// The latest end so far.
+    /// The latest end of the rows visited so far.
     busy_until: i64,
     has_row: bool,
     gaps: BTreeMap<StreamCause, Vec<i64>>,
@@ -76,6 +76,7 @@ pub(super) fn compute_stream_idle(scope: &Scope<'_>, settings: &IdleSettings) ->
         stream.has_row = true;
     }
     let mut rows = Vec::new();
+    // The time after the last row is idle too, but no later work shows its cause.
     for (key, mut stream) in streams {
         if stream.busy_until < end {
             stream.gaps.insert(StreamCause::Tail, vec![end - stream.busy_until]);

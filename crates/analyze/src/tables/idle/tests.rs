@@ -8,12 +8,12 @@ use crate::facts::tree;
 use crate::facts::window::WindowRule;
 use crate::tables::breakdown;
 
-/// Process and thread of a host row, or device and stream.
+/// Process and thread of a host row, or device and stream of a device row.
 type Track = (i64, i64);
 
 const MAIN: Track = (900, 901);
 
-/// A trace under construction: times in µs.
+/// A trace under construction, with times in microseconds.
 #[derive(Default)]
 struct Sketch {
     trace: Trace,
@@ -27,7 +27,7 @@ impl Sketch {
         self
     }
 
-    /// A call of the main thread and the kernel it launches.
+    /// Adds a call of the main thread and the kernel that it launches.
     fn kernel(&mut self, call: Interval, stream: Track, span: Interval) -> &mut Self {
         self.launches += 1;
         let correlation = Some(self.launches);
@@ -47,7 +47,8 @@ impl Sketch {
         self
     }
 
-    /// Returns the causes of device 0 in µs, and checks their sum against the breakdown.
+    /// Returns the idle causes of device 0 in microseconds, after checking their sum against the
+    /// breakdown.
     fn causes(&self) -> Vec<(DeviceCause, i64)> {
         let scope = self.scope(WindowRule::All);
         let idle = compute_idle_time(&scope, &tree::build(&self.trace), &IdleSettings::USUAL);
@@ -78,7 +79,8 @@ fn a_gap_is_split_by_what_the_launching_thread_did() {
         .host("cpu_op", "aten::stack", (16, 20))
         .host("cpu_op", "aten::mm", (30, 50))
         .kernel((40, 43), (0, 7), (47, 60));
-    // Timeline in µs: 10 sync 12 untraced 15 input 25 untraced 30 mm 40 launch 43 delay 47.
+    // The gap consists, in µs, of sync from 10, untraced from 12, input from 15, untraced from 25,
+    // `mm` from 30, launch from 40, and delay from 43 to 47.
     let causes = sketch.causes();
     let expected = [
         (SyncDrain, 2),
@@ -164,7 +166,8 @@ fn gaps_at_the_edge_of_whole_steps_are_labelled_by_what_lies_outside() {
             .host("cpu_op", "aten::copy_", (begin, begin + 50))
             .kernel((begin + 50, begin + 52), (0, 7), (begin + 54, begin + 90));
     }
-    // The first step holds work of an unknown call, the last a call whose work is lost.
+    // The first step contains work of an unknown call, and the last step a call whose work was
+    // lost.
     sketch.orphan((0, 7), (60, 61)).host("cuda_runtime", "cudaLaunchKernel", (395, 396));
     let scope = sketch.scope(WindowRule::Steps);
     assert_eq!((scope.window.start, scope.window.end), (100_000, 300_000));

@@ -1,4 +1,4 @@
-//! Finds what a thread did in a stretch of time: at each moment the innermost row that ran.
+//! Finds what a thread did in a stretch of time, by the innermost row that ran at each moment.
 
 use trace::store::{StringId, Trace, TrackId};
 
@@ -7,13 +7,14 @@ use crate::facts::frames::Frames;
 use crate::facts::interval::Interval;
 use crate::facts::tree::{self, OperatorTree};
 
-/// Parts of the names of rows in which a loader fetches the next batch.
+/// Parts of the names of rows in which a data loader fetches the next batch.
 const LOADERS: [&str; 3] = ["DataLoader", "DataPipe", "dataloader.py"];
-/// Parts of the names of ranges around loader calls, which also copy the batch to the device.
+/// Parts of the names of annotations around calls of a loader, which also copy the batch to the
+/// device.
 const RANGES: [&str; 2] = ["load_batch", "copy_batch"];
 
-/// Returns a test by name for rows that fetch the next batch: rows of loaders, or, if no loader
-/// call was recorded, ranges around them.
+/// Returns a test by name for rows that fetch the next batch. Rows that fetch are those of loaders
+/// or, if no loader call was recorded, the annotations around such calls.
 pub(crate) fn is_input(trace: &Trace) -> impl Fn(&str) -> bool + use<> {
     let has_loader = trace.strings.iter().any(|name| name.contains("(DataLoader)"));
     move |name| {
@@ -33,18 +34,19 @@ pub(super) enum Activity {
     Untraced,
 }
 
-/// The host threads of a trace, with the input and owner of each row precomputed.
+/// The host threads of a trace, with the input and owner of each row computed in advance.
 pub(super) struct HostThreads<'a> {
     trace: &'a Trace,
     tree: &'a OperatorTree,
-    /// One entry per node of `tree`.
+    /// Context of each row of the tree, with one entry per node of `tree`.
     row_contexts: Vec<RowContext>,
     frames: &'a Frames,
     frame_contexts: Vec<RowContext>,
     traits: Vec<Traits>,
 }
 
-/// Properties that follow from a name alone. They are computed once per name, because names repeat.
+/// Properties of a row that follow from its name alone. The properties are computed once per name,
+/// because names repeat.
 #[derive(Clone, Copy, Default)]
 struct Traits {
     is_input: bool,
@@ -52,16 +54,17 @@ struct Traits {
     is_sync: bool,
 }
 
-/// The input loading and the owner that a row belongs to.
+/// The input loading and the owner to which a row belongs.
 #[derive(Clone, Copy, Default)]
 struct RowContext {
-    /// The outermost row around it that fetches the next batch.
+    /// The outermost row around this one that fetches the next batch.
     input: Option<StringId>,
-    /// The innermost operator, Python frame or user range. For input, its outermost row.
+    /// The innermost operator, Python frame or user annotation around the row. For a row that
+    /// fetches a batch, it is the outermost row that fetches.
     owner: Option<StringId>,
 }
 
-/// A row that has begun and not ended.
+/// A row that has begun but has not ended yet.
 #[derive(Clone, Copy)]
 struct OpenRow {
     end: i64,
@@ -83,15 +86,15 @@ impl<'a> HostThreads<'a> {
         Self { trace, tree, row_contexts, frames, frame_contexts, traits }
     }
 
-    /// Returns the innermost operator or user range around a row, or the row itself if there is
-    /// none.
+    /// Returns the innermost operator or user annotation around a row, or the row itself if there
+    /// is none.
     pub(super) fn owner(&self, row: u32) -> Option<StringId> {
         let place = self.tree.position(row);
         let context = place.map(|place| self.row_contexts[place as usize]);
         context.unwrap_or_else(|| context_of_row(self.trace, &self.traits, row, None)).owner
     }
 
-    /// Cuts `span` into stretches of one activity and one owner, in order.
+    /// Cuts `span` into consecutive stretches that each have one activity and one owner.
     pub(super) fn each(
         &self,
         track: TrackId,
@@ -101,6 +104,8 @@ impl<'a> HostThreads<'a> {
         self.walk(track, span, |piece, top| {
             let activity = top.map_or(Activity::Untraced, |top| top.activity);
             let owner = top.and_then(|top| top.owner);
+            // Operators and calls are more specific than Python frames, so frames are only
+            // consulted where neither ran.
             if activity != Activity::Untraced {
                 return visit(piece, activity, owner);
             }
@@ -134,8 +139,8 @@ impl<'a> HostThreads<'a> {
         let start = |row: &u32| self.trace.slices.start(*row);
         let rows = tree.thread(track).map_or(&[][..], |thread| tree.rows_of(thread));
         let mut rows = rows[rows.partition_point(|row| start(row) <= from)..].iter();
-        // The open rows that began in the span. Rows that were open before it are found through
-        // `before`.
+        // The open rows that began inside the span. Rows that were already open at its start are
+        // found through `before`.
         let mut stack: Vec<OpenRow> = Vec::new();
         let mut before = tree.deepest_at(track, from);
         let mut cursor = from;
@@ -189,7 +194,8 @@ impl<'a> HostThreads<'a> {
     }
 }
 
-/// Contexts of all nodes of a tree. Parents come before their children.
+/// Returns the contexts of all nodes of a tree. Parents come before their children, so the context
+/// of a parent is already known.
 fn contexts_of_rows(trace: &Trace, tree: &OperatorTree, traits: &[Traits]) -> Vec<RowContext> {
     let mut contexts: Vec<RowContext> = Vec::with_capacity(tree.nodes.len());
     for row in &tree.nodes {
@@ -200,7 +206,8 @@ fn contexts_of_rows(trace: &Trace, tree: &OperatorTree, traits: &[Traits]) -> Ve
     contexts
 }
 
-/// Contexts of all frames. A caller comes before the frames it called.
+/// Returns the contexts of all Python frames. A caller comes before the frames that it called, so
+/// its context is already known.
 fn contexts_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<RowContext> {
     let mut contexts: Vec<RowContext> = Vec::with_capacity(frames.all().len());
     for (frame, at) in frames.all().iter().zip(0..) {
@@ -212,7 +219,7 @@ fn contexts_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<RowContext> {
     contexts
 }
 
-/// Returns the context of a row, from its name and its parent's context.
+/// Returns the context of a row, which follows from its name and the context of its parent.
 fn context_of_row(
     trace: &Trace,
     traits: &[Traits],

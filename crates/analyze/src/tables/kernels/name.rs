@@ -1,12 +1,13 @@
-//! Short names of kernels.
+//! Shortens the names of kernels so that they fit into a table and stay different.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Shortens a C++ name to its last part without template and call arguments. Other names stay as
-/// they are.
+/// Shortens a C++ name to its last part, without template arguments and parameters. Names that are
+/// not of this form stay unchanged.
 ///
-/// `void at::native::(anonymous namespace)::cat<float>(float*)` is `cat`. Where that says nothing,
-/// as in `cutlass::Kernel<cutlass_80_gemm>(Params)`, the first template argument is taken.
+/// For example, `void at::native::(anonymous namespace)::cat<float>(float*)` becomes `cat`. If the
+/// last part is not specific, as in `cutlass::Kernel<cutlass_80_gemm>(Params)`, the first template
+/// argument is taken.
 pub fn short_name(name: &str) -> &str {
     let name = plain_name(name);
     if name.starts_with("Mem") || !name.contains(['<', '(']) {
@@ -20,14 +21,14 @@ pub fn short_name(name: &str) -> &str {
     if short.is_empty() { name } else { short }
 }
 
-/// Maximum length, in characters, of the part that distinguishes kernels with one short name.
+/// Maximum length, in characters, of the part that distinguishes kernels with the same short name.
 const DIFFERENCE: usize = 48;
 
-/// Returns a label for each of some distinct names: the short name, followed in brackets by the
-/// difference where several names share a short name.
+/// Returns a label for each of some distinct names. A label is the short name, followed in brackets
+/// by what differs if several names have the same short name.
 ///
 /// # Cost
-/// `O(n log n)` in the names, times their length.
+/// The cost is `O(n log n)` in the names, times their length.
 pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let names: Vec<&str> = names.into_iter().collect();
     let mut alike: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -47,6 +48,7 @@ pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
                 true => short.to_owned(),
                 false => format!("{short} [{difference}]"),
             };
+            // Differences that were shortened may be equal, so a number keeps the labels apart.
             let count = seen.entry(label.clone()).or_default();
             *count += 1;
             labels[at] = if *count == 1 { label } else { format!("{label} #{count}") };
@@ -55,8 +57,8 @@ pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     labels
 }
 
-/// Returns the part that distinguishes each name: the first differing word if it is unique, else
-/// the name without the common beginning and end.
+/// Returns the part that distinguishes each name, which is the first differing word if that is
+/// unique, or else the name without its common beginning and end.
 fn differences(names: &[&str]) -> Vec<String> {
     const UNNAMED: &str = "(anonymous namespace)::";
     let all: Vec<Vec<char>> =
@@ -65,7 +67,7 @@ fn differences(names: &[&str]) -> Vec<String> {
     let is_same =
         |letter: &dyn Fn(&[char]) -> char| all.iter().all(|name| letter(name) == letter(&all[0]));
     let first = (0..least).find(|at| !is_same(&|name| name[*at])).unwrap_or(least);
-    // Cuts at whole words: goes back to the last character that is not part of a word.
+    // Cut at whole words by going back to the last character that does not belong to a word.
     let is_of_word = |letter: &char| letter.is_alphanumeric() || *letter == '_';
     let begin = all[0][..first].iter().rposition(|letter| !is_of_word(letter));
     let begin = begin.map_or(0, |at| at + 1);
@@ -88,16 +90,16 @@ fn differences(names: &[&str]) -> Vec<String> {
     all.iter().map(text).collect()
 }
 
-/// Suffix of the collectives of rowmill's own trainer, for tools that classify by name (decision
-/// 0006).
+/// Suffix of collectives of rowmill's own trainer, by which tools that classify by name recognize
+/// communication (decision 0006).
 pub const IN_PLACE: &str = " (in place of ncclKernel)";
 
-/// Strips the suffix meant for other tools.
+/// Removes the suffix that is meant for other tools.
 pub fn plain_name(name: &str) -> &str {
     name.strip_suffix(IN_PLACE).unwrap_or(name)
 }
 
-/// Returns the last part of a name, and the text after the bracket that follows it.
+/// Returns the last part of a name, and the text after the opening bracket that follows it.
 fn last_part(name: &str) -> (&str, &str) {
     const UNNAMED: &[u8] = b"(anonymous namespace)::";
     let bytes = name.as_bytes();
@@ -119,7 +121,7 @@ fn last_part(name: &str) -> (&str, &str) {
                 nested += 1;
             }
             b'>' | b'}' | b']' => nested = nested.saturating_sub(1),
-            // Everything before belongs to a namespace or a result type.
+            // Everything before this character belongs to a namespace or a result type.
             b':' | b' ' if nested == 0 && at + 1 < bytes.len() => {
                 (from, to) = (at + 1, bytes.len());
             }
@@ -127,7 +129,7 @@ fn last_part(name: &str) -> (&str, &str) {
         }
         at += 1;
     }
-    // All cuts are next to ASCII characters, so they are character boundaries.
+    // All cuts are next to ASCII characters, so they are at character boundaries.
     let short = name.get(from..to.max(from)).unwrap_or(name).trim();
     (short, name.get(to.max(from) + 1..).unwrap_or_default())
 }

@@ -86,7 +86,7 @@ fn kernels_of_one_short_name_have_labels_of_their_own() {
         "vectorized_elementwise_kernel [FillFunctor]",
     ];
     assert_eq!(found, expected);
-    // Names that differ only near their end or in length get different labels, too.
+    // Names that differ only near their end, or only in length, must get different labels too.
     let long = |end: &str| format!("void f<{}{end}>(int)", "x".repeat(60));
     let (one, other) = (long("1"), long("2"));
     let found = labels([one.as_str(), other.as_str(), "f"]);

@@ -19,8 +19,8 @@ fn row(
 
 fn example() -> Trace {
     let mut trace = Trace::default();
-    // A launch of one, a graph of three, work from before the recording, a launch whose work is
-    // lost, and work before its call.
+    // The fixture contains a launch of one kernel, a graph of three rows, work from before the
+    // recording, a launch whose work is lost, and work that starts before its call.
     row(&mut trace, "cuda_driver", "cuLaunchKernel", 9, (100, 110), 1);
     row(&mut trace, "kernel", "gemm", 0, (115, 140), 1);
     row(&mut trace, "cuda_runtime", "cudaGraphLaunch", 9, (120, 150), 2);

@@ -4,7 +4,7 @@ use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::window::WindowRule;
 
-/// Each of four classes by a name that the rules of Holistic Trace Analysis put there.
+/// A kernel name for each of the four classes, by the rules of Holistic Trace Analysis.
 const NAMES: [&str; 4] = ["gemm", "ncclAllReduce", "Memcpy HtoD", "job_exe"];
 
 fn trace(rows: &[(usize, i64, i64)]) -> Trace {
@@ -22,7 +22,7 @@ fn times(rows: &[(usize, i64, i64)]) -> Exclusive {
 
 #[test]
 fn every_set_of_classes_has_its_own_time() {
-    // Class c runs in the tick t if bit c of the Gray code of t is set, so all 15 sets occur.
+    // Class c runs in tick t if bit c of the Gray code of t is set, so all 15 non-empty sets occur.
     let mut rows = Vec::new();
     for tick in 1..16_i64 {
         let gray = (tick ^ (tick >> 1)) as usize;

@@ -4,7 +4,8 @@ use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
 use crate::facts::window::WindowRule;
 
-/// Calls and the starts of their work, each with a correlation id of its own.
+/// Builds calls and their work from (start of the call, starts of the work), each with a
+/// correlation id of its own.
 fn trace(launches: &[(i64, &[i64])]) -> Trace {
     let mut trace = Trace::default();
     for (correlation, (call, work)) in (1..).zip(launches) {

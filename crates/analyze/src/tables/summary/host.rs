@@ -1,4 +1,4 @@
-//! Host time of recordings without a device: operators without their children, and threads.
+//! Lists host time of recordings without a device: own time of operators, and time of threads.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,33 @@ use crate::facts::tree;
 use crate::percent::percent;
 use crate::tables::ops;
 
-/// Operators of one name over all ranks.
+/// Operators of one name, summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OwnTime {
     pub name: String,
     pub count: u64,
-    /// Time outside their children.
+    /// Time of the operators without their children.
     pub own_ns: i64,
-    /// With what they called; calls inside a call of the same name count once.
+    /// Time of the operators including their children, where calls inside a call of the same name
+    /// count only once.
     pub host_ns: i64,
     /// `own_ns` relative to all windows, in percent.
     pub window_pct: Option<f64>,
 }
 
-/// One thread of one rank.
+/// Operators of one thread of one rank, and the time in them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ThreadTime {
     pub rank: u32,
     pub thread: String,
-    /// Operators that start in the window, those inside others included.
+    /// Number of operators that start in the window, including those inside other operators.
     pub operator_count: u64,
     pub operator_ns: i64,
-    /// Relative to the rank's window, in percent.
+    /// Share of the rank's window, in percent.
     pub window_pct: Option<f64>,
 }
 
-/// The operators with most time of their own.
+/// Returns the operators with the most time of their own.
 pub(super) fn own_times(ranks: &[RankFacts<'_>], top: usize) -> Vec<OwnTime> {
     let mut found: BTreeMap<String, OwnTime> = BTreeMap::new();
     for row in ranks
@@ -62,7 +63,7 @@ pub(super) fn own_times(ranks: &[RankFacts<'_>], top: usize) -> Vec<OwnTime> {
     rows
 }
 
-/// The threads, the busiest first.
+/// Returns the threads of all ranks, busiest thread first.
 pub(super) fn threads(ranks: &[RankFacts<'_>]) -> Vec<ThreadTime> {
     let mut rows: Vec<ThreadTime> = ranks.iter().flat_map(list_thread_times).collect();
     rows.sort_by_key(|row| (-row.operator_ns, row.rank));

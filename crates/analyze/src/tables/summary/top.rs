@@ -1,4 +1,4 @@
-//! Lists the device work and operators that take most time over all ranks.
+//! Lists the device work and the operators that take the most time over all ranks.
 
 use std::collections::BTreeMap;
 
@@ -9,35 +9,36 @@ use crate::facts::job::RankFacts;
 use crate::percent::percent;
 use crate::tables::kernels::{self, KernelRow};
 
-/// Device work of one name over all ranks.
+/// Device work of one name, summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopKernel {
-    /// Name without types and arguments, and what tells it from others of the same one.
+    /// Name without types and arguments, followed by what distinguishes it from other kernels with
+    /// the same short name.
     pub name: String,
     pub class: WorkClass,
-    /// How often, on all ranks.
+    /// Number of occurrences on all ranks.
     pub count: u64,
     /// Total duration on all ranks.
     pub total_ns: i64,
-    /// Relative to the busy time of all ranks, in percent.
+    /// Share of the busy time of all ranks, in percent.
     pub busy_pct: Option<f64>,
-    /// The rank with most of it.
+    /// The rank with the largest part of the time.
     pub rank_max: u32,
     pub rank_max_ns: i64,
 }
 
-/// Outermost operators of one name over all ranks.
+/// Outermost operators of one name, summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopOperator {
     pub name: String,
-    /// How often, on all ranks.
+    /// Number of occurrences on all ranks.
     pub count: u64,
-    /// Total host time of all ranks.
+    /// Total host time on all ranks.
     pub host_ns: i64,
-    /// Pieces of device work launched inside.
+    /// Number of pieces of device work launched inside the operators.
     pub kernel_count: u64,
     pub device_ns: i64,
-    /// Relative to the busy time of all ranks, in percent.
+    /// Share of the busy time of all ranks, in percent.
     pub busy_pct: Option<f64>,
 }
 
@@ -92,7 +93,7 @@ pub(super) fn operators(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Ve
     rows
 }
 
-/// The outermost operators of one rank, by name.
+/// Returns the outermost operators of one rank, by name.
 fn operators_of<'a>(rank: &RankFacts<'a>) -> Vec<(&'a str, TopOperator)> {
     let trace = rank.scope.trace;
     let mut place = vec![u32::MAX; trace.strings.len()];

@@ -1,7 +1,7 @@
-//! Random programs of host threads and device streams, and the same programs with one thing
-//! changed. Knows neither traces nor their analysis.
+//! Draws random programs of host threads and device streams, and derives the same programs with one
+//! change. This module does not depend on traces or on their analysis.
 
-/// A small random generator (Steele, Lea, Flood: SplitMix64).
+/// A small random number generator (Steele, Lea, Flood: SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -14,7 +14,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Between 0 and 1.
+    /// Returns a random number between 0 and 1.
     pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -27,33 +27,34 @@ impl Random {
         low + (self.share() * (high - low + 1) as f64) as i64
     }
 
-    /// As likely between 1 and 10 as between 10 and 100.
+    /// Returns a number whose logarithm is uniform, so that 1 to 10 is as likely as 10 to 100.
     pub fn scale(&mut self, low: f64, high: f64) -> f64 {
         (low.ln() + self.share() * (high.ln() - low.ln())).exp()
     }
 }
 
-/// What the hardware and its driver do, in nanoseconds.
+/// The delays and limits of the hardware and its driver, in nanoseconds where they are times.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Works a device's queue holds, all its streams together.
+    /// Number of pieces of work that a device's queue holds, for all its streams together.
     pub queue_depth: usize,
-    /// Places that must be free before a launch that found it full goes on.
+    /// Number of places that must become free before a launch that found the queue full continues.
     pub wake_batch: usize,
     pub wake_ns: i64,
-    /// From a launch's issue to the start of its work on an empty stream.
+    /// Time from the issue of a launch to the start of its work on an empty stream.
     pub launch_latency_ns: i64,
-    /// Between two works of a stream.
+    /// Time between two consecutive pieces of work of a stream.
     pub gap_ns: i64,
     pub launch_call_ns: i64,
     pub other_call_ns: i64,
     pub sync_return_ns: i64,
 }
 
-/// One instruction of a thread.
+/// One instruction of a host thread.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// An operator that runs on the host alone; `None` for time nobody recorded.
+    /// An operator that runs on the host alone; a name of `None` stands for time that is not
+    /// recorded.
     Host {
         name: Option<&'static str>,
         ns: i64,
@@ -67,7 +68,7 @@ pub enum Op {
         stream: usize,
         ns: i64,
     },
-    /// To pageable memory: the call returns when it is done.
+    /// A copy to pageable memory, whose call returns when the copy is done.
     CopyOut {
         stream: usize,
         ns: i64,
@@ -88,7 +89,7 @@ pub enum Op {
         stream: usize,
     },
     DeviceSync,
-    /// All ranks meet in it.
+    /// A collective in which all ranks meet.
     Collective {
         id: usize,
         stream: usize,
@@ -96,7 +97,7 @@ pub enum Op {
     },
 }
 
-/// An instruction with what is random about each of its runs: between -1 and 1.
+/// An instruction with its random jitter, a number between −1 and 1.
 #[derive(Clone, Debug)]
 pub struct Instruction {
     pub op: Op,
@@ -106,7 +107,7 @@ pub struct Instruction {
 #[derive(Clone, Debug, Default)]
 pub struct Rank {
     pub threads: Vec<Vec<Instruction>>,
-    /// The device's clock minus the host's.
+    /// The device's clock minus the host's clock.
     pub skew_ns: i64,
 }
 
@@ -114,40 +115,40 @@ pub struct Rank {
 pub struct Program {
     pub machine: Machine,
     pub ranks: Vec<Rank>,
-    /// Recorded with the profiler's rows of waits.
+    /// Whether the trace contains the profiler's rows of waits.
     pub has_sync_rows: bool,
 }
 
-/// Streams by what they are for.
+/// Streams by their purpose.
 pub const COMPUTE: usize = 0;
 const SIDE: usize = 1;
 const COPIES: usize = 2;
 const NETWORK: usize = 3;
-/// Where a copy runs that was overlapped.
+/// Stream on which copies run after the change that overlaps them.
 const OVERLAPPED: usize = 4;
 pub const STREAMS: usize = 5;
-/// The name of a stream in a trace.
+/// Number of each stream in the trace.
 pub const STREAM_IDS: [i64; STREAMS] = [7, 13, 20, 24, 31];
 
 pub const KERNELS: [&str; 4] = ["gemm", "elementwise", "reduce", "embedding"];
 pub const STALL: &str = "loader_stall";
 
-/// What is changed.
+/// The change between a program and its variant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
-    /// All kernels take this share of their time.
+    /// All kernels take this fraction of their time.
     Kernels(f64),
-    /// Calls of this kind no longer wait.
+    /// Synchronizations of streams do not wait any more.
     NoStreamSyncs,
     NoEventSyncs,
     /// Copies to the device run on a stream of their own.
     CopiesOverlapped,
-    /// A rank loses its stalls.
+    /// The stalls of one rank are removed.
     NoStalls(usize),
 }
 
 impl Change {
-    /// As a user of `--what-if` asks it.
+    /// Returns the change as what-if questions, as a user of `--what-if` would ask them.
     pub fn questions(self) -> Vec<String> {
         match self {
             Self::Kernels(factor) => vec![format!("category=compute x{factor}")],
@@ -160,7 +161,7 @@ impl Change {
         }
     }
 
-    /// The program after it.
+    /// Returns the program with the change applied.
     pub fn applied(self, program: &Program) -> Program {
         let mut changed = program.clone();
         for (at, rank) in changed.ranks.iter_mut().enumerate() {
@@ -190,7 +191,7 @@ fn questions_without(call: &str) -> Vec<String> {
     vec![format!("name={call} unblock"), format!("name={call} x0")]
 }
 
-/// What a program draws once for all its steps.
+/// Properties of a program that are drawn once for all its steps.
 struct Shape {
     steps: usize,
     layers: usize,
@@ -198,7 +199,7 @@ struct Shape {
     host_ns: f64,
     has_side_stream: bool,
     copy_ns: f64,
-    /// Copies run on a stream of their own and are waited for.
+    /// Whether copies run on a stream of their own, for which the compute stream waits.
     has_copy_stream: bool,
     collectives: usize,
     transfer_ns: f64,
@@ -206,7 +207,7 @@ struct Shape {
     stall_ns: f64,
 }
 
-/// How a step ends.
+/// The synchronization with which a step ends.
 #[derive(Clone, Copy)]
 enum End {
     Nothing,
@@ -227,12 +228,12 @@ impl Writer<'_> {
         self.out.push(Instruction { op, jitter });
     }
 
-    /// Up to twice as long or short as its mean.
+    /// Returns a random time between half and twice the mean.
     fn ns(&mut self, mean: f64) -> i64 {
         self.random.scale(mean / 2.0, mean * 2.0) as i64
     }
 
-    /// Makes one stream wait for what was launched on another.
+    /// Makes one stream wait for the work that was launched on another.
     fn join(&mut self, from: usize, to: usize) {
         let event = self.event();
         self.put(Op::Record { event, stream: from });
@@ -257,7 +258,7 @@ impl Writer<'_> {
     }
 }
 
-/// A program of a seed, and what is changed in it.
+/// Draws the program of a seed, and the change to apply to it.
 pub fn draw(seed: u64) -> (Program, Change) {
     let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x1234_5678);
     let machine = Machine {
@@ -386,7 +387,7 @@ fn main_thread(random: &mut Random, shape: &Shape, stalls: bool) -> Vec<Instruct
     writer.out
 }
 
-/// A second thread with a stream of its own.
+/// Returns the instructions of a second thread that launches on a stream of its own.
 fn feeder_thread(random: &mut Random, shape: &Shape) -> Vec<Instruction> {
     let mut out = Writer { random, out: Vec::new(), next_event: 1_000_000 };
     for _ in 0..shape.steps * 4 {

@@ -1,9 +1,9 @@
-//! Runs a program on a machine: an event simulator of threads, a bounded queue, streams and
-//! collectives. Shares no code with the analysis.
+//! Runs a program on a machine, by an event simulation of threads, a bounded queue, streams and
+//! collectives. The simulation shares no code with the analysis.
 
 use super::program::{Instruction, Machine, Op, Program, STREAMS};
 
-/// Something the host did.
+/// One row of a host thread in the trace.
 #[derive(Clone, Debug)]
 pub struct HostRow {
     pub thread: usize,
@@ -11,15 +11,15 @@ pub struct HostRow {
     pub start: i64,
     pub end: i64,
     pub correlation: usize,
-    /// For a wait for an event: the correlation of the call that recorded it.
+    /// Correlation id of the call that recorded the awaited event, for a wait for an event.
     pub recorded: Option<usize>,
-    /// For waits: the stream that waits or is waited for by name.
+    /// The stream that waits, or the stream that is waited for by its number.
     pub stream: Option<usize>,
-    /// For waits for an event: the stream it was recorded on.
+    /// The stream on which the awaited event was recorded, for a wait for an event.
     pub awaited_stream: Option<usize>,
 }
 
-/// Something a device did.
+/// One row of a device in the trace.
 #[derive(Clone, Debug)]
 pub struct DeviceRow {
     pub what: Op,
@@ -29,7 +29,7 @@ pub struct DeviceRow {
     pub correlation: usize,
 }
 
-/// What a rank did, by its host's clock.
+/// The rows of one rank, with times by the clock of its host.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     pub host: Vec<HostRow>,
@@ -37,7 +37,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// From the first start to the last end of what a trace of it would show.
+    /// Returns the time from the first start to the last end of the rows in the trace.
     pub fn span(&self, skew_ns: i64) -> (i64, i64) {
         let host = self.host.iter().map(|row| (row.start, row.end));
         let device = self.device.iter().map(|row| (row.start + skew_ns, row.end + skew_ns));
@@ -46,12 +46,12 @@ impl Run {
     }
 }
 
-/// A work that was launched.
+/// A piece of work that was launched.
 struct Work {
     rank: usize,
     op: Op,
     stream: usize,
-    /// When its launch reaches the device.
+    /// Time at which the launch reaches the device.
     ready: i64,
     before: Option<usize>,
     waits: Vec<usize>,
@@ -68,11 +68,11 @@ struct Thread<'a> {
     at: usize,
     time: i64,
     is_blocked: bool,
-    /// The place its launch took in the queue, once it has.
+    /// The place in the queue that the thread's current launch has taken, if it has taken one.
     place: Option<usize>,
 }
 
-/// An event: the work it follows, and the call that recorded it.
+/// A recorded event, with the work that it follows and the call that recorded it.
 #[derive(Clone, Copy)]
 struct Event {
     id: usize,
@@ -86,7 +86,7 @@ struct DeviceState {
     last: [Option<usize>; STREAMS],
     pending: [Vec<usize>; STREAMS],
     events: Vec<Event>,
-    /// Launches by place in the queue; `None` until issued.
+    /// The work in each place of the queue; `None` until the launch is issued.
     queue: Vec<Option<usize>>,
 }
 
@@ -99,7 +99,7 @@ struct Simulation<'a> {
     next_correlation: usize,
 }
 
-/// What each rank did.
+/// Simulates a program and returns the rows of each rank.
 pub fn run(program: &Program) -> Vec<Run> {
     let mut simulation = Simulation {
         machine: &program.machine,
@@ -144,13 +144,14 @@ pub fn run(program: &Program) -> Vec<Run> {
     simulation.runs
 }
 
-/// A mean with up to a fifth of jitter.
+/// Returns the mean, changed by a jitter of at most a fifth.
 fn jittered(mean: i64, jitter: f64) -> i64 {
     (mean as f64 * (1.0 + 0.2 * jitter)) as i64
 }
 
 impl Simulation<'_> {
-    /// Runs a thread's next instruction; `false` if what it waits for is not yet known.
+    /// Runs the next instruction of a thread, or returns `false` if the end of what it waits for is
+    /// not yet known.
     fn step(&mut self, thread: &mut Thread<'_>) -> bool {
         let op = &thread.code[thread.at].op;
         let Some((end, awaited)) = self.end(thread) else { return false };
@@ -180,7 +181,7 @@ impl Simulation<'_> {
         true
     }
 
-    /// When a thread's next instruction ends, and the event it concerns.
+    /// Returns the time at which a thread's next instruction ends, and the event that it concerns.
     fn end(&mut self, thread: &mut Thread<'_>) -> Option<(i64, Option<Event>)> {
         let Instruction { op, jitter } = &thread.code[thread.at];
         let at_once = thread.time + jittered(self.machine.other_call_ns, *jitter);
@@ -222,7 +223,8 @@ impl Simulation<'_> {
         Some((end, awaited))
     }
 
-    /// When a copy to pageable memory returns. It may be queued before anyone knows that.
+    /// Returns the time at which a copy to pageable memory returns. The copy may take its place in
+    /// the queue before that time is known.
     fn copy_out(&mut self, thread: &mut Thread<'_>, stream: usize, ns: i64) -> Option<i64> {
         let jitter = thread.code[thread.at].jitter;
         let queue = &self.devices[thread.rank].queue;
@@ -240,20 +242,21 @@ impl Simulation<'_> {
         *events.into_iter().find(|event| event.id == id).expect("events are recorded first")
     }
 
-    /// When the last of some works ends, if that is known.
+    /// Returns the time at which the last of some pieces of work ends, if it is known.
     fn wait(&self, works: impl IntoIterator<Item = usize>) -> Option<i64> {
         let ends = works.into_iter().map(|work| self.works[work].end);
         ends.collect::<Option<Vec<_>>>().map(|ends| ends.into_iter().max().unwrap_or(i64::MIN))
     }
 
-    /// When a call returns that could have returned at one time and waited until another.
+    /// Returns the time at which a call returns that could have returned at `at_once` but had to
+    /// wait until `done`.
     fn returned(&self, at_once: i64, done: i64, jitter: f64) -> i64 {
         let waited = done.saturating_add(jittered(self.machine.sync_return_ns, jitter));
         if done + 500 > at_once { waited.max(at_once) } else { at_once }
     }
 
-    /// Launches a thread's work: when its call ends, and the work; `None` while the queue is full
-    /// and nobody knows until when.
+    /// Launches the work of a thread and returns the end of the call and the work. The result is
+    /// `None` while the queue is full and it is unknown until when.
     fn launch(&mut self, thread: &mut Thread<'_>, stream: usize, ns: i64) -> Option<(i64, usize)> {
         let Instruction { op, jitter } = &thread.code[thread.at];
         let device = &mut self.devices[thread.rank];
@@ -264,7 +267,7 @@ impl Simulation<'_> {
         let call = jittered(self.machine.launch_call_ns, *jitter);
         let mut issued = thread.time + call * 6 / 10;
         if let Some(oldest) = place.checked_sub(self.machine.queue_depth) {
-            // The queue frees its places in order.
+            // The queue frees its places in the order of the launches.
             let free = self.freed(thread.rank, oldest)?;
             if free > issued {
                 let woken = (oldest + self.machine.wake_batch - 1).min(place - 1);
@@ -293,15 +296,16 @@ impl Simulation<'_> {
         Some((issued + call * 4 / 10, work))
     }
 
-    /// When all works up to a place of the queue have ended.
+    /// Returns the time at which all work up to a place of the queue has ended.
     fn freed(&self, rank: usize, place: usize) -> Option<i64> {
         let queue = &self.devices[rank].queue[..=place];
-        // Everything that far back was awaited before; the last few decide.
+        // Work further back was already awaited by earlier launches, so only the last few places
+        // decide.
         let ends = queue.iter().rev().take(64).map(|work| self.works[(*work)?].end);
         ends.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
-    /// Starts and ends all works of which enough is known.
+    /// Computes the starts and ends of all work for which enough is known.
     fn resolve(&mut self) {
         loop {
             let before = self.open.len();
@@ -334,7 +338,7 @@ impl Simulation<'_> {
         all.into_iter().chain([work.ready]).max()
     }
 
-    /// When all ranks have come to a collective.
+    /// Returns the time at which the last rank arrives at a collective, if it is known.
     fn meeting(&self, id: usize) -> Option<i64> {
         let is_it =
             |work: &&Work| matches!(work.op, Op::Collective { id: other, .. } if other == id);

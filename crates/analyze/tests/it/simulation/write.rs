@@ -1,4 +1,4 @@
-//! Writes what a simulated program did as Kineto writes traces.
+//! Writes the rows of a simulated program in the trace format of Kineto.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::simulate::{DeviceRow, HostRow, Run};
 
 const PID: i64 = 4242;
 
-/// One rank's trace.
+/// Returns the trace of one rank as JSON.
 pub fn kineto(program: &Program, rank: usize, run: &Run) -> Value {
     let skew = program.ranks[rank].skew_ns;
     let mut events = Vec::new();
@@ -37,7 +37,8 @@ fn slice(category: &str, name: &str, track: (i64, i64), span: (i64, i64), args: 
     })
 }
 
-/// What an instruction's call is named; `None` for what only the host does.
+/// Returns the name of an instruction's runtime call, or `None` for an instruction that runs on the
+/// host only.
 fn call(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Host { .. } => return None,

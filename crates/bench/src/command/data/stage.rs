@@ -1,4 +1,4 @@
-//! Runs one stage on one file, in this process or in a separate one.
+//! Runs one stage of data preparation on one file, in this process or in a separate one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,17 +18,17 @@ use crate::args::BenchStage;
 use bench::sample::{BenchSample, Conditions, Watch};
 use setup::error::Error;
 
-/// The measurements of one process.
+/// The measurements of one process that ran one stage.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Once {
     pub rows: u64,
     pub seconds: f64,
-    /// Peak of anonymous memory in bytes.
+    /// Peak of anonymous memory, in bytes.
     pub peak_bytes: u64,
     conditions: Conditions,
 }
 
-/// Runs `stage` in a separate process. Its output folders are created in `folder`.
+/// Runs `stage` in a separate process, which creates its output folders in `folder`.
 pub fn alone(
     stage: BenchStage,
     file: &Path,
@@ -49,7 +49,7 @@ pub fn alone(
     Ok(BenchSample { value: once, conditions: once.conditions })
 }
 
-/// Removes the output folders of one turn.
+/// Removes the output folders that the stages of one turn created.
 pub fn clear(folder: &Path) -> Result<(), Error> {
     for stage in [BenchStage::Convert, BenchStage::Parquet] {
         let made = folder.join(stage.name());
@@ -58,7 +58,7 @@ pub fn clear(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs `stage` in this process.
+/// Runs `stage` in this process and measures its time and its memory.
 pub fn run(stage: BenchStage, file: &Path, folder: &Path, threads: usize) -> Result<Once, Error> {
     let pool = Pool::new(threads);
     let inputs = match stage {
@@ -78,7 +78,7 @@ pub fn run(stage: BenchStage, file: &Path, folder: &Path, threads: usize) -> Res
     Ok(Once { rows, seconds, peak_bytes: alone::peak_anonymous(), conditions })
 }
 
-/// Reads all columns of the text, which are kept in memory until the end. Returns the number of
+/// Reads all columns of the text and keeps them in memory until the end. Returns the number of
 /// rows.
 fn scanned(inputs: &[String], threads: usize) -> Result<u64, Error> {
     let mut blocks = Vec::new();
@@ -106,14 +106,14 @@ fn prepared(inputs: &[String], config: Value, out: &Path, threads: usize) -> Res
     Ok(prepare(&request, &mut |_| {})?.dataset.rows())
 }
 
-/// Lists the Parquet files of a prepared folder.
+/// Lists the paths of the Parquet files of a prepared folder.
 fn parts(folder: &Path) -> Result<Vec<String>, Error> {
     let dataset = Dataset::open(folder)?;
     let path = |part: &::data::DatasetPart| folder.join(&part.file).display().to_string();
     Ok(dataset.manifest().parts.iter().map(path).collect())
 }
 
-/// Configures the columns of a prepared Parquet file without transforms.
+/// Builds the configuration that reads a prepared Parquet file without transforms.
 fn columns() -> Value {
     let named = |prefix: &str, kind: &str, count: usize| -> Vec<Value> {
         let column = |i: usize| match kind {

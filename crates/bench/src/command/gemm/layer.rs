@@ -1,5 +1,5 @@
-//! A linear layer of random numbers, whose products can be called one by one. Callers measure the
-//! time.
+//! A linear layer of random numbers, whose products can be called one by one. The callers measure
+//! the time.
 
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearWeight, Matrix, OperandMut, pairs, panels,
@@ -11,7 +11,7 @@ use schema::{GemmProduct, Op, Precision};
 use crate::args::GemmShape;
 use setup::error::Error;
 
-/// The layer `Y[M, N] = relu(X[M, K] Wᵀ + bias)` with all gradients; X is the output of a ReLU.
+/// The layer `Y[M, N] = relu(X[M, K] Wᵀ + bias)` with all gradients. X is the output of a ReLU.
 pub struct Layer {
     shape: GemmShape,
     x: Matrix,
@@ -25,7 +25,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Creates a layer of this shape. The padding of the panels is random too, which does not
+    /// Creates a layer of the given shape. The padding of its panels is random too, which does not
     /// affect the time.
     pub fn new(cpu: &Cpu, shape: &GemmShape, precision: Precision) -> Result<Self, Error> {
         let GemmShape { m, k, n } = *shape;
@@ -59,7 +59,7 @@ impl Layer {
         })
     }
 
-    /// Computes one of the products.
+    /// Computes one of the three products and returns it as an operation.
     pub fn multiply(&mut self, cpu: &Cpu, product: GemmProduct) -> Result<Op, Error> {
         let GemmShape { m: b, k, n } = self.shape;
         let Self { x, weight, bias, y, d_y, d_x, d_weight, d_bias, .. } = self;

@@ -1,5 +1,5 @@
-//! Measures the pricing in a sharding-plan search: a whole step, a step after one table has moved,
-//! and single kernels.
+//! Measures pricing during a search over sharding plans: of a whole step, of a step after one table
+//! has moved, and of single kernels.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -17,32 +17,33 @@ use setup::error::Error;
 use setup::render;
 use setup::{Session, config};
 
-/// A built-in configuration with 1,000 tables.
+/// A built-in configuration with 1,000 embedding tables.
 const CONFIG: &str = "dlrm-1000-tables";
-/// Sixteen hosts of eight H100: 128 ranks.
+/// Topology of sixteen hosts with eight H100 each, which have 128 ranks.
 const HARDWARE: &str = "16xh100x8";
-/// Number of moves per time measurement.
+/// Number of moves in each time measurement.
 const MOVES: usize = 200;
 
-/// A measured device. Its trees are the largest, so its prices cost the most.
+/// A measured device, whose trees are the largest. The prices of this device therefore take the
+/// most time.
 const MEASURED: &str = "v100";
-/// Number of kernels of each kind per time measurement, all different.
+/// Number of kernels of each kind in each time measurement. No two of these kernels are equal.
 const WORKS: u64 = 500;
-/// Most microseconds that the price of a kernel may take.
+/// Largest time in microseconds that the price of one kernel may take.
 const PRICE_US_MOST: f64 = 10.0;
 
-/// Median times of pricing a step and of moving a table.
+/// Median times of pricing a whole step and of moving one table.
 #[derive(Debug, Serialize)]
 struct MovesReport {
     tables: usize,
     ranks: usize,
     whole_ms: f64,
     move_us: f64,
-    /// Time of a whole step ÷ time of a move.
+    /// Time of a whole step divided by the time of a move.
     ratio: f64,
-    /// Time per price, by kind of kernel.
+    /// Time per price, for each kind of kernel.
     prices: Vec<KernelPriceRow>,
-    /// The limit for every kind of kernel.
+    /// Largest allowed time per price, which holds for every kind of kernel.
     price_us_most: f64,
 }
 
@@ -53,7 +54,7 @@ struct KernelPriceRow {
     price_us: f64,
 }
 
-/// Runs the command if no traces are given.
+/// Runs the measurements that need no traces and prints their results.
 pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     let job = config::job(CONFIG, &[])?.config;
     let topology = Topology::parse(HARDWARE).map_err(KernelError::from)?;
@@ -91,7 +92,7 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     session.console.report(&report, table)
 }
 
-/// Measures the time per price. No kernel is priced twice, so caches do not help.
+/// Measures the time per price. Each kernel differs from the others, so cached prices do not help.
 fn prices(args: &BenchPredict) -> Result<Vec<KernelPriceRow>, Error> {
     let device = hardware(MEASURED).map_err(KernelError::from)?;
     let mut rows = Vec::new();
@@ -116,7 +117,7 @@ fn prices(args: &BenchPredict) -> Result<Vec<KernelPriceRow>, Error> {
     Ok(rows)
 }
 
-/// Creates a kernel with sizes that are typical of models.
+/// Creates a kernel with random sizes that are typical of models.
 fn work(kind: Kind, random: CounterRng) -> Result<Work, KernelError> {
     let size = |at: u64, most: u64| 1 + random.below(at, most);
     match kind {

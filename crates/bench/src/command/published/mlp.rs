@@ -1,5 +1,5 @@
 //! Trains the MLPs of arXiv:2201.07821 with rowmill's own layers, `train::regression`. The settings
-//! and the rows come from `kernel_model::published`.
+//! and rows of the MLPs come from `kernel_model::published`.
 
 use device::Cpu;
 use kernel_model::evaluate::KernelRow;
@@ -12,12 +12,12 @@ use setup::Session;
 use setup::error::Error;
 use setup::render;
 
-/// Rows of a training step: the largest number that the published code uses.
+/// Number of rows in a training step, which is the largest number that the published code uses.
 const BATCH_SIZE: usize = 64;
-/// Seed of the initial weights and of the order of rows.
+/// Seed of the initial weights and of the order of the rows.
 const SEED: u64 = 1;
 
-/// Trains an MLP for each kind and device, and adds their errors to `table`.
+/// Trains an MLP for each kind of kernel and device, and adds their errors to `table`.
 pub fn add_errors(
     table: &mut [KernelRow],
     kinds: &[Kind],
@@ -49,7 +49,7 @@ pub fn add_errors(
     Ok(())
 }
 
-/// An MLP that learns one problem on a thread of its own.
+/// An MLP that learns one problem on a single thread.
 struct ProblemMlp<'a> {
     problem: &'a MlpProblem,
     regression: Regression<Cpu>,

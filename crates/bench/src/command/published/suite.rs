@@ -1,5 +1,5 @@
-//! `rowmill-bench published --kernels SUITE`: the published table of kernel errors for the GPU of a
-//! recorded suite. The errors are computed in `kernel_model::suite`.
+//! `rowmill-bench published --kernels SUITE` prints the published table of kernel errors for the
+//! GPU of a recorded suite. `kernel_model::suite` computes the errors.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +13,21 @@ use setup::kernel_files::read_model;
 use setup::render;
 use setup::suite::{SUITE, read_kernels};
 
-/// Prediction errors of one kernel of the published suite.
+/// Prediction errors for the kernels of the published suite.
 #[derive(Serialize)]
 struct SuiteReport {
     device: String,
-    /// Number of measured kernels.
+    /// Number of kernels that the suite measured.
     measured: usize,
     table: Vec<SuiteRow>,
 }
 
-/// Finds the folder of a suite among paths.
+/// Finds the first path that is the folder of a suite.
 pub fn find(paths: &[PathBuf]) -> Option<&Path> {
     paths.iter().map(PathBuf::as_path).find(|path| path.join(SUITE).is_file())
 }
 
-/// Prints the table of the suite in `folder`.
+/// Prints the table of errors for the suite in `folder`.
 pub fn run(folder: &Path, args: &BenchPublished, session: &Session) -> Result<(), Error> {
     if args.paths.len() > 1 {
         let (expected, got) = ("a recorded suite alone".to_owned(), "other paths too".to_owned());

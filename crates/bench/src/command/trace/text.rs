@@ -1,4 +1,5 @@
-//! Writes the text of a trace of any size, by repeating the events of a smaller one at later times.
+//! Writes the text of a trace of any size, by repeating the events of a smaller trace at later
+//! times.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -7,15 +8,16 @@ use std::path::Path;
 
 use setup::error::Error;
 
-/// Keys of the numbers that grow with each repetition: times, so that the repetitions follow each
-/// other, and correlation ids, so that launches stay unique.
+/// Keys of the numbers that grow with each repetition. Times grow so that the repetitions follow
+/// each other, and correlation ids grow so that launches stay unique.
 const SHIFTED: [&str; 2] = ["\"ts\": ", "\"correlation\": "];
 
-/// Size of a write. The page cache keeps a file in units of the size of its writes and reads larger
-/// units faster. Large writes give the same units as a file that was copied or downloaded.
+/// Size of a write in bytes. The page cache stores a file in units of its write size, and reads
+/// larger units faster. Large writes give the same units as copying or downloading a file.
 const BLOCK: usize = 1 << 20;
 
-/// The text up to a number, the whole part of the number, and its growth per repetition.
+/// A piece of text that ends before a number that grows, with the whole part of the number and its
+/// kind.
 struct TextPiece<'a> {
     text: &'a str,
     number: u64,
@@ -31,7 +33,7 @@ pub fn read_events(path: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Writes `source` with its events repeated until the file has `size` bytes.
+/// Writes `source` with its events repeated until the file has at least `size` bytes.
 pub fn repeat(
     source: &str,
     size: u64,
@@ -41,7 +43,7 @@ pub fn repeat(
     let (head, events, tail) = split(source);
     let (pieces, rest) = pieces(events);
     let times = || pieces.iter().filter(|piece| piece.is_time).map(|piece| piece.number);
-    // Rows at time 0 or on another clock must not enlarge the shift.
+    // Rows at time 0 or on another clock must not enlarge the shift between repetitions.
     let first = times().filter(|time| *time > 0).min().unwrap_or_default();
     let span = times().max().unwrap_or_default().saturating_sub(first) + 1;
     let ids = pieces.iter().filter(|piece| !piece.is_time).map(|piece| piece.number).max();
@@ -68,14 +70,15 @@ pub fn repeat(
         }
         out.write_all(tail.as_bytes())?;
         out.flush()?;
-        // The disk must have written everything before a measurement starts.
+        // Wait until the disk has written everything, so that writing does not disturb the
+        // measurement.
         out.get_ref().sync_all()
     };
     write().map_err(Error::io(to, "write"))
 }
 
-/// Splits a trace into the text before the first event, the events, and the text after the last
-/// one.
+/// Splits a trace into the text before its first event, the events, and the text after the last
+/// event.
 fn split(source: &str) -> (&str, &str, &str) {
     let key = source.find("\"traceEvents\"").unwrap_or_default();
     let start = source[key..].find('[').map_or(0, |at| key + at + 1);
@@ -83,7 +86,7 @@ fn split(source: &str) -> (&str, &str, &str) {
     (&source[..start], &source[start..end], &source[end..])
 }
 
-/// Returns the number of bytes before the bracket that closes the list. `text` begins inside the
+/// Returns the number of bytes before the bracket that closes the list. `text` begins inside that
 /// list.
 fn list_length(text: &[u8]) -> usize {
     let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
@@ -122,8 +125,8 @@ fn pieces(events: &str) -> (Vec<TextPiece<'_>>, &str) {
     (pieces, rest)
 }
 
-/// Creates one step of a job in the layout of PyTorch's profiler: operators, their launches,
-/// kernels with all their arguments, and the arrows between them.
+/// Creates one step of a job in the layout of PyTorch's profiler. The step contains operators,
+/// their launches, kernels with all arguments, and the flow arrows between them.
 pub fn typical() -> String {
     const OPERATORS: usize = 1000;
     let mut events = Vec::with_capacity(OPERATORS * 5 + 1);
@@ -166,7 +169,7 @@ fn operator(i: usize) -> String {
     let (operator, kernel) = NAMES[i % NAMES.len()];
     let (start, id, correlation) = (5_000_001 + 40 * i, i + 2, i + 9000);
     let mut text = String::new();
-    // Writing to a String cannot fail.
+    // Writing to a `String` cannot fail, so the result is ignored.
     let _ = write!(
         text,
         r#"  {{
@@ -212,7 +215,7 @@ mod tests {
     fn repeated_events_follow_each_other_under_new_ids() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("long.json");
-        // Lists after the events must not be taken for events.
+        // Lists after the events must not be read as events.
         let source = typical().replace("\"traceName\"", "\"ERROR\": [\"a ] b\"], \"traceName\"");
         repeat(&source, 3 * source.len() as u64 - 1000, &path, &mut |_| {}).unwrap();
         let long = trace::open::parse(&std::fs::read(&path).unwrap()).unwrap();

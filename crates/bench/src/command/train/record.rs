@@ -1,4 +1,4 @@
-//! Writes the recorded steps of a benchmark as a trace.
+//! Writes the recorded steps of a benchmark as a trace for other commands.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use bench::steps::BenchStep;
 use setup::error::Error;
 use setup::output;
 
-/// Writes steps into a folder, numbered from 0.
+/// Writes the steps, numbered from 0, as a trace in a folder.
 pub fn write<'a>(
     folder: &Path,
     steps: impl Iterator<Item = &'a BenchStep>,

@@ -1,4 +1,4 @@
-"""Loads a model that `rowmill checkpoint export` wrote as a torch.nn.Module. Needs torch alone.
+"""Loads a model that `rowmill checkpoint export` wrote, as a torch.nn.Module. The only required package is torch.
 
     import rowmill_model
     model = rowmill_model.load("weights.safetensors")
@@ -17,7 +17,7 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def read(path):
-    """Notes and tensors of a safetensors file, which is mapped, not read."""
+    """Returns the metadata and the tensors of a safetensors file, which is mapped into memory instead of read."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
@@ -27,7 +27,7 @@ def read(path):
     tensors = {}
     for name, info in header.items():
         first, last = info["data_offsets"]
-        # Copied, because a mapped tensor need not begin where its type may.
+        # Copied, because a mapped tensor may begin at an address that is not aligned for its type.
         values = data[first:last].clone().view(DTYPES[info["dtype"]])
         tensors[name] = values.reshape(info["shape"])
     return notes, tensors
@@ -70,7 +70,7 @@ class Model(torch.nn.Module):
         )
 
     def pool(self, table, weight, ids, offsets):
-        """[B, dim], or of a sequence [B, length · dim]."""
+        """Returns pooled vectors [B, dim], or a sequence of vectors [B, length · dim]."""
         if table["pooling"] != "none":
             return torch.nn.functional.embedding_bag(ids, weight, offsets, mode=table["pooling"])
         length, ends = table["sequence_length"], torch.cat([offsets[1:], offsets.new_tensor([len(ids)])])
@@ -120,7 +120,7 @@ def mlp(x, layers, last_relu):
 
 
 def load(path):
-    """The model in `path`, a file of `rowmill checkpoint export`."""
+    """Returns the model that is stored in `path`, a file written by `rowmill checkpoint export`."""
     notes, tensors = read(path)
     if "rowmill.model" not in notes:
         raise ValueError(f"{path}: expected a file of `rowmill checkpoint export`, got one without its model")

@@ -1,4 +1,4 @@
-//! `rowmill data stats`: describes the columns of files or of a prepared folder.
+//! The command `rowmill data stats`, which describes the columns of files or of a prepared folder.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
     session.console.report(&stats, table)
 }
 
-/// Whether `path` is a folder of prepared data.
+/// Whether `path` is a folder with a prepared dataset.
 fn is_prepared(path: &str) -> bool {
     Path::new(path).join("dataset.json").exists()
 }
@@ -63,7 +63,8 @@ fn summarize(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     Ok(stats)
 }
 
-/// Describes the columns of files without a configuration: their types are inferred.
+/// Describes the columns of files without a configuration. The types of the columns are inferred
+/// from the values.
 fn describe_files(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let paths = input::files_of(&request.paths)?;
     let profile = init::profile_files(&paths, request.delimiter.as_deref(), session)?;
@@ -98,7 +99,7 @@ fn describe_files(request: &args::Stats, session: &Session) -> Result<(), Error>
 }
 
 fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
-    // Up to one value in a hundred may be of another kind, because numeric columns often contain a
+    // A column has a type if 99 % of its values have it, because numeric columns often contain a
     // few texts such as `N/A`.
     let all = |count: u64| column.present > 0 && 100 * count >= 99 * column.present;
     let holds = if let Some(kind) = &column.unreadable {
@@ -134,7 +135,8 @@ fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
     ]
 }
 
-/// The row of a column whose type cannot be read, so that its values are unknown.
+/// Returns the row of a column whose type cannot be read. The values of such a column are unknown,
+/// so they are shown as `-`.
 fn unreadable_row(column: &ColumnFacts, kind: &str) -> Vec<String> {
     let mut row = vec![column.name.clone(), format!("unreadable: {kind}")];
     row.resize(8, "-".to_owned());

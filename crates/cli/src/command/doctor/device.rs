@@ -1,5 +1,5 @@
-//! `rowmill doctor device`: lists the GPUs and NVIDIA's libraries, or explains why they cannot be
-//! used, and checks whether kernels can be emulated.
+//! The command `rowmill doctor device`, which lists GPUs and NVIDIA's libraries, or explains why
+//! they cannot be used. The command also checks whether GPU kernels can be emulated.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -16,19 +16,19 @@ use setup::error::{EXIT_FAILED, Error};
 use setup::render;
 use setup::{Session, device};
 
-/// The devices and libraries that were found, and what the CPU can do instead of a GPU.
+/// The GPUs and libraries that were found, and what this CPU can do instead of a GPU.
 #[derive(Serialize)]
 struct DeviceDiagnosis {
     devices: Vec<CheckedGpu>,
     libraries: Vec<CheckedLibrary>,
-    /// The folder where compiled kernels are cached.
+    /// The folder in which compiled kernels are cached.
     kernels: Option<PathBuf>,
-    /// Why no GPU can be used.
+    /// The reason why no GPU can be used. `None` if a GPU can be used.
     problem: Option<String>,
     cure: Option<&'static str>,
-    /// How this CPU multiplies bf16: by `vdpbf16ps`, or `widened` to f32.
+    /// How this CPU multiplies bf16 numbers: with the instruction `vdpbf16ps`, or `widened` to f32.
     bf16_products: &'static str,
-    /// The C++ compiler that the emulator of GPU kernels uses.
+    /// The C++ compiler with which the emulator compiles GPU kernels.
     compiler: String,
     has_compiler: bool,
 }
@@ -41,26 +41,26 @@ struct CheckedGpu {
     compute_capability: String,
     free_bytes: usize,
     total_bytes: usize,
-    /// Most bytes of shared memory that a block can have.
+    /// Largest size in bytes of the shared memory of a block.
     shared_bytes_max: usize,
-    /// The architecture that kernels are compiled for, such as `sm_90a`.
+    /// The architecture for which kernels are compiled, such as `sm_90a`.
     architecture: String,
-    /// Number of kernel sources.
+    /// Number of source files of GPU kernels.
     sources: usize,
-    /// Number of sources that have been compiled for this device.
+    /// Number of kernel source files that have been compiled for this device.
     compiled_sources: usize,
 }
 
-/// One of NVIDIA's libraries, with the file that is used or the reason why none is.
+/// One of NVIDIA's libraries, with the file that is used or the reason why no file is used.
 #[derive(Serialize)]
 struct CheckedLibrary {
     library: &'static str,
     path: Option<PathBuf>,
     version: Option<String>,
-    /// Why no file can be used.
+    /// The reason why no file of this library can be used.
     problem: Option<String>,
     cure: Option<&'static str>,
-    /// Files that were tried before the one that is used, and that cannot be used.
+    /// Files that were tried before the used one and that cannot be used.
     passed_over: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ fn diagnose() -> DeviceDiagnosis {
     let error = loop {
         match options.clone().and_then(|options| check_gpu(devices.len(), options)) {
             Ok(gpu) => devices.push(gpu),
-            // The ordinal behind the last GPU ends the list.
+            // Devices have consecutive numbers, so the first number without a device ends the list.
             Err(DriverError::NoDevice { count, .. }) if count > 0 => break None,
             Err(error) => break Some(error),
         }
@@ -162,7 +162,7 @@ fn table(diagnosis: &DeviceDiagnosis) -> String {
         let path = path.as_ref().map(|path| format!(", {}", path.display())).unwrap_or_default();
         match (version, problem) {
             (Some(version), _) => rows.push(row(library, "ok", format!("{version}{path}"))),
-            // Already shown in the row of the device.
+            // The row of the device already shows this problem, so it is not repeated.
             (None, problem) if *problem == diagnosis.problem => {}
             (None, problem) => {
                 let verdict = if *library == "NCCL" { "absent" } else { "wrong" };
@@ -184,7 +184,7 @@ fn table(diagnosis: &DeviceDiagnosis) -> String {
     ));
     let mut text = render::grid(&["device", "", "found"], &rows);
     for library in &diagnosis.libraries {
-        // The problem of a library that cannot be used already names its files.
+        // If a library cannot be used, its problem already names the files that were tried.
         if library.problem.is_none() {
             for file in &library.passed_over {
                 text += &format!("\n{} passed over: {file}", library.library);

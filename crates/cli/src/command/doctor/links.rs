@@ -1,5 +1,5 @@
-//! `rowmill doctor links`: measures the collectives between threads of this process or between the
-//! processes of a launcher, and compares them with a memory copy.
+//! The command `rowmill doctor links`, which measures collectives between threads of this process,
+//! or between the processes of a launcher. The results are compared with a memory copy.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ mod exchange;
 mod fit;
 mod measure;
 
-/// The result of `rowmill doctor links`, as it is printed. Times are medians of the kept samples.
+/// The result of `rowmill doctor links`, in the form in which it is printed. All times are medians
+/// of the accepted samples.
 #[derive(Serialize)]
 struct CommReport {
     transport: String,
@@ -35,7 +36,7 @@ struct CommReport {
     interrupted: bool,
 }
 
-/// The measured collectives of one number of ranks.
+/// The measured collectives for one number of ranks.
 #[derive(Serialize)]
 struct MeasuredWorld {
     ranks: u32,
@@ -57,7 +58,7 @@ struct MeasuredVerb {
     bus_pct_of_copy: f64,
 }
 
-/// The latency-bandwidth line fitted to the measurements of one collective.
+/// The latency and the bandwidth of one collective, fitted to its measurements.
 #[derive(Serialize)]
 struct VerbFit {
     verb: &'static str,
@@ -65,12 +66,12 @@ struct VerbFit {
     fit: Fit,
 }
 
-/// The measurements that rank 0 sends to the other processes of a launcher.
+/// The list of measurements that rank 0 sends to the other processes of a launcher.
 #[derive(Serialize, Deserialize)]
 struct LaunchedTask {
-    /// Index of the verb in `Verb::ALL`, and bytes.
+    /// Index of the collective in `Verb::ALL` and bytes per rank, for each measurement.
     points: Vec<(usize, usize)>,
-    /// Latency in µs and bandwidth in GB/s of the simulated link.
+    /// Latency in µs and bandwidth in GB/s of the simulated link. `None` without a simulated link.
     link: Option<(f64, f64)>,
 }
 
@@ -93,7 +94,7 @@ pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
         },
         |world, task: LaunchedTask| {
             // Without this flag, Ctrl-C would end this rank while rank 0 still waits for it. Only
-            // rank 0 checks its flag, and then stops all ranks.
+            // rank 0 checks its flag and then stops all ranks.
             let _stop = interrupt::stop_flag_of_ranks(None);
             let points: Option<Vec<CommPoint>> = task
                 .points
@@ -108,7 +109,7 @@ pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
     )
 }
 
-/// Measures as rank 0 of the processes of a launcher.
+/// Measures as rank 0, together with the other processes of a launcher.
 fn measure_processes(
     world: &mut World,
     args: &DoctorLinks,
@@ -146,7 +147,8 @@ fn communicator(world: &World, link: Option<DelayedLink>) -> Communicator {
     connect(world.transport(), link)
 }
 
-/// Makes a communicator over a transport, behind a simulated link if there is one.
+/// Creates a communicator over a transport. If `link` is given, the transport is delayed like that
+/// link.
 fn connect(transport: SharedTransport, link: Option<DelayedLink>) -> Communicator {
     match link {
         None => Communicator::over(transport),
@@ -154,7 +156,7 @@ fn connect(transport: SharedTransport, link: Option<DelayedLink>) -> Communicato
     }
 }
 
-/// Measures with threads of this process as ranks; this thread is rank 0.
+/// Measures collectives between threads of this process. The calling thread is rank 0.
 fn measure_threads(
     lead: &Lead<'_>,
     ranks: u32,
@@ -219,7 +221,7 @@ fn report(
     conclude(session, &report.quality, report.interrupted, &report, table)
 }
 
-/// Computes times, bandwidths and fits from the samples of one number of ranks.
+/// Computes times, bandwidths and fits from the samples for one number of ranks.
 fn summarize_world(ranks: u32, points: &[CommPoint], samples: &CommSamples) -> MeasuredWorld {
     let copy = samples.copy_gb_per_s();
     let mut measured = Vec::new();
@@ -241,6 +243,8 @@ fn summarize_world(ranks: u32, points: &[CommPoint], samples: &CommSamples) -> M
     let fit_verb = |verb: Verb| {
         let points = measured.iter().filter(|point| point.verb == verb.name());
         let line: Vec<(f64, f64)> = points
+            // The time is fitted to the bytes that a rank sends, not to the size of its buffer, so
+            // that the fitted bandwidths of different collectives can be compared.
             .map(|point| (point.bytes as f64 * sent_share(verb, ranks), point.us / 1e6))
             .collect();
         Fit::through(&line).map(|fit| VerbFit { verb: verb.name(), fit })

@@ -1,5 +1,5 @@
-//! `rowmill doctor mpi`: finds the MPI library and the launcher of this process, and checks whether
-//! they fit together.
+//! The command `rowmill doctor mpi`, which finds the MPI library and the launcher of this process,
+//! and checks whether they fit together.
 
 use std::process::ExitCode;
 
@@ -14,21 +14,21 @@ use setup::render;
 /// The MPI library and the launcher that were found, and whether they fit together.
 #[derive(Serialize)]
 struct MpiDiagnosis {
-    /// The launcher that started this process; `None` if it was started without one.
+    /// Name of the launcher that started this process. `None` if it was started without a launcher.
     launcher: Option<&'static str>,
     /// Number of processes that the launcher started.
     launched: Option<u32>,
     libraries: Vec<LibraryCheck>,
-    /// The library that `rowmill train` would use.
+    /// The MPI library that `rowmill train` would use.
     taken: Option<String>,
     ranks: Option<usize>,
     rank: Option<usize>,
     threads: Option<&'static str>,
-    /// Why training over MPI would not work.
+    /// The reason why training over MPI would not work.
     problem: Option<String>,
 }
 
-/// An MPI library that was tried: its version if it could be loaded, or else the problem.
+/// An MPI library that was tried, with its version if it could be loaded, or else the problem.
 #[derive(Serialize)]
 struct LibraryCheck {
     name: String,
@@ -40,7 +40,7 @@ struct LibraryCheck {
 /// Runs `rowmill doctor mpi` and prints its result.
 pub fn run(library: Option<&str>, session: &Session) -> Result<ExitCode, Error> {
     let diagnosis = diagnose(library);
-    // If all is well, only rank 0 prints: the others would repeat it.
+    // If there is no problem, only rank 0 prints, because all other ranks would print the same.
     if diagnosis.problem.is_some() || diagnosis.rank.unwrap_or(0) == 0 {
         session.console.report(&diagnosis, table)?;
     }
@@ -54,7 +54,8 @@ fn diagnose(library: Option<&str>) -> MpiDiagnosis {
         || candidates(launcher.map(|launcher| launcher.kind)),
         |library| vec![library],
     );
-    // Stop at the first that opens: the symbols of two MPI libraries in one process would clash.
+    // The search stops at the first library that can be opened, because the symbols of two MPI
+    // libraries in one process would clash.
     let mut libraries = Vec::new();
     let mut taken = None;
     for name in names {
@@ -114,7 +115,7 @@ fn check_library(name: &str, opened: Result<&MpiLibrary, &OpenError>) -> Library
     }
 }
 
-/// The name of a thread level of MPI. The numbers are those of the MPI implementations.
+/// The name of an MPI thread level. MPI implementations define the numbers.
 fn thread_level_name(level: i32) -> &'static str {
     match level {
         0 => "single",

@@ -1,5 +1,5 @@
-//! `rowmill explain config`: prints one configuration key, a list of all keys, the whole reference
-//! as Markdown, or a JSON schema.
+//! The command `rowmill explain config`, which prints one configuration key, a list of all keys,
+//! the whole reference as Markdown, or a JSON schema.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::render;
 
-/// A configuration key, as it is printed in JSON.
+/// A configuration key, in the form in which it is printed as JSON.
 #[derive(Serialize)]
 struct ExplainedKey {
     key: &'static str,
@@ -23,7 +23,7 @@ struct ExplainedKey {
     example: &'static str,
 }
 
-/// Prints one key, all keys, or the chosen document.
+/// Prints one configuration key, a list of all keys, or the chosen document.
 pub fn run(key: Option<&str>, document: Option<Document>, session: &Session) -> Result<(), Error> {
     match (document, key) {
         (Some(Document::Markdown), _) => session.console.print(markdown_reference().trim_end()),
@@ -54,7 +54,7 @@ fn is_required(key: &ConfigKey) -> bool {
     matches!(key.need, Need::Always | Need::With { is_required: true, .. })
 }
 
-/// `required`, or else the default of the key.
+/// Returns `required`, or else the default value of the configuration key.
 fn describe_need(key: &ConfigKey) -> String {
     let beside = match key.need {
         Need::With { tag, .. } => format!(" beside {tag:?}"),
@@ -90,7 +90,8 @@ fn explain_key(key: &str, session: &Session) -> Result<(), Error> {
         .report(&all, |_| found.iter().map(|key| key_text(key)).collect::<Vec<_>>().join("\n\n"))
 }
 
-/// The full text about one key. For a section, it ends with the keys of the section.
+/// The full description of one configuration key. For a section, it ends with the keys of the
+/// section.
 fn key_text(key: &ConfigKey) -> String {
     let mut rows = vec![("value", key.expected()), ("default", describe_need(key))];
     rows.push(("example", key.example.to_owned()));
@@ -122,7 +123,7 @@ fn markdown_reference() -> String {
             ValueKind::Section | ValueKind::Sections | ValueKind::SectionPerName
         );
         if is_heading && key.section().is_empty() {
-            // The result can be ignored, because writing to a `String` never fails.
+            // Writing to a `String` never fails, so the result is ignored.
             let _ = write!(out, "\n## [{}]\n\n{}\n", key.path, key.meaning);
             let _ = write!(out, "\n| key | value | default | meaning |\n|---|---|---|---|\n");
             section = key.path;
@@ -146,7 +147,7 @@ fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// The JSON schema of a whole configuration.
+/// The JSON schema of a whole configuration file.
 fn config_schema() -> Value {
     let mut schema = section_schema("");
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
@@ -154,7 +155,7 @@ fn config_schema() -> Value {
     schema
 }
 
-/// The schema of an object with the keys of `section`.
+/// The JSON schema of an object with the configuration keys of `section`.
 fn section_schema(section: &str) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for key in reference::keys_of(section) {
@@ -171,7 +172,7 @@ fn section_schema(section: &str) -> Value {
     })
 }
 
-/// The schema of the value of one key.
+/// The JSON schema for the value of one configuration key.
 fn value_schema(key: &ConfigKey) -> Value {
     let texts = |choices: &[&str]| json!({ "type": "string", "enum": choices });
     let list = |items: Value| json!({ "type": "array", "items": items });

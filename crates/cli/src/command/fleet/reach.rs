@@ -1,5 +1,5 @@
-//! Chooses the agents that `rowmill fleet` asks: those of named hosts, of a Slurm job, or of this
-//! host. Also prints why one of them failed.
+//! Selects the agents that `rowmill fleet` queries: the agents of named hosts, of a Slurm job, or
+//! of this host. The module also prints why a host failed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,16 +15,16 @@ use crate::agent_client::{Client, connect_remote, find_hint};
 use crate::args::Reach;
 use crate::capture_request::socket_place;
 
-/// The socket folder that the installation guide recommends.
+/// The socket folder that the installation guide recommends for agents.
 const USUAL_FOLDER: &str = "/run/kineto";
 
-/// How long a host may take to answer a request that needs no waiting on its side.
+/// How long a host may take to answer a request that does not make it wait.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes clients of the agents that the options select.
+/// Creates clients for the agents that the options select.
 ///
 /// # Errors
-/// Slurm does not know the job, or a token or certificate is missing.
+/// Slurm does not know the job, or a token or a certificate is missing.
 pub fn open_clients(reach: &Reach, patience: Duration) -> Result<Vec<Client>, Error> {
     let hosts = match reach.slurm {
         Some(job) => list_slurm_hosts(job)?,
@@ -37,8 +37,9 @@ pub fn open_clients(reach: &Reach, patience: Duration) -> Result<Vec<Client>, Er
     connect_remote(unique, reach, patience)
 }
 
-/// Finds the socket of this host's agent: the one the user names, or else the abstract socket. If
-/// nobody listens there but an agent does in the recommended folder, that one.
+/// Finds the socket of this host's agent. The result is the socket that the user names, or else the
+/// abstract socket. If no agent listens at the abstract socket, but one listens in the recommended
+/// folder, the result is the socket in that folder.
 fn find_local_socket(reach: &Reach) -> SocketPlace {
     let named = socket_place(reach.socket_dir.as_deref());
     let usual = SocketPlace::in_folder(Path::new(USUAL_FOLDER));
@@ -46,7 +47,7 @@ fn find_local_socket(reach: &Reach) -> SocketPlace {
     if is_unnamed && control::connect(&usual).is_ok() { usual } else { named }
 }
 
-/// Asks Slurm for the hosts of a job.
+/// Queries Slurm for the hosts of a job.
 fn list_slurm_hosts(job: i64) -> Result<Vec<String>, Error> {
     let run = |program: &'static str, words: &[&str]| {
         let output = Command::new(program).args(words).output();
@@ -65,7 +66,7 @@ fn list_slurm_hosts(job: i64) -> Result<Vec<String>, Error> {
     Ok(names.lines().map(str::to_owned).collect())
 }
 
-/// Prints why a host did not do what was asked, and the advice for it.
+/// Prints why a host did not fulfill a request, and advice on what to do.
 pub fn say_problem(client: &Client, problem: &str, session: &Session) {
     session.console.say(format_args!("{}: {problem}", client.name()));
     if let Some(hint) = find_hint(problem) {

@@ -1,5 +1,5 @@
-//! `rowmill fleet sample`: the resources that processes of many hosts use, and the functions in
-//! which their threads wait.
+//! The command `rowmill fleet sample`, which shows the resources that processes of many hosts use,
+//! and the functions in which their threads wait.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use setup::error::{EXIT_FAILED, Error};
 use setup::error_text::plain;
 use setup::render;
 
-/// Most waiting places of a process in the table. JSON has all of them.
+/// Largest number of functions per process in the table. The JSON output has all of them.
 const SHOWN: usize = 8;
 
 /// The samples of one host, or the reason why its agent did not answer.
@@ -25,15 +25,16 @@ struct HostSamples {
     samples: Option<Samples>,
 }
 
-/// Runs `rowmill fleet sample` and prints its result. Processes chosen by pid alone need not poll
-/// for traces: only jobs and users are looked up in the status of a host.
+/// Runs `rowmill fleet sample` and prints its result. Processes that are chosen by process id need
+/// not poll for traces, because only jobs and users are looked up in the status of a host.
 pub fn run(
     clients: &[Client],
     order: &SampleOrder,
     selection: &ProcessSelection,
     session: &Session,
 ) -> Result<ExitCode, Error> {
-    // Pids alone need no status: the agent reads any process by its pid.
+    // The agent can sample any process by its id, so the status of the host is needed only for jobs
+    // and users.
     let is_by_pid = selection.run.is_none() && selection.user.is_none();
     let statuses = if is_by_pid { Vec::new() } else { ask_each(clients, Client::fetch_status) };
     let chosen = select::choose(select::by_host(clients, &statuses), selection)?;

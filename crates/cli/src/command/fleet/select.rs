@@ -1,6 +1,7 @@
-//! Chooses processes on every host by job, user or pid, as the options of `rowmill fleet` say.
+//! Selects processes on every host by job, user or process id, as the options of `rowmill fleet`
+//! say.
 //!
-//! A report describes one job, so a choice that spans several jobs is refused.
+//! A report describes one job, so a selection with processes of several jobs is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +12,14 @@ use crate::args::ProcessSelection;
 use setup::error::{Error, RunError};
 use setup::error_text::plain;
 
-/// The pids of the chosen processes, by the name of their host.
+/// Process ids of the selected processes, by the name of their host.
 pub type PidsByHost = BTreeMap<String, Vec<u32>>;
 
 /// A host's status and clock, or the reason why its agent did not answer.
 pub type StatusAnswer = Result<(Status, HostClock), String>;
 
-/// Pairs the hosts that answered with their statuses. `answers` are in the order of the clients.
+/// Pairs the hosts that answered with their statuses. `answers` must be in the order of the
+/// clients.
 pub fn by_host<'a>(
     clients: &'a [Client],
     answers: &'a [StatusAnswer],
@@ -32,7 +34,8 @@ impl ProcessSelection {
         self.pids.is_empty() && self.run.is_none() && self.user.is_none()
     }
 
-    /// Whether a process is selected. Launchers and data loaders are selected by their pid only.
+    /// Whether a process is selected. Launchers and data loaders are selected only by their process
+    /// id.
     fn selects(&self, row: &ProcessRow) -> bool {
         let is_run = |run: &String| row.names.contains(run) || row.job.as_ref() == Some(run);
         let is_user =
@@ -43,7 +46,7 @@ impl ProcessSelection {
             && self.user.as_ref().is_none_or(is_user)
     }
 
-    /// Formats the options of the selection as they were typed, for a message.
+    /// Formats the options of the selection as the user typed them, for a message.
     fn describe(&self) -> String {
         let pids = self.pids.iter().map(|pid| format!("--pid {pid}"));
         let run = self.run.iter().map(|run| format!("--run {run}"));
@@ -57,10 +60,10 @@ impl ProcessSelection {
     }
 }
 
-/// Chooses the selected processes on all hosts that answered.
+/// Returns the selected processes on all hosts that answered.
 ///
 /// # Errors
-/// At least one host answered, and no process on any host is selected.
+/// At least one host answered, but no process on any host is selected.
 pub fn choose<'a>(
     statuses: impl Iterator<Item = (&'a str, &'a Status)> + Clone,
     selection: &ProcessSelection,
@@ -73,6 +76,8 @@ pub fn choose<'a>(
             chosen.insert(host.to_owned(), pids);
         }
     }
+    // If no option restricts the selection, the agents themselves report why there are no
+    // processes.
     if chosen.is_empty() && !selection.is_all() && statuses.clone().next().is_some() {
         let all = statuses.flat_map(|(_, status)| &status.processes);
         let there = list_jobs(all.filter(|row| row.skip.is_none()));
@@ -81,7 +86,7 @@ pub fn choose<'a>(
     Ok(chosen)
 }
 
-/// Looks up the status rows of the chosen processes.
+/// Looks up the status rows of the selected processes.
 pub fn chosen_rows<'a>(
     statuses: impl Iterator<Item = (&'a str, &'a Status)>,
     chosen: &PidsByHost,
@@ -92,8 +97,8 @@ pub fn chosen_rows<'a>(
     })
 }
 
-/// Checks that the chosen processes belong to one job of one user. The user is checked because any
-/// user can start a process under the name of another user's job.
+/// Checks that the selected processes belong to one job of one user. The user is checked because
+/// any user can start a process under the name of another user's job.
 ///
 /// # Errors
 /// The processes belong to several jobs or users, two of them have the same rank, or one machine
@@ -104,7 +109,8 @@ pub fn check_one_job<'a>(
 ) -> Result<(), Error> {
     let mut named = BTreeMap::new();
     for (name, status) in statuses.clone().filter(|(name, _)| chosen.contains_key(*name)) {
-        // Two names of one machine list the same pids under the same host name.
+        // A machine that is listed under two names reports the same process ids and the same host
+        // name twice.
         let machine = (&status.host, status.processes.iter().map(|row| row.pid).collect());
         let machine: (&String, Vec<u32>) = machine;
         if let Some(first) = named.insert(machine, name).filter(|_| !status.processes.is_empty()) {
@@ -187,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Returns the processes chosen on the hosts `a` and `b`, and the refusal if they belong to
+    /// Returns the processes selected on the hosts `a` and `b`, and the refusal if they belong to
     /// several jobs.
     fn check(selection: &ProcessSelection) -> (PidsByHost, Option<String>) {
         let launcher = ProcessRow { skip: Some("a launcher".to_owned()), ..row(9, 0, Some("7")) };

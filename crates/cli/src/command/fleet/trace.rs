@@ -1,7 +1,7 @@
-//! `rowmill fleet trace`: orders traces from all hosts at once, fetches a trace or a reason for
-//! every rank, and writes the report.
+//! The command `rowmill fleet trace`, which orders traces from all hosts at once, fetches a trace
+//! or a reason for every rank, and writes the report.
 //!
-//! `rowmill capture` uses the same code if an agent already owns the socket of this host.
+//! `rowmill capture` uses the same code if an agent owns the socket of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ use setup::error_text::plain;
 use setup::interrupt;
 use setup::{output, render};
 
-/// How often the state of an order is polled.
+/// Time between two queries for the state of an order.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// A host whose agent does not answer for this long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Recording starts at a multiple of so many iterations if no job reports its step time.
+/// Number of iterations at whose multiples a recording starts, if no process reports its step time.
 const DEFAULT_ALIGN: u32 = 100;
 /// How long the iterations between two multiples should take. All ranks must receive the request
 /// between the same two multiples, so this is several times the interval at which they poll.
@@ -38,9 +38,10 @@ const ALIGN_TIME: Duration = Duration::from_secs(20);
 /// Time for the orders to reach all hosts before the first process is answered.
 const ORDER_TRANSIT: Duration = Duration::from_millis(1500);
 
-/// The traces that are ordered from all hosts.
+/// The traces to order from all hosts.
 pub struct WantedTraces<'a> {
-    /// Processes to record, by host. If it is empty, all processes of every host.
+    /// Process ids to record, by host. If the map is empty, all processes of every host are
+    /// recorded.
     pub pids: PidsByHost,
     pub when: RecordWhen,
     pub with: &'a [With],
@@ -56,14 +57,15 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     let answers = ask_each(&clients, Client::fetch_status);
     let statuses = || select::by_host(&clients, &answers);
     let mut selection = args.select.clone();
-    // On the hosts of a Slurm job, other jobs may run too.
+    // The hosts of a Slurm job may also run other jobs, so the selection is restricted to the job.
     if selection.is_all() {
         selection.run = args.reach.slurm.map(|job| job.to_string());
     }
     let mut pids = select::choose(statuses(), &selection)?;
     select::check_one_job(statuses(), &pids)?;
     if selection.is_all() {
-        // Order from hosts without processes too: their agents report why there are none.
+        // Hosts without processes also receive an order, because their agents report why there are
+        // no processes.
         for (host, _) in statuses() {
             pids.entry(host.to_owned()).or_default();
         }
@@ -104,6 +106,7 @@ pub fn trace_local_host(
 ) -> Result<ExitCode, Error> {
     let clients = [client];
     let answers = ask_each(&clients, Client::fetch_status);
+    // Without --pid all processes of the host are recorded, so they must belong to one job.
     if wanted.pids.values().all(Vec::is_empty) {
         let statuses = select::by_host(&clients, &answers);
         let all = select::choose(statuses.clone(), &ProcessSelection::default())?;
@@ -115,8 +118,9 @@ pub fn trace_local_host(
     outcome::report_outcome(outcome, session, stop.load(Ordering::SeqCst))
 }
 
-/// Chooses the multiple of iterations at which recording starts: a round number of iterations that
-/// take at least [`ALIGN_TIME`], given the median step time of the chosen processes.
+/// Chooses the multiple of iterations at which the recording starts. The multiple is a round number
+/// of iterations that together take at least [`ALIGN_TIME`], by the median step time of the chosen
+/// processes.
 fn choose_align(chosen: Vec<&wire::ProcessRow>, session: &Session) -> u32 {
     let steps = chosen.iter().filter_map(|process| process.step_ns).filter(|&ns| ns > 0);
     let mut steps: Vec<u64> = steps.collect();
@@ -136,7 +140,7 @@ fn choose_align(chosen: Vec<&wire::ProcessRow>, session: &Session) -> u32 {
     align
 }
 
-/// Rounds up to the next of 1, 2, 5, 10, 20, ….
+/// Rounds up to the next number in the series 1, 2, 5, 10, 20, ….
 fn round_up(count: u64) -> u32 {
     let mut base = 1_u64;
     loop {
@@ -186,8 +190,8 @@ fn record(
             with: wanted.with.iter().map(|with| format!("{with:?}").to_lowercase()).collect(),
             size_max: wanted.size_max,
             patience_ms: u64::try_from(wanted.timeout.as_millis()).unwrap_or(u64::MAX),
-            // A single agent finds the best time itself; several need one start, by each host's
-            // clock.
+            // A single agent finds the best start time itself. Several agents need a common start,
+            // given by each host's clock.
             not_before_unix_ms: many.then(|| start.saturating_add_signed(offset_ns / 1_000_000)),
         };
         let state = match client.order_traces(&order) {
@@ -196,8 +200,8 @@ fn record(
         };
         let state = watch_order(client, state, session, stop);
         let rows = fetch_traces(client, state, &place);
-        // Traces that could not be fetched are kept on the host until they expire, so that the user
-        // can still get them. After Ctrl-C nobody wants them.
+        // If a trace could not be fetched, its host keeps it until it expires, so that the user can
+        // still fetch it. After Ctrl-C the traces are not wanted, so they are deleted.
         if stop.load(Ordering::SeqCst) || rows.iter().all(|row| !row.is_on_host) {
             client.delete_order(&token);
         }
@@ -206,10 +210,10 @@ fn record(
     rows.into_iter().flatten().collect()
 }
 
-/// Passes the rows on if at least one host accepted its order.
+/// Returns the rows if at least one host accepted its order.
 ///
 /// # Errors
-/// No host accepted it.
+/// No host accepted its order.
 fn check_any_order(rows: Vec<CaptureRow>) -> Result<Vec<CaptureRow>, Error> {
     if rows.iter().any(|row| row.pid != 0) {
         return Ok(rows);
@@ -218,9 +222,9 @@ fn check_any_order(rows: Vec<CaptureRow>) -> Result<Vec<CaptureRow>, Error> {
     Err(RunError::NoOrder { problems: problems.join("; ") }.into())
 }
 
-/// Chooses the time, by our clock in Unix milliseconds, from which agents answer polls. It is after
-/// the longest pause between the polls of all hosts, so that all ranks get their requests as
-/// simultaneously as their polls allow.
+/// Chooses the time from which agents answer polls, in Unix milliseconds of this host's clock. The
+/// time is after the longest pause between the polls of all hosts, so that all ranks receive their
+/// requests as simultaneously as their polls allow.
 fn choose_start(answers: &[StatusAnswer]) -> u64 {
     let mut polled = Vec::new();
     for (status, clock) in answers.iter().flatten() {
@@ -233,8 +237,8 @@ fn choose_start(answers: &[StatusAnswer]) -> u64 {
     u64::try_from(round_start(now, &polled).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Polls an order and prints every change of state, until the order is over, the host no longer
-/// answers, or the user stops the capture.
+/// Queries the state of an order and prints every change, until the order is over, the host no
+/// longer answers, or the user stops the capture.
 fn watch_order(
     client: &Client,
     mut state: TraceState,
@@ -271,12 +275,13 @@ fn watch_order(
                 );
                 return mark_lost(state, &why);
             }
+            // A failed query is repeated until the host has been silent for [`SILENCE_MAX`].
             Err(_) => {}
         }
     }
 }
 
-/// Marks the processes that have no trace yet as lost.
+/// Marks all processes that have no trace as lost, for the reason `why`.
 fn mark_lost(mut state: TraceState, why: &str) -> TraceState {
     for row in state.rows.iter_mut().filter(|row| row.file.is_none() && row.state != "lost") {
         row.state = "lost".to_owned();
@@ -288,12 +293,12 @@ fn mark_lost(mut state: TraceState, why: &str) -> TraceState {
 /// The result of fetching the trace of one process.
 struct FetchedTrace {
     row: CaptureRow,
-    /// The trace was written but could not be fetched, so it remains on its host.
+    /// Whether the trace was written but could not be fetched, so that it remains on its host.
     is_on_host: bool,
 }
 
-/// The folder for the traces of all hosts. It hands out free file names, so that traces of the same
-/// name do not overwrite each other.
+/// The folder for the traces of all hosts. The folder assigns free file names, so that traces with
+/// the same name do not overwrite each other.
 struct Destination<'a> {
     folder: &'a Path,
     many: bool,
@@ -337,16 +342,17 @@ fn fetch_traces(client: &Client, state: TraceState, place: &Destination<'_>) -> 
 }
 
 impl Destination<'_> {
-    /// Reserves a path for the trace `name` of `host`. If the plain name is taken, the host is put
-    /// in front, then a number behind the host.
+    /// Reserves a path for the trace `name` of `host`. If the plain name is taken, the host's name
+    /// is put in front of it. If the name with the host is also taken, a number follows the host's
+    /// name.
     fn reserve_path(&self, host: &str, name: &str) -> Result<PathBuf, String> {
-        // The name comes from the agent: it must not lead out of the folder.
+        // The name comes from the agent, so it is checked: it must not lead out of the folder.
         if name.contains('/') || name.starts_with('.') {
             return Err(format!("{name}: expected a plain file name"));
         }
         let host: String =
             host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        // Pids are unique only within a host, ranks in the whole job.
+        // Process ids are unique only on one host, whereas ranks are unique in the whole job.
         let plain = (!self.many || name.starts_with("rank-")).then(|| name.to_owned());
         let numbered = (1..1000).map(|at| format!("{host}-{at}-{name}"));
         let names = plain.into_iter().chain([format!("{host}-{name}")]).chain(numbered);
@@ -359,8 +365,8 @@ impl Destination<'_> {
     }
 }
 
-/// Makes the row of a host that gave no trace at all. It has the pid 0, because no process is
-/// known.
+/// Builds the row of a host that gave no trace at all. The process id in this row is 0, because no
+/// process is known.
 fn lost_host(client: &Client, problem: &str) -> CaptureRow {
     CaptureRow {
         host: Some(client.name().to_owned()),

@@ -1,4 +1,5 @@
-//! `rowmill predict calibrate`: collects samples of recorded steps and writes them to a file.
+//! The command `rowmill predict calibrate`, which collects samples from recorded steps and writes
+//! them to a file.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +19,7 @@ use setup::recorded_steps::{
 };
 use setup::render;
 
-/// The written calibration, as the command prints it.
+/// The facts about a written calibration, in the form in which the command prints them.
 #[derive(Serialize)]
 struct CalibrationReport {
     #[serde(serialize_with = "render::path_text")]
@@ -26,15 +27,17 @@ struct CalibrationReport {
     host: String,
     devices: Vec<String>,
     ranks: usize,
-    /// Number of recordings, merged ones included.
+    /// Number of recordings, including the recordings of merged calibrations.
     recordings: usize,
-    /// Recordings of a configuration that was recorded more than once. They show how runs differ.
+    /// Number of recordings of configurations that were recorded more than once. Such recordings
+    /// show how much runs differ.
     repeated: usize,
     steps: u32,
     overheads: usize,
     works: usize,
     samples: u64,
-    /// Time of recording an event, which was subtracted from the samples of the host.
+    /// Nanoseconds that the profiler needs to record an event. This time was subtracted from the
+    /// samples of the host.
     event_ns: f64,
 }
 
@@ -72,7 +75,7 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
         calibration.merge(other);
     }
     let text = calibration.to_json()?;
-    // clap requires the option unless --overheads is given, which runs another command.
+    // clap requires --output unless --overheads is given, and --overheads runs another function.
     let path = args.output.clone().unwrap_or_default();
     output::put(&path, |file| writeln!(file, "{text}").map_err(Error::io(&path, "write")))?;
     let report = CalibrationReport {
@@ -106,7 +109,8 @@ fn format_event(ns: f64) -> String {
     if ns > 0.0 { format!("{}, left out", render::nanos(ns)) } else { "not known".to_owned() }
 }
 
-/// The time of a step without the profiler: a number as typed, or the median of a file's lines.
+/// Parses the time of a step without the profiler. The argument is a number, or the path of a file,
+/// of whose lines the median is taken.
 fn unrecorded_ns(given: &str) -> Result<i64, Error> {
     if let Ok(ns) = given.parse::<i64>() {
         return Ok(ns);

@@ -1,5 +1,5 @@
-//! Reads a recorded step together with the calibration that prices it, and checks that both are of
-//! one machine.
+//! Reads a recorded step together with the calibration that determines its costs, and checks that
+//! both come from the same machine.
 
 use std::path::Path;
 
@@ -13,16 +13,16 @@ use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::recorded_steps::{Steps, calibrate_steps, prepare_job, recorded_machine};
 
-/// A recorded step with the calibration that prices it.
+/// A recorded step, with the calibration that determines its costs.
 pub struct CalibratedStep {
     pub step: Step,
     pub calibration: Calibration,
-    /// All recorded steps, of which `step` is one.
+    /// All recorded steps. `step` is one of them.
     pub steps: Steps,
 }
 
-/// Reads the selected step, and its calibration from a file. Without a file, calibrates on the
-/// recording itself.
+/// Reads the selected step, and its calibration from a file. Without a file, the calibration is
+/// computed from the recording itself.
 ///
 /// # Errors
 /// The step was not recorded, or the calibration is of another machine.
@@ -51,7 +51,7 @@ pub fn read_step(
     Ok(CalibratedStep { step: job.step(&spans)?, calibration, steps })
 }
 
-/// Reads a file of `rowmill predict calibrate`.
+/// Reads a calibration file that `rowmill predict calibrate` wrote.
 ///
 /// # Errors
 /// The file cannot be read or has another version.
@@ -64,14 +64,15 @@ pub fn read_calibration(path: &Path) -> Result<Calibration, Error> {
     })?)
 }
 
-/// With `-v`, prints the machine on which a calibration was collected. Used where no recording
-/// exists to compare that machine with.
+/// With `-v`, prints the machine on which a calibration was collected. Commands without a recording
+/// call this function, because they have no machine to compare with.
 pub fn report_machine(machine: &Machine, session: &Session) {
     let host = if machine.host.is_empty() { "an unknown host" } else { &machine.host };
     session.console.detail(format_args!("calibrated on {host}, {}", machine.devices.join(", ")));
 }
 
-/// Refuses a calibration of another host or other devices. An unknown host or device is accepted.
+/// Refuses a calibration of another host or of other devices. An unknown host or device is
+/// accepted.
 pub fn check_machine(path: &Path, calibrated: &Machine, recorded: &Machine) -> Result<(), Error> {
     let differs = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
     let devices = |machine: &Machine| machine.devices.join(", ");

@@ -1,5 +1,5 @@
-//! `rowmill predict evaluate --measured`: compares predicted steps, read from traces, with measured
-//! ones.
+//! The command `rowmill predict evaluate --measured`, which reads predicted and measured steps from
+//! traces and compares them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,27 +13,27 @@ use setup::error::{Error, UsageError};
 use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
-/// Kind of a row.
+/// The subject of a row of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
 #[serde(rename_all = "snake_case")]
 enum ComparedPart {
-    /// A rank's step on the host.
+    /// A rank's step, as its host sees it.
     Step,
-    /// All device work of a name, of all ranks.
+    /// All device work with the same name, summed over all ranks.
     Work,
 }
 
-/// The predicted and the measured time of a rank's step, or of device work with one name.
+/// The predicted and the measured time of a rank's step, or of all device work with one name.
 #[derive(Debug, Serialize, TableRow)]
 struct ComparisonRow {
     subject: ComparedPart,
     name: String,
     predicted_ns: i64,
-    /// Mean of the measured steps.
+    /// Mean over the measured steps, in nanoseconds.
     measured_ns: i64,
-    /// Relative to the measured time, in percent; `None` without a measurement.
+    /// Error relative to the measured time, in percent. `None` if there is no measured time.
     error_pct: Option<f64>,
-    /// Coefficient of variation of the measured steps.
+    /// Coefficient of variation of the measured steps, in percent.
     noise_pct: f64,
 }
 
@@ -58,7 +58,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         let predicted_ns = mean(predicted.times.get(key), predicted.step_count);
         let measured_ns = mean(measured_times, measured.step_count);
         let square = |all: &Vec<f64>| {
-            // A step without this work counts as a step in which it took no time.
+            // In a step without this work, its time counts as zero.
             let absent = (measured.step_count - all.len().min(measured.step_count)) as f64
                 * measured_ns.powi(2);
             all.iter().map(|ns| (ns - measured_ns).powi(2)).sum::<f64>() + absent
@@ -75,7 +75,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
             noise_pct: 100.0 * deviation / measured_ns.max(1.0),
         });
     }
-    // The largest absolute error comes first.
+    // Rows are sorted by their absolute error, largest first.
     let off = |row: &ComparisonRow| (row.subject, -(row.predicted_ns - row.measured_ns).abs());
     rows.sort_by_key(|row| (off(row), row.name.clone()));
     let steps = rows.iter().filter(|row| row.subject == ComparedPart::Step).count();
@@ -85,10 +85,10 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// Times of ranks and of device work in several steps.
+/// Times of ranks and of device work, in each of several steps.
 struct StepTimes {
     step_count: usize,
-    /// Nanoseconds in each step that has the rank or the work.
+    /// Nanoseconds in each step that contains the rank or the work.
     times: BTreeMap<(ComparedPart, String), Vec<f64>>,
 }
 

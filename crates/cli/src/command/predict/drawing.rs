@@ -1,4 +1,5 @@
-//! Draws mean and deviation of overheads as an SVG: a panel per kind, a bar per source.
+//! Draws mean and deviation of overheads as an SVG, with a panel per kind of overhead and a bar per
+//! source.
 
 use std::fmt::Write;
 
@@ -13,7 +14,7 @@ const LEFT: f64 = 64.0;
 const BASE: f64 = 96.0;
 const HIGH: f64 = 70.0;
 
-/// Draws the rows that sum up all operators.
+/// Draws the rows that contain the totals of all operators.
 pub fn draw_overheads(rows: &[OverheadRow]) -> String {
     let panels = OVERHEADS.len() as f64;
     let height = panels * PANEL + 12.0;
@@ -36,7 +37,7 @@ fn draw_panel(svg: &mut String, name: &str, top: f64, rows: &[&OverheadRow]) {
     let reach = rows.iter().map(|row| row.mean_ns + row.std_ns).fold(1.0, f64::max);
     let scale = HIGH / reach;
     let base = top + BASE;
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail, so the result is ignored.
     let _ = writeln!(
         svg,
         "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{name}</text>\n\
@@ -77,7 +78,7 @@ fn draw_panel(svg: &mut String, name: &str, top: f64, rows: &[&OverheadRow]) {
     }
 }
 
-/// Escapes a text for an SVG.
+/// Escapes a text so that it can be inserted into an SVG.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,4 +1,5 @@
-//! `rowmill predict evaluate`: prints prediction errors on a recording of the user.
+//! The command `rowmill predict evaluate`, which measures prediction errors on a recording of the
+//! user.
 
 use predict::cost::Constants;
 use predict::evaluate::iterations::{self, IterationRow};
@@ -18,7 +19,7 @@ use setup::error::Error;
 use setup::recorded_steps::{Steps, open_recordings, prepare_job, recorded_machine, whole_scopes};
 use setup::render;
 
-/// Results of all tests that the recording allows.
+/// Results of all evaluations that the recording allows.
 #[derive(Serialize)]
 struct EvaluationReport {
     constants: Constants,
@@ -43,6 +44,8 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let job = prepare_job(&scopes, session);
     let step = job.step(&steps.spans_of_step(0))?;
     let ranks = traces.len();
+    // By default, the constants are derived from the first half of the ranks, so that the other
+    // half tests them.
     let first = args.calibrate_ranks.map_or(ranks.div_ceil(2), |first| first as usize);
     let calibrated: Vec<usize> = (0..first.min(ranks)).collect();
     let replay = replay::replay_step(&step, &calibrated)?;
@@ -85,7 +88,8 @@ fn format_report(report: &EvaluationReport) -> String {
     parts.join("\n\n")
 }
 
-/// Predicts the device time that execution traces launch; empty without execution traces.
+/// Predicts the device time of the kernels that execution traces launch. The result is empty if no
+/// execution traces are given.
 fn launched_rows(
     args: &PredictEvaluate,
     traces: &[Trace],
@@ -127,13 +131,13 @@ fn format_launched(report: &EvaluationReport) -> String {
         "operators",
         "by models",
         "error %",
-        "by one other rank %",
+        "from one other rank %",
         "worst %",
         "by rank",
     ];
     let rows: Vec<Vec<String>> = report.launched.iter().map(row).collect();
     format!(
-        "Device time launched, from execution traces without times; exchanges left out\n{}",
+        "Device time predicted from execution traces, without exchanges between ranks\n{}",
         render::grid(&header, &rows)
     )
 }
@@ -196,12 +200,12 @@ fn format_replayed(report: &EvaluationReport) -> String {
         "error %",
         "idle %",
         "idle off by",
-        "starts within 50 µs %",
+        "started within 50 µs %",
         "collective ends off by",
     ];
     let rows: Vec<Vec<String>> = report.replay.iter().map(row).collect();
     format!(
-        "Replay: own host segments and kernels, all else from the constants\n{}",
+        "Replay with recorded host segments and kernels, all else from the constants\n{}",
         render::grid(&header, &rows)
     )
 }
@@ -254,5 +258,5 @@ fn format_later(report: &EvaluationReport) -> String {
         "noise %",
     ];
     let rows: Vec<Vec<String>> = report.later_steps.iter().map(row).collect();
-    format!("Later steps by earlier ones\n{}", render::grid(&header, &rows))
+    format!("Later steps predicted from earlier ones\n{}", render::grid(&header, &rows))
 }

@@ -1,5 +1,5 @@
-//! `rowmill predict step --execution-trace`: predicts a step that was never timed, from a
-//! calibration or from kernel models.
+//! The command `rowmill predict step --execution-trace`, which predicts a step that was never
+//! timed, from a calibration or from kernel models.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::table_output::{self, TableTarget};
 
-/// Predicts a step of execution traces from the calibration in a file, and prints it.
+/// Predicts the step of execution traces with the calibration in a file, and prints it.
 pub fn run(calibration: &Path, args: &PredictStep, session: &Session) -> Result<(), Error> {
     let calibration = read_calibration(calibration)?;
     report_machine(&calibration.machine, session);
@@ -35,12 +35,12 @@ pub fn run(calibration: &Path, args: &PredictStep, session: &Session) -> Result<
     table_output::write_rows(session.console, &prediction.rows, TableTarget::default())
 }
 
-/// Predicts the kernels that execution traces launch on a device from kernel models, and prints
-/// their times.
+/// Predicts the times of the kernels that execution traces launch on a device, with kernel models,
+/// and prints the times.
 pub fn run_with_models(name: &str, args: &PredictStep, session: &Session) -> Result<(), Error> {
     let hardware = Hardware::from_name(name, args.host.models.as_deref())?;
     let Hardware::Devices(topology, models) = &hardware else {
-        let expected = "a GPU, whose kernels execution traces launch".to_owned();
+        let expected = "a GPU, because execution traces launch kernels".to_owned();
         return Err(predict::Error::Workload { expected, got: format!("the CPU {name:?}") }.into());
     };
     let traces = read_execution_traces(&args.execution_trace, session)?;
@@ -59,7 +59,7 @@ pub fn run_with_models(name: &str, args: &PredictStep, session: &Session) -> Res
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// Reads the execution traces of files, archives and folders, and sorts them by rank.
+/// Reads the execution traces in files, archives and folders, and sorts them by rank.
 pub fn read_execution_traces(
     paths: &[PathBuf],
     session: &Session,
@@ -70,13 +70,14 @@ pub fn read_execution_traces(
     }
     traces.sort_by_key(|trace| trace.rank);
     for trace in &traces {
-        // Other losses make a trace unusable, so building its program refuses them.
+        // Other kinds of loss make an execution trace unusable, so they are refused when its
+        // program is built.
         let repaired = [Loss::BrokenText, Loss::DuplicateNode, Loss::RankConflict];
         for (loss, lost) in trace.losses.iter().filter(|(loss, _)| repaired.contains(loss)) {
             let what = match loss {
                 Loss::BrokenText => "repaired",
                 Loss::DuplicateNode => "left out",
-                _ => "numbered by order of names",
+                _ => "ranks numbered by the order of file names",
             };
             let first = lost.first.first().map_or("", String::as_str);
             let count = counted(lost.count, "place");
@@ -86,7 +87,7 @@ pub fn read_execution_traces(
     Ok(traces)
 }
 
-/// Adds the file to an error about one execution trace.
+/// Adds the name of the file to an error about one execution trace.
 pub fn add_origin(source: predict::Error, traces: &[ExecutionTrace]) -> Error {
     let rank = match &source {
         predict::Error::Execution { rank, .. } => Some(*rank),
@@ -106,10 +107,10 @@ fn report_execution(execution: &Execution, step: usize, session: &Session) {
     let console = session.console;
     match execution.is_marked {
         true => console.detail(format_args!(
-            "step {step} of {}, by ProfilerStep",
+            "step {step} of {}, as marked by ProfilerStep",
             counted(execution.steps as u64, "step")
         )),
-        false => console.detail("one step, the whole execution trace: it marks no steps"),
+        false => console.detail("no steps are marked: the whole execution trace is one"),
     }
     if execution.partial_collectives > 0 {
         console.warn(format_args!(
@@ -127,7 +128,7 @@ fn report_execution(execution: &Execution, step: usize, session: &Session) {
     }
 }
 
-/// Lists the names that occur most often.
+/// Lists the operator names that occur most often.
 fn list_most_frequent(unknown: &UnknownOperators) -> String {
     const SHOWN: usize = 8;
     let mut all: Vec<(&String, &u64)> = unknown.iter().collect();

@@ -1,4 +1,5 @@
-//! `rowmill predict next --by finding`: the savings of findings, by a simulated step.
+//! The command `rowmill predict next --by finding`, which ranks findings by the time that they save
+//! in a simulated step.
 
 use analyze::findings::{SavingSource, Severity};
 use predict::finding_savings;
@@ -14,7 +15,7 @@ use setup::findings::{is_inside, with_savings};
 use setup::recorded_steps::{open_recordings, whole_scopes};
 use setup::table_output::{self, TableTarget};
 
-/// A finding with its savings by simulation and by the recording.
+/// A finding, with the time that it saves by simulation and by the recording.
 #[derive(Serialize, TableRow)]
 struct FindingRow {
     rule: String,
@@ -22,7 +23,7 @@ struct FindingRow {
     source: SavingSource,
     saving_ns: i64,
     saving_pct: f64,
-    /// The saving by the dependency graph of the recording.
+    /// Nanoseconds saved, as computed from the dependency graph of the recording.
     recorded_saving_ns: i64,
     title: String,
     key: String,
@@ -34,8 +35,10 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let scopes = whole_scopes(&traces);
     let CalibratedStep { step, calibration, steps } =
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
+    // The savings need only the simulated step, so no random draws are made.
     let predicted = prediction::predict_step(&step, &calibration, Draws { count: 0, seed: 0 })?;
     let mut findings = with_savings(&scopes)?;
+    // Repricing overwrites the savings, so the recorded savings are kept for the output.
     let recorded: Vec<(String, i64)> = findings
         .iter()
         .filter_map(|finding| Some((finding.key.clone(), finding.saving?.mid_ns)))

@@ -1,5 +1,6 @@
-//! `rowmill predict step --model` with `--hardware`: a step of a configuration that was never run,
-//! on GPUs or on a measured CPU. Times are computed in `predict::step`.
+//! The command `rowmill predict step --model` with `--hardware`, which predicts a step of a
+//! configuration that was never run, on GPUs or on a measured CPU. Times are computed in
+//! `predict::step`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +24,7 @@ use setup::render;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
-/// A step of `--by step`, with its bounds on the slowest rank.
+/// The row of `--by step`: the predicted step with its bounds, on the slowest rank.
 #[derive(Serialize, TableRow)]
 struct HardwareStepRow<'a> {
     model: &'a str,
@@ -35,12 +36,13 @@ struct HardwareStepRow<'a> {
     high_ns: f64,
     samples_per_s: f64,
     peak_bytes: u64,
-    /// Memory of the device; on a CPU, of the host.
+    /// Bytes of memory of the device. For a CPU, they are the memory of its host.
     memory_bytes: u64,
     fits: bool,
-    /// The purpose that takes most of the memory.
+    /// The purpose that needs most of the memory.
     largest: &'a str,
-    /// On the rank that takes most; on a CPU, of all ranks together.
+    /// Bytes by purpose, on the rank that needs the most. For a CPU, they are summed over all
+    /// ranks.
     bytes_by_kind: BTreeMap<&'a str, u64>,
     max_batch_size: Option<usize>,
     launches: u32,
@@ -50,7 +52,7 @@ struct HardwareStepRow<'a> {
     domain: StepDomain,
 }
 
-/// A row of the table of stages: predicted time with its bounds, and its share of the step.
+/// A row of the table of stages, with the predicted time, its bounds, and its share of the step.
 #[derive(Serialize, TableRow)]
 struct StageRow {
     stage: &'static str,
@@ -60,7 +62,7 @@ struct StageRow {
     share_pct: f64,
 }
 
-/// A row of the table of ranks: predicted time of each stage on one rank.
+/// A row of the table of ranks, with the predicted time of each stage on one rank.
 #[derive(Serialize, TableRow)]
 struct RankStagesRow {
     rank: u32,
@@ -74,7 +76,7 @@ struct RankStagesRow {
     total_bytes: u64,
 }
 
-/// A row of the table of operations: predicted time of one operation with its bounds.
+/// A row of the table of operations, with the predicted time of one operation and its bounds.
 #[derive(Serialize, TableRow)]
 struct OpRow {
     op: &'static str,
@@ -86,37 +88,39 @@ struct OpRow {
     basis: predict::step::Basis,
 }
 
-/// A row of the table of memory: bytes for one purpose, and their share of all.
+/// A row of the table of memory, with the bytes for one purpose and their share of the total.
 #[derive(Serialize, TableRow)]
 struct MemoryRow<'a> {
     memory: &'a str,
     bytes: u64,
     share_pct: f64,
-    /// The rank that takes most; `None` on a CPU, whose ranks share memory.
+    /// The rank that needs the most memory. `None` for a CPU, because its ranks share memory.
     rank: Option<u32>,
 }
 
-/// The price of a step on hardware, with its memory.
+/// The predicted time of a step on hardware, with the memory that it needs.
 pub struct HardwareStep {
     pub price: StepPrice,
-    /// Bytes by purpose, of the rank that takes most or of all ranks together.
+    /// Bytes by purpose, of the rank that needs the most. For a CPU, they are summed over all
+    /// ranks.
     memory: Vec<(String, u64)>,
-    /// The rank that takes most, where each has memory of its own.
+    /// The rank that needs the most memory. `None` if ranks share memory.
     fullest: Option<u32>,
-    /// Memory of the device; on a CPU, of the host.
+    /// Bytes of memory of the device. For a CPU, they are the memory of its host.
     memory_bytes: u64,
 }
 
-/// The devices on which a step is priced: GPUs of a data sheet, or a measured CPU.
+/// The hardware for which a step is predicted: GPUs with data sheets, or a measured CPU.
 pub enum Hardware {
-    /// Devices, by their data sheets and measured kernels.
+    /// GPUs, described by their data sheets and by measured kernels.
     Devices(Box<Topology>, Box<Models>),
     /// A CPU that `rowmill predict learn` measured.
     Cpu(Box<CpuModel>),
 }
 
 impl Hardware {
-    /// Finds a device by name, or else reads a file or folder of `rowmill predict learn`.
+    /// Finds a device by its name. If there is none, reads a file or folder that
+    /// `rowmill predict learn` wrote.
     ///
     /// # Errors
     /// Neither a device nor a file has this name, or the file is malformed.
@@ -133,11 +137,14 @@ impl Hardware {
         }
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
         let wrong = |source| UsageError::Kernels { path: file.clone(), source };
+        // A file without the data of a GPU contains the learned model of a CPU.
         let Some(spec) = device::parse(&text).map_err(wrong)? else {
             return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
         };
         let topology = Topology { device: spec.clone(), ..topology(&spec.key)? };
         let beside = file.parent().unwrap_or(Path::new("."));
+        // Kernel models beside the file were learned for this GPU, so they are preferred to the
+        // built-in ones.
         let own = Models::from_loader(|kind| {
             let is_own = models.is_none() && model_path(beside, kind).exists();
             read_model(if is_own { Some(beside) } else { models }, kind)
@@ -145,7 +152,7 @@ impl Hardware {
         Ok(Self::Devices(Box::new(topology), Box::new(own?)))
     }
 
-    /// Default number of ranks of a step.
+    /// The default number of ranks of a step on this hardware.
     pub fn ranks(&self) -> u64 {
         match self {
             Self::Devices(topology, _) => topology.ranks(),
@@ -153,7 +160,7 @@ impl Hardware {
         }
     }
 
-    /// Predicts a step whose bags have `pooling` ids.
+    /// Predicts the time of a step whose bags have `pooling` ids.
     ///
     /// # Errors
     /// The workload does not fit the hardware.
@@ -180,7 +187,7 @@ impl Hardware {
                     price.cost.peak_bytes = peak.total.0;
                     price.cost.fits = peak.total.0 <= model.machine.spec.memory_bytes;
                     for part in &peak.parts {
-                        // The JSON of `rowmill train --estimate` uses the same names.
+                        // The names must be the same as in the JSON of `rowmill train --estimate`.
                         let name = serde_json::to_value(part.of)?;
                         let name = name.as_str().unwrap_or(part.of.name()).to_owned();
                         memory.push((name, part.bytes.0));
@@ -191,7 +198,8 @@ impl Hardware {
         }
     }
 
-    /// The largest batch that fits; `None` where one sample is too much.
+    /// The largest batch size whose step fits into memory. `None` if even one sample needs too
+    /// much.
     fn max_batch_size(&self, workload: &Workload, pooling: u32) -> Result<Option<usize>, Error> {
         Ok(match self {
             Self::Devices(topology, models) => {
@@ -202,7 +210,7 @@ impl Hardware {
         })
     }
 
-    /// Bytes of a device, or of a CPU's host.
+    /// Bytes of memory of the device. For a CPU, they are the memory of its host.
     fn memory_bytes(&self) -> u64 {
         match self {
             Self::Devices(topology, _) => topology.device.memory_bytes,
@@ -215,7 +223,7 @@ fn topology(text: &str) -> Result<Topology, Error> {
     Ok(Topology::parse(text).map_err(KernelError::from)?)
 }
 
-/// Predicts a step of a configuration on hardware, and prints it.
+/// Predicts a step of a configuration on the given hardware, and prints it.
 pub fn run(
     config: &str,
     hardware_name: &str,
@@ -253,11 +261,11 @@ pub fn run(
     }
 }
 
-/// Finds the host time of a launch: in a calibration, or as typed.
+/// Finds the host's time for a launch, in a calibration or in the option `--launch-us`.
 fn find_launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
     let Some(path) = &args.calibration else { return Ok(1e3 * args.host.launch_us) };
     let Some(ns) = overheads::host_ns_per_launch(&read_calibration(path)?) else {
-        let expected = "launches of a GPU's kernels".to_owned();
+        let expected = "recorded launches of GPU kernels".to_owned();
         return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
     };
     session.console.detail(format_args!("the host needs {} for a launch", render::nanos(ns)));

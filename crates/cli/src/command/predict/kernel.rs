@@ -1,4 +1,5 @@
-//! Kernels without a trace: `rowmill predict kernels`, `evaluate --kernels` and `learn --kernels`.
+//! Commands for kernels without a trace: `rowmill predict kernels`, `evaluate --kernels` and
+//! `learn --kernels`.
 
 pub mod evaluate;
 pub mod hardware;

@@ -1,5 +1,6 @@
-//! `rowmill predict learn`: measures the operations of this CPU and learns their costs, or learns
-//! from a recorded suite or from tables of latencies. The models are in `kernel_model`.
+//! The command `rowmill predict learn`, which measures the operations of this CPU and learns their
+//! costs. The command can also learn from a recorded suite or from tables of latencies. The models
+//! are part of `kernel_model`.
 
 mod alone;
 pub mod device;
@@ -28,16 +29,16 @@ use setup::render;
 use setup::suite::SUITE;
 use setup::workload::Workload;
 
-/// The file of measured steps in the output folder.
+/// Name of the file with the measured steps, in the output folder.
 const STEPS: &str = "steps.jsonl";
 
-/// The learned model of a CPU with its errors, as the command prints it.
+/// The learned model of a CPU with its errors, in the form in which the command prints it.
 #[derive(Serialize)]
 struct CpuReport {
     hardware: String,
     cpu: String,
     threads: u32,
-    /// Number of steps that were kept, and of all that were measured.
+    /// Number of steps that were accepted, and number of steps that were measured.
     steps: [usize; 2],
     stream_gb_per_s: f64,
     kinds: Vec<CpuKindErrors>,
@@ -54,7 +55,8 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         return recorded::run(folder, &args.output, session);
     }
     let earlier = join_steps(&args.measured)?;
-    // Measuring takes minutes, so the folder is made first: an error must come before them.
+    // Measuring takes minutes, so the folder is created before it. An error about the folder is
+    // thus shown at once.
     let _made = output::folder(&args.output)?;
     let is_new = args.measured.len() != 1;
     let measured = match earlier {
@@ -62,7 +64,8 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         None => measure::run(args, session)?,
     };
     if is_new {
-        // Learning may fail, and the measurements took minutes, so they are written before it.
+        // The measurements took minutes and learning may fail, so they are written before the
+        // learning.
         write(&args.output.join(STEPS), &measured.to_text()?)?;
     }
     let (model, kinds) = learn_model(&measured)?;
@@ -79,7 +82,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
     session.console.report(&report, format_report)
 }
 
-/// Joins the steps that several runs measured; `None` without a path.
+/// Joins the steps that several runs measured. Returns `None` if no paths are given.
 fn join_steps(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
     let mut all: Option<MeasuredSteps> = None;
     for path in paths {
@@ -95,7 +98,8 @@ fn join_steps(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
     Ok(all)
 }
 
-/// Reads steps that were measured before, from a file, which may be compressed, or its folder.
+/// Reads steps that were measured earlier. The path is a file, which may be compressed, or the
+/// folder of such a file.
 fn read_steps(path: &Path) -> Result<MeasuredSteps, Error> {
     let file = if path.is_dir() { path.join(STEPS) } else { path.to_owned() };
     let mut text = String::new();
@@ -115,7 +119,7 @@ fn learn_model(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>
     Ok(CpuModel::learn(measured.machine.clone(), &examples, &measured.tables)?)
 }
 
-/// The configuration that a measured step trained.
+/// Parses the configuration that a measured step trained.
 fn workload(step: &MeasuredStep) -> Result<Workload, Error> {
     let options = NeverRunStep {
         set: step.set.clone(),

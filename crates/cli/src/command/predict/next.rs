@@ -1,4 +1,5 @@
-//! `rowmill predict next`: ranks operators and kernels by the gain of the step if they were faster.
+//! The command `rowmill predict next`, which ranks operators and kernels by how much a step would
+//! gain if they were faster.
 
 use predict::calibration::price::{Method, Prices};
 use predict::prediction::next;

@@ -1,5 +1,5 @@
-//! Estimates the memory of a training step on a CPU, for the process as a whole. The times are
-//! computed in `predict::step::cpu`.
+//! Estimates the memory that a training step on a CPU needs, for the process as a whole. The times
+//! are computed in `predict::step::cpu`.
 
 use kernel_model::cpu::Machine;
 use predict::step::largest_batch;
@@ -9,10 +9,10 @@ use train::memory::{MemoryMoment, WeightSource};
 use setup::memory_check::{DataSize, RunSize};
 use setup::workload::Workload;
 
-/// Number of batches that a run keeps in memory.
+/// Number of batches that a training run keeps in memory.
 const BATCHES: u64 = 4;
 
-/// Estimates the moment of a run with the most memory. Bags have `pooling` ids.
+/// Estimates the moment at which a run needs the most memory, for bags with `pooling` ids.
 pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<MemoryMoment> {
     let config = &workload.job.config;
     let rows = BATCHES * config.training.batch_size as u64;
@@ -29,8 +29,8 @@ pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<Memo
     run.compare().estimate.peak().cloned()
 }
 
-/// Finds the largest batch, over all ranks, with which the run fits; `None` where one sample is too
-/// much.
+/// Finds the largest batch size, over all ranks, with which the run fits into memory. Returns
+/// `None` if even one sample needs too much.
 pub fn max_batch_size(workload: &Workload, pooling: u32, machine: &Machine) -> Option<usize> {
     let fits = |batch_size: usize| {
         let mut job = workload.job.clone();

@@ -1,5 +1,5 @@
-//! `rowmill predict calibrate --overheads`: the host's overheads T1 to T5 of each rank, as a table
-//! and a drawing.
+//! The command `rowmill predict calibrate --overheads`, which shows the host's overheads T1 to T5
+//! of each rank as a table and a drawing.
 
 use std::io::Write;
 
@@ -15,14 +15,15 @@ use setup::recorded_steps::{Steps, open_recordings, prepare_job, whole_scopes};
 use setup::render;
 use setup::table_output::{self, TableTarget};
 
-/// Means that are at least this many standard errors apart count as different.
+/// Number of standard errors by which two means must differ to count as different.
 const LIMIT: f64 = 3.0;
 
 /// Runs `rowmill predict calibrate --overheads` and prints its result.
 pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let mut rows: Vec<OverheadRow> = Vec::new();
     let mut together = Calibration::default();
-    // Every path is a workload of its own, because traces of two models have the same rank numbers.
+    // Every path is treated as a separate workload, because traces of two models have the same rank
+    // numbers.
     for path in &args.paths {
         let traces = open_recordings(std::slice::from_ref(path), session)?;
         let scopes = whole_scopes(&traces);
@@ -65,7 +66,7 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     table_output::write_rows(session.console, &rows, target)
 }
 
-/// Prints the overheads inside operators that depend most on tensor sizes.
+/// Prints which overheads inside operators depend the most on the sizes of tensors.
 fn report_sizes(calibration: &Calibration, session: &Session) {
     const NAMED: usize = 3;
     let found = overheads::by_size(calibration, LIMIT);

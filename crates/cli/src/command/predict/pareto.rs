@@ -1,5 +1,6 @@
-//! Draws the steps of a sweep as an SVG: samples per second over memory, a panel per model and
-//! pooling, and a line per number of ranks along its Pareto front.
+//! Draws the steps of a sweep as an SVG, with samples per second on one axis and memory on the
+//! other. There is a panel per model and pooling factor, and in it a line along the Pareto front of
+//! each number of ranks.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -17,15 +18,15 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 34.0;
 const HIGH: f64 = 240.0;
-/// Height of a line of the legend.
+/// Height of a line of the legend, in pixels.
 const LINE: f64 = 18.0;
-/// Smallest distance between two labels, so that they do not overlap.
+/// Smallest distance between two labels in pixels, so that they do not overlap.
 const LABEL: DrawnAt = DrawnAt { x: 46.0, y: 12.0 };
-/// Colors of devices in listing order; color-blind readers can distinguish them.
+/// Colors of devices in the order of the list. Color-blind readers can distinguish them.
 const COLOURS: [&str; 8] =
     ["#4878a8", "#d1822c", "#3f8f5a", "#b0413e", "#7a5ea8", "#7b5b46", "#c26fa3", "#6b6b6b"];
 
-/// A row of a sweep, with the pooling it is of.
+/// A row of a sweep, with its number of ids per bag.
 #[derive(Serialize, TableRow)]
 pub struct PooledRow {
     pub pooling: u32,
@@ -33,7 +34,7 @@ pub struct PooledRow {
     pub step: SweepRow,
 }
 
-/// A point of the drawing.
+/// The position of a point in the drawing, in pixels.
 #[derive(Clone, Copy)]
 struct DrawnAt {
     x: f64,
@@ -65,7 +66,7 @@ pub fn draw_frontier(rows: &[PooledRow]) -> String {
     svg
 }
 
-/// Removes duplicates and keeps the order.
+/// Removes duplicate values and keeps the order.
 fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();
     for value in values {
@@ -81,11 +82,11 @@ fn colour(device: &str, devices: &[&str]) -> &'static str {
     COLOURS[at % COLOURS.len()]
 }
 
-/// A logarithmic axis of a panel.
+/// A logarithmic axis of a panel, from the value `least` to the value `most`.
 struct Axis {
     least: f64,
     most: f64,
-    /// Coordinates of `least` and `most`.
+    /// Coordinates of `least` and `most` in the drawing.
     ends: Range<f64>,
 }
 
@@ -93,7 +94,7 @@ impl Axis {
     fn new(values: impl Iterator<Item = f64> + Clone, ends: Range<f64>) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1.0);
         let most = values.fold(least, f64::max);
-        // A margin around the values; a panel spans at least a factor of two.
+        // A margin is added around the values, and the axis spans at least a factor of two.
         let room = (2.0 * least / most).sqrt().max(1.2);
         Self { least: least / room, most: most * room, ends }
     }
@@ -103,7 +104,8 @@ impl Axis {
         self.ends.start + share * (self.ends.end - self.ends.start)
     }
 
-    /// Round values for ticks: powers of `base`, and multiples of them if there are few powers.
+    /// Returns round values for ticks: powers of `base`, and also multiples of the powers if fewer
+    /// than three powers are in range.
     fn ticks(&self, base: f64, multiples: &[f64]) -> Vec<f64> {
         let first = self.least.log(base).floor() as i32;
         let last = self.most.log(base).ceil() as i32;
@@ -119,7 +121,7 @@ impl Axis {
 }
 
 fn heading(svg: &mut String, title: &str, top: f64) {
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail, so the result is ignored.
     let _ = writeln!(
         svg,
         "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>\n\
@@ -171,7 +173,7 @@ fn panel(svg: &mut String, top: f64, rows: &[&PooledRow], devices: &[&str]) {
     }
 }
 
-/// Draws the Pareto front, a line per number of ranks, with batch sizes.
+/// Draws the Pareto front as a line per number of ranks, labelled with batch sizes.
 fn front(svg: &mut String, rows: &[&PooledRow], place: &dyn Fn(&PooledRow) -> DrawnAt) {
     let mut best: Vec<&PooledRow> = rows.iter().copied().filter(|row| row.step.is_best).collect();
     best.sort_by_key(|row| (row.step.ranks, row.step.peak_bytes));
@@ -181,7 +183,8 @@ fn front(svg: &mut String, rows: &[&PooledRow], place: &dyn Fn(&PooledRow) -> Dr
         for (at, row) in of_ranks.iter().enumerate() {
             let at_row = place(row);
             let DrawnAt { x, y } = at_row;
-            // A staircase: first along the axis of memory, then along the axis of speed.
+            // The front is drawn as a staircase, first along the axis of memory and then along the
+            // axis of speed.
             let _ = match at {
                 0 => write!(path, "M{x:.1} {y:.1}"),
                 _ => write!(path, "H{x:.1}V{y:.1}"),

@@ -1,4 +1,5 @@
-//! `rowmill predict resize`: predicts a step at a size between or beyond two recorded ones.
+//! The command `rowmill predict resize`, which predicts a step at a batch size between or beyond
+//! two recorded ones.
 
 use predict::prediction::PredictedStepRow;
 use schema::TableRow;
@@ -12,7 +13,8 @@ use setup::resized_step::{predict_between, read_recording};
 use setup::step_times::measured;
 use setup::table_output::{self, TableTarget};
 
-/// The predicted step of one rank at one size, beside the measured step where it was recorded.
+/// The predicted step of one rank at one batch size, and the measured step if that size was
+/// recorded.
 #[derive(Serialize, TableRow)]
 struct SizeRow {
     size: u64,
@@ -33,7 +35,7 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
         let is_measured = at + 1 == args.to.len();
         let share = (*to as f64 - from as f64) / (until as f64 - from as f64);
         for (place, mut predicted) in prediction.rows.into_iter().enumerate() {
-            // The baseline is a line through the mean steps of both recordings.
+            // The baseline is a straight line through the mean steps of the two recordings.
             let baseline_ns =
                 small.means_ns[place] + (large.means_ns[place] - small.means_ns[place]) * share;
             let measured = measured.iter().find(|one| one.rank == predicted.rank && is_measured);

@@ -1,5 +1,5 @@
-//! `rowmill predict serve`: a recorded step beside a predicted one that is edited in a browser of
-//! this machine. The server handles requests.
+//! The command `rowmill predict serve`, which shows a recorded step beside its prediction. The user
+//! edits the step in a browser of this machine, and the server answers the edits.
 
 use std::io;
 
@@ -19,12 +19,12 @@ use setup::interrupt;
 use setup::open_job::job_title;
 use setup::recorded_steps::{open_recordings, whole_scopes};
 
-/// The path below the page's address that answers edits.
+/// The path, below the page's address, to which the browser sends edits.
 const EDIT: &str = "edit";
-/// Few draws, so that an edit is answered at once.
+/// The number of random draws is small, so that an edit is answered at once.
 const DRAWS: Draws = Draws { count: 20, seed: 0 };
 
-/// Runs the command until Ctrl-C.
+/// Runs `rowmill predict serve` until Ctrl-C.
 pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
@@ -38,6 +38,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let setting = step.recorded.setting(&step.program);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     let edited = EditedStepPage { title: &title, step, base };
+    // The page without edits is built once, because it is the same for every request.
     let first = edited.with(&[], DRAWS)?;
     let page = ServedPage {
         content_type: "text/html; charset=utf-8",
@@ -56,7 +57,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     Ok(server.run(&stop, &find).map_err(|source| RunError::Serve { port, source })?)
 }
 
-/// A recorded step and its prediction, from which pages with any edits are made.
+/// A recorded step and its prediction, from which pages with any edits are built.
 pub struct EditedStepPage<'a> {
     pub title: &'a str,
     pub step: &'a Step,
@@ -64,14 +65,14 @@ pub struct EditedStepPage<'a> {
 }
 
 impl EditedStepPage<'_> {
-    /// Builds the content of the page with edits.
+    /// Builds the content of the page with the given edits applied.
     pub fn with(&self, edits: &[Edit], draws: Draws) -> Result<Predicted, Error> {
         let found = self.base.with("", edits, draws)?;
         Ok(predicted::build_page(self.title, self.step, &found, text(edits)))
     }
 
-    /// Answers a query of edits with the predicted step, or with the reason why they cannot be
-    /// made. Recorded bars are left out, because the page has them already.
+    /// Answers a query that contains edits with the predicted step, or with the reason why the
+    /// edits cannot be applied. Recorded bars are left out because the page already shows them.
     fn answer(&self, query: &str) -> io::Result<ServedPage> {
         let edits = decoded(query).and_then(|text| serde_json::from_str::<Vec<Edit>>(&text).ok());
         let found = match edits {
@@ -90,7 +91,8 @@ impl EditedStepPage<'_> {
     }
 }
 
-/// The text of an edits file for `rowmill predict what-if`; empty without edits.
+/// Returns the text of an edits file for `rowmill predict what-if`. The text is empty if there are
+/// no edits.
 fn text(edits: &[Edit]) -> String {
     match edits {
         [] => String::new(),
@@ -98,7 +100,7 @@ fn text(edits: &[Edit]) -> String {
     }
 }
 
-/// Decodes percent-encoded text such as `%41`; `None` where it is malformed.
+/// Decodes percent-encoded text such as `%41`. Returns `None` if the text is malformed.
 fn decoded(query: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(query.len());
     let mut rest = query.bytes();

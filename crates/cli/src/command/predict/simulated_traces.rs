@@ -1,4 +1,4 @@
-//! A simulated step as trace files, one per rank.
+//! Writes a simulated step as trace files, with one file per rank.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::trace_files::export_options;
 use setup::error::Error;
 use setup::output;
 
-/// Writes a simulated step as traces into a folder, one per rank.
+/// Writes a simulated step as traces into a folder, with one file per rank.
 pub fn write_traces(
     folder: &Path,
     program: &Program,

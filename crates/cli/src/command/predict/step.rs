@@ -1,4 +1,4 @@
-//! `rowmill predict step`: predicts a recorded step from a calibration.
+//! The command `rowmill predict step`, which predicts a recorded step from a calibration.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use setup::recorded_steps::{Steps, open_recordings, whole_scopes};
 use setup::step_times::Measured;
 use setup::table_output::{self, TableTarget};
 
-/// Predicts a recorded step from the calibration in a file, and prints it.
+/// Predicts a recorded step with the calibration in a file, and prints it.
 pub fn run(calibration: &Path, args: &PredictStep, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
@@ -34,12 +34,13 @@ pub fn run(calibration: &Path, args: &PredictStep, session: &Session) -> Result<
 fn report_steps(steps: &Steps, session: &Session) {
     let what = match steps.mark {
         Some(mark) => mark.source().unwrap_or("ProfilerStep"),
-        None => "the whole recording: it marks no steps",
+        None => "the whole recording, because no steps are marked",
     };
     session.console.detail(format_args!("{} steps, by {what}", steps.count()));
 }
 
-/// Adds how much the recorded steps differ. The baseline predicts the mean of all of them.
+/// Adds how much the recorded steps differ, and the error of the baseline, which predicts the mean
+/// of all recorded steps.
 fn add_spread(row: &mut PredictedStepRow, spans: &[Span]) {
     if spans.len() < 2 {
         return;

@@ -1,4 +1,5 @@
-//! `rowmill predict sweep`: predicts steps of many models, devices and batch sizes.
+//! The command `rowmill predict sweep`, which predicts steps of many models, devices and batch
+//! sizes.
 
 use std::io::Write;
 
@@ -40,6 +41,8 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                 }
             }
         }
+        // Steps are compared within one pooling factor only, because the number of ids is part of
+        // the workload.
         mark_best(&mut rows);
         all.extend(rows.into_iter().map(|step| PooledRow { pooling, step }));
     }

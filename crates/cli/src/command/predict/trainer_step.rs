@@ -1,5 +1,5 @@
-//! `rowmill predict step --model` with a calibration: a step of rowmill's own trainer that was
-//! never run, on the calibrated host.
+//! The command `rowmill predict step --model` with a calibration, which predicts a step of
+//! rowmill's own trainer that was never run, on the calibrated host.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use setup::error::Error;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
-/// The predicted step of one rank, with the workload it is of.
+/// The predicted step of one rank, with the configuration and batch size of the step.
 #[derive(Serialize, TableRow)]
 struct WorkloadRow<'a> {
     config: &'a str,
@@ -27,7 +27,7 @@ struct WorkloadRow<'a> {
     predicted: PredictedStepRow,
 }
 
-/// Predicts a step of a configuration from the calibration in a file, and prints it.
+/// Predicts a step of a configuration with the calibration in a file, and prints it.
 pub fn run(
     config: &str,
     calibration: &Path,
@@ -38,7 +38,8 @@ pub fn run(
     let calibration = read_calibration(calibration)?;
     report_machine(&calibration.machine, session);
     let ranks = workload.plan.world_size();
-    // The ranks share the threads, but the calibration ran on all of them, so work takes longer.
+    // The ranks share the threads of the machine. The calibration ran on all threads, so work on a
+    // rank takes longer.
     let threads = (session.threads / ranks as usize).max(1);
     let slowdown = session.threads as f64 / threads as f64;
     let program = from_trainer::build_program(&ops::list_ops(workload.borrowed())?, slowdown);

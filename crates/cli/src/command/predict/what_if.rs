@@ -1,5 +1,5 @@
-//! `rowmill predict what-if`: predicts a step with edits, beside steps that were measured after the
-//! edits were made.
+//! The command `rowmill predict what-if`, which predicts a step after edits, and compares it with
+//! steps that were measured after the edits were really made.
 
 use std::fs;
 use std::io::Write;
@@ -49,7 +49,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         for row in &mut rows {
             let of_rank = measured.iter().find(|one| one.rank == row.rank);
             let of_rank = of_rank.ok_or(UsageError::NotMeasured { rank: row.rank })?;
-            // The baseline assumes that the edits change nothing.
+            // The baseline is the prediction that the edits change nothing.
             let baseline_ns = row.base_ns.unwrap_or(row.step_ns) as f64;
             row.add_measured(of_rank.mean_ns, of_rank.noise_pct, baseline_ns);
         }
@@ -61,7 +61,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// Warns of edits that add ranks, because the network between them was not recorded.
+/// Warns about edits that add ranks, because the network between the new ranks was not recorded.
 fn warn_of_network(edits: &Edits, recorded: usize, session: &Session) {
     for edit in &edits.edit {
         if let Edit::ScaleRanks { to } = edit
@@ -85,7 +85,7 @@ fn read_edits(path: &Path) -> Result<Edits, Error> {
     })?)
 }
 
-/// Writes the read-only page of a prediction.
+/// Writes the page of a prediction. The page cannot be edited in the browser.
 fn write_page(page: &Path, view: &Predicted) -> Result<(), Error> {
     let text = html::predicted_page(view, &PageOrigin::File)?;
     output::put(page, |file| file.write_all(text.as_bytes()).map_err(Error::io(page, "write")))

@@ -1,5 +1,5 @@
-//! The change that a quickstart tries: it predicts the step time of twice the batch size from
-//! recordings of smaller ones, then runs and measures it.
+//! The change that a quickstart tries, which is twice the batch size. The step time is predicted
+//! from recordings of smaller batch sizes, then the change is run and measured.
 
 use std::fs;
 use std::ops::Range;
@@ -16,7 +16,8 @@ use setup::render;
 use setup::resized_step::{predict_between, read_recording};
 use setup::step_times::{Drift, measured};
 
-/// The steps recorded of each batch size. The ones before them warm up the caches.
+/// The range of steps that are recorded for each batch size. The steps before them warm up the
+/// caches.
 const STEPS: Range<u64> = 12..20;
 const DRAWS: Draws = Draws { count: 200, seed: 0 };
 
@@ -30,20 +31,21 @@ pub struct TriedChange {
     high_ns: i64,
     measured_ns: i64,
     error_pct: f64,
-    /// Error of assuming that twice the batch takes twice the time, in percent.
+    /// Error of the assumption that twice the batch size takes twice the time, in percent.
     linear_error_pct: f64,
-    /// Coefficient of variation of the measured steps.
+    /// Coefficient of variation of the measured steps, in percent.
     noise_pct: f64,
-    /// Mean step time of the original batch size before the change.
+    /// Mean step time of the original batch size before the change, in nanoseconds.
     base_ns: i64,
-    /// Mean step time of the original batch size right after the change.
+    /// Mean step time of the original batch size right after the change, in nanoseconds.
     base_again_ns: i64,
-    /// Whether these two differ so much that another process must have disturbed the machine.
+    /// Whether the two step times of the original batch size differ so much that another process
+    /// must have disturbed the machine.
     was_disturbed: bool,
 }
 
-/// Records half the batch size and the batch size, predicts twice the batch size, then runs it.
-/// Returns `None` if the user interrupts it.
+/// Records the batch size and half of it, predicts twice the batch size, and then runs it. Returns
+/// `None` if the user interrupts a run.
 pub fn try_change(
     job: &JobConfig,
     folder: &Path,
@@ -83,7 +85,8 @@ pub fn try_change(
     let taken = measured(&[trace(to)], session)?;
     let Some(taken) = taken.first() else { return Ok(None) };
     let base_ns = large.means_ns.first().copied().unwrap_or_default();
-    // The original batch size is measured once more. If its step time has changed, the machine has.
+    // The original batch size is measured once more. A different step time means that the speed of
+    // the machine has changed.
     let base = trace(batch);
     fs::remove_dir_all(&base).map_err(Error::io(&base, "remove"))?;
     if !record(batch)? {
@@ -121,7 +124,7 @@ pub fn try_change(
 }
 
 impl TriedChange {
-    /// Formats the result as lines for people.
+    /// Formats the result as lines of a label and a text, for people.
     pub fn lines(&self) -> [(&'static str, String); 4] {
         let ns = |ns: i64| render::nanos(ns as f64);
         let range = format!(
@@ -138,7 +141,7 @@ impl TriedChange {
             ("predicted step of twice the batch", range),
             ("measured step of twice the batch", ns(self.measured_ns)),
             (
-                "step of the batch, before and after",
+                "step of the original batch, before and after",
                 format!("{} and {}", ns(self.base_ns), ns(self.base_again_ns)),
             ),
             ("error of the prediction", error),

@@ -1,47 +1,51 @@
-//! Scales a quickstart to the machine and the seconds given: rows, batch size, optimizer and steps.
+//! Scales a quickstart to the machine and to the given seconds: number of rows, batch size,
+//! optimizer and number of steps.
 
 use schema::JobConfig;
 
 use setup::args::DeviceName;
 use setup::render;
 
-/// Share of the rows held out for the evaluation.
+/// Share of the generated rows that is held out for the evaluation.
 pub const HOLD_OUT: f64 = 0.08;
-/// Rows of a quickstart of [`USUAL_SECONDS`]: enough to learn the planted interactions in one pass.
+/// Number of rows of a quickstart of [`USUAL_SECONDS`]. So many rows are enough to learn the
+/// planted interactions in one pass.
 const ROWS: u64 = 1_300_000;
 const USUAL_SECONDS: u64 = 60;
-/// Samples per step: large enough to amortize the fixed cost of a step, and small enough for many
-/// updates.
+/// Samples per step. The batch is large enough to amortize the fixed cost of a step, and small
+/// enough for many updates.
 const BATCH_SIZE: u64 = 1024;
-/// Most rows of a table. No generated column has more distinct categories, so larger tables would
-/// only cost memory.
+/// Largest number of rows of a table. No generated column has more distinct categories, so larger
+/// tables would only cost memory.
 const ROWS_CAP: u64 = 50_000;
-/// Most passes over the data, however fast the machine is: more would overfit.
+/// Largest number of passes over the data, however fast the machine is. More passes would overfit.
 const EPOCHS_MAX: f64 = 3.0;
-/// Share of the given time that the training steps may take. The rest is for evaluation and saving.
+/// Share of the given time that the training steps may take. The rest is for evaluation and for
+/// saving.
 const TRAINING_SHARE: f64 = 0.85;
-/// The whole quickstart may take this many times the given seconds.
+/// Largest duration of the whole quickstart, as a multiple of the given seconds.
 const TOTAL_SHARE: f64 = 2.0;
-/// Share of the remaining time that the training may take, a reserve if the machine slows down.
+/// Share of the remaining time that the training may take. The rest is a reserve in case the
+/// machine slows down.
 const LEFT_SHARE: f64 = 0.7;
 
 /// The size of a quickstart's model and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Large enough to learn the planted interactions.
+    /// The size for real devices, large enough to learn the planted interactions.
     Usual,
-    /// For emulated GPU kernels, which are about a thousand times slower: every part runs, but
-    /// little is learned.
+    /// The size for emulated GPU kernels, which are about a thousand times slower. Every part of
+    /// the quickstart runs, but the model learns little.
     Emulated,
 }
 
 impl Scale {
-    /// The scale for a device: emulated GPUs get a much smaller model.
+    /// Returns the scale for a device. Emulated GPUs get a much smaller model.
     pub fn for_device(device: DeviceName) -> Self {
         if device == DeviceName::Emulated { Self::Emulated } else { Self::Usual }
     }
 
-    /// Number of rows to generate for `seconds` of training.
+    /// Number of rows to generate if the training may take `seconds`.
     pub fn rows(self, seconds: u64) -> u64 {
         match self {
             Self::Usual => (ROWS * seconds / USUAL_SECONDS).clamp(100_000, ROWS),
@@ -49,7 +53,7 @@ impl Scale {
         }
     }
 
-    /// Steps of the trial run, and fewest steps of the training.
+    /// Number of steps of the trial run, and smallest number of steps of the training.
     fn trial_steps(self) -> u64 {
         match self {
             Self::Usual => 60,
@@ -57,7 +61,7 @@ impl Scale {
         }
     }
 
-    /// Changes to the ready-made configuration: a batch size and an optimizer that learn within a
+    /// Changes of the ready-made configuration: a batch size and an optimizer that learn within a
     /// minute, and smaller tables.
     pub fn overrides(self) -> Vec<(String, String)> {
         let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
@@ -79,7 +83,7 @@ impl Scale {
         changed
     }
 
-    /// The job of the trial run that measures the machine.
+    /// Returns the job of the trial run that measures the speed of the machine.
     pub fn trial(self, job: &JobConfig) -> JobConfig {
         let mut trial = job.clone();
         trial.training.steps = Some(self.trial_steps());
@@ -89,15 +93,15 @@ impl Scale {
     }
 }
 
-/// Computes how long the training may take: about `seconds`, but less if generating and converting
-/// the data took long.
+/// Computes how many seconds the training may take. The result is about `seconds`, but less if
+/// generating and converting the data took long.
 pub fn training_seconds(seconds: u64, elapsed: f64) -> f64 {
     let left = TOTAL_SHARE * seconds as f64 - elapsed;
     (TRAINING_SHARE * seconds as f64).min(LEFT_SHARE * left).max(1.0)
 }
 
-/// Sets the number of steps so that training processes at most `affordable` samples, and makes the
-/// learning rate decay until the last step.
+/// Sets the number of steps so that training processes at most `affordable` samples. The learning
+/// rate then decays until the last step.
 pub fn fit_steps(scale: Scale, job: &mut JobConfig, train_rows: u64, affordable: f64) {
     let batch = job.training.batch_size as f64;
     let samples = affordable.min(train_rows as f64 * EPOCHS_MAX);
@@ -116,7 +120,7 @@ pub fn fit_steps(scale: Scale, job: &mut JobConfig, train_rows: u64, affordable:
     job.schedule.decay_floor = 0.05;
 }
 
-/// Describes the training in one line.
+/// Describes the training in one line of text.
 pub fn describe(job: &JobConfig, samples_per_second: f64) -> String {
     let steps = job.training.steps.unwrap_or(0);
     let samples = steps * job.training.batch_size as u64;

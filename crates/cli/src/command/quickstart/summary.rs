@@ -1,4 +1,5 @@
-//! The results of a quickstart, compared with the best possible AUC, and commands to try next.
+//! Prints the results of a quickstart, compared with the best possible AUC, and commands to try
+//! next.
 
 use std::path::PathBuf;
 
@@ -10,16 +11,17 @@ use super::folder::{GeneratedRows, QuickstartFolder};
 use setup::render;
 use setup::shell::quoted;
 
-/// The result of a quickstart, as it is printed.
+/// The result of a quickstart, in the form in which it is printed.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     steps: u64,
     samples: u64,
     samples_per_second: f64,
     auc: f64,
-    /// AUC of the true probabilities on the held-out rows.
+    /// AUC of the true probabilities on the held-out rows, which no model can exceed.
     ceiling_auc: f64,
     linear_auc: f64,
+    /// Share of the possible improvement over chance that was learned:
     /// `(AUC − 0.5) / (ceiling AUC − 0.5)`.
     share_of_ceiling: f64,
     normalized_entropy: f64,
@@ -28,10 +30,10 @@ pub struct Summary {
     checkpoint: Option<PathBuf>,
     #[serde(serialize_with = "render::path_text")]
     trace: PathBuf,
-    /// The HTML report of the recorded steps.
+    /// Path of the HTML report on the recorded steps.
     #[serde(serialize_with = "render::path_text")]
     report: PathBuf,
-    /// The HTML page with the curves of the run.
+    /// Path of the HTML page with the curves of the run.
     #[serde(serialize_with = "render::path_text")]
     curves: PathBuf,
     #[serde(serialize_with = "render::path_text")]
@@ -40,12 +42,12 @@ pub struct Summary {
     text: PathBuf,
     #[serde(serialize_with = "render::path_text")]
     run: PathBuf,
-    /// The change that was predicted and measured; `None` if that was interrupted.
+    /// The change that was predicted and measured. `None` if the user interrupted it.
     change: Option<TriedChange>,
     seconds: f64,
 }
 
-/// Collects the results of a quickstart that ran to its end.
+/// Collects the results of a quickstart that was not interrupted.
 pub fn summarize(
     rows: &GeneratedRows,
     outcome: &RunOutcome,
@@ -78,7 +80,7 @@ pub fn summarize(
     }
 }
 
-/// Formats the summary for people.
+/// Formats the summary as a table for people.
 pub fn table(summary: &Summary) -> String {
     let checkpoint = summary.checkpoint.as_ref().map(|path| path.display().to_string());
     let mut facts = vec![
@@ -87,7 +89,7 @@ pub fn table(summary: &Summary) -> String {
         ("AUC on held-out rows", format!("{:.4}", summary.auc)),
         ("best possible AUC", format!("{:.4}", summary.ceiling_auc)),
         ("best linear model's AUC", format!("{:.4}", summary.linear_auc)),
-        ("share of what is learnable", format!("{:.1} %", 100.0 * summary.share_of_ceiling)),
+        ("share of the learnable AUC", format!("{:.1} %", 100.0 * summary.share_of_ceiling)),
         ("normalized entropy", format!("{:.4}", summary.normalized_entropy)),
         ("checkpoint", checkpoint.unwrap_or_default()),
         ("trace (open it in ui.perfetto.dev)", summary.trace.display().to_string()),
@@ -100,7 +102,7 @@ pub fn table(summary: &Summary) -> String {
     format!("\n{facts}\n")
 }
 
-/// Suggests commands to try next.
+/// Suggests commands for the user to try next.
 pub fn next_steps(summary: &Summary) -> String {
     let word = |path: &PathBuf| quoted(&path.display().to_string());
     let (run, config, text) = (word(&summary.run), word(&summary.config), word(&summary.text));

@@ -1,4 +1,4 @@
-//! The tables that compare ranks with each other: collectives and stragglers.
+//! Prints the tables that compare ranks with each other: collectives and stragglers.
 
 use analyze::{JobFacts, Scope, collectives};
 
@@ -33,19 +33,19 @@ pub fn stragglers(query: &TraceQuery<'_>, by: StragglersBy, ranks: &[u32]) -> Re
     }
 }
 
-/// Whether the recording of a rank is complete enough for figures about it.
+/// Whether the recording of a rank is complete enough to compute figures from it.
 pub fn is_usable(scopes: &[Scope<'_>], rank: u32) -> bool {
     scopes.iter().any(|scope| scope.trace.rank == rank && scope.trace.is_usable())
 }
 
-/// Keeps the rows of the selected ranks, or all rows if no ranks are selected.
+/// Keeps the rows of the selected ranks. If no ranks are selected, keeps all rows.
 fn retain_ranks<T>(mut rows: Vec<T>, ranks: &[u32], rank: impl Fn(&T) -> u32) -> Vec<T> {
     rows.retain(|row| ranks.is_empty() || ranks.contains(&rank(row)));
     rows
 }
 
-/// Prints why collectives could not be matched across ranks: a line for each with `-v`, and
-/// warnings for causes that concern all of them.
+/// Prints why collectives could not be matched across ranks. With `-v`, each of them has a line. A
+/// cause that concerns all collectives gives a warning.
 fn report_unmatched(
     query: &TraceQuery<'_>,
     scopes: &[Scope<'_>],

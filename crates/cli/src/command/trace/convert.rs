@@ -1,5 +1,5 @@
-//! `rowmill trace merge` and `rowmill trace convert`: write traces in formats that other tools
-//! open.
+//! The commands `rowmill trace merge` and `rowmill trace convert`, which write traces in formats
+//! that other tools open.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use setup::output;
 use setup::render::{self, Console};
 use setup::table_output::{self, TableTarget};
 
-/// The result of a conversion, as it is printed.
+/// The result of a conversion, in the form in which it is printed.
 #[derive(Serialize)]
 struct WrittenTrace {
     #[serde(serialize_with = "render::path_text")]
@@ -39,12 +39,12 @@ struct WrittenTrace {
     instants: u64,
     bytes: u64,
     clocks: Vec<clock::RankClock>,
-    /// Describes the missing parts of the recordings.
+    /// Describes the missing parts of the recordings. `None` if they are complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     recording_cut: Option<String>,
 }
 
-/// A row of `events.parquet`: one slice of a trace.
+/// A row of `events.parquet`, which describes one slice of a trace.
 #[derive(Serialize, TableRow)]
 pub struct EventRow<'a> {
     rank: u32,
@@ -62,17 +62,17 @@ pub struct EventRow<'a> {
     bytes: Option<u64>,
 }
 
-/// The traces to convert, and where the result goes.
+/// The traces to convert, and the file or folder for the result.
 pub struct ConversionRequest<'a> {
     pub paths: &'a [PathBuf],
-    /// The file to write, or the folder for tables.
+    /// The file to write, or the folder to write if the result is a set of tables.
     pub out: &'a Path,
-    /// The ranks to convert; if it is empty, all ranks.
+    /// The ranks to convert. If the list is empty, all ranks are converted.
     pub ranks: &'a [u32],
     pub session: &'a Session,
 }
 
-/// Merges the ranks of a job into one file, clocks aligned, for `rowmill trace merge`.
+/// Merges the ranks of a job into one file with aligned clocks, for `rowmill trace merge`.
 pub fn merge(request: &ConversionRequest<'_>, keep_clocks: bool) -> Result<(), Error> {
     check_name(request.out, None)?;
     let job = open_input(request)?;
@@ -104,14 +104,14 @@ pub fn convert(request: &ConversionRequest<'_>, to: Option<ConvertTo>) -> Result
     report_written(request.session, &out, &job, written, Vec::new())
 }
 
-/// Writes the file. If Ctrl-C interrupts it, no partial file remains.
+/// Writes the merged traces to a file. If Ctrl-C interrupts it, no partial file remains.
 fn write(out: &Path, merged: &Merged<'_>) -> Result<ExportedEvents, Error> {
     output::clear_up_beside(vec![out.to_owned()]);
     Ok(export::write(out, merged, &export_options())?)
 }
 
-/// Refuses a file name that implies no format, because the writer would fall back to one that the
-/// user did not ask for.
+/// Refuses a file name that does not imply a format, because the writer would fall back to a format
+/// that the user did not request.
 fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     let name = out.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
@@ -122,7 +122,8 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     Err(UsageError::UnknownFormat { path: out.to_owned() }.into())
 }
 
-/// Adjusts a file name so that the writer, which goes by the name, uses the requested format.
+/// Adjusts a file name to the requested format, because the writer derives the format from the
+/// name.
 fn name_for_format(out: &Path, to: Option<ConvertTo>) -> PathBuf {
     let name = out.to_string_lossy();
     let is_perfetto = name.contains(".pftrace") || name.contains(".perfetto-trace");
@@ -144,7 +145,8 @@ fn open_input(request: &ConversionRequest<'_>) -> Result<Job, Error> {
     keep_ranks(&mut job, request.ranks)?;
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let parent = parent.canonicalize().ok();
-    // A result in the folder of its inputs is read as one more rank by the next command.
+    // The user is warned if the result lies in the folder of its inputs, because the next command
+    // on that folder would read it as one more rank.
     let is_around = |path: &&PathBuf| {
         let folder = path.canonicalize().ok().filter(|path| path.is_dir());
         folder.zip(parent.as_ref()).is_some_and(|(folder, parent)| parent.starts_with(folder))
@@ -194,7 +196,7 @@ fn table(report: &WrittenTrace) -> String {
         ("size", schema::Bytes(report.bytes).to_string()),
         ("ranks", report.ranks.to_string()),
         ("slices", render::count(report.slices)),
-        ("moved to lanes of their own", render::count(report.slices_moved)),
+        ("slices moved to extra lanes", render::count(report.slices_moved)),
         ("ends of flow arrows", render::count(report.flows)),
     ];
     let clock = |clock: &clock::RankClock| {
@@ -217,6 +219,8 @@ fn write_tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let covered = trim_to_covered(job);
     let scopes: Vec<Scope<'_>> = covered.traces.iter().map(scope).collect();
+    // The events are written completely. Only the derived tables are restricted to the part that
+    // was recorded completely.
     let events: Vec<EventRow<'_>> = job.traces.iter().flat_map(events).collect();
     let operators: Vec<_> = scopes
         .iter()
@@ -238,7 +242,8 @@ fn write_tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error
     writer.write_table("collectives", &collectives)
 }
 
-/// Writes Parquet tables into a folder, each marked if parts of the recordings are missing.
+/// Writes Parquet tables into a folder. Each table is marked if parts of the recordings are
+/// missing.
 struct TableWriter<'a> {
     folder: &'a Path,
     console: Console,

@@ -1,4 +1,5 @@
-//! The tables about device work: breakdown, idle time, overlap, kernels, launches and queues.
+//! Prints the tables about device work: breakdown, idle time, overlap, kernels, launches and
+//! queues.
 
 use std::cmp::Reverse;
 
@@ -62,7 +63,8 @@ pub fn kernels(query: &TraceQuery<'_>, by: KernelsBy) -> Result<(), Error> {
         KernelsBy::Name => {
             let mut rows = rows_of_ranks(&job, |rank| kernels::list_kernels(rank.scope));
             kernels::distinguish(&mut rows);
-            // Each rank's rows are sorted by time, but here the ranks follow each other.
+            // The rows of each rank are sorted by time, but the ranks follow each other, so all
+            // rows are sorted again.
             rows.sort_by_key(|row| Reverse(row.total_ns));
             query.put(&rows)
         }

@@ -1,4 +1,4 @@
-//! `rowmill trace diff`: compares two recordings of a job.
+//! The command `rowmill trace diff`, which compares two recordings of a job.
 
 use std::io::Write;
 use std::path::Path;
@@ -23,7 +23,7 @@ use setup::open_job::open_selection;
 use setup::output;
 use setup::render;
 
-/// Number of changes per subject on the page, unless `--top` sets another.
+/// Number of changes per subject on the page, unless `--top` sets another number.
 const TOP: usize = 5;
 
 /// Runs `rowmill trace diff` and prints its result.
@@ -52,9 +52,8 @@ pub fn run(
     let diff = diff::compare_jobs(&jobs[0], &jobs[1]);
     let is_usable = |job: &store::Job| job.traces.iter().all(Trace::is_usable);
     let is_comparable = is_usable(&before.chosen.job) && is_usable(&after.job);
-    // Steps are compared by their means, so a few missing ones do no harm. Whole windows are
-    // compared by their sums: if part of one window is missing, its absence would count as a
-    // change.
+    // Steps are compared by their means, so a few missing steps do no harm. Whole windows are
+    // compared by their sums, so a missing part of one window would count as a change.
     if before.chosen.missing.is_some() && (!is_comparable || diff.unit == DiffUnit::Window) {
         session
             .console
@@ -88,7 +87,7 @@ pub fn run(
     before.put(&rows)
 }
 
-/// The result of `rowmill trace diff --report`, as it is printed.
+/// The result of `rowmill trace diff --report`, in the form in which it is printed.
 #[derive(Serialize)]
 struct WrittenDiff<'a> {
     #[serde(serialize_with = "render::path_text")]
@@ -96,12 +95,12 @@ struct WrittenDiff<'a> {
     bytes: u64,
     verdict: &'a DiffVerdict,
     timeline_events: [u64; 2],
-    /// Describes the missing parts of the recordings.
+    /// Describes the missing parts of the recordings. `None` if they are complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     recording_cut: Option<&'a str>,
 }
 
-/// Writes the HTML report of a comparison.
+/// Writes the comparison as an HTML report.
 fn write_report(
     sides: [page::RecordingSide<'_>; 2],
     diff: &Diff,
@@ -133,7 +132,7 @@ fn write_report(
     })
 }
 
-/// Formats the page as text: verdict, both recordings, parts of the step, largest changes.
+/// Formats the comparison as text: verdict, both recordings, parts of the step, largest changes.
 fn table(diff: &Diff, top: usize) -> String {
     let mut parts = vec![diff.verdict.text.clone(), side_table(diff), part_table(diff)];
     for (subject, title) in [
@@ -180,7 +179,7 @@ fn side_table(diff: &Diff) -> String {
     render::grid(&header, &[row("before", &diff.before), row("after", &diff.after)])
 }
 
-/// The table of the parts of a step in both recordings.
+/// Formats the table that compares the parts of a step in both recordings.
 fn part_table(diff: &Diff) -> String {
     let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.1}"));
     let row = |part: &PartChange| {
@@ -197,7 +196,7 @@ fn part_table(diff: &Diff) -> String {
     let is_there = |part: &&PartChange| part.before_mean_ns != 0 || part.after_mean_ns != 0;
     let there = diff.parts.iter().filter(is_there);
     let rows: Vec<Vec<String>> = there.map(row).collect();
-    let title = format!("where a {} goes (medians)", unit_name(diff));
+    let title = format!("where the time of a {} goes (medians)", unit_name(diff));
     let header =
         [title.as_str(), "before", "after", "change", "% of change", "% before", "% after"];
     render::grid(&header, &rows)
@@ -216,6 +215,7 @@ fn change_row(diff: &Diff, spent: &SpentChange) -> Vec<String> {
         DiffUnit::Step => [spent.before_per_unit, spent.after_per_unit],
         DiffUnit::Window => [spent.before_count as f64, spent.after_count as f64],
     };
+    // Work that exists in only one recording has no time in the other one.
     let side = |ns: i64, missing: Presence| match spent.presence == missing {
         true => "-".to_owned(),
         false => render::nanos(ns as f64),
@@ -230,7 +230,7 @@ fn change_row(diff: &Diff, spent: &SpentChange) -> Vec<String> {
     ]
 }
 
-/// Formats a difference with its sign and the range of the noise.
+/// Formats a difference with its sign and with the range of the noise.
 fn format_change(delta_ns: i64, noise_ns: Option<i64>, is_noise: bool) -> String {
     let sign = if delta_ns > 0 { "+" } else { "" };
     let delta = format!("{sign}{}", render::nanos(delta_ns as f64));

@@ -1,4 +1,4 @@
-//! `rowmill trace doctor`: checks whether a trace can be trusted.
+//! The command `rowmill trace doctor`, which checks whether a trace can be trusted.
 
 use std::process::ExitCode;
 
@@ -16,8 +16,8 @@ use setup::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 pub fn run(query: &TraceQuery<'_>) -> Result<ExitCode, Error> {
     let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    // The verdict covers the selected window, which is what every other command reads. Issues
-    // outside the window are listed, too, but do not change the verdict.
+    // The verdict covers the selected window, because all other commands read only that window.
+    // Issues outside the window are listed too, but do not change the verdict.
     let verdict = job.verdict();
     let whole = query.chosen.whole();
     let edges = JobFacts::new(&whole);
@@ -41,9 +41,9 @@ pub fn run(query: &TraceQuery<'_>) -> Result<ExitCode, Error> {
     })
 }
 
-/// Describes the clock skew of each device in a line.
+/// Describes the clock skew of each device in one line.
 fn clock_lines(job: &JobFacts<'_>) -> Vec<String> {
-    // A CPU thread pool has the clock of its host.
+    // A CPU thread pool uses the clock of its host, so it has no skew.
     let devices = job.ranks.iter().filter(|rank| !cpu_run::is_cpu_run(rank.scope.trace));
     let all = devices.flat_map(RankFacts::skews);
     let line = |skew: &Skew| {
@@ -54,7 +54,7 @@ fn clock_lines(job: &JobFacts<'_>) -> Vec<String> {
     all.map(line).collect()
 }
 
-/// Formats issues, clocks and verdict for people.
+/// Formats the issues, the clock skews and the verdict as text for people.
 fn issue_text(issues: &[Issue], ranks: u64, clocks: &[String], verdict: QualityVerdict) -> String {
     let mut parts: Vec<String> = quality::by_kind(issues)
         .iter()

@@ -1,4 +1,5 @@
-//! `rowmill trace execution-trace`: describes execution traces and their links to a timeline.
+//! The command `rowmill trace execution-trace`, which describes execution traces and their links to
+//! a timeline.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +15,23 @@ use setup::error::Error;
 use setup::open_job::{Extent, open_job, report_missing};
 use setup::table_output::{self, TableTarget};
 
-/// An execution trace of one rank, with how much of it links to the timeline.
+/// The execution trace of one rank, with the number of its operators that are linked to the
+/// timeline.
 #[derive(Serialize, TableRow)]
 pub struct GraphRow {
     rank: u32,
     file: String,
     schema: String,
     nodes: usize,
-    /// Operators as facebookresearch/param defines them.
+    /// Number of operators, as facebookresearch/param defines them.
     operators: Option<usize>,
-    /// Operators that no other operator encloses.
+    /// Number of operators that are not inside another operator.
     top_operators: Option<usize>,
     threads: Option<usize>,
     process_groups: Option<usize>,
     tensors: Option<usize>,
-    /// `record_function` or `order`; `None` if the rank has no timeline.
+    /// The method by which operators were linked: `record_function` or `order`. `None` if the rank
+    /// has no timeline.
     linked_by: Option<&'static str>,
     nodes_linked_pct: Option<f64>,
     rows_linked_pct: Option<f64>,
@@ -48,7 +51,8 @@ pub fn run(
     for path in paths {
         match execution_trace::read(path) {
             Ok(found) => graphs.extend(found),
-            // If it is not a Chakra trace either, the first error is the more helpful one.
+            // If the file is not a Chakra trace either, the first of the two errors is the more
+            // helpful one.
             Err(error) => match chakra::read(path) {
                 Ok(found) => {
                     let describe_loss = |graph: &Graph| {
@@ -84,7 +88,7 @@ pub fn run(
     table_output::write_rows_with_cut_notice(session.console, &rows, target, missing.as_deref())
 }
 
-/// Describes the missing part of a file, or returns `None` if the file is complete.
+/// Describes the missing part of a file. Returns `None` if the file is complete.
 fn describe_missing(origin: &TraceOrigin, losses: &Losses, nodes: usize) -> Option<String> {
     let cut = losses.iter().find(|(loss, _)| matches!(loss, Loss::Truncated | Loss::Damaged));
     let (_, count) = cut?;
@@ -117,8 +121,8 @@ fn graph_row(graph: &ExecutionTrace, link: Option<&link::TraceLink>) -> GraphRow
     }
 }
 
-/// The row of a Chakra graph, which has no threads, tensors or operators, only nodes that depend on
-/// each other.
+/// Builds the row of a Chakra graph. A Chakra graph has no threads, tensors or operators, only
+/// nodes that depend on each other.
 fn chakra_row(graph: &Graph) -> GraphRow {
     GraphRow {
         rank: graph.rank,

@@ -1,4 +1,5 @@
-//! `rowmill trace findings`: lists causes of wasted time, the time a step would gain, and remedies.
+//! The command `rowmill trace findings`, which lists causes of wasted time, the time that a step
+//! would gain, and remedies.
 
 use std::fs;
 use std::path::Path;
@@ -24,8 +25,9 @@ use setup::table_output;
 
 mod sarif;
 
-/// Runs `rowmill trace findings` and prints its result. With `fail_on`, the exit code is 4 if parts
-/// of the recording are missing, or else 3 if a finding is at least as severe.
+/// Runs `rowmill trace findings` and prints its result. If `fail_on` is set, the exit code is 4 if
+/// parts of the recording are missing. For a complete recording, the exit code is 3 if a finding is
+/// at least as severe as `fail_on`.
 pub(super) fn run(
     query: &TraceQuery<'_>,
     rules: Option<&Path>,
@@ -34,7 +36,7 @@ pub(super) fn run(
     let settings = read_settings(rules)?;
     let started = Instant::now();
     let scopes = query.chosen.scopes();
-    let report = find_findings(&mut JobFacts::new(&scopes), &settings)?;
+    let report = find_findings(&JobFacts::new(&scopes), &settings)?;
     query.session.console.detail(format_args!(
         "{} rules took {}, reading not included",
         findings::rules().count() + settings.custom.len(),
@@ -49,7 +51,8 @@ pub(super) fn run(
         FailOn::Info => Severity::Info,
     });
     let is_over = worst.zip(limit).is_some_and(|(worst, limit)| worst <= limit);
-    // The missing parts may contain a severe finding, so neither 0 nor 3 would be right.
+    // A severe finding may be hidden in the missing parts, so neither exit code 0 nor 3 would be
+    // right.
     let is_broken = limit.is_some() && query.chosen.missing.is_some();
     Ok(match (is_broken, is_over) {
         (true, _) => ExitCode::from(EXIT_BROKEN),
@@ -84,7 +87,7 @@ fn print_report(query: &TraceQuery<'_>, report: &FindingReport) -> Result<(), Er
     table_output::deliver(output, |out| writeln!(out, "{text}").map_err(Error::output))
 }
 
-/// A finding as a row of CSV or Parquet.
+/// A finding as a row of a CSV or Parquet table.
 #[derive(Serialize, TableRow)]
 pub struct FindingRow<'a> {
     rule: &'a str,
@@ -128,7 +131,7 @@ fn finding_rows(report: &FindingReport) -> Vec<FindingRow<'_>> {
         .collect()
 }
 
-/// Formats the first `top` findings for people.
+/// Formats the first `top` findings as text for people.
 fn findings_text(report: &FindingReport, top: usize) -> String {
     let mut parts: Vec<String> = report.findings.iter().take(top).map(paragraph).collect();
     if parts.is_empty() {
@@ -151,7 +154,7 @@ fn paragraph(finding: &Finding) -> String {
     lines.join("\n")
 }
 
-/// Describes where the evidence lies on the timeline, with the line of Python if it is known.
+/// Describes where the evidence is on the timeline, with the line of Python if it is known.
 fn describe_place(evidence: &Evidence) -> Option<String> {
     let start = render::nanos(evidence.start_ns? as f64);
     let source = evidence.source.as_ref().map_or_else(String::new, |line| format!(", {line}"));
@@ -187,7 +190,8 @@ fn markdown_table(report: &FindingReport) -> String {
         "| severity | rule | finding | saves per step | % |".to_owned(),
         "| --- | --- | --- | --: | --: |".to_owned(),
     ];
-    // Names of kernels can contain any characters, such as `<` of C++ templates.
+    // Names of kernels can contain any characters, such as the `<` of C++ templates, so they are
+    // escaped.
     let plain = |text: &str| text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ");
     for finding in &report.findings {
         let saving = finding.saving;

@@ -1,5 +1,5 @@
-//! The tables about host work and memory: operators, annotations, sequences, steps, copies and
-//! allocations.
+//! Prints the tables about host work and memory: operators, annotations, sequences, steps, copies
+//! and allocations.
 
 use analyze::job::{JobFacts, RankFacts};
 use analyze::{annotations, bandwidth, memory, ops, sequences, steps};

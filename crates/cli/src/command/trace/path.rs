@@ -1,5 +1,5 @@
-//! `rowmill trace critical-path`: prints the chain of work that determines how long the window
-//! takes, or with `--what-if` how an edit would change the window.
+//! The command `rowmill trace critical-path`, which prints the chain of work that determines how
+//! long the window takes. With `--what-if`, it prints how an edit would change the window.
 
 use analyze::critical_path::Path;
 use analyze::graph::measured::MeasuredGraph;
@@ -26,7 +26,7 @@ pub fn run(query: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Resu
     let all = job.paths();
     let is_usable = |path: &&Path| path.rank.is_some_and(|rank| is_usable(&scopes, rank));
     let ranks: Vec<&Path> = all.ranks.iter().filter(is_usable).collect();
-    // With a single rank, the path of the job would repeat that of the rank.
+    // For a single rank, the critical path of the job would repeat the path of that rank.
     let job_path = all.job.as_ref().filter(|_| ranks.len() > 1);
     let paths = || ranks.iter().copied().chain(job_path);
     let parts = |path: &Path| path.parts.clone();
@@ -41,7 +41,7 @@ pub fn run(query: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Resu
     }
 }
 
-/// Prints the segments of one path in order.
+/// Prints the segments of one critical path in order.
 fn print_segments(
     query: &TraceQuery<'_>,
     scopes: &[Scope<'_>],
@@ -74,7 +74,7 @@ fn print_what_if(
             ));
         }
     }
-    // A recording without a covered part has no figures.
+    // If no recording has a covered part, no figures can be computed, so the tables are cleared.
     if !query.chosen.job.traces.iter().any(Trace::is_usable) {
         found.windows.clear();
         found.parts.clear();
@@ -86,7 +86,7 @@ fn print_what_if(
     }
 }
 
-/// Prints with `-v` how many dependencies of the graph were recorded and how many were inferred.
+/// With `-v`, prints how many dependencies of the graph were recorded and how many were inferred.
 fn report_evidence(query: &TraceQuery<'_>, graph: &MeasuredGraph) {
     let found = graph.evidence;
     query.session.console.detail(format_args!(

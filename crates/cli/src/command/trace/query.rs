@@ -13,7 +13,7 @@ use setup::table_output::{self, TableTarget, WithCutNotice};
 
 use crate::trace_files::refuse_input;
 
-/// The selected job of a command, and the destination of its rows.
+/// The job that a command selects, and the destination of the rows that it prints.
 pub struct TraceQuery<'a> {
     pub chosen: SelectedJob,
     pub session: &'a Session,
@@ -21,16 +21,16 @@ pub struct TraceQuery<'a> {
 }
 
 impl<'a> TraceQuery<'a> {
-    /// Opens the selected traces.
+    /// Opens the traces that the command line selects.
     ///
     /// # Errors
-    /// As [`open_selection`].
+    /// The errors of [`open_selection`].
     pub fn new(selection: &'a Selection, session: &'a Session) -> Result<Self, Error> {
         let target = TableTarget { output: selection.output.as_deref(), top: selection.top };
         Ok(Self { chosen: open_selection(selection, session)?, session, target })
     }
 
-    /// Writes rows as a table, each marked if parts of the recordings are missing.
+    /// Writes rows as a table. Each row is marked if parts of the recordings are missing.
     ///
     /// # Errors
     /// The output cannot be written.
@@ -42,12 +42,12 @@ impl<'a> TraceQuery<'a> {
         table_output::write_rows_with_cut_notice(self.session.console, rows, self.target, missing)
     }
 
-    /// Adds to a page the line about missing parts of its recordings.
+    /// Adds to a page the line about missing parts of the recordings.
     pub fn with_cut_notice<'p, T>(&'p self, page: &'p T) -> WithCutNotice<'p, T> {
         WithCutNotice { content: Some(page), recording_cut: self.chosen.missing.as_deref() }
     }
 
-    /// Prints or writes a page: as JSON, or as the text that `table` makes of it.
+    /// Prints or writes a page, either as JSON or as the text that the function `table` formats.
     ///
     /// # Errors
     /// The output cannot be written.
@@ -71,7 +71,7 @@ impl<'a> TraceQuery<'a> {
     }
 }
 
-/// Collects the rows that `rows` computes for each rank, in rank order.
+/// Collects the rows that the function `rows` computes for each rank, in rank order.
 pub fn rows_of_ranks<'j, 'a, R: IntoIterator>(
     job: &'j JobFacts<'a>,
     rows: impl FnMut(&'j RankFacts<'a>) -> R,
@@ -79,7 +79,7 @@ pub fn rows_of_ranks<'j, 'a, R: IntoIterator>(
     job.ranks.iter().flat_map(rows).collect()
 }
 
-/// Joins paths for a message.
+/// Joins the names of paths for a message.
 pub fn path_names(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join(", ")

@@ -1,4 +1,5 @@
-//! `rowmill trace report`: writes the HTML page of a job. The crate `report` decides its content.
+//! The command `rowmill trace report`, which writes the HTML page of a job. The crate `report`
+//! decides the content of the page.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(),
     let chosen = open_content(content, session)?;
     refuse_input(&chosen.job, out)?;
     let report = build_report(&chosen, content, session)?;
-    // Free the traces first: writing the page needs as much memory again.
+    // The traces are freed first, because writing the page needs as much memory again.
     drop(chosen);
     let written = write_page(&report, out)?;
     session.console.report(&written, table)

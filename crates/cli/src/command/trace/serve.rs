@@ -1,5 +1,5 @@
-//! `rowmill trace serve`: serves the report to a browser on this machine, and the merged trace that
-//! its button hands to ui.perfetto.dev.
+//! The command `rowmill trace serve`, which serves the report to a browser on this machine. The
+//! command also serves the merged trace that the report's button passes to ui.perfetto.dev.
 
 use std::fs;
 use std::io;
@@ -20,12 +20,14 @@ use setup::error::{Error, RunError};
 use setup::interrupt;
 use setup::render::Console;
 
-/// The name of the trace on the server.
+/// The name under which the server offers the merged trace.
 const TRACE: &str = "trace.pftrace";
 
 /// Runs `rowmill trace serve` until Ctrl-C.
 pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), Error> {
     let chosen = open_content(content, session)?;
+    // The port is bound before the report is built, because building takes long and the port may be
+    // in use.
     let server = Server::bind(port).map_err(|source| RunError::Serve { port, source })?;
     let origin = PageOrigin::Server { trace: server.path(TRACE), file_name: TRACE.to_owned() };
     let report = build_report(&chosen, content, session)?;
@@ -49,8 +51,8 @@ pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), 
     Ok(server.run(&stop, &find).map_err(|source| RunError::Serve { port, source })?)
 }
 
-/// The file with all ranks, written on the first request because merging takes long and few users
-/// open it.
+/// The file with the merged trace of all ranks. The file is written on the first request, because
+/// merging takes long and few users open the merged trace.
 struct ServedTrace<'a> {
     job: &'a Job,
     file: PathBuf,

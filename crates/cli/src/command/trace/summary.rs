@@ -1,4 +1,4 @@
-//! `rowmill trace PATH`: prints the summary of a job on one page.
+//! The command `rowmill trace PATH`, which prints the summary of a job on one page.
 
 use setup::Session;
 use setup::args::Selection;

@@ -1,5 +1,5 @@
-//! The page `docs/trace-columns.md`, which lists the columns of every table. The integration test
-//! `columns.rs` compares it with the output of the commands.
+//! Compares the page `docs/trace-columns.md`, which lists the columns of every table, with the row
+//! types. The integration test `columns.rs` compares it with the output of the commands.
 
 use analyze::annotations::AnnotationRow;
 use analyze::attribution::Coverage;
@@ -41,7 +41,7 @@ This page is generated: `UPDATE_EXPECT=1 cargo test --release -p rowmill --bin r
 |---|---|
 ";
 
-/// A line of the page for each pair of arguments and row type.
+/// Formats a line of the page for each pair of command arguments and row type.
 macro_rules! lines {
     ($($arguments:literal $row:ty;)*) => { [$(line($arguments, &<$row>::columns())),*].concat() };
 }

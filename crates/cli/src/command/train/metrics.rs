@@ -1,5 +1,5 @@
-//! Writes the metrics of a run to `RUN/metrics.jsonl`, one JSON object per line, and to a file of
-//! events that TensorBoard reads.
+//! Writes the metrics of a run to `RUN/metrics.jsonl`, with one JSON object per line, and to an
+//! event file that TensorBoard reads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write as _};
@@ -16,24 +16,24 @@ pub struct Metrics {
     path: PathBuf,
     file: Option<File>,
     events: TensorBoardWriter,
-    /// Why the file cannot be written, until [`Metrics::take_failure`] returns it.
+    /// The reason why the file cannot be written, until [`Metrics::take_failure`] returns it.
     failed: Option<io::Error>,
 }
 
 impl Metrics {
-    /// Makes the writer for the run in `folder`. No file is opened yet.
+    /// Creates the writer for the run in `folder`. No file is opened yet.
     pub fn for_run(folder: &Path) -> Self {
         let (path, events) = (folder.join("metrics.jsonl"), TensorBoardWriter::for_run(folder));
         Self { path, file: None, events, failed: None }
     }
 
-    /// The path of RUN/metrics.jsonl.
+    /// The path of the metrics file, RUN/metrics.jsonl.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the files at `step`. Lines of later steps, written before the run was resumed from an
-    /// earlier checkpoint, are removed.
+    /// Opens the files at `step`. If the run was resumed from an earlier checkpoint, the lines of
+    /// later steps are removed.
     pub fn begin(&mut self, step: u64) {
         match self.read_until(step).and_then(|kept| self.open(&kept)) {
             Ok(file) => self.file = Some(file),
@@ -41,7 +41,7 @@ impl Metrics {
         }
     }
 
-    /// Reads the existing lines of steps up to `step`.
+    /// Reads the lines of the existing file that belong to steps up to `step`.
     fn read_until(&self, step: u64) -> io::Result<String> {
         let mut kept = String::new();
         if step == 0 || !self.path.exists() {
@@ -49,7 +49,8 @@ impl Metrics {
         }
         for line in BufReader::new(File::open(&self.path)?).lines() {
             let line = line?;
-            // A killed process may leave its last line half written, which does not parse as JSON.
+            // A killed process may leave its last line half written, so a line that is not valid
+            // JSON is skipped.
             let value: Option<Value> = serde_json::from_str(&line).ok();
             let line_step =
                 value.as_ref().and_then(|value| value.get("step")).and_then(Value::as_u64);
@@ -63,7 +64,8 @@ impl Metrics {
 
     fn open(&mut self, kept: &str) -> io::Result<File> {
         self.events.begin(kept)?;
-        // Written beside the old file and renamed, so that a crash loses no metrics.
+        // The new file is written beside the old one and then renamed, so that a crash loses no
+        // metrics.
         let mut partial = self.path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
         let mut file = create_anew(Path::new(&partial))?;
@@ -72,7 +74,7 @@ impl Metrics {
         OpenOptions::new().append(true).open(&self.path)
     }
 
-    /// Appends one JSON line; a failed write stops further writing.
+    /// Appends one JSON line. After a failed write, nothing more is written.
     pub fn write(&mut self, line: &impl Serialize) {
         let Some(file) = &mut self.file else { return };
         let text = serde_json::to_vec(line).map(|mut text| {
@@ -89,7 +91,7 @@ impl Metrics {
         }
     }
 
-    /// Returns the reason of a failed write, once.
+    /// Returns the reason of a failed write. Further calls return `None`.
     pub fn take_failure(&mut self) -> Option<io::Error> {
         self.failed.take()
     }

@@ -1,5 +1,5 @@
-//! Prints the events of a run, as JSON lines on stdout or as a progress bar with lines on stderr,
-//! and passes them on to the metrics files and to the agent of this host.
+//! Prints the events of a run, either as JSON lines on stdout or as a progress bar and lines on
+//! stderr. The events are also passed to the metrics files and to the agent of this host.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,20 +22,21 @@ use setup::render::{self, Console};
 pub struct Observer {
     console: Console,
     meter: Option<Meter>,
-    /// The error of writing to stdout. The run continues without output, and the error is reported
-    /// at the end.
+    /// The error of a failed write to stdout. The run continues without output, and the error is
+    /// reported at the end.
     failed: Option<Error>,
-    /// Loss and rate of the latest interval, shown beside the progress bar.
+    /// Loss and rate of the latest interval, which are shown beside the progress bar.
     latest: String,
     intervals_seen: bool,
-    /// Number of steps in the trace files.
+    /// Number of steps that the trace files contain.
     recorded: u64,
     metrics: Option<Metrics>,
     steps: StepReporter,
 }
 
 impl Observer {
-    /// An observer without metrics files, for short runs of which only the outcome counts.
+    /// Creates an observer without metrics files, for short runs of which only the outcome is
+    /// needed.
     pub fn new(console: Console) -> Self {
         Self {
             console,
@@ -49,7 +50,7 @@ impl Observer {
         }
     }
 
-    /// Also writes metrics into the folder of the run.
+    /// Makes the observer also write metrics into the folder of the run.
     #[must_use]
     pub fn with_metrics_of(self, run: &Path) -> Self {
         Self { metrics: Some(Metrics::for_run(run)), ..self }
@@ -75,6 +76,7 @@ impl Observer {
                 self.started(step, total_steps, samples_per_epoch);
             }
             RunEvent::Stepped { step, .. } => self.stepped(step),
+            // The agent has been told of this phase. Users see the event `Saved`, which follows.
             RunEvent::Saving => {}
             RunEvent::Interval(interval) => self.interval(interval),
             RunEvent::Evaluating { samples, total } => self.evaluating(samples, total),
@@ -95,7 +97,7 @@ impl Observer {
         }
     }
 
-    /// Ends the progress bar and returns the number of recorded steps.
+    /// Ends the progress bar, and returns the number of recorded steps.
     ///
     /// # Errors
     /// An earlier write to stdout failed.
@@ -191,7 +193,8 @@ impl Observer {
         self.say(format_args!("saved {} ({}, {rate}/s)", path.display(), Bytes(bytes)));
     }
 
-    /// Prints an event as a JSON line if the format is JSON, and writes it to the metrics files.
+    /// Prints an event as a JSON line if the output format is JSON, and writes it to the metrics
+    /// files.
     fn write_line(&mut self, event: &'static str, content: &impl Serialize) {
         /// Puts the field `event` before the fields of the content, in the same JSON object.
         #[derive(Serialize)]
@@ -204,7 +207,7 @@ impl Observer {
             self.failed = self.console.json(&Line { event, content }).err();
         }
         let Some(metrics) = &mut self.metrics else { return };
-        // The metrics files hold figures only. Other events would be noise for plots.
+        // The metrics files contain only events with numbers. Other events would be noise in plots.
         if ["interval", "evaluation", "tables", "checkpoint"].contains(&event) {
             metrics.write(&Line { event, content });
         }

@@ -1,5 +1,5 @@
-//! Trains with ranks that are processes: rank 0 broadcasts the resolved run, and the others take
-//! part.
+//! Trains with ranks that are processes. Rank 0 broadcasts the resolved run, and the other ranks
+//! take part.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ use setup::process_group::World;
 use setup::{Session, plan};
 
 /// The resolved run that rank 0 broadcasts. The other ranks ignore their own configuration, so that
-/// all train the same.
+/// all ranks train the same model.
 #[derive(Serialize, Deserialize)]
 pub struct ProcessRun {
     config: String,
-    /// The sharding plan, as the JSON of a plan file.
+    /// The sharding plan, encoded as the JSON of a plan file.
     plan: String,
     train: PathBuf,
     train_rows: Range<u64>,
@@ -38,12 +38,12 @@ pub struct ProcessRun {
     schedule: Schedule,
     /// Whether the MPI library sums gradients, instead of rowmill's own algorithms.
     native: bool,
-    /// How rank 0 multiplies bf16; `None` if it does not multiply bf16 on a CPU.
+    /// How rank 0 multiplies bf16 numbers. `None` if it does not multiply them on a CPU.
     bf16_products: Option<String>,
     trace: Option<(PathBuf, Range<u64>)>,
 }
 
-/// Trains on all ranks of `world` as rank 0.
+/// Trains on all ranks of `world`. This process is rank 0.
 pub fn lead(
     world: &mut World,
     prepared: PreparedRun,
@@ -60,7 +60,7 @@ pub fn lead(
     world.fail_into(&run.run_folder);
     world.broadcast_order(run)?;
     let mut comm = world.take_comm()?;
-    // Every rank writes its part of a checkpoint, so all must see the same run folder.
+    // Every rank writes its part of a checkpoint, so all ranks must see the same run folder.
     check_shared(&mut comm, &prepared.request().run_folder)?;
     let processes = Processes { comm, timeout: world.timeout(), native };
     Ok(on_device!(device, open => prepared.lead(open, processes, observe))?)
@@ -68,6 +68,7 @@ pub fn lead(
 
 impl ProcessRun {
     fn new(request: &RunRequest) -> Result<Self, Error> {
+        // The other ranks may have another working folder, so all paths must be absolute.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let evaluation = request.evaluation.as_ref();
         let checkpoint = match &request.start {
@@ -96,7 +97,8 @@ impl ProcessRun {
         })
     }
 
-    /// Takes part as a rank other than 0. Returns whether the run was interrupted.
+    /// Takes part in the training as a rank other than rank 0. Returns whether the run was
+    /// interrupted.
     pub fn follow(self, world: &mut World, args: &Train, session: &Session) -> Result<bool, Error> {
         world.fail_into(&self.run_folder);
         let native = self.native;
@@ -105,14 +107,15 @@ impl ProcessRun {
             device = device.multiplying_as(products, &self.run_folder)?;
         }
         let mut comm = world.take_comm()?;
-        // Checked before the data is opened, since prepared data lies in the run folder.
+        // The folder is checked before the data is opened, because the prepared data may be in the
+        // run folder.
         check_shared(&mut comm, &self.run_folder)?;
         let request = self.into_request(args, world.threads(session))?;
         let processes = Processes { comm, timeout: world.timeout(), native };
         Ok(on_device!(&device, open => follow(&request, open, processes))?)
     }
 
-    /// Opens the data and builds the run of this rank.
+    /// Opens the data and builds the run request of this rank.
     fn into_request(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
         let origin = "the run of rank 0";
         let config = JobConfig::parse(&self.config, &[]).map_err(|source| UsageError::Config {
@@ -123,6 +126,8 @@ impl ProcessRun {
         let train = Arc::new(Dataset::open(&self.train)?);
         let evaluation = match self.evaluation {
             None => None,
+            // If held-out rows are part of the training dataset, the dataset is not opened a second
+            // time.
             Some((dir, rows)) if dir == self.train => Some((Arc::clone(&train), rows)),
             Some((dir, rows)) => Some((Arc::new(Dataset::open(&dir)?), rows)),
         };

@@ -1,10 +1,10 @@
-//! Texts of warnings about optimizers that compute a value per row, such as row-wise Adagrad, when
-//! a sharding plan splits the columns of rows. The caller prints them.
+//! Formats warnings about optimizers that compute a value per row, such as row-wise Adagrad, if a
+//! sharding plan splits the columns of rows. The caller prints the warnings.
 
 use schema::{Optimizer, RowScope};
 
-/// Lists the warnings: that the rule differs from the one on whole rows, and that it has changed
-/// since the checkpoint.
+/// Lists warnings about the optimizer rule. One says that the rule differs from the rule on whole
+/// rows, and another one that it has changed since the checkpoint.
 pub fn list_warnings(
     optimizer: Optimizer,
     scope: &RowScope,
@@ -33,7 +33,7 @@ pub fn list_warnings(
     warnings
 }
 
-/// Describes what a rule does with the column tiles of a row.
+/// Describes what an optimizer rule does with the column tiles of a row.
 fn tile_rule(optimizer: Optimizer) -> &'static str {
     match optimizer {
         Optimizer::Lamb => "each column tile is scaled to the norm of its own columns",
@@ -44,7 +44,7 @@ fn tile_rule(optimizer: Optimizer) -> &'static str {
     }
 }
 
-/// Describes how states are converted when columns are merged or split.
+/// Describes how optimizer states are converted when columns are merged or split.
 fn state_rule(optimizer: Optimizer) -> &'static str {
     match optimizer {
         Optimizer::Lamb => "its states stay as they are",

@@ -1,4 +1,4 @@
-//! Reports the steps and phases of a run to the agent of this host, if there is one.
+//! Reports the steps and phases of a run to the agent of this host, if an agent runs.
 
 use fleet::ipc::socket::SocketPlace;
 use fleet::steps::{Phase, Reporter};
@@ -6,7 +6,7 @@ use train::run::RunEvent;
 
 use crate::capture_request::socket_place;
 
-/// Reports steps to the agent, and remembers the last report to send only changes.
+/// Reports steps to the agent. Remembers the last report, so that only changes are sent.
 pub struct StepReporter {
     reporter: Option<Reporter>,
     phase: Phase,
@@ -15,19 +15,20 @@ pub struct StepReporter {
 }
 
 impl StepReporter {
-    /// Reports to the agent that PyTorch jobs would poll: in `KINETO_IPC_SOCKET_DIR`, or else at
-    /// the abstract socket.
+    /// Creates a reporter to the agent that PyTorch jobs would poll. The agent's socket is in
+    /// `KINETO_IPC_SOCKET_DIR`, or else it is the abstract socket.
     pub fn for_this_process() -> Self {
         Self::connect(&socket_place(None))
     }
 
     fn connect(place: &SocketPlace) -> Self {
-        // Without an agent the run continues and reports nothing.
+        // If no agent runs, the run continues and reports nothing.
         let reporter = Reporter::new(place).ok();
         Self { reporter, phase: Phase::Setup, step: 0, samples: 0 }
     }
 
-    /// Reports the step or phase that an event begins. Repeated events of one phase are skipped.
+    /// Reports the step or phase that an event begins. Repeated events of the same phase are
+    /// skipped.
     pub fn report_event(&mut self, event: &RunEvent<'_>) {
         let Some(reporter) = &mut self.reporter else { return };
         let (phase, step, samples) = match *event {
@@ -39,7 +40,8 @@ impl StepReporter {
         };
         let is_step = matches!(event, RunEvent::Started { .. } | RunEvent::Stepped { .. });
         if is_step || phase != self.phase {
-            // The samples before a resumed run's first step are unknown, so count none for it.
+            // When a run is resumed, the samples before its first step are unknown, so no samples
+            // are counted for that step.
             let is_resumed = self.samples == 0 && self.step > 0;
             let step_samples = if is_resumed { 0 } else { samples.saturating_sub(self.samples) };
             reporter.report(phase, step, step_samples);

@@ -1,8 +1,8 @@
 //! Writes the metrics of a run to `RUN/events.out.tfevents.rowmill`, which TensorBoard reads.
 //!
-//! The file is a series of records: a length, its checksum, a Protobuf message and its checksum. It
-//! is encoded here because a number with a name and a step needs only four fields, and the crates
-//! that write such files would bring a second Protobuf library.
+//! The file is a series of records. A record consists of a length, its checksum, a Protobuf message
+//! and its checksum. The messages are encoded here because a number with a name and a step needs
+//! only four fields, and existing crates would add a second Protobuf library.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,27 +12,27 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use trace::file::create_anew;
 
-/// The version of the messages, which the first record must hold.
+/// The version of the messages, which the first record must contain.
 const VERSION: &str = "brain.Event:2";
 
-/// Writes the events of one run.
+/// Writes the TensorBoard events of one run.
 pub struct TensorBoardWriter {
     path: PathBuf,
     file: Option<File>,
 }
 
 impl TensorBoardWriter {
-    /// Makes the writer for the run in `folder`. No file is opened yet.
+    /// Creates the writer for the run in `folder`. No file is opened yet.
     pub fn for_run(folder: &Path) -> Self {
         Self { path: folder.join("events.out.tfevents.rowmill"), file: None }
     }
 
-    /// Rewrites the file with the metrics in `lines`, which were written before the run was
+    /// Rewrites the file from the metrics in `lines`, which were written before the run was
     /// resumed.
     pub fn begin(&mut self, lines: &str) -> io::Result<()> {
         let mut bytes = record(&encode_message(unix_seconds(), 0, &field_text(3, VERSION)));
         for line in lines.lines() {
-            // Never fails, because the caller has kept only lines that are JSON.
+            // Parsing never fails, because the caller keeps only lines that are valid JSON.
             let value = serde_json::from_str(line).unwrap_or_default();
             bytes.extend(encode_event(&value));
         }
@@ -42,13 +42,13 @@ impl TensorBoardWriter {
         Ok(())
     }
 
-    /// Appends the numbers in a line of `metrics.jsonl`.
+    /// Appends the numbers in one line of `metrics.jsonl`.
     pub fn write(&mut self, line: &Value) -> io::Result<()> {
         self.file.as_mut().map_or(Ok(()), |file| file.write_all(&encode_event(line)))
     }
 }
 
-/// Encodes every number of a line in one event. Numbers in nested objects are named `outer/inner`.
+/// Encodes all numbers of a line as one event. A number in a nested object is named `outer/inner`.
 fn encode_event(line: &Value) -> Vec<u8> {
     let Some(step) = line.get("step").and_then(Value::as_u64) else { return Vec::new() };
     let mut values = Vec::new();
@@ -56,7 +56,7 @@ fn encode_event(line: &Value) -> Vec<u8> {
     let mut summary = Vec::new();
     for (name, number) in values {
         let mut value = field_text(1, &name);
-        // Field 2 with wire type 5, a 32-bit float.
+        // The tag has field number 2 and wire type 5, a 32-bit float.
         value.push(2 << 3 | 5);
         value.extend((number as f32).to_le_bytes());
         summary.extend(field_bytes(1, &value));
@@ -82,8 +82,8 @@ fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// Encodes the Protobuf message `Event`: `wall_time` is its field 1 and `step` its field 2. `rest`
-/// holds the other fields.
+/// Encodes the Protobuf message `Event`. Field 1 of the message is `wall_time` and field 2 is
+/// `step`. `rest` contains the encoded other fields.
 fn encode_message(seconds: f64, step: u64, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1 << 3 | 1];
     bytes.extend(seconds.to_le_bytes());
@@ -123,8 +123,8 @@ fn record(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Masks a checksum as the format requires, so that the checksum of data that contains its own
-/// checksum is not a constant.
+/// Masks a checksum as the file format requires. The mask prevents that the checksum of data which
+/// contains its own checksum is a constant.
 fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn checksums_equal_published_values() {
-        // The published check value of CRC-32C, and the one of 32 zeros from RFC 3720.
+        // The first value is the published check value of CRC-32C, and the second one, for 32 zero
+        // bytes, is from RFC 3720.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(masked(0), 0xa282_ead8);

@@ -8,11 +8,12 @@ use setup::plan::{self, Tiling};
 
 use crate::args::Train;
 
-/// Chooses the split that the options of `train` ask for, or else the plan of the `resumed` run.
-/// `started` is the number of processes of a launcher.
+/// Chooses the tiling that the options of `train` request, or else the plan of the `resumed` run.
+/// `started` is the number of processes that a launcher started.
 ///
 /// # Errors
-/// The plan does not fit the tables, or its number of ranks is not that of the launcher.
+/// The plan does not fit the tables, or its number of ranks is not the launcher's number of
+/// processes.
 pub fn choose_tiling(
     train: &Train,
     tables: &[TableConfig],
@@ -24,7 +25,7 @@ pub fn choose_tiling(
     let resumed = resumed.filter(has_all_ranks).filter(|_| train.ranks.is_none());
     let tiling = match (&train.plan, resumed) {
         (Some(path), _) => plan::read(path, tables).map(Tiling::File)?,
-        // A resumed run keeps its plan, unless the user asks for another sharding.
+        // A resumed run keeps its plan, unless the user requests another sharding.
         (None, Some(plan)) => match train.sharding {
             Some(sharding) => Tiling::Made(sharding, plan.world_size()),
             None => Tiling::File(plan.clone()),
@@ -38,8 +39,8 @@ pub fn choose_tiling(
         Tiling::Made(_, ranks) => *ranks,
         Tiling::File(plan) => plan.world_size(),
     };
-    // Under a launcher the check is skipped: scripts pass the same options for any number of
-    // processes.
+    // Under a launcher the check is skipped, because scripts pass the same options for any number
+    // of processes.
     if started.is_none() {
         let bucket = train.bucket.map(|_| "bucket");
         check_ranks(ranks, bucket.or(train.schedule.map(|_| "schedule")))?;
@@ -50,7 +51,7 @@ pub fn choose_tiling(
     }
 }
 
-/// Refuses an option that has an effect only with several ranks if there is only one.
+/// Refuses an option that has an effect only with several ranks if there is only one rank.
 fn check_ranks(ranks: u32, given: Option<&'static str>) -> Result<(), Error> {
     match given {
         Some(option) if ranks == 1 => Err(UsageError::OneRank { option }.into()),

@@ -1,5 +1,6 @@
-//! `rowmill capture` against a process that does not write its trace but sets traps: whatever lies
-//! where the trace should, the capture ends in time, copies nothing from elsewhere and says why.
+//! Tests of `rowmill capture` with a process that sets traps instead of writing its trace. Whatever
+//! lies at the path of the trace, the capture must end in time, copy no foreign file, and report
+//! the reason.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -15,15 +16,15 @@ use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_wi
 use super::{Begun, EVENTS, ask, begin, row, value};
 use testkit::ProgramOutput;
 
-/// A word that no genuine trace contains.
+/// A word that no genuine trace contains. The word must not appear in the output of the capture.
 const SECRET: &str = "secret-of-another-user";
-/// How long the capture waits, and how much a loaded machine may add.
+/// The timeout of the capture, which must be long enough for a loaded machine.
 const WAIT: &str = "--timeout 15s";
 const ROOM: Duration = Duration::from_secs(60);
-/// A user who is neither root nor the one who runs the tests.
+/// User id of a user who is neither root nor the user that runs the tests.
 const SOMEBODY: u32 = 54_321;
 
-/// The path at which the process must write its trace, and the requested details.
+/// The paths and the id of the trace that a capture requests.
 struct Wanted {
     folder: PathBuf,
     file: PathBuf,
@@ -38,13 +39,14 @@ impl Wanted {
         Self { folder, file, trace_id: value(config, "REQUEST_TRACE_ID").to_owned() }
     }
 
-    /// A trace as it is wanted, with a word in it.
+    /// Formats a trace that satisfies the request and contains the given word.
     fn trace(&self, word: &str) -> String {
         let id = &self.trace_id;
         format!("{{\"schemaVersion\": 1, \"trace_id\": \"{id}\", \"word\": \"{word}\", {EVENTS}")
     }
 
-    /// Makes a file under another name, and gives it that of the trace when it is whole.
+    /// Creates a file under another name with `make`. Renames it to the trace's name when it is
+    /// complete.
     fn put(&self, make: impl FnOnce(&Path)) {
         let beside = self.folder.join("beside");
         make(&beside);
@@ -62,7 +64,8 @@ impl Wanted {
     }
 }
 
-/// Answers a capture with a trap. Returns the outcome, and whether the staging folder was removed.
+/// Answers a capture with a trap. Checks that no output contains the secret, and returns the result
+/// of the capture with the request.
 fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (ProgramOutput, Wanted) {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
@@ -93,7 +96,7 @@ fn end_in_time(mut begun: Begun, look: impl FnOnce(&ProgramOutput, &Path)) -> Pr
     ran
 }
 
-/// Checks that the error names the trap and that no trace was copied.
+/// Checks that the capture reports the trace as lost for this reason.
 fn check(reason: &str, trap: impl FnOnce(&Wanted, &Path)) {
     check_with("", reason, trap);
 }
@@ -179,7 +182,7 @@ fn folders_sockets_and_devices_are_refused() {
 
 #[test]
 fn files_that_are_not_traces_are_refused_by_their_first_byte() {
-    // A compressed file could unpack to any size, whatever the limit.
+    // A compressed file could unpack to any size, whatever the limit is, so it must be refused.
     check("expected JSON", |wanted, _| {
         wanted.put_text([b"\x1f\x8b\x08", wanted.trace(SECRET).as_bytes()].concat());
     });
@@ -207,7 +210,7 @@ fn a_file_above_the_limit_is_refused_before_it_is_copied() {
     assert_eq!(row(&ran)["state"], "written", "{}", ran.stderr);
 }
 
-/// Appends blocks to a file until the capture is over.
+/// Appends blocks to a file in a thread while `act` runs.
 fn grow(path: &Path, head: &str, block: usize, pause: Duration, act: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let beside = path.with_extension("beside");
@@ -221,7 +224,8 @@ fn grow(path: &Path, head: &str, block: usize, pause: Duration, act: impl FnOnce
                 thread::sleep(pause);
             }
         });
-        // A panic must end the thread too, or the scope would wait for it.
+        // The thread must also end if `act` panics. If the thread went on, the scope would wait for
+        // it forever.
         let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
         stop.store(true, Ordering::SeqCst);
         if let Err(panic) = acted {
@@ -230,12 +234,12 @@ fn grow(path: &Path, head: &str, block: usize, pause: Duration, act: impl FnOnce
     });
 }
 
-/// A capture whose file grows while it runs, and how it ended.
+/// Runs a capture whose file grows while it is read or awaited, and returns the result.
 fn growing(options: &str, is_tmp: bool, block: usize, pause: Duration) -> ProgramOutput {
     let mut begun = begin(&format!("{WAIT} {options}"));
     let wanted = Wanted::of(&ask(&mut begun));
     let path = if is_tmp { wanted.tmp() } else { wanted.file.clone() };
-    // Large enough that the copy takes several rounds.
+    // The file is so large that copying it takes several rounds.
     let head = if is_tmp { String::new() } else { wanted.trace(&"x".repeat(20 << 20)) };
     let mut ran = None;
     grow(&path, &head, block, pause, || ran = Some(end_in_time(begun, |_, _| ())));
@@ -248,7 +252,7 @@ fn a_file_that_grows_for_ever_ends_in_time() {
     let reason = row(&ran)["reason"].clone();
     assert!(reason.as_str().unwrap().contains("changed while"), "{reason}");
     // In the first run the file soon reaches the size limit. In the second run it grows by one byte
-    // at a time and would take weeks to reach the limit.
+    // at a time, so it would take weeks to reach the limit.
     let ran = growing("--size-max 64MiB", true, 1 << 20, Duration::from_millis(1));
     assert!(row(&ran)["reason"].as_str().unwrap().contains("at most 64.0 MiB"), "{ran:?}");
     let ran = growing("", true, 1, Duration::from_millis(50));
@@ -257,7 +261,8 @@ fn a_file_that_grows_for_ever_ends_in_time() {
 
 #[test]
 fn a_process_that_swaps_files_all_the_time_wins_nothing() {
-    // The full check sets 30 s, for which the everyday check has no time.
+    // The full check sets this environment variable to 30 s, for which the everyday check has no
+    // time.
     let seconds = std::env::var("ROWMILL_CAPTURE_RACE_S").ok();
     let seconds = seconds.map_or(3, |text| text.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -277,7 +282,8 @@ fn a_process_that_swaps_files_all_the_time_wins_nothing() {
     println!("{rounds} captures, {written} with the honest file");
 }
 
-/// Swaps an honest trace, a link to another's, a pipe and nothing in one place while it is read.
+/// While a capture reads the trace, swaps the file at its path with an honest trace, a link to a
+/// foreign file and a pipe, again and again. The capture must accept only the honest trace.
 fn race(begun: Begun, wanted: &Wanted) -> ProgramOutput {
     let place = begun.place.path("");
     let elsewhere = place.join("elsewhere.json");
@@ -294,7 +300,7 @@ fn race(begun: Begun, wanted: &Wanted) -> ProgramOutput {
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 for trap in &traps {
-                    // Fails if the capture has just removed the folder.
+                    // The swap fails if the capture has just removed the folder.
                     let _ = renameat_with(CWD, trap, CWD, &wanted.file, RenameFlags::EXCHANGE);
                 }
             }

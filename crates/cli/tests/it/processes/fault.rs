@@ -1,5 +1,5 @@
-//! Ranks that are killed, stopped or interrupted: all of them are gone in time, the rank is named,
-//! and the last checkpoint is resumed by any number of processes.
+//! Tests of ranks that are killed, stopped or interrupted. All ranks must end in time, the lost
+//! rank must be named, and any number of processes must be able to resume the last checkpoint.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,12 +14,13 @@ use testkit::{ProgramOutput, Random};
 
 use crate::fixture::Place;
 
-/// Marks the processes of a job.
+/// Environment variable that marks the processes of a job.
 const JOB: &str = "ROWMILL_TEST_JOB";
-/// How long the whole job may take to end beyond its time-out.
+/// How much longer than its timeout the whole job may take to end.
 const ENDING: Duration = Duration::from_secs(4);
 
-/// Number of random moments of each kind: ten in the full stage, or else one.
+/// Number of random moments of each kind, and the timeout of a job in seconds. The full stage tests
+/// ten moments, otherwise one is tested.
 struct Extent {
     moments: u32,
     timeout: u64,
@@ -29,14 +30,14 @@ fn extent() -> Extent {
     if is_full() { Extent { moments: 10, timeout: 5 } } else { Extent { moments: 1, timeout: 2 } }
 }
 
-/// When a rank is lost.
+/// The phase of the run in which a rank is lost.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     Training,
     Saving,
 }
 
-/// A running job of several processes.
+/// A running job whose ranks are processes of a launcher.
 struct Job {
     launcher: Child,
     mark: String,
@@ -47,12 +48,12 @@ impl Job {
     fn start(mut command: Command, place: &Place) -> Self {
         let mark = format!("{}-{:?}", place.path(".").display(), Instant::now());
         command.env(JOB, &mark).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Signals to the launcher alone, whoever runs the test.
+        // The launcher gets a process group of its own, so that signals reach the launcher alone.
         let launcher = command.process_group(0).spawn().unwrap();
         Self { launcher, mark, began: Instant::now() }
     }
 
-    /// The ranks of the job with their pids.
+    /// Returns the ranks of the job with their process ids.
     fn ranks(&self) -> Vec<(u32, u32)> {
         let mut ranks = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -96,7 +97,7 @@ impl Job {
         ProgramOutput::from(std::process::Output { status, stdout, stderr })
     }
 
-    /// Waits for all processes to end. Returns their output and the time since `from`.
+    /// Waits until all processes have ended. Returns their output and the time since `from`.
     fn ended(&mut self, from: Instant, within: Duration) -> (ProgramOutput, Duration) {
         loop {
             let is_over = self.launcher.try_wait().unwrap().is_some() && self.ranks().is_empty();
@@ -120,7 +121,7 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// Ends the processes if a test fails.
+    /// Kills the processes if a test fails.
     fn drop(&mut self) {
         for (_, process) in self.ranks() {
             let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
@@ -134,7 +135,7 @@ fn signal(which: &str, process: u32) {
     assert!(status.success(), "kill {which} {process}");
 }
 
-/// A time-out longer than any test takes.
+/// A number of steps that takes longer than any test.
 const STEPS: u64 = 1_000_000;
 
 fn train(run: &str, steps: u64, every: u64) -> String {
@@ -158,7 +159,7 @@ fn has_checkpoint(place: &Place, run: &str) -> bool {
     (0..10).any(|digit| begun(place, run, &digit.to_string()))
 }
 
-/// Kills a rank, then resumes the run.
+/// Kills or stops a rank, checks that the job ends in time, and resumes the run.
 fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
     if !launcher.is_there() {
         return;
@@ -192,12 +193,12 @@ fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
             assert_ne!(ran.code, Some(0), "{what}\n{}", ran.stderr);
             assert!(took <= within, "{what}: {took:?}\n{}", ran.stderr);
             let said = format!("{}{}", ran.stdout, ran.stderr);
-            // MPICH's launcher may fail itself over a rank that is gone, and then kills the others
-            // before they can tell.
+            // MPICH's launcher itself may fail when a rank is gone. The launcher then kills the
+            // other ranks before they can name the lost rank.
             let is_launcher_broken = said.contains("process manager error");
             let is_named = said.contains(&format!("rank {rank}"));
             assert!(is_named || is_launcher_broken, "{what}\n{said}");
-            // Only one rank prints the error, and only once.
+            // At most one rank may print the error, and only once.
             assert!(ran.stderr.matches("error: ").count() <= 1, "{what}\n{said}");
             println!("{what}: gone after {took:?}");
             resumes(&place, ranks);
@@ -205,8 +206,8 @@ fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
     }
 }
 
-/// Every number of processes goes on from the last checkpoint of a run of `ranks` to where one that
-/// was not interrupted ends.
+/// Resumes the run from its last checkpoint with one, two and four processes. Each must end with
+/// the result of an uninterrupted run on `ranks` ranks.
 fn resumes(place: &Place, ranks: u32) {
     let last = newest(place, "cut") + 20;
     let threads = format!("{} --ranks {ranks}", train("whole", last, 1_000_000));
@@ -266,8 +267,9 @@ fn issue_28_a_rank_that_hangs_under_mpich_is_named() {
     loses_ranks(MPICH, &[KEEP_OTHERS], "-STOP");
 }
 
-/// Interrupts a job of two ranks by a signal to its launcher, who passes it on, or to one rank:
-/// all save the same step, from where any number of ranks resumes.
+/// Interrupts a job of two ranks by a signal. The signal goes to one rank, or to the launcher,
+/// which passes it on. Both ranks must save the same step, and any number of ranks must be able to
+/// resume the run.
 fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>) -> ProgramOutput {
     let mut job = Job::start(launcher, place);
     let record = place.path("cut/run.json");
@@ -276,7 +278,7 @@ fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>
     let process = to_rank.map_or(job.launcher.id(), |rank| job.ranks()[rank].1);
     signal(name, process);
     let (ran, _) = job.ended(Instant::now(), Duration::from_secs(20));
-    // The launcher may print further lines.
+    // The launcher may print further lines after the JSON line.
     let line = ran.stdout.lines().rev().find(|line| line.starts_with('{')).unwrap();
     let last: Value = serde_json::from_str(line).unwrap();
     assert_eq!(last["interrupted"], true, "{last}");
@@ -309,12 +311,12 @@ fn issue_28_a_signal_to_any_one_rank_saves() {
     }
 }
 
-/// Runs a rank and notes its exit code. The empty trap lets the shell outlive the signal that the
-/// launcher sends it too.
+/// A shell script that runs a rank and writes its exit code to a file. The launcher also sends the
+/// signal to the shell, which ignores it because of the empty trap.
 const NOTED: &str = "trap : INT; \"$0\" \"$@\"; code=$?; echo $code >> codes; exit $code";
 
-/// After Ctrl-C the launcher of MPICH 4.0 returns 0 now and then, though every rank ended with
-/// another code: what the ranks return is looked at instead.
+/// After Ctrl-C, the launcher of MPICH 4.0 sometimes returns 0, although every rank ended with
+/// another code. The test therefore checks the exit codes of the ranks.
 #[test]
 fn issue_28_ctrl_c_under_mpich_saves() {
     if !MPICH.is_there() {

@@ -15,12 +15,12 @@ use super::problem::RemoteProblem;
 use super::sign::AccessKeys;
 use crate::parse::datetime;
 
-/// Metadata service of EC2 machines.
+/// Address of the metadata service of EC2 machines.
 const METADATA: &str = "http://169.254.169.254";
-/// Metadata service of ECS containers.
+/// Address of the metadata service of ECS containers.
 const CONTAINER: &str = "http://169.254.170.2";
 
-/// Returns the first access keys settings, or `None` if no source is configured.
+/// Returns the access keys of the first source that has them, or `None` if no source is configured.
 pub(super) fn find_keys(
     env: &Env,
     http: &CredentialHttp,
@@ -43,13 +43,14 @@ pub(super) fn find_keys(
     Ok(keys_from_machine(env, http))
 }
 
-/// Returns the region that requests are signed for.
+/// Returns the region for which requests are signed.
 pub(super) fn find_region(env: &Env) -> String {
     let named = env.get("AWS_REGION").or_else(|| env.get("AWS_DEFAULT_REGION"));
     named.or_else(|| read_profile(env).remove("region")).unwrap_or_else(|| "us-east-1".to_owned())
 }
 
-/// Builds the URL of an object. Custom endpoints are addressed in path style.
+/// Builds the URL of an object. For a custom endpoint, the bucket is part of the path instead of
+/// the host.
 pub(super) fn object_url(
     env: &Env,
     region: &str,
@@ -69,7 +70,8 @@ fn profile_name(env: &Env) -> String {
     env.get("AWS_PROFILE").unwrap_or_else(|| "default".to_owned())
 }
 
-/// Returns the settings of the profile. Those of the credentials file take precedence.
+/// Returns the settings of the profile. Settings in the credentials file take precedence over those
+/// in the configuration file.
 fn read_profile(env: &Env) -> BTreeMap<String, String> {
     let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
     let file = |name: &str, default: &str| {
@@ -108,6 +110,7 @@ fn keys_from_files(env: &Env) -> Result<Option<AccessKeys>, RemoteProblem> {
             let (token, origin) = (settings.remove("aws_session_token"), "~/.aws/credentials");
             Ok(Some(AccessKeys { id, secret, token, expires: None, origin }))
         }
+        // A profile that the user names must have keys, while the default profile may lack them.
         _ if env.get("AWS_PROFILE").is_some() => {
             let name = profile_name(env);
             let problem = format!("profile {name:?} has no aws_access_key_id");
@@ -174,7 +177,8 @@ fn keys_from_container(
     keys.ok_or_else(|| refused("the response contains no keys".to_owned())).map(Some)
 }
 
-/// Returns the keys of the machine's role; `None` if the metadata service does not answer at once.
+/// Returns the keys of the machine's role, or `None` if the metadata service does not answer at
+/// once.
 fn keys_from_machine(env: &Env, http: &CredentialHttp) -> Option<AccessKeys> {
     if env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
     {

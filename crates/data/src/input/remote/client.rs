@@ -1,5 +1,5 @@
-//! Sends requests to stores: adds credentials, follows a bucket to its region, and tells temporary
-//! failures from permanent ones.
+//! Sends requests to stores: adds credentials, follows a bucket to its region, and distinguishes
+//! temporary failures from permanent ones.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -16,7 +16,7 @@ use super::problem::RemoteProblem;
 use super::{aws, google, sign};
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// Timeout for a response and for each read.
+/// Timeout for the start of a response, and for each read of its body.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Pause before the first retry; it doubles with each further retry.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -26,21 +26,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 struct AddressedRequest {
     url: String,
     headers: Vec<(String, String)>,
-    /// Describes the credentials for error messages.
+    /// Description of the credentials, for error messages.
     with: String,
 }
 
-/// Shared by the whole process, so that connections and credentials are reused.
+/// The client that the whole process shares, so that connections and credentials are reused.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::new(Env::from_process()));
 
-/// The HTTP client for stores. Caches credentials and the regions of buckets.
+/// The HTTP client for stores, which caches credentials and the regions of buckets.
 pub(super) struct Client {
     env: Env,
     agent: Result<Agent, RemoteProblem>,
     http: CredentialHttp,
     keys: Mutex<Option<Option<sign::AccessKeys>>>,
     token: Mutex<Option<Option<google::AccessToken>>>,
-    /// Regions of buckets that turned out to lie elsewhere than configured.
+    /// Regions of buckets that turned out to be in another region than the configured one.
     regions: Mutex<BTreeMap<String, String>>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct ObjectRequest<'a> {
 
 /// Reasons why one attempt failed, which decide whether it is retried.
 pub(super) enum TryFailure {
-    /// A temporary failure; worth a retry.
+    /// A temporary failure, after which the request is worth a retry.
     Passing(String),
     Final(RemoteProblem),
 }
@@ -78,8 +78,8 @@ impl Client {
         }
     }
 
-    /// Sends one request. Succeeds with the object's bytes, or with status 416 for a range past its
-    /// end.
+    /// Sends one request and returns the response. A response with status 412 (the object has
+    /// changed) or 416 (the range is past its end) counts as success.
     pub(super) fn send(&self, request: ObjectRequest<'_>) -> Result<Response<Body>, TryFailure> {
         let agent = self.agent.as_ref().map_err(|problem| TryFailure::Final(problem.clone()))?;
         let mut headers = Vec::new();
@@ -96,7 +96,7 @@ impl Client {
                 self.address_request(request.input, headers.clone())?;
             let mut call = agent.get(&url);
             if Scheme::parse(request.input) != Some(Scheme::Http) {
-                // A signature is valid for one host only.
+                // A signature is valid for one host only, so redirections cannot be followed.
                 call = call.config().max_redirects(0).build();
             }
             for (name, value) in headers {
@@ -143,8 +143,8 @@ impl Client {
             Some(Scheme::Google) => {
                 let place = bucket_and_key(input).map_err(TryFailure::Final)?;
                 let url = google::object_url(&self.env, place);
-                // Otherwise the store would decompress on the fly, and ranges would refer to other
-                // bytes.
+                // Without this header, the store would decompress on the fly, and ranges would
+                // refer to other bytes.
                 headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
                 let Some(token) = self.token(now).map_err(TryFailure::Final)? else {
                     return Ok(AddressedRequest { url, headers, with: anonymous() });
@@ -203,7 +203,7 @@ impl Client {
 }
 
 /// Calls `attempt` until it succeeds or fails permanently, or until `tries` attempts in a row
-/// failed. `attempt` sets its flag when it made progress, which resets the count.
+/// failed. `attempt` sets its flag when it has made progress, which resets the count.
 pub(super) fn retry_request<T>(
     host: impl Fn() -> String,
     tries: u32,
@@ -235,7 +235,7 @@ fn epoch_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Splits a URL into the host with its port, and the path.
+/// Splits a URL into its host with the port, and its path.
 fn host_and_path(url: &str) -> (&str, &str) {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.find('/').map_or((rest, "/"), |at| rest.split_at(at))
@@ -248,7 +248,8 @@ fn build_agent(env: &Env) -> Result<Agent, RemoteProblem> {
         .timeout_recv_response(Some(SILENCE))
         .timeout_per_read(Some(SILENCE))
         .user_agent(concat!("rowmill/", env!("CARGO_PKG_VERSION")));
-    // Certificates of a private authority.
+    // These environment variables name a file of certificates, such as those of a private
+    // authority, which replace the default ones.
     let own = ["AWS_CA_BUNDLE", "SSL_CERT_FILE"].into_iter().find_map(|name| env.get(name));
     if let Some(path) = own {
         let refused = |reason| RemoteProblem::Credentials(format!("{path}: {reason}"));
@@ -295,6 +296,7 @@ fn check_status(answer: Response<Body>, with: &str) -> Result<Response<Body>, Tr
     if matches!(status, 200 | 206 | 412 | 416) {
         return Ok(answer);
     }
+    // With these statuses, the same request may succeed later.
     let passing = matches!(status, 408 | 429 | 500 | 502 | 503 | 504);
     let detail = error_detail(answer);
     if passing {

@@ -1,5 +1,5 @@
-//! Where credentials come from: environment variables, and short requests to services that issue
-//! them.
+//! The sources of credentials: environment variables, and services that issue credentials on short
+//! requests.
 
 #[cfg(test)]
 use std::collections::BTreeMap;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-/// Timeout for services that answer at once if they exist.
+/// Timeout for services that answer at once if they exist at all.
 const SERVICE: Duration = Duration::from_secs(2);
-/// Limit for responses other than the object itself, in bytes.
+/// Largest number of bytes that is read from a response other than an object.
 pub(super) const ANSWER: u64 = 64 << 10;
 
-/// Looks up an environment variable.
+/// Function that looks up an environment variable.
 type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// Environment variables, of the process or of a test. Empty variables count as unset.
+/// The environment variables of the process or of a test. Empty variables count as unset.
 pub(super) struct Env(Box<Lookup>);
 
 impl Env {
@@ -37,7 +37,7 @@ impl Env {
     }
 }
 
-/// Returns the text between `start` and `end`.
+/// Returns the text between `start` and `end`, or `None` if either is missing.
 pub(super) fn between(text: &str, start: &str, end: &str) -> Option<String> {
     let (_, rest) = text.split_once(start)?;
     rest.split_once(end).map(|(found, _)| found.to_owned())

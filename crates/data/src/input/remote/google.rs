@@ -19,7 +19,7 @@ use super::problem::RemoteProblem;
 
 const SCOPE: &str = "https://www.googleapis.com/auth/devstorage.read_only";
 const TOKENS: &str = "https://oauth2.googleapis.com/token";
-/// Seconds before their expiry at which tokens are renewed.
+/// Number of seconds before their expiry at which tokens are renewed.
 const EARLY: u64 = 300;
 
 /// A bearer token with its expiry, reused for all requests until it expires.
@@ -47,7 +47,7 @@ pub(super) fn object_url(env: &Env, BucketKey { bucket, key }: BucketKey<'_>) ->
     format!("{}/{}/{}", host.trim_end_matches('/'), percent_encode(bucket), percent_encode(key))
 }
 
-/// Returns the first token found, or `None` if no source is configured.
+/// Returns a token of the first source that is configured, or `None` if no source is configured.
 pub(super) fn find_token(
     env: &Env,
     http: &CredentialHttp,
@@ -82,6 +82,7 @@ fn token_from_file(key: &Value, http: &CredentialHttp, now: u64) -> Result<Acces
                 "iss": field("client_email")?, "scope": SCOPE, "aud": service,
                 "iat": now, "exp": now + 3600,
             });
+            // A service account exchanges claims that it has signed for a token (RFC 7523).
             let signed = sign_claims(&claims, field("private_key")?)?;
             let grant = "urn:ietf:params:oauth:grant-type:jwt-bearer";
             http.post(service, &[("grant_type", grant), ("assertion", &signed)])
@@ -102,8 +103,8 @@ fn token_from_file(key: &Value, http: &CredentialHttp, now: u64) -> Result<Acces
         .ok_or_else(|| format!("no access token from {service}"))
 }
 
-/// Requests a token of the machine's account; `None` if the metadata service does not answer at
-/// once.
+/// Requests a token of the machine's account. Returns `None` if the metadata service does not
+/// answer at once.
 fn token_from_machine(env: &Env, http: &CredentialHttp, now: u64) -> Option<AccessToken> {
     let host =
         env.get("GCE_METADATA_HOST").unwrap_or_else(|| "metadata.google.internal".to_owned());

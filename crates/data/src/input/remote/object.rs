@@ -1,4 +1,4 @@
-//! An opened object: its length, its version and its bytes by range.
+//! An opened object of a store: its length, its version, and its bytes by range.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -10,11 +10,12 @@ use ureq::http::Response;
 use super::client::{Client, ObjectRequest, TryFailure, retry_request};
 use super::problem::RemoteProblem;
 
-/// Attempts to open an object.
+/// Number of attempts to open an object.
 const TRIES: u32 = 4;
-/// Bytes between checks whether the range is still wanted.
+/// Number of bytes between checks whether the range is still wanted.
 const PIECE: u64 = 256 << 10;
-/// Consecutive attempts without progress; with doubling pauses they take half a minute.
+/// Largest number of consecutive attempts without progress. With doubling pauses, they take half a
+/// minute.
 const READ_TRIES: u32 = 9;
 
 /// A handle to an object on a network. Clones share the connection and the recorded version.
@@ -23,7 +24,7 @@ pub(crate) struct Object {
     about: Arc<ObjectMetadata>,
 }
 
-/// What the response to the first request told about an object.
+/// Metadata of an object, taken from the response to the first request.
 struct ObjectMetadata {
     client: &'static Client,
     input: String,
@@ -37,8 +38,9 @@ struct ObjectMetadata {
 type ByteRange = (u64, u64, Option<u64>);
 
 impl Object {
-    /// Opens an object by requesting its first byte. The response tells length, version and whether
-    /// ranges are supported. A HEAD request would need another permission and another signature.
+    /// Opens an object by requesting its first byte. The response gives its length, its version and
+    /// whether ranges are supported. A HEAD request would need another permission and another
+    /// signature.
     pub(crate) fn open(input: &str) -> io::Result<Self> {
         Self::open_with(Client::shared(), input)
     }
@@ -70,13 +72,13 @@ impl Object {
         self.about.version.as_deref()
     }
 
-    /// Tells whether the server supports range requests.
+    /// Whether the server supports range requests.
     pub(crate) fn has_ranges(&self) -> bool {
         self.about.ranges
     }
 
-    /// Appends bytes `range` of the object to `bytes` and resumes after failures. Returns `false`
-    /// if `wanted` ended it early.
+    /// Appends the bytes `range` of the object to `bytes`, and resumes after failures. Returns
+    /// `false` if `wanted` became false before the end.
     pub(super) fn fetch(
         &self,
         range: Range<u64>,
@@ -90,6 +92,7 @@ impl Object {
             READ_TRIES,
             |came_further| {
                 let got = bytes.len() - start;
+                // A further attempt continues after the bytes that have arrived.
                 let at = range.start + got as u64;
                 if !wanted() || at >= range.end {
                     return Ok(at >= range.end);
@@ -101,6 +104,7 @@ impl Object {
                 };
                 let answer = client.send(request)?;
                 self.check(&answer).map_err(TryFailure::Final)?;
+                // A server that ignores the range would send the object from its start.
                 if answer.status() != 206
                     || content_range(&answer).is_none_or(|(first, ..)| first != at)
                 {

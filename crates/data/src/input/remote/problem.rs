@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Reasons why an object cannot be read. It is the source of the [`io::Error`] that readers return,
-/// so that the command line can find it and add a hint.
+/// Reasons why an object cannot be read. The problem is the source of the [`io::Error`] that
+/// readers return, so that the command line can find it and add a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteProblem {
     #[error("expected {expected}")]

@@ -11,12 +11,13 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use super::client::TryFailure;
 use super::object::Object;
 
-/// Size of the first part. Parts double in size, so that reading only the start of an object is
-/// cheap.
+/// Size of the first part of an object that is fetched. Parts double in size, so that reading only
+/// the start of an object is cheap.
 const FIRST_PART: u64 = 256 << 10;
-/// Largest part: about 0.1 s at a gigabit per second.
+/// Largest size of a part, which takes about 0.1 s at a gigabit per second.
 const PART: u64 = 8 << 20;
-/// Parts fetched at the same time. A store delivers about 50 MB/s per connection.
+/// Number of parts that are fetched at the same time. A store delivers only about 50 MB/s per
+/// connection.
 const AHEAD: usize = 6;
 
 impl Object {
@@ -38,12 +39,12 @@ impl Object {
 /// Reads a range of an object while threads fetch the parts that follow.
 pub(crate) struct Prefetch {
     object: Object,
-    /// The range that no thread has started to fetch.
+    /// The part of the range that no thread has started to fetch.
     rest: Range<u64>,
     part: u64,
     ahead: usize,
     pending: VecDeque<Receiver<io::Result<Vec<u8>>>>,
-    /// The part being read, and the position within it.
+    /// Bytes of the part being read, and the position within them.
     current: (Vec<u8>, usize),
     is_wanted: Arc<AtomicBool>,
 }
@@ -55,7 +56,7 @@ impl Prefetch {
         Self { object, rest, part: FIRST_PART, ahead: 1, pending, current, is_wanted }
     }
 
-    /// Starts fetching further parts, up to the limit.
+    /// Starts threads that fetch further parts, up to the limit of parts in flight.
     fn start(&mut self) -> io::Result<()> {
         while self.pending.len() < self.ahead && !self.rest.is_empty() {
             let end = self.rest.end.min(self.rest.start.saturating_add(self.part));
@@ -90,6 +91,8 @@ impl Read for Prefetch {
         if *at == bytes.len() && !buffer.is_empty() {
             self.start()?;
             let Some(next) = self.pending.pop_front() else { return Ok(0) };
+            // The number of parts in flight grows as reading goes on, so that a short read stays
+            // cheap.
             self.ahead = (self.ahead + 1).min(AHEAD);
             self.start()?;
             let bytes = next.recv().map_err(|_| io::Error::other("a fetching thread ended"))??;
@@ -136,13 +139,14 @@ impl ObjectStream {
 
 impl Read for ObjectStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        /// Consecutive streams that may break off at the same byte.
+        /// Largest number of consecutive streams that may break off at the same byte.
         const MOST: u32 = 5;
         if buffer.is_empty() {
             return Ok(0);
         }
         loop {
             let mut body = self.body.take().map_or_else(|| self.open(), Ok)?;
+            // An end before the known length means that the connection broke off.
             let is_short = self.object.bytes().is_some_and(|bytes| self.at < bytes);
             match body.read(buffer) {
                 Ok(0) if is_short => {}

@@ -1,4 +1,4 @@
-//! AWS Signature Version 4 of a request without a body.
+//! Signs a request without a body with AWS Signature Version 4.
 //!
 //! # Source
 //! "Authenticating Requests: Using the Authorization Header", Amazon S3 API reference.
@@ -6,10 +6,10 @@
 use chrono::DateTime;
 use ring::{digest, hmac};
 
-/// SHA-256 of an empty body.
+/// SHA-256 of an empty body, in hexadecimal digits.
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// Seconds before their expiry at which keys are renewed.
+/// Number of seconds before their expiry at which keys are renewed.
 const EARLY: u64 = 300;
 
 /// An AWS access key with its secret; temporary keys also have a session token and an expiry.
@@ -18,7 +18,7 @@ pub(super) struct AccessKeys {
     pub id: String,
     pub secret: String,
     pub token: Option<String>,
-    /// In seconds since 1970.
+    /// Expiry in seconds since 1970; `None` for permanent keys.
     pub expires: Option<u64>,
     /// Source of the keys, for error messages.
     pub origin: &'static str,
@@ -33,10 +33,10 @@ impl AccessKeys {
 /// The parts of a request that the signature covers besides its headers.
 pub(super) struct SignedRequest<'a> {
     pub host: &'a str,
-    /// Percent-encoded, starting with `/`.
+    /// Path of the URL, percent-encoded and starting with `/`.
     pub path: &'a str,
     pub region: &'a str,
-    /// In seconds since 1970.
+    /// Time of the request, in seconds since 1970.
     pub now: u64,
 }
 
@@ -54,6 +54,7 @@ pub(super) fn sign_headers(
     signed.push(("x-amz-content-sha256".to_owned(), EMPTY.to_owned()));
     signed.push(("x-amz-date".to_owned(), time.clone()));
     signed.extend(keys.token.clone().map(|token| ("x-amz-security-token".to_owned(), token)));
+    // Signature Version 4 requires the headers in the order of their names.
     signed.sort();
     let lines: String = signed.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
     let names: Vec<&str> = signed.iter().map(|(name, _)| name.as_str()).collect();
@@ -62,6 +63,7 @@ pub(super) fn sign_headers(
     let scope = format!("{}/{}/s3/aws4_request", &time[..8], request.region);
     let hash = hex(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref());
     let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{hash}");
+    // The signing key is derived from the secret by a chain of HMACs over the scope.
     let mut key = format!("AWS4{}", keys.secret).into_bytes();
     for part in scope.split('/') {
         key = hmac_sha256(&key, part.as_bytes());
@@ -89,7 +91,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::{AccessKeys, SignedRequest, sign_headers};
 
-    /// The example "GET Object" of Amazon's documentation.
+    /// Checks the signature of the example "GET Object" in Amazon's documentation.
     #[test]
     fn the_published_example_gives_the_published_signature() {
         let request = SignedRequest {

@@ -22,7 +22,7 @@ fn read(client: &'static Client, input: &str) -> Vec<u8> {
     bytes
 }
 
-/// The headers of the last request for an object of `server`.
+/// Returns the last request that `server` received.
 fn last(server: &ObjectServer) -> RecordedRequest {
     server.requests().pop().unwrap()
 }
@@ -86,7 +86,7 @@ fn roles_of_machines_and_containers_provide_keys() {
         assert_eq!(read(client, "s3://bucket/x.csv"), b"content");
         assert!(last(&server).headers["authorization"].contains("Credential=ROLE/"));
         assert_eq!(last(&server).headers["x-amz-security-token"], "t");
-        // The role is requested once.
+        // The role is requested once and then cached.
         let asked = server.requests().split_off(before);
         let roles = asked.iter().filter(|request| !request.path.starts_with("/bucket"));
         assert!(roles.count() <= 3, "{asked:?}");

@@ -1,4 +1,5 @@
-//! Estimates the peak memory of a [`super::Loader`] from the shape of its data. Opens no files.
+//! Estimates the peak memory of a [`super::Loader`] from the shape of its data. This module does
+//! not open files.
 
 use super::{
     FeaturePlan, Loaded, PIECE_ROWS_LEAST, batches_ahead, batches_together, decode_threads,
@@ -10,10 +11,10 @@ use crate::load::gather::{BatchBuilder, DecodedRows};
 use crate::load::shuffle::ShuffleOrder;
 use crate::prepare::shape::DataShape;
 
-/// Number of windows that are sampled; later ones are alike.
+/// Number of windows from which memory is estimated. Later windows are alike.
 const WINDOWS: usize = 64;
 
-/// Arrays of a batch and the allocator's overhead for each, which dominate in small batches.
+/// Number of arrays in a batch. The allocator's overhead for each dominates in small batches.
 const ALLOCATIONS: usize = 4;
 const ALLOCATION_BYTES: usize = 16;
 
@@ -58,7 +59,7 @@ impl LoaderShape<'_> {
             return LoaderMemory::default();
         }
         let (window, held, pieces) = self.rows_held();
-        // The permutation of the rows of the window in use.
+        // The permutation of the rows of the window in use takes memory, too.
         let order = window * size_of::<(u32, u32)>() as u64;
         let decoded =
             (held as f64 * DecodedRows::row_bytes(&self.columns(), self.data.dense)) as u64;
@@ -77,8 +78,8 @@ impl LoaderShape<'_> {
         let features = self.features.columns.len();
         let together = batches_together(self.batch_size);
         let queued = batches_ahead(features, self.batch_size) * together;
-        // One group is in use, another is being assembled or waits for a place in the queue. Small
-        // data may not have that many batches.
+        // Besides the queued batches, one group of batches is in use, and another is assembled or
+        // waits for a place in the queue. Small data may not have that many batches.
         let whole = ((queued + 2 * together) as u64).saturating_mul(samples as u64);
         let held = whole.min(self.rows.saturating_mul(self.epochs));
         let ids: f64 = self.columns().iter().map(|column| column.ids_per_row).sum();
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(held(10_000, 0, 1), (10, 10 + 10 * ahead));
         // A window has as many groups as are decoded ahead, so one further window is enough.
         assert_eq!(held(10_000, 10 * ahead as usize, 1), (10 * ahead, 20 * ahead));
-        // The dataset has only 20 rows.
+        // The dataset has only 20 rows, so both of its windows are held.
         assert_eq!(held(20, 10, 1), (10, 20));
     }
 }

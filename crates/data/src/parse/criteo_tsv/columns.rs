@@ -1,7 +1,7 @@
 //! Parses lines in Criteo's layout directly into columns of 32-bit integers.
 //!
-//! It accepts only lines whose fields all have the usual form (see `number`) and leaves all others
-//! to the caller, so that `text_record` alone decides what is malformed.
+//! The parser accepts only lines whose fields all have the usual form (see `number`). All other
+//! lines are left to the caller, so that `text_record` alone decides what is malformed.
 
 use schema::source::{CategoryKind, DenseTransform, NumberForm};
 
@@ -95,7 +95,7 @@ impl LineForm {
             && wanted.dense.iter().all(|c| c.number == NumberForm::Plain)
             && wanted.label.is_number()
             && wanted.categorical.iter().all(|c| c.kind == CategoryKind::Hex)
-            // Hexadecimal hashes whose ids are not counted.
+            // Columns whose ids are counted or may be placeholders need the general parser.
             && wanted.categorical.iter().all(|c| (c.out_of_range, c.missing) == (None, None))
             && wanted.categorical.iter().all(|c| c.separator.is_none());
         let in_order = layout.fields == first + DENSE + CATEGORICAL
@@ -113,11 +113,11 @@ impl LineForm {
     }
 }
 
-/// A section of a text, in order.
+/// A section of a text, reported in the order of the text.
 pub(crate) enum TextItem<'t> {
     /// Rows that were parsed since the last unusual line.
     Usual,
-    /// A line for the general parser, with its number and including its end.
+    /// A line for the general parser: its number, and its text with the line end.
     Unusual(u64, &'t [u8]),
 }
 
@@ -125,8 +125,8 @@ pub(crate) enum TextItem<'t> {
 /// holds the rows before it, and once at the end.
 ///
 /// # Cost
-/// One pass: 0.5 cycles per byte to find the fields and 30 instructions per field. No branch
-/// depends on the content of a field, so none is mispredicted.
+/// The parser makes one pass, with 0.5 cycles per byte to find the fields and 30 instructions per
+/// field. No branch depends on the content of a field, so none is mispredicted.
 pub(crate) fn parse(
     text: &[u8],
     first_line: u64,
@@ -141,6 +141,7 @@ pub(crate) fn parse(
     while start < text.len() {
         let (tabs, end) = separators.next_line(&mut ends);
         let fields = if tabs + 1 == count && end < text.len() {
+            // Files that were written on Windows end their lines with `\r\n`.
             let is_return = end > start && text[end - 1] == b'\r';
             ends[tabs] = end - usize::from(is_return);
             read(text, start, form, &ends)

@@ -1,11 +1,11 @@
 //! Parses a field of up to eight digits at once, as one 64-bit word.
 //!
-//! Fields of any other form are reported as such and left to `field`, which parses every form.
+//! Fields of any other form are reported as such. The module `field` parses every form.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const ZEROS: u64 = ONES * b'0' as u64;
 const HIGH_NIBBLES: u64 = ONES * 0xf0;
-/// Largest number of digits per field.
+/// Largest number of digits that this parser accepts in a field.
 pub(super) const DIGITS_MOST: usize = 8;
 
 /// Mask of the bytes that a field of each length occupies in the eight bytes up to its end.
@@ -54,8 +54,9 @@ pub(super) fn hex(digits: u64) -> (u32, u64) {
 /// Converts decimal digits to a number. The second value is 0 if all characters were digits.
 #[inline(always)]
 pub(super) fn decimal(digits: u64) -> (i32, u64) {
-    // Invalid: a high nibble is set, or adding 6 to the low nibble overflows.
+    // A byte is not a digit if its high nibble is set or adding 6 to its low nibble overflows.
     let wrong = (digits | ((digits & !HIGH_NIBBLES) + ONES * 6)) & HIGH_NIBBLES;
+    // Multiplications join the digits in pairs, then in fours, and then in eights.
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
     let high = (pairs & PAIRS).wrapping_mul(100 + (1_000_000 << 32));

@@ -1,23 +1,24 @@
 //! Finds the tabs and line ends of a text, 64 bytes at a time.
 //!
-//! It uses SSE2 if the target always has it, and a plain loop otherwise. Both give the same bits.
+//! The search uses SSE2 if the target always has it, and a plain loop otherwise. SSE2 and the loop
+//! give the same bits.
 
-/// Bytes that one mask covers.
+/// Number of bytes that one mask covers.
 const WIDTH: usize = 64;
 
-/// Number of tabs whose positions are stored. A line with more has too many fields anyway.
+/// Number of tabs whose positions are stored. A line with more tabs has too many fields anyway.
 pub(super) const TABS_MOST: usize = 64;
 
 /// Iterates over the lines of a text with the positions of their tabs.
 pub(super) struct Separators<'a> {
     text: &'a [u8],
-    /// Position of the first byte of the masks.
+    /// Position in the text of the first byte that the masks cover.
     base: usize,
     /// Bits of the separators that were not returned yet.
     left: Masks,
 }
 
-/// One bit for each of 64 bytes.
+/// Masks with one bit for each of 64 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Masks {
     tabs: u64,
@@ -36,6 +37,7 @@ impl<'a> Separators<'a> {
         let mut tab_count = 0;
         loop {
             let Masks { line_ends, .. } = self.left;
+            // This mask selects the bits below the first line end, or all bits if there is none.
             let before = line_ends.wrapping_sub(1) & !line_ends;
             let mut left = self.left.tabs & before;
             while left != 0 {

@@ -1,4 +1,4 @@
-//! Opens the arrays of an `.npz`, so that their rows can be read side by side.
+//! Opens the arrays of an `.npz` file, so that their rows can be read at the same time.
 
 use std::path::Path;
 

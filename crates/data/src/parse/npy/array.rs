@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::input::origin::ReadObserver;
 
-/// Limit for the length of a header; real ones have 118 bytes.
+/// Largest length of a header in bytes; real headers have 118.
 const HEADER_BYTES: usize = 1 << 16;
 const BUFFER: usize = 256 << 10;
 
@@ -49,7 +49,7 @@ impl Array {
         Self::new(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, observed)))
     }
 
-    /// Reads the header from `read`. Errors name `path`.
+    /// Reads the header of an array from `read`. Errors name `path`.
     pub(super) fn new(path: PathBuf, mut read: Box<dyn Read + Send>) -> Result<Self, Error> {
         let mut limited = read.by_ref().take(u64::MAX);
         let header = read_header(&mut limited).map_err(|error| match error.kind() {
@@ -74,8 +74,9 @@ impl Array {
             Some("<i8") => ElementKind::I64,
             _ => return Err(problem("elements of float32, int32 or int64 (<f4, <i4, <i8)")),
         };
+        // Rows are streamed, so the elements of a row must be adjacent in the file.
         if find_value(text, "'fortran_order'") != Some("False") {
-            return Err(problem("rows one after the other (numpy.ascontiguousarray)"));
+            return Err(problem("row-major order (numpy.ascontiguousarray)"));
         }
         let shape: Option<Vec<u64>> = parse_shape(text)
             .map(|shape| shape.map(|n| n.parse().ok()).collect())
@@ -118,7 +119,7 @@ impl Array {
         Err(Error::Array { path: self.path.clone(), problem })
     }
 
-    /// Reads the next `rows` rows. Fails if the array ends before.
+    /// Reads the next `rows` rows. Fails if the array ends before them.
     pub(super) fn read(&mut self, rows: usize) -> Result<ArrayValues, Error> {
         let mut bytes = vec![0; rows * self.width() * self.kind.bytes()];
         self.read.read_exact(&mut bytes).map_err(|error| match error.kind() {
@@ -135,7 +136,8 @@ impl Array {
             // The checksum of an archive's member is verified only when the reader reaches the end.
             let end = self.read.read(&mut [0]).map_err(Error::read(&self.path))?;
             if end > 0 {
-                let problem = format!("expected the end after {} rows, got more", self.rows);
+                let problem =
+                    format!("expected the end of the file after {} rows, got more", self.rows);
                 return Err(Error::Array { path: self.path.clone(), problem });
             }
         }

@@ -39,9 +39,9 @@ enum Cell<'a> {
     Integer(i64),
     Unsigned(u64),
     Float(f64),
-    /// Unscaled integer and number of decimals.
+    /// A decimal number, given by its unscaled integer and its number of decimals.
     Decimal(i128, i8),
-    /// In seconds since 1970.
+    /// A time, in seconds since 1970.
     Time(f64),
     Text(&'a [u8]),
 }
@@ -54,7 +54,8 @@ enum Spaces {
 }
 
 impl Spaces {
-    /// Text that is itself the category keeps its spaces; around numbers they are meaningless.
+    /// Chooses the treatment for a column. A text that is itself the category keeps its spaces,
+    /// while spaces around numbers are meaningless.
     fn new(kind: CategoryKind, wanted: &WantedColumns) -> Self {
         match (kind, wanted.rules) {
             (CategoryKind::String, Rules::Second) => Self::Kept,
@@ -63,7 +64,7 @@ impl Spaces {
     }
 }
 
-/// The first reason to refuse each refused row.
+/// The first reason for refusal of each refused row, by the index of the row.
 type RowProblems = BTreeMap<usize, RowRefusal>;
 
 /// Parses the wanted columns of `batch`, whose first row has line number `first_line`.
@@ -128,6 +129,7 @@ fn parse_numbers(
     problems: &mut RowProblems,
 ) -> Vec<f64> {
     let name = &column.column;
+    // Every row is refused, because no element of a list can stand for the number.
     if let DataType::List(_) = array.data_type() {
         for row in 0..array.len() {
             let problem = format!("column {name:?}: expected a number, got a list");
@@ -162,7 +164,7 @@ fn parse_categories<'a>(
         && column.missing.is_none()
         && array.null_count() == 0
     {
-        // The values can be borrowed unchanged.
+        // Without missing values, 64-bit integers are used as they are, so they need no copy.
         let values = Cow::Borrowed(&array.as_primitive::<Int64Type>().values()[..]);
         return ParsedCategories { values, ..ParsedCategories::default() };
     }
@@ -202,7 +204,7 @@ fn parse_lists(
     let first = offsets[0] as usize;
     let elements = list.values().slice(first, offsets[list.len()] as usize - first);
     let mut values = Vec::with_capacity(elements.len());
-    // Holds the lengths first, then the ends.
+    // The vector first holds the lengths of the lists, and then their ends.
     let mut ends = vec![0; list.len()];
     let (mut row, mut text, mut large) = (0, Vec::new(), Vec::new());
     for_each_cell(&elements, wanted, Spaces::new(column.kind, wanted), |element, cell| {
@@ -241,7 +243,8 @@ fn record_problem<T: Default>(problems: &mut RowProblems, row: usize, problem: R
     T::default()
 }
 
-/// Calls `take` with each cell of a column, `None` if it is missing. Each type has its own loop.
+/// Calls `take` with each cell of a column, or with `None` if the cell is missing. Each type has
+/// its own loop, so that the type is not matched for each cell.
 #[inline(always)]
 fn for_each_cell(
     array: &ArrayRef,
@@ -249,6 +252,7 @@ fn for_each_cell(
     spaces: Spaces,
     take: impl FnMut(usize, Option<Cell<'_>>),
 ) {
+    // This is a macro, because a closure cannot be generic over the Arrow type.
     macro_rules! numbers {
         ($kind:ty, $cell:expr) => {{
             let values = array.as_primitive::<$kind>().values();
@@ -327,7 +331,8 @@ fn for_each_number(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) 
             let values = array.as_primitive::<Decimal256Type>().values();
             let cell = |value: i256| match value.to_i128() {
                 Some(value) => Some(trim_decimal(value, *scale)),
-                // More than 38 digits: the nearest float is enough.
+                // A decimal of more than 38 digits becomes the nearest float, which is precise
+                // enough.
                 None => float(value.to_string().parse::<f64>().ok()? / 10f64.powi((*scale).into())),
             };
             visit_cells(array, |row| cell(values[row]), take);
@@ -363,8 +368,8 @@ fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
     }
 }
 
-/// Handles the rarer types of text for [`for_each_cell`]. Apart from them only lists reach this
-/// function, and lists have no cells of their own.
+/// Handles the rarer types of text for [`for_each_cell`]. Apart from these types, only lists reach
+/// this function, and lists have no cells of their own.
 fn for_each_text(
     array: &ArrayRef,
     wanted: &WantedColumns,
@@ -441,6 +446,7 @@ pub(crate) fn for_each_cell_text(
     let Some(list) = array.as_list_opt::<i32>() else {
         for_each_cell(array, wanted, Spaces::Trimmed, |_, cell| match cell {
             None => take(CellText::Missing),
+            // A text file would contain the time in ISO 8601.
             Some(Cell::Time(seconds)) => {
                 take(CellText::Text(datetime::iso_text(seconds).as_bytes()));
             }
@@ -536,8 +542,8 @@ impl<'a> Cell<'a> {
             Self::Float(_) => Err(FieldProblem::Number),
             Self::Time(seconds) => Ok(*seconds),
             Self::Decimal(value, scale) => {
-                // Both operands are exact for up to 15 digits, so the quotient is the nearest
-                // number.
+                // The unscaled number and the power of ten are exact for up to 15 digits, so the
+                // quotient is the nearest number.
                 Ok(*value as f64 / 10f64.powi((*scale).into()))
             }
             Self::Text(text) => field::number_or_nan(text),
@@ -564,7 +570,7 @@ impl<'a> Cell<'a> {
         Ok((column.missing != Some(value) || self.is_large(value)).then_some(value))
     }
 
-    /// Tells whether `value` is the bit pattern of this number, an unsigned id from 2^63 on.
+    /// Whether `value` is the bit pattern of this number, an unsigned id from 2^63 on.
     #[inline(always)]
     fn is_large(&self, value: i64) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! Byte ranges of a file that were verified against their checksums before they are decoded. They
-//! are all that the Parquet reader of a dataset sees. Ranges of objects on a network carry no
+//! Byte ranges of a file that were verified against their checksums before they are decoded. The
+//! Parquet reader of a dataset sees only such ranges. Ranges of objects on a network have no
 //! checksums.
 
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::error::Error;
 pub(crate) struct CheckedBytes {
     /// Length of the whole file.
     length: u64,
-    /// Each with the position of its first byte.
+    /// The ranges, each with the position of its first byte in the file.
     ranges: Vec<(u64, ::bytes::Bytes)>,
 }
 
@@ -32,7 +32,8 @@ pub(crate) fn read_range(
     place: impl FnOnce() -> String,
 ) -> Result<CheckedBytes, Error> {
     let length = file.metadata().map_err(Error::read(path))?.len();
-    // Checked before allocating, because the range may come from a damaged footer.
+    // The length is checked before the allocation, because the range may come from a damaged
+    // footer.
     if range.end > length {
         return Err(Error::PartSize { path: path.to_owned(), expected: range.end, got: length });
     }

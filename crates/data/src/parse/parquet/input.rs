@@ -1,4 +1,5 @@
-//! Reads the wanted columns of a user's Parquet file in batches. `cells` interprets their values.
+//! Reads the wanted columns of a user's Parquet file in batches. The module `cells` interprets the
+//! values of the columns.
 
 use std::fs::File;
 use std::path::Path;
@@ -128,6 +129,7 @@ fn send_rows(
                 return false;
             }
         };
+        // Parquet does not report bytes per row, so progress is estimated from the share of rows.
         let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
         observer.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
         send(Arc::clone(&layout), Box::new(TableRows { first_row, batch }))
@@ -203,8 +205,8 @@ impl ParquetBytes {
         }
     }
 
-    /// Records the file with `observer`. Its pages are read out of order, so it is hashed as a
-    /// whole.
+    /// Records the file with `observer`. The pages of a Parquet file are read out of order, so the
+    /// file is hashed as a whole.
     fn note(&self, path: &Path, observer: &ReadObserver) -> Result<(), Error> {
         let name = path.display().to_string();
         match self {
@@ -217,8 +219,8 @@ impl ParquetBytes {
     }
 
     fn metadata(&self, path: &Path) -> Result<ArrowReaderMetadata, Error> {
-        // The writer's Arrow schema would produce dictionaries and views; the plain types are
-        // enough.
+        // With the writer's Arrow schema, the reader would produce dictionaries and views. The
+        // values have the same meaning in the plain types.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = match self {
             Self::File(file) => ArrowReaderMetadata::load(file, options),
@@ -254,7 +256,7 @@ impl ParquetBytes {
     }
 }
 
-/// Returns whether `take` wants more rows.
+/// Passes the batches of `reader` to `take`, and returns whether `take` wants more rows.
 fn batches(
     path: &Path,
     reader: ParquetRecordBatchReader,

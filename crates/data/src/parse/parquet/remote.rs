@@ -50,8 +50,8 @@ impl Remote {
     }
 
     /// Calls `take` with the index and the columns `mask` of every row group in order, until it
-    /// returns `false`. The next group is fetched meanwhile, so that two compressed groups are in
-    /// memory.
+    /// returns `false`. While `take` runs, the next group is fetched, so two compressed groups are
+    /// in memory.
     pub(super) fn for_each_group(
         &self,
         path: &Path,
@@ -129,7 +129,7 @@ impl Length for Remote {
     }
 }
 
-/// The Parquet library reads the footer through this.
+/// Gives the Parquet library access to the bytes of the footer.
 impl ChunkReader for Remote {
     type T = Box<dyn Read + Send>;
 

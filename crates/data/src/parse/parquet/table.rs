@@ -1,5 +1,5 @@
-//! Encodes a small table of named columns as a Parquet file in memory: results and reports of the
-//! crates above.
+//! Encodes a small table of named columns as a Parquet file in memory. Other crates use it for
+//! results and reports.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ pub struct TableColumn {
 /// Encodes `columns` as a Parquet file in memory. Errors name `path`.
 ///
 /// # Errors
-/// [`Error::Parquet`], also if columns differ in length, or if one that is not nullable has a null.
+/// Returns [`Error::Parquet`], also if columns differ in length, or if a column that is not
+/// nullable has a null.
 pub fn encode_table(path: &Path, columns: Vec<TableColumn>) -> Result<Vec<u8>, Error> {
     let arrays = columns.into_iter().map(|column| {
         let array: ArrayRef = match column.values {

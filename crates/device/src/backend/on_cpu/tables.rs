@@ -1,4 +1,4 @@
-//! The tiles of one rank as the CPU's lookup and update read them.
+//! The tiles of one rank in host memory, in the form that the CPU's lookup and update take.
 
 use schema::JaggedTensor;
 
@@ -11,15 +11,16 @@ use crate::ops::embedding_forward::{self, TileView};
 use crate::ops::{Slot, SlotOutput, extent};
 use crate::weights::WeightsView;
 
-/// Tiles with their states, and the scratch buffers in which an update sorts its ids.
+/// Tiles with their optimizer states, and the scratch buffers in which an update sorts its ids.
 #[derive(Debug, Default)]
 pub struct CpuTables {
     tiles: Vec<TileValues>,
     slots: Vec<Slot>,
-    /// Elements of a pooled row: Σ D over the slots.
+    /// Elements of a pooled row: the sum of `D` over all slots.
     width: usize,
     scratch: Scratch,
-    /// Empty between calls. Kept only to reuse the memory of the lists of tiles.
+    /// Lists of tile views. The lists are empty between calls and are kept only to reuse their
+    /// memory.
     views: Vec<TileView<'static>>,
     views_mut: Vec<TileMut<'static>>,
 }
@@ -31,7 +32,7 @@ impl CpuTables {
         Self { tiles, slots, width, scratch, views, views_mut }
     }
 
-    /// Returns weights and state of a range of rows of a tile.
+    /// Returns the weights and the optimizer state of a range of rows of a tile.
     pub(super) fn tile(&self, TileRows { tile, rows }: &TileRows) -> (WeightsView<'_>, &[f32]) {
         let TileValues { weights, state, rows: all, dim, .. } = &self.tiles[*tile];
         let width = state.len() / (*all).max(1);
@@ -39,7 +40,7 @@ impl CpuTables {
         (weights, &state[rows.start * width..rows.end * width])
     }
 
-    /// Writes the pooled rows to the first elements of `out`.
+    /// Pools the rows of a batch and writes them to the first elements of `out`.
     pub(super) fn lookup(
         &mut self,
         cpu: &Cpu,
@@ -64,7 +65,8 @@ impl CpuTables {
         looked_up
     }
 
-    /// Updates the rows of the last lookup, whose gradients are the first elements of `gradient`.
+    /// Updates the rows of the last lookup. The first elements of `gradient` are the gradients of
+    /// the pooled rows.
     pub(super) fn update(
         &mut self,
         cpu: &Cpu,
@@ -93,8 +95,8 @@ impl CpuTables {
     }
 }
 
-/// Returns an empty list that reuses the memory of `list`. The two element types differ only in
-/// their lifetimes.
+/// Returns an empty list that reuses the memory of `list`. The element types `A` and `B` differ
+/// only in their lifetimes.
 fn emptied<A, B>(list: Vec<A>) -> Vec<B> {
     list.into_iter().filter_map(|_| None).collect()
 }

@@ -1,5 +1,5 @@
-//! The exchange of pooled vectors on a GPU: routes built once, and the matrices of other ranks,
-//! which pass through host memory.
+//! The exchange of pooled vectors on a GPU: routes that are built once, and buffers for the
+//! vectors of other ranks, which pass through host memory.
 
 use super::handles::{Vector, grown};
 use crate::backend::{Assemble, ExchangeLayout, Gather};
@@ -54,9 +54,11 @@ impl Exchange {
         let mut at = 0;
         for (other, (part, width)) in parts.iter().zip(&self.widths).enumerate() {
             if other != rank {
-                extent::check(OP, "what a rank gives [B, width]", samples * width, part.len())?;
+                extent::check(OP, "matrix of a rank [B, width]", samples * width, part.len())?;
                 stream.upload(&others, at, bytemuck::cast_slice(part))?;
             }
+            // The place of this rank stays unused, because the routes count the columns of all
+            // ranks.
             at += samples * width * float;
         }
         let Some(routes) = &self.assembled else { return Ok(()) };

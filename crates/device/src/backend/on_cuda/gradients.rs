@@ -1,4 +1,4 @@
-//! Steps that several operations share: weight updates, bias gradients, sums over ranks.
+//! Steps that several GPU operations share: weight updates, bias gradients and sums over ranks.
 
 use super::Cuda;
 use super::handles::{Queue, Weight};
@@ -9,14 +9,14 @@ use crate::ops::extent;
 use crate::ops::gemm::cuda::Operand;
 
 impl Cuda {
-    /// Refreshes the copies of a weight that matrix products read.
+    /// Refreshes the rounded copy of a weight that matrix products read.
     pub(super) fn renew(&self, queue: &Queue, weight: &Weight) -> Result<(), DriverError> {
         let buffers = weight.buffers();
         let Some(rounded) = buffers.rounded() else { return Ok(()) };
         self.kernels.gemm.round(&queue.stream, [&buffers.values, rounded], weight.len())
     }
 
-    /// The gradient of a bias: the sums of the columns of `d_y` `[B, N]`.
+    /// Computes the gradient of a bias: the sums of the columns of `d_y` `[B, N]`.
     pub(super) fn column_sums(
         &self,
         queue: &Queue,
@@ -28,7 +28,7 @@ impl Cuda {
         self.kernels.gemm.column_sums(&queue.stream, shape, d_y, [sums, &partials])
     }
 
-    /// Replaces the gradient by the sum over all ranks.
+    /// Replaces the gradient by its sum over all ranks.
     pub(super) fn take_sum(
         &self,
         queue: &Queue,

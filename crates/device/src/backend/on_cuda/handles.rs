@@ -1,5 +1,5 @@
-//! The trainer's handles to GPU memory: matrices, vectors, weights, ids, and the queue that orders
-//! the work on them. Independent of the operations.
+//! The trainer's handles to GPU memory: matrices, vectors, weights, ids, and the queue that
+//! orders the work on them. This module does not depend on the operations.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::ops::dense_update::cuda::scratch_bytes;
 use crate::ops::extent;
 use crate::ops::gemm::cuda::{Operand, partial_bytes};
 
-/// Bytes of a bf16.
+/// Size of a bf16 value in bytes.
 pub(super) const NARROW: usize = size_of::<u16>();
 
 /// A stream with the scratch buffers of its operations.
@@ -26,7 +26,7 @@ pub struct Queue {
     /// Partial sums over the rows of a matrix. Operations of one queue run one after the other, so
     /// they share this buffer.
     partials: RefCell<Option<Buffer>>,
-    /// Host copy of values that are about to be sent to another rank.
+    /// Host copy of the values that are about to be sent to another rank.
     pub(super) lent: RefCell<Vec<f32>>,
 }
 
@@ -49,7 +49,7 @@ impl Queue {
     }
 }
 
-/// Returns the buffer, reallocated if it is too small.
+/// Returns the device buffer, reallocated if it is smaller than `bytes`.
 pub(super) fn grown(
     driver: &Driver,
     buffer: &mut Option<Buffer>,
@@ -61,12 +61,12 @@ pub(super) fn grown(
     }
 }
 
-/// A row of f32.
+/// A row of f32 values in GPU memory.
 #[derive(Debug, Default)]
 pub struct Vector {
     pub(super) buffer: Option<Buffer>,
     pub(super) len: usize,
-    /// Scratch space of LAMB, if this vector is a parameter.
+    /// Scratch space of the LAMB update, if this vector is a parameter.
     pub(super) scratch: Option<Buffer>,
 }
 
@@ -94,7 +94,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Returns the buffer if it is large enough for this shape, whatever its precision.
+    /// Returns the buffer if it is large enough for a matrix of this shape, whatever its
+    /// precision.
     pub(super) fn get(
         &self,
         op: &'static str,
@@ -104,7 +105,7 @@ impl Matrix {
         Ok(Operand { matrix, precision: self.precision })
     }
 
-    /// Like [`Self::get`], but the matrix must have this precision.
+    /// Returns the buffer like [`Self::get`], but requires this precision.
     pub(super) fn in_precision(
         &self,
         op: &'static str,
@@ -119,24 +120,24 @@ impl Matrix {
         self.get(op, shape)
     }
 
-    /// Returns the buffer of an f32 matrix of this shape.
+    /// Returns the buffer of an f32 matrix with this shape.
     pub(super) fn f32(&self, op: &'static str, shape: MatrixShape) -> Result<&Buffer, Error> {
         Ok(self.in_precision(op, "matrix", Precision::F32, shape)?.matrix)
     }
 }
 
-/// A weight `[N, K]`.
+/// A weight `[N, K]` in GPU memory with its gradient and optimizer state.
 #[derive(Debug)]
 pub struct Weight {
     pub(super) shape: WeightShape,
     pub(super) buffers: Option<WeightBuffers>,
 }
 
-/// The buffers of a weight: values, rounded copy, gradient and state.
+/// The buffers of a weight: its values, their rounded copy, the gradient and the optimizer state.
 #[derive(Debug)]
 pub(super) struct WeightBuffers {
     pub values: Buffer,
-    /// The values rounded to bf16, for products in bf16.
+    /// The values of the weight rounded to bf16, for products in bf16.
     rounded: Option<Buffer>,
     pub gradient: Buffer,
     /// Optimizer state in the layout of checkpoints.
@@ -152,7 +153,7 @@ impl Default for Weight {
 }
 
 impl Weight {
-    /// The number of elements, N · K.
+    /// The number of elements of the weight, `N · K`.
     pub(super) fn len(&self) -> usize {
         self.shape.n * self.shape.k
     }
@@ -170,7 +171,8 @@ impl Weight {
 }
 
 impl WeightBuffers {
-    /// Allocates the buffers of a weight and its optimizer state, all zeroed by the given function.
+    /// Allocates the buffers of a weight and its optimizer state. The function `zeroed` allocates
+    /// each of them and fills it with zeros.
     pub fn new(
         shape: WeightShape,
         mut zeroed: impl FnMut(usize) -> Result<Buffer, Error>,
@@ -189,7 +191,7 @@ impl WeightBuffers {
         })
     }
 
-    /// The operand that products read: the rounded copy if there is one, else the values.
+    /// Returns the operand that products read: the rounded copy if there is one, else the values.
     pub fn factor(&self) -> Operand<'_> {
         match &self.rounded {
             Some(matrix) => Operand { matrix, precision: Precision::Bf16 },
@@ -197,14 +199,14 @@ impl WeightBuffers {
         }
     }
 
-    /// Destination of the rounded values, if any.
+    /// Returns the buffer of the rounded values, if products in bf16 need one.
     pub fn rounded(&self) -> Option<&Buffer> {
         self.rounded.as_ref()
     }
 }
 
-/// Bytes of a weight with its gradient, its state and the scratch buffers of its products and
-/// updates.
+/// Returns the memory size in bytes of a weight with its gradient, its optimizer state, and the
+/// scratch buffers of its products and updates.
 pub(super) fn weight_bytes(shape: WeightShape) -> usize {
     let mut bytes = 0;
     let WeightShape { n, k, precision, optimizer } = shape;
@@ -219,20 +221,20 @@ pub(super) fn weight_bytes(shape: WeightShape) -> usize {
     bytes
 }
 
-/// The ids of a batch. Their buffers grow by doubling, so few reallocations are needed until every
-/// batch fits.
+/// The ids of a batch in GPU memory. The capacity for ids is a power of two, so few reallocations
+/// are needed until every batch fits.
 #[derive(Debug, Default)]
 pub struct Jagged {
     ids: Option<Buffer>,
     offsets: Option<Buffer>,
     weights: Option<Buffer>,
     scales: Option<Buffer>,
-    /// Numbers of ids and of bags that the buffers can hold.
+    /// Numbers of ids and of bags that the device buffers can hold.
     capacity: (usize, usize),
     staging: Staging,
 }
 
-/// A part of a batch during its upload: its place in pinned memory and its target buffer.
+/// A part of a batch during its upload: its position in pinned memory and its target buffer.
 struct StagedPart<'a> {
     at: usize,
     bytes: &'a [u8],
@@ -245,12 +247,12 @@ pub(super) struct Sent<'a> {
     pub offsets: &'a Buffer,
     pub weights: Option<&'a Buffer>,
     pub scales: Option<&'a Buffer>,
-    /// Number of ids that the buffers can hold.
+    /// Number of ids that the device buffers can hold.
     pub capacity: usize,
 }
 
 impl Jagged {
-    /// Uploads a batch whose layout has been checked.
+    /// Uploads a batch whose layout has already been checked.
     pub(super) fn send(
         &mut self,
         host: &Pool,
@@ -259,6 +261,8 @@ impl Jagged {
         scales: Option<&[f32]>,
     ) -> Result<(), DriverError> {
         let (ids, bags) = (jagged.values.len(), jagged.offsets.len() - 1);
+        // The capacity for ids grows to a power of two, so that a slightly larger batch needs no
+        // new buffers.
         if ids > self.capacity.0 || bags > self.capacity.1 || self.ids.is_none() {
             self.capacity.0 = self.capacity.0.max(ids.next_power_of_two());
             self.capacity.1 = self.capacity.1.max(bags);
@@ -285,6 +289,7 @@ impl Jagged {
         add(&mut self.ids, ids, most * size_of::<i64>())?;
         add(&mut self.weights, weights, most * size_of::<f32>())?;
         add(&mut self.scales, scales, most_bags * size_of::<f32>())?;
+        // All parts share one pinned block, so that a batch needs only one event.
         let (mut pinned, done) = self.staging.take(stream.driver(), room)?;
         for StagedPart { at, bytes, .. } in &parts {
             host.copy(bytes, &mut pinned.bytes_mut()[*at..at + bytes.len()]);
@@ -296,8 +301,8 @@ impl Jagged {
         Ok(())
     }
 
-    /// Returns the uploaded buffers, with the weights of ids and the scales of bags that the batch
-    /// has.
+    /// Returns the uploaded buffers, including the weights of ids and the scales of bags if the
+    /// batch has them.
     pub(super) fn sent(&self, has_weights: bool, has_scales: bool) -> Option<Sent<'_>> {
         Some(Sent {
             ids: self.ids.as_ref()?,

@@ -13,7 +13,7 @@ use crate::ops::interaction::cuda::Interaction;
 use crate::ops::jagged::cuda::Jagged as Bags;
 use crate::ops::loss::cuda::DeviceLoss;
 
-/// All kernel sources, for `cargo xtask kernels` and the mutation test.
+/// All kernel sources, which `cargo xtask kernels` and the mutation test iterate over.
 pub const SOURCES: &[KernelSource] = &[
     ops::activation::cuda::SOURCE,
     ops::cross::cuda::SOURCE,
@@ -47,7 +47,7 @@ impl Kernels {
     /// Compiles and loads the kernels of all operations.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         Ok(Self {
             activation: Activation::load(driver)?,

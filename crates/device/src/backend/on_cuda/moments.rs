@@ -1,5 +1,5 @@
-//! Device timestamps of a stream, taken by events, for traces of GPU work. Independent of the
-//! operations.
+//! Device timestamps of a stream, taken by events, for traces of GPU work. This module does not
+//! depend on the operations.
 
 use std::sync::Arc;
 
@@ -23,10 +23,11 @@ impl QueueMoments {
         Ok(Self { driver, stream, zero, events: Vec::new(), marked: 0 })
     }
 
-    /// Waits for the queue, makes the present the origin of later times, and removes all marks.
+    /// Waits for the queue, makes the present the origin of later timestamps, and removes all
+    /// marks.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Fails with [`Error::Driver`] if the driver reports an error.
     pub fn begin(&mut self) -> Result<(), Error> {
         self.marked = 0;
         self.stream.record(&self.zero)?;
@@ -36,7 +37,7 @@ impl QueueMoments {
     /// Marks the completion of all work queued so far. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Fails with [`Error::Driver`] if the driver reports an error.
     pub fn mark(&mut self) -> Result<(), Error> {
         if self.marked == self.events.len() {
             self.events.push(self.driver.event(EventPurpose::Timing)?);
@@ -46,10 +47,10 @@ impl QueueMoments {
         Ok(())
     }
 
-    /// Waits for all marks and returns the nanoseconds from [`Self::begin`] to each.
+    /// Waits for all marks and returns the nanoseconds from [`Self::begin`] to each mark.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// Fails with [`Error::Driver`] if the driver reports an error.
     pub fn nanoseconds(&self) -> Result<Vec<i64>, Error> {
         let marked = &self.events[..self.marked];
         if let Some(last) = marked.last() {

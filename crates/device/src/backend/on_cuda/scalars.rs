@@ -33,7 +33,7 @@ pub struct Scalars {
     block: Option<ScalarBlock>,
 }
 
-/// The scalars on the device, and the host's copy of the inputs of the last step that was begun.
+/// The scalars on the device, and the host's copy of the inputs of the last step that began.
 #[derive(Debug)]
 pub(super) struct ScalarBlock {
     pub dense: Buffer,
@@ -46,7 +46,7 @@ pub(super) struct ScalarBlock {
     written: Buffer,
     outcome: Buffer,
     pub step: Option<StepScalars>,
-    /// Labels of a batch, and the losses of its samples.
+    /// Labels of a batch in device memory. The next field holds the losses of its samples.
     labels: Option<Buffer>,
     losses: Option<Buffer>,
     staging: Staging,
@@ -55,12 +55,12 @@ pub(super) struct ScalarBlock {
     spare: Vec<(Pinned, StreamEvent)>,
 }
 
-/// The outcome of a step in transfer to the host.
+/// The outcome of a step while it is transferred to the host.
 #[derive(Debug)]
 pub struct Ended(InFlight);
 
 impl Scalars {
-    /// Wraps `memory`, which the caller has zeroed, as a block.
+    /// Creates the scalars in `memory`, which the caller has zeroed.
     pub(super) fn new(driver: &Driver, memory: &Buffer) -> Result<Self, DriverError> {
         let outcome = memory.slice(LOSS..BYTES)?;
         let mut spare = Vec::new();
@@ -87,7 +87,7 @@ impl Scalars {
         Ok(Self { block: Some(block) })
     }
 
-    /// Bytes of the block.
+    /// Size of the scalar block in bytes.
     pub(super) const BYTES: usize = BYTES;
 
     pub(super) fn block(&self) -> &ScalarBlock {
@@ -104,15 +104,15 @@ impl Scalars {
 }
 
 impl ScalarBlock {
-    /// The scalars of the step that was begun.
+    /// Returns the scalars of the step that began last.
     pub fn step(&self) -> &StepScalars {
         let Some(step) = &self.step else {
-            unreachable!("begin writes the scalars before other operations of a step")
+            unreachable!("`begin` writes the scalars before any other operation of a step")
         };
         step
     }
 
-    /// Uploads the scalars of a step.
+    /// Uploads the scalars of a step to the device.
     pub fn begin(&mut self, stream: &Stream, step: &StepScalars) -> Result<(), DriverError> {
         self.step = Some(*step);
         let (mut pinned, done) = self.staging.take(stream.driver(), STOP)?;
@@ -136,7 +136,8 @@ impl ScalarBlock {
         Ok(())
     }
 
-    /// Uploads the labels. Returns their buffer and a buffer for the losses of their samples.
+    /// Uploads the labels of a batch. Returns their buffer and a buffer for the losses of their
+    /// samples.
     pub fn labels(
         &mut self,
         stream: &Stream,
@@ -165,7 +166,7 @@ impl ScalarBlock {
         Ok(Ended(stream.download_pinned(&self.outcome, pinned, done)?))
     }
 
-    /// Waits for the results of a step.
+    /// Waits for the results of a step and returns them.
     pub fn outcome(&mut self, Ended(flight): Ended) -> Result<StepOutcome, Error> {
         let (pinned, event) = flight.wait()?;
         let word = |at: usize| {

@@ -1,15 +1,15 @@
 //! Per-step uploads through pinned memory: the host fills one block while the device reads the
-//! other. Independent of the meaning of the bytes.
+//! other. This module does not depend on the meaning of the bytes.
 
 use std::collections::VecDeque;
 
 use crate::cuda::{Driver, DriverError, EventPurpose, InFlight, Pinned, StreamEvent};
 
-/// Two blocks alternate, because the host may queue a step before the device has finished the last
-/// one.
+/// Number of pinned blocks in rotation. Two blocks alternate, because the host may queue a step
+/// before the device has finished the last one.
 const BLOCKS: usize = 2;
 
-/// Pinned blocks that are used in rotation.
+/// Pinned host memory blocks that uploads use in rotation.
 #[derive(Debug, Default)]
 pub struct Staging {
     bytes: usize,
@@ -22,7 +22,7 @@ impl Staging {
     /// Blocks are allocated by the first call, and again when a call needs more bytes.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// Fails with [`DriverError::Call`] if a call into the driver fails.
     pub fn take(
         &mut self,
         driver: &Driver,
@@ -45,7 +45,7 @@ impl Staging {
         oldest.wait()
     }
 
-    /// Holds a block until its copy is done.
+    /// Keeps a block until the copy that reads it has ended.
     pub fn put(&mut self, flight: InFlight) {
         self.in_flight.push_back(flight);
     }

@@ -15,19 +15,19 @@ use crate::ops::embedding_forward::cuda::{
 use crate::ops::{Slot, SlotOutput, extent};
 use crate::weights::{Weights, WeightsView};
 
-/// Tiles with their states and slots, and the sort buffers of their updates.
+/// Tiles with their optimizer states and slots, and the sort buffers of their updates.
 #[derive(Debug, Default)]
 pub struct Tables {
     tiles: Vec<CudaTile>,
     slots: Vec<Slot>,
     blocks: Option<Blocks>,
-    /// Elements of a pooled row: Σ D over the slots.
+    /// Elements of a pooled row: the sum of `D` over all slots.
     width: usize,
     widest: usize,
     workspace: Option<(WorkspaceShape, Workspace)>,
 }
 
-/// Lists of tiles and slots that kernels read.
+/// Lists of tiles and slots in device memory, which the kernels read.
 #[derive(Debug)]
 struct Blocks {
     tiles: Buffer,
@@ -46,10 +46,10 @@ struct CudaTile {
     origin: TileOrigin,
 }
 
-/// A batch to be looked up or updated.
+/// A batch whose ids are to be looked up or whose rows are to be updated.
 #[derive(Clone, Copy)]
 pub(super) struct CudaBatch<'a> {
-    /// The ids as they were uploaded.
+    /// Ids of the batch as they were uploaded.
     pub ids: &'a Jagged,
     /// `[F, B]`: the number of slots and the number of samples.
     pub shape: [usize; 2],
@@ -109,7 +109,7 @@ impl Tables {
         })
     }
 
-    /// Writes the pooled rows to the first elements of `out`.
+    /// Pools the rows of a batch and writes them to the first elements of `out`.
     pub(super) fn lookup(
         &self,
         kernel: &EmbeddingForward,
@@ -128,7 +128,8 @@ impl Tables {
         Ok(kernel.launch(stream, &lookup, [out, &scalars.first_bad])?)
     }
 
-    /// Updates the rows of the last lookup, whose gradients are the first elements of `gradient`.
+    /// Updates the rows of the last lookup. The first elements of `gradient` are the gradients of
+    /// its pooled rows.
     pub(super) fn update(
         &mut self,
         stream: &Stream,
@@ -154,8 +155,8 @@ impl Tables {
             factors: if has_factors { Factors::Present } else { Factors::Absent },
         };
         if self.workspace.as_ref().is_none_or(|(made, _)| *made != shape) {
-            // The old workspace is freed first, so that the old and the new one need not fit at the
-            // same time.
+            // The old workspace is freed first, so that the old and the new workspace need not
+            // fit into device memory at the same time.
             self.workspace = None;
             self.workspace = Some((shape, Workspace::new(stream.driver(), shape)?));
         }
@@ -172,7 +173,7 @@ impl Tables {
         Ok(kernels.launch(stream, &lookup, &gradient, workspace)?)
     }
 
-    /// Copies weights and state of a range of rows of a tile to `room`.
+    /// Copies the weights and the optimizer state of a range of rows of a tile to `room`.
     pub(super) fn tile<'a>(
         &self,
         stream: &Stream,
@@ -223,19 +224,19 @@ impl CudaTile {
     }
 }
 
-/// Allocates a buffer and uploads these bytes to it.
+/// Allocates a device buffer and uploads these bytes to it.
 pub(super) fn put(stream: &Stream, bytes: &[u8]) -> Result<Buffer, DriverError> {
     let buffer = stream.driver().alloc(bytes.len())?;
     stream.upload(&buffer, 0, bytes)?;
     Ok(buffer)
 }
 
-/// The error for a batch whose ids were not uploaded.
+/// Returns the error for a batch whose ids were not uploaded.
 fn unsent(op: &'static str) -> Error {
     Error::Shape { op, what: "batches of ids on the device", expected: 1, got: 0 }
 }
 
-/// Bytes of the ids of a batch and of the sort of its update.
+/// Returns the device memory in bytes for the ids of a batch and for the sort of its update.
 pub(super) fn update_bytes(shape: ScratchShape) -> usize {
     let ScratchShape { ids, bags, gradient, factors, .. } = shape;
     let (capacity, widest) = (ids.next_power_of_two(), gradient / bags.max(1));

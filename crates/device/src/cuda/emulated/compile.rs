@@ -1,5 +1,5 @@
-//! Compiles a kernel's source to a library with the C++ compiler, once per source and flags.
-//! `emulated.rs` runs it.
+//! Compiles a kernel source to a shared library with the C++ compiler, once per source and flags.
+//! `emulated.rs` loads and runs the library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::cuda::error::DriverError;
 use crate::cuda::kernel_cache::{KernelCache, key};
 use crate::cuda::source::PRELUDE;
 
-/// Part of the file names in the cache; it marks libraries made by the host's compiler.
+/// Part of the file names in the cache that marks libraries made by the host's compiler.
 const COMPILER: &str = "host";
 
 const SHIM: &str = include_str!("shim.h");
 const RUNTIME: &str = include_str!("runtime.cpp");
 
-/// Without contraction, multiplications and additions round separately, as in the oracles.
-/// Uninitialized variables are filled with a pattern that is not a valid number.
+/// Compiler flags for all files. With `-ffp-contract=off`, multiplications and additions round
+/// separately, as in the oracles.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O1",
@@ -32,9 +32,11 @@ const FLAGS: &[&str] = &[
     "-Wall",
     "-Wno-unused-function",
 ];
+/// Compiler flags for kernels. Uninitialized variables are filled with a pattern that is not a
+/// valid number.
 const KERNEL_FLAGS: &[&str] = &["-ftrivial-auto-var-init=pattern", "-Werror=uninitialized"];
-/// The compiler inserts a call before every access; `runtime.cpp` defines the called functions, and
-/// no sanitizer library is linked.
+/// Compiler flags for kernels whose accesses are checked. The compiler inserts a call before
+/// every access. `runtime.cpp` defines the called functions, so no sanitizer library is linked.
 const CHECKED_FLAGS: &[&str] = &["-fsanitize=thread"];
 /// Flags for AddressSanitizer and UndefinedBehaviorSanitizer. The first error ends the process.
 const SANITIZER_FLAGS: &[&str] =
@@ -48,7 +50,8 @@ fn flags_of(checks: Checks) -> &'static [&'static str] {
     }
 }
 
-/// Returns the library of a source in the cache, compiled if it is missing.
+/// Returns the path of a source's library in the cache, and compiles the library if it is
+/// missing.
 pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf, DriverError> {
     let replaced = emulation.replaced.iter().find(|(name, _)| *name == "prelude");
     let prelude = replaced.map_or(PRELUDE, |(_, text)| text);
@@ -59,24 +62,24 @@ pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf
     let stem = name.replace('/', "-").replace(".cu", "");
     let (cache, file) = (KernelCache::new(&emulation.cache)?, format!("{stem}-{key}.so"));
     let library = emulation.cache.join(&file);
-    // A damaged file is compiled again.
+    // A missing or damaged file is compiled again.
     if matches!(cache.read(&file), Ok(Some(_))) {
         return Ok(library);
     }
     cache.create()?;
     // Each compilation has its own folder, because another thread or process may be compiling the
-    // same source.
+    // same source at the same time.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let folder = emulation.cache.join(format!(".{stem}-{key}-{}-{number}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| broken(&folder, &error))?;
     let made = make(emulation, &folder, name, &source, &flags);
-    // A failed removal leaves only temporary files.
+    // The result is ignored, because a failed removal leaves only temporary files.
     let _ = fs::remove_dir_all(&folder);
     cache.write(&file, &made?, COMPILER)
 }
 
-/// Compiles the library in `folder` and returns its bytes.
+/// Compiles the library in `folder` and returns the bytes of its file.
 fn make(
     emulation: &Emulation,
     folder: &Path,
@@ -84,7 +87,7 @@ fn make(
     source: &str,
     flags: &[&str],
 ) -> Result<Vec<u8>, DriverError> {
-    // `runtime.cpp`, which runs the blocks, is the same for all kernels.
+    // The object file of `runtime.cpp`, which runs the blocks, is the same for all kernels.
     let compiler = emulation.compiler.display().to_string();
     let runtime = format!("runtime-{}.o", key(&[&compiler, SHIM, RUNTIME]));
     let cache = KernelCache::new(&emulation.cache)?;

@@ -1,6 +1,6 @@
-//! The foreign interface of the emulator: host memory passed to kernels, the library of a kernel,
-//! and the call into it. The structs are those of `runtime.cpp`.
-#![expect(unsafe_code, reason = "calls into a library made at run time; decision 0048")]
+//! The foreign-function interface of the emulator: host memory that is passed to kernels, the
+//! library of a kernel, and the call into it. The structs must match those of `runtime.cpp`.
+#![expect(unsafe_code, reason = "calls into a library that is compiled at run time; decision 0048")]
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -14,26 +14,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cuda::error::DriverError;
 use crate::cuda::grid::CheckedGrid;
 
-/// The alignment of the CUDA driver's allocations.
+/// The alignment in bytes of the CUDA driver's allocations.
 const ALIGNMENT: usize = 256;
-/// Fill byte of red zones and of new buffers. As a number it is implausible, and as an index it is
-/// out of bounds.
+/// Fill byte of red zones. As a number it is implausible, and as an index it is out of bounds.
 const ZONE: u8 = 0xa5;
+/// Fill byte of new buffers. As a float it is NaN, and as an index it is out of bounds.
 const POISON: u8 = 0xff;
 
-/// A buffer: `[red zone, padded to 256][bytes][red zone]`.
+/// A device buffer in host memory: `[red zone, padded to 256][bytes][red zone]`.
 pub struct Allocation {
     region: Region,
     start: *mut u8,
-    /// Bytes from the start of the allocation to the buffer.
+    /// Bytes from the start of the allocation to the start of the buffer.
     before: usize,
     layout: Layout,
 }
 
-// SAFETY: this value owns the memory, and kernels access it only while the device's lock is held.
+// SAFETY: an `Allocation` owns its memory, and kernels access the memory only while the device's
+// lock is held.
 unsafe impl Send for Allocation {}
 
-/// A buffer as emulated kernels see it. The layout must match the struct in the kernels' prelude.
+/// A buffer as emulated kernels see it. The layout must match `Region` in `runtime.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Region {
@@ -44,18 +45,18 @@ struct Region {
 }
 
 impl Allocation {
-    /// Allocates poisoned memory; `None` if memory runs out.
+    /// Allocates a buffer of poisoned memory. Returns `None` if memory runs out.
     pub fn new(bytes: usize, red_zone: usize) -> Option<Self> {
         let before = red_zone.next_multiple_of(ALIGNMENT);
         let all = bytes.checked_add(before + red_zone)?;
         let layout = Layout::from_size_align(all, ALIGNMENT).ok()?;
-        // SAFETY: the size of the layout is above 0, because of the red zones.
+        // SAFETY: the size of `layout` is above 0, because it includes the red zones.
         let start = unsafe { alloc(layout) };
         if start.is_null() {
             return None;
         }
-        // SAFETY: red zones and buffer lie inside the allocation, whose size is the sum of the
-        // three.
+        // SAFETY: the red zones and the buffer lie inside the allocation, whose size is the sum
+        // of the three.
         let first = unsafe {
             start.write_bytes(ZONE, before);
             let first = start.add(before);
@@ -68,17 +69,17 @@ impl Allocation {
         Some(Self { region, start, before, layout })
     }
 
-    /// The device address of the buffer's first byte, after the red zone.
+    /// Returns the device address of the buffer's first byte, after the red zone.
     pub fn address(&self) -> u64 {
         self.region.start
     }
 
-    /// The size of the buffer in bytes, without the red zones.
+    /// Returns the size of the buffer in bytes, without the red zones.
     pub fn len(&self) -> usize {
         self.region.bytes as usize
     }
 
-    /// Returns `bytes` bytes from `address` on if they lie in this buffer.
+    /// Returns `bytes` bytes from `address` on, or `None` if they do not lie in this buffer.
     pub fn part(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
         let offset = usize::try_from(address.checked_sub(self.region.start)?).ok()?;
         let end = offset.checked_add(bytes)?;
@@ -86,7 +87,7 @@ impl Allocation {
             return None;
         }
         // SAFETY: the buffer starts `before` bytes into the allocation, and `end` was checked to
-        // lie in it. `new` initialized every byte.
+        // lie inside the buffer. `new` initialized every byte.
         Some(unsafe { slice::from_raw_parts_mut(self.start.add(self.before + offset), bytes) })
     }
 }
@@ -95,7 +96,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         if !self.region.shadow.is_null() {
             let bytes = shadow_bytes(self.len());
-            // SAFETY: `runtime.cpp` mapped the shadow with `shadow_bytes` of this region's length.
+            // SAFETY: `runtime.cpp` mapped the shadow with `shadow_bytes` of this region's
+            // length.
             unsafe { libc::munmap(self.region.shadow, bytes) };
         }
         // SAFETY: `new` allocated `start` with this layout.
@@ -103,13 +105,13 @@ impl Drop for Allocation {
     }
 }
 
-/// Size of the shadow memory of a region. Must equal `zeroed((region.bytes / CELL_BYTES + 1) *
-/// sizeof(Cell))` in `runtime.cpp`.
+/// Returns the size of a region's shadow memory in bytes. The size must equal `(region.bytes /
+/// CELL_BYTES + 1) * sizeof(Cell)` in `runtime.cpp`.
 fn shadow_bytes(bytes: usize) -> usize {
     (bytes / 2 + 1) * 48
 }
 
-/// A fault as the runtime writes it. The layout must match `runtime.cpp`.
+/// A fault as the runtime writes it. The layout must match `Fault` in `runtime.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Fault {
@@ -149,15 +151,14 @@ impl Fault {
         file: [0; 64],
     };
 
-    /// The source file in which the fault occurred, up to the terminating zero.
+    /// Returns the source file in which the fault occurred, up to the terminating zero.
     pub fn file(&self) -> String {
         let bytes = self.file.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
         String::from_utf8(bytes).unwrap_or_default()
     }
 }
 
-/// The arguments of a launch as the kernels' library reads them. The layout must match the struct
-/// in the kernels' prelude.
+/// A launch as the runtime reads it. The layout must match `Task` in `runtime.cpp`.
 #[repr(C)]
 struct EmulatedTask {
     entry: EntryFunction,
@@ -171,7 +172,7 @@ struct EmulatedTask {
     stamp: *mut u32,
 }
 
-/// How the emulator runs a launch.
+/// Settings with which the emulator runs a launch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LaunchOptions {
@@ -182,30 +183,31 @@ pub struct LaunchOptions {
 
 /// The C signature of a kernel's entry point, which takes the packed arguments.
 type EntryFunction = unsafe extern "C" fn(*const c_void);
-/// The C signature of the function that runs all blocks of a launch. It returns nonzero after a
-/// fault.
+/// The C signature of the function that runs all blocks of a launch. The function returns nonzero
+/// after a fault.
 type LaunchFunction = unsafe extern "C" fn(*const EmulatedTask, *mut Fault) -> i32;
 
-/// A library compiled from a kernel's source. It stays loaded until the process ends.
+/// A shared library compiled from a kernel's source, which stays loaded until the process ends.
 pub struct KernelLibrary {
     pub path: PathBuf,
     handle: *mut c_void,
     launch: LaunchFunction,
-    /// Symbols with their sizes, as printed by `nm -S`.
+    /// Symbols of the library with their sizes, as printed by `nm -S`.
     symbols: String,
-    /// Held during a launch, because all threads share the state of the library's runtime.
+    /// Lock that is held during a launch, because all threads share the state of the library's
+    /// runtime.
     busy: Mutex<()>,
 }
 
-// SAFETY: the handle is only passed to `dlsym`, which any thread may call; launches are serialized
+// SAFETY: `handle` is only passed to `dlsym`, which any thread may call. Launches are serialized
 // by the lock `busy`.
 unsafe impl Send for KernelLibrary {}
-// SAFETY: shared references launch only under the lock `busy`, and look up names in a library that
-// stays loaded.
+// SAFETY: shared references launch only under the lock `busy`, and look up names in a library
+// that stays loaded.
 unsafe impl Sync for KernelLibrary {}
 
 impl KernelLibrary {
-    /// Opens the library at `path`. A library that is already open is returned again.
+    /// Opens the library at `path`, or returns it again if it is already open.
     pub fn open(path: &Path) -> Result<Arc<Self>, DriverError> {
         static OPEN: Mutex<Vec<Arc<KernelLibrary>>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,17 +222,17 @@ impl KernelLibrary {
     fn load(path: &Path) -> Result<Self, DriverError> {
         let broken = |problem: String| DriverError::Cache { path: path.to_owned(), problem };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| broken(e.to_string()))?;
-        // SAFETY: `name` ends with NUL. This program compiled the library, and the library runs no
-        // code when it is loaded.
+        // SAFETY: `name` is a NUL-terminated C string that outlives the call. This program
+        // compiled the library, which runs no code when it is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            // SAFETY: `dlopen` has just failed, so `dlerror` returns a text that ends with NUL.
+            // SAFETY: `dlopen` has just failed, so `dlerror` returns a NUL-terminated C string.
             let text = unsafe { CStr::from_ptr(libc::dlerror()) };
             return Err(broken(text.to_string_lossy().into_owned()));
         }
         let launch = symbol(handle, c"rowmill_launch");
         let launch = launch.ok_or_else(|| broken("no rowmill_launch in it".to_owned()))?;
-        // SAFETY: `runtime.cpp` defines the function with this signature.
+        // SAFETY: `runtime.cpp` defines `rowmill_launch` with the signature `LaunchFunction`.
         let launch = unsafe { std::mem::transmute::<*mut c_void, LaunchFunction>(launch) };
         // `nm` is installed with the compiler.
         let symbols = Command::new("nm").arg("-S").arg(path).env_remove("LD_PRELOAD").output();
@@ -241,8 +243,8 @@ impl KernelLibrary {
 }
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the handle belongs to a library that stays loaded, or stands for the whole process;
-    // the name ends with NUL.
+    // SAFETY: `handle` belongs to a library that stays loaded, or stands for the whole process,
+    // and `name` is a NUL-terminated C string.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     (!address.is_null()).then_some(address)
 }
@@ -256,12 +258,12 @@ fn declared(line: &str, name: &str) -> Option<usize> {
     is_of_kernel.then(|| usize::from_str_radix(bytes, 16).ok())?
 }
 
-/// Whether AddressSanitizer's library is loaded into this process.
+/// Returns whether AddressSanitizer's library is loaded into this process.
 pub fn has_sanitizer() -> bool {
     symbol(libc::RTLD_DEFAULT, c"__asan_init").is_some()
 }
 
-/// A kernel of a library.
+/// A kernel of a library, ready to be launched.
 #[derive(Clone)]
 pub struct Entry {
     library: Arc<KernelLibrary>,
@@ -285,23 +287,23 @@ impl Entry {
         Some(Self { library: Arc::clone(library), function, shape, declared_shared })
     }
 
-    /// The library that defines the kernel.
+    /// Returns the library that defines the kernel.
     pub fn library(&self) -> &KernelLibrary {
         &self.library
     }
 
-    /// Bytes of shared memory that the kernel declares.
+    /// Returns the bytes of shared memory that the kernel declares.
     pub fn declared_shared(&self) -> usize {
         self.declared_shared
     }
 
-    /// Bytes of the kernel's arguments, and the most threads of a block.
+    /// Returns the bytes of the kernel's arguments, and the largest number of threads in a block.
     pub fn shape(&self) -> [u32; 2] {
         self.shape
     }
 
-    /// Runs all blocks and returns the first fault. `arguments` must be as long as [`Self::shape`]
-    /// requires.
+    /// Runs all blocks and returns the first fault. `arguments` must have the length that
+    /// [`Self::shape`] returns.
     pub fn run(
         &self,
         grid: CheckedGrid,
@@ -328,9 +330,9 @@ impl Entry {
         };
         let mut fault = Fault::NONE;
         let _busy = self.library.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the caller keeps all buffers alive, and the arguments have the length that the
-        // kernel reads. Wrong accesses of the kernel itself are checked one by one if requested,
-        // and otherwise detected by the red zones.
+        // SAFETY: the caller keeps all buffers alive, and `arguments` has the length that the
+        // kernel reads. If checks were requested, wrong accesses of the kernel itself are checked
+        // one by one; otherwise the red zones detect them.
         let failed = unsafe { (self.library.launch)(&raw const task, &raw mut fault) } != 0;
         for (buffer, region) in buffers.iter_mut().zip(regions) {
             buffer.region.shadow = region.shadow;

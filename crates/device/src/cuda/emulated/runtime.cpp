@@ -1,9 +1,11 @@
-// Runs a kernel's blocks one after the other, the threads of a block as fibers of one thread.
+// Runs the blocks of a kernel one after the other, and the threads of a block as fibers of one
+// thread.
 //
-// Built without instrumentation and linked to a kernel that may have it: where the kernel was
-// compiled with -fsanitize=thread, the compiler has put a call in front of every load and store.
-// They end here, not in a sanitizer's library, and are held against the buffers, the shared memory
-// and the stack of the running thread, and against who touched the place since the last barrier.
+// This file is compiled without instrumentation and linked to a kernel that may have it. In a
+// kernel compiled with -fsanitize=thread, the compiler has inserted a call before every load and
+// store. This file, and not a sanitizer's library, defines the called functions. They check each
+// access against the bounds of the buffers, the shared memory and the stack of the running
+// thread, and against the accesses of other threads since the last barrier.
 #include "shim.h"
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +20,7 @@ enum Kind : uint32_t {
   FINE, OUTSIDE, MISALIGNED, RACE, BARRIER, LANE, RED_ZONE, STACK, OUTSIDE_LANE
 };
 
-// As `Fault` in emulated/ffi.rs.
+// The layout must match `Fault` in emulated/ffi.rs.
 struct Fault {
   uint32_t kind, block, thread, other_block, other_thread, line, other_line, mask;
   uint64_t pc, other_pc, address, bytes;
@@ -26,12 +28,12 @@ struct Fault {
   char file[64];
 };
 
-// As `Region` in emulated/ffi.rs; `shadow` is the runtime's.
+// The layout of `Region` must match emulated/ffi.rs. Only the runtime uses `shadow`.
 struct Access { uint32_t stamp, block, thread, warp_epoch; uint64_t pc; };
 struct Cell { Access write, read; };
 struct Region { uint64_t start, bytes; Cell *shadow; uint64_t padding; };
 
-// As `Task` in emulated/ffi.rs.
+// The layout must match `EmulatedTask` in emulated/ffi.rs.
 struct Task {
   void (*entry)(const void *);
   const void *arguments;
@@ -39,7 +41,7 @@ struct Task {
   uint64_t region_count;
   uint32_t blocks[2];
   uint32_t threads, shared_bytes, order, checked, red_zone;
-  // Counts the starts of launches and blocks and the barriers, over all kernels of a device.
+  // Counts launches, blocks and barriers over all kernels of a device.
   uint32_t *stamp;
 };
 
@@ -55,7 +57,7 @@ struct Fiber {
 const size_t STACK_BYTES = 64 << 10;
 const uint64_t CANARY = 0x5bd1e995c0dec0deull;
 const uint32_t MANY = 0xffffffffu;
-// Several threads of one warp; its number is in the lower bits.
+// Stands for several threads of one warp, whose number is in the lower bits.
 const uint32_t MANY_OF_WARP = 0xffff0000u;
 const uint32_t ATOMIC = 0x80000000u;
 const size_t CELL_BYTES = 2;
@@ -67,7 +69,8 @@ uint32_t current, block_number, thread_count;
 Task task;
 Fault fault;
 uint32_t stamp, first_stamp;
-// Of this library's last launch: devices count apart, and its shared memory serves all of them.
+// Stamp of this library's last launch. Each device counts on its own, but all devices share the
+// library's shared memory.
 uint32_t last_stamp;
 char *dynamic_shared;
 size_t dynamic_capacity;
@@ -76,13 +79,13 @@ size_t last_region;
 
 extern "C" char __start_rowmill_shared[] __attribute__((weak));
 extern "C" char __stop_rowmill_shared[] __attribute__((weak));
-// Named so that the section exists where no kernel has shared memory.
+// This array makes sure that the section exists even if no kernel has shared memory.
 __attribute__((section("rowmill_shared"), used, aligned(16))) char no_shared[16];
 
 extern "C" void rowmill_switch(void **save, void *load);
 
-// Of AddressSanitizer, where its library was loaded before the program: it must know which stack
-// runs, and is told of memory that it did not allocate.
+// Functions of AddressSanitizer, which exist only if its library was loaded before the program.
+// AddressSanitizer must know which stack is running and which memory may not be accessed.
 extern "C" {
 #define OPTIONAL __attribute__((weak))
 OPTIONAL void __sanitizer_start_switch_fiber(void **kept, const void *bottom, size_t bytes);
@@ -144,7 +147,7 @@ void leave() {
 
 [[noreturn]] void fail() {
   if (fault.kind == FINE) __builtin_trap();
-  // The launch ends: the scheduler sees the fault and resumes nobody.
+  // The scheduler sees the fault, resumes no thread and ends the launch.
   for (;;) leave();
 }
 
@@ -166,7 +169,7 @@ void enter() {
 
 void prepare(uint32_t thread) {
   char *bottom = stacks + thread * STACK_BYTES, *top = bottom + STACK_BYTES;
-  // What the last block's thread left on it.
+  // Remove the poison that the last block's thread left on this stack.
   allow(bottom, STACK_BYTES);
   memcpy(bottom, &CANARY, 8);
   void **slot = (void **)(top - 16);
@@ -194,7 +197,7 @@ uint32_t below(uint32_t bound) {
   return (uint32_t)((x ^ (x >> 31)) % bound);
 }
 
-// 0 ascending, 1 descending, more: shuffled, each in its own way.
+// Orders the numbers: 0 is ascending, 1 is descending, and any larger value gives a shuffle.
 void arrange(uint32_t *numbers, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) numbers[i] = task.order == 1 ? count - 1 - i : i;
   if (task.order < 2) return;
@@ -205,7 +208,7 @@ void arrange(uint32_t *numbers, uint32_t count) {
   }
 }
 
-// The value that `lane` gets from a call that all lanes of `mask` have made.
+// Returns the value that `lane` gets from a call that all lanes of `mask` have made.
 uint64_t exchanged(Fiber *warp, uint32_t lane) {
   const Lane &own = warp[lane].lane;
   uint32_t from = lane;
@@ -235,7 +238,8 @@ bool same_call(const Lane &a, const Lane &b) {
   return a.kind == b.kind && a.mask == b.mask && a.line == b.line && strcmp(a.file, b.file) == 0;
 }
 
-// Completes the calls of a warp whose lanes have all arrived. Whether any thread goes on.
+// Completes the calls of a warp whose lanes have all arrived. Returns whether any thread can
+// continue.
 bool complete(uint32_t first) {
   Fiber *warp = fibers + first;
   const uint32_t lanes = thread_count - first < 32 ? thread_count - first : 32;
@@ -257,7 +261,8 @@ bool complete(uint32_t first) {
       if (!(own.mask >> other & 1)) continue;
       warp[other].result = results[other];
       warp[other].state = READY;
-      // Shuffles and ballots order no memory; only a sync of the whole warp is taken to.
+      // Shuffles and ballots do not order memory. Only a sync of the whole warp counts as doing
+      // so.
       if (own.kind == ROWMILL_SYNC && own.mask == 0xffffffffu) ++warp[other].warp_epoch;
     }
     handled |= own.mask;
@@ -266,7 +271,8 @@ bool complete(uint32_t first) {
   return goes_on;
 }
 
-// Nobody goes on: either all have reached one barrier, or something is wrong. Whether it was one.
+// Called when no thread can continue: either all threads have reached one barrier, or the kernel
+// has a fault. Returns whether all have reached one barrier.
 bool pass_barrier() {
   uint32_t waiting = 0, done = 0, in_warp = MANY, waits = MANY, finished = MANY;
   for (uint32_t i = 0; i < thread_count; ++i) {
@@ -329,12 +335,14 @@ void run_block(const uint32_t *order) {
     if (memcmp(stacks + i * STACK_BYTES, &CANARY, 8) != 0) current = i, report(STACK, nullptr, 0);
 }
 
-// Whether an access since the launch began may come before or after this one as it likes.
+// Returns the warp of a thread, or the warp that a recorded access belongs to.
 uint32_t warp_of(uint32_t thread) {
   return thread == MANY ? MANY : thread >= MANY_OF_WARP ? thread & 0xffff : thread / 32;
 }
 
-// Every block has shared memory of its own.
+// Returns whether an earlier access of this launch may come before or after the current one.
+// Every block has its own shared memory, so accesses of other blocks to shared memory do not
+// race.
 bool races(const Access &then, bool was_atomic, bool is_atomic, uint32_t epoch, bool is_shared) {
   if (then.stamp < first_stamp || then.stamp == 0) return false;
   if (was_atomic && is_atomic) return false;
@@ -401,7 +409,7 @@ void touch(uint64_t address, size_t bytes, size_t alignment, uint64_t pc, bool i
     last_region = i;
     return note(region.shadow, address - region.start, bytes, pc, is_write, is_atomic, false);
   }
-  // Constants of the kernel's own file, and where the running thread is.
+  // The kernel may also read the variable that holds the position of the running thread.
   const uint64_t here = (uint64_t)&rowmill_here;
   if (address - here < sizeof rowmill_here) return;
   report(OUTSIDE, nullptr, 0);
@@ -431,7 +439,7 @@ bool red_zones_hold() {
   return true;
 }
 
-// A return address as the place of its call in the file of this library.
+// Converts a return address to the offset of its call in the file of this library.
 uint64_t place_of(uint64_t pc) {
   Dl_info info;
   return pc && dladdr((void *)pc, &info) ? pc - 1 - (uint64_t)info.dli_fbase : 0;
@@ -499,7 +507,7 @@ float rowmill_f32_of_f16(uint16_t half) {
   return value;
 }
 
-// Nearest, ties to even.
+// Rounds to the nearest f16, ties to even.
 uint16_t rowmill_f16_of_f32(float value) {
   uint32_t bits;
   memcpy(&bits, &value, 4);

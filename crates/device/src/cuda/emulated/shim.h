@@ -1,4 +1,5 @@
-// The words of CUDA that a kernel uses, for a C++ compiler. What they do is in runtime.cpp.
+// The CUDA names that a kernel uses, for a C++ compiler. Their functions are defined in
+// runtime.cpp.
 #pragma once
 #define ROWMILL_EMULATED 1
 #include <cmath>
@@ -10,7 +11,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 
-// Where the running thread is; the scheduler writes it whenever it switches.
+// Position of the running thread in the grid, which the scheduler writes whenever it switches.
 struct RowmillHere { uint3 thread, block, threads, blocks; };
 extern "C" RowmillHere rowmill_here;
 #define threadIdx (rowmill_here.thread)
@@ -22,8 +23,8 @@ extern "C" RowmillHere rowmill_here;
 #define __global__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __restrict__ __restrict
-// One block runs at a time, so its memory may lie at one place. A section of its own lets the
-// runtime poison it at the start of each block and know an access to it.
+// One block runs at a time, so all blocks can use the same static memory. A section of its own
+// lets the runtime poison this memory at the start of each block and recognize accesses to it.
 #define __shared__ static __attribute__((section("rowmill_shared"), aligned(16)))
 
 enum RowmillWarp { ROWMILL_SYNC, ROWMILL_SHUFFLE, ROWMILL_UP, ROWMILL_DOWN, ROWMILL_XOR, ROWMILL_BALLOT, ROWMILL_MATCH };
@@ -33,7 +34,8 @@ uint64_t rowmill_warp(unsigned kind, unsigned mask, uint64_t value, unsigned arg
 void *rowmill_dynamic_shared();
 float rowmill_f32_of_f16(uint16_t half);
 uint16_t rowmill_f16_of_f32(float value);
-// Does its work in one step; `kind` 0: add, 1: min, 2: or. Gives what was there.
+// Updates a value in one step, where `kind` 0 is add, 1 is min and 2 is or. Returns the old
+// value.
 uint64_t rowmill_atomic(unsigned kind, void *place, unsigned bytes, uint64_t value);
 void rowmill_aligned(const void *place, unsigned bytes);
 }
@@ -63,7 +65,7 @@ static inline __attribute__((always_inline)) T rowmill_shuffled(unsigned kind, u
   return value;
 }
 
-// Reads what no thread of the launch writes.
+// Reads a value that no thread of the launch writes.
 #define __ldg(place) (*(place))
 static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline int __ffs(int bits) { return __builtin_ffs(bits); }

@@ -1,4 +1,4 @@
-//! Damaged files, and folders of other users.
+//! Tests that damaged files, and files and folders of other users, are rejected.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -27,7 +27,7 @@ fn cached_code_round_trips_and_damage_is_detected() {
     assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
     let names: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["a.cubin"]);
-    // Every truncated file and every altered byte must be detected.
+    // The cache must detect every truncated file and every altered byte.
     for end in 0..whole.len() {
         fs::write(&path, &whole[..end]).unwrap();
         let error = cache.read("a.cubin").unwrap_err().to_string();
@@ -39,7 +39,7 @@ fn cached_code_round_trips_and_damage_is_detected() {
         fs::write(&path, altered).unwrap();
         assert!(cache.read("a.cubin").is_err(), "byte {at}");
     }
-    // The code of another kernel under this file's name.
+    // A file with the code of another kernel must be rejected.
     fs::write(folder.join("b.cubin"), &whole).unwrap();
     let error = cache.read("b.cubin").unwrap_err().to_string();
     assert!(error.contains("the file was altered"), "{error}");
@@ -58,8 +58,7 @@ fn a_folder_that_others_can_write_is_refused() {
     set_mode(&folder, 0o777);
     let error = KernelCache::new(&folder).unwrap_err().to_string();
     assert!(error.contains("other users may write it (mode 777)"), "{error}");
-    // Everybody could replace this folder by another one, because everybody may write to its
-    // parent.
+    // Everybody may write to the parent of this folder, so everybody could replace the folder.
     let below = folder.join("below");
     fs::create_dir(&below).unwrap();
     set_mode(&below, 0o700);

@@ -8,7 +8,7 @@ use testkit::Folder;
 
 use super::{CudaLibrary, LibraryRoots, LibrarySearch};
 
-/// Creates a temporary folder with empty files at `paths`.
+/// Creates a temporary folder with empty files at the relative `paths`.
 fn tree(paths: &[&str]) -> Folder {
     let root = Folder::new();
     for path in paths {
@@ -17,7 +17,7 @@ fn tree(paths: &[&str]) -> Folder {
     root
 }
 
-/// Lists the candidates below `root` as relative paths, and the linker's names unchanged.
+/// Lists the candidates below `root` as relative paths. The names for the linker stay unchanged.
 fn candidates(root: &Path, roots: &LibraryRoots, library: CudaLibrary) -> Vec<String> {
     let found = LibrarySearch::new(roots).candidates(library);
     let shown = |path: PathBuf| path.strip_prefix(root).unwrap_or(&path).display().to_string();

@@ -23,7 +23,7 @@ impl Activation {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
@@ -37,7 +37,7 @@ impl Activation {
     /// Applies the gradient of ReLU in place: `d_y = 0 where y ≤ 0`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn relu_backward(
         &self,
         stream: &Stream,
@@ -48,10 +48,10 @@ impl Activation {
         launch(stream, &self.relu_backward, elements, arguments.u32(0).u32(0))
     }
 
-    /// `probabilities = 1 / (1 + e^−logits)`.
+    /// Computes `probabilities = 1 / (1 + e^−logits)` for each element.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn sigmoid(
         &self,
         stream: &Stream,
@@ -62,10 +62,10 @@ impl Activation {
         launch(stream, &self.sigmoid, elements, arguments)
     }
 
-    /// `probability = NaN` where the logit is not finite.
+    /// Sets the probability to NaN where the logit is not finite.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn unbounded_has_none(
         &self,
         stream: &Stream,
@@ -76,10 +76,10 @@ impl Activation {
         launch(stream, &self.unbounded, elements, arguments)
     }
 
-    /// `y = y + bias`, then the activation; `y` `[B, N]`, in place.
+    /// Computes `y = y + bias` and applies the activation, in place on `y` `[B, N]`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn bias(
         &self,
         stream: &Stream,

@@ -1,9 +1,9 @@
-// Element-wise activations; the bytes of `scalar.rs`.
+// Element-wise activations, bit-identical to `scalar.rs`.
 //
-//   relu_backward  d_y = 0 where y ≤ 0
-//   sigmoid        p = 1 / (1 + e^−z), in f64, without overflow at either end, rounded once
-//   unbounded_has_none  p = NaN where z is no finite number, whatever the sigmoid makes of it
-//   bias_relu      y = max(y + bias, 0), or y + bias; NaN stays NaN
+//    relu_backward  d_y = 0 where y ≤ 0
+//    sigmoid        p = 1 / (1 + e^−z), in f64, without overflow for large |z|, rounded once
+//    unbounded_has_none  p = NaN where z is not finite, whatever the sigmoid returns for it
+//    bias_relu      y = max(y + bias, 0), or y + bias; NaN stays NaN
 
 struct Activation {
   u64 in, out, bias;

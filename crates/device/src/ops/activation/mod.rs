@@ -1,9 +1,9 @@
-//! Element-wise activations: the gradient of ReLU where no product precedes it, and the sigmoid.
-//! ReLU itself is fused into `gemm`. Works on plain elements, in chunks of a fixed length, without
-//! regard to the shape of a matrix.
+//! Element-wise activations: the gradient of a ReLU that no product precedes, and the sigmoid.
+//! ReLU itself is fused into `gemm`. The activations work on chunks of a fixed number of elements
+//! and ignore the shape of a matrix.
 //!
 //! One loop serves every instruction set, because the compiler vectorizes it and memory is the
-//! limit.
+//! bottleneck.
 
 pub mod cuda;
 pub mod scalar;
@@ -12,13 +12,13 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Elements of a chunk: 64 KiB, which fit in the second-level cache.
+/// Number of elements in a chunk, 64 KiB of f32, which fit in the second-level cache.
 const CHUNK: usize = 16_384;
 
-/// `d_y = 0 where y ≤ 0`, in place, from the output `y` of a ReLU.
+/// Applies the gradient of ReLU in place: `d_y = 0 where y ≤ 0`, for the output `y` of a ReLU.
 ///
 /// # Errors
-/// [`Error::Shape`] if the lengths differ, before any work.
+/// Fails with [`Error::Shape`] if the lengths differ, before any work.
 pub fn relu_backward(cpu: &Cpu, y: &[f32], d_y: &mut [f32]) -> Result<(), Error> {
     extent::check("relu backward", "y, one per element of d_y", d_y.len(), y.len())?;
     cpu.pool.run_slices(d_y, CHUNK, |chunk, d_y| {
@@ -29,10 +29,10 @@ pub fn relu_backward(cpu: &Cpu, y: &[f32], d_y: &mut [f32]) -> Result<(), Error>
     Ok(())
 }
 
-/// `probabilities = 1 / (1 + e^−logits)`, overwritten; computed in f64 and rounded once.
+/// Computes `probabilities = 1 / (1 + e^−logits)` in f64, rounded once to f32.
 ///
 /// # Errors
-/// [`Error::Shape`] if the lengths differ, before any work.
+/// Fails with [`Error::Shape`] if the lengths differ, before any work.
 pub fn sigmoid(cpu: &Cpu, logits: &[f32], probabilities: &mut [f32]) -> Result<(), Error> {
     const OP: &str = "sigmoid";
     extent::check(OP, "probabilities, one per logit", logits.len(), probabilities.len())?;

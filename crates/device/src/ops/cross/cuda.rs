@@ -16,34 +16,34 @@ pub struct Cross {
     backward: Kernel,
 }
 
-/// Arguments of [`Cross::forward`]; f32 `[B, N]`, `bias` `[N]`.
+/// Arguments of [`Cross::forward`]. All matrices are f32 `[B, N]`, and `bias` is `[N]`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceForward<'a> {
     /// Input of the first cross layer.
     pub x0: &'a Buffer,
-    /// `W (V x)` without bias.
+    /// The product `W (V x)` without bias.
     pub u: &'a Buffer,
     pub bias: &'a Buffer,
-    /// Input of this layer.
+    /// Input of this cross layer.
     pub x: &'a Buffer,
     pub out: &'a Buffer,
 }
 
-/// Arguments of [`Cross::backward`]; f32 `[B, N]`, `bias` `[N]`.
+/// Arguments of [`Cross::backward`]. All matrices are f32 `[B, N]`, and `bias` is `[N]`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceBackward<'a> {
     /// Input of the first cross layer.
     pub x0: &'a Buffer,
-    /// `W (V x)` without bias.
+    /// The product `W (V x)` without bias.
     pub u: &'a Buffer,
     pub bias: &'a Buffer,
-    /// Gradient of the output.
+    /// Gradient of the layer's output.
     pub d_out: &'a Buffer,
-    /// Gradient of `u`, overwritten. Its column sums are the gradient of the bias.
+    /// Gradient of `u`, overwritten. The column sums of this matrix are the gradient of the bias.
     pub d_u: &'a Buffer,
-    /// Gradient of `x0`; the layer's part is added to it.
+    /// Gradient of `x0`, to which the layer's part is added.
     pub d_x0: &'a Buffer,
-    /// The direct part of the gradient of `x`, overwritten.
+    /// Gradient of `x` along the residual path, without the part through `u`, overwritten.
     pub d_x: &'a Buffer,
 }
 
@@ -51,7 +51,7 @@ impl Cross {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
@@ -60,10 +60,10 @@ impl Cross {
         })
     }
 
-    /// `out = x0 ⊙ (u + bias) + x`.
+    /// Computes the layer's output, `out = x0 ⊙ (u + bias) + x`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn forward(
         &self,
         stream: &Stream,
@@ -76,10 +76,10 @@ impl Cross {
         launch(stream, &self.forward, [rows, columns], arguments)
     }
 
-    /// `d_u = d_out ⊙ x0`, `d_x0 += d_out ⊙ (u + bias)`, `d_x = d_out`.
+    /// Computes the gradients `d_u = d_out ⊙ x0`, `d_x0 += d_out ⊙ (u + bias)` and `d_x = d_out`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn backward(
         &self,
         stream: &Stream,

@@ -1,9 +1,9 @@
-// The element-wise part of a cross layer; the bytes of `scalar.rs`.
+// The element-wise part of a cross layer, bit-identical to `scalar.rs`.
 //
-//   forward   out = x0 · (u + bias) + x
-//   backward  d_u = d_out · x0;  d_x0 += d_out · (u + bias);  d_x = d_out
+//    forward   out = x0 · (u + bias) + x
+//    backward  d_u = d_out · x0;  d_x0 += d_out · (u + bias);  d_x = d_out
 //
-// The gradient of the bias is the column sums of d_u, which are gemm's.
+// The gradient of the bias is the column sums of d_u, which `gemm` computes.
 
 struct Cross {
   u64 x0, u, bias, x, out;   // [B, N], bias [N]

@@ -1,9 +1,9 @@
-//! The element-wise part of a low-rank cross layer (DCN v2): `out = x0 ⊙ (u + bias) + x`. The
-//! products `u = W (V x)` are computed by `gemm`.
+//! The element-wise part of a low-rank cross layer (DCN v2): `out = x0 ⊙ (u + bias) + x`. `gemm`
+//! computes the products `u = W (V x)`.
 //!
-//! All matrices are in panels ([`crate::ops::gemm::panels`]); here each panel is treated as a small
-//! matrix. One loop serves every instruction set, because the compiler vectorizes it and memory is
-//! the limit.
+//! All matrices are stored in panels ([`crate::ops::gemm::panels`]), and each panel is treated as
+//! a small matrix. One loop serves every instruction set, because the compiler vectorizes it and
+//! memory is the bottleneck.
 
 pub mod cuda;
 pub mod scalar;
@@ -14,54 +14,54 @@ use crate::ops::extent;
 use crate::ops::gemm::column_sums;
 use crate::ops::gemm::panels::{self, PANEL};
 
-/// Elements of a chunk, rounded to whole rows of one panel.
+/// Target number of elements in a chunk, which is rounded to whole rows of one panel.
 const CHUNK: usize = 16_384;
 
-/// Arguments of [`forward`], all `[B, N]` in panels except the bias.
+/// Arguments of [`forward`]. All matrices are `[B, N]` in panels.
 #[derive(Debug)]
 pub struct Forward<'a> {
     /// Input of the first cross layer, `[B, N]` in panels.
     pub x0: &'a [f32],
-    /// `W (V x)` without bias, `[B, N]` in panels.
+    /// The product `W (V x)` without bias, `[B, N]` in panels.
     pub u: &'a [f32],
-    /// Bias, `[N]`; its length is the width.
+    /// Bias of the layer, `[N]`, whose length is the width of the layer.
     pub bias: &'a [f32],
-    /// Input of this layer, `[B, N]` in panels.
+    /// Input of this cross layer, `[B, N]` in panels.
     pub x: &'a [f32],
-    /// Output, `[B, N]` in panels, overwritten.
+    /// Output of the layer, `[B, N]` in panels, overwritten.
     pub out: &'a mut [f32],
 }
 
-/// Arguments of [`backward`], all `[B, N]` in panels except the bias and its gradient.
+/// Arguments of [`backward`]. All matrices are `[B, N]` in panels.
 #[derive(Debug)]
 pub struct Backward<'a> {
-    /// Gradient of the output, `[B, N]` in panels.
+    /// Gradient of the layer's output, `[B, N]` in panels.
     pub d_out: &'a [f32],
     /// Input of the first cross layer, `[B, N]` in panels.
     pub x0: &'a [f32],
-    /// `W (V x)` without bias, `[B, N]` in panels.
+    /// The product `W (V x)` without bias, `[B, N]` in panels.
     pub u: &'a [f32],
-    /// Bias, `[N]`; its length is the width.
+    /// Bias of the layer, `[N]`, whose length is the width of the layer.
     pub bias: &'a [f32],
     /// Gradient of `u`, `[B, N]` in panels, overwritten.
     pub d_u: &'a mut [f32],
     /// Gradient of the bias, `[N]`, overwritten.
     pub d_bias: &'a mut [f32],
-    /// Gradient of `x0`, `[B, N]` in panels; the layer's part is added to it.
+    /// Gradient of `x0`, `[B, N]` in panels, to which the layer's part is added.
     pub d_x0: &'a mut [f32],
-    /// The direct part of the gradient of `x`, `[B, N]` in panels, overwritten; the caller adds the
-    /// part through `u` (`gemm::backward_input`, accumulating).
+    /// Gradient of `x` along the residual path, `[B, N]` in panels, overwritten. The caller adds
+    /// the part through `u` with an accumulating `gemm::backward_input`.
     pub d_x: &'a mut [f32],
 }
 
-/// `out = x0 ⊙ (u + bias) + x`.
+/// Computes the output of the layer, `out = x0 ⊙ (u + bias) + x`.
 ///
 /// # Cost
-/// 3 FLOPs per element; reads 12 bytes, writes 4: bandwidth-bound.
+/// Bandwidth-bound: 3 FLOPs per element, for 12 bytes read and 4 written.
 /// # Numerics
-/// The bytes of [`scalar::forward`] for any thread count.
+/// The result is bit-identical to that of [`scalar::forward`] for any number of threads.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 /// # Source
 /// DCN v2, arXiv:2008.13535.
 pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
@@ -81,15 +81,16 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `d_u = d_out ⊙ x0`, `d_bias = Σ_b d_u[b]`, `d_x0 += d_out ⊙ (u + bias)`, `d_x = d_out`.
+/// Computes the layer's gradients: `d_u = d_out ⊙ x0`, `d_bias = Σ_b d_u[b]`, `d_x0 += d_out ⊙ (u
+/// + bias)`, `d_x = d_out`.
 ///
 /// # Cost
-/// 5 FLOPs per element; reads 16 bytes and writes 12: bandwidth-bound.
+/// Bandwidth-bound: 5 FLOPs per element, for 16 bytes read and 12 written.
 /// # Numerics
-/// The bytes of [`scalar::backward`]; the bias sums blocks of 64 samples in order. The same bytes
-/// for any thread count.
+/// The results are bit-identical to those of [`scalar::backward`] for any number of threads. The
+/// gradient of the bias is summed over blocks of 64 samples, in order.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     const OP: &str = "cross backward";
     let Backward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x } = arguments;
@@ -116,10 +117,10 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Some rows of one panel.
+/// A range of rows of one panel.
 struct PanelPart<'a> {
     panel: usize,
-    /// Position of the first element in the whole matrix.
+    /// Index of the first element in the whole matrix.
     first: usize,
     data: &'a mut [f32],
 }
@@ -139,7 +140,7 @@ fn panel_bias(bias: &[f32], panel: usize) -> [f32; PANEL] {
     padded
 }
 
-/// Returns B if the elements form whole rows.
+/// Returns the number of rows `B` if the elements form whole rows.
 fn check_rows(op: &'static str, width: usize, elements: usize) -> Result<usize, Error> {
     let row = panels::len(1, width);
     let b = elements.checked_div(row).unwrap_or(0);

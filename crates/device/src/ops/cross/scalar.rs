@@ -1,9 +1,9 @@
-//! The oracle of the cross layer's element-wise parton row-major matrices. The fast version runs
-//! the same loops on chunks of rows.
+//! The oracle of the cross layer's element-wise part, on row-major matrices. The fast version
+//! runs the same loops on chunks of rows.
 
 use crate::real::Real;
 
-/// `out = x0 ⊙ (u + bias) + x`; all but `bias` `[N]` are `[B, N]`.
+/// Computes `out = x0 ⊙ (u + bias) + x`. All matrices are `[B, N]`, and `bias` is `[N]`.
 pub fn forward<R: Real>([x0, u, x]: [&[R]; 3], bias: &[R], out: &mut [R]) {
     let n = bias.len().max(1);
     let rows = x0.chunks_exact(n).zip(u.chunks_exact(n)).zip(x.chunks_exact(n));
@@ -14,7 +14,7 @@ pub fn forward<R: Real>([x0, u, x]: [&[R]; 3], bias: &[R], out: &mut [R]) {
     }
 }
 
-/// `d_u = d_out ⊙ x0`, `d_x0 += d_out ⊙ (u + bias)`, `d_x = d_out`.
+/// Computes the gradients `d_u = d_out ⊙ x0`, `d_x0 += d_out ⊙ (u + bias)` and `d_x = d_out`.
 pub fn backward<R: Real>([d_out, x0, u]: [&[R]; 3], bias: &[R], [d_u, d_x0, d_x]: [&mut [R]; 3]) {
     let n = bias.len().max(1);
     d_x.copy_from_slice(d_out);

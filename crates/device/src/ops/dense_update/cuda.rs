@@ -1,4 +1,4 @@
-//! Launches of the dense update on a GPU, on row-major parameters.
+//! Launches of the dense update kernels on a GPU, on row-major parameters.
 
 use schema::{Granularity, Optimizer};
 
@@ -14,29 +14,31 @@ const THREADS: u32 = 256;
 const ROWS_PER_BLOCK: u32 = 4;
 const LAMB_THREADS: u32 = 512;
 
-/// A parameter on the device.
+/// A dense parameter on the device, with its gradient and its optimizer state.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceParameter<'a> {
-    /// The kind of the rule in `rule`.
+    /// The kind of the update rule in `rule`.
     pub kind: Optimizer,
-    /// The rule with this step's constants, written by [`crate::optimizer::device_block`].
+    /// The update rule with this step's constants, written by [`crate::optimizer::device_block`].
     pub rule: &'a Buffer,
-    /// f32 `[rows, dim]`, updated in place.
+    /// Parameter values, f32 `[rows, dim]`, updated in place.
     pub weights: &'a Buffer,
-    /// f32 `[rows, dim]`.
+    /// Gradient of the parameter, f32 `[rows, dim]`.
     pub gradient: &'a Buffer,
-    /// f32, laid out like [`super::DenseUpdate::state`]; `None` if the rule has no state.
+    /// Optimizer state in f32, laid out like [`super::DenseUpdate::state`], or `None` if the rule
+    /// has no state.
     pub state: Option<&'a Buffer>,
-    /// u32 `[1]`: the update is skipped unless it is 0.
+    /// Flag that stops updates, u32 `[1]`. The update is skipped unless the flag is 0.
     pub stop: &'a Buffer,
     pub elements: usize,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub dim: usize,
-    /// Scratch memory of [`scratch_bytes`] bytes for LAMB; other rules use none.
+    /// Scratch memory of [`scratch_bytes`] bytes for LAMB. Other rules use no scratch memory.
     pub scratch: Option<&'a Buffer>,
 }
 
-/// Bytes of LAMB's scratch memory for a parameter: sums of squares per block, then the ratio.
+/// Returns the bytes of LAMB's scratch memory for a parameter: the sums of squares per block,
+/// then the ratio.
 #[must_use]
 pub fn scratch_bytes(elements: usize) -> usize {
     (2 * elements.div_ceil(lamb::BLOCK) + 1) * size_of::<f32>()
@@ -56,7 +58,7 @@ impl DenseUpdate {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
@@ -68,10 +70,10 @@ impl DenseUpdate {
         })
     }
 
-    /// [`super::scalar::update`] on the device.
+    /// Applies the update rule to a parameter, like [`super::scalar::update`], on the device.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn launch(
         &self,
         stream: &Stream,

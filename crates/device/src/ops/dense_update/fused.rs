@@ -1,12 +1,12 @@
-//! The optimizer step of a weight, applied to each part as soon as the product has completed its
-//! gradient.
+//! The optimizer step of a weight, applied to each part of the weight as soon as the product has
+//! computed the gradient of that part.
 //!
 //! ```text
 //! apart:  product writes dW │ update reads dW, reads and writes W, writes the form
 //! fused:  product writes dW, asks for W and the form │ update of 64 KiB of dW, all of it in L2
 //! ```
-//! Memory is idle while a product computes, so the update's bytes are hidden.
-#![expect(unsafe_code, reason = "parts of a weight are scattered, so slices cannot part them")]
+//! Memory is idle while a product computes, so the memory traffic of the update is hidden.
+#![expect(unsafe_code, reason = "parts of a weight are not contiguous slices")]
 
 use std::ops::Range;
 
@@ -26,34 +26,35 @@ use crate::optimizer::{UpdateRule, split_state};
 /// gradient.
 #[derive(Debug)]
 pub struct FusedArguments<'a> {
-    /// The rule with this step's constants. [`is_fused`] must hold for its kind.
+    /// The update rule with this step's constants. [`is_fused`] must hold for its kind.
     pub rule: UpdateRule,
-    /// `[N, K]`, updated in place with the forms that products read.
+    /// The weight, `[N, K]`, updated in place together with the copies that products read.
     pub weight: &'a mut LinearWeight,
-    /// Optimizer state, [`state_len`] values.
+    /// Optimizer state, which has [`state_len`] values.
     pub state: &'a mut [f32],
-    /// The product that computes the gradient.
+    /// The product that computes the gradient of the weight.
     pub product: LinearBackwardWeight<'a>,
 }
 
-/// Whether the rule updates each value independently. Row-wise Adagrad needs whole rows of the
-/// gradient, and LAMB needs all of it.
+/// Returns whether the rule updates each value independently, so that it can be fused. Row-wise
+/// Adagrad needs whole rows of the gradient, and LAMB needs the whole gradient.
 #[must_use]
 pub fn is_fused(optimizer: Optimizer) -> bool {
     optimizer.granularity() == Granularity::Element
 }
 
-/// [`gemm::backward_weight`] and then [`run_weight`](super::run_weight) in one pass.
+/// Runs [`gemm::backward_weight`] and then [`run_weight`](super::run_weight), fused into one
+/// pass.
 ///
 /// # Cost
-/// The sum of both. Most memory traffic of the update is hidden behind the arithmetic of the
-/// product.
+/// The arithmetic of both functions. Most memory traffic of the update is hidden behind the
+/// arithmetic of the product.
 /// # Numerics
-/// The same bytes as the two functions in sequence.
+/// The results have the same bytes as those of the two functions in sequence.
 /// # Errors
-/// [`Error::Shape`] and [`Error::Precision`] before any work.
+/// Fails with [`Error::Shape`] or [`Error::Precision`] before any work.
 /// # Panics
-/// If the rule [is not fused](is_fused).
+/// Panics if the rule [is not fused](is_fused).
 pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(), Error> {
     const OP: &str = "dense_update";
     let FusedArguments { rule, weight, state, product } = arguments;
@@ -69,13 +70,13 @@ pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(),
     gemm::backward_weight_into(cpu, product, Some(&update))
 }
 
-/// A weight during its update.
+/// A weight and its optimizer state while the fused product updates them.
 struct Update<'a> {
     isa: Isa,
     rule: UpdateRule,
     n: usize,
     values: DisjointMut<'a, f32>,
-    /// Optimizer states in the layout of the values; empty if the rule has none.
+    /// Optimizer state in the layout of the values; a slice is empty if the rule does not use it.
     states: [DisjointMut<'a, f32>; 2],
     renewal: Renewal<'a>,
 }
@@ -87,8 +88,8 @@ impl Consumer for Update<'_> {
 
     unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]) {
         let place = panels::rows_of(self.n, panel, &rows);
-        // SAFETY: the caller passes rows inside the weight, each once. A state that is not empty is
-        // as long as the values.
+        // SAFETY: the caller passes each row inside the weight once, and a state slice that is
+        // not empty has the same length as the values.
         unsafe {
             let state = self
                 .states

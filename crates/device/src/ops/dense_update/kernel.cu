@@ -1,9 +1,9 @@
-// The optimizer step of a dense parameter; the bytes of `scalar.rs`.
+// The optimizer step of a dense parameter, bit-identical to `scalar.rs`.
 //
-//   SGD, Adagrad, Adam:  every element, in parallel
-//   row-wise Adagrad:    a warp per row: mean of squares, then every element
-//   LAMB:                moments and the sums of squares of each 16384 elements; their total in
-//                        order; every element
+//    SGD, Adagrad, Adam:  every element, in parallel
+//    row-wise Adagrad:    a warp per row: the mean of squares, then every element
+//    LAMB:                the moments and the sums of squares of each block of 16384 elements;
+//                         then the total in the order of the blocks; then every element
 
 struct DenseUpdate {
   u64 rule, weights, gradient, first, second, stop;
@@ -39,7 +39,7 @@ KERNEL(dense_update_rows, DenseUpdate, 128) {
   mean = __shfl_sync(ALL_LANES, mean, 0);
   const float factor = rule.learning_rate / (sqrtf(mean) + rule.epsilon);
   const float shrink = shrink_of(rule) - factor * rule.l2;
-  // Every weight has been read.
+  // All lanes have read the row's old weights before a lane writes a new one.
   __syncwarp();
   for (u64 d = lane; LESS(d, a.dim); d += WARP)
     weights[d] = shrink * weights[d] - factor * gradient[d];
@@ -52,7 +52,8 @@ KERNEL(dense_update_moments, DenseUpdate, LAMB_THREADS) {
   __shared__ float values[2][LAMB_THREADS];
   const Rule rule = *(const Rule *)a.rule;
   if (*(const u32 *)a.stop) return;
-  // Thread t of the first warp: part t of 16 of the weights' squares, or t − 16 of the directions'.
+  // Lanes 0 to 15 of the first warp add up the weights' squares, and lanes 16 to 31 those of the
+  // directions. Each lane sums one of 16 parts.
   const u32 lane = lane_of_thread(), of = lane / 16, part = lane % 16;
   float sum = 0.0f;
   for (u32 start = 0; start < LAMB_BLOCK; start += LAMB_THREADS) {

@@ -1,8 +1,9 @@
-//! The optimizer step of dense parameters, in place, from a whole gradient: on plain rows
-//! ([`run`]), or on a weight in panels and the copies its products read ([`run_weight`]). Most
-//! weight updates are fused into the product that computes the gradient ([`run_with_gradient`]).
-//! The rules are [`crate::optimizer`]'s; this module only cuts parameters into chunks.
-#![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
+//! The optimizer step of dense parameters, in place, from a whole gradient. [`run`] updates a
+//! parameter in plain rows. [`run_weight`] updates a weight in panels and the copies that its
+//! products read. Most weight updates are fused into the product that computes the gradient
+//! ([`run_with_gradient`]). The update rules are in [`crate::optimizer`]; this module only cuts
+//! parameters into chunks.
+#![expect(unsafe_code, reason = "rows of panels are not contiguous slices")]
 
 pub mod cuda;
 mod fused;
@@ -22,34 +23,37 @@ use crate::ops::gemm::{LinearWeight, Renewal};
 use crate::optimizer::{UpdateRule, lamb, split_state};
 use piece::{ParameterPiece, PieceTask};
 
-/// Elements of a chunk; under row-wise Adagrad chunks hold whole rows.
+/// Number of elements in a chunk. Under row-wise Adagrad it is rounded up to whole rows.
 const CHUNK: usize = lamb::BLOCK;
 
-/// Arguments of [`run`]: a parameter in plain rows, its gradient and its state.
+/// Arguments of [`run`]: a parameter in plain rows, its gradient and its optimizer state.
 #[derive(Debug)]
 pub struct DenseUpdate<'a> {
-    /// The rule with this step's constants.
+    /// The update rule with this step's constants.
     pub rule: UpdateRule,
-    /// Parameters, `[rows, dim]`, updated in place.
+    /// Parameter values, `[rows, dim]`, updated in place.
     pub weights: &'a mut [f32],
-    /// Gradient, `[rows, dim]`.
+    /// Gradient of the parameter, `[rows, dim]`.
     pub gradient: &'a [f32],
-    /// Optimizer state: nothing for SGD, `[rows, dim]` for Adagrad, `[rows]` for row-wise Adagrad,
-    /// `[2, rows, dim]` (means, then mean squares) for Adam, SparseAdam and LAMB.
+    /// Optimizer state of the parameter. SGD has no state; Adagrad has `[rows, dim]`, row-wise
+    /// Adagrad `[rows]`, and Adam, SparseAdam and LAMB have `[2, rows, dim]` (means, then mean
+    /// squares).
     pub state: &'a mut [f32],
-    /// Elements of a row, used only by row-wise Adagrad; a bias is one row.
+    /// Number of elements per row, used only by row-wise Adagrad. A bias is one row.
     pub dim: usize,
 }
 
-/// Updates every value once. LAMB treats the parameter as one row, so it has one ratio per tensor.
+/// Updates every value of a parameter once. LAMB treats the parameter as one row, so it computes
+/// one ratio per tensor.
 ///
 /// # Cost
-/// Reads 8 bytes and writes 4 per parameter, and both reads and writes 4 per state value:
-/// bandwidth-bound. LAMB reads weights and state a second time.
+/// Bandwidth-bound. Reads 8 bytes and writes 4 per parameter value, and reads and writes 4 bytes
+/// per state value. LAMB reads weights and state a second time.
 /// # Numerics
-/// The bytes of [`scalar::update`] on every instruction set and for any thread count.
+/// The results are bit-identical to those of [`scalar::update`] for every instruction set and
+/// number of threads.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn run(cpu: &Cpu, arguments: DenseUpdate<'_>) -> Result<(), Error> {
     const OP: &str = "dense_update";
     let DenseUpdate { rule, weights, gradient, state, dim } = arguments;
@@ -70,21 +74,22 @@ pub fn run(cpu: &Cpu, arguments: DenseUpdate<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Arguments of [`run_weight`]: a weight in panels, its gradient and its state.
+/// Arguments of [`run_weight`]: a weight in panels, its gradient and its optimizer state.
 #[derive(Debug)]
 pub struct WeightArguments<'a> {
-    /// The rule with this step's constants.
+    /// The update rule with this step's constants.
     pub rule: UpdateRule,
-    /// `[N, K]`, updated in place with the forms that products read.
+    /// The weight, `[N, K]`, updated in place together with the copies that products read.
     pub weight: &'a mut LinearWeight,
-    /// Gradient, `[N, K]` in panels, zeros beyond the last column.
+    /// Gradient of the weight, `[N, K]` in panels, with zeros beyond the last column.
     pub gradient: &'a [f32],
-    /// Optimizer state, [`state_len`] values: nothing for SGD, panels for Adagrad, `[N]` for
-    /// row-wise Adagrad, panels of means and then of mean squares for Adam, SparseAdam and LAMB.
+    /// Optimizer state of the weight, [`state_len`] values. SGD has no state; Adagrad has panels,
+    /// row-wise Adagrad `[N]`, and Adam, SparseAdam and LAMB have panels of means followed by
+    /// panels of mean squares.
     pub state: &'a mut [f32],
 }
 
-/// The number of state values that `optimizer` keeps for a weight.
+/// Returns the number of state values that `optimizer` keeps for a weight.
 #[must_use]
 pub fn state_len(optimizer: Optimizer, shape: MatrixShape) -> usize {
     let MatrixShape { rows: n, columns: k } = shape;
@@ -94,13 +99,14 @@ pub fn state_len(optimizer: Optimizer, shape: MatrixShape) -> usize {
     }
 }
 
-/// As [`run`] on the row-major weight; LAMB's sums of squares are added panel by panel.
+/// Updates every value of a weight, like [`run`] on the row-major weight. LAMB's sums of squares
+/// are added panel by panel.
 ///
 /// # Cost
-/// As [`run`], and 4 more bytes written per weight for the copies that products read. Row-wise
-/// Adagrad copies the rows out of the panels and back.
+/// The cost of [`run`], and 4 more bytes written per weight value for the copies that products
+/// read. Row-wise Adagrad copies the rows out of the panels and back.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error> {
     const OP: &str = "dense_update";
     let WeightArguments { rule, weight, gradient, state } = arguments;
@@ -122,8 +128,8 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// Applies the rule to all pieces. The copies of the weights are refreshed while the weights are in
-/// the cache.
+/// Applies the rule to all pieces. The copies of the weights for products are refreshed while the
+/// weights are still in the cache.
 fn update(
     cpu: &Cpu,
     rule: &UpdateRule,
@@ -131,6 +137,9 @@ fn update(
     pieces: &mut [ParameterPiece<'_>],
     renewal: Option<&Renewal<'_>>,
 ) {
+    // LAMB's ratio depends on the whole parameter, so a first pass computes the moments of all
+    // pieces. The sums of squares of the pieces are added in order, whichever thread computed
+    // them.
     let task = if rule.kind == Optimizer::Lamb {
         run_task(cpu, rule, PieceTask::Moments, pieces, None);
         let add = |sums: [f32; 2], piece: &ParameterPiece<'_>| {
@@ -143,8 +152,8 @@ fn update(
     run_task(cpu, rule, task, pieces, renewal);
 }
 
-/// Splits each `run` elements of a parameter into pieces of `len` elements, each with its part of
-/// the state.
+/// Splits a parameter into runs of `run` elements and each run into pieces of `len` elements.
+/// Each piece gets its part of the optimizer state.
 fn cut<'a>(
     weights: &'a mut [f32],
     gradient: &'a [f32],
@@ -161,8 +170,8 @@ fn cut<'a>(
     {
         let parts = weights.chunks_mut(len).zip(gradient.chunks(len)).enumerate();
         pieces.extend(parts.map(|(i, (weights, gradient))| {
-            // A state has one value per element, one value per row, or none. Rows are never
-            // divided.
+            // An optimizer state has one value per element, one value per row, or no values.
+            // Pieces never divide a row.
             let share = |part: usize| {
                 let own = weights.len() / (elements / lens[part].max(1)).max(1);
                 rest[part].split_off_mut(..own.min(lens[part])).unwrap_or_default()
@@ -183,8 +192,8 @@ fn run_task(
 ) {
     cpu.pool.run_slices(pieces, 1, |_, pieces| {
         for piece in pieces {
-            // SAFETY: `cut` made pieces of whole rows of one panel that do not overlap, and each is
-            // run once.
+            // SAFETY: `cut` made pieces of whole rows of one panel that do not overlap, and each
+            // piece is run once.
             unsafe { run_piece(piece, cpu.isa, rule, task, renewal) };
         }
     });
@@ -193,7 +202,8 @@ fn run_task(
 /// Runs the task on a piece, and refreshes the copies of its weights while they are in the cache.
 ///
 /// # Safety
-/// With a renewal, the piece holds whole rows of one panel, and no other thread renews them.
+/// The caller guarantees that a piece with a renewal holds whole rows of one panel, and that no
+/// other thread renews these rows.
 unsafe fn run_piece(
     piece: &mut ParameterPiece<'_>,
     isa: Isa,
@@ -204,12 +214,13 @@ unsafe fn run_piece(
     simd::run(isa, rule, task, piece);
     if let Some(renewal) = renewal {
         let (panel, first) = piece.place;
-        // SAFETY: the caller guarantees whole rows of one panel, which no other thread renews.
+        // SAFETY: the caller guarantees that the piece has whole rows of one panel, which no
+        // other thread renews.
         unsafe { renewal.renew(panel, first / PANEL, piece.weights) };
     }
 }
 
-/// A weight `[n, k]` in panels, its gradient, and a state of each of its `n` rows.
+/// A weight `[n, k]` in panels, its gradient, and the state of each of its `n` rows.
 struct WholeRows<'a> {
     shape: MatrixShape,
     values: &'a mut [f32],
@@ -217,7 +228,7 @@ struct WholeRows<'a> {
     state: &'a mut [f32],
 }
 
-/// Applies row-wise Adagrad, whose step for an element depends on the whole row.
+/// Applies row-wise Adagrad, whose step for an element depends on the whole row of the gradient.
 fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Renewal<'_>) {
     let WholeRows { shape: MatrixShape { rows: n, columns: k }, values, gradient, state } = weight;
     let values = DisjointMut::new(values);
@@ -226,7 +237,7 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
         let [mut weights, mut gradients] = [(); 2].map(|()| vec![0.0; state.len() * k]);
         for panel in 0..panels::count(k) {
             let range = panels::rows_of(n, panel, &rows);
-            // SAFETY: the range lies inside the values, and each chunk has its own rows.
+            // SAFETY: `range` lies inside the values, and each chunk accesses only its own rows.
             let values = unsafe { values.part(range.clone()) };
             for (to, from) in [(&mut weights, &*values), (&mut gradients, &gradient[range])] {
                 each_row(to, k, panel).zip(from.chunks_exact(PANEL)).for_each(|(to, from)| {
@@ -243,12 +254,13 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
         };
         simd::run(cpu.isa, rule, PieceTask::Update { row: k }, &mut piece);
         for panel in 0..panels::count(k) {
-            // SAFETY: the range lies inside the values, and each chunk has its own rows.
+            // SAFETY: the range lies inside the values, and each chunk accesses only its own
+            // rows.
             let values = unsafe { values.part(panels::rows_of(n, panel, &rows)) };
             for (from, to) in each_row(&mut weights, k, panel).zip(values.chunks_exact_mut(PANEL)) {
                 to[..from.len()].copy_from_slice(from);
             }
-            // SAFETY: each chunk renews only its own rows.
+            // SAFETY: each chunk renews only its own rows of the weight's copies.
             unsafe { renewal.renew(panel, rows.start, values) };
         }
     });

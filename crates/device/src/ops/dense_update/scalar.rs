@@ -1,12 +1,13 @@
-//! The oracle of the dense update: rows of `dim` elements, one after the other.
+//! The oracle of the dense update, which processes rows of `dim` elements one after the other.
 
 use schema::Granularity;
 
 use crate::optimizer::{UpdateRule, split_state};
 use crate::real::Real;
 
-/// Applies `rule` row by row to rows of `dim` elements if the rule depends on rows, otherwise to
-/// all elements as one row with a state of `[parts, elements]`.
+/// Applies `rule` to a parameter. A rule that depends on rows is applied to each row of `dim`
+/// elements. Any other rule is applied to all elements as one row, with a state of `[parts,
+/// elements]`.
 pub fn update<R: Real>(
     rule: &UpdateRule<R>,
     [weights, state]: [&mut [R]; 2],

@@ -1,5 +1,6 @@
-//! The dense update with vectors: the vector rules of [`crate::optimizer`] on consecutive rows.
-//! They round exactly like the scalar rules, so results do not depend on the instruction set.
+//! The dense update with vector instructions: the vector rules of [`crate::optimizer`] on
+//! consecutive rows. The vector rules round exactly like the scalar rules, so results do not
+//! depend on the instruction set.
 
 use super::piece::{ParameterPiece, PieceTask};
 use crate::cpu::Isa;
@@ -49,7 +50,7 @@ fn for_rows(
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    #![expect(unsafe_code, reason = "functions of an instruction set, entered with its token")]
+    #![expect(unsafe_code, reason = "calls functions that need an instruction set")]
 
     use super::{ParameterPiece, PieceTask, UpdateRule, for_rows, lamb};
     use crate::cpu::vector::Vector;
@@ -57,7 +58,8 @@ mod x86 {
     use crate::cpu::{Avx2, Avx512};
 
     /// # Safety
-    /// The machine has the instruction set of `V`, and the caller is compiled with its features.
+    /// The caller guarantees that the machine has the instruction set of `V`, and is compiled
+    /// with its features.
     #[inline(always)]
     unsafe fn run<V: Vector>(rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
         let ParameterPiece { weights, gradient, state: [first, second], squares, .. } = piece;
@@ -90,7 +92,7 @@ mod x86 {
                 #[target_feature(enable = $features)]
                 fn compiled(rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
                     // SAFETY: this function is compiled with the features of the vector type, and
-                    // its caller proved them by a token.
+                    // the token of its caller proved that the machine has them.
                     unsafe { run::<$vector>(rule, task, piece) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set.

@@ -1,8 +1,9 @@
-//! Launches of the backward pass and update on a GPU: pairs, sort, heads, partial sums, update.
+//! Launches of the embedding backward pass and update on a GPU: pairs, sort, heads, partial sums,
+//! update.
 //!
-//! The number and shapes of the launches depend only on the tables and on the capacity for ids, so
-//! every step launches the same sequence. Kernels read the actual numbers of ids and rows on the
-//! device.
+//! The number and the shapes of the launches depend only on the tables and on the capacity for
+//! ids, so every step launches the same sequence. Kernels read the actual numbers of ids and rows
+//! from device memory.
 
 use super::IDS_PER_PART;
 use super::numbering::bits_below;
@@ -17,33 +18,34 @@ pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_backward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 const WARP: u32 = 32;
-/// Warps of a block. Each keeps two vectors of the widest table in shared memory.
+/// Warps of an update block. Each warp keeps two vectors of the widest table in shared memory.
 const UPDATE_WARPS: u32 = 4;
-/// Rows per warp. Must equal `ROWS_PER_WARP` in the kernel.
+/// Rows that one warp updates. The value must equal `ROWS_PER_WARP` in the kernel.
 const ROWS_PER_WARP: usize = 8;
-/// Up to this much shared memory, a block has [`UPDATE_WARPS`] warps; otherwise it has one.
+/// If the vectors fit in this much shared memory, an update block has [`UPDATE_WARPS`] warps;
+/// otherwise it has one.
 const SHARED_BYTES: usize = 48 << 10;
-/// Bits of a digit of the radix sort.
+/// Number of bits in a digit of the radix sort.
 const DIGIT_BITS: u32 = 8;
 const PAIRS_PER_TILE: usize = 2048;
 
 /// The sizes that determine the launches and their buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceShape {
-    /// Ids of the largest batch, at most [`IDS_LIMIT`].
+    /// Number of ids in the largest batch, at most [`IDS_LIMIT`].
     pub capacity: usize,
     /// Number of rows of all tiles together.
     pub rows: usize,
     pub tiles: usize,
-    /// D of the widest tile.
+    /// Number of columns of the widest tile.
     pub widest: usize,
-    /// Elements of the largest gradient.
+    /// Number of elements of the largest gradient.
     pub gradient: usize,
     /// Whether ids have weights or bags have scales.
     pub factors: super::Factors,
 }
 
-/// Buffers that every call reuses.
+/// Device buffers that every call of the update reuses.
 #[derive(Debug)]
 pub struct Workspace {
     shape: WorkspaceShape,
@@ -51,10 +53,10 @@ pub struct Workspace {
     pairs: [Buffer; 2],
     sources: Option<Buffer>,
     counts: Buffer,
-    /// u32 `[capacity]` each.
+    /// Flags that mark the first pair of each row, u32 `[capacity]`.
     heads: Buffer,
     indices: Buffer,
-    /// u32 `[capacity + 1]`.
+    /// Position of the first pair of each distinct row, u32 `[capacity + 1]`.
     starts: Buffer,
     /// Number of distinct rows of the last call, u32 `[1]`.
     unique: Buffer,
@@ -63,11 +65,12 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Allocates the buffers of a workspace.
+    /// Allocates the buffers of a workspace for batches of this shape.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if a pair does not fit 64 bits or a row does not fit shared memory;
-    /// [`DriverError::OutOfMemory`].
+    /// Fails with [`DriverError::Extent`] if a pair does not fit in 64 bits or a row does not fit
+    /// in shared memory. Fails with [`DriverError::OutOfMemory`] if the device has too little
+    /// free memory.
     pub fn new(driver: &Driver, shape: WorkspaceShape) -> Result<Self, DriverError> {
         let extent = |what, expected, got| {
             let of = "embedding_backward".to_owned();
@@ -79,9 +82,10 @@ impl Workspace {
         };
         let bits = bits_below(shape.rows) + shape.payload_bits();
         extent("bits of a row number and a place in the gradient, at most", 64, bits as usize)?;
+        // Even a block of one warp keeps two vectors of the widest tile in shared memory.
         let widest =
             driver.shared_limit() / WorkspaceShape { widest: 1, ..shape }.shared_bytes_of_row();
-        extent("D of a tile, at most", widest, shape.widest)?;
+        extent("columns of a tile, at most", widest, shape.widest)?;
         extent("ids of a batch, at most", IDS_LIMIT, shape.capacity)?;
         let [pairs, sources, counts, heads, starts, partials, scratch] = shape.bytes();
         Ok(Self {
@@ -101,7 +105,7 @@ impl Workspace {
         })
     }
 
-    /// Total bytes of a workspace.
+    /// Returns the total number of bytes of a workspace.
     #[must_use]
     pub fn bytes(shape: &WorkspaceShape) -> usize {
         let [pairs, sources, counts, heads, starts, partials, scratch] = shape.bytes();
@@ -111,7 +115,8 @@ impl Workspace {
 }
 
 impl WorkspaceShape {
-    /// Bytes of the pairs, sources, counts, heads, starts, partial sums and the scans' scratch.
+    /// Returns the bytes of each buffer: pairs, sources, counts, heads, starts, partial sums, and
+    /// the scratch of the scans.
     fn bytes(&self) -> [usize; 7] {
         let capacity = self.capacity.max(1);
         let counts = (1 << DIGIT_BITS) * capacity.div_ceil(PAIRS_PER_TILE);
@@ -126,7 +131,8 @@ impl WorkspaceShape {
         ]
     }
 
-    /// Shared memory of a warp that updates rows: two vectors of the widest table.
+    /// Returns the bytes of shared memory of a warp that updates rows: two vectors of the widest
+    /// table.
     fn shared_bytes_of_row(&self) -> usize {
         2 * self.widest * size_of::<f32>()
     }
@@ -140,20 +146,19 @@ impl WorkspaceShape {
     }
 }
 
-/// The buffers of a call, except those of the batch.
+/// The device buffers of one call of the update, except those of the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceGradient<'a> {
-    /// Gradient of the forward pass's output, f32.
+    /// Gradient of the forward pass's output, in f32.
     pub gradient: &'a Buffer,
-    /// The rule with this step's constants, written by [`crate::optimizer::device_block`].
+    /// The update rule with this step's constants, written by [`crate::optimizer::device_block`].
     pub rule: &'a Buffer,
-    /// u64 `[1]`: the lowest position whose id is out of range. If there is one, nothing is
-    /// updated.
+    /// Lowest position whose id is out of range, u64 `[1]`. If there is one, no row is updated.
     pub first_bad: &'a Buffer,
-    /// u32 `[1]`: the update is skipped unless it is 0.
+    /// Flag that stops updates, u32 `[1]`. The update is skipped unless the flag is 0.
     pub stop: &'a Buffer,
-    /// u64 `[3]`, to which each call adds: the number of updated rows, the sum of their D, and the
-    /// bytes of their weights.
+    /// Totals to which each call adds, u64 `[3]`: the number of updated rows, the sum of their
+    /// columns, and the bytes of their weights.
     pub updated: &'a Buffer,
 }
 
@@ -175,7 +180,7 @@ impl EmbeddingBackward {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
@@ -191,10 +196,11 @@ impl EmbeddingBackward {
         })
     }
 
-    /// [`super::run`] on the device. The batch has at most as many ids as the workspace.
+    /// Updates the rows of a batch, like [`super::run`], on the device. The batch must not have
+    /// more ids than the workspace.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn launch(
         &self,
         stream: &Stream,
@@ -205,7 +211,8 @@ impl EmbeddingBackward {
         let Workspace { shape, pairs, heads, indices, starts, unique, scratch, .. } = workspace;
         let (capacity, payload_bits) = (shape.capacity, shape.payload_bits());
         let bags = lookup.features * lookup.batch_size;
-        // The last offset equals the number of ids.
+        // The last offset of the batch equals its number of ids, so kernels read the count from
+        // there.
         let count = lookup.offsets.address() + (bags * size_of::<u64>()) as u64;
         let per_id = Grid::over(capacity, THREADS, THREADS);
         let arguments = KernelArguments::new()
@@ -243,7 +250,8 @@ impl EmbeddingBackward {
             sums: SumWidth::U32,
         };
         self.prefix_sum.launch(stream, &scan)?;
-        // At least one thread runs. It ends the last row, or records that there are no rows.
+        // At least one thread must run, because it writes the end of the last row, or records
+        // that the batch has no rows.
         stream.launch(&self.starts, Grid::over(capacity.max(1), THREADS, THREADS), &arguments)?;
         let arguments = KernelArguments::new()
             .buffer(lookup.tiles)
@@ -264,7 +272,7 @@ impl EmbeddingBackward {
         self.update(stream, lookup, gradient, workspace, sorted, count)
     }
 
-    /// Sorts the pairs by row. Returns the index of the buffer that holds the result.
+    /// Sorts the pairs by row and returns the index of the buffer that holds the result.
     fn sort(
         &self,
         stream: &Stream,
@@ -275,6 +283,7 @@ impl EmbeddingBackward {
         let tiles = shape.capacity.div_ceil(PAIRS_PER_TILE);
         let grid = Grid::over(tiles, 1, THREADS);
         let passes = bits_below(shape.rows).div_ceil(DIGIT_BITS);
+        // Each pass reads the pairs from one buffer and writes them to the other.
         for pass in 0..passes {
             let from = pass as usize % 2;
             let arguments = KernelArguments::new()
@@ -331,11 +340,12 @@ impl EmbeddingBackward {
         let places = 2 * shape.capacity.div_ceil(IDS_PER_PART);
         stream.launch(&self.partials, Grid::over(places, UPDATE_WARPS, threads), &arguments)?;
         let row_bytes = shape.shared_bytes_of_row();
-        // Long rows use blocks of one warp, because more of such blocks fit on a multiprocessor at
-        // once.
+        // Long rows use blocks of one warp, because a multiprocessor can run more of such blocks
+        // at once.
         let is_wide = row_bytes * UPDATE_WARPS as usize > SHARED_BYTES;
         let warps = if is_wide { 1 } else { UPDATE_WARPS };
-        // There are no more distinct rows than ids, and no more than all rows.
+        // The number of distinct rows is at most the number of ids, and at most the number of all
+        // rows.
         let warps_needed = shape.capacity.min(shape.rows).div_ceil(ROWS_PER_WARP);
         let grid = Grid::over(warps_needed, warps, warps * WARP);
         let grid = Grid { shared_bytes: warps as usize * row_bytes, ..grid };

@@ -1,5 +1,6 @@
-//! First phase of the backward pass: checks every id and writes one pair per id, in `values` order.
-//! A pair holds the row and the position of its gradient. Gradients are read by later phases.
+//! First phase of the embedding backward: checks every id and writes one pair per id, in the
+//! order of `values`. A pair holds the row and the position of its gradient. Later phases read
+//! the gradients.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +13,14 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::slot::{KeyPlaces, Lookup, TileShape, first_bad};
 
-/// Positions that one chunk of work gathers.
+/// Number of positions in `values` that one chunk processes.
 const POSITIONS_PER_CHUNK: usize = 8192;
 
-/// Fills `scratch.pairs` (and `scratch.sources` if ids or bags have factors).
+/// Fills `scratch.pairs`, and also `scratch.sources` if ids or bags have factors.
 ///
 /// # Errors
-/// [`Error::RowOutOfRange`] for the first bad id; only scratch has been written then.
+/// Fails with [`Error::RowOutOfRange`] for the first bad id. Only scratch memory has been written
+/// then.
 pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     cpu: &Cpu,
     lookup: &Lookup<'a, Shape>,
@@ -37,6 +39,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
             let tile = lookup.slots[key].tile;
             let ids = &jagged.values[positions.clone()];
             if let Some(bad) = first_bad(ids, (lookup.shape)(tile).rows) {
+                // The lowest position is reported, whichever thread finds a bad id first.
                 first_bad_position.fetch_min(positions.start + bad, Ordering::Relaxed);
                 return;
             }
@@ -45,6 +48,8 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
                 let out = &mut pairs[positions.start - start..positions.end - start];
                 let ids = &jagged.values[positions.clone()];
                 for (position, (pair, &id)) in positions.zip(out.iter_mut().zip(ids)) {
+                    // With factors, the pair holds the id's position, at which `sources` has
+                    // place and factor.
                     let payload =
                         if numbering.factors { position } else { place.start(sample, position) };
                     let row = (first_row + id as usize) as u64;
@@ -53,6 +58,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
             });
         });
     });
+    // Without factors, `sources` is empty and this loop does nothing.
     cpu.pool.run_slices(&mut scratch.sources, POSITIONS_PER_CHUNK, |chunk, sources| {
         let start = chunk * POSITIONS_PER_CHUNK;
         for_each_key(jagged, start..start + sources.len(), |key, positions| {
@@ -74,7 +80,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     }
 }
 
-/// Calls `visit` with each key that has ids in `positions`, and with those positions.
+/// Calls `visit` with each key that has ids in `positions`, and with the positions of those ids.
 #[inline(always)]
 fn for_each_key(
     jagged: &JaggedTensor,
@@ -93,8 +99,8 @@ fn for_each_key(
     }
 }
 
-/// Calls `visit` with the sample of each bag that has ids in `positions`, and with those positions.
-/// All `positions` belong to `key`.
+/// Calls `visit` with the sample of each bag that has ids in `positions`, and with the positions
+/// of those ids. All `positions` must belong to `key`.
 #[inline(always)]
 fn for_each_bag(
     jagged: &JaggedTensor,

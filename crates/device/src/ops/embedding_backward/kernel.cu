@@ -1,28 +1,34 @@
-// Gradients of lookups, sorted and summed by row, and the row's rule in the same pass; the bytes of
-// `scalar.rs`. No float is added by an atomic, so the order of every sum is that of the oracle.
+// Sorts the gradients of lookups by row, sums them, and applies the update rule to each row in
+// the same pass. The results are bit-identical to those of `scalar.rs`: no float is added by an
+// atomic, so the order of every sum is that of the oracle.
 //
-//   pairs     for every position i, in parallel:  pair_i = row of id_i « bits | place of its gradient
-//   sort      stable, by row: digits of 8 bits, lowest first: count, scan, scatter
-//   heads     head_i = row_i ≠ row_(i−1);  u_i = Σ_(j<i) head_j (a scan);  start_(u_i) = i
-//   partials  rows of more than 512 ids: each 512 of them summed, in order
-//   updated   for every tile, in parallel: distinct rows = heads before its end − before its start
-//   update    for every row, in parallel: sum = Σ gradients (or Σ partials), in order; its rule
+//    pairs     for every position i, in parallel:  pair_i = row of id_i « bits | place of gradient
+//    sort      stable, by row: digits of 8 bits, lowest first: count, scan, scatter
+//    heads     head_i = row_i ≠ row_(i−1);  u_i = Σ_(j<i) head_j (a scan);  start_(u_i) = i
+//    partials  rows of more than 512 ids: sum each part of 512 ids, in order
+//    updated   for every tile, in parallel: distinct rows = heads before its end − before its start
+//    update    for every row, in parallel: sum = Σ gradients (or Σ partials); apply the rule
 //
-// 1. A pair holds row and place in 64 bits, so that the sort moves one array.
-// 2. Places of partials need no scan: of the parts of one row at most one begins in any 512
-//    positions, and at most two rows of more than 512 ids meet there, one of which begins there.
-// 3. A block waits for no other: what needs all blocks is another launch.
-// 4. A lane sums four columns at once, so that up to 128 columns read the pairs once.
-// 5. The gradients of four ids are read before the first is added, 16 bytes at a time where all of
-//    them are aligned: four loads in flight, by `loads_in_flight` of kernels.tsv.
-// 6. What is summed (gradients, gradients with factors, partial sums) is chosen once per row. The
-//    format and the rule are not: a template for each format made the code 40 % longer, and their
-//    branches stand outside the loads of four columns.
+// 1. A pair holds the row and the place of its gradient in 64 bits, so that the sort moves only
+//   one array.
+// 2. Each partial sum has a fixed place, so no scan is needed. In any window of 512 positions, at
+//   most two rows with more than 512 ids meet, and at most one part of each begins there: a later
+//   part of the first row, and the first part of the second.
+// 3. No block waits for another block. A step that needs the results of all blocks is a launch of
+//   its own.
+// 4. A lane sums four columns at once, so a row of up to 128 columns reads its pairs only once.
+// 5. The gradients of four ids are read before the first of them is added. If all of them are
+//   aligned, each load reads 16 bytes. Four loads are then in flight (`loads_in_flight` of
+//   kernels.tsv).
+// 6. The source of the sum (gradients, gradients with factors, or partial sums) is a template
+//   argument that is chosen once per row. The number format and the rule are not, because a
+//   template for each format made the code 40 % longer, and their branches stand outside the
+//   loads of four columns.
 
 #define NO_BAD 0xffffffffffffffffull
 #define IDS_PER_PART 512u
 
-// Where the gradient of a position is, and its factor.
+// Place of a position's gradient, and the factor of its id.
 struct Source {
   u64 place;
   float factor;
@@ -40,7 +46,8 @@ KERNEL(embedding_backward_pairs, Pairs, 256) {
   const u64 *offsets = (const u64 *)a.offsets;
   const u64 bags = (u64)a.features * a.batch, position = global_thread();
   if (!LESS(position, offsets[bags])) return;
-  // The last bag that begins at or before the position; empty ones before it begin there too.
+  // Finds the last bag that begins at or before the position. An empty bag that begins there too
+  // is passed over, because it comes earlier.
   u64 low = 0, high = bags;
   while (high - low > 1) {
     const u64 middle = (low + high) / 2;
@@ -61,7 +68,7 @@ KERNEL(embedding_backward_pairs, Pairs, 256) {
   ((u64 *)a.pairs)[position] = (tile.first_row + id) << a.payload_bits | payload;
 }
 
-// One pass of the sort. A tile of 2048 pairs has a block.
+// Arguments of one pass of the sort. Each block sorts a tile of 2048 pairs.
 struct Sort {
   u64 from, to, counts;  // counts [256, tiles]
   u64 count;             // pairs there are, on the device
@@ -88,7 +95,7 @@ KERNEL(sort_count, Sort, DIGITS) {
   ((u32 *)a.counts)[threadIdx.x * a.tiles + blockIdx.x] = histogram[threadIdx.x];
 }
 
-// Σ of the values of the threads before this one in its block of `SORT_WARPS`.
+// Returns the sum of the values of all earlier threads in a block of `SORT_WARPS` warps.
 DEVICE u32 sum_before(u32 value, u32 *totals) {
   const u32 lane = lane_of_thread();
   u32 sum = value;
@@ -112,12 +119,13 @@ KERNEL(sort_scatter, Sort, DIGITS) {
   u32 ranks[ROUNDS];
   for (u32 w = 0; w < SORT_WARPS; ++w) counted[w][threadIdx.x] = 0;
   __syncthreads();
-  // All of them are in flight before the first is ranked.
+  // All loads are in flight before the first pair is ranked.
   for (u32 round = 0; round < ROUNDS; ++round) {
     const u64 i = first + round * WARP + lane;
     pairs[round] = LESS(i, count) ? ((const u64 *)a.from)[i] : 0;
   }
-  // A warp takes its pairs in order: the rank of each among those of its digit and warp.
+  // A warp ranks its pairs in order. The rank of a pair counts the earlier pairs of the warp with
+  // the same digit.
   for (u32 round = 0; round < ROUNDS; ++round) {
     const bool there = LESS(first + round * WARP + lane, count);
     const u32 digit = there ? (u32)(pairs[round] >> a.shift) % DIGITS : DIGITS;
@@ -129,7 +137,8 @@ KERNEL(sort_scatter, Sort, DIGITS) {
     __syncwarp();
   }
   __syncthreads();
-  // Thread d: where the pairs of digit d go, warp after warp; within the block first.
+  // Thread d finds the first place of the pairs of digit d, first within the block and then for
+  // each warp in turn.
   u32 total = 0;
   for (u32 w = 0; w < SORT_WARPS; ++w) total += counted[w][threadIdx.x];
   u32 before = sum_before(total, totals);
@@ -146,7 +155,8 @@ KERNEL(sort_scatter, Sort, DIGITS) {
     ordered[counted[warp][digit] + ranks[round]] = pairs[round];
   }
   __syncthreads();
-  // Pairs of one digit are neighbors: the writes of a warp touch few lines.
+  // Pairs of one digit are neighbors in shared memory, so the writes of a warp touch few cache
+  // lines.
   const u64 begin = (u64)blockIdx.x * PAIRS_PER_TILE;
   for (u32 i = threadIdx.x; i < PAIRS_PER_TILE && LESS(begin + i, count); i += DIGITS) {
     const u64 pair = ordered[i];
@@ -185,7 +195,7 @@ struct Update {
   u32 tile_count, payload_bits, widest, padding;
 };
 
-// The tile of a row that is counted over all tiles.
+// Returns the tile of a row, whose number counts the rows of all tiles.
 DEVICE u32 tile_of(const Update &a, u64 row) {
   u32 low = 0, high = a.tile_count;
   while (high - low > 1) {
@@ -195,11 +205,12 @@ DEVICE u32 tile_of(const Update &a, u64 row) {
   return low;
 }
 
-// Where the partial sum of the part that begins at `i` is kept, in rows of `widest`.
+// Returns the place of the partial sum of the part that begins at `i`. Each place has `widest`
+// values.
 DEVICE u64 partial_of(u32 i, u32 start) { return 2 * (i / IDS_PER_PART) + (i == start); }
 
-// What `sum_vectors` adds: gradients whose places the pairs hold, those whose places and factors
-// the sources hold, or the partial sums of a row.
+// Source of the vectors that `sum_vectors` adds: gradients whose places the pairs hold, gradients
+// whose places and factors the sources hold, or the partial sums of a row.
 #define GRADIENTS 0u
 #define SCALED_GRADIENTS 1u
 #define PARTIAL_SUMS 2u
@@ -207,8 +218,8 @@ DEVICE u64 partial_of(u32 i, u32 start) { return 2 * (i / IDS_PER_PART) + (i == 
 #define COLUMNS 4u
 #define ROWS_PER_WARP 8u
 
-// Reads `COLUMNS` columns of a vector from `column` on; behind the end of the vector the first of
-// them again.
+// Reads `COLUMNS` columns of a vector from `column` on. Beyond the end of the vector, it reads
+// the first of these columns again.
 DEVICE void read_vector(const float *vector, u32 column, u32 dim, float *values) {
   if (((u64)vector / 4 | dim) % COLUMNS == 0) {
     const float4 four = __ldg((const float4 *)(vector + column));
@@ -219,8 +230,8 @@ DEVICE void read_vector(const float *vector, u32 column, u32 dim, float *values)
   }
 }
 
-// Adds the vectors of `COUNT` sorted positions from `i` on, in order, to the sums of the columns from
-// `column` on. All are in flight before the first is added.
+// Adds the vectors of `COUNT` sorted positions from `i` on, in order, to the sums of the columns
+// from `column` on. All loads are in flight before the first vector is added.
 template <u32 WHAT, u32 COUNT>
 DEVICE void add_vectors(const Update &a, u32 start, u32 i, u32 column, u32 dim, float *sums) {
   const u64 mask = (1ull << a.payload_bits) - 1;
@@ -253,7 +264,8 @@ DEVICE void add_vectors(const Update &a, u32 start, u32 i, u32 column, u32 dim, 
       sums[c] += WHAT == SCALED_GRADIENTS ? factors[k] * values[k][c] : values[k][c];
 }
 
-// Σ of the vectors of the sorted positions `start..end`, in order, in the columns from `column` on.
+// Sums the vectors of the sorted positions `start..end`, in order, in the columns from `column`
+// on.
 template <u32 WHAT>
 DEVICE void sum_vectors(const Update &a, u32 start, u32 end, u32 column, u32 dim, float *sums) {
   const u32 step = WHAT == PARTIAL_SUMS ? IDS_PER_PART : 1;
@@ -264,7 +276,7 @@ DEVICE void sum_vectors(const Update &a, u32 start, u32 end, u32 column, u32 dim
   for (; i < end; i += step) add_vectors<WHAT, 1>(a, start, i, column, dim, sums);
 }
 
-// Sums the vectors into `out`, whose columns from 4 · lane on are the lane's.
+// Sums the vectors into `out`. A lane computes four columns from column 4 · lane on.
 template <u32 WHAT>
 DEVICE void write_sums(const Update &a, u32 start, u32 end, u32 dim, float *out) {
   for (u32 column = COLUMNS * lane_of_thread(); LESS(column, dim); column += COLUMNS * WARP) {
@@ -275,14 +287,14 @@ DEVICE void write_sums(const Update &a, u32 start, u32 end, u32 dim, float *out)
   }
 }
 
-// A warp for each place of a partial sum.
+// Computes the partial sums. Each warp serves one place of a partial sum.
 KERNEL(embedding_backward_partials, Update, 128) {
   const u64 place = global_thread() / WARP, count = *(const u64 *)a.count;
   const u64 window = place / 2 * IDS_PER_PART;
   if (!LESS(window, count)) return;
   const u32 *starts = (const u32 *)a.starts;
-  // The row of the window's last position has a first part there; that of its first position may
-  // have a later part.
+  // The row of the window's last position may have its first part in this window, and the row of
+  // the window's first position may have a later part in it.
   const u64 last = LESS(window + IDS_PER_PART, count) ? window + IDS_PER_PART - 1 : count - 1;
   const u64 at = place % 2 ? last : window;
   const u64 row = ((const u32 *)a.indices)[at] + ((const u32 *)a.heads)[at] - 1;
@@ -306,8 +318,8 @@ struct Updated {
   u32 tile_count, payload_bits;
 };
 
-// Distinct rows before `row`, counted over all tiles. The lanes of a warp search together: each turn
-// leaves a thirty-second part.
+// Returns the number of distinct rows before `row`, whose number counts the rows of all tiles.
+// The lanes of a warp search together, and each iteration leaves one thirty-second of the range.
 DEVICE u64 rows_before(const Updated &a, u64 row) {
   const u64 count = *(const u64 *)a.count;
   u64 low = 0, high = count;
@@ -321,7 +333,8 @@ DEVICE u64 rows_before(const Updated &a, u64 row) {
   return LESS(low, count) ? ((const u32 *)a.indices)[low] : *(const u32 *)a.unique;
 }
 
-// A warp for each tile. Whole numbers: the order of the additions does not matter.
+// Counts the updated rows, with a warp for each tile. The counts are integers, so the order of
+// the additions does not matter.
 KERNEL(embedding_backward_updated, Updated, 256) {
   const u64 i = global_thread() / WARP;
   if (!LESS(i, a.tile_count)) return;
@@ -335,16 +348,16 @@ KERNEL(embedding_backward_updated, Updated, 256) {
   atomicAdd((u64 *)a.updated + 2, bytes);
 }
 
-// A row that is updated: where it is kept, and its sorted positions.
+// A row to update: its addresses, and the range of its sorted positions.
 struct Row {
-  u64 weights, state;  // addresses of the row's own
-  u64 key;             // of its random bits
-  u32 begin, end;      // sorted positions
+  u64 weights, state;  // addresses of this row's weights and state
+  u64 key;             // key of the row's random bits
+  u32 begin, end;      // range of sorted positions
   u32 dim, format, column;
-  u32 is_aligned;      // four columns are read and written at once
+  u32 is_aligned;      // whether four columns are read and written at once
 };
 
-// The row with the number `unique_row` among those of the batch.
+// Finds the row with the number `unique_row` among the distinct rows of the batch.
 DEVICE Row find_row(const Update &a, const Rule &rule, u32 states, u64 unique_row) {
   Row found;
   found.begin = ((const u32 *)a.starts)[unique_row];
@@ -360,7 +373,7 @@ DEVICE Row find_row(const Update &a, const Rule &rule, u32 states, u64 unique_ro
   return found;
 }
 
-// The row of one lane in all lanes.
+// Copies the row of one lane to all lanes.
 DEVICE Row broadcast(const Row &row, u32 lane) {
   Row copy;
   copy.weights = __shfl_sync(ALL_LANES, row.weights, lane);
@@ -375,7 +388,7 @@ DEVICE Row broadcast(const Row &row, u32 lane) {
   return copy;
 }
 
-// Reads `COLUMNS` words of a row from `column` on.
+// Reads `COLUMNS` words of a row, from `column` on.
 DEVICE void read_words(u64 words, const Row &row, u32 column, u32 *read) {
   const u32 *from = (const u32 *)words + column;
   if (row.is_aligned) {
@@ -396,7 +409,7 @@ DEVICE void write_words(u64 words, const Row &row, u32 column, const u32 *writte
   }
 }
 
-// Reads `COLUMNS` weights of a row from `column` on.
+// Reads `COLUMNS` weights of a row, from `column` on.
 DEVICE void read_weights(const Row &row, u32 column, float *weights) {
   u32 kept[COLUMNS];
   if (row.format == FORMAT_F32) {
@@ -419,7 +432,7 @@ DEVICE void read_weights(const Row &row, u32 column, float *weights) {
   }
 }
 
-// Writes `COLUMNS` weights of a row from `column` on; narrower ones are rounded at random.
+// Writes `COLUMNS` weights of a row, from `column` on. 16-bit weights are rounded stochastically.
 DEVICE void write_weights(const Row &row, u32 column, const float *weights) {
   u32 kept[COLUMNS];
   if (row.format == FORMAT_F32) {
@@ -443,7 +456,7 @@ DEVICE void write_weights(const Row &row, u32 column, const float *weights) {
   }
 }
 
-// Σ value² of a row of values in shared memory, in all lanes.
+// Returns Σ value² of a row of values in shared memory, in all lanes.
 DEVICE float total_of_squares(const float *values, u32 dim) {
   float squares = 0.0f;
   if (lane_of_thread() < 16)
@@ -452,9 +465,9 @@ DEVICE float total_of_squares(const float *values, u32 dim) {
   return total_of_parts(squares);
 }
 
-// Applies a rule to four columns of a row whose gradients are summed. A rule whose step depends on a
-// whole row keeps what it needs of each column in shared memory, for `finish_row`: the vector that it
-// subtracts, and terms whose squares are added.
+// Applies a rule to four columns of a row whose gradients are summed. A rule whose step depends
+// on the whole row stores two vectors in shared memory for `finish_row`: the vector that it
+// subtracts, and the terms whose squares are summed.
 template <u32 KIND>
 DEVICE void apply(const Rule &given, const Row &row, u32 column, float *sums, float *weights,
                   float *vector, float *terms) {
@@ -485,9 +498,9 @@ DEVICE void apply(const Rule &given, const Row &row, u32 column, float *sums, fl
   if (!IS_STAGED) write_weights(row, column, weights);
 }
 
-// The rest of a rule whose step depends on a whole row.
+// Applies the remaining part of a rule whose step depends on the whole row.
 DEVICE void finish_row(const Rule &rule, const Row &row, const float *vector, const float *terms) {
-  // The columns of a lane are another's below.
+  // The columns that a lane wrote are read by other lanes below.
   __syncwarp();
   const float squares = total_of_squares(terms, row.dim);
   float shrink = 1.0f, factor;
@@ -511,7 +524,7 @@ DEVICE void finish_row(const Rule &rule, const Row &row, const float *vector, co
     }
     write_weights(row, column, weights);
   }
-  // The next row of the warp writes where this one was read.
+  // All lanes have read this row before the next row of the warp overwrites it.
   __syncwarp();
 }
 
@@ -537,8 +550,8 @@ DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, float 
   if (rule.kind == ROWWISE_ADAGRAD || rule.kind == LAMB) finish_row(rule, row, vector, terms);
 }
 
-// A warp for each `ROWS_PER_WARP` rows. Its lanes find them side by side and ask for their memory,
-// then update one after the other together.
+// Updates the rows, with a warp for every `ROWS_PER_WARP` rows. Its lanes find the rows in
+// parallel and prefetch their memory. Then all lanes update one row after the other.
 KERNEL(embedding_backward_update, Update, 128) {
   DYNAMIC_SHARED(float, shared);
   const u64 first = global_thread() / WARP * ROWS_PER_WARP, unique = *(const u32 *)a.unique;

@@ -1,7 +1,8 @@
-//! Gradients of lookups, pooled or not, summed per row and applied in place (TBE backward with a
-//! fused optimizer): contract, checks and phases.
+//! The embedding backward with a fused optimizer (TBE): sums the gradients of lookups per row and
+//! updates the rows in place. This file has the contract, the checks and the sequence of phases.
 //!
-//! Independent of the model's features or of sharding. No dense gradient of a table ever exists.
+//! The operation does not depend on the model's features or on sharding. A dense gradient of a
+//! table never exists.
 
 pub mod cuda;
 mod gather;
@@ -34,30 +35,30 @@ const OP: &str = "embedding_backward";
 pub struct BackwardArguments<'a, 'tile> {
     /// The tables, or the tiles of them that this rank holds.
     pub tiles: &'a mut [TileMut<'tile>],
-    /// One per key of `jagged`.
+    /// Slots of the keys, one per key of `jagged`.
     pub slots: &'a [Slot],
-    /// The ids of the forward pass, local to their tile.
+    /// The ids of the forward pass, relative to their tile's first row.
     pub jagged: &'a JaggedTensor,
-    /// The scales of the forward pass: one per bag, `[F·B]`, feature-major.
+    /// Scales of the forward pass, one per bag, `[F·B]`, feature-major.
     pub bag_scales: Option<&'a [f32]>,
     /// Layout of the forward pass's output.
     pub output: SlotOutput,
-    /// Gradient of that output.
+    /// Gradient of the forward pass's output.
     pub gradient: &'a [f32],
     pub rule: UpdateRule,
-    /// Random bits of this step, for writing to 16-bit tables.
+    /// Random bits of this step for stochastic rounding when 16-bit tables are written.
     pub rounding: CounterRng,
 }
 
-/// The sizes that determine the memory of a [`Scratch`].
+/// The sizes that determine the memory that a [`Scratch`] uses.
 #[derive(Clone, Copy, Debug)]
 pub struct ScratchShape {
-    /// Ids of a batch.
+    /// Number of ids in a batch.
     pub ids: usize,
-    /// Bags of a batch, over all slots.
+    /// Number of bags in a batch, over all slots.
     pub bags: usize,
     pub slots: usize,
-    /// Values of the gradient.
+    /// Number of values of the gradient.
     pub gradient: usize,
     /// Whether ids or bags have factors.
     pub factors: Factors,
@@ -67,12 +68,12 @@ pub struct ScratchShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
     Absent,
-    /// Ids have weights, or bags have scales.
+    /// Ids have weights, or bags have scales, or both.
     Present,
 }
 
 impl Scratch {
-    /// Bytes of scratch for a batch of this shape, if few ids share a row.
+    /// Returns the bytes of scratch for a batch of this shape, if few ids share a row.
     #[must_use]
     pub fn bytes(shape: ScratchShape) -> usize {
         let packed = pack::pays(shape.slots, shape.ids, shape.bags);
@@ -87,24 +88,25 @@ impl Scratch {
 
 /// Updates every row that the batch looked up, once, with the sum of its gradients.
 ///
-/// `g_row = Σ_{(k,b,j): row} weight_j · scale_{k,b} · gradient[b, column_k ..]`, then the row's
-/// rule. Slots that share a tile are summed before the update.
+/// The update rule is applied to `g_row = Σ_{(k,b,j): row} weight_j · scale_{k,b} · gradient[b,
+/// column_k ..]`. If several slots share a tile, their gradients are summed before the update.
 ///
 /// # Shapes
-/// As in [`super::embedding_forward::run`].
+/// Shapes are those of [`super::embedding_forward::run`].
 /// # Cost
 /// Reads `8·nnz` bytes of ids and `4·nnz·D` of gradients (mostly cached), sorts `nnz` 8-byte pairs
 /// on the bits of a row number, and reads and writes `e·D` bytes per distinct row plus its state,
 /// where `e` is the size of a weight.
 /// # Numerics
-/// Sums in f32 in (slot, sample, j) order, in parts of [`IDS_PER_PART`]; multiplies and adds round
-/// separately. Same bytes as [`scalar`] on every instruction set and thread count. Rows of 16-bit
-/// tables are updated in f32 and rounded stochastically when they are written.
+/// Sums are computed in f32 in the order (slot, sample, j), in parts of [`IDS_PER_PART`], and
+/// multiplications and additions round separately. The results are bit-identical to those of
+/// [`scalar`] for every instruction set and number of threads. Rows of 16-bit tables are updated
+/// in f32 and rounded stochastically when they are written.
 /// # Errors
-/// [`Error::Shape`], [`Error::Jagged`] and [`Error::RowOutOfRange`] (the first id, in `values`
-/// order) before any weight or state changes.
+/// Fails with [`Error::Shape`], [`Error::Jagged`] or [`Error::RowOutOfRange`] before any weight
+/// or state changes. The last one reports the first such id in the order of `values`.
 /// # Source
-/// Sort, dedup and fused update: arXiv:2104.05158.
+/// Sort, deduplication and fused update are described in arXiv:2104.05158.
 pub fn run(
     cpu: &Cpu,
     arguments: BackwardArguments<'_, '_>,
@@ -113,6 +115,8 @@ pub fn run(
     let BackwardArguments { tiles, slots, jagged, bag_scales, output, gradient, rule, rounding } =
         arguments;
     let is_packed;
+    // The block borrows the tiles for reading, which must end before the update borrows them for
+    // writing.
     let numbering = {
         let shape = |tile: usize| {
             let TileMut { rows, dim, name, .. } = &tiles[tile];
@@ -142,7 +146,7 @@ pub fn run(
     Ok(update_rows::run(cpu, &batch, &targets, rule, long, partials))
 }
 
-/// Checks all shapes of the call.
+/// Checks the sizes of all arguments of the call.
 fn check<'a, Shape: Fn(usize) -> TileShape<'a>>(
     lookup: &Lookup<'a, Shape>,
     tiles: &[TileMut<'_>],

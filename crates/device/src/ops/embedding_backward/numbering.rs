@@ -1,5 +1,5 @@
 //! Numbers the rows of all tiles consecutively, and packs row numbers and gradient positions into
-//! the pairs that are sorted.
+//! the pairs that the second phase sorts.
 
 use schema::JaggedTensor;
 
@@ -8,15 +8,15 @@ use super::tile::TileMut;
 use crate::error::Error;
 use crate::ops::slot::{KeyPlaces, Lookup, Slot};
 
-/// The layout of a pair: the row number, counted over all tiles, in the upper bits, and the
-/// position of its gradient in the lower ones.
+/// The layout of a pair. The upper bits hold the row number, counted over all tiles, and the
+/// lower bits hold the position of the row's gradient.
 pub(super) struct Numbering {
     /// First row number of each tile, followed by the total number of rows, `[T + 1]`.
     pub(super) first_rows: Vec<usize>,
     pub(super) row_bits: u32,
     pub(super) payload_bits: u32,
-    /// Whether ids or bags have factors. If so, a pair holds the id's position instead of its
-    /// gradient's.
+    /// Whether ids or bags have factors. With factors, a pair holds the position of the id
+    /// instead of the position of its gradient.
     pub(super) factors: bool,
 }
 
@@ -43,8 +43,8 @@ impl Numbering {
         Ok(Self { first_rows, row_bits, payload_bits, factors })
     }
 
-    /// Returns the positions of each tile's ids, with its first row and the bits of its row
-    /// numbers. Empty if the slots are not in the order of their tiles.
+    /// Returns the positions of each tile's ids, with the tile's first row and the bits of its
+    /// row numbers. The list is empty if the slots are not in the order of their tiles.
     pub(super) fn groups(&self, slots: &[Slot], jagged: &JaggedTensor) -> Vec<sort::TilePairs> {
         if !slots.is_sorted_by_key(|slot| slot.tile) {
             return Vec::new();
@@ -70,13 +70,13 @@ impl Numbering {
         groups
     }
 
-    /// The bits of a pair that hold its row number.
+    /// Returns the range of bits of a pair that hold its row number.
     pub(super) fn key_bits(&self) -> std::ops::Range<u32> {
         self.payload_bits..self.payload_bits + self.row_bits
     }
 }
 
-/// Number of bits that represent every number below `count`.
+/// Returns the number of bits that represent every number below `count`.
 pub(super) fn bits_below(count: usize) -> u32 {
     usize::BITS - count.saturating_sub(1).leading_zeros()
 }

@@ -1,29 +1,31 @@
-//! Before the first phase, copies the gradient of a pooled output so that each slot's vectors are
+//! Copies the gradient of a pooled output before the first phase, so that each slot's vectors are
 //! contiguous.
 //!
 //! In `[B, Σ D]`, a slot's vectors are far apart, often by a power of two, so they compete for a
-//! few sets of the second-level cache. Contiguous vectors fit. On a batch of 2048 samples, 8 tables
-//! of 64 columns and 32 ids per bag, three interleaved runs of the whole backward reached 59 to 64
-//! % of the read-modify-write limit without the copy and 63 to 74 % with it.
-#![expect(unsafe_code, reason = "chunks write different vectors of one array")]
+//! few sets of the second-level cache. Contiguous vectors fit into the cache. The copy was
+//! measured on a batch of 2048 samples with 8 tables of 64 columns and 32 ids per bag. In three
+//! interleaved runs, the whole backward reached 59 to 64 % of the read-modify-write limit without
+//! the copy and 63 to 74 % with it.
+#![expect(unsafe_code, reason = "each chunk writes its own vectors of a shared array")]
 
 use schema::JaggedTensor;
 
 use crate::cpu::{DisjointMut, Pool};
 use crate::ops::slot::{KeyPlace, KeyPlaces};
 
-/// Fewest ids per bag for which the copy pays, because vectors are read several times.
+/// Smallest mean number of ids per bag for which the copy pays, because each vector is then read
+/// several times.
 const IDS_PER_BAG: usize = 4;
 
-/// Samples of a chunk.
+/// Number of samples in a chunk.
 const SAMPLES_PER_CHUNK: usize = 64;
 
-/// Whether the copy pays for this number of slots, bags and ids.
+/// Returns whether the copy pays for this number of slots, ids and bags.
 pub(super) fn pays(slots: usize, ids: usize, bags: usize) -> bool {
     slots >= 2 && ids >= IDS_PER_BAG * bags
 }
 
-/// Copies `gradient` to `packed` and returns the new positions, if the copy pays.
+/// Copies `gradient` to `packed` and returns the new layout, if the copy pays.
 pub(super) fn run(
     pool: &Pool,
     jagged: &JaggedTensor,
@@ -47,7 +49,7 @@ pub(super) fn run(
                 let from = places.place(key).start(sample, 0);
                 let to = target.place(key).start(sample, 0);
                 // SAFETY: the ranges of different keys and samples do not overlap and end within
-                // the gradient's length. The pool runs each chunk once.
+                // the gradient's length, and the pool runs each chunk once.
                 let out = unsafe { out.part(to..to + dim) };
                 out.copy_from_slice(&gradient[from..from + dim]);
             }

@@ -1,5 +1,5 @@
-//! The oracle of the embedding backward: plain loops, for f32 and f64. Independent of threads,
-//! vectors or radix sorts.
+//! The oracle of the embedding backward: plain loops for f32 and f64, without threads, vectors or
+//! radix sorts.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::optimizer::{UpdateRule, split_state};
 use crate::real::Real;
 use crate::rounding::{self, RowNoise};
 
-/// `sum[d] += factor · gradient[d]`.
+/// Adds a scaled gradient to a sum: `sum[d] += factor · gradient[d]`.
 #[inline]
 pub fn add_scaled<R: Real>(factor: R, gradient: &[R], sum: &mut [R]) {
     for (sum, &gradient) in sum.iter_mut().zip(gradient) {
@@ -23,15 +23,15 @@ pub fn add_scaled<R: Real>(factor: R, gradient: &[R], sum: &mut [R]) {
 /// One tile of the oracle, with its optimizer state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OracleTile<R> {
-    /// `[rows, dim]`.
+    /// Weights of the tile, `[rows, dim]`.
     pub weights: Vec<R>,
-    /// `[rows, Optimizer::state_per_row(dim)]`.
+    /// Optimizer state of the tile, `[rows, Optimizer::state_per_row(dim)]`.
     pub state: Vec<R>,
     pub dim: usize,
 }
 
 impl<R: Real> OracleTile<R> {
-    /// Rounds a row as a table of `data_type` at `origin` stores it.
+    /// Rounds a row to the values that a table of `data_type` at `origin` stores.
     pub fn round_row(
         &mut self,
         row: usize,
@@ -54,12 +54,13 @@ impl<R: Real> OracleTile<R> {
     }
 }
 
-/// The gradients of each row: for each (tile, row), in (slot, sample, j) order, the start of the
-/// gradient and its factor.
+/// The gradients of each row. For each (tile, row), it lists the start of each gradient and its
+/// factor, in the order (slot, sample, j).
 type Sources<R> = BTreeMap<(usize, usize), Vec<(usize, R)>>;
 
-/// The whole backward pass and update of f32 (or f64) tables; `gradient` is the gradient of the
-/// output. Returns the updated rows as (tile, row). Does not check its arguments.
+/// Runs the whole backward pass and updates f32 or f64 tables. `gradient` is the gradient of the
+/// forward pass's output. Returns the updated rows as pairs (tile, row). The arguments are not
+/// checked.
 pub fn run<R: Real>(
     tiles: &mut [OracleTile<R>],
     slots: &[Slot],

@@ -1,4 +1,5 @@
-//! The row kernels of the embedding backward with vectors: one algorithm for every register width.
+//! The row kernels of the embedding backward with vector instructions. One algorithm serves every
+//! register width.
 //!
 //! ```text
 //! sum of a row's gradients:
@@ -8,7 +9,7 @@
 //!         out[strip] = sums
 //! ```
 //! 1. The sums of a strip stay in registers over the whole row.
-#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vector instructions"))]
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "calls vector instructions"))]
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use elsewhere::{sum_avx2, sum_avx512, update_chunk_avx2, update_chunk_avx512};
@@ -29,7 +30,7 @@ mod x86 {
 
     macro_rules! entries {
         ($update:ident, $sum:ident, $token:ty, $vector:ty, $features:literal) => {
-            /// Updates one chunk of rows.
+            /// Updates the rows of one chunk of pairs.
             pub(in super::super) fn $update(
                 _: $token,
                 work: &UpdateWork<'_>,
@@ -37,15 +38,15 @@ mod x86 {
             ) -> Updated {
                 #[target_feature(enable = $features)]
                 fn enter(work: &UpdateWork<'_>, pairs: Range<usize>) -> Updated {
-                    // SAFETY: this function is compiled with the vector's instruction set, and the
-                    // pool runs each chunk once.
+                    // SAFETY: this function is compiled with the vector's instruction set, and
+                    // the pool runs each chunk once.
                     unsafe { work.update_chunk::<Vectors<$vector>>(pairs) }
                 }
-                // SAFETY: the token proves the instruction set.
+                // SAFETY: the token proves that the machine has the instruction set.
                 unsafe { enter(work, pairs) }
             }
 
-            /// Sums the gradients of some pairs.
+            /// Sums the gradients of a range of pairs.
             pub(in super::super) fn $sum(
                 _: $token,
                 batch: &UpdateBatch<'_>,
@@ -54,11 +55,11 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn enter(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
-                    // SAFETY: this function is compiled with the vector's instruction set, which
-                    // the token of its caller proved.
+                    // SAFETY: this function is compiled with the vector's instruction set, and
+                    // the token of its caller proved that the machine has it.
                     unsafe { Vectors::<$vector>::sum(batch, pairs, sum) }
                 }
-                // SAFETY: the token proves the instruction set.
+                // SAFETY: the token proves that the machine has the instruction set.
                 unsafe { enter(batch, pairs, sum) }
             }
         };
@@ -72,7 +73,7 @@ mod x86 {
         "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c"
     );
 
-    /// The kernel on registers of type `V`.
+    /// The row kernel on registers of type `V`.
     struct Vectors<V>(std::marker::PhantomData<V>);
 
     impl<V: Vector> RowKernel for Vectors<V> {
@@ -80,8 +81,8 @@ mod x86 {
         unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
             let dim = sum.len();
             let mut at = 0;
-            // SAFETY: the caller guarantees the instruction set, and each strip lies inside the
-            // `dim` columns.
+            // SAFETY: the caller guarantees the instruction set of `V`, and each strip lies
+            // inside the `dim` columns.
             unsafe {
                 while dim - at >= 8 * V::LANES {
                     at += strip::<V, 8>(batch, pairs.clone(), at, sum);
@@ -107,8 +108,8 @@ mod x86 {
             sum: &[f32],
             state: &mut [f32],
         ) {
-            // SAFETY: the caller guarantees the instruction set of `V`. `take` and `put` check that
-            // both rows have the same length.
+            // SAFETY: the caller guarantees the instruction set of `V`. `take` and `put` check
+            // that the row and its buffer have the same length.
             unsafe {
                 let wide = E::take::<V>(weights, buffer);
                 rule.update_row_vector::<V>(wide, sum, split_state(rule.kind, state));
@@ -117,12 +118,12 @@ mod x86 {
         }
     }
 
-    /// Sums `N` registers of columns from `at` on and returns the number of columns of a full
-    /// strip. Only a strip of one register may be partial.
+    /// Sums `N` registers of columns from column `at` on, and returns the number of columns of a
+    /// full strip. Only a strip of one register may be partial.
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`; `at` lies inside `sum`, and a strip of several
-    /// registers ends inside it.
+    /// The caller guarantees that the machine has the instruction set of `V`, that `at` lies
+    /// inside `sum`, and that a strip of several registers ends inside `sum`.
     #[inline(always)]
     unsafe fn strip<V: Vector, const N: usize>(
         batch: &UpdateBatch<'_>,
@@ -131,9 +132,9 @@ mod x86 {
         sum: &mut [f32],
     ) -> usize {
         let left = sum.len() - at;
-        // SAFETY: the contract checked that `gradient[start..]` has `dim` columns of the slot.
-        // Loads and stores access at most `left` of them, and only strips of one register can be
-        // partial.
+        // SAFETY: the checks of the operation verified that `gradient[start..]` has `dim` columns
+        // of the slot. Loads and stores access at most `left` of these columns, and only strips
+        // of one register can be partial.
         unsafe {
             let mut sums = [V::splat(0.0); N];
             for position in pairs {
@@ -171,7 +172,7 @@ mod elsewhere {
 
     macro_rules! unreachable_entries {
         ($update:ident, $sum:ident, $token:ty) => {
-            /// Unreachable: the token cannot exist on this architecture.
+            /// Never called, because the token cannot exist on this architecture.
             pub(in super::super) fn $update(
                 _: $token,
                 _: &UpdateWork<'_>,
@@ -179,7 +180,7 @@ mod elsewhere {
             ) -> Updated {
                 Updated::default()
             }
-            /// Unreachable: the token cannot exist on this architecture.
+            /// Never called, because the token cannot exist on this architecture.
             pub(in super::super) fn $sum(
                 _: $token,
                 _: &UpdateBatch<'_>,

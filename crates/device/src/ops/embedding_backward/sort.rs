@@ -1,23 +1,25 @@
-//! Second phase: a stable radix sort of the pairs by row, on the bits of the row number.
-//! Independent of the meaning of the pairs.
-#![expect(unsafe_code, reason = "chunks scatter to places that their counts keep apart")]
+//! Second phase of the embedding backward: a stable radix sort of the pairs by the bits of their
+//! row number. The sort does not depend on what the other bits mean.
+#![expect(unsafe_code, reason = "each chunk writes its own positions of a shared array")]
 
 use std::ops::Range;
 
 use super::scratch::Scratch;
 use crate::cpu::{DisjointMut, Pool};
 
-/// Bits of the widest digit. Its counts and the ends of its output runs fit in the second-level
-/// cache.
+/// Number of bits in the widest digit. The counts of such a digit and the ends of its output runs
+/// fit in the second-level cache.
 const DIGIT_BITS: u32 = 11;
 
-/// Fewest pairs per chunk. With fewer, counting costs more than parallel work saves.
+/// Smallest number of pairs per chunk. With fewer pairs, counting costs more than parallel work
+/// saves.
 const PAIRS_PER_CHUNK: usize = 8192;
 
-/// Most chunks. Bounds the memory and the serial work of the counts.
+/// Largest number of chunks, which limits the memory and the serial work of the counts.
 const CHUNKS: usize = 64;
 
-/// Like [`SMALL`], for groups that one thread sorts.
+/// Largest group that a comparison sort sorts, like [`SMALL`], but for groups that one thread
+/// sorts.
 const SMALL_GROUP: usize = 256;
 
 /// Largest batch for which a comparison sort ends before a radix sort has cleared its counts.
@@ -27,16 +29,17 @@ const SMALL: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) struct TilePairs {
     pub pairs: Range<usize>,
-    /// The tile's first row number.
+    /// Number of the tile's first row, counted over all tiles.
     pub first_row: u64,
-    /// Bits of its rows, relative to the first row.
+    /// Number of bits of the tile's row numbers, relative to its first row.
     pub bits: u32,
 }
 
-/// Sorts `scratch.pairs` by the bits `key`; pairs of equal keys keep their order.
+/// Sorts `scratch.pairs` by the bits `key`. Pairs with equal keys keep their order.
 ///
-/// Only one order has this property, so the method may depend on the number of threads. With enough
-/// groups of similar size, each thread sorts its own groups, in its own cache and on fewer bits.
+/// A stable sort has only one result, so the method may depend on the number of threads. If there
+/// are enough groups of similar size, each thread sorts its own groups, in its own cache and on
+/// fewer bits.
 pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[TilePairs], scratch: &mut Scratch) {
     let len = scratch.pairs.len();
     let longest = groups.iter().map(|group| group.pairs.len()).max().unwrap_or(len);
@@ -49,6 +52,7 @@ pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[TilePairs], scratch: &
     }
     scratch.spare.resize(len, 0);
     let passes = (key.end - key.start).div_ceil(DIGIT_BITS);
+    // The bits are divided evenly among the passes, so that no digit is wider than necessary.
     let width = (key.end - key.start).div_ceil(passes.max(1));
     for pass in 0..passes {
         let low = key.start + pass * width;
@@ -58,19 +62,19 @@ pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[TilePairs], scratch: &
     }
 }
 
-/// Most bytes of the counts for `len` pairs.
+/// Returns the largest number of bytes that the counts for `len` pairs use.
 pub(super) fn count_bytes(len: usize) -> usize {
     (CHUNKS.min(len.div_ceil(PAIRS_PER_CHUNK)) << DIGIT_BITS) * size_of::<usize>()
 }
 
-/// Sorts every group on one thread.
+/// Sorts the groups in parallel, each on one thread.
 fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[TilePairs], scratch: &mut Scratch) {
     scratch.spare.resize(scratch.pairs.len(), 0);
     let (pairs, spare) =
         (DisjointMut::new(&mut scratch.pairs), DisjointMut::new(&mut scratch.spare));
     pool.run(groups.len(), |index| {
         let TilePairs { pairs: range, first_row, bits } = groups[index].clone();
-        // SAFETY: groups are consecutive ranges of positions, and one chunk sorts each group.
+        // SAFETY: the groups are consecutive ranges of positions, and one chunk sorts each group.
         let (mut from, mut to) = unsafe { (pairs.part(range.clone()), spare.part(range)) };
         if from.len() <= SMALL_GROUP {
             return from.sort_by_key(|pair| pair >> payload_bits);
@@ -84,13 +88,14 @@ fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[TilePairs], scratch: &m
             scatter(from, to, digit);
             std::mem::swap(&mut from, &mut to);
         }
+        // After an odd number of passes, the sorted pairs are in the spare buffer.
         if passes % 2 == 1 {
             to.copy_from_slice(from);
         }
     });
 }
 
-/// Makes one pass over a group: counts, first places, scatter.
+/// Makes one pass of the radix sort over a group: counts digits, finds first positions, scatters.
 #[inline(always)]
 fn scatter(from: &[u64], to: &mut [u64], digit: impl Fn(u64) -> usize) {
     let mut places = [0usize; 1 << DIGIT_BITS];
@@ -122,7 +127,8 @@ impl Digit {
     }
 }
 
-/// Makes one pass: counts per chunk, first places, scatter from `pairs` to `spare`.
+/// Makes one pass of the radix sort: counts digits per chunk, finds first positions, and scatters
+/// the pairs from `pairs` to `spare`.
 fn sort_by_digit(pool: &Pool, digit: Digit, scratch: &mut Scratch) {
     let Scratch { pairs, spare, counts, .. } = scratch;
     let digits = 1 << digit.bits;
@@ -141,15 +147,15 @@ fn sort_by_digit(pool: &Pool, digit: Digit, scratch: &mut Scratch) {
     pool.run_slices(counts, digits, |chunk, places| {
         for &pair in chunk_of(chunk) {
             let place = &mut places[digit.digit(pair)];
-            // SAFETY: the count of each (chunk, digit) reserved a run of places below `len`, so
-            // each place is written by one chunk, once.
+            // SAFETY: the count of each (chunk, digit) reserved a run of positions below `len`,
+            // so each position is written once, by one chunk.
             unsafe { spare.part(*place..*place + 1)[0] = pair };
             *place += 1;
         }
     });
 }
 
-/// Converts counts `[chunks, digits]` to first places, ordered by digit and then by chunk.
+/// Converts counts `[chunks, digits]` to first positions, ordered by digit and then by chunk.
 fn counts_to_places(counts: &mut [usize], digits: usize) {
     let mut place = 0;
     for digit in 0..digits {
@@ -165,7 +171,8 @@ mod tests {
 
     use super::*;
 
-    /// Sorts `len` pairs of `rows` rows and compares with the standard library's stable sort.
+    /// Sorts `len` pairs of `rows` rows and compares the result with the standard library's
+    /// stable sort.
     fn check(threads: usize, len: usize, rows: u64, payload_bits: u32) {
         let rng = CounterRng::new(len as u64, rows);
         let pair = |i: usize| rng.below(i as u64, rows) << payload_bits | i as u64;

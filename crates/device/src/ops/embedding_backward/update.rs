@@ -1,6 +1,6 @@
-//! Third phase: sums the gradients of each distinct row and updates the row in place. The pairs are
-//! already sorted, and the formulas are in [`crate::optimizer`].
-#![expect(unsafe_code, reason = "rows of one table are updated by the chunks that own them")]
+//! Third phase of the embedding backward: sums the gradients of each distinct row and updates the
+//! row in place. The pairs are already sorted, and the update rules are in [`crate::optimizer`].
+#![expect(unsafe_code, reason = "each chunk updates its own rows of a shared table")]
 
 use std::ops::Range;
 
@@ -17,38 +17,39 @@ use crate::optimizer::{UpdateRule, split_state};
 use crate::rounding::RowNoise;
 use crate::weights::WeightsMut;
 
-/// Prefetch distance for rows and gradients, in pairs.
+/// Number of pairs by which rows and gradients are prefetched ahead.
 const PAIRS_AHEAD: usize = 8;
 
-/// Longest row whose sum is kept on the stack.
+/// Longest row whose summed gradient is kept on the stack.
 const STACK_DIM: usize = 512;
 
 /// The read-only inputs of the batch, and its pairs in row order.
 pub(super) struct UpdateBatch<'a> {
     /// Gradient of the forward pass's output.
     pub gradient: &'a [f32],
-    /// `[nnz]`.
+    /// Pairs in row order, `[nnz]`.
     pub pairs: &'a [u64],
-    /// Position and factor of each id's gradient; empty if every factor is 1.
+    /// Position and factor of each id's gradient. Empty if every factor is 1.
     pub sources: &'a [(usize, f32)],
     pub payload_bits: u32,
 }
 
-/// A tile in the form that the chunks use.
+/// A tile in the form in which the chunks update it.
 pub(super) struct UpdateTarget<'a> {
     weights: TargetWeights<'a>,
     state: DisjointMut<'a, f32>,
     state_per_row: usize,
-    /// Row numbers of the tile, counted over all tiles.
+    /// Range of the tile's row numbers, counted over all tiles.
     rows: Range<usize>,
     pub dim: usize,
-    /// Random bits of the table at this step, and the tile's position in the table.
+    /// Random bits of the table at this step. The two fields below give the tile's position in
+    /// the table.
     noise: CounterRng,
     first_row: u64,
     first_column: u32,
 }
 
-/// A tile's weights, `[rows, dim]`.
+/// The weights of a tile, `[rows, dim]`, in their number format.
 enum TargetWeights<'a> {
     F32(DisjointMut<'a, f32>),
     F16(DisjointMut<'a, f16>),
@@ -65,22 +66,22 @@ impl TargetWeights<'_> {
 }
 
 impl UpdateBatch<'_> {
-    /// Returns the row that the pair at `position` updates. It is stored in the upper bits of the
-    /// sorted key.
+    /// Returns the row that the pair at `position` updates, which the upper bits of the pair
+    /// hold.
     #[inline(always)]
     pub fn row(&self, position: usize) -> usize {
         (self.pairs[position] >> self.payload_bits) as usize
     }
 
-    /// Returns the start of the gradient of the pair at `position`, and its factor `weight ·
-    /// scale`.
+    /// Returns the start of the gradient of the pair at `position`, and the factor `weight ·
+    /// scale` of the pair.
     #[inline(always)]
     pub fn locate(&self, position: usize) -> (usize, f32) {
         let payload = (self.pairs[position] & ((1 << self.payload_bits) - 1)) as usize;
         if self.sources.is_empty() { (payload, 1.0) } else { self.sources[payload] }
     }
 
-    /// Returns the end of the run of pairs of `row` that starts at `start`.
+    /// Returns the end of the run of pairs of `row`, whose first pair is at `start`.
     #[inline(always)]
     fn segment_end(&self, start: usize, row: usize) -> usize {
         let mut end = start + 1;
@@ -119,8 +120,8 @@ impl<'a> UpdateTarget<'a> {
     /// Returns the weights and the state of one row, given by its number over all tiles.
     ///
     /// # Safety
-    /// `weights` and `dim` belong to this tile, `row` lies in `self.rows`, and no other reference
-    /// to the row is alive.
+    /// The caller guarantees that `weights` and `dim` belong to this tile, that `row` lies in
+    /// `self.rows`, and that no other reference to the row is alive.
     #[inline(always)]
     unsafe fn row<E>(
         &self,
@@ -130,14 +131,14 @@ impl<'a> UpdateTarget<'a> {
     ) -> (&'a mut [E], &'a mut [f32]) {
         let local = row - self.rows.start;
         let (weight, state) = (local * dim, local * self.state_per_row);
-        // SAFETY: both slices have `rows` rows, which `check` verified. The caller guarantees that
+        // SAFETY: both slices have `rows` rows, as `check` verified. The caller guarantees that
         // this reference to the row is the only one.
         unsafe {
             (weights.part(weight..weight + dim), self.state.part(state..state + self.state_per_row))
         }
     }
 
-    /// Returns the random bits of one row.
+    /// Returns the random bits for rounding one row.
     #[inline(always)]
     fn row_noise(&self, row: usize) -> RowNoise {
         let row = self.first_row + (row - self.rows.start) as u64;
@@ -155,19 +156,20 @@ impl<'a> UpdateTarget<'a> {
     }
 }
 
-/// The arithmetic on one row, in one instruction set.
+/// The arithmetic on one row, implemented for each instruction set.
 pub(super) trait RowKernel {
-    /// `sum[d] = Σ factor · gradient[d]` over the pairs, in order.
+    /// Computes `sum[d] = Σ factor · gradient[d]` over the pairs, in order.
     ///
     /// # Safety
-    /// The machine has the kernel's instruction set, and the caller is compiled for it.
+    /// The caller guarantees that the machine has the kernel's instruction set, and is compiled
+    /// for it.
     unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]);
 
-    /// Applies the rule to one row with its summed gradient and state. `buffer` is scratch of the
-    /// row's length.
+    /// Applies the update rule to one row with its summed gradient and its state. `buffer` is
+    /// scratch of the row's length.
     ///
     /// # Safety
-    /// As for `sum`.
+    /// The caller guarantees the same conditions as for `sum`.
     unsafe fn update<E: VectorElement>(
         rule: &UpdateRule,
         weights: &mut [E],
@@ -178,12 +180,12 @@ pub(super) trait RowKernel {
     );
 }
 
-/// Finds the tile that holds a row number.
+/// Returns the index of the tile that holds a row number.
 pub(super) fn tile_of(targets: &[UpdateTarget<'_>], row: usize) -> usize {
     targets.partition_point(|target| target.rows.end <= row)
 }
 
-/// The inputs of all chunks, and the rows that they update.
+/// The inputs that all chunks share, and the rows that they update.
 pub(super) struct UpdateWork<'a> {
     pub batch: &'a UpdateBatch<'a>,
     pub targets: &'a [UpdateTarget<'a>],
@@ -196,14 +198,15 @@ impl UpdateWork<'_> {
     /// Updates the rows whose first pair lies in `pairs`.
     ///
     /// # Safety
-    /// The machine has the kernel's instruction set, the caller is compiled for it, and no other
-    /// thread works on the same chunk.
+    /// The caller guarantees that the machine has the kernel's instruction set, that it is
+    /// compiled for this set, and that no other thread works on the same chunk.
     #[inline(always)]
     pub unsafe fn update_chunk<K: RowKernel>(&self, pairs: Range<usize>) -> Updated {
         let mut updated = Updated::default();
         let mut at = pairs.start;
         if at > 0 {
-            // A row that began in an earlier chunk belongs to that chunk.
+            // A row that began in an earlier chunk belongs to that chunk, so its pairs are
+            // skipped.
             let row = self.batch.row(at - 1);
             while at < pairs.end && self.batch.row(at) == row {
                 at += 1;
@@ -212,7 +215,8 @@ impl UpdateWork<'_> {
         while at < pairs.end {
             let target = &self.targets[tile_of(self.targets, self.batch.row(at))];
             // SAFETY: the caller guarantees the instruction set and exclusive use of this chunk.
-            // `tile_of` found the target of the row, and `weights` belong to that target.
+            // `tile_of` found the target that contains the row, and `weights` belong to that
+            // target.
             let rows = unsafe {
                 match &target.weights {
                     TargetWeights::F32(weights) => {
@@ -233,14 +237,16 @@ impl UpdateWork<'_> {
         updated
     }
 
-    /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` past their last
-    /// pair, and returns their number.
+    /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` past their
+    /// last pair, and returns the number of rows.
     ///
-    /// Each common dimension has its own instance, in which loops are unrolled and the sum of a
-    /// row's gradients stays in registers. This saves a fifth of the time.
+    /// Each common dimension has its own instance of the code, in which loops are unrolled and
+    /// the sum of a row's gradients stays in registers. The separate instances save a fifth of
+    /// the time.
     ///
     /// # Safety
-    /// As for [`Self::update_chunk`]; `weights` belong to `target`, and so does the row at `at`.
+    /// The caller guarantees the same conditions as for [`Self::update_chunk`]. `weights` and the
+    /// row at `at` must belong to `target`.
     #[inline(always)]
     unsafe fn update_tile<K: RowKernel, E: VectorElement>(
         &self,
@@ -249,7 +255,7 @@ impl UpdateWork<'_> {
         at: &mut usize,
         end: usize,
     ) -> usize {
-        // SAFETY: the caller guarantees the instruction set and the rows. The buffers have the
+        // SAFETY: the caller guarantees the instruction set and the rows. Both buffers have the
         // length of a row.
         unsafe {
             match target.dim {
@@ -305,11 +311,12 @@ impl UpdateWork<'_> {
         }
     }
 
-    /// Like `update_tile`, with scratch for the sum of a row's gradients and for its weights in
-    /// f32.
+    /// Updates rows like `update_tile`, with scratch for the sum of a row's gradients and for its
+    /// weights in f32.
     ///
     /// # Safety
-    /// As for [`Self::update_tile`]; `sum` and `buffer` are as long as the rows of `target`.
+    /// The caller guarantees the same conditions as for [`Self::update_tile`]. `sum` and `buffer`
+    /// must have the length of a row of `target`.
     #[inline(always)]
     unsafe fn update_rows<K: RowKernel, E: VectorElement>(
         &self,
@@ -320,8 +327,8 @@ impl UpdateWork<'_> {
         at: &mut usize,
         end: usize,
     ) -> usize {
-        // Equals `target.dim`. Taken from `sum`, whose length is a constant in the instances for
-        // common dimensions.
+        // `dim` equals `target.dim`. The value is taken from `sum`, because the length of `sum`
+        // is a constant in the instances for common dimensions.
         let dim = sum.len();
         let mut rows = 0;
         while *at < end {
@@ -332,8 +339,8 @@ impl UpdateWork<'_> {
             let segment = *at..self.batch.segment_end(*at, row);
             *at = segment.end;
             rows += 1;
-            // SAFETY: the caller guarantees the instruction set. `gather` checked the row, and only
-            // the chunk that holds the first pair of a row accesses it.
+            // SAFETY: the caller guarantees the instruction set. `gather` checked the row, and
+            // only the chunk that holds the first pair of a row accesses the row.
             unsafe {
                 self.sum_segment::<K, E>(target, weights, segment, sum);
                 let noise = target.row_noise(row);
@@ -344,10 +351,11 @@ impl UpdateWork<'_> {
         rows
     }
 
-    /// Computes the summed gradient of one row.
+    /// Computes the summed gradient of one row from its segment of pairs.
     ///
     /// # Safety
-    /// The machine has the kernel's instruction set, and the caller is compiled for it.
+    /// The caller guarantees that the machine has the kernel's instruction set, and is compiled
+    /// for it.
     #[inline(always)]
     unsafe fn sum_segment<K: RowKernel, E>(
         &self,
@@ -366,7 +374,8 @@ impl UpdateWork<'_> {
         unsafe { K::sum(self.batch, segment, sum) }
     }
 
-    /// Adds the partial sums of a long segment, in order.
+    /// Adds the partial sums of a long segment in order, which gives the sum of the row's
+    /// gradients.
     #[cold]
     fn add_parts(&self, start: usize, sum: &mut [f32]) {
         let segment = &self.long[self.long.partition_point(|segment| segment.start < start)];
@@ -377,8 +386,8 @@ impl UpdateWork<'_> {
         }
     }
 
-    /// Prefetches the gradient of a later pair, and its row unless the preceding pair has the same
-    /// row.
+    /// Prefetches the gradient of a later pair. Also prefetches its row, unless the preceding
+    /// pair has the same row.
     #[inline(always)]
     fn prefetch<E>(
         &self,
@@ -400,7 +409,7 @@ impl UpdateWork<'_> {
     }
 }
 
-/// The scalar row kernel, for any machine.
+/// The scalar row kernel, which runs on any machine.
 pub(super) struct Portable;
 
 impl RowKernel for Portable {

@@ -1,6 +1,7 @@
-//! Third phase, distribution over threads: sums rows with many pairs in parts, then updates the
-//! rows chunk by chunk with the kernel of the machine's instruction set.
-#![expect(unsafe_code, reason = "parts of one array are written by the chunks that own them")]
+//! Distributes the third phase of the embedding backward over threads. Rows with many pairs are
+//! first summed in parts. Then the rows are updated chunk by chunk with the kernel of the
+//! machine's instruction set.
+#![expect(unsafe_code, reason = "each chunk writes its own parts of a shared array")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,10 +12,10 @@ use super::update::{Portable, RowKernel, UpdateBatch, UpdateTarget, UpdateWork, 
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::optimizer::UpdateRule;
 
-/// Sorted pairs per chunk; a chunk updates the rows whose first pair lies inside it.
+/// Number of sorted pairs per chunk. A chunk updates the rows whose first pair lies inside it.
 const PAIRS_PER_CHUNK: usize = 512;
 
-/// Updates all rows of the batch.
+/// Updates all rows of the batch, and returns the numbers of updated rows, elements and bytes.
 pub(super) fn run(
     cpu: &Cpu,
     batch: &UpdateBatch<'_>,
@@ -50,7 +51,7 @@ pub(super) fn run(
 }
 
 /// Finds the rows with more than [`IDS_PER_PART`] pairs. The pairs of each such row cover a
-/// multiple of that number, so only multiples are examined.
+/// position that is a multiple of that number, so only multiples are examined.
 fn find_long_segments(
     batch: &UpdateBatch<'_>,
     targets: &[UpdateTarget<'_>],
@@ -59,6 +60,7 @@ fn find_long_segments(
     long.clear();
     let (mut end, mut first_part, mut partials) = (0, 0, 0);
     for probe in (0..batch.pairs.len()).step_by(IDS_PER_PART) {
+        // The probed position belongs to the row that was examined last.
         if probe < end {
             continue;
         }
@@ -77,7 +79,7 @@ fn find_long_segments(
     }
 }
 
-/// Sums each part of the long segments separately.
+/// Sums each part of the long segments separately, in parallel.
 fn sum_parts(cpu: &Cpu, batch: &UpdateBatch<'_>, long: &[LongSegment], partials: &mut Vec<f32>) {
     let Some(last) = long.last() else { return };
     partials.resize(last.partials + last.parts() * last.dim, 0.0);
@@ -88,8 +90,8 @@ fn sum_parts(cpu: &Cpu, batch: &UpdateBatch<'_>, long: &[LongSegment], partials:
         let start = segment.start + part * IDS_PER_PART;
         let pairs = start..segment.end.min(start + IDS_PER_PART);
         let at = segment.partials + part * segment.dim;
-        // SAFETY: `partials` has room for all parts, and `at..at + dim` is the range of this part
-        // alone.
+        // SAFETY: `partials` has room for all parts, and only this part uses the range `at..at +
+        // dim`.
         let sum = unsafe { sums.part(at..at + segment.dim) };
         match cpu.isa {
             // SAFETY: the portable kernel needs no instruction set.

@@ -1,4 +1,5 @@
-//! The bags of some samples of one slot: the ids to sum and the place of each sum.
+//! The bags of some samples of one slot: the ids that are summed and the output vector of each
+//! sum.
 
 use std::ops::Range;
 
@@ -9,27 +10,27 @@ use crate::cpu::DisjointMut;
 use crate::ops::slot::{KeyPlace, first_bad};
 use crate::weights::{StoredWeight, WeightsView};
 
-/// One tile of a table, read only.
+/// One tile of an embedding table, for reading only.
 #[derive(Clone, Copy, Debug)]
 pub struct TileView<'a> {
-    /// `[rows, dim]`.
+    /// Weights of the tile, `[rows, dim]`.
     pub weights: WeightsView<'a>,
-    /// Rows of the tile.
+    /// Number of rows of the tile.
     pub rows: usize,
-    /// Columns of the tile, above 0.
+    /// Number of columns of the tile, above 0.
     pub dim: usize,
-    /// Name of the table, for messages.
+    /// Name of the tile's table, for error messages.
     pub name: &'a str,
 }
 
 impl TileView<'_> {
-    /// Position of the first out-of-range id in `ids`.
+    /// Returns the position of the first out-of-range id in `ids`.
     pub(super) fn first_bad(&self, ids: &[i64]) -> Option<usize> {
         first_bad(ids, self.rows)
     }
 }
 
-/// The bags of some samples of one slot. Its contents have been checked by [`run`].
+/// The bags of some samples of one slot, whose contents [`run`] has checked.
 pub(super) struct BagBlock<'a> {
     pub(super) tile: &'a TileView<'a>,
     pub(super) jagged: &'a JaggedTensor,
@@ -38,19 +39,19 @@ pub(super) struct BagBlock<'a> {
     pub(super) samples: Range<usize>,
     pub(super) out: &'a DisjointMut<'a, f32>,
     pub(super) place: KeyPlace,
-    /// Whether its vectors are whole cache lines and are stored past the caches.
+    /// Whether the output vectors are whole cache lines and are stored past the caches.
     pub(super) past_caches: bool,
 }
 
 impl<'a> BagBlock<'a> {
-    /// Positions in `values` of all ids of the block.
+    /// Returns the positions in `values` of all ids of the block.
     pub(super) fn positions(&self) -> Range<usize> {
         let first = self.feature * self.jagged.batch_size;
         let offsets = &self.jagged.offsets;
         offsets[first + self.samples.start]..offsets[first + self.samples.end]
     }
 
-    /// Returns the factor of one bag.
+    /// Returns the scale factor of one bag.
     #[inline(always)]
     pub(super) fn scale(&self, sample: usize) -> f32 {
         self.bag_scales.map_or(1.0, |scales| scales[self.feature * self.jagged.batch_size + sample])
@@ -65,24 +66,24 @@ impl<'a> BagBlock<'a> {
         }
     }
 
-    /// Whether a bag produces no output vector.
+    /// Returns whether a bag produces no output vector, as an empty bag of a sequence does.
     #[inline(always)]
     pub(super) fn gives_nothing(&self, bag: &Range<usize>) -> bool {
         bag.is_empty() && matches!(self.place, KeyPlace::Sequence { .. })
     }
 
     /// Returns the output vector of a bag, or of the id at `position` in the bag.
-    #[expect(unsafe_code, reason = "chunks write different parts of one output")]
+    #[expect(unsafe_code, reason = "each chunk writes its own part of a shared output")]
     #[inline(always)]
     pub(super) fn out(&self, sample: usize, position: usize) -> &'a mut [f32] {
         let start = self.place.start(sample, position);
         // SAFETY: `Lookup::check` verified that the vectors lie in the output without overlap.
-        // Chunks differ in slot or samples, one thread runs each chunk, and a chunk borrows one
-        // vector at a time.
+        // Two chunks differ in slot or samples, one thread runs each chunk, and a chunk borrows
+        // one vector at a time.
         unsafe { self.out.part(start..start + self.tile.dim) }
     }
 
-    /// Pools every bag on any machine. The ids have been checked.
+    /// Pools every bag with scalar code, on any machine. The ids have already been checked.
     pub(super) fn pool_portable<E: StoredWeight>(&self, table: &[E]) {
         for sample in self.samples.clone() {
             let bag = self.jagged.bag(self.feature, sample);

@@ -1,5 +1,5 @@
-//! Launch of the lookup on a GPU, and the structures that both embedding operations read: tiles,
-//! slots, and a batch.
+//! Launch of the lookup on a GPU, and the structs that both embedding operations read: tiles,
+//! slots and a batch.
 
 use schema::DataType;
 
@@ -14,25 +14,26 @@ use crate::ops::{Slot, SlotOutput};
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_forward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
-/// Most ids and bags of a batch, because the kernels count both in 32 bits.
+/// Largest number of ids and of bags in a batch, because the kernels count both in 32 bits.
 pub const IDS_LIMIT: usize = i32::MAX as usize;
 /// Number of f32 columns that a thread sums at a time.
 const COLUMNS: usize = 4;
 /// Value of the first bad position if no id is out of range.
 pub const NO_BAD_ID: u64 = u64::MAX;
 
-/// A tile of a table on the device.
+/// A tile of an embedding table on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceTile<'a> {
-    /// `[rows, dim]` in `data_type`.
+    /// Weights of the tile, `[rows, dim]` in `data_type`.
     pub weights: &'a Buffer,
-    /// f32 `[rows, state per row]`; `None` if the rule has no state or the tile is only read.
+    /// Optimizer state, f32 `[rows, state per row]`, or `None` if the rule has no state or the
+    /// tile is only read.
     pub state: Option<&'a Buffer>,
-    /// Rows of the tile.
+    /// Number of rows of the tile.
     pub rows: usize,
-    /// Columns of the tile, above 0.
+    /// Number of columns of the tile, above 0.
     pub dim: usize,
-    /// Format of the weights.
+    /// Number format of the weights.
     pub data_type: DataType,
     /// Position of the tile in its table.
     pub origin: TileOrigin,
@@ -65,8 +66,8 @@ pub fn tile_bytes(tiles: &[DeviceTile<'_>]) -> Vec<u8> {
 }
 
 /// Encodes the output places of each key as the array of `struct Slot` that kernels read. `dims`
-/// are the dimensions of the tiles. `ids_per_key` is called only for a sequence, whose places
-/// depend on the numbers of ids.
+/// are the dimensions of the tiles. `ids_per_key` is called only for a sequence, whose output
+/// places depend on the numbers of ids.
 #[must_use]
 pub fn slot_bytes(
     slots: &[Slot],
@@ -102,23 +103,23 @@ pub fn slot_bytes(
 /// A batch of ids on the device, with the tables in which they are looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceLookup<'a> {
-    /// Encoded by [`tile_bytes`].
+    /// The tiles, encoded by [`tile_bytes`].
     pub tiles: &'a Buffer,
-    /// Encoded by [`slot_bytes`].
+    /// The slots, encoded by [`slot_bytes`].
     pub slots: &'a Buffer,
-    /// Ids local to their tile, `[nnz]`.
+    /// Ids relative to their tile's first row, `[nnz]`.
     pub ids: &'a Buffer,
-    /// Bytes of an id: 4 or 8.
+    /// Size of an id in bytes, 4 or 8.
     pub id_bytes: usize,
-    /// u64 `[F·B + 1]`, feature-major.
+    /// Offsets of the bags, u64 `[F·B + 1]`, feature-major.
     pub offsets: &'a Buffer,
-    /// f32 `[nnz]`.
+    /// Weights of the ids, f32 `[nnz]`.
     pub weights: Option<&'a Buffer>,
-    /// A factor per bag, f32 `[F·B]`.
+    /// One scale factor per bag, f32 `[F·B]`.
     pub bag_scales: Option<&'a Buffer>,
     pub features: usize,
     pub batch_size: usize,
-    /// D of the widest tile.
+    /// Number of columns of the widest tile.
     pub widest: usize,
 }
 
@@ -132,16 +133,18 @@ impl EmbeddingForward {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         Ok(Self { kernel: driver.module(SOURCE)?.kernel("embedding_forward")? })
     }
 
-    /// [`super::run`] in one launch. `out` is f32 with the layout of [`super::run`]; `first_bad`
-    /// u64 `[1]`, lowered to the first position whose id is out of range.
+    /// Looks up a batch in one launch, like [`super::run`]. `out` is f32 with the layout of
+    /// [`super::run`]. `first_bad` is u64 `[1]` and is lowered to the first position whose id is
+    /// out of range.
     ///
     /// # Errors
-    /// As [`Stream::launch`], and [`DriverError::Extent`] for more than [`IDS_LIMIT`] ids or bags.
+    /// Fails in the same cases as [`Stream::launch`], and with [`DriverError::Extent`] for more
+    /// than [`IDS_LIMIT`] ids or bags.
     pub fn launch(
         &self,
         stream: &Stream,

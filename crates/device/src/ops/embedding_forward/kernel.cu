@@ -1,4 +1,5 @@
-// Lookup of all tables in one launch, pooled or not; the bytes of `scalar.rs`.
+// Lookup of all tables in one launch, pooled or not. The results are bit-identical to
+// `scalar.rs`.
 //
 //   for every bag (k, b), in parallel:
 //     for every column d, in parallel:
@@ -6,15 +7,17 @@
 //       for j in bag, in order:  sum += weight_j · table[ids_j, d]
 //       out[place(k, b) + d] = scale · sum          (a sequence: one row per j, not summed)
 //
-// 1. `lanes` threads share a bag, as many as the widest row keeps busy: with D 4 a warp has 8 bags.
+// 1. `lanes` threads share a bag, as many as the widest row can use. With D = 4, a warp has 8
+//   bags.
 // 2. The format of the table and the way to read its rows are chosen once per bag. A branch per
-//    element keeps one load in flight.
-// 3. A thread reads its columns of four ids before it adds the first of them: four loads in flight,
-//    by `loads_in_flight` of kernels.tsv.
-// 4. Rows of whole, aligned 16 bytes are read and written 16 bytes at a time: four f32 or eight
-//    halves in one load. Other rows are read element by element.
-// 5. Bags and positions are counted in 32 bits, which the launch checks: 64 registers, none spilled.
-// A bag with an id that is no row reports its position; its output is unspecified.
+//   element would keep only one load in flight.
+// 3. A thread reads its columns of four ids before it adds the first of them, so four loads are
+//   in flight (`loads_in_flight` of kernels.tsv).
+// 4. Rows that consist of whole, aligned groups of 16 bytes are read and written 16 bytes at a
+//   time: four f32 or eight halves in one load. Other rows are read element by element.
+// 5. Bags and positions are counted in 32 bits, which the launch checks. The kernel then uses 64
+//   registers and spills none.
+// A bag with an out-of-range id reports the id's position, and its output is unspecified.
 
 struct EmbeddingForward {
   u64 tiles, slots, ids, offsets;
@@ -25,10 +28,10 @@ struct EmbeddingForward {
 
 #define IDS_IN_FLIGHT 4u
 #define BYTES_OF(format) ((format) == FORMAT_F32 ? 4u : 2u)
-// What `read_ids` gives behind the end of a bag: no row of any table.
+// The value that `read_ids` returns beyond the end of a bag. It is not a row of any table.
 #define NO_ID 0xffffffffffffffffull
 
-// The ids at `first` and behind it, up to `end`.
+// Reads `IDS_IN_FLIGHT` ids from `first` on, as far as they lie before `end`.
 DEVICE void read_ids(const EmbeddingForward &a, u32 first, u32 end, u64 *ids) {
   if (a.is_wide) {
     for (u32 i = 0; i < IDS_IN_FLIGHT; ++i)
@@ -39,7 +42,8 @@ DEVICE void read_ids(const EmbeddingForward &a, u32 first, u32 end, u64 *ids) {
   }
 }
 
-// Four words of a row: 16 bytes from column `at[0]` on, or one element of each of four columns.
+// Reads four words of a row: 16 bytes from column `at[0]` on, or one element of each of four
+// columns.
 template <u32 FORMAT, bool IS_ALIGNED>
 DEVICE void read_row(u64 row, const u32 *at, u32 *words) {
   if (IS_ALIGNED) {
@@ -52,14 +56,15 @@ DEVICE void read_row(u64 row, const u32 *at, u32 *words) {
   }
 }
 
-// Element `i` of what `read_row` gives.
+// Returns element `i` of the words that `read_row` has read.
 template <u32 FORMAT, bool IS_ALIGNED>
 DEVICE float element_of(const u32 *words, u32 i) {
   if (IS_ALIGNED && FORMAT != FORMAT_F32) return number_of(words[i / 2] >> 16 * (i % 2), FORMAT);
   return number_of(words[i], FORMAT);
 }
 
-// Looks up one bag, or one id of a sequence: the ids at `start..end` into the vector at `out`.
+// Looks up one bag, or one id of a sequence: adds the rows of the ids at `start..end` and writes
+// the vector to `out`.
 template <u32 FORMAT, bool IS_ALIGNED>
 DEVICE void look_up(const EmbeddingForward &a, const Tile &tile, u32 start, u32 end, float scale,
                     float *out) {
@@ -90,7 +95,7 @@ DEVICE void look_up(const EmbeddingForward &a, const Tile &tile, u32 start, u32 
         words[i][0] = words[i][1] = words[i][2] = words[i][3] = 0;
         if (is_row[i]) read_row<FORMAT, IS_ALIGNED>(row, at, words[i]);
       }
-      // Without the choice the compiler adds the first row before it reads the last.
+      // Without this choice, the compiler would add the first row before it reads the last one.
       for (u32 i = 0; i < IDS_IN_FLIGHT; ++i)
         for (u32 c = 0; c < COLUMNS; ++c) {
           const float next = sums[c] + weights[i] * element_of<FORMAT, IS_ALIGNED>(words[i], c);
@@ -108,7 +113,7 @@ DEVICE void look_up(const EmbeddingForward &a, const Tile &tile, u32 start, u32 
   }
 }
 
-// Looks up a bag; a sequence has each id at a place of its own.
+// Looks up a bag. In a sequence, each id has its own output vector.
 template <u32 FORMAT>
 DEVICE void look_up_bag(const EmbeddingForward &a, const Slot &slot, const Tile &tile, u32 bag) {
   const u32 start = (u32)((const u64 *)a.offsets)[bag], end = (u32)((const u64 *)a.offsets)[bag + 1];

@@ -1,7 +1,8 @@
-//! Lookup of all tables in one call (TBE forward), pooled or not: contract, checks and dispatch.
+//! Lookup of all tables in one call (TBE forward), pooled or not. This file has the contract, the
+//! checks and the choice of a kernel.
 //!
-//! Independent of the model's features or of sharding: its inputs are tiles, slots and ids that are
-//! local to a tile.
+//! The operation does not depend on the model's features or on sharding. The inputs of the
+//! operation are tiles, slots, and ids that are relative to a tile.
 
 mod block;
 pub mod cuda;
@@ -21,28 +22,29 @@ use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::weights::WeightsView;
 
-/// Bags per chunk: the bags of this many consecutive samples of one slot, or of several slots if
-/// the batch has fewer samples. A thread stays with one table, whose pages are then in its TLB.
+/// Number of bags per chunk: the bags of this many consecutive samples of one slot, or of several
+/// slots if the batch has fewer samples. A thread stays with one table, whose pages are then in
+/// its TLB.
 const BAGS_PER_CHUNK: usize = 128;
-/// Outputs of at least this size are stored past the caches. Cached stores would fetch lines only
-/// to overwrite them, and the lines would be evicted before they are read.
+/// Outputs of at least this many bytes are stored past the caches. Cached stores would fetch
+/// lines only to overwrite them, and the lines would be evicted before they are read.
 const STREAMED_BYTES: usize = 1 << 20;
 /// Number of floats in a cache line.
 const LINE: usize = 16;
 
-/// The arguments of [`run`].
+/// Arguments of [`run`]: the batch, the tiles in which its ids are looked up, and the output.
 #[derive(Debug)]
 pub struct ForwardArguments<'a> {
     /// The tables, or the tiles of them that this rank holds.
     pub tiles: &'a [TileView<'a>],
-    /// One per key of `jagged`.
+    /// Slots of the keys, one per key of `jagged`.
     pub slots: &'a [Slot],
-    /// Ids local to their tile.
+    /// Ids of the batch, relative to their tile's first row.
     pub jagged: &'a JaggedTensor,
-    /// A factor per bag, `[F·B]`, feature-major; `1/L` makes the sum a mean.
+    /// One scale factor per bag, `[F·B]`, feature-major. A factor of `1/L` makes the sum a mean.
     pub bag_scales: Option<&'a [f32]>,
     pub output: SlotOutput,
-    /// `[B, Σ D]`, or the rows of [`SlotOutput::Sequence`]; overwritten.
+    /// Output, `[B, Σ D]`, or the rows of [`SlotOutput::Sequence`], overwritten.
     pub out: &'a mut [f32],
 }
 
@@ -57,16 +59,17 @@ pub struct ForwardArguments<'a> {
 /// `jagged.values` `[nnz]`; `jagged.offsets` `[F·B + 1]`, feature-major; `out` `[B, Σ D]`,
 /// overwritten.
 /// # Cost
-/// Reads `nnz·(e·D + 8)` bytes, where `e` is the size of a weight, and writes `4·B·Σ D`; at most
-/// `2·nnz·D` FLOPs, so bandwidth-bound.
+/// Bandwidth-bound. Reads `nnz·(e·D + 8)` bytes, where `e` is the size of a weight, and writes
+/// `4·B·Σ D`, for at most `2·nnz·D` FLOPs.
 /// # Numerics
-/// Accumulates in f32, whatever the table's format, in `values` order; multiplies and adds round
-/// separately. Same bytes as [`scalar`] on every instruction set and thread count.
+/// Sums are computed in f32, whatever the table's format, in the order of `values`.
+/// Multiplications and additions round separately. The result is bit-identical to that of
+/// [`scalar`] for every instruction set and number of threads.
 /// # Errors
-/// [`Error::Shape`] and [`Error::Jagged`] before any work. [`Error::RowOutOfRange`] names the first
-/// id, in `values` order, that is out of range; `out` is then unspecified.
+/// Fails with [`Error::Shape`] or [`Error::Jagged`] before any work. [`Error::RowOutOfRange`]
+/// names the first out-of-range id in the order of `values`, and `out` is then unspecified.
 /// # Source
-/// DLRM, arXiv:1906.00091; table batching, arXiv:2104.05158.
+/// DLRM is described in arXiv:1906.00091, and table batching in arXiv:2104.05158.
 pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {
     let ForwardArguments { tiles, slots, jagged, bag_scales, output, out } = arguments;
     let op = "embedding_forward";
@@ -88,6 +91,7 @@ pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {
     let batch_size = jagged.batch_size;
     let blocks = batch_size.div_ceil(BAGS_PER_CHUNK);
     let slots_per_chunk = BAGS_PER_CHUNK / batch_size.clamp(1, BAGS_PER_CHUNK);
+    // Streamed vectors must begin on a cache line, so the output must begin on one too.
     let is_large = size_of_val(out) >= STREAMED_BYTES && out.as_ptr().addr().is_multiple_of(64);
     let out = DisjointMut::new(out);
     let first_bad = AtomicUsize::new(usize::MAX);
@@ -112,8 +116,8 @@ pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {
                 None => pool(cpu.isa, &block),
             }
         }
-        // Orders the streamed stores before this thread signals the end of the chunk, so that any
-        // reader sees them.
+        // The fence orders the streamed stores before this thread signals the end of the chunk,
+        // so that any reader sees them.
         streamed();
     });
     match first_bad.into_inner() {
@@ -122,7 +126,7 @@ pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {
     }
 }
 
-/// Pools every bag of a block. The ids have been checked.
+/// Pools every bag of a block, whose ids have already been checked.
 fn pool(isa: Isa, block: &BagBlock<'_>) {
     match block.tile.weights {
         WeightsView::F32(weights) => simd::pool(isa, block, weights),

@@ -1,15 +1,14 @@
-//! The oracle of the pooled lookup: plain loops, for f32 and f64. Independent of threads or
-//! vectors.
+//! The oracle of the pooled lookup: plain loops for f32 and f64, without threads or vectors.
 
 use schema::JaggedTensor;
 
 use crate::ops::Slot;
 use crate::real::{Real, Widen};
 
-/// `out[d] = scale · Σ_j weight_j · table[ids_j, d]`; D is `out.len()`.
+/// Computes `out[d] = scale · Σ_j weight_j · table[ids_j, d]` for one bag. D is `out.len()`.
 ///
 /// # Panics
-/// If an id is out of range of `table` `[rows, D]`.
+/// Panics if an id is out of range of `table` `[rows, D]`.
 pub fn pool_bag<R: Real, E: Widen<R>>(
     table: &[E],
     ids: &[i64],
@@ -31,8 +30,8 @@ pub fn pool_bag<R: Real, E: Widen<R>>(
     }
 }
 
-/// The whole pooled lookup: `tables[t]` is `[rows, dims[t]]`, `out` `[B, width]`. Does not check
-/// its arguments.
+/// Computes the whole pooled lookup. `tables[t]` is `[rows, dims[t]]`, and `out` is `[B, width]`.
+/// The arguments are not checked.
 pub fn run<R: Real>(
     tables: &[Vec<R>],
     dims: &[usize],
@@ -56,7 +55,8 @@ pub fn run<R: Real>(
     }
 }
 
-/// The lookup without pooling: the row of every id, key by key. Does not check its arguments.
+/// Computes the lookup without pooling: the row of every id, key by key. The arguments are not
+/// checked.
 pub fn sequence<R: Real>(
     tables: &[Vec<R>],
     dims: &[usize],

@@ -1,4 +1,4 @@
-//! Pooled lookup with vectors: one algorithm for every register width.
+//! The pooled lookup with vector instructions. One algorithm serves every register width.
 //!
 //! ```text
 //! for each bag of the chunk:
@@ -10,11 +10,11 @@
 //! ```
 //! 1. The sums of a strip stay in registers over the whole bag, so each output is written once.
 //! 2. Rows are random lines of a large table, which no hardware prefetcher can predict. The
-//!    following ids, also those of later bags, determine the next lines. With one id per bag,
-//!    storing the output past the caches saves a quarter of the time.
+//!   following ids, also those of later bags, determine the next lines, so they are prefetched.
+//!   If each bag has one id, storing the output past the caches saves a quarter of the time.
 #![cfg_attr(
     target_arch = "x86_64",
-    expect(unsafe_code, reason = "vector instructions and unchecked row addresses")
+    expect(unsafe_code, reason = "calls vector instructions and reads rows without bounds checks")
 )]
 
 use super::block::BagBlock;
@@ -39,7 +39,7 @@ mod x86 {
     use crate::cpu::vector::{Vector, VectorElement, prefetch_row_second};
     use crate::cpu::{Avx2, Avx512};
 
-    /// Bytes of rows prefetched ahead of their use.
+    /// Number of bytes of rows that are prefetched ahead of their use.
     const BYTES_AHEAD: usize = 8192;
 
     macro_rules! entry {
@@ -47,11 +47,11 @@ mod x86 {
             pub(super) fn $name<E: VectorElement>(_: $token, block: &BagBlock<'_>, weights: &[E]) {
                 #[target_feature(enable = $features)]
                 fn enter<E: VectorElement>(block: &BagBlock<'_>, weights: &[E]) {
-                    // SAFETY: this function is compiled with the vector's instruction set, which
-                    // the token of its caller proved.
+                    // SAFETY: this function is compiled with the vector's instruction set, and
+                    // the token of its caller proved that the machine has it.
                     unsafe { pool_block::<$vector, E>(block, weights) }
                 }
-                // SAFETY: the token proves the instruction set.
+                // SAFETY: the token proves that the machine has the instruction set.
                 unsafe { enter(block, weights) }
             }
         };
@@ -59,28 +59,31 @@ mod x86 {
     entry!(pool_avx2, Avx2, Float8, "avx2,fma,f16c");
     entry!(pool_avx512, Avx512, Float16, "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c");
 
-    /// One bag: its rows and factors, and the ids that follow it.
+    /// One bag: its rows and their factors, and the ids that follow it.
     struct Bag<'a, E> {
         table: *const E,
         dim: usize,
         ids: &'a [i64],
-        /// Weights of the ids; empty if all are 1.
+        /// Weights of the ids; empty if all of them are 1.
         weights: &'a [f32],
         scale: f32,
-        /// Ids from `ids[distance]` on, including those of the following bags of the block.
+        /// Ids to prefetch: those from `ids[distance]` on, including the ids of the following
+        /// bags of the block.
         ahead: &'a [i64],
         past_caches: bool,
     }
 
-    /// [`pool_bags`], with its own instance for each common dimension. With one id per bag this
-    /// saves a tenth of the time at D = 32 and a twentieth at D = 64.
+    /// Pools the bags of a block like [`pool_bags`], with an instance of the code for each common
+    /// dimension. If each bag has one id, this saves a tenth of the time at D = 32 and a
+    /// twentieth at D = 64.
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`, and every id of the block is a row of `table`.
+    /// The caller guarantees that the machine has the instruction set of `V`, and that every id
+    /// of the block is a row of `table`.
     #[inline(always)]
     unsafe fn pool_block<V: Vector, E: VectorElement>(block: &BagBlock<'_>, table: &[E]) {
-        // SAFETY: the caller guarantees the instruction set of `V` and the ids, and `dim` is the
-        // table's dimension.
+        // SAFETY: the caller guarantees the instruction set of `V` and valid ids, and `dim` is
+        // the table's dimension.
         unsafe {
             match block.tile.dim {
                 16 => pool_bags::<V, E>(block, table, 16),
@@ -93,7 +96,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`pool_block`]; `dim` is the dimension of the table.
+    /// The caller guarantees the same conditions as for [`pool_block`], and that `dim` is the
+    /// dimension of the table.
     #[inline(always)]
     unsafe fn pool_bags<V: Vector, E: VectorElement>(
         block: &BagBlock<'_>,
@@ -102,6 +106,8 @@ mod x86 {
     ) {
         let (jagged, ids) = (block.jagged, block.positions());
         let (end, distance) = (ids.end, (BYTES_AHEAD / (size_of::<E>() * dim)).clamp(2, 64));
+        // The first rows are prefetched here. Each later row is prefetched while an earlier one
+        // is summed.
         for &id in jagged.values[ids].iter().take(distance) {
             prefetch_row_second(table.as_ptr().wrapping_add(id as usize * dim), dim);
         }
@@ -125,7 +131,8 @@ mod x86 {
                     ahead: &jagged.values[end.min(range.start + distance)..end],
                     past_caches: block.past_caches,
                 };
-                // SAFETY: the caller guarantees `V`, and the ids of the chunk have been checked.
+                // SAFETY: the caller guarantees the instruction set of `V`, and the ids of the
+                // chunk have been checked.
                 unsafe {
                     if weights.is_some() {
                         pool_bag::<V, E, true>(&bag, out);
@@ -141,15 +148,16 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`pool_block`], for the ids of this bag; `out` has `dim` floats.
+    /// The caller guarantees the same conditions as for [`pool_block`] for the ids of this bag,
+    /// and that `out` has `dim` floats.
     #[inline(always)]
     unsafe fn pool_bag<V: Vector, E: VectorElement, const WEIGHTED: bool>(
         bag: &Bag<'_, E>,
         out: &mut [f32],
     ) {
         let mut at = 0;
-        // SAFETY: the caller guarantees `V` and the ids, and each strip lies inside the `dim`
-        // columns of the rows and of `out`.
+        // SAFETY: the caller guarantees the instruction set of `V` and valid ids, and each strip
+        // lies inside the `dim` columns of the rows and of `out`.
         unsafe {
             while bag.dim - at >= 8 * V::LANES {
                 at += strip::<V, E, 8, WEIGHTED>(bag, at, out);
@@ -166,12 +174,12 @@ mod x86 {
         }
     }
 
-    /// Pools `N` registers of columns from `at` on and returns the number of columns of a full
-    /// strip. Only a strip of one register may be partial.
+    /// Pools `N` registers of columns from column `at` on, and returns the number of columns of a
+    /// full strip. Only a strip of one register may be partial.
     ///
     /// # Safety
-    /// As for [`pool_bag`]; `at` lies inside the row, and a strip of several registers ends inside
-    /// it.
+    /// The caller guarantees the same conditions as for [`pool_bag`], that `at` lies inside the
+    /// row, and that a strip of several registers ends inside the row.
     #[inline(always)]
     unsafe fn strip<V: Vector, E: VectorElement, const N: usize, const WEIGHTED: bool>(
         bag: &Bag<'_, E>,
@@ -181,7 +189,7 @@ mod x86 {
         let left = bag.dim - at;
         let ahead = if at == 0 { bag.ahead } else { &[] };
         // SAFETY: `id < rows` was checked for every id of the chunk, so `row` starts inside the
-        // table and has `left` floats after it; `out` has `dim` floats. `load_up_to` and
+        // table and has at least `left` weights. `out` has `dim` floats. `load_up_to` and
         // `store_up_to` stay within `left`, and only the last register of a strip can be partial.
         unsafe {
             let mut sums = [V::splat(0.0); N];
@@ -216,18 +224,18 @@ mod x86 {
         N * V::LANES
     }
 
-    /// Loads one register of a row. Only strips of one register can be partial.
+    /// Loads one register of a row. The register may be partial only in a strip of one register.
     ///
     /// # Safety
-    /// The machine has the instruction set of `V`; `min(left, LANES)` weights are valid at
-    /// `pointer`, and all `LANES` if `N > 1`.
+    /// The caller guarantees that the machine has the instruction set of `V` and that `min(left,
+    /// LANES)` weights at `pointer` are valid. If `N > 1`, all `LANES` weights must be valid.
     #[inline(always)]
     unsafe fn load<V: Vector, E: VectorElement, const N: usize>(
         pointer: *const E,
         left: usize,
     ) -> V {
-        // SAFETY: the caller guarantees `min(left, LANES)` weights at `pointer`, and all `LANES` if
-        // `N > 1`.
+        // SAFETY: the caller guarantees `min(left, LANES)` valid weights at `pointer`, and
+        // `LANES` valid weights if `N > 1`.
         unsafe { if N == 1 { E::load_up_to(pointer, left) } else { E::load(pointer) } }
     }
 }

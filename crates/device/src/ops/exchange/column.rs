@@ -1,25 +1,26 @@
-//! Maps columns to their source ranks and destinations. `exchange` moves the values.
+//! Maps columns of pooled vectors to their source ranks and destinations. `exchange` moves the
+//! values.
 
 /// Columns of a pooled vector that one rank looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PooledColumns {
     pub rank: usize,
-    /// First column in the matrix that the rank sends.
+    /// First of these columns in the matrix that the rank sends.
     pub from: usize,
-    /// First column of the pooled vector.
+    /// First of these columns in the pooled vector.
     pub to: usize,
     pub len: usize,
-    /// Whether this is the first partial sum of these columns. The first one is written, and later
-    /// ones are added.
+    /// Whether this is the first partial sum of these columns. The first partial sum is written,
+    /// and later ones are added to it.
     pub first: bool,
 }
 
-/// Columns of a gradient that one rank owns.
+/// Columns of a gradient that belong to the tiles of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedColumns {
-    /// First column of the gradient.
+    /// First of these columns in the gradient.
     pub from: usize,
-    /// First column in the matrix that the rank receives.
+    /// First of these columns in the matrix that the rank receives.
     pub to: usize,
     pub len: usize,
 }
@@ -36,9 +37,9 @@ impl OwnedColumns {
 /// The matrices that the ranks send, each `[B, width]`.
 #[derive(Clone, Copy, Debug)]
 pub struct GivenMatrices<'a> {
-    /// This rank, and its own matrix.
+    /// Index of this rank, and its own matrix.
     pub own: (usize, &'a [f32]),
-    /// Matrices of all ranks, by rank; this rank's entry is unused.
+    /// Matrices of all ranks, by rank. The entry of this rank is unused.
     pub others: &'a [Vec<f32>],
     /// Number of columns of each rank's matrix.
     pub widths: &'a [usize],

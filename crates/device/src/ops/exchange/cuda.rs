@@ -8,8 +8,8 @@ pub const SOURCE: crate::cuda::KernelSource =
     crate::cuda::KernelSource { name: "ops/exchange/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
-/// The sources of each column of a result, in the format of the kernel. Built once and used in
-/// every step.
+/// The sources of each column of a result, in the format of the kernel. Routes are built once and
+/// used in every step.
 #[derive(Debug)]
 pub struct Routes {
     starts: Buffer,
@@ -25,13 +25,15 @@ impl Routes {
     /// `widths[r]` columns.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`].
+    /// Fails with [`DriverError::OutOfMemory`] if the device has too little free memory.
     pub fn new(
         stream: &Stream,
         sources: &[PooledColumns],
         widths: &[usize],
         width: usize,
     ) -> Result<Self, DriverError> {
+        // A segment ends wherever a source begins or ends, so all its columns have the same
+        // sources.
         let mut cuts: Vec<usize> = sources.iter().flat_map(|s| [s.to, s.to + s.len]).collect();
         cuts.extend([0, width]);
         cuts.sort_unstable();
@@ -42,6 +44,8 @@ impl Routes {
             let covers =
                 |source: &&PooledColumns| (source.to..source.to + source.len).contains(&cut);
             for source in sources.iter().filter(covers) {
+                // A first part is written instead of added, so parts that precede it have no
+                // effect.
                 if source.first {
                     parts.truncate(begun);
                 }
@@ -50,6 +54,7 @@ impl Routes {
             firsts.push(parts.len() as u32);
         }
         let starts: Vec<u32> = cuts.iter().map(|&cut| cut as u32).collect();
+        // `bases` has the number of columns in the matrices of all preceding ranks.
         let bases: Vec<u32> = std::iter::once(0)
             .chain(widths.iter().scan(0, |base, &width| {
                 *base += width as u32;
@@ -75,9 +80,9 @@ impl Routes {
 /// The matrices that the ranks send, `samples` rows each.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceGiven<'a> {
-    /// This rank, and its own matrix.
+    /// Index of this rank, and its own matrix.
     pub own: (usize, &'a Buffer),
-    /// The matrices of all ranks one after the other. The place of this rank is not read.
+    /// The matrices of all ranks, one after the other. The place of this rank is not read.
     pub others: Option<&'a Buffer>,
     pub samples: usize,
 }
@@ -92,16 +97,16 @@ impl ExchangeKernel {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         Ok(Self { kernel: driver.module(SOURCE)?.kernel("exchange")? })
     }
 
-    /// `out[b, to..] = Σ given[rank][b, from..]` over the sources in order: [`super::assemble`], or
-    /// [`super::gather`] from one matrix.
+    /// Computes `out[b, to..] = Σ given[rank][b, from..]` over the sources in order. The
+    /// operation is [`super::assemble`], or [`super::gather`] if there is a single matrix.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn launch(
         &self,
         stream: &Stream,

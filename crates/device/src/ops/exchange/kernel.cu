@@ -1,11 +1,13 @@
-// Both halves of an exchange of pooled vectors, on row-major matrices; the bytes of `scalar.rs`.
+// Both halves of an exchange of pooled vectors, on row-major matrices. The results are
+// bit-identical to those of `scalar.rs`.
 //
 //   for every sample b and column c of the output, in parallel:
-//     s = the segment of columns that has c
-//     sum = the first of its parts at (b, c);  for the others, in order:  sum += part
+//     s = the segment of columns that contains c
+//     sum = the first part of s at (b, c);  for the other parts, in order:  sum += part
 //
-// Segments end wherever a source begins or ends, so that all columns of one have the same parts. What
-// this rank looked up itself is read where it lies; what came from others lies matrix after matrix.
+// A segment ends wherever a source begins or ends, so that all its columns have the same parts.
+// Vectors that this rank looked up itself are read from their own buffer. Vectors from other
+// ranks lie in one buffer, matrix after matrix.
 
 struct Exchange {
   u64 starts, firsts;  // u32 [segments + 1]: first columns, and first parts
@@ -40,7 +42,7 @@ KERNEL(exchange, Exchange, 256) {
     if (starts[middle] <= column) low = middle; else high = middle;
   }
   const u32 first = ((const u32 *)a.firsts)[low], end = ((const u32 *)a.firsts)[low + 1];
-  // Columns that no rank gives stay as they are.
+  // Columns that no rank sends keep their values.
   if (first == end) return;
   const Part *parts = (const Part *)a.parts;
   float sum = part_at(a, parts[first], sample, column - starts[low]);

@@ -1,8 +1,8 @@
-//! The local halves of an exchange of pooled vectors: assembles the parts received from all ranks,
-//! and splits a gradient for the ranks that own its columns.
+//! The local halves of an exchange of pooled vectors: one assembles the parts received from all
+//! ranks, and the other splits a gradient for the ranks that own its columns.
 //!
-//! Partial sums of split rows are added in source order, whichever rank owns them; split columns
-//! are concatenated. Other code sends the messages.
+//! Partial sums of split rows are added in source order, whichever rank owns them, and split
+//! columns are concatenated. Other code sends the messages.
 
 mod column;
 pub mod cuda;
@@ -14,17 +14,19 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Samples handled by one chunk; fixed, so that results do not depend on the number of threads.
+/// Number of samples in a chunk. The number is fixed, so that results do not depend on the number
+/// of threads.
 const SAMPLES_PER_CHUNK: usize = 64;
 
-/// `pooled[b, to..] = Σ given[rank][b, from..]` over the sources in order, `pooled` `[B, row]`.
+/// Assembles pooled vectors: `pooled[b, to..] = Σ given[rank][b, from..]` over the sources in
+/// order.
 ///
 /// # Cost
-/// Reads `4·B·Σ len` bytes and writes `4·B·row`: bandwidth-bound.
+/// Bandwidth-bound: reads `4·B·Σ len` bytes and writes `4·B·row`.
 /// # Numerics
-/// The bytes of [`scalar::assemble`] for any number of threads.
+/// The result is bit-identical to that of [`scalar::assemble`] for any number of threads.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn assemble(
     cpu: &Cpu,
     sources: &[PooledColumns],
@@ -40,7 +42,7 @@ pub fn assemble(
     for (rank, &width) in given.widths.iter().enumerate() {
         extent::check(
             OP,
-            "what a rank gives [B, width]",
+            "matrix of a rank [B, width]",
             samples * width,
             given.from_rank(rank).len(),
         )?;
@@ -53,12 +55,13 @@ pub fn assemble(
     Ok(())
 }
 
-/// `to[b, to..] = gradient[b, from..]` for all columns; `gradient` `[B, row]`, `to` `[B, width]`.
+/// Gathers one rank's gradient columns, `to[b, to..] = gradient[b, from..]`, where `gradient` is
+/// `[B, row]` and `to` is `[B, width]`.
 ///
 /// # Cost
-/// Reads and writes `4·B·width` bytes: bandwidth-bound.
+/// Bandwidth-bound: reads and writes `4·B·width` bytes.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn gather(
     cpu: &Cpu,
     columns: &[OwnedColumns],

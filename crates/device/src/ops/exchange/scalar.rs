@@ -1,4 +1,4 @@
-//! The oracle of the exchange: one sample at a time.
+//! The oracle of the exchange, which processes one sample at a time.
 
 use super::column::{GivenMatrices, OwnedColumns, PooledColumns};
 

@@ -1,7 +1,8 @@
-//! The products of a layer with one output, the logit. They are bandwidth-bound, so the weight row
-//! is not repacked, and `y` is a plain `[B]`.
+//! The products of a layer with one output, such as the logit. These products are
+//! bandwidth-bound, so the weight row is not repacked, and `y` is a plain `[B]`.
 //!
-//! Loops over whole panels; the compiler vectorises plain loops for the instruction set in use.
+//! The functions loop over whole panels, and the compiler vectorizes these plain loops for the
+//! instruction set in use.
 
 use super::panels::{self, PANEL};
 use crate::cpu::vector::{prefetch_row, widened};
@@ -10,18 +11,19 @@ use crate::error::Error;
 use crate::ops::activation::scalar::relu_gradient;
 use crate::ops::extent;
 
-/// Samples of a chunk of the forward product, and of a partial sum.
+/// Number of samples in a chunk of the forward product, and in a partial sum.
 const CHUNK_ROWS: usize = 64;
 
-/// `y[b] = Σ_k x[b, k] · weight[k] + bias` with `x` `[B, K]` in panels and `y` `[B]`, overwritten.
+/// Computes `y[b] = Σ_k x[b, k] · weight[k] + bias`, where `x` is `[B, K]` in panels and `y` is
+/// `[B]`.
 ///
 /// # Cost
-/// Reads `4·B·K` bytes for `2·B·K` FLOPs: bandwidth-bound.
+/// Bandwidth-bound: reads `4·B·K` bytes for `2·B·K` FLOPs.
 /// # Numerics
-/// f32, one sum per column of a panel; the sums of the columns are added in order. The same bytes
-/// for any thread count.
+/// Each column of a panel has its own f32 sum, and the sums of the columns are added in order.
+/// The result has the same bytes for any number of threads.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn forward(
     cpu: &Cpu,
     x: &[f32],
@@ -32,8 +34,8 @@ pub fn forward(
     let b = y.len();
     extent::check("column forward", "x [B, K] in panels", panels::len(b, weight.len()), x.len())?;
     cpu.pool.run_slices(y, CHUNK_ROWS, |chunk, y| {
-        // The same rows of the next panel are far away in memory, so they are prefetched row by
-        // row.
+        // The rows of these samples in the next panel are far away in memory, so they are
+        // prefetched row by row.
         let mut sums = [[0.0f32; PANEL]; CHUNK_ROWS];
         for (panel, weight) in weight.chunks(PANEL).enumerate() {
             let weight = padded(weight);
@@ -50,10 +52,10 @@ pub fn forward(
     Ok(())
 }
 
-/// `sums += x ⊙ weight`, with explicit SSE registers. From a plain loop the compiler generates a
-/// loop over rows, lane by lane, which takes twice the time of the memory accesses.
+/// Computes `sums += x ⊙ weight` with explicit SSE registers. From a plain loop the compiler
+/// generates a loop over rows, lane by lane, which takes twice the time of the memory accesses.
 #[cfg(target_arch = "x86_64")]
-#[expect(unsafe_code, reason = "vector instructions")]
+#[expect(unsafe_code, reason = "calls vector instructions")]
 #[inline(always)]
 fn add_products(x: &[f32; PANEL], weight: &[f32; PANEL], sums: &mut [f32; PANEL]) {
     use std::arch::x86_64::{__m128, _mm_add_ps, _mm_mul_ps};
@@ -61,13 +63,13 @@ fn add_products(x: &[f32; PANEL], weight: &[f32; PANEL], sums: &mut [f32; PANEL]
     let [x, weight, mut added] =
         [x, weight, sums].map(|lanes| -> [__m128; REGISTERS] { bytemuck::cast(*lanes) });
     for ((sum, x), weight) in added.iter_mut().zip(x).zip(weight) {
-        // SAFETY: every x86-64 CPU has SSE.
+        // SAFETY: `_mm_add_ps` and `_mm_mul_ps` need SSE, which every x86-64 CPU has.
         *sum = unsafe { _mm_add_ps(*sum, _mm_mul_ps(x, weight)) };
     }
     *sums = bytemuck::cast(added);
 }
 
-/// `sums += x ⊙ weight`.
+/// Computes `sums += x ⊙ weight` in plain Rust.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn add_products(x: &[f32; PANEL], weight: &[f32; PANEL], sums: &mut [f32; PANEL]) {
@@ -76,13 +78,13 @@ fn add_products(x: &[f32; PANEL], weight: &[f32; PANEL], sums: &mut [f32; PANEL]
     }
 }
 
-/// `d_x[b, k] = d_y[b] · weight[k]` where `x[b, k]`, the output of a ReLU, is positive, and 0
-/// elsewhere; `x` and `d_x` `[B, K]` in panels.
+/// Computes the gradient of the input, `d_x[b, k] = d_y[b] · weight[k]`, where `x[b, k]`, the
+/// output of a ReLU, is positive, and 0 elsewhere. `x` and `d_x` are `[B, K]` in panels.
 ///
 /// # Cost
-/// Reads and writes `4·B·K` bytes: bandwidth-bound.
+/// Bandwidth-bound: reads and writes `4·B·K` bytes.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn backward_input(
     cpu: &Cpu,
     d_y: &[f32],
@@ -103,9 +105,9 @@ pub fn backward_input(
         let d_y = &d_y[block * CHUNK_ROWS..b.min((block + 1) * CHUNK_ROWS)];
         let first = (panel * b + block * CHUNK_ROWS) * PANEL;
         let range = first..first + d_y.len() * PANEL;
-        #[expect(unsafe_code, reason = "blocks of rows of panels are scattered")]
+        #[expect(unsafe_code, reason = "each chunk writes its own rows of shared panels")]
         // SAFETY: the range lies inside the panels, whose length was checked, and each block has
-        // one chunk.
+        // its own chunk.
         let d_x = unsafe { parts.part(range.clone()) };
         for (d_x, &d_y) in d_x.as_chunks_mut::<PANEL>().0.iter_mut().zip(d_y) {
             for (d_x, &weight) in d_x.iter_mut().zip(&weight) {
@@ -122,14 +124,16 @@ pub fn backward_input(
     Ok(())
 }
 
-/// `d_weight[k] = Σ_b d_y[b] · x[b, k]` with `x` `[B, K]` in panels; returns `Σ_b d_y[b]`.
+/// Computes the gradient of the weight, `d_weight[k] = Σ_b d_y[b] · x[b, k]`, where `x` is `[B,
+/// K]` in panels. Returns the gradient of the bias, `Σ_b d_y[b]`.
 ///
 /// # Cost
-/// Reads `4·B·K` bytes: bandwidth-bound.
+/// Bandwidth-bound: reads `4·B·K` bytes.
 /// # Numerics
-/// f32, blocks of 64 samples in order. The same bytes for any thread count.
+/// Sums are f32, over blocks of 64 samples in order. The result has the same bytes for any number
+/// of threads.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn backward_weight(
     cpu: &Cpu,
     x: &[f32],

@@ -1,16 +1,16 @@
-//! Sums over the rows of a matrix in panels: the gradient of a bias. Shared by linear and cross
-//! layers.
+//! Sums over the rows of a matrix in panels, which are the gradient of a bias. Linear and cross
+//! layers share this code.
 
 use super::pair;
 use super::panels::PANEL;
 use crate::cpu::Cpu;
 
-/// Number of rows that are summed separately before they are added to the total. Keeps the rounding
-/// errors of long columns small.
+/// Number of rows that are summed separately before they are added to the total. Separate sums
+/// keep the rounding errors of long columns small.
 const BLOCK_ROWS: usize = 64;
 
-/// `sums[j] = Σ_i matrix[i, j]`, overwritten; `matrix` is `[rows, sums.len()]` in panels. Blocks of
-/// 64 rows are added in order, so any thread count gives the same bytes.
+/// Computes `sums[j] = Σ_i matrix[i, j]` for a `matrix` `[rows, sums.len()]` in panels. Blocks of
+/// 64 rows are added in order, so any number of threads gives the same bytes.
 pub(crate) fn run(cpu: &Cpu, matrix: &[f32], rows: usize, sums: &mut [f32]) {
     cpu.pool.run_slices(sums, PANEL, |index, sums| {
         sums.fill(0.0);
@@ -18,13 +18,14 @@ pub(crate) fn run(cpu: &Cpu, matrix: &[f32], rows: usize, sums: &mut [f32]) {
     });
 }
 
-/// Adds the sums over one panel `[rows][32]`, for as many columns as `sums` has.
+/// Adds the column sums of one panel `[rows][32]` to `sums`, for as many columns as `sums` has.
 #[inline(always)]
 pub(crate) fn add_panel(panel: &[f32], sums: &mut [f32]) {
     add(panel, BLOCK_ROWS, sums, |sum, value| *sum += value);
 }
 
-/// Adds the sums over one panel of pairs of rows `[pairs][32]`, for as many columns as `sums` has.
+/// Adds the column sums of one panel of row pairs `[pairs][32]` to `sums`, for as many columns as
+/// `sums` has.
 #[inline(always)]
 pub(crate) fn add_pairs(panel: &[u32], sums: &mut [f32]) {
     add(panel, BLOCK_ROWS / 2, sums, |sum, word| {

@@ -1,5 +1,5 @@
-//! The products of a linear layer on a GPU, on row-major matrices. cuBLASLt computes them if it is
-//! installed, and rowmill's plain kernels otherwise.
+//! The products of a linear layer on a GPU, on row-major matrices. cuBLASLt computes them if it
+//! is installed; otherwise rowmill's own kernels do.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,14 +15,14 @@ use crate::cuda::{
 /// The CUDA source of the gemm kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/gemm/kernel.cu", text: include_str!("kernel.cu") };
-/// Rows and columns of a block's tile.
+/// Number of rows and of columns of a block's tile.
 const EDGE: usize = 16;
 const SUM_THREADS: u32 = 128;
 const ELEMENT_THREADS: u32 = 256;
-/// Number of rows that are summed separately, as on the CPU.
+/// Number of rows that are summed separately, the same as on the CPU.
 const BLOCK_ROWS: usize = 64;
 
-/// A matrix and its number format; bf16 takes 2 bytes.
+/// A matrix on the device and its number format. A bf16 value takes 2 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     pub matrix: &'a Buffer,
@@ -36,7 +36,7 @@ impl<'a> Operand<'a> {
         Self { matrix, precision: Precision::F32 }
     }
 
-    /// The code of the format, `FORMAT_…` in `prelude.cu`.
+    /// Returns the code of the number format, `FORMAT_…` in `prelude.cu`.
     fn format(&self) -> u32 {
         match self.precision {
             Precision::F32 => 0,
@@ -45,7 +45,7 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// Sizes of a linear layer's products.
+/// The sizes of a linear layer's products: samples, outputs and inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearShape {
     pub b: usize,
@@ -53,11 +53,11 @@ pub struct LinearShape {
     pub k: usize,
 }
 
-/// The output of a product, and the operation on its sums.
+/// The output of a product, and the operation that is applied to its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductTarget<'a> {
     pub to: Operand<'a>,
-    /// Operation on the sums.
+    /// Operation that is applied to the sums before they are stored.
     pub epilogue: Epilogue<'a>,
 }
 
@@ -65,14 +65,14 @@ pub struct ProductTarget<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<'a> {
     Plain,
-    /// `max(y, 0)`; NaN stays NaN.
+    /// Computes `max(y, 0)`, where NaN stays NaN.
     Relu,
-    /// 0 where this matrix, the output of a ReLU, is not positive.
+    /// Stores 0 where this matrix, the output of a ReLU, is not positive.
     BeforeRelu(Operand<'a>),
 }
 
 impl<'a> ProductTarget<'a> {
-    /// Stores the sums unchanged.
+    /// Creates a target that stores the sums unchanged.
     #[must_use]
     pub fn plain(to: &'a Buffer) -> Self {
         Self { to: Operand::f32(to), epilogue: Epilogue::Plain }
@@ -98,7 +98,7 @@ pub struct Gemm {
     library: Option<Arc<BlasLibrary>>,
 }
 
-/// cuBLASLt, with a buffer per stream for f32 results that are rounded to bf16.
+/// cuBLASLt, with a buffer per stream for f32 results that are rounded to bf16 afterwards.
 #[derive(Debug)]
 struct BlasLibrary {
     blas: Blas,
@@ -106,7 +106,7 @@ struct BlasLibrary {
     sums: Mutex<BTreeMap<usize, Buffer>>,
 }
 
-/// A product `C[m, n] = start + Σ_k A(m, k) B(k, n)`; `start` is C or the bias or 0.
+/// A product `C[m, n] = start + Σ_k A(m, k) B(k, n)`, where `start` is C, the bias or 0.
 struct Product<'a> {
     factors: [Operand<'a>; 2],
     /// Whether A is stored as `[k, m]`, and B as `[n, k]`.
@@ -121,7 +121,7 @@ impl Gemm {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
@@ -138,31 +138,32 @@ impl Gemm {
     /// otherwise.
     ///
     /// # Errors
-    /// As [`Blas::open`].
+    /// Fails in the same cases as [`Blas::open`].
     pub fn with_library(self, driver: &Driver) -> Result<Self, DriverError> {
         let Some(blas) = Blas::open(driver)? else { return Ok(self) };
         let library = BlasLibrary { blas, driver: driver.clone(), sums: Mutex::default() };
         Ok(Self { library: Some(Arc::new(library)), ..self })
     }
 
-    /// Version of the library, if it computes the products.
+    /// Returns the version of cuBLASLt, if it computes the products.
     #[must_use]
     pub fn library_version(&self) -> Option<LibraryVersion> {
         Some(self.library.as_ref()?.blas.version())
     }
 
-    /// Allocates the workspace of products in `stream`.
+    /// Allocates cuBLASLt's workspace for products in `stream`.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`].
+    /// Fails with [`DriverError::OutOfMemory`] if the device has too little free memory.
     pub fn prepare(&self, stream: &Stream) -> Result<(), DriverError> {
         self.library.as_ref().map_or(Ok(()), |library| library.blas.prepare(stream))
     }
 
-    /// `Y = f(X Wᵀ + bias)` with `x` `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y` `[B, N]`.
+    /// Computes `Y = f(X Wᵀ + bias)`, where `x` is `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and
+    /// `y` `[B, N]`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn forward(
         &self,
         stream: &Stream,
@@ -175,11 +176,11 @@ impl Gemm {
         self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
     }
 
-    /// `dX = f(dY W)` or `dX = f(dX + dY W)` with `d_y` `[B, N]`, `weight` `[N, K]` and `d_x`
-    /// `[B, K]`.
+    /// Computes `dX = f(dY W)` or `dX = f(dX + dY W)`, where `d_y` is `[B, N]`, `weight` `[N, K]`
+    /// and `d_x` `[B, K]`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn backward_input(
         &self,
         stream: &Stream,
@@ -192,10 +193,10 @@ impl Gemm {
         self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
     }
 
-    /// `dW = dYᵀ X` with `d_y` `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`, overwritten.
+    /// Computes `dW = dYᵀ X`, where `d_y` is `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn backward_weight(
         &self,
         stream: &Stream,
@@ -209,10 +210,10 @@ impl Gemm {
         self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
     }
 
-    /// `to = from`, each value of f32 rounded to the nearest bf16.
+    /// Copies f32 values from `from` to `to`, each rounded to the nearest bf16.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn round(
         &self,
         stream: &Stream,
@@ -227,10 +228,10 @@ impl Gemm {
         )
     }
 
-    /// `to = 0` where `mask`, the output of a ReLU, is not positive.
+    /// Sets `to` to 0 where `mask`, the output of a ReLU, is not positive.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn mask(
         &self,
         stream: &Stream,
@@ -247,10 +248,11 @@ impl Gemm {
         stream.launch(&self.mask, grid, &arguments)
     }
 
-    /// `sums[n] = Σ_b matrix[b, n]`, 64 rows at a time; `partials` has [`partial_bytes`].
+    /// Computes `sums[n] = Σ_b matrix[b, n]`, 64 rows at a time. `partials` has [`partial_bytes`]
+    /// bytes.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn column_sums(
         &self,
         stream: &Stream,
@@ -273,7 +275,7 @@ impl Gemm {
     }
 
     fn run(&self, stream: &Stream, product: &Product<'_>) -> Result<(), DriverError> {
-        // cuBLASLt has no algorithm for empty matrices.
+        // cuBLASLt has no algorithm for empty matrices, so the plain kernel handles them.
         let is_empty = product.sizes.contains(&0);
         match &self.library {
             Some(library) if !is_empty && self.by_library(library, stream, product)? => Ok(()),
@@ -331,7 +333,8 @@ impl Gemm {
             (None, Join::Add) => 2,
             (None, Join::Write) => 0,
         };
-        // Strides from a row to the next, and from a column to the next.
+        // The closure returns the strides from one row to the next and from one column to the
+        // next.
         let steps = |[rows, columns]: [usize; 2], is_transposed| {
             if is_transposed { [1, rows] } else { [columns, 1] }
         };
@@ -361,7 +364,7 @@ impl Gemm {
 }
 
 impl BlasLibrary {
-    /// Returns a buffer for f32 results of products in `stream`.
+    /// Returns the buffer for f32 results of products in `stream`, enlarged if it is too small.
     fn sums(&self, stream: &Stream, elements: usize) -> Result<Buffer, DriverError> {
         let bytes = elements * size_of::<f32>();
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
@@ -376,7 +379,7 @@ impl BlasLibrary {
     }
 }
 
-/// Bytes of the partial sums of [`Gemm::column_sums`].
+/// Returns the bytes of the partial sums of [`Gemm::column_sums`].
 #[must_use]
 pub fn partial_bytes([rows, columns]: [usize; 2]) -> usize {
     rows.div_ceil(BLOCK_ROWS) * columns * size_of::<f32>()

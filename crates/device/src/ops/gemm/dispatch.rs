@@ -1,5 +1,5 @@
-//! Runs chunks of products with the instructions of this machine.
-#![expect(unsafe_code, reason = "chunks are raw parts of matrices")]
+//! Runs chunks of products with the instructions of this machine's instruction set.
+#![expect(unsafe_code, reason = "chunks hold raw pointers to parts of matrices")]
 
 use super::chunk::{RoundChunk, RowsChunk, WeightChunk};
 use super::portable;
@@ -13,8 +13,8 @@ use crate::cpu::Isa;
 /// A factor's word type, for which the products have kernels.
 ///
 /// # Safety
-/// The chunks' pointers are valid for the extents that their fields state, and no other thread
-/// writes the same part of the result.
+/// The caller guarantees that the chunks' pointers are valid for the extents that their fields
+/// state, and that no other thread writes the same part of the result.
 pub(super) trait Factor: Word {
     /// Computes a chunk of rows with the instructions of `isa`.
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<Self>);
@@ -24,8 +24,8 @@ pub(super) trait Factor: Word {
 
 impl Factor for f32 {
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<f32>) {
-        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
-        // set.
+        // SAFETY: the caller guarantees a valid chunk, and the token in `isa` proves that the
+        // machine has the instruction set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -37,8 +37,8 @@ impl Factor for f32 {
         }
     }
     unsafe fn weight(isa: Isa, chunk: &WeightChunk<f32>) {
-        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
-        // set.
+        // SAFETY: the caller guarantees a valid chunk, and the token in `isa` proves that the
+        // machine has the instruction set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -53,8 +53,8 @@ impl Factor for f32 {
 
 impl Factor for u32 {
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<u32>) {
-        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
-        // set.
+        // SAFETY: the caller guarantees a valid chunk, and the token in `isa` proves that the
+        // machine has the instruction set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -69,8 +69,8 @@ impl Factor for u32 {
         }
     }
     unsafe fn weight(isa: Isa, chunk: &WeightChunk<u32>) {
-        // SAFETY: the caller guarantees the chunk, and the token in `isa` proves the instruction
-        // set.
+        // SAFETY: the caller guarantees a valid chunk, and the token in `isa` proves that the
+        // machine has the instruction set.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -86,14 +86,14 @@ impl Factor for u32 {
     }
 }
 
-/// Rounds rows of one panel.
+/// Rounds the rows of a chunk, which lie in one panel, to bf16.
 ///
 /// # Safety
-/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
-/// the same part.
+/// The caller guarantees that the chunk's pointers are valid for the extents that its fields
+/// state, and that no other thread writes the same part of the result.
 pub(super) unsafe fn round(isa: Isa, chunk: &RoundChunk) {
-    // SAFETY: the caller guarantees the chunk's matrices, and the token in `isa` proves the
-    // instruction set.
+    // SAFETY: the caller guarantees that the chunk's matrices are valid, and the token in `isa`
+    // proves that the machine has the instruction set.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]

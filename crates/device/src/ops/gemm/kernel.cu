@@ -1,18 +1,20 @@
-// The products of a linear layer, plainly: for the emulator, and as the reference of the library's.
+// The products of a linear layer in a plain form, for the emulator and as the reference for
+// cuBLASLt.
 //
 //   for every element (m, n), in parallel:
 //     sum = start(m, n);  for k in order:  sum += A(m, k) · B(k, n);  C(m, n) = epilogue(sum)
 //
-// Strides serve all three: Y = X Wᵀ + bias, dX += dY W, dW = dYᵀ X. A block has 16 × 16 elements of C
-// and passes 16 columns of A and rows of B through shared memory, so that each is read once per tile.
-// The epilogue is ReLU, or 0 where the mask (the output of a ReLU) is not above 0; then the sum is
-// rounded to the result's format. Products of two bf16 values are exact in f32.
-// After a library's product `mask_product` does what is left of the epilogue.
-// Column sums (gradients of biases): 64 rows at a time, in order, then those in order.
+// One kernel computes all three products through its strides: Y = X Wᵀ + bias, dX += dY W, dW =
+// dYᵀ X. A block computes 16 × 16 elements of C. It passes 16 columns of A and 16 rows of B at a
+// time through shared memory, so that each is read once per tile. The epilogue is ReLU, or 0
+// where the mask (the output of a ReLU) is not above 0. The sum is then rounded to the result's
+// format. Products of two bf16 values are exact in f32. After a product of cuBLASLt,
+// `mask_product` applies the mask. Column sums (gradients of biases) add 64 rows at a time, in
+// order, and then add these sums in order.
 
 struct Gemm {
   u64 a, b, c, bias, mask;
-  u64 a_row, a_column, b_row, b_column;  // elements between neighbours
+  u64 a_row, a_column, b_row, b_column;  // strides in elements
   u32 m, n, k, start, is_relu;
   u32 factor_format, format, mask_format;  // of A and B, C, mask
 };
@@ -20,7 +22,7 @@ struct Gemm {
 #define START_BIAS 1u
 #define START_OLD 2u
 
-// The nearest bf16, ties to even; NaN stays NaN.
+// Rounds to the nearest bf16, ties to even. NaN stays NaN.
 DEVICE u16 nearest_bf16(float value) {
   const u32 bits = bits_of(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)(bits >> 16 | 0x40u);
@@ -35,7 +37,7 @@ DEVICE void store_nearest(u64 array, u32 format, u64 index, float value) {
 }
 
 KERNEL(gemm, Gemm, EDGE *EDGE) {
-  // Rows of 17: a column then has no two values in one bank.
+  // Rows have 17 elements, so that no two values of a column lie in one bank of shared memory.
   __shared__ float left[EDGE][EDGE + 1], right[EDGE][EDGE + 1];
   const u32 x = threadIdx.x % EDGE, y = threadIdx.x / EDGE;
   const u32 row = blockIdx.y * EDGE + y, column = blockIdx.x * EDGE + x;
@@ -60,7 +62,7 @@ KERNEL(gemm, Gemm, EDGE *EDGE) {
   }
   if (!inside) return;
   const u64 at = (u64)row * a.n + column;
-  // NaN stays NaN.
+  // The comparison is false for NaN, so NaN stays NaN.
   if (a.is_relu && sum < 0.0f) sum = 0.0f;
   if (a.mask && stored(a.mask, a.mask_format, at) <= 0.0f) sum = 0.0f;
   store_nearest(a.c, a.format, at, sum);

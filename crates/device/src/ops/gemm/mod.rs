@@ -1,11 +1,11 @@
-//! The three matrix products of a linear layer `Y = X Wᵀ + bias`, with the bias, ReLU and their
-//! gradients fused where the sums are still in registers.
+//! The three matrix products of a linear layer `Y = X Wᵀ + bias`. The bias, ReLU and their
+//! gradients are fused into the products, where the sums are still in registers.
 //!
 //! Activations and their gradients are stored in [`panels`] of f32 or in [`pairs`] of bf16. The
 //! weight is a [`LinearWeight`], and its gradient is stored in panels. Both factors of a product
 //! have the same precision, sums are f32, and the result may have either precision. This module
 //! divides products into chunks and determines the order of sums.
-#![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
+#![expect(unsafe_code, reason = "chunks of one matrix are not contiguous slices")]
 
 mod chunk;
 pub mod column;
@@ -43,69 +43,70 @@ use dispatch::Factor;
 use panels::PANEL;
 use weight::Forms;
 
-/// Largest error of a sum of `K` products against the f64 oracle, relative to the sum of the
-/// products' magnitudes.
+/// Largest error of a sum of `K` products compared with the f64 oracle, relative to the sum of
+/// the products' magnitudes.
 pub const TOLERANCE: f64 = 1e-5;
 
-/// Most words of the packed weight that are multiplied with one chunk of rows.
+/// Largest number of words of the packed weight that are multiplied with one chunk of rows.
 const CHUNK_WEIGHTS: usize = 256 << 10;
-/// Panels of X in a chunk of the weight gradient. A block of their samples stays in the
+/// Number of panels of X in a chunk of the weight gradient. A block of their samples stays in the
 /// second-level cache while the chunk's blocks of dY are multiplied with it.
 const CHUNK_PANELS: usize = WIDE_PANELS;
-/// Most panels of dY in a chunk of the weight gradient. Each block of X is fetched once for all of
-/// them. Their sums take 96 KiB and stay in the second-level cache too.
+/// Largest number of panels of dY in a chunk of the weight gradient. Each block of X is fetched
+/// once for all these panels. The sums of these panels take 96 KiB and stay in the second-level
+/// cache too.
 const CHUNK_OUTPUT_PANELS: usize = 8;
-/// Number of chunks per thread, so that all threads end at about the same time.
+/// Number of chunks per thread. With several chunks each, all threads end at about the same time.
 const CHUNKS_PER_THREAD: usize = 8;
-/// Most pieces into which the last chunks are divided. With whole chunks, threads wait for the last
-/// one for 0.5–2 % of a product.
+/// Largest number of pieces into which the last chunks are divided. With whole chunks, threads
+/// wait for the last one for 0.5–2 % of a product's time.
 const PIECES: usize = 4;
 
-/// The activation after the bias.
+/// The activation function that is applied after the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     None,
-    /// `max(y, 0)`; NaN stays NaN.
+    /// Computes `max(y, 0)`, where NaN stays NaN.
     Relu,
 }
 
 /// Arguments of [`forward`], the product of a linear layer.
 #[derive(Debug)]
 pub struct LinearForward<'a> {
-    /// Input, `[B, K]`, in the weight's precision.
+    /// Input of the layer, `[B, K]`, in the weight's precision.
     pub x: Operand<'a>,
-    /// Weight, `[N, K]`.
+    /// Weight of the layer, `[N, K]`.
     pub weight: &'a LinearWeight,
-    /// Bias, `[N]`.
+    /// Optional bias of the layer, `[N]`.
     pub bias: Option<&'a [f32]>,
-    /// The activation after the bias.
+    /// The activation function that is applied after the bias.
     pub activation: Activation,
-    /// Output, `[B, N]`, overwritten.
+    /// Output of the layer, `[B, N]`, overwritten.
     pub y: OperandMut<'a>,
     pub b: usize,
 }
 
-/// How the gradient of the input is stored.
+/// How a product stores the gradient of its input.
 #[derive(Clone, Copy, Debug)]
 pub enum InputGradient<'a> {
     Write,
-    /// Add it to the existing values, because other layers use the input too.
+    /// Add the gradient to the existing values, because other layers use the input too.
     Accumulate,
-    /// Write it, with 0 where this input `[B, K]`, the output of a ReLU, is not positive. The
-    /// result is the gradient before the ReLU.
+    /// Write the gradient, with 0 where this input `[B, K]`, the output of a ReLU, is not
+    /// positive. The result is the gradient before the ReLU.
     BeforeRelu(Operand<'a>),
 }
 
 /// Arguments of [`backward_input`], the gradient of a layer's input.
 #[derive(Debug)]
 pub struct LinearBackwardInput<'a> {
-    /// Gradient of the output, `[B, N]`, in the weight's precision.
+    /// Gradient of the layer's output, `[B, N]`, in the weight's precision.
     pub d_y: Operand<'a>,
-    /// Weight, `[N, K]`.
+    /// Weight of the layer, `[N, K]`.
     pub weight: &'a LinearWeight,
-    /// How the gradient is stored.
+    /// How the gradient of the input is stored.
     pub gradient: InputGradient<'a>,
-    /// Gradient of the input, `[B, K]`.
+    /// Gradient of the layer's input, `[B, K]`.
     pub d_x: OperandMut<'a>,
     pub b: usize,
 }
@@ -115,7 +116,7 @@ pub struct LinearBackwardInput<'a> {
 pub struct LinearBackwardWeight<'a> {
     /// Input of the forward product, `[B, K]`.
     pub x: Operand<'a>,
-    /// Gradient of the output, `[B, N]`, in the input's precision.
+    /// Gradient of the layer's output, `[B, N]`, in the input's precision.
     pub d_y: Operand<'a>,
     /// Gradient of the weight, `[N, K]` in panels, overwritten.
     pub d_weight: &'a mut [f32],
@@ -126,16 +127,17 @@ pub struct LinearBackwardWeight<'a> {
     pub n: usize,
 }
 
-/// `Y = f(X Wᵀ + bias)`.
+/// Computes the output of a linear layer, `Y = f(X Wᵀ + bias)`.
 ///
 /// # Cost
-/// `2·B·N·K` FLOPs; compute-bound, except for narrow layers.
+/// Costs `2·B·N·K` FLOPs and is compute-bound, except for narrow layers.
 /// # Numerics
-/// f32 sums over `K` in order, with one rounding per multiply-add, then the bias; within
-/// [`TOLERANCE`] of [`scalar::forward`]. In bf16 each step adds two products, either exactly or
-/// with one rounding each. The same bytes for any thread count.
+/// Sums are f32, over `K` in order, with one rounding per multiply-add, and the bias is added
+/// last. Results are within [`TOLERANCE`] of [`scalar::forward`]. In bf16, each step adds two
+/// products, either exactly or with one rounding each. The result has the same bytes for any
+/// number of threads.
 /// # Errors
-/// [`Error::Shape`] and [`Error::Precision`] before any work.
+/// Fails with [`Error::Shape`] or [`Error::Precision`] before any work.
 pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     const OP: &str = "gemm forward";
     let LinearForward { x, weight, bias, activation, y, b } = arguments;
@@ -143,6 +145,7 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     x.check(OP, "x [B, K] in panels", MatrixShape::new(b, k))?;
     extent::check(OP, "bias [N]", n, bias.map_or(n, <[f32]>::len))?;
     y.as_operand().check(OP, "y [B, N] in panels", MatrixShape::new(b, n))?;
+    // The kernels add the bias in whole registers, so it is padded to whole panels.
     let mut padded = vec![0.0; panels::len(1, n)];
     if let Some(bias) = bias {
         padded[..n].copy_from_slice(bias);
@@ -164,14 +167,14 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `dX = dY W`, stored as [`InputGradient`] specifies.
+/// Computes the gradient of the input, `dX = dY W`, stored as [`InputGradient`] specifies.
 ///
 /// # Cost
-/// `2·B·N·K` FLOPs.
+/// Costs `2·B·N·K` FLOPs, as many as the forward product.
 /// # Numerics
-/// As [`forward`], summed over `N`.
+/// Sums follow the rules of [`forward`], over `N` instead of `K`.
 /// # Errors
-/// [`Error::Shape`] and [`Error::Precision`] before any work.
+/// Fails with [`Error::Shape`] or [`Error::Precision`] before any work.
 pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(), Error> {
     const OP: &str = "gemm backward_input";
     let LinearBackwardInput { d_y, weight, gradient, d_x, b } = arguments;
@@ -202,31 +205,37 @@ pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(
     Ok(())
 }
 
-/// `dW = dYᵀ X` and `d_bias[n] = Σ_b dY[b, n]`.
+/// Computes the gradients of the weight, `dW = dYᵀ X`, and of the bias, `d_bias[n] = Σ_b dY[b,
+/// n]`.
 ///
 /// # Cost
-/// `2·B·N·K` FLOPs; the bias is summed from panels that the product has in the cache.
+/// Costs `2·B·N·K` FLOPs. The bias is summed from panels that the product already has in the
+/// cache.
 /// # Numerics
-/// As [`forward`], summed over `B` in order, in blocks of 512 steps (the bias of 64 samples).
+/// Sums follow the rules of [`forward`], over `B` in order, in blocks of 512 steps. The bias is
+/// summed in blocks of 64 samples.
 /// # Errors
-/// [`Error::Shape`] and [`Error::Precision`] before any work.
+/// Fails with [`Error::Shape`] or [`Error::Precision`] before any work.
 pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result<(), Error> {
     backward_weight_into(cpu, arguments, None)
 }
 
 /// Receives the parts of a weight's gradient as they are completed, while they are in the cache.
 pub(crate) trait Consumer: Sync {
-    /// The memory that the consumer reads. It is prefetched while the last samples are summed.
+    /// Returns the memory that the consumer reads. This memory is prefetched while the last
+    /// samples are summed.
     fn beside(&self) -> Beside;
-    /// Receives the `rows` of `panel`. They begin at a multiple of 32, and end at a multiple of 32
-    /// or at N.
+    /// Receives the `rows` of `panel`. The range of rows begins at a multiple of 32, and ends at
+    /// a multiple of 32 or at N.
     ///
     /// # Safety
-    /// The rows lie inside the weight, and each row of a panel is passed once.
+    /// The caller guarantees that the rows lie inside the weight, and that each row of a panel is
+    /// passed once.
     unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]);
 }
 
-/// Like [`backward_weight`]; passes every part of the gradient to `consumer` once.
+/// Computes gradients like [`backward_weight`] and passes every part of the weight's gradient to
+/// `consumer` once.
 pub(crate) fn backward_weight_into(
     cpu: &Cpu,
     arguments: LinearBackwardWeight<'_>,
@@ -241,12 +250,13 @@ pub(crate) fn backward_weight_into(
     if x.precision() != d_y.precision() {
         return Err(mixed(OP, "d_y", x.precision(), d_y));
     }
+    // Without samples there is nothing to multiply, but the gradients must still be overwritten.
     if b == 0 {
         d_weight.fill(0.0);
         d_bias.into_iter().for_each(|d_bias| d_bias.fill(0.0));
         if let Some(consumer) = consumer {
             for (panel, rows) in d_weight.chunks_exact((n * PANEL).max(1)).enumerate() {
-                // SAFETY: each panel is passed once, as a whole.
+                // SAFETY: each panel is passed once to `take`, as a whole.
                 unsafe { consumer.take(panel, 0..n, rows) };
             }
         }
@@ -273,15 +283,16 @@ fn mixed(op: &'static str, what: &'static str, expected: Precision, got: Operand
     Error::Precision { op, what, expected, got: got.precision() }
 }
 
-/// The destinations of a layer's gradients.
+/// The destinations of the gradients of a layer's weight and bias.
 struct Gradients<'a> {
     weight: DisjointMut<'a, f32>,
     bias: Option<DisjointMut<'a, f32>>,
     consumer: Option<&'a dyn Consumer>,
 }
 
-/// `dW = dYᵀ X` over `inner` words of samples, and the sums of dY, in chunks of some panels of
-/// both. The order in which an element is summed does not depend on the size of the chunks.
+/// Computes `dW = dYᵀ X` over `inner` words of samples, and the column sums of dY, in chunks of
+/// some panels of both factors. The order in which an element is summed does not depend on the
+/// size of the chunks.
 fn weight_gradient<W: Factor>(
     cpu: &Cpu,
     x: &[W],
@@ -290,7 +301,7 @@ fn weight_gradient<W: Factor>(
     [inner, n, k]: [usize; 3],
 ) {
     let [n_panels, k_panels] = [n, k].map(panels::count);
-    // At least one group, so that the bias is summed even if the layer has no inputs.
+    // There is at least one group, so that the bias is summed even if the layer has no inputs.
     let groups = k_panels.div_ceil(CHUNK_PANELS).max(1);
     let wanted = (CHUNKS_PER_THREAD * cpu.pool.threads()).div_ceil(groups);
     let parts = wanted.max(n_panels.div_ceil(CHUNK_OUTPUT_PANELS)).min(n_panels);
@@ -301,6 +312,7 @@ fn weight_gradient<W: Factor>(
         if n_panels.is_empty() {
             return;
         }
+        // Only the first group of chunks sums the bias, so that each element is written once.
         let sums = gradients.bias.as_ref().filter(|_| group == 0).map(|sums| sums.write_ptr(0..n));
         let chunk = WeightChunk {
             d_y: d_y.as_ptr(),
@@ -316,20 +328,21 @@ fn weight_gradient<W: Factor>(
             k_panels: group * CHUNK_PANELS..k_panels.min((group + 1) * CHUNK_PANELS),
             beside: gradients.consumer.map(Consumer::beside),
         };
-        // SAFETY: the extents were checked, and each chunk covers its own rectangle of the
+        // SAFETY: the extents were checked above, and each chunk covers its own rectangle of the
         // gradient.
         unsafe { W::weight(cpu.isa, &chunk) }
         let Some(consumer) = gradients.consumer else { return };
         let rows = chunk.n_panels.start * PANEL..n.min(chunk.n_panels.end * PANEL);
         for panel in chunk.k_panels.clone() {
             let place = panels::rows_of(n, panel, &rows);
-            // SAFETY: these rows of the panel belong to this chunk alone and are complete.
+            // SAFETY: `rows` of the panel belong to this chunk alone, and their gradient is
+            // complete.
             unsafe { consumer.take(panel, rows.clone(), gradients.weight.part(place)) };
         }
     });
 }
 
-/// The extents of `C = A B` where the rows of A and C are samples, in values.
+/// The extents in values of a product `C = A B`, in which the rows of A and C are samples.
 #[derive(Clone, Copy)]
 struct Extents {
     samples: usize,
@@ -337,8 +350,8 @@ struct Extents {
     columns: usize,
 }
 
-/// `C = A B`, `a` `[samples, inner]` and `b` `[panels of C][inner][32]`, in chunks of rows within
-/// groups of panels, so that consecutive chunks read the same weights.
+/// Computes `C = A B`, where `a` is `[samples, inner]` and `b` is `[panels of C][inner][32]`. The
+/// chunks are rows within groups of panels, so that consecutive chunks read the same weights.
 fn rows<W: Factor>(
     cpu: &Cpu,
     a: &[W],
@@ -375,19 +388,19 @@ fn rows<W: Factor>(
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
             panels: panels_of(panels, group, groups, pieces, count),
         };
-        // SAFETY: the extents were checked, each chunk covers its own rectangle of C, and both rows
-        // of a pair are in one chunk.
+        // SAFETY: the extents were checked above, each chunk covers its own rectangle of C, and
+        // both rows of a pair are in one chunk.
         unsafe { W::rows(cpu.isa, &chunk) }
     });
 }
 
-/// Number of pieces per chunk if `parts` chunks share `panels`.
+/// Returns the number of pieces per chunk if `parts` chunks share `panels`.
 fn pieces(panels: usize, parts: usize) -> usize {
     panels.div_ceil(parts.max(1)).clamp(1, PIECES)
 }
 
-/// Range of panels that some pieces of chunk `part` cover if `parts` chunks share `panels`. It may
-/// be empty.
+/// Returns the range of panels that some pieces of chunk `part` cover if `parts` chunks share
+/// `panels`. The range may be empty.
 fn panels_of(
     panels: usize,
     part: usize,

@@ -1,5 +1,5 @@
-//! The matrices that products read and write: panels of f32, or pairs of bf16. Independent of the
-//! products.
+//! The matrices that products read and write, either panels of f32 or pairs of bf16. This file
+//! does not depend on the products.
 
 use schema::Precision;
 
@@ -10,23 +10,23 @@ use crate::buffer::Array;
 use crate::error::Error;
 use crate::ops::extent;
 
-/// A matrix that a product reads.
+/// A matrix that a product reads, in f32 panels or in bf16 pairs.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
     F32(&'a [f32]),
     Bf16(PairMatrix<'a>),
 }
 
-/// A matrix that a product writes.
+/// A matrix that a product writes, in f32 panels or in bf16 pairs.
 #[derive(Debug)]
 pub enum OperandMut<'a> {
     F32(&'a mut [f32]),
-    /// In pairs, rounded to nearest.
+    /// Pairs of bf16, to which a product rounds its f32 sums to nearest.
     Bf16(PairsMut<'a>),
 }
 
 impl Operand<'_> {
-    /// The precision of the operand.
+    /// Returns the precision of the operand's values.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self {
@@ -35,7 +35,7 @@ impl Operand<'_> {
         }
     }
 
-    /// Checks that the operand has this shape.
+    /// Checks that the operand has as many values as a matrix of this shape.
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -61,11 +61,12 @@ impl OperandMut<'_> {
     }
 }
 
-/// A buffer for a matrix in one precision.
+/// A buffer for the values of a matrix in one precision.
 #[derive(Clone, Debug)]
 pub struct Matrix(MatrixBuffers);
 
-/// The values of a matrix: once in f32, or in bf16 pairs along the rows and along the columns.
+/// The values of a matrix, stored once in f32, or twice in bf16: in pairs across columns and in
+/// pairs down rows.
 #[derive(Clone, Debug)]
 enum MatrixBuffers {
     F32(Array<f32>),
@@ -73,7 +74,7 @@ enum MatrixBuffers {
 }
 
 impl Matrix {
-    /// Allocates zeros for a `[rows, columns]` matrix.
+    /// Allocates a matrix of zeros for `[rows, columns]` values.
     #[must_use]
     pub fn new(precision: Precision, rows: usize, columns: usize) -> Self {
         Self(match precision {
@@ -85,7 +86,7 @@ impl Matrix {
         })
     }
 
-    /// Bytes of a `[rows, columns]` matrix.
+    /// Returns the memory size in bytes of a `[rows, columns]` matrix.
     #[must_use]
     pub fn bytes(precision: Precision, rows: usize, columns: usize) -> usize {
         match precision {
@@ -97,7 +98,7 @@ impl Matrix {
         }
     }
 
-    /// The f32 panels of `[rows, columns]`.
+    /// Borrows the f32 panels of `[rows, columns]` values.
     pub(crate) fn panels(
         &self,
         op: &'static str,
@@ -110,7 +111,7 @@ impl Matrix {
         Ok(&values[..len])
     }
 
-    /// The f32 panels of `[rows, columns]`, for writing.
+    /// Borrows the f32 panels of `[rows, columns]` values for writing.
     pub(crate) fn panels_mut(
         &mut self,
         op: &'static str,
@@ -123,8 +124,8 @@ impl Matrix {
         Ok(&mut values[..len])
     }
 
-    /// Returns the values that were last written as `[rows, columns]`. The shape must fit the
-    /// buffer.
+    /// Returns the values that were last written as `[rows, columns]`. A matrix of this shape
+    /// must fit into the buffer.
     #[must_use]
     pub fn get(&self, rows: usize, columns: usize) -> Operand<'_> {
         match &self.0 {
@@ -136,7 +137,8 @@ impl Matrix {
         }
     }
 
-    /// Returns the matrix for writing as `[rows, columns]`. The shape must fit the buffer.
+    /// Returns the matrix for writing as `[rows, columns]`. A matrix of this shape must fit into
+    /// the buffer.
     #[must_use]
     pub fn get_mut(&mut self, rows: usize, columns: usize) -> OperandMut<'_> {
         match &mut self.0 {

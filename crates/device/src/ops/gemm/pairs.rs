@@ -1,16 +1,16 @@
-//! Matrices of bf16 in panels of 32 columns, each value stored twice: in a pair with its neighbour
-//! across and in a pair with its neighbour below.
+//! Matrices of bf16 in panels of 32 columns. Each value is stored twice: in a pair with its
+//! neighbor across and in a pair with its neighbor below.
 //!
 //! ```text
 //! across[p, row, i]  = (matrix[row, 32 p + 2 i], matrix[row, 32 p + 2 i + 1])     16 words a row
 //! down[p, i, c]      = (matrix[2 i, 32 p + c], matrix[2 i + 1, 32 p + c])         32 words a row
 //! ```
 //! The first value of a pair is the low half of a word, and the padding after the last row and
-//! column is zero. A product multiplies pairs along its inner extent: forward and backward-input
-//! broadcast `across`, and both factors of the weight gradient are `down`. Together the two forms
-//! are as large as one f32 matrix. The producer of the values has them in registers and stores both
-//! forms.
-#![expect(unsafe_code, reason = "chunks of both forms are scattered, so slices cannot part them")]
+//! column is zero. A product multiplies pairs along its inner extent. Forward and backward-input
+//! broadcast `across`, and both factors of the weight gradient are `down`. Together the two
+//! layouts are as large as one f32 matrix. The producer of the values has them in registers and
+//! stores both layouts.
+#![expect(unsafe_code, reason = "chunks of both layouts are not contiguous slices")]
 
 use super::chunk::RoundChunk;
 use super::dispatch;
@@ -20,24 +20,25 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Rows that one chunk rounds; even, so that only one chunk writes each pair.
+/// Number of rows that one chunk rounds. The number is even, so that only one chunk writes each
+/// pair.
 const CHUNK_ROWS: usize = 256;
 
-/// A matrix in pairs, for reading.
+/// A matrix in bf16 pairs, for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct PairMatrix<'a> {
-    /// `[⌈columns/32⌉][rows][16]`.
+    /// Pairs across columns, `[⌈columns/32⌉][rows][16]`.
     pub across: &'a [u32],
-    /// `[⌈columns/32⌉][⌈rows/2⌉][32]`.
+    /// Pairs down rows, `[⌈columns/32⌉][⌈rows/2⌉][32]`.
     pub down: &'a [u32],
 }
 
-/// A matrix in pairs, for writing.
+/// A matrix in bf16 pairs, for writing.
 #[derive(Debug)]
 pub struct PairsMut<'a> {
-    /// `[⌈columns/32⌉][rows][16]`.
+    /// Pairs across columns, `[⌈columns/32⌉][rows][16]`.
     pub across: &'a mut [u32],
-    /// `[⌈columns/32⌉][⌈rows/2⌉][32]`.
+    /// Pairs down rows, `[⌈columns/32⌉][⌈rows/2⌉][32]`.
     pub down: &'a mut [u32],
 }
 
@@ -62,26 +63,27 @@ impl PairsMut<'_> {
     }
 }
 
-/// The number of words of a `[rows, columns]` matrix in pairs across columns.
+/// Returns the number of words of a `[rows, columns]` matrix in pairs across columns.
 #[must_use]
 pub fn across_len(rows: usize, columns: usize) -> usize {
     panels::count(columns) * rows * ACROSS
 }
 
-/// The number of words of a `[rows, columns]` matrix in pairs down rows.
+/// Returns the number of words of a `[rows, columns]` matrix in pairs down rows.
 #[must_use]
 pub fn down_len(rows: usize, columns: usize) -> usize {
     panels::count(columns) * rows.div_ceil(2) * PANEL
 }
 
-/// Rounds `matrix` `[rows, columns]`, f32 in panels.
+/// Rounds an f32 `matrix` `[rows, columns]` in panels to bf16 pairs.
 ///
 /// # Cost
-/// Reads and writes `4·rows·columns` bytes: bandwidth-bound.
+/// Bandwidth-bound: reads and writes `4·rows·columns` bytes.
 /// # Numerics
-/// Rounds to nearest, ties to even; NaN stays NaN. The same bytes on every machine.
+/// Rounds to nearest, ties to even, and NaN stays NaN. The result has the same bytes on every
+/// machine.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn round(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: PairsMut<'_>) -> Result<(), Error> {
     const OP: &str = "pairs round";
     let MatrixShape { rows, columns } = shape;
@@ -100,7 +102,7 @@ pub fn round(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: PairsMut<'_>) ->
             down: down.write_ptr(pair * PANEL..(pair + rows.div_ceil(2)) * PANEL),
             rows,
         };
-        // SAFETY: the extents were checked, and chunks hold different pairs of rows.
+        // SAFETY: the extents were checked, and the chunks hold different pairs of rows.
         unsafe { dispatch::round(cpu.isa, &chunk) }
     });
     Ok(())

@@ -1,12 +1,14 @@
-//! Matrices in panels of 32 columns: the layout of activations, weights and the gradients of both.
+//! Matrices in panels of 32 columns, which is the layout of activations, weights and their
+//! gradients.
 //!
 //! ```text
 //! panels[p, row, c] = matrix[row, 32 p + c],  0 beyond the last column
 //! ```
-//! One layout serves all three products of a layer. The rows of a panel are contiguous, as forward
+//! All three products of a layer use this layout. The rows of a panel are contiguous, as forward
 //! and backward-input need them for their broadcast factor, and the weight gradient reads a panel
-//! as its packed factor. Rows of 4 KiB in a row-major matrix would compete for the same cache sets.
-#![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
+//! as its packed factor. In a row-major matrix, rows of 4 KiB would compete for the same cache
+//! sets.
+#![expect(unsafe_code, reason = "rows of panels are not contiguous slices")]
 
 use std::ops::Range;
 
@@ -15,26 +17,26 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Columns of a panel.
+/// Number of columns in a panel.
 pub const PANEL: usize = 32;
-/// Words per row of a panel of pairs across.
+/// Number of words per row in a panel of pairs across columns.
 pub(super) const ACROSS: usize = PANEL / 2;
-/// Rows that one chunk copies.
+/// Number of rows that one chunk copies.
 const CHUNK_ROWS: usize = 64;
 
-/// The number of panels that hold `columns` columns.
+/// Returns the number of panels that hold `columns` columns.
 #[must_use]
 pub fn count(columns: usize) -> usize {
     columns.div_ceil(PANEL)
 }
 
-/// The number of elements of a `[rows, columns]` matrix in panels, padding included.
+/// Returns the number of elements of a `[rows, columns]` matrix in panels, padding included.
 #[must_use]
 pub fn len(rows: usize, columns: usize) -> usize {
     rows * count(columns) * PANEL
 }
 
-/// Returns the range of `rows` of a panel in a matrix of `n` rows.
+/// Returns the range of elements of `rows` within a panel of a matrix of `n` rows.
 pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usize> {
     (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL
 }
@@ -42,7 +44,7 @@ pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usiz
 /// Writes the row-major `matrix` `[rows, columns]` as panels, with zeros after the last column.
 ///
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn pack(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: &mut [f32]) -> Result<(), Error> {
     let MatrixShape { rows, columns } = shape;
     extent::check("panels pack", "matrix [rows, columns]", rows * columns, matrix.len())?;
@@ -57,10 +59,10 @@ pub fn pack(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: &mut [f32]) -> Re
     Ok(())
 }
 
-/// Writes `panels` of `[rows, columns]` as a row-major matrix.
+/// Writes `panels` of a `[rows, columns]` matrix as a row-major matrix.
 ///
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn unpack(cpu: &Cpu, panels: &[f32], shape: MatrixShape, to: &mut [f32]) -> Result<(), Error> {
     let MatrixShape { rows, columns } = shape;
     extent::check("panels unpack", "matrix [rows, columns]", rows * columns, to.len())?;
@@ -75,10 +77,10 @@ pub fn unpack(cpu: &Cpu, panels: &[f32], shape: MatrixShape, to: &mut [f32]) -> 
 }
 
 /// Concatenates `left` `[rows, left_columns]`, in panels, and the row-major `right` `[rows,
-/// right_columns]` into `to`, in panels.
+/// right_columns]` into `to`, which is in panels.
 ///
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn join(
     cpu: &Cpu,
     left: &[f32],
@@ -107,10 +109,10 @@ pub fn join(
     Ok(())
 }
 
-/// Splits a matrix that [`join`] concatenated.
+/// Splits a matrix that [`join`] concatenated into its left and its right part.
 ///
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn split(
     cpu: &Cpu,
     from: &[f32],
@@ -131,7 +133,7 @@ pub fn split(
         for row in chunk_rows(chunk, rows) {
             read_row(from, rows, row, &mut joined);
             let (head, tail) = joined.split_at(left_columns);
-            // SAFETY: each chunk writes only its own rows, and all of them lie inside both
+            // SAFETY: each chunk writes only its own rows, and all these rows lie inside both
             // matrices.
             unsafe {
                 left.write(row, head);
@@ -142,7 +144,7 @@ pub fn split(
     Ok(())
 }
 
-/// Copies the first columns of row `row` from panels of `rows` rows.
+/// Copies the first columns of row `row` from a matrix in panels of `rows` rows.
 #[inline(always)]
 pub(crate) fn read_row(panels: &[f32], rows: usize, row: usize, to: &mut [f32]) {
     for (panel, to) in to.chunks_mut(PANEL).enumerate() {
@@ -150,8 +152,8 @@ pub(crate) fn read_row(panels: &[f32], rows: usize, row: usize, to: &mut [f32]) 
     }
 }
 
-/// Copies part of a row of a panel. A whole row is copied inline, because a call would take as long
-/// as the copy.
+/// Copies part of a row of a panel. A whole row is copied inline, because a function call would
+/// take as long as the copy.
 #[inline(always)]
 fn put(from: &[f32], to: &mut [f32]) {
     match (from.as_array::<PANEL>(), to.as_mut_array::<PANEL>()) {
@@ -164,14 +166,14 @@ fn chunk_rows(chunk: usize, rows: usize) -> Range<usize> {
     chunk * CHUNK_ROWS..rows.min((chunk + 1) * CHUNK_ROWS)
 }
 
-/// Panels that several chunks write concurrently, each only its own rows.
+/// A matrix in panels that several chunks write concurrently, each of them only its own rows.
 pub(crate) struct RowsMut<'a> {
     panels: DisjointMut<'a, f32>,
     rows: usize,
 }
 
 impl<'a> RowsMut<'a> {
-    /// Wraps all rows of `panels`.
+    /// Wraps all rows of `panels` for concurrent writing.
     pub(crate) fn new(panels: &'a mut [f32], rows: usize) -> Self {
         Self { panels: DisjointMut::new(panels), rows }
     }
@@ -179,7 +181,7 @@ impl<'a> RowsMut<'a> {
     /// Writes `values` as row `row`, followed by zeros to the end of the last panel.
     ///
     /// # Safety
-    /// No other thread writes the same row.
+    /// The caller guarantees that no other thread writes the same row.
     #[inline(always)]
     pub(crate) unsafe fn write(&self, row: usize, values: &[f32]) {
         assert!(row < self.rows && count(values.len()) * self.rows * PANEL <= self.panels.len());

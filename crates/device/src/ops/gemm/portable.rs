@@ -1,7 +1,7 @@
-//! The products for machines without our vector kernels. They call the `gemm` crate on panels,
-//! after widening pairs to f32. The crate chooses its instruction set; this file computes the
-//! strides.
-#![expect(unsafe_code, reason = "the gemm crate takes pointers, and panels are strided")]
+//! The products for machines without our vector kernels. The functions call the `gemm` crate on
+//! panels, after widening pairs to f32. The crate chooses its instruction set, and this file
+//! computes the strides.
+#![expect(unsafe_code, reason = "the `gemm` crate takes raw pointers, because panels are strided")]
 
 use super::chunk::{Finish, RoundChunk, RowsChunk, SumSink, WeightChunk};
 use super::pair;
@@ -9,13 +9,13 @@ use super::panels::{ACROSS, PANEL};
 use super::word::Word;
 use crate::ops::activation::scalar::{relu, relu_gradient};
 
-/// One factor or result: its start, and the strides of its rows and columns.
+/// A factor or a result of a product: its start, and the strides of its rows and of its columns.
 #[derive(Clone, Copy)]
 struct Strided<T>(T, usize, usize);
 
 /// # Safety
-/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
-/// the same part of the result.
+/// The caller guarantees that the chunk's pointers are valid for the extents that its fields
+/// state, and that no other thread writes the same part of the result.
 pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
     let RowsChunk { samples, inner, .. } = *chunk;
     let (count, width, values) = (chunk.rows.len(), PANEL / W::VALUES, inner * W::VALUES);
@@ -23,14 +23,14 @@ pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
     for (row, to) in chunk.rows.clone().zip(left.chunks_exact_mut(values.max(1))) {
         for (i, to) in to.iter_mut().enumerate() {
             let at = (i / PANEL * samples + row) * width + i % PANEL / W::VALUES;
-            // SAFETY: the caller guarantees that `a` holds all samples in panels.
+            // SAFETY: the caller guarantees that `chunk.a` holds all samples in panels.
             *to = unsafe { *chunk.a.add(at) }.value(i % W::VALUES);
         }
     }
     let mut c = vec![0.0f32; count * PANEL];
     for panel in chunk.panels.clone() {
-        // SAFETY: the caller guarantees that `b` holds this panel, and each matrix has the extents
-        // of the product.
+        // SAFETY: the caller guarantees that `chunk.b` holds this panel, and each matrix has the
+        // extents of the product.
         unsafe {
             let b = widened(chunk.b.wrapping_add(panel * inner * PANEL), inner);
             let factors = [Strided(left.as_ptr(), values, 1), Strided(b.as_ptr(), PANEL, 1)];
@@ -40,10 +40,10 @@ pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
     }
 }
 
-/// Finishes and stores a panel of sums.
+/// Applies the chunk's finishing operation to a panel of sums and stores the results.
 ///
 /// # Safety
-/// As for [`rows`].
+/// The caller guarantees the same conditions as for [`rows`].
 unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
     let (samples, first) = (chunk.samples, chunk.rows.start);
     let start = (panel * samples + first) * PANEL;
@@ -68,7 +68,7 @@ unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
     }
 }
 
-/// Finishes sums that begin at element `start` of C.
+/// Applies the finishing operation to sums that begin at element `start` of C.
 fn finish(
     finish: Finish<'_>,
     start: usize,
@@ -91,7 +91,7 @@ fn finish(
     }
 }
 
-/// Rounds rows of a panel into both forms.
+/// Rounds rows of a panel to bf16 and writes both layouts of pairs.
 fn put_pairs(rows: &[f32], across: &mut [u32], down: &mut [u32]) {
     for (word, values) in across.iter_mut().zip(rows.as_chunks::<2>().0) {
         *word = pair::word(values[0], values[1]);
@@ -105,11 +105,11 @@ fn put_pairs(rows: &[f32], across: &mut [u32], down: &mut [u32]) {
 }
 
 /// # Safety
-/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
-/// the same part.
+/// The caller guarantees that the chunk's pointers are valid for the extents that its fields
+/// state, and that no other thread writes the same part of the result.
 pub(super) unsafe fn round(chunk: &RoundChunk) {
     let rows = chunk.rows;
-    // SAFETY: the caller guarantees the chunk's matrices.
+    // SAFETY: the caller guarantees that the chunk's matrices are valid for these extents.
     unsafe {
         let matrix = std::slice::from_raw_parts(chunk.matrix, rows * PANEL);
         let across = std::slice::from_raw_parts_mut(chunk.across, rows * ACROSS);
@@ -119,8 +119,8 @@ pub(super) unsafe fn round(chunk: &RoundChunk) {
 }
 
 /// # Safety
-/// The chunk's pointers are valid for the extents that its fields state, and no other thread writes
-/// the same part of the result.
+/// The caller guarantees that the chunk's pointers are valid for the extents that its fields
+/// state, and that no other thread writes the same part of the result.
 pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
     let inner = chunk.inner;
     for steps in chunk.blocks() {
@@ -133,7 +133,7 @@ pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
         for n_panel in chunk.n_panels.clone() {
             let d_y = values(chunk.d_y, n_panel);
             // SAFETY: the caller guarantees that the panels lie inside the matrices and that only
-            // this thread writes its rectangle.
+            // this thread writes the chunk's rectangle of the result.
             unsafe {
                 chunk.add_bias(&steps, n_panel);
                 for (panel, x) in chunk.k_panels.clone().zip(&x) {
@@ -151,19 +151,20 @@ pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
 /// Widens `steps` rows of 32 words to `steps · VALUES` rows of 32 values.
 ///
 /// # Safety
-/// The words are valid for reads.
+/// The caller guarantees that the words of all steps are valid for reads.
 unsafe fn widened<W: Word>(words: *const W, steps: usize) -> Vec<f32> {
-    // SAFETY: the caller guarantees the words of all steps.
+    // SAFETY: the caller guarantees that the words of all `steps` are valid for reads.
     let words = unsafe { std::slice::from_raw_parts(words, steps * PANEL) };
     let row = |row: &[W], place: usize| row.iter().map(|w| w.value(place)).collect::<Vec<_>>();
     let rows = words.chunks_exact(PANEL);
     rows.flat_map(|words| (0..W::VALUES).flat_map(move |place| row(words, place))).collect()
 }
 
-/// `c = a b`, or `c += a b`, with `a` `[m, inner]` and `b` `[inner, n]`.
+/// Computes `c = a b` or `c += a b`, where `a` is `[m, inner]` and `b` is `[inner, n]`.
 ///
 /// # Safety
-/// The strided matrices are valid for those extents, and no other thread accesses `c`.
+/// The caller guarantees that the strided matrices are valid for those extents, and that no other
+/// thread accesses `c`.
 unsafe fn multiply(
     [m, n, inner]: [usize; 3],
     [a, b]: [Strided<*const f32>; 2],
@@ -171,8 +172,8 @@ unsafe fn multiply(
     add: bool,
 ) {
     let stride = |stride: usize| stride as isize;
-    // SAFETY: the caller guarantees the three matrices. The strides fit `isize` because slices of
-    // those extents exist.
+    // SAFETY: the caller guarantees that the three matrices are valid. The strides fit into
+    // `isize` because slices of those extents exist.
     unsafe {
         gemm::gemm(
             m,

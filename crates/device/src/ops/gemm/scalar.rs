@@ -1,10 +1,10 @@
-//! The oracle of the linear layer's three products: plain loops, sums in index order. It uses
-//! neither blocking nor threads.
+//! The oracle of the linear layer's three products: plain loops with sums in index order, without
+//! blocking or threads.
 
 use crate::real::Real;
 
-/// `Y = X Wᵀ + bias` with `x` `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y` `[B, N]`,
-/// overwritten.
+/// Computes `Y = X Wᵀ + bias`, where `x` is `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y`
+/// `[B, N]`.
 pub fn forward<R: Real>(
     [x, weight]: [&[R]; 2],
     bias: Option<&[R]>,
@@ -24,7 +24,7 @@ pub fn forward<R: Real>(
     }
 }
 
-/// `dX += dY W` with `d_y` `[B, N]`, `weight` `[N, K]` and `d_x` `[B, K]`.
+/// Computes `dX += dY W`, where `d_y` is `[B, N]`, `weight` `[N, K]` and `d_x` `[B, K]`.
 pub fn backward_input_accumulate<R: Real>(
     [d_y, weight]: [&[R]; 2],
     d_x: &mut [R],
@@ -40,7 +40,7 @@ pub fn backward_input_accumulate<R: Real>(
     }
 }
 
-/// `dW = dYᵀ X` with `d_y` `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`, overwritten.
+/// Computes `dW = dYᵀ X`, where `d_y` is `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`.
 pub fn backward_weight<R: Real>([x, d_y]: [&[R]; 2], d_weight: &mut [R], n: usize, k: usize) {
     d_weight.fill(R::ZERO);
     for (d_y_row, x_row) in d_y.chunks_exact(n.max(1)).zip(x.chunks_exact(k.max(1))) {
@@ -52,7 +52,7 @@ pub fn backward_weight<R: Real>([x, d_y]: [&[R]; 2], d_weight: &mut [R], n: usiz
     }
 }
 
-/// `d_bias[n] = Σ_b dY[b, n]`, overwritten.
+/// Computes the gradient of the bias, `d_bias[n] = Σ_b dY[b, n]`.
 pub fn backward_bias<R: Real>(d_y: &[R], d_bias: &mut [R]) {
     d_bias.fill(R::ZERO);
     for d_y_row in d_y.chunks_exact(d_bias.len().max(1)) {

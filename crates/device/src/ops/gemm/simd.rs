@@ -1,4 +1,5 @@
-//! The products with vectors: the loops over a chunk, around a [tile](super::tile) of sums.
+//! The products with vector instructions: the loops over a chunk, around a [tile](super::tile) of
+//! sums.
 //!
 //! ```text
 //! for panel of columns, for strip of rows:
@@ -8,18 +9,19 @@
 //! 1. The tile is 12 × 32 (AVX-512: 24 sums of 32 registers) or 6 × 16 (AVX2, half a panel at a
 //!    time). A step has 14 loads and 24 multiply-adds, which suits a core that starts two of each
 //!    per cycle; tiles of 8 × 32 (10 loads, 16 multiply-adds) took 15–20 % longer. On a core that
-//!    starts one 512-bit multiply-add per cycle, both are equally fast. In the last panel only the
-//!    registers that contain columns are summed. The weight gradient uses tiles of 8 × 48 where
-//!    possible, two tiles on three panels. They need 11 loads for as many sums, and 32 outputs are
-//!    exactly four strips. This saves 3–5 % of the time. The other products would gain 4–8 % if two
-//!    hardware threads share a core, but lose 2–3 % if one thread has the core alone.
-//! 2. `a` is read in place, one broadcast per row and inner index. Its lines are prefetched one
-//!    panel and one strip ahead. On a core with a peak of 117 GFLOP/s, the products reach 80–95
-//!    GFLOP/s without this prefetch and 109–111 with it. Later operands are prefetched into L2,
-//!    spread over the steps. The weight gradient prefetches the next panel of dY and the next block
-//!    of X (8 % less time, 20 % if the shared cache is busy or far away). The other products
-//!    prefetch the next panel of weights and the output of the tile; prefetching the output in a
-//!    burst before the first step took 2 % of the time.
+//!    starts one 512-bit multiply-add per cycle, both are equally fast. In the last panel only
+//!    the registers that contain columns are summed. The weight gradient uses tiles of 8 × 48
+//!    where possible, two tiles on three panels. Such a tile needs 11 loads for as many sums, and
+//!    32 outputs are exactly four strips. The wide tiles save 3–5 % of the time. The other
+//!    products would gain 4–8 % if two hardware threads share a core, but lose 2–3 % if one
+//!    thread has the core alone.
+//! 2. `a` is read in place, one broadcast per row and inner index. The cache lines of `a` are
+//!    prefetched one panel and one strip ahead. On a core with a peak of 117 GFLOP/s, the
+//!    products reach 80–95 GFLOP/s without this prefetch and 109–111 with it. Later operands are
+//!    prefetched into L2, spread over the steps. The weight gradient prefetches the next panel of
+//!    dY and the next block of X (8 % less time, 20 % if the shared cache is busy or far away).
+//!    The other products prefetch the next panel of weights and the output of the tile.
+//!    Prefetching the output in a burst before the first step took 2 % of the time.
 //! 3. A chunk's rows stay in the second-level cache while panels of weights are read sequentially.
 //!    The alternative, keeping two panels in the cache while rows are read, takes 4–5 % more time
 //!    if two threads share memory with others, because the rows of each panel come from another
@@ -27,7 +29,7 @@
 //! 4. The whole inner extent is summed in registers, so that `c` is written once, with all
 //!    operations applied. In bf16, two rows are written at a time, because both forms of a pair
 //!    need values of two rows.
-#![expect(unsafe_code, reason = "vector instructions on raw panels")]
+#![expect(unsafe_code, reason = "calls vector instructions on raw pointers to panels")]
 
 use std::ops::Range;
 
@@ -39,8 +41,8 @@ use super::word::Word;
 use crate::cpu::vector::{Vector, prefetch_row_second};
 
 impl<W: Word> RowsChunk<'_, W> {
-    /// Returns the memory that a tile of `rows` rows writes, and the outputs that mask it. They are
-    /// prefetched over the steps, or at once if there are too few steps.
+    /// Returns the memory that a tile of `rows` rows writes, and the outputs that mask the tile.
+    /// Both are prefetched over the steps, or at once if there are too few steps.
     #[inline(always)]
     fn outputs(&self, panel: usize, row: usize, rows: usize) -> [Ahead<W>; 2] {
         let at = (panel * self.samples + row) * PANEL;
@@ -67,9 +69,10 @@ impl<W: Word> RowsChunk<'_, W> {
 }
 
 impl<W: Word> WeightChunk<W> {
-    /// Returns the prefetch targets during a tile: its share of the next dY panel and of the next
-    /// block of X, in halves. After the last block, the targets are its part of the weight and of
-    /// the weight's other form, for a fused update. Counted in rows of 32: `done` rows since
+    /// Returns the prefetch targets during a tile of the weight gradient. The targets are the
+    /// tile's share of the next dY panel, and its share of the next block of X in two halves.
+    /// After the last block, they are the tile's part of the weight and of the weight's other
+    /// layout, for a fused update. Both counts are in rows of 32 values: `done` rows since
     /// `panel`, and `rows` of this tile.
     #[inline(always)]
     fn ahead(
@@ -86,7 +89,7 @@ impl<W: Word> WeightChunk<W> {
         } else {
             self.n_panels.start * self.inner + steps.end
         };
-        // One panel of dY accounts for `groups · 32` rows.
+        // One panel of dY accounts for `groups · 32` rows of prefetched memory.
         let done_here = (panel - self.k_panels.start) * PANEL + done;
         let done_all = (n_panel - self.n_panels.start) * groups * PANEL + done_here;
         let (place, block) = (done_all * steps.len() / parts, steps.len() * PANEL);
@@ -114,12 +117,13 @@ impl<W: Word> WeightChunk<W> {
 }
 
 /// Computes panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip prefetches a part of
-/// the next panel's factors. In the last panel, it prefetches the first panel, with which the next
-/// chunk begins.
+/// the next panel's factors. In the last panel, it prefetches the first panel, with which the
+/// next chunk begins.
 ///
 /// # Safety
-/// The machine has the registers of `T`, the chunk's pointers are valid for the extents that its
-/// fields state, and no other thread writes the same part of the result.
+/// The caller guarantees that the machine has the registers of `T`, that the chunk's pointers are
+/// valid for the extents that its fields state, and that no other thread writes the same part of
+/// the result.
 #[inline(always)]
 unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
     let RowsChunk { inner, panels, rows, .. } = chunk;
@@ -130,7 +134,7 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
         let mut row = rows.start;
         while row < rows.end {
             let taken = strip(rows.end - row, R);
-            // SAFETY: the caller checked that the rows and panels lie inside the matrices.
+            // SAFETY: the caller checked that the rows and the panels lie inside the matrices.
             unsafe {
                 match taken {
                     8 if R > 8 => rows_tile::<T, 8>(chunk, panel, row, ahead),
@@ -149,7 +153,8 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
 /// Computes `R` rows of a panel of C.
 ///
 /// # Safety
-/// As for [`rows_chunk`]; the rows and the panel belong to the chunk.
+/// The caller guarantees the same conditions as for [`rows_chunk`]. The rows and the panel must
+/// belong to the chunk.
 #[inline(always)]
 unsafe fn rows_tile<T: Terms, const R: usize>(
     chunk: &RowsChunk<'_, T::Word>,
@@ -174,8 +179,8 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
-        // SAFETY: the caller guarantees the registers of `T` and the chunk, to which these rows and
-        // this panel belong.
+        // SAFETY: the caller guarantees the registers of `T` and a valid chunk, to which these
+        // rows and this panel belong.
         unsafe {
             let b = std::array::from_fn(|c| b.wrapping_add(half + c * T::Sum::LANES));
             let sums = sums::<T, R, 2>(a, b, columns.saturating_sub(half));
@@ -184,10 +189,12 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     }
 }
 
-/// Finishes and stores the sums of `R` rows from the even `row` on.
+/// Applies the finishing operation to the sums of `R` rows from the even `row` on, and stores the
+/// results.
 ///
 /// # Safety
-/// As for [`rows_chunk`]; the rows and the panel belong to the chunk.
+/// The caller guarantees the same conditions as for [`rows_chunk`]. The rows and the panel must
+/// belong to the chunk.
 #[inline(always)]
 unsafe fn put_rows<V: Register, W, const R: usize>(
     sums: [[V; 2]; R],
@@ -230,12 +237,13 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
     }
 }
 
-/// Returns the sums of `R` rows with bias, ReLU or mask applied; `at` is an index into C. The kind
-/// of operation is examined once for all rows, so that the loop has no branch and the sums stay in
-/// registers.
+/// Returns the sums of `R` rows with bias, ReLU or mask applied; `at` is an index into C. The
+/// kind of operation is examined once for all rows, so that the loop has no branch and the sums
+/// stay in registers.
 ///
 /// # Safety
-/// As for [`rows_chunk`]; `R` rows of two registers from `at` on belong to the chunk.
+/// The caller guarantees the same conditions as for [`rows_chunk`]. `R` rows of two registers
+/// from `at` on must belong to the chunk.
 #[inline(always)]
 unsafe fn finished<V: Register, W, const R: usize>(
     mut sums: [[V; 2]; R],
@@ -245,7 +253,8 @@ unsafe fn finished<V: Register, W, const R: usize>(
 ) -> [[V; 2]; R] {
     let place = |row: usize, i: usize| at + row * PANEL + i * V::LANES;
     let sum = &mut sums;
-    // SAFETY: the bias has all columns of C, and the mask has all values of C.
+    // SAFETY: the bias has all columns of C, and the mask has all values of C, so the reads lie
+    // inside them.
     unsafe {
         match (chunk.finish, chunk.sink) {
             (Finish::Store, _) => {}
@@ -288,14 +297,14 @@ fn for_registers<const R: usize>(mut each: impl FnMut(usize, usize)) {
     }
 }
 
-/// Number of columns that tiles of `c` registers cover together: a panel with two registers, or
-/// with twice two.
+/// Returns the number of columns that tiles of `c` registers cover together: one panel for tiles
+/// of two registers, and `c` registers otherwise.
 const fn width<V: Vector>(c: usize) -> usize {
     if c == 2 { PANEL } else { c * V::LANES }
 }
 
-/// Word index at which each of the `C` registers of columns from `column` on begins, in panels of
-/// `rows` rows.
+/// Returns the word index at which each of the `C` registers of columns from `column` on begins,
+/// in panels of `rows` rows.
 #[inline(always)]
 fn places<V: Vector, const C: usize>(column: usize, rows: usize) -> [usize; C] {
     let place = |column| column / PANEL * rows * PANEL + column % PANEL;
@@ -305,13 +314,14 @@ fn places<V: Vector, const C: usize>(column: usize, rows: usize) -> [usize; C] {
     std::array::from_fn(|c| place(column + c * V::LANES))
 }
 
-/// Computes one block of steps at a time and adds its sums to those of earlier blocks. Three panels
-/// of X are covered by tiles of `WIDE` rows and three registers, unless `WIDE` is 0. The remaining
-/// panels are covered one by one by tiles of `R` rows and two registers.
+/// Computes one block of steps at a time and adds its sums to those of earlier blocks. Tiles of
+/// `WIDE` rows and three registers cover three panels of X together, unless `WIDE` is 0. Tiles of
+/// `R` rows and two registers cover the remaining panels one by one.
 ///
 /// # Safety
-/// The machine has the registers of `T`, the chunk's pointers are valid for the extents that its
-/// fields state, and no other thread writes the same part of the result.
+/// The caller guarantees that the machine has the registers of `T`, that the chunk's pointers are
+/// valid for the extents that its fields state, and that no other thread writes the same part of
+/// the result.
 #[inline(always)]
 unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &WeightChunk<T::Word>) {
     let whole = chunk.k_panels.end.min(chunk.k / PANEL);
@@ -337,11 +347,12 @@ unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &Weig
     }
 }
 
-/// Computes the outputs of a panel in strips of `R`, then of 8, 4, 2 and 1 rows, for the columns of
-/// one tile: tile number `tile` from `panel` on.
+/// Computes the outputs of a panel in strips of `R` rows, then of 8, 4, 2 and 1, for the columns
+/// of one tile. The tile has the number `tile`, counted from `panel` on.
 ///
 /// # Safety
-/// As for [`weight_chunk`]; the steps, both panels and the tile belong to the chunk.
+/// The caller guarantees the same conditions as for [`weight_chunk`]. The steps, both panels and
+/// the tile must belong to the chunk.
 #[inline(always)]
 unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
@@ -372,10 +383,11 @@ unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Computes `R` outputs for the inputs of a tile, over some steps.
+/// Computes `R` outputs of the weight gradient for the inputs of a tile, over some steps.
 ///
 /// # Safety
-/// As for [`weight_chunk`]; the steps, the outputs and the inputs belong to the chunk.
+/// The caller guarantees the same conditions as for [`weight_chunk`]. The steps, the outputs and
+/// the inputs must belong to the chunk.
 #[inline(always)]
 unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
@@ -405,8 +417,8 @@ unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
             .map(|place| chunk.x.wrapping_add(place + steps.start * PANEL));
         let c = places::<T::Sum, C>(column, n)
             .map(|place| chunk.d_weight.wrapping_add(place + row * PANEL));
-        // SAFETY: the caller guarantees the registers of `T` and the chunk, to which these steps,
-        // outputs and inputs belong. Panels of the gradient are padded to 32 columns.
+        // SAFETY: the caller guarantees the registers of `T` and a valid chunk, to which these
+        // steps, outputs and inputs belong. Panels of the gradient are padded to 32 columns.
         unsafe {
             let sums = if column < k {
                 sums::<T, R, C>(a, b, k - column)
@@ -428,16 +440,18 @@ unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Rounds two rows at a time.
+/// Rounds the rows of a chunk to bf16, two rows at a time.
 ///
 /// # Safety
-/// The machine has the instruction set of `V`; the chunk's pointers are valid for the extents that
-/// its fields state, and no other thread writes the same part.
+/// The caller guarantees that the machine has the instruction set of `V`, that the chunk's
+/// pointers are valid for the extents that its fields state, and that no other thread writes the
+/// same part of the result.
 #[inline(always)]
 unsafe fn round_chunk<V: Register>(chunk: &RoundChunk) {
     for row in (0..chunk.rows).step_by(2) {
         for column in (0..PANEL).step_by(V::LANES) {
-            // SAFETY: the caller guarantees the chunk's matrices, and both rows lie inside them.
+            // SAFETY: the caller guarantees that the chunk's matrices are valid, and both rows
+            // lie inside them.
             unsafe {
                 let first = V::load(chunk.matrix.add(row * PANEL + column));
                 first.store_across(chunk.across.add(row * ACROSS + column / 2));
@@ -460,7 +474,7 @@ fn strip(left: usize, full: usize) -> usize {
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    //! The chunk functions, compiled for each register type.
+    //! The chunk functions, compiled once for each register type.
 
     use super::super::chunk::{RoundChunk, RowsChunk, WeightChunk};
     use super::super::terms::Single;
@@ -472,32 +486,32 @@ pub(super) mod x86 {
     macro_rules! entry {
         ($name:ident = $body:ident<$($of:tt),+>($chunk:ty), $token:ty, $features:literal) => {
             /// # Safety
-            /// The chunk's pointers are valid for the extents that its fields state, and no other
-            /// thread writes the same part.
+            /// The caller guarantees that the chunk's pointers are valid for the extents that its
+            /// fields state, and that no other thread writes the same part of the result.
             pub(in crate::ops::gemm) unsafe fn $name(_proof: $token, chunk: &$chunk) {
                 /// # Safety
-                /// The machine has the target features; the chunk must satisfy the contract of the
-                /// enclosing function.
+                /// The caller guarantees that the machine has the target features, and that the
+                /// chunk satisfies the contract of the enclosing function.
                 #[target_feature(enable = $features)]
                 unsafe fn compiled(chunk: &$chunk) {
                     // SAFETY: this function is compiled with the register's instruction set, and
-                    // the caller guarantees the chunk.
+                    // the caller guarantees that the chunk is valid.
                     unsafe { $body::<$($of),+>(chunk) }
                 }
-                // SAFETY: the token proves that the machine has the instruction set, and the caller
-                // guarantees the chunk.
+                // SAFETY: the token proves that the machine has the instruction set, and the
+                // caller guarantees that the chunk is valid.
                 unsafe { compiled(chunk) }
             }
         };
     }
 
-    /// The AVX2 register of eight f32 values.
+    /// Products of f32 in the AVX2 register of eight values.
     type Single8 = Single<Float8>;
-    /// The AVX-512 register of sixteen f32 values.
+    /// Products of f32 in the AVX-512 register of sixteen values.
     type Single16 = Single<Float16>;
-    /// A chunk of rows in f32.
+    /// A chunk of rows whose factors are f32.
     type Rows<'a> = RowsChunk<'a, f32>;
-    /// A chunk of rows in pairs of bf16 values, packed in u32.
+    /// A chunk of rows whose factors are pairs of bf16, packed in u32.
     type PairRows<'a> = RowsChunk<'a, u32>;
 
     entry!(rows_avx2 = rows_chunk<Single8, 6>(Rows<'_>), Avx2, "avx2,fma");

@@ -1,45 +1,49 @@
 //! The operand of one multiply-add step: a number, or a pair of bf16 whose two products are added
-//! together. Independent of the matrices.
-#![expect(unsafe_code, reason = "vector instructions and raw loads")]
+//! together. This file does not depend on the matrices.
+#![expect(unsafe_code, reason = "calls vector instructions and loads through raw pointers")]
 
 use super::word::Word;
 use crate::cpu::vector::Fused;
 
-/// A register of sums, with the operations that only the products need.
+/// A register of sums, with the operations that only the matrix products need.
 ///
 /// # Safety
-/// As for [`Vector`]; the words stored are valid for writes.
+/// The caller guarantees the same conditions as for [`Vector`], and that the stored words are
+/// valid for writes.
 pub(super) trait Register: Fused {
-    /// Returns 0 in lanes below 0; NaN stays NaN.
+    /// Returns the register with 0 in lanes that were below 0. NaN stays NaN.
     unsafe fn relu(self) -> Self;
-    /// Returns 0 in lanes where `output ≤ 0`.
+    /// Returns the register with 0 in lanes where `output ≤ 0`.
     unsafe fn where_positive(self, output: Self) -> Self;
-    /// Stores the lanes as bf16, rounded to nearest, next to each other: `LANES / 2` words.
+    /// Stores the lanes as bf16, rounded to nearest, next to each other. The function writes
+    /// `LANES / 2` words.
     unsafe fn store_across(self, words: *mut u32);
-    /// Stores the lanes of both registers as pairs of bf16, rounded to nearest: `LANES` words.
+    /// Stores the lanes of both registers as pairs of bf16, rounded to nearest. The function
+    /// writes `LANES` words.
     unsafe fn store_down(self, second: Self, words: *mut u32);
 }
 
-/// The factors of a product and how they are multiplied.
+/// The factors of a product, and the instructions that multiply them.
 ///
 /// # Safety
-/// As for [`Vector`], implemented by [`Terms::Sum`].
+/// The caller guarantees the same conditions as for [`Vector`], for the register type
+/// [`Terms::Sum`].
 pub(super) trait Terms {
-    /// The word in memory that holds one or two values.
+    /// The word in memory, which holds one or two values of a factor.
     type Word: Word;
-    /// The form of a factor in registers.
+    /// The form that a factor has in registers.
     type Factor: Copy;
-    /// The register in which sums are accumulated.
+    /// The register in which the sums are accumulated.
     type Sum: Register;
-    /// Returns a factor with one word in every lane.
+    /// Returns a factor that has the same word in every lane.
     unsafe fn splat(word: Self::Word) -> Self::Factor;
-    /// Loads as many words as `Sum` has lanes.
+    /// Loads one word for each lane of `Sum`.
     unsafe fn load(words: *const Self::Word) -> Self::Factor;
-    /// Returns `sum + a · b`.
+    /// Returns `sum + a · b`, lane by lane.
     unsafe fn multiply_add(a: Self::Factor, b: Self::Factor, sum: Self::Sum) -> Self::Sum;
 }
 
-/// f32 in registers of `V`.
+/// Products of f32 in registers of type `V`.
 pub(super) struct Single<V>(std::marker::PhantomData<V>);
 
 impl<V: Register> Terms for Single<V> {
@@ -48,18 +52,18 @@ impl<V: Register> Terms for Single<V> {
     type Sum = V;
     #[inline(always)]
     unsafe fn splat(word: f32) -> V {
-        // SAFETY: the caller guarantees the registers of `V`.
+        // SAFETY: the caller guarantees that the machine has the registers of `V`.
         unsafe { V::splat(word) }
     }
     #[inline(always)]
     unsafe fn load(words: *const f32) -> V {
-        // SAFETY: the caller guarantees the registers of `V` and as many words at `words` as they
-        // have lanes.
+        // SAFETY: the caller guarantees the registers of `V` and as many words at `words` as a
+        // register has lanes.
         unsafe { V::load(words) }
     }
     #[inline(always)]
     unsafe fn multiply_add(a: V, b: V, sum: V) -> V {
-        // SAFETY: the caller guarantees the registers of `V`.
+        // SAFETY: the caller guarantees that the machine has the registers of `V`.
         unsafe { a.multiply_add(b, sum) }
     }
 }
@@ -73,17 +77,19 @@ pub(super) mod x86 {
     use super::{Register, Terms};
     use crate::cpu::vector::x86::{Float8, Float16};
 
-    /// Added to the bits of an f32, together with the lowest bit that bf16 keeps, before the lower
-    /// 16 bits are dropped. The result is the nearest bf16; of two equally near, the even one.
+    /// Number that is added to the bits of an f32, together with the lowest bit that bf16 keeps,
+    /// before the lower 16 bits are dropped. The result is the nearest bf16, and of two equally
+    /// near values the even one.
     const HALF: i32 = 0x7fff;
-    /// Bit that makes a NaN quiet. Without it, a NaN whose payload is in the lower half would
-    /// become infinity.
+    /// Bit that makes a NaN quiet. Without this bit, a NaN whose payload is in the lower half
+    /// would become infinity.
     const QUIET: i32 = 0x0040_0000;
 
-    /// Returns the bits of 8 floats, whose upper halves are the values rounded to nearest bf16.
+    /// Returns the bits of 8 floats, whose upper halves are the values rounded to the nearest
+    /// bf16.
     ///
     /// # Safety
-    /// The machine has AVX2.
+    /// The caller guarantees that the machine has AVX2.
     #[inline(always)]
     unsafe fn rounded8(value: __m256) -> __m256i {
         // SAFETY: the caller guarantees AVX2, and the instructions access no memory.
@@ -97,10 +103,11 @@ pub(super) mod x86 {
         }
     }
 
-    /// Returns the bits of 16 floats, whose upper halves are the values rounded to nearest bf16.
+    /// Returns the bits of 16 floats, whose upper halves are the values rounded to the nearest
+    /// bf16.
     ///
     /// # Safety
-    /// The machine has AVX-512 F.
+    /// The caller guarantees that the machine has AVX-512 F.
     #[inline(always)]
     unsafe fn rounded16(value: __m512) -> __m512i {
         // SAFETY: the caller guarantees AVX-512 F, and the instructions access no memory.
@@ -114,8 +121,8 @@ pub(super) mod x86 {
         }
     }
 
-    // SAFETY of both implementations: the trait's contract guarantees the instruction set and the
-    // validity of the memory.
+    // The trait's contract guarantees the instruction set and the validity of the memory for both
+    // implementations.
     impl Register for Float8 {
         #[inline(always)]
         unsafe fn relu(self) -> Self {
@@ -185,7 +192,8 @@ pub(super) mod x86 {
         }
     }
 
-    /// Pairs of bf16, multiplied by `vdpbf16ps`: one instruction adds both products of a pair.
+    /// Products of bf16 pairs by `vdpbf16ps`, an instruction that adds both products of a pair to
+    /// a sum.
     pub(in crate::ops::gemm) struct Paired;
 
     impl Terms for Paired {
@@ -194,19 +202,19 @@ pub(super) mod x86 {
         type Sum = Float16;
         #[inline(always)]
         unsafe fn splat(word: u32) -> __m512bh {
-            // SAFETY: every bit pattern is valid for both types, and the caller guarantees AVX-512
-            // F.
+            // SAFETY: every bit pattern is valid for both types, and the caller guarantees that
+            // the machine has AVX-512 F.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(word as i32)) }
         }
         #[inline(always)]
         unsafe fn load(words: *const u32) -> __m512bh {
-            // SAFETY: every bit pattern is valid for both types, and the caller guarantees AVX-512
-            // F and 16 words at `words`.
+            // SAFETY: every bit pattern is valid for both types, and the caller guarantees
+            // AVX-512 F and 16 words at `words`.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(words.cast())) }
         }
         #[inline(always)]
         unsafe fn multiply_add(a: __m512bh, b: __m512bh, sum: Float16) -> Float16 {
-            // SAFETY: the caller guarantees AVX-512 F and BF16.
+            // SAFETY: the caller guarantees that the machine has AVX-512 F and BF16.
             Float16(unsafe { _mm512_dpbf16_ps(sum.0, a, b) })
         }
     }

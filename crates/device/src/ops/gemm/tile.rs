@@ -1,13 +1,13 @@
-//! A tile: the sums of some rows and column registers of a product, kept in registers.
+//! A tile: the sums of some rows and some column registers of a product, which stay in registers.
 //!
 //! ```text
 //! sums[row, column] = Σ_i a[row, i] · b[i, column]      over the whole inner extent
 //! ```
 //! A step `i` is one f32 or a pair of bf16. Both are words of 32 bits, so both precisions use the
-//! same loop ([`Terms`]). The loop also prefetches the next operands, a few lines per step between
-//! its multiply-adds, because prefetches in a burst stall each other and the loads after them.
-//! Matrices appear only as pointers and strides.
-#![expect(unsafe_code, reason = "vector instructions on raw panels")]
+//! same loop ([`Terms`]). The loop also prefetches the next operands, a few lines per step
+//! between its multiply-adds, because prefetches in a burst stall each other and the loads after
+//! them. This file sees matrices only as pointers and strides.
+#![expect(unsafe_code, reason = "calls vector instructions on raw pointers to panels")]
 
 use std::ops::Range;
 
@@ -17,17 +17,18 @@ use crate::cpu::vector::{Vector, prefetch, prefetch_second};
 
 /// Prefetch distance of loads, in steps.
 const AHEAD: usize = 8;
-/// Number of steps per iteration of the unrolled loop.
+/// Number of steps in one iteration of the unrolled loop.
 pub(super) const STEPS: usize = 4;
 /// Number of words in a cache line.
 pub(super) const LINE: usize = 16;
 
-/// The broadcast factor, with its inner extent as runs of consecutive steps. Row `r`, step `s` of a
-/// run is at `r · row + s · step`.
+/// The broadcast factor, with its inner extent divided into runs of consecutive steps. Step `s`
+/// of row `r` of a run is at `r · row + s · step`.
 #[derive(Clone, Copy)]
 pub(super) struct Strip<W> {
     pub(super) first: *const W,
-    /// Stride in words from one row to the next (`row`) and from one step to the next (`step`).
+    /// Stride in words from one row to the next. The field `step` is the stride from one step to
+    /// the next.
     pub(super) row: usize,
     pub(super) step: usize,
     pub(super) runs: usize,
@@ -35,20 +36,20 @@ pub(super) struct Strip<W> {
     pub(super) last_steps: usize,
     /// Stride in words from one run to the next.
     pub(super) stride: usize,
-    /// The prefetch targets; the second and the third swap after each run.
+    /// The prefetch targets, of which the second and the third swap after each run.
     pub(super) ahead: [Ahead<W>; 3],
 }
 
-/// Words that later tiles read, to be prefetched into the second-level cache.
+/// Words that later tiles read, and that are therefore prefetched into the second-level cache.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<W> {
     pub(super) next: *const W,
-    /// Number of words per step.
+    /// Number of words to prefetch per step.
     pub(super) pace: usize,
 }
 
 impl<W> Ahead<W> {
-    /// Prefetches the line of the next words, and advances by the words of `steps`.
+    /// Prefetches the cache line of the next words, and advances by the words of `steps` steps.
     #[inline(always)]
     fn prefetch(&mut self, steps: usize) {
         prefetch_second(self.next);
@@ -57,9 +58,9 @@ impl<W> Ahead<W> {
 }
 
 impl<W> Strip<W> {
-    /// Prefetches data that is read soon, at step `step + i` of `run`, `i < STEPS`, whose rows
-    /// begin at `at`: a line of the next run's rows, or the line where the rows of a later step
-    /// begin.
+    /// Prefetches data that is read soon, at step `step + i` of `run`, where `i < STEPS` and the
+    /// rows of the step begin at `at`. The target is a line of the next run's rows, or the line
+    /// where the rows of a later step begin.
     #[inline(always)]
     fn prefetch_near<const R: usize>(&mut self, run: usize, step: usize, i: usize, at: *const W) {
         if self.step != 1 {
@@ -71,9 +72,9 @@ impl<W> Strip<W> {
         }
     }
 
-    /// Prefetches data that is read later: a line of the same run's rows in the next strip, or of
-    /// the targets in `ahead`. The index must not come from a table: the compiler then kept the
-    /// whole table in memory, and every product took twice as long.
+    /// Prefetches data that is read later: a line of the same run's rows in the next strip, or a
+    /// line of the targets in `ahead`. The index must not come from a table, because the compiler
+    /// then keeps the whole table in memory, and every product takes twice as long.
     #[inline(always)]
     fn prefetch_far<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
         if self.step != 1 {
@@ -89,8 +90,8 @@ impl<W> Strip<W> {
         }
     }
 
-    /// Index of line `i` among the lines of `R` rows of a run that are prefetched from step `step`
-    /// on.
+    /// Returns the address of line `i` among the lines that are prefetched from step `step` on.
+    /// The lines belong to `R` rows of a run.
     #[inline(always)]
     fn row_line<const R: usize>(&self, run: usize, step: usize, i: usize) -> *const W {
         let line = step / STEPS * R.div_ceil(STEPS) + i;
@@ -98,19 +99,20 @@ impl<W> Strip<W> {
     }
 }
 
-/// `Σ_i a[row, i] · b[c][i · 32 + lane]` for `R` rows and `C` registers of columns. If `columns`
-/// fit one register, only that register is computed, and the others are zero.
+/// Computes `Σ_i a[row, i] · b[c][i · 32 + lane]` for `R` rows and `C` registers of columns. If
+/// `columns` fit into one register, only that register is computed, and the others are zero.
 ///
 /// # Safety
-/// Both factors are valid for as many steps as `a` has, and the machine has the registers.
+/// The caller guarantees that both factors are valid for as many steps as `a` has, and that the
+/// machine has the registers of `T`.
 #[inline(always)]
 pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
     a: Strip<T::Word>,
     b: [*const T::Word; C],
     columns: usize,
 ) -> [[T::Sum; C]; R] {
-    // SAFETY: the caller guarantees the registers of `T`, and as many words of both factors as `a`
-    // has steps.
+    // SAFETY: the caller guarantees the registers of `T`, and as many words of both factors as
+    // `a` has steps.
     unsafe {
         if C > 2 || columns > T::Sum::LANES {
             return registers::<T, R, C>(a, b);
@@ -126,19 +128,19 @@ pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
 /// Computes [`sums`] for all `C` registers of columns.
 ///
 /// # Safety
-/// As for [`sums`].
+/// The caller guarantees the same conditions as for [`sums`].
 #[inline(always)]
 unsafe fn registers<T: Terms, const R: usize, const C: usize>(
     mut a: Strip<T::Word>,
     mut b: [*const T::Word; C],
 ) -> [[T::Sum; C]; R] {
-    // SAFETY: the caller guarantees the registers of `T`, and as many words of both factors as `a`
-    // has steps. Runs are processed one by one.
+    // SAFETY: the caller guarantees the registers of `T`, and as many words of both factors as
+    // `a` has steps. Runs are processed one by one.
     unsafe {
         let mut sums = [[T::Sum::splat(0.0); C]; R];
         let Strip { runs, steps, last_steps, .. } = a;
-        // All runs except the last have the same number of steps, which is a constant for the
-        // compiler.
+        // All runs except the last have the same number of steps, which the compiler can treat as
+        // a constant.
         for run in 0..runs.saturating_sub(1) {
             add_run::<T, R, C>(&mut a, run, steps, b, &mut sums);
             b = b.map(|b| b.wrapping_add(steps * PANEL));
@@ -150,10 +152,10 @@ unsafe fn registers<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Adds the products of the `steps` of a run.
+/// Adds the products of the first `steps` steps of a run to the sums.
 ///
 /// # Safety
-/// As for [`sums`]; the run belongs to `a`.
+/// The caller guarantees the same conditions as for [`sums`], and that the run belongs to `a`.
 #[inline(always)]
 unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     a: &mut Strip<T::Word>,
@@ -182,10 +184,11 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Adds the products of step `step + I` of a run, and prefetches between them.
+/// Adds the products of step `step + I` of a run to the sums, and prefetches between the
+/// additions.
 ///
 /// # Safety
-/// As for [`sums`]; the run has the step.
+/// The caller guarantees the same conditions as for [`sums`], and that the run has this step.
 #[inline(always)]
 unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     a: &mut Strip<T::Word>,
@@ -212,11 +215,13 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     }
 }
 
-/// Adds one step's products for some `rows`, whose words in `a` are `row` apart. Each call handles
-/// only a few rows, because the compiler keeps the sums in memory if it does not unroll the loop.
+/// Adds one step's products for some `rows`, whose words in `a` are `row` apart. Each call
+/// processes only a few rows, because the compiler keeps the sums in memory if it does not unroll
+/// the loop.
 ///
 /// # Safety
-/// The machine has the registers of `T`, and `a` has a word for each of the rows.
+/// The caller guarantees that the machine has the registers of `T`, and that `a` has a word for
+/// each of the rows.
 #[inline(always)]
 unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
     a: *const T::Word,

@@ -1,13 +1,13 @@
-//! A layer's trained weight, with the copies that its products read.
+//! The trained weight of a layer, together with the copies that its matrix products read.
 //!
 //! ```text
 //! values [⌈K/32⌉][N][32] in panels; updates change it, and in f32 the gradient of the input reads
 //! it forward [⌈N/32⌉][K][32] transposed, 32 × 32 at a time in registers
 //! ```
-//! In bf16 both products read copies in pairs. An update refreshes the copies while the values are
-//! in cache: a step reads and writes 16 bytes per weight besides the state. Independent of
-//! optimizers.
-#![expect(unsafe_code, reason = "blocks of the forms are scattered, so slices cannot part them")]
+//! In bf16 both products read copies in pairs. An update refreshes the copies while the values
+//! are in the cache, so a step reads and writes 16 bytes per weight besides the optimizer state.
+//! This file does not depend on the optimizers.
+#![expect(unsafe_code, reason = "blocks of the copies are not contiguous slices")]
 
 use schema::Precision;
 
@@ -20,7 +20,7 @@ use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::transpose::{self, transpose_block};
 
-/// Values of a block of 32 × 32.
+/// Number of values in a block of 32 × 32.
 const BLOCK: usize = PANEL * PANEL;
 
 /// A weight `[N, K]` with the copies that products in one precision read.
@@ -32,8 +32,8 @@ pub struct LinearWeight {
     pub(super) forms: Forms,
 }
 
-/// The copies that products read in addition to the values. In bf16 they are `[⌈N/32⌉][⌈K/2⌉][32]`
-/// and `[⌈K/32⌉][⌈N/2⌉][32]` words, each word a pair.
+/// The copies that products read in addition to the values. In bf16 they are
+/// `[⌈N/32⌉][⌈K/2⌉][32]` and `[⌈K/32⌉][⌈N/2⌉][32]` words, where each word is a pair.
 #[derive(Debug)]
 pub(super) enum Forms {
     F32 { forward: Array<f32> },
@@ -41,7 +41,7 @@ pub(super) enum Forms {
 }
 
 impl LinearWeight {
-    /// Creates a weight of zeros.
+    /// Creates a weight of zeros with its copies.
     #[must_use]
     pub fn new(shape: MatrixShape, precision: Precision) -> Self {
         let MatrixShape { rows: n, columns: k } = shape;
@@ -55,7 +55,7 @@ impl LinearWeight {
         Self { n, k, values: Array::zeroed(panels::len(n, k)), forms }
     }
 
-    /// Computes the bytes of a weight in all its forms.
+    /// Returns the memory size in bytes of a weight with all its copies.
     #[must_use]
     pub fn bytes(shape: MatrixShape, precision: Precision) -> usize {
         let MatrixShape { rows: n, columns: k } = shape;
@@ -69,13 +69,13 @@ impl LinearWeight {
         Array::<f32>::bytes(panels::len(n, k)) + forms
     }
 
-    /// The shape of the weight: N rows of K columns.
+    /// Returns the shape of the weight: N rows of K columns.
     #[must_use]
     pub fn shape(&self) -> MatrixShape {
         MatrixShape::new(self.n, self.k)
     }
 
-    /// The precision in which the products read the weight.
+    /// Returns the precision in which the products read the weight.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self.forms {
@@ -84,23 +84,23 @@ impl LinearWeight {
         }
     }
 
-    /// The weight in panels along K, with zeros beyond the last column.
+    /// Returns the weight in panels along K, with zeros beyond the last column.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Copies the row-major `matrix` `[N, K]` into all forms.
+    /// Copies the row-major `matrix` `[N, K]` into the values and into all copies.
     ///
     /// # Errors
-    /// [`Error::Shape`] before any work.
+    /// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
     pub fn set(&mut self, cpu: &Cpu, matrix: &[f32]) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
         panels::pack(cpu, matrix, self.shape(), &mut self.values)?;
         let (values, renewal) = self.parts_mut(cpu);
         let values = &*values;
         cpu.pool.run(panels::count(k), |panel| {
-            // SAFETY: no other thread has access to the panel during this call.
+            // SAFETY: no other thread has access to this panel during the call.
             unsafe { renewal.renew(panel, 0, &values[panel * n * PANEL..][..n * PANEL]) };
         });
         Ok(())
@@ -119,7 +119,7 @@ impl LinearWeight {
     }
 }
 
-/// Refreshes the copies that products read, part by part, from several threads.
+/// Refreshes the copies that products read, part by part. Several threads may share it.
 pub(crate) struct Renewal<'a> {
     n: usize,
     k: usize,
@@ -127,14 +127,15 @@ pub(crate) struct Renewal<'a> {
     forms: FormsMut<'a>,
 }
 
-/// The layouts of a weight that an update rewrites: one in f32, and one for each direction in bf16.
+/// The copies of a weight that an update rewrites: one in f32, and one for each direction in
+/// bf16.
 enum FormsMut<'a> {
     F32 { forward: DisjointMut<'a, f32> },
     Bf16 { forward: DisjointMut<'a, u32>, backward: DisjointMut<'a, u32> },
 }
 
 impl Renewal<'_> {
-    /// The address of the form that the forward product reads, for prefetching.
+    /// Returns the address of the copy that the forward product reads, for prefetching.
     pub(crate) fn forward(&self) -> *const f32 {
         match &self.forms {
             FormsMut::F32 { forward } => forward.as_ptr(),
@@ -142,11 +143,11 @@ impl Renewal<'_> {
         }
     }
 
-    /// Refreshes the copies from `values`, the rows of `panel` from `row` on. `row` is a multiple
-    /// of 32, and so is the number of rows except at the end.
+    /// Refreshes the copies from `values`, which are the rows of `panel` from `row` on. `row`
+    /// must be a multiple of 32, and so must the number of rows except at the end.
     ///
     /// # Safety
-    /// No other thread renews the same rows of that panel.
+    /// The caller guarantees that no other thread renews the same rows of that panel.
     pub(crate) unsafe fn renew(&self, panel: usize, row: usize, values: &[f32]) {
         let rows = values.len() / PANEL;
         assert!(row.is_multiple_of(PANEL) && row + rows <= self.n && panel * PANEL < self.k);
@@ -158,23 +159,24 @@ impl Renewal<'_> {
                 last[..whole.len()].copy_from_slice(whole);
                 &last
             });
-            // SAFETY: the block lies inside the weight, as checked above, and the caller guarantees
-            // that no other thread renews it.
+            // SAFETY: the block lies inside the weight, as checked above, and the caller
+            // guarantees that no other thread renews the block.
             unsafe { self.renew_block(panel, row, block) };
         }
     }
 
-    /// Refreshes the block that begins at `row`, padded with zeros.
+    /// Refreshes the copies of the block that begins at `row`. The block is padded with zeros.
     ///
     /// # Safety
-    /// The block begins inside the weight, and no other thread renews it.
+    /// The caller guarantees that the block begins inside the weight, and that no other thread
+    /// renews it.
     unsafe fn renew_block(&self, panel: usize, row: usize, block: &[[f32; PANEL]; PANEL]) {
         let columns = PANEL.min(self.k - panel * PANEL);
         match &self.forms {
             FormsMut::F32 { forward } => {
                 let first = (row / PANEL * self.k + panel * PANEL) * PANEL;
-                // SAFETY: the range lies inside the form, and the caller guarantees that only this
-                // thread writes the block.
+                // SAFETY: the range lies inside `forward`, and the caller guarantees that only
+                // this thread writes the block.
                 transpose_into(block, unsafe { forward.part(first..first + columns * PANEL) });
             }
             FormsMut::Bf16 { forward, backward } => {
@@ -188,8 +190,8 @@ impl Renewal<'_> {
                     down: backward.write_ptr(first..first + rows.div_ceil(2) * PANEL),
                     rows,
                 };
-                // SAFETY: the ranges lie inside both forms, and the caller guarantees that only
-                // this thread writes the block.
+                // SAFETY: the ranges lie inside `forward` and `backward`, and the caller
+                // guarantees that only this thread writes the block.
                 let forward = unsafe {
                     dispatch::round(self.isa, &chunk);
                     forward.part(column..column + columns.div_ceil(2) * PANEL)

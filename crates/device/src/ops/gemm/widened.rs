@@ -1,15 +1,15 @@
-//! Products of bf16 by the kernels of f32, for CPUs whose instruction for pairs is missing or slow.
+//! Products of bf16 with the kernels of f32, for CPUs whose bf16 instruction is missing or slow.
 //!
 //! ```text
 //! rows:    widen the chunk's rows of A;  for panel of B: widen it, multiply
 //! weight:  for block of steps: widen the panels of X;  for panel of dY: widen it, multiply
 //! ```
-//! A bf16 is the upper half of an f32, so that widening is exact, and the kernels of f32 sum the
-//! products one after the other in the order of their inner extent.
+//! A bf16 is the upper half of an f32, so widening is exact. The kernels of f32 sum the products
+//! one after the other in the order of their inner extent.
 //! 1. Each factor is widened once per chunk. Kernels that widened in registers spent as many
-//!    instructions on it as on multiply-adds and reached half of the rate of f32; see
-//!    `docs/decisions/0012-number-formats-on-cpus.md` for both figures.
-#![expect(unsafe_code, reason = "chunks are raw parts of matrices")]
+//!   instructions on it as on multiply-adds and reached half of the rate of f32.
+//!   `docs/decisions/0012-number-formats-on-cpus.md` has both figures.
+#![expect(unsafe_code, reason = "chunks hold raw pointers to parts of matrices")]
 
 use std::cell::RefCell;
 
@@ -17,8 +17,8 @@ use super::chunk::{RowsChunk, WeightChunk};
 use super::panels::{ACROSS, PANEL};
 
 thread_local! {
-    /// Buffers for the widened factors of the chunk that this thread multiplies: one factor whole,
-    /// and one panel of the other.
+    /// Buffers for the widened factors of the chunk that this thread multiplies: one whole
+    /// factor, and one panel of the other.
     static SCRATCH: RefCell<[Vec<f32>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
@@ -26,21 +26,21 @@ thread_local! {
 /// same chunk from the f32 values.
 ///
 /// # Safety
-/// The pointers of `chunk` refer to factors of the sizes that its fields state, and no other thread
-/// writes the part of the result that the chunk covers.
+/// The caller guarantees that the pointers of `chunk` refer to factors of the sizes that its
+/// fields state, and that no other thread writes the part of the result that the chunk covers.
 pub(super) unsafe fn rows(chunk: &RowsChunk<'_, u32>, multiply: impl Fn(&RowsChunk<'_, f32>)) {
     SCRATCH.with_borrow_mut(|[a, b]| {
         let (first, rows, inner) = (chunk.rows.start, chunk.rows.len(), 2 * chunk.inner);
         let a = room(a, chunk.inner.div_ceil(ACROSS) * rows * PANEL);
         for (run, to) in a.chunks_exact_mut((rows * PANEL).max(1)).enumerate() {
             let words = chunk.a.wrapping_add((run * chunk.a_samples + first) * ACROSS);
-            // SAFETY: the caller guarantees that `a` holds all samples in whole panels.
+            // SAFETY: the caller guarantees that `chunk.a` holds all samples in whole panels.
             widen_across(unsafe { std::slice::from_raw_parts(words, rows * ACROSS) }, to);
         }
         let b = room(b, inner * PANEL);
         for panel in chunk.panels.clone() {
             let words = chunk.b.wrapping_add(panel * chunk.inner * PANEL);
-            // SAFETY: the caller guarantees that `b` holds this panel.
+            // SAFETY: the caller guarantees that `chunk.b` holds this panel.
             widen_down(unsafe { std::slice::from_raw_parts(words, chunk.inner * PANEL) }, b);
             multiply(&RowsChunk {
                 a: a.as_ptr().wrapping_sub(first * PANEL),
@@ -58,11 +58,11 @@ pub(super) unsafe fn rows(chunk: &RowsChunk<'_, u32>, multiply: impl Fn(&RowsChu
     });
 }
 
-/// Computes a chunk of a weight gradient of bf16 factors: widens them, and lets `multiply` compute
-/// the same chunk from the f32 values.
+/// Computes a chunk of a weight gradient of bf16 factors: widens the factors, and lets `multiply`
+/// compute the same chunk from the f32 values.
 ///
 /// # Safety
-/// As [`rows`].
+/// The caller guarantees the same conditions as for [`rows`].
 pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightChunk<f32>)) {
     SCRATCH.with_borrow_mut(|[x, d_y]| {
         for steps in chunk.blocks() {
@@ -78,8 +78,8 @@ pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightC
             }
             let d_y = room(d_y, inner * PANEL);
             for n_panel in chunk.n_panels.clone() {
-                // SAFETY: the caller guarantees the pointers of the chunk, and only this thread
-                // writes the chunk's part.
+                // SAFETY: the caller guarantees that the pointers of the chunk are valid, and
+                // only this thread writes the chunk's part of the result.
                 unsafe { chunk.add_bias(&steps, n_panel) };
                 widen_down(panel_of(chunk.d_y, n_panel), d_y);
                 multiply(&WeightChunk {
@@ -101,7 +101,7 @@ pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightC
     });
 }
 
-/// Returns the first `length` values of a buffer, which is enlarged if needed.
+/// Returns the first `length` values of a buffer, which is enlarged if it is too short.
 fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if buffer.len() < length {
         buffer.resize(length, 0.0);
@@ -109,14 +109,14 @@ fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     &mut buffer[..length]
 }
 
-/// Widens the two bf16 values of each word into two f32 values that lie next to each other.
+/// Widens the two bf16 values of each word into two adjacent f32 values.
 fn widen_across(words: &[u32], to: &mut [f32]) {
     for (word, to) in words.iter().zip(to.as_chunks_mut::<2>().0) {
         *to = [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)];
     }
 }
 
-/// Widens groups of 32 words: the 32 values of the lower halves come first, then the 32 values of
+/// Widens groups of 32 words. The 32 values of the lower halves come first, then the 32 values of
 /// the upper halves.
 fn widen_down(words: &[u32], to: &mut [f32]) {
     let (words, to) = (words.as_chunks::<PANEL>().0, to.as_chunks_mut::<PANEL>().0);

@@ -1,14 +1,15 @@
-//! A factor in memory: one f32, or a pair of bf16.
+//! A factor's word in memory, which is one f32 or a pair of bf16.
 
 use super::{column_sums, pair};
 
-/// A factor in memory: one f32, or a pair of bf16.
+/// A word of a factor in memory: one f32, or a pair of bf16. With this trait, one loop serves
+/// both precisions.
 pub(super) trait Word: Copy + Send + Sync {
     /// Number of values in a word.
     const VALUES: usize;
     fn value(self, place: usize) -> f32;
-    /// Adds the sums over one panel (rows, or pairs of rows, of 32 words), for as many columns as
-    /// `sums` has.
+    /// Adds the column sums of one panel to `sums`, for as many columns as `sums` has. A panel
+    /// has rows, or pairs of rows, of 32 words.
     fn add_column_sums(panel: &[Self], sums: &mut [f32]);
 }
 

@@ -23,7 +23,7 @@ impl Interaction {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
@@ -35,7 +35,7 @@ impl Interaction {
     /// Checks before the first step that the device can run this shape.
     ///
     /// # Errors
-    /// [`DriverError::Extent`] if the vectors of a sample exceed the shared memory of a block.
+    /// Fails with [`DriverError::Extent`] if a sample's vectors exceed a block's shared memory.
     pub fn check(driver: &Driver, shape: &Shape) -> Result<(), DriverError> {
         let (expected, got) = (driver.shared_limit(), shared_bytes(shape));
         if got <= expected {
@@ -46,11 +46,13 @@ impl Interaction {
         Err(DriverError::Extent { of, what, expected, got })
     }
 
-    /// [`super::scalar::forward`] on the device: `pooled` `[B, F·D]`, `out` `[B, width]`, and
-    /// `dense` `[B, D]` if the shape has it.
+    /// Computes the interaction of a batch, like [`super::scalar::forward`], on the device.
+    /// `pooled` is `[B, F·D]`, `out` is `[B, width]`, and `dense` is `[B, D]` if the shape has
+    /// it.
     ///
     /// # Errors
-    /// As [`Stream::launch`], also if a sample's vectors exceed shared memory.
+    /// Fails in the same cases as [`Stream::launch`], and if a sample's vectors exceed shared
+    /// memory.
     pub fn forward(
         &self,
         stream: &Stream,
@@ -64,11 +66,11 @@ impl Interaction {
         launch(stream, &self.forward, shape, matrices)
     }
 
-    /// [`super::scalar::backward`] on the device; gradients of `dense` and `pooled` are
-    /// overwritten.
+    /// Computes the gradients of `dense` and `pooled`, like [`super::scalar::backward`], on the
+    /// device. The gradients are overwritten.
     ///
     /// # Errors
-    /// As [`Self::forward`].
+    /// Fails in the same cases as [`Self::forward`].
     pub fn backward(
         &self,
         stream: &Stream,
@@ -108,7 +110,7 @@ fn launch(
     stream.launch(kernel, grid, &arguments)
 }
 
-/// Bytes of a sample's vectors, each padded by one element.
+/// Returns the bytes of a sample's vectors, each of which is padded by one element.
 fn shared_bytes(shape: &Shape) -> usize {
     let elements = shape.vectors().saturating_mul(shape.dim + 1);
     elements.saturating_mul(size_of::<f32>())

@@ -1,5 +1,5 @@
-// The dot interaction; the bytes of `scalar.rs`. A block has one sample and its vectors in shared
-// memory: each is read once, not once per pair.
+// The dot interaction, bit-identical to `scalar.rs`. A block processes one sample and keeps its
+// vectors in shared memory, so that each vector is read once, not once per pair.
 //
 //   forward   out = [dense ‖ t_i · t_j for the kept pairs (i, j)], each sum over d in order
 //   backward  for every vector i and column d, in parallel:
@@ -16,7 +16,8 @@ struct Interaction {
 
 DEVICE u32 vectors_of(const Interaction &a) { return a.features + a.has_dense; }
 
-// Rows of D + 1: neighbouring vectors then begin in different banks.
+// Rows have D + 1 elements, so that neighboring vectors begin in different banks of shared
+// memory.
 DEVICE void load_vectors(const Interaction &a, float *vectors) {
   const u32 count = vectors_of(a) * a.dim;
   for (u32 i = threadIdx.x; LESS(i, count); i += INTERACTION_THREADS) {
@@ -28,11 +29,11 @@ DEVICE void load_vectors(const Interaction &a, float *vectors) {
   }
 }
 
-// Number of the pair of `i` and `j`, in either order, among the kept ones.
+// Returns the number of the pair of `i` and `j`, in either order, among the kept pairs.
 DEVICE u32 pair_of(const Interaction &a, u32 i, u32 j) {
   const u32 low = i < j ? i : j, high = i < j ? j : i, n = vectors_of(a);
   if (!a.upper) return a.itself ? high * (high + 1) / 2 + low : high * (high - 1) / 2 + low;
-  // Rows before `low` have n, n − 1, … pairs (or one fewer each).
+  // Rows before `low` have n, n − 1, … pairs, or one fewer each if the diagonal is not kept.
   const u32 before = a.itself ? low * n - low * (low - 1) / 2 : low * (n - 1) - low * (low - 1) / 2;
   return before + high - low - (a.itself ? 0 : 1);
 }

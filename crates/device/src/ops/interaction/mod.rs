@@ -1,8 +1,8 @@
-//! The dot interaction: all pairwise dot products of a sample's vectors, after its dense vector.
-//! The dense vectors, the output and their gradients are in panels, like the matrices of the
-//! adjacent layers; a chunk of samples is transposed to rows and back within the cache. Independent
-//! of tables or layers.
-#![expect(unsafe_code, reason = "chunks of samples write scattered rows of panels")]
+//! The dot interaction: all pairwise dot products of a sample's vectors, preceded by its dense
+//! vector. The dense vectors, the output and their gradients are in panels, like the matrices of
+//! the adjacent layers. A chunk of samples is transposed to rows and back within the cache. This
+//! module does not depend on tables or layers.
+#![expect(unsafe_code, reason = "each chunk of samples writes its own rows of shared panels")]
 
 pub mod cuda;
 pub mod scalar;
@@ -16,18 +16,18 @@ use crate::error::Error;
 use crate::ops::extent;
 use crate::ops::gemm::panels::{self, RowsMut};
 
-/// Samples of a chunk.
+/// Number of samples in a chunk.
 const CHUNK_SAMPLES: usize = 32;
 
 /// Arguments of [`forward`]: the vectors of a batch, and the output.
 #[derive(Debug)]
 pub struct Forward<'a> {
     pub shape: Shape,
-    /// Vector 0 of each sample, `[B, D]` in panels.
+    /// Dense vector of each sample, which is its vector 0, `[B, D]` in panels.
     pub dense: &'a [f32],
-    /// Vectors 1 to F of each sample, `[B, F·D]`.
+    /// Pooled vectors of each sample, which are its vectors 1 to F, `[B, F·D]`.
     pub pooled: &'a [f32],
-    /// `[B, D + pairs]` in panels, overwritten.
+    /// Output, `[B, D + pairs]` in panels, overwritten.
     pub out: &'a mut [f32],
 }
 
@@ -36,9 +36,9 @@ pub struct Forward<'a> {
 #[derive(Debug)]
 pub struct Backward<'a> {
     pub shape: Shape,
-    /// Vector 0 of each sample, `[B, D]` in panels.
+    /// Dense vector of each sample, which is its vector 0, `[B, D]` in panels.
     pub dense: &'a [f32],
-    /// Vectors 1 to F of each sample, `[B, F·D]`.
+    /// Pooled vectors of each sample, which are its vectors 1 to F, `[B, F·D]`.
     pub pooled: &'a [f32],
     /// Gradient of the output, `[B, D + pairs]` in panels.
     pub d_out: &'a [f32],
@@ -48,19 +48,20 @@ pub struct Backward<'a> {
     pub d_pooled: &'a mut [f32],
 }
 
-/// `out[b] = [dense[b] ‖ t_i · t_j for the kept pairs (i, j)]`, `t` the vectors of sample `b`;
-/// without a dense vector, only the pairs.
+/// Computes `out[b] = [dense[b] ‖ t_i · t_j for the kept pairs (i, j)]`, where `t` are the
+/// vectors of sample `b`. Without a dense vector, the output has only the pairs.
 ///
 /// # Cost
-/// `2·D` FLOPs per kept pair; the kernel computes up to twice as many in whole vectors.
+/// Costs `2·D` FLOPs per kept pair. The kernel computes up to twice as many products in whole
+/// vectors.
 /// # Numerics
-/// Sums over `d` in order. Vector kernels round each multiply-add once; portable code rounds
-/// multiplication and addition separately and has the bytes of [`scalar::forward`]. The thread
-/// count and the width of vectors do not change the bytes.
+/// Sums run over `d` in order. Vector kernels round each multiply-add once. Portable code rounds
+/// multiplication and addition separately, and its results are bit-identical to those of
+/// [`scalar::forward`]. The number of threads and the width of vectors do not change the results.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 /// # Source
-/// DLRM, arXiv:1906.00091; the order of the upper triangle follows TorchRec.
+/// DLRM is described in arXiv:1906.00091. The order of the upper triangle follows TorchRec.
 pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     const OP: &str = "interaction forward";
     let Forward { shape, dense, pooled, out } = arguments;
@@ -79,16 +80,16 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The gradients of both inputs of [`forward`].
+/// Computes the gradients of both inputs of [`forward`].
 ///
 /// # Cost
-/// `4·D` FLOPs per kept pair; the kernel's symmetric form does `2·D·(F + 1)²`.
+/// Costs `4·D` FLOPs per kept pair. The kernel's symmetric form computes `2·D·(F + 1)²`.
 /// # Numerics
-/// Sums over the partners in order of their index, with the rounding of [`forward`]. The results
-/// are within f32 rounding of [`scalar::backward`], which adds in the order of the pairs. The same
-/// bytes for any thread count and width of vectors.
+/// Sums run over the partners in order of their index, with the rounding of [`forward`]. The
+/// results are within f32 rounding of those of [`scalar::backward`], which adds in the order of
+/// the pairs. The results are bit-identical for any number of threads and width of vectors.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     const OP: &str = "interaction backward";
     let Backward { shape, dense, pooled, d_out, d_dense, d_pooled } = arguments;
@@ -120,13 +121,13 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the first sample of a chunk and its number of samples.
+/// Returns the first sample of a chunk and the number of its samples.
 fn samples_of(chunk: usize, b: usize) -> (usize, usize) {
     let first = chunk * CHUNK_SAMPLES;
     (first, CHUNK_SAMPLES.min(b - first))
 }
 
-/// Copies some rows from panels of `b` rows to a row-major matrix.
+/// Copies `samples` rows, from row `first` on, from panels of `b` rows to a row-major matrix.
 fn rows_of(panels: &[f32], b: usize, first: usize, samples: usize, columns: usize) -> Vec<f32> {
     let mut rows = vec![0.0; samples * columns];
     for (row, to) in (first..).zip(rows.chunks_exact_mut(columns.max(1))) {

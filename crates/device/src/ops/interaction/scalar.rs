@@ -1,9 +1,10 @@
-//! The oracle of the dot interaction: one sample, one pair at a time, in the order of the output.
+//! The oracle of the dot interaction, which computes one sample and one pair at a time, in the
+//! order of the output.
 
 use super::Shape;
 use crate::real::Real;
 
-/// `out = [dense ‖ z]`, `z` the kept pairwise dot products, for all samples.
+/// Computes `out = [dense ‖ z]` for all samples, where `z` are the kept pairwise dot products.
 pub fn forward<R: Real>(shape: &Shape, dense: &[R], pooled: &[R], out: &mut [R]) {
     for b in 0..shape.b {
         let vector = |i| shape.vector(b, [dense, pooled], i);

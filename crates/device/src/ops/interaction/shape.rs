@@ -1,43 +1,44 @@
-//! The shape of an interaction, and the pairs that its output contains.
+//! The shape of a dot interaction, and the pairs that its output contains.
 
 use schema::TriangleOrder;
 
-/// The shape of an interaction.
+/// The shape of a dot interaction, on the CPU and on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub b: usize,
-    /// Number F of pooled vectors of a sample, without the dense vector.
+    /// Number F of pooled vectors per sample, without the dense vector.
     pub features: usize,
-    /// Whether a sample has a dense vector. Without one, its output consists of the pairs only.
+    /// Whether a sample has a dense vector. Without a dense vector, the output of the sample
+    /// consists of the pairs only.
     pub dense: bool,
-    /// D, elements of a vector.
+    /// Number D of elements in a vector.
     pub dim: usize,
-    /// Order of the pairs.
+    /// Order of the pairs in the output.
     pub order: TriangleOrder,
     /// Whether the product of each vector with itself is kept.
     pub itself: bool,
 }
 
 impl Shape {
-    /// F + 1, or F without a dense vector.
+    /// Returns the number of vectors per sample: F + 1, or F without a dense vector.
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.features + usize::from(self.dense)
     }
 
-    /// D, or 0 without a dense vector: the elements of the output before the pairs.
+    /// Returns the number of output elements before the pairs: D, or 0 without a dense vector.
     #[must_use]
     pub fn dense_width(&self) -> usize {
         if self.dense { self.dim } else { 0 }
     }
 
-    /// F·D, the elements of a sample's pooled vectors.
+    /// Returns the number of elements of a sample's pooled vectors, F·D.
     #[must_use]
     pub fn pooled_width(&self) -> usize {
         self.features * self.dim
     }
 
-    /// The dense width plus the number of kept pairs, the elements of a sample's output.
+    /// Returns the number of elements of a sample's output: the dense width plus the kept pairs.
     #[must_use]
     pub fn width(&self) -> usize {
         let vectors = self.vectors();
@@ -55,8 +56,8 @@ impl Shape {
         }
     }
 
-    /// Returns vector `i` of sample `sample`. With a dense vector, vector 0 is the dense one; the
-    /// others are pooled.
+    /// Returns vector `i` of sample `sample`. If there is a dense vector, it is vector 0. The
+    /// other vectors are pooled.
     #[inline(always)]
     pub(crate) fn vector<'a, R>(
         &self,
@@ -70,7 +71,7 @@ impl Shape {
         }
     }
 
-    /// All kept pairs in the order of the output.
+    /// Returns all kept pairs in the order of the output.
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         (0..self.vectors()).flat_map(|i| self.partners(i).map(move |j| (i, j)))
     }

@@ -1,4 +1,5 @@
-//! The dot interaction with vectors: both passes are one small matrix product per sample.
+//! The dot interaction with vector instructions. Both passes are one small matrix product per
+//! sample.
 //!
 //! ```text
 //! forward:   Z = T Tᵀ              keep the pairs of Z
@@ -18,7 +19,7 @@
 //! 6. The vectors of the next sample are prefetched during the multiplication of the current one.
 //! 7. Each element is summed in order of the inner index. Vector kernels round each multiply-add
 //!    once, so the width of the vectors does not change the result.
-#![expect(unsafe_code, reason = "registers read factors at computed places")]
+#![expect(unsafe_code, reason = "registers load factors at computed addresses")]
 
 use std::ops::Range;
 
@@ -30,22 +31,24 @@ use crate::cpu::vector::{Fused, prefetch_row, prefetch_row_second};
 use crate::ops::gemm::panels::RowsMut;
 use crate::ops::transpose::{BLOCK, transpose_block};
 
-/// Rows of a register tile. The forward pass may use twice as many.
+/// Number of rows in a register tile. The forward pass may use twice as many.
 const ROWS: usize = 4;
-/// Padding of the columns of transposed T: a multiple of two of the widest registers.
+/// The number of columns of the transposed T is padded to a multiple of this, which is two of the
+/// widest registers.
 const PAD: usize = 32;
 
-/// The rows of the panels that a chunk writes.
+/// The rows of the panels that a chunk of samples writes.
 pub(super) type PanelRows<'a> = (&'a RowsMut<'a>, Range<usize>);
 
 /// Computes one chunk of samples with the instructions of `isa`.
 ///
 /// # Safety
-/// No other thread writes the chunk's `rows` of `out`.
+/// The caller guarantees that no other thread writes the chunk's `rows` of `out`.
 pub(super) unsafe fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller guarantees the chunk's rows, and the token proves the instruction set.
+        // SAFETY: the caller guarantees the chunk's rows, and the token proves the instruction
+        // set.
         Isa::Avx2(token) => unsafe { x86::forward_avx2(token, shape, inputs, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller guarantees the chunk's rows, and the token proves the instruction set.
@@ -62,13 +65,14 @@ pub(super) fn backward(isa: Isa, shape: &Shape, inputs: [&[f32]; 3], outputs: [&
         Isa::Avx2(token) => x86::backward_avx2(token, shape, inputs, outputs),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::backward_avx512(token, shape, inputs, outputs),
-        // SAFETY: `Plain` needs no instruction set.
+        // SAFETY: `Plain` needs no instruction set, so it runs on any machine.
         _ => unsafe { backward_samples::<Plain>(shape, inputs, outputs) },
     }
 }
 
 /// # Safety
-/// As for [`FloatLanes`]; no other thread writes `rows` of `out`.
+/// The caller guarantees the same conditions as for [`FloatLanes`], and that no other thread
+/// writes `rows` of `out`.
 #[inline(always)]
 unsafe fn forward_samples<V: FloatLanes>(
     shape: &Shape,
@@ -81,6 +85,8 @@ unsafe fn forward_samples<V: FloatLanes>(
     let mut z = vec![0.0f32; (2 * ROWS + 1) * stride];
     let mut row = vec![0.0f32; width + PAD];
     for (sample, to) in rows.enumerate() {
+        // The last tile may have more rows than there are vectors left, so it repeats the last
+        // vector.
         let vector = |i: usize| shape.vector(sample, [dense, pooled], i.min(vectors - 1));
         let next = pooled.as_ptr().wrapping_add((sample + 1) * shape.pooled_width());
         transpose(vectors, vector, &mut right, stride);
@@ -110,18 +116,18 @@ unsafe fn forward_samples<V: FloatLanes>(
     }
 }
 
-/// The vectors of a sample as columns, with rows `stride` values apart.
+/// The vectors of a sample as columns of a matrix, whose rows are `stride` values apart.
 #[derive(Clone, Copy)]
 struct Transposed<'a> {
     values: &'a [f32],
     stride: usize,
 }
 
-/// Writes the kept pairs of `R` vectors from `first` on into `row`, from `at` on, and returns the
+/// Writes the kept pairs of `R` vectors from `first` on to `row`, from `at` on, and returns the
 /// position of the next pair. `z` holds a tile's products and has room for one more register.
 ///
 /// # Safety
-/// As for [`FloatLanes`].
+/// The caller guarantees the same conditions as for [`FloatLanes`].
 #[inline(always)]
 unsafe fn pairs<V: FloatLanes, const R: usize>(
     shape: &Shape,
@@ -154,7 +160,7 @@ fn four<'a>(vector: &impl Fn(usize) -> &'a [f32], first: usize) -> [&'a [f32]; R
     [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)]
 }
 
-/// Writes vector `i` to column `i` of `right`. Columns after the last vector repeat it.
+/// Writes vector `i` to column `i` of `right`. Columns after the last vector repeat that vector.
 #[inline(always)]
 fn transpose<'a>(
     vectors: usize,
@@ -169,8 +175,8 @@ fn transpose<'a>(
         assert!(rows.iter().all(|row| row.len() == dim) && dim * stride <= right.len());
         let whole = dim / BLOCK * BLOCK;
         for k in (0..whole).step_by(BLOCK) {
-            // SAFETY: `k + BLOCK ≤ dim`, the length of the rows. `right` has `dim` rows, each with
-            // room for all vectors in blocks, as checked above.
+            // SAFETY: `k + BLOCK ≤ dim`, which is the length of the rows. `right` has `dim` rows,
+            // each with room for all vectors in blocks, as checked above.
             unsafe {
                 let block =
                     rows.map(|row| row.as_ptr().add(k).cast::<[f32; BLOCK]>().read_unaligned());
@@ -186,11 +192,12 @@ fn transpose<'a>(
     }
 }
 
-/// `out[r, c] = Σ_k left[r, k] · right[k, c]` for `R` rows and the whole registers that cover
-/// `columns`. `columns` start at the first lane of a register; `out` has the stride of `right`.
+/// Computes `out[r, c] = Σ_k left[r, k] · right[k, c]` for `R` rows and the whole registers that
+/// cover `columns`. `columns` start at the first lane of a register, and `out` has the stride of
+/// `right`.
 ///
 /// # Safety
-/// As for [`FloatLanes`].
+/// The caller guarantees the same conditions as for [`FloatLanes`].
 #[inline(always)]
 unsafe fn multiply<V: FloatLanes, const R: usize>(
     left: [&[f32]; R],
@@ -205,8 +212,8 @@ unsafe fn multiply<V: FloatLanes, const R: usize>(
     assert!(end <= stride && inner * stride <= right.len() && R * stride <= out.len());
     let mut column = columns.start;
     while column < columns.end {
-        // SAFETY: the caller guarantees the instruction set. Registers end at `end ≤ stride`, so
-        // every row of both matrices contains them, as checked above.
+        // SAFETY: the caller guarantees the instruction set of `V`. Registers end at `end ≤
+        // stride`, so every row of both matrices contains them, as checked above.
         unsafe {
             if column + V::LANES < columns.end {
                 product_tile::<V, R, 2>(left, right, stride, column, out);
@@ -219,10 +226,11 @@ unsafe fn multiply<V: FloatLanes, const R: usize>(
     }
 }
 
-/// Computes `C` registers of columns from `column` on.
+/// Computes a tile of the product: `R` rows and `C` registers of columns from `column` on.
 ///
 /// # Safety
-/// As for [`FloatLanes`]; each row of `right` and `out` contains these registers.
+/// The caller guarantees the same conditions as for [`FloatLanes`], and that each row of `right`
+/// and `out` contains these registers.
 #[inline(always)]
 unsafe fn product_tile<V: FloatLanes, const R: usize, const C: usize>(
     left: [&[f32]; R],
@@ -231,8 +239,8 @@ unsafe fn product_tile<V: FloatLanes, const R: usize, const C: usize>(
     column: usize,
     out: &mut [f32],
 ) {
-    // SAFETY: the caller guarantees the instruction set of `V` and whole registers in every row of
-    // `right` and `out`. All rows of `left` have the length of the first.
+    // SAFETY: the caller guarantees the instruction set of `V` and whole registers in every row
+    // of `right` and `out`. All rows of `left` have the length of the first row.
     unsafe {
         let mut sums = [[V::zero(); C]; R];
         for k in 0..left[0].len() {
@@ -248,10 +256,11 @@ unsafe fn product_tile<V: FloatLanes, const R: usize, const C: usize>(
     }
 }
 
-/// `sums[r] += factors[r] · right`.
+/// Adds the products of one inner index: `sums[r] += factors[r] · right`.
 ///
 /// # Safety
-/// As for [`FloatLanes`]; `C` registers are valid at `right`.
+/// The caller guarantees the same conditions as for [`FloatLanes`], and that `C` registers at
+/// `right` are valid.
 #[inline(always)]
 unsafe fn add<V: FloatLanes, const R: usize, const C: usize>(
     sums: &mut [[V; C]; R],
@@ -269,11 +278,11 @@ unsafe fn add<V: FloatLanes, const R: usize, const C: usize>(
     }
 }
 
-/// [`backward_samples`], with its own instance for each common dimension, which saves a seventh of
-/// the time at D = 64.
+/// Computes gradients like [`backward_samples`], with an instance of the code for each common
+/// dimension, which saves a seventh of the time at D = 64.
 ///
 /// # Safety
-/// As for [`FloatLanes`].
+/// The caller guarantees the same conditions as for [`FloatLanes`].
 #[inline(always)]
 unsafe fn backward_chunk<V: FloatLanes>(
     shape: &Shape,
@@ -293,7 +302,7 @@ unsafe fn backward_chunk<V: FloatLanes>(
 }
 
 /// # Safety
-/// As for [`FloatLanes`].
+/// The caller guarantees the same conditions as for [`FloatLanes`].
 #[inline(always)]
 unsafe fn backward_samples<V: FloatLanes>(
     shape: &Shape,
@@ -306,7 +315,8 @@ unsafe fn backward_samples<V: FloatLanes>(
         return;
     }
     let rows = PairRows::new(shape);
-    // A tile's last register may end after the vector, so the buffers have rows of whole registers.
+    // A tile's last register may end after the vector, so the buffers have rows of whole
+    // registers.
     let stride = dim.next_multiple_of(2 * V::LANES);
     let mut padded = vec![0.0f32; if stride == dim { 0 } else { vectors * stride }];
     let mut gradient = vec![0.0f32; ROWS * stride];
@@ -324,28 +334,30 @@ unsafe fn backward_samples<V: FloatLanes>(
         };
         let direct = shape.dense_width();
         let d_pooled = &mut d_pooled[sample * pooled_width..];
-        // The gradient of vector 0 goes to one matrix, those of the other vectors to another.
+        // The gradient of vector 0 is written to one matrix, and those of the other vectors to
+        // another.
         let (d_first, d_pooled) = if shape.dense {
             (&mut d_dense[sample * dim..][..dim], d_pooled)
         } else {
             d_pooled.split_at_mut(dim)
         };
         for first in (0..vectors).step_by(ROWS) {
-            // The prefetch targets the second-level cache: from 64 elements on, the vectors of two
-            // samples and their gradients do not fit in the first-level cache together.
+            // The prefetch targets the second-level cache, because from 64 elements on, the
+            // vectors of two samples and their gradients do not fit into the first-level cache
+            // together.
             let next = (sample + 1) * pooled_width + first * dim;
             prefetch_row_second(pooled.as_ptr().wrapping_add(next), ROWS * dim);
             let next = pooled_width + first * dim;
             prefetch_row_second(d_pooled.as_ptr().wrapping_add(next), ROWS * dim);
             let tile = ProductTile::new(&rows, d_out, first);
             if first > 0 && first + ROWS <= vectors && stride == dim {
-                // SAFETY: the caller guarantees the instruction set of `V`; the function checks the
-                // lengths.
+                // SAFETY: the caller guarantees the instruction set of `V`, and the function
+                // checks the lengths.
                 unsafe { tile.multiply::<V>(&right, dim, &mut d_pooled[(first - 1) * dim..]) };
                 continue;
             }
-            // SAFETY: the caller guarantees the instruction set of `V`; the function checks the
-            // lengths.
+            // SAFETY: the caller guarantees the instruction set of `V`, and the function checks
+            // the lengths.
             unsafe { tile.multiply::<V>(&right, stride, &mut gradient) };
             for (i, row) in (first..vectors).zip(gradient.chunks_exact(stride)) {
                 if i == 0 {
@@ -361,7 +373,7 @@ unsafe fn backward_samples<V: FloatLanes>(
     }
 }
 
-/// The vectors of a sample, `stride` values apart.
+/// The vectors of a sample, which begin `stride` values apart.
 struct Right<'a> {
     first: &'a [f32],
     others: &'a [f32],
@@ -371,7 +383,7 @@ struct Right<'a> {
 struct PairRows {
     order: TriangleOrder,
     itself: bool,
-    /// The pair (i, j) is at `starts[i] + j`.
+    /// Offsets of the rows of pairs. The pair (i, j) is at `starts[i] + j`.
     starts: Vec<usize>,
 }
 
@@ -380,8 +392,8 @@ impl PairRows {
         let mut at = shape.dense_width();
         let starts = (0..shape.vectors()).map(|i| {
             let kept = shape.partners(i);
-            // Without a dense vector the difference may be negative. It wraps around, and adding
-            // `j` wraps back.
+            // Without a dense vector the difference may be negative. The difference wraps around,
+            // and adding `j` wraps back to the correct position.
             let start = (at + kept.len()).wrapping_sub(kept.end);
             at += kept.len();
             start
@@ -389,7 +401,7 @@ impl PairRows {
         Self { order: shape.order, itself: shape.itself, starts: starts.collect() }
     }
 
-    /// Returns the position of the pair of two different vectors.
+    /// Returns the position of the pair of two different vectors in the output.
     #[inline(always)]
     fn pair(&self, i: usize, j: usize) -> usize {
         match self.order {
@@ -399,15 +411,15 @@ impl PairRows {
     }
 }
 
-/// [`ROWS`] rows of S of one sample.
+/// A tile of [`ROWS`] rows of the matrix S of one sample.
 struct ProductTile<'a> {
     rows: &'a PairRows,
     /// The gradient of the sample's output.
     d_out: &'a [f32],
     first: usize,
-    /// The rows of the tile. Rows after the last vector are replaced by the last vector.
+    /// Numbers of the tile's rows. Rows after the last vector are replaced by the last vector.
     members: [usize; ROWS],
-    /// The block on the diagonal, in column order.
+    /// The tile's block on the diagonal of S, in column order.
     corner: [[f32; ROWS]; ROWS],
 }
 
@@ -433,18 +445,19 @@ impl<'a> ProductTile<'a> {
         Self { rows, d_out, first, members, corner }
     }
 
-    /// `out[r, c] = Σ_j S[r, j] · right[j, c]` for all whole registers of `stride`.
+    /// Computes `out[r, c] = Σ_j S[r, j] · right[j, c]` for all whole registers of `stride`.
     ///
     /// # Safety
-    /// As for [`FloatLanes`].
+    /// The caller guarantees the same conditions as for [`FloatLanes`].
     #[inline(always)]
     unsafe fn multiply<V: FloatLanes>(&self, right: &Right<'_>, stride: usize, out: &mut [f32]) {
         let vectors = self.rows.starts.len();
         assert!(right.first.len() == stride && right.others.len() == (vectors - 1) * stride);
         assert!(stride.is_multiple_of(2 * V::LANES) && ROWS * stride <= out.len());
         for column in (0..stride).step_by(2 * V::LANES) {
-            // SAFETY: the caller guarantees the instruction set. Two registers from `column` on end
-            // within `stride`, and the matrices have enough rows of `stride`, as checked above.
+            // SAFETY: the caller guarantees the instruction set of `V`. Two registers from
+            // `column` on end within `stride`, and the matrices have enough rows of `stride`, as
+            // checked above.
             unsafe {
                 let sums = self.sums::<V>(right, stride, column);
                 for (r, sums) in sums.into_iter().enumerate() {
@@ -456,10 +469,11 @@ impl<'a> ProductTile<'a> {
         }
     }
 
-    /// Computes two registers of columns from `column` on.
+    /// Computes two registers of columns from `column` on, for all rows of the tile.
     ///
     /// # Safety
-    /// As for [`FloatLanes`]; each row of `right` contains these registers.
+    /// The caller guarantees the same conditions as for [`FloatLanes`], and that each row of
+    /// `right` contains these registers.
     #[inline(always)]
     unsafe fn sums<V: FloatLanes>(
         &self,
@@ -469,19 +483,20 @@ impl<'a> ProductTile<'a> {
     ) -> [[V; 2]; ROWS] {
         let (first, vectors) = (self.first, self.rows.starts.len());
         let starts = self.members.map(|row| self.rows.starts[row]);
-        // `along` reads the pairs of the tile's rows with `j`; the second closure reads the pairs
-        // of `j`, which are adjacent along the rows.
+        // `along` gives the positions of the pairs of the tile's rows with `j`. `across` gives
+        // those of the pairs of `j` with the tile's rows, which are adjacent.
         let along = |j: usize| starts.map(|start: usize| start.wrapping_add(j));
         let across = |j: usize| self.members.map(|row| self.rows.starts[j].wrapping_add(row));
         let vector = |j: usize| match j {
             0 => right.first.as_ptr(),
             _ => right.others.as_ptr().wrapping_add((j - 1) * stride),
         };
-        // SAFETY: every pair of two different vectors below `vectors` has a position in `d_out`.
+        // SAFETY: every pair of two different vectors below `vectors` has a position inside
+        // `d_out`.
         let factors =
             |places: [usize; ROWS]| places.map(|at| unsafe { *self.d_out.get_unchecked(at) });
-        // SAFETY: the caller guarantees the instruction set of `V` and whole registers in every row
-        // of `right`.
+        // SAFETY: the caller guarantees the instruction set of `V` and whole registers in every
+        // row of `right`.
         unsafe {
             let mut sums = [[V::zero(); 2]; ROWS];
             let end = (first + ROWS).min(vectors);
@@ -502,29 +517,30 @@ impl<'a> ProductTile<'a> {
     }
 }
 
-/// Copies `len` values in whole registers. The values that it overwrites after the run are written
-/// later.
+/// Copies `len` values in whole registers. The last register also overwrites values after the
+/// run, which are written later.
 ///
 /// # Safety
-/// As for [`FloatLanes`].
+/// The caller guarantees the same conditions as for [`FloatLanes`].
 #[inline(always)]
 unsafe fn copy_run<V: FloatLanes>(from: &[f32], to: &mut [f32], len: usize) {
     assert!(len.next_multiple_of(V::LANES) <= from.len().min(to.len()));
     for at in (0..len).step_by(V::LANES) {
-        // SAFETY: the caller guarantees the instruction set. Both slices hold whole registers up to
-        // the next multiple of `len`, as checked above.
+        // SAFETY: the caller guarantees the instruction set of `V`. Both slices hold whole
+        // registers up to the next multiple of `len`, as checked above.
         unsafe { V::load(from.as_ptr().add(at)).store(to.as_mut_ptr().add(at)) };
     }
 }
 
-/// Floats that are multiplied and added together.
+/// Several floats that one operation multiplies and adds together.
 ///
 /// # Safety
-/// The caller of each function guarantees the conditions of [`Vector`](crate::cpu::vector::Vector).
+/// The caller of each function guarantees the conditions of
+/// [`Vector`](crate::cpu::vector::Vector).
 trait FloatLanes: Copy {
-    /// Number of lanes; `2 · LANES` divides [`PAD`].
+    /// Number of lanes in a register. `2 · LANES` divides [`PAD`].
     const LANES: usize;
-    /// Whether there are enough registers for tiles of twice [`ROWS`].
+    /// Whether there are enough registers for tiles of twice [`ROWS`] rows.
     const TALL: bool;
     /// Returns a register of zeros.
     unsafe fn zero() -> Self;
@@ -532,11 +548,11 @@ trait FloatLanes: Copy {
     unsafe fn load(pointer: *const f32) -> Self;
     /// Returns `self + factor · right`.
     unsafe fn plus(self, factor: f32, right: Self) -> Self;
-    /// Stores all lanes in memory.
+    /// Stores all lanes to memory.
     unsafe fn store(self, pointer: *mut f32);
 }
 
-// SAFETY of every block: `FloatLanes` has the same contract as `Fused`.
+// `FloatLanes` has the same contract as `Fused`, which the SAFETY comments below rely on.
 impl<V: Fused> FloatLanes for V {
     const LANES: usize = V::LANES;
     // AVX-512 has 32 registers instead of 16.
@@ -549,7 +565,8 @@ impl<V: Fused> FloatLanes for V {
     }
     #[inline(always)]
     unsafe fn load(pointer: *const f32) -> Self {
-        // SAFETY: the caller guarantees the instruction set of `V` and for its floats at `pointer`.
+        // SAFETY: the caller guarantees the instruction set of `V` and `LANES` valid floats at
+        // `pointer`.
         unsafe { V::load(pointer) }
     }
     #[inline(always)]
@@ -559,12 +576,13 @@ impl<V: Fused> FloatLanes for V {
     }
     #[inline(always)]
     unsafe fn store(self, pointer: *mut f32) {
-        // SAFETY: the caller guarantees the instruction set of `V` and for its floats at `pointer`.
+        // SAFETY: the caller guarantees the instruction set of `V` and `LANES` writable floats at
+        // `pointer`.
         unsafe { V::store(self, pointer) }
     }
 }
 
-/// Lanes for any machine; multiplication and addition are rounded separately.
+/// Lanes in plain Rust for any machine, which round multiplication and addition separately.
 #[derive(Clone, Copy)]
 struct Plain([f32; 8]);
 
@@ -578,8 +596,8 @@ impl FloatLanes for Plain {
     }
     #[inline(always)]
     unsafe fn load(pointer: *const f32) -> Self {
-        // SAFETY: the caller guarantees 8 floats at `pointer`. An array of floats has the alignment
-        // of a float.
+        // SAFETY: the caller guarantees 8 valid floats at `pointer`, and an array of floats has
+        // the alignment of a float.
         Self(unsafe { pointer.cast::<[f32; 8]>().read() })
     }
     #[inline(always)]
@@ -588,15 +606,15 @@ impl FloatLanes for Plain {
     }
     #[inline(always)]
     unsafe fn store(self, pointer: *mut f32) {
-        // SAFETY: the caller guarantees 8 floats at `pointer`. An array of floats has the alignment
-        // of a float.
+        // SAFETY: the caller guarantees 8 valid floats at `pointer`, and an array of floats has
+        // the alignment of a float.
         unsafe { pointer.cast::<[f32; 8]>().write(self.0) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The chunk functions, compiled for each vector type.
+    //! The chunk functions, compiled once for each vector type.
 
     use super::{PanelRows, Shape, backward_chunk, forward_samples};
     use crate::cpu::vector::x86::{Float8, Float16};
@@ -605,7 +623,7 @@ mod x86 {
     macro_rules! entries {
         ($token:ty, $vector:ty, $features:literal, $forward:ident, $backward:ident) => {
             /// # Safety
-            /// As for [`forward`](super::forward).
+            /// The caller guarantees the same conditions as for [`forward`](super::forward).
             pub(super) unsafe fn $forward(
                 _proof: $token,
                 shape: &Shape,
@@ -613,16 +631,16 @@ mod x86 {
                 out: PanelRows<'_>,
             ) {
                 /// # Safety
-                /// The machine has the target features; the chunk must satisfy the contract of the
-                /// enclosing function.
+                /// The caller guarantees that the machine has the target features, and that the
+                /// chunk satisfies the contract of the enclosing function.
                 #[target_feature(enable = $features)]
                 unsafe fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
-                    // SAFETY: this function is compiled with the vector's instruction set, and the
-                    // caller guarantees the chunk's rows.
+                    // SAFETY: this function is compiled with the vector's instruction set, and
+                    // the caller guarantees that the chunk's rows are valid.
                     unsafe { forward_samples::<$vector>(shape, inputs, out) }
                 }
-                // SAFETY: the token proves that the machine has the instruction set, and the caller
-                // guarantees the chunk's rows.
+                // SAFETY: the token proves that the machine has the instruction set, and the
+                // caller guarantees that the chunk's rows are valid.
                 unsafe { compiled(shape, inputs, out) }
             }
 
@@ -634,8 +652,8 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn compiled(shape: &Shape, inputs: [&[f32]; 3], outputs: [&mut [f32]; 2]) {
-                    // SAFETY: this function is compiled with the vector's instruction set, which
-                    // the token of its caller proved.
+                    // SAFETY: this function is compiled with the vector's instruction set, and
+                    // the token of its caller proved that the machine has it.
                     unsafe { backward_chunk::<$vector>(shape, inputs, outputs) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set.

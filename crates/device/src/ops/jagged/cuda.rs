@@ -1,4 +1,5 @@
-//! Launches of the operations on bags. Between two of them, a scan converts lengths to offsets.
+//! Launches of the operations on bags. Between two such launches, a scan converts lengths to
+//! offsets.
 
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
@@ -13,27 +14,27 @@ const THREADS: u32 = 256;
 /// Bags on the device: u64 offsets `[bags + 1]`, u64 ids, and optional f32 weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Bags<'a> {
-    /// `[bags + 1]`.
+    /// Offsets of the bags, u64 `[bags + 1]`.
     pub offsets: &'a Buffer,
-    /// `[nnz]`.
+    /// Ids of all bags, u64 `[nnz]`.
     pub ids: &'a Buffer,
-    /// `[nnz]`.
+    /// Weights of the ids, f32 `[nnz]`.
     pub weights: Option<&'a Buffer>,
 }
 
-/// Buffers for computing offsets: u32 lengths `[bags]` and the scan's scratch.
+/// Buffers for computing offsets: the u32 lengths `[bags]` and the scratch memory of the scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths<'a> {
-    /// `[bags]`, overwritten.
+    /// Lengths of the bags, u32 `[bags]`, overwritten.
     pub lengths: &'a Buffer,
-    /// Has [`crate::ops::prefix_sum::cuda::scratch_bytes`] bytes.
+    /// Scratch memory of [`crate::ops::prefix_sum::cuda::scratch_bytes`] bytes.
     pub scratch: &'a Buffer,
 }
 
 /// Arguments of [`Jagged::bucketise`], which splits ids by the rank that owns their rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucketise<'a> {
-    /// Rows per shard, one u64 per key.
+    /// Number of rows per shard, one u64 for each key.
     pub blocks: &'a Buffer,
     /// Previous position of each id, u32 `[nnz]`, overwritten.
     pub positions: &'a Buffer,
@@ -42,26 +43,27 @@ pub struct Bucketise<'a> {
     pub shards: usize,
 }
 
-/// Arguments of [`Jagged::regroup`]: the range `columns` of `from`, and its place in `to`.
+/// Arguments of [`Jagged::regroup`]: the columns of `from` that are moved, and their place in
+/// `to`.
 #[derive(Clone, Copy, Debug)]
 pub struct Regroup {
     /// Number of rows of both matrices.
     pub rows: usize,
     pub columns: usize,
-    /// Width and first column of the source.
+    /// Width of the source matrix, and its first column that is moved.
     pub from: [usize; 2],
-    /// Width and first column of the target.
+    /// Width of the target matrix, and the first column that is written.
     pub to: [usize; 2],
-    /// Whether the target is overwritten or added to.
+    /// Whether the columns overwrite the target or are added to it.
     pub mode: RegroupMode,
 }
 
 /// The effect of a regroup on the values of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegroupMode {
-    /// Overwrites the values; used to concatenate split columns.
+    /// Overwrites the values, which concatenates split columns.
     Copy,
-    /// Adds to the values; used for partial sums of split rows.
+    /// Adds to the values, which sums partial sums of split rows.
     Add,
 }
 
@@ -78,7 +80,7 @@ impl Jagged {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
@@ -89,10 +91,10 @@ impl Jagged {
         })
     }
 
-    /// Converts the lengths of `bags` bags to offsets, followed by the total.
+    /// Converts the lengths of `bags` bags to offsets, which end with the total.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn offsets(
         &self,
         stream: &Stream,
@@ -107,10 +109,11 @@ impl Jagged {
         self.prefix_sum.launch(stream, &scan)
     }
 
-    /// Bag `i` of `to` is bag `sources[i]` of `from`; `sources` u32 `[bags]`.
+    /// Reorders bags: bag `i` of `to` is bag `sources[i]` of `from`, where `sources` is u32
+    /// `[bags]`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn permute(
         &self,
         stream: &Stream,
@@ -136,10 +139,11 @@ impl Jagged {
         stream.launch(&self.permute[1], grid, &arguments)
     }
 
-    /// Groups the ids of `from` by the shard that holds their rows: `to` has bags `[shards, F, B]`.
+    /// Groups the ids of `from` by the shard that holds their rows. `to` has bags `[shards, F,
+    /// B]`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn bucketise(
         &self,
         stream: &Stream,
@@ -169,10 +173,10 @@ impl Jagged {
         stream.launch(&self.bucketise[1], grid, &arguments)
     }
 
-    /// Copies or adds columns of one row-major f32 matrix to another's.
+    /// Copies or adds columns of one row-major f32 matrix to another matrix.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn regroup(
         &self,
         stream: &Stream,

@@ -1,4 +1,4 @@
-// What the distribution of a batch does with bags on one device; the oracle is `scalar.rs`.
+// Operations on bags that distribute a batch on one device. Their oracle is `scalar.rs`.
 //
 //   permute    bag i of the output is bag source_i of the input: lengths, then (after a scan of
 //              them) ids and weights
@@ -8,7 +8,8 @@
 //   regroup    columns of a matrix are copied (a slot's columns to their place) or added (shards
 //              of rows of one table)
 //
-// A thread has a bag: bags are short, and those of neighbouring threads lie beside each other.
+// Each thread processes one bag, because bags are short and the bags of neighboring threads are
+// adjacent in memory.
 
 struct Permute {
   u64 sources;                              // u32 [bags]

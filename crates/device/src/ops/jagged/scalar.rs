@@ -1,8 +1,9 @@
-//! The oracles of the operations on bags: permutation and bucketising.
+//! The oracles of the operations on bags: permuting and bucketising.
 
 use schema::JaggedTensor;
 
-/// Returns a tensor with one key, whose bag `i` has the ids and weights of bag `sources[i]`.
+/// Returns a tensor with one key, whose bag `i` has the ids and weights of the input's bag
+/// `sources[i]`.
 #[must_use]
 pub fn permute(jagged: &JaggedTensor, sources: &[u32]) -> JaggedTensor {
     let range = |&bag: &u32| jagged.offsets[bag as usize]..jagged.offsets[bag as usize + 1];
@@ -15,8 +16,8 @@ pub fn permute(jagged: &JaggedTensor, sources: &[u32]) -> JaggedTensor {
 }
 
 /// Groups the ids of every bag by the shard that holds their rows, with `blocks[key]` rows per
-/// shard. Returns bags `[shards, features, batch]` of ids that are local to their shard, in their
-/// previous order, and the previous position of each id.
+/// shard. Returns bags `[shards, features, batch]`, and the previous position of each id. The ids
+/// are relative to their shard and keep their order.
 #[must_use]
 pub fn bucketise(jagged: &JaggedTensor, blocks: &[u64], shards: usize) -> (JaggedTensor, Vec<u32>) {
     let (mut lengths, mut values, mut positions) = (Vec::new(), Vec::new(), Vec::new());

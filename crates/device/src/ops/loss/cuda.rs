@@ -1,4 +1,4 @@
-//! Launches of the loss on a GPU. The sum of the losses stays on the device.
+//! Launches of the loss kernels on a GPU. The sum of the losses stays on the device.
 
 use schema::Loss;
 
@@ -12,26 +12,27 @@ pub const SOURCE: KernelSource =
 const THREADS: u32 = 256;
 const SUM_THREADS: u32 = 128;
 
-/// Arguments of [`DeviceLoss::launch`], all buffers on the device.
+/// Arguments of [`DeviceLoss::launch`], which are all buffers on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct LossBuffers<'a> {
-    /// f32 `[B]`.
+    /// Logits of the samples, f32 `[B]`.
     pub logits: &'a Buffer,
-    /// f32 `[B]`.
+    /// Labels of the samples, f32 `[B]`.
     pub labels: &'a Buffer,
-    /// f32 `[B]`, overwritten.
+    /// Gradient with respect to the logits, f32 `[B]`, overwritten.
     pub gradient: &'a Buffer,
-    /// f32 `[B]`, overwritten.
+    /// Probabilities of the samples, f32 `[B]`, overwritten.
     pub probabilities: &'a Buffer,
-    /// f64 `[B]`, overwritten: the loss of each sample.
+    /// Loss of each sample, f64 `[B]`, overwritten.
     pub losses: &'a Buffer,
-    /// f64 `[1]`, overwritten: the undivided sum of the losses.
+    /// Sum of the losses before the division, f64 `[1]`, overwritten.
     pub sum: &'a Buffer,
-    /// u32 `[1]`: bit 0 is set if the sum is not finite, bit 1 if `first_bad` is a position.
+    /// Flags that stop updates, u32 `[1]`. Bit 0 is set if the sum is not finite, and bit 1 if
+    /// `first_bad` is a position.
     pub stop: &'a Buffer,
-    /// f64 `[1]`: the divisor of the gradient.
+    /// Divisor of the gradient, f64 `[1]`.
     pub normaliser: &'a Buffer,
-    /// u64 `[1]`: the first position with a bad id that the lookup detected.
+    /// First position at which the lookup found an out-of-range id, u64 `[1]`.
     pub first_bad: &'a Buffer,
 }
 
@@ -46,16 +47,16 @@ impl DeviceLoss {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self { samples: module.kernel("loss_samples")?, sum: module.kernel("loss_sum")? })
     }
 
-    /// [`super::run`] on the device.
+    /// Computes the loss of a batch, like [`super::run`], on the device.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn launch(
         &self,
         stream: &Stream,

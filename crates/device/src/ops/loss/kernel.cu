@@ -1,14 +1,15 @@
-// Loss, gradient and probability of each sample in f64, as `scalar.rs`; the sum in the order of
-// `mod.rs`: 512 samples at a time, then those in order.
+// Computes loss, gradient and probability of each sample in f64, like `scalar.rs`. The losses are
+// summed in the order of `mod.rs`: each chunk of 512 samples, and then the sums of the chunks in
+// order.
 //
 //   bce = max(z, 0) − z·y + ln(1 + e^−|z|);  mse = (σ(z) − y)²
 //
-// 1. A thread adds a chunk, in order. 16 neighboring threads read 16 neighboring losses of it into
-//    shared memory, so that loads are of whole cache lines: 9 or more are in flight, by
-//    `loads_in_flight` of kernels.tsv.
+// 1. A thread adds the losses of one chunk in order. To use whole cache lines, 16 neighboring
+//   threads read 16 neighboring losses of a chunk into shared memory. At least 9 loads are then
+//   in flight (`loads_in_flight` of kernels.tsv).
 //
-// A sum that is no finite number raises `stop`, which the updates read; so does a lookup that found
-// an id that is no row.
+// A non-finite sum sets `stop`, which the updates read. A lookup that found an out-of-range id
+// also sets it.
 
 struct Loss {
   u64 logits, labels, gradient, probabilities;
@@ -66,7 +67,7 @@ KERNEL(loss_sum, Loss, LOSS_THREADS) {
     }
     chunks[threadIdx.x] = sum;
     __syncthreads();
-    // The barriers of the next pass keep these reads before the next writes.
+    // The barriers of the next pass separate these reads from the next writes.
     for (u32 chunk = 0; threadIdx.x == 0 && chunk < LOSS_THREADS; ++chunk) total += chunks[chunk];
   }
   if (threadIdx.x != 0) return;

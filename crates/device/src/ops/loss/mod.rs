@@ -1,7 +1,8 @@
-//! Loss over a batch: the sum, its gradient with respect to the logits, and the probabilities.
-//! Independent of layers; the caller chooses the divisor of the sum.
+//! The loss of a batch: the sum over its samples, the gradient with respect to the logits, and
+//! the probabilities. This module does not depend on layers, and the caller chooses the divisor
+//! of the sum.
 //!
-//! Computed in f64 throughout: with one logit per sample, the cost is negligible.
+//! All values are computed in f64. With one logit per sample, the cost is negligible.
 
 pub mod cuda;
 pub mod scalar;
@@ -12,32 +13,34 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Samples of a chunk.
+/// Number of samples in a chunk.
 const CHUNK: usize = 512;
 
 /// Arguments of [`run`]: logits and labels, and the outputs to write.
 #[derive(Debug)]
 pub struct LossArguments<'a> {
     pub kind: Loss,
-    /// Logits, `[B]`.
+    /// Logits of the samples, `[B]`.
     pub logits: &'a [f32],
-    /// Labels in `0..=1`, `[B]`.
+    /// Labels of the samples, in `0..=1`, `[B]`.
     pub labels: &'a [f32],
-    /// Divisor of the sum of losses: the batch size over all ranks.
+    /// Divisor of the sum of losses, which is the batch size over all ranks.
     pub normaliser: f64,
-    /// d (sum / normaliser) / d logit, `[B]`, overwritten.
+    /// Gradient of the divided sum with respect to the logits, `[B]`, overwritten.
     pub gradient: &'a mut [f32],
-    /// sigmoid(logit), `[B]`, overwritten.
+    /// Probabilities of the samples, `sigmoid(logit)`, `[B]`, overwritten.
     pub probabilities: &'a mut [f32],
 }
 
-/// Returns the undivided sum of the samples' losses; see [`scalar::sample`] for the formulas.
+/// Computes the loss of a batch and returns the undivided sum of the samples' losses.
+/// [`scalar::sample`] has the formulas.
 ///
 /// # Numerics
-/// f64, finite for every finite logit; gradient and probability are rounded once. Sums chunks of
-/// 512 samples in order: the same bytes for any thread count and instruction set.
+/// All values are computed in f64 and are finite for every finite logit. Gradient and probability
+/// are rounded once. Chunks of 512 samples are summed in order, so the results have the same
+/// bytes for any number of threads and instruction set.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// Fails with [`Error::Shape`] if an argument has the wrong size, before any work.
 pub fn run(cpu: &Cpu, arguments: LossArguments<'_>) -> Result<f64, Error> {
     const OP: &str = "loss";
     let LossArguments { kind, logits, labels, normaliser, gradient, probabilities } = arguments;

@@ -1,23 +1,24 @@
-//! The oracle of the losses, one sample at a time. `loss` itself uses it, in f64.
+//! The oracle of the losses, which computes one sample at a time. The fast version calls it too,
+//! in f64.
 
 use schema::Loss;
 
 use crate::ops::activation::scalar::sigmoid;
 use crate::real::Real;
 
-/// Loss and gradient of one sample.
+/// Loss, gradient and probability of one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleLoss<R> {
-    /// The loss, not yet divided by the number of samples.
+    /// Loss of the sample, not yet divided by the number of samples.
     pub loss: R,
-    /// d loss / d logit.
+    /// Derivative of the loss with respect to the logit.
     pub gradient: R,
     pub probability: R,
 }
 
-/// Loss, gradient and probability of one logit `z` under label `y`.
+/// Computes loss, gradient and probability of one logit `z` with label `y`.
 ///
-/// `bce = max(z, 0) − z·y + ln(1 + e^−|z|)`, `mse = (σ(z) − y)²`.
+/// The losses are `bce = max(z, 0) − z·y + ln(1 + e^−|z|)` and `mse = (σ(z) − y)²`.
 #[inline]
 pub fn sample<R: Real>(kind: Loss, logit: R, label: R) -> SampleLoss<R> {
     let probability = sigmoid(logit);

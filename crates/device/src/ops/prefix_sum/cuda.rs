@@ -1,5 +1,5 @@
-//! Launches of the exclusive sums. They need three kernels, because a block must not wait for
-//! another one.
+//! Launches of the exclusive sums on a GPU. The sums need three kernels, because a block must not
+//! wait for another block.
 
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
@@ -8,7 +8,7 @@ use crate::cuda::{
 /// The CUDA source of the prefix sum kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/prefix_sum/kernel.cu", text: include_str!("kernel.cu") };
-/// Numbers per block, and threads per block.
+/// Number of values per block, which equals the number of threads per block.
 const THREADS: u32 = 1024;
 
 /// The prefix sum kernels, compiled and loaded on one device.
@@ -17,32 +17,33 @@ pub struct PrefixSum {
     kernels: [(Kernel, bool); 3],
 }
 
-/// Format of the sums.
+/// Number format of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumWidth {
-    /// Takes 4 bytes; the total must fit.
+    /// Takes 4 bytes per value, which the total must fit.
     U32,
     /// Takes 8 bytes per value.
     U64,
 }
 
-/// Arguments of [`PrefixSum::launch`], all buffers on the device.
+/// Arguments of [`PrefixSum::launch`], whose buffers are on the device.
 #[derive(Debug)]
 pub struct ScanArguments<'a> {
-    /// u32 `[count]`.
+    /// Values to sum, u32 `[count]`.
     pub values: &'a Buffer,
-    /// `[count]`, overwritten. May be `values` if the sums are u32.
+    /// Exclusive sums, `[count]`, overwritten. The buffer may be `values` itself if the sums are
+    /// u32.
     pub out: &'a Buffer,
-    /// Has [`scratch_bytes`] bytes.
+    /// Scratch memory of [`scratch_bytes`] bytes.
     pub scratch: &'a Buffer,
-    /// Address for the total sum; 0 if the caller does not need it.
+    /// Address for the total sum, or 0 if the caller does not need it.
     pub total: u64,
     pub count: usize,
-    /// Format of `out` and `total`.
+    /// Number format of `out` and `total`.
     pub sums: SumWidth,
 }
 
-/// Bytes of the scratch for `count` numbers.
+/// Returns the bytes of scratch memory for `count` values.
 #[must_use]
 pub fn scratch_bytes(count: usize) -> usize {
     count.div_ceil(THREADS as usize).max(1) * size_of::<u64>()
@@ -52,7 +53,7 @@ impl PrefixSum {
     /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
-    /// As [`Driver::module`].
+    /// Fails in the same cases as [`Driver::module`].
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         let kernels = [
@@ -63,10 +64,10 @@ impl PrefixSum {
         Ok(Self { kernels })
     }
 
-    /// `out[i] = Σ_{j<i} values[j]`.
+    /// Computes exclusive sums, `out[i] = Σ_{j<i} values[j]`.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// Fails in the same cases as [`Stream::launch`].
     pub fn launch(&self, stream: &Stream, scan: &ScanArguments<'_>) -> Result<(), DriverError> {
         let arguments = KernelArguments::new()
             .buffer(scan.values)

@@ -1,11 +1,12 @@
-// Exclusive sums of whole numbers: out_i = Σ_(j<i) in_j, and the total.
+// Exclusive sums of integers, out_i = Σ_(j<i) in_j, and their total.
 //
 //   sums     a block per 1024 numbers: their sum
 //   blocks   one block: exclusive sums of those sums, 1024 at a time, and the total
 //   write    a block per 1024 numbers: exclusive sums within it, plus the sum before it
 //
-// Whole numbers: any order gives the same bytes. A block waits for no other. The output may be the
-// input. A block sums by warps: shuffles within one, shared memory between them.
+// The numbers are integers, so any order of additions gives the same bytes. No block waits for
+// another block. The output may be the input. A block sums by warps, with shuffles within a warp
+// and shared memory between warps.
 
 struct PrefixSum {
   u64 in, out, sums, total;  // u32 [count], u32 or u64 [count], u64 [blocks], as `out` [1]
@@ -14,7 +15,8 @@ struct PrefixSum {
 };
 #define SCAN_THREADS 1024u
 
-// Exclusive sum over the block's threads; the sum of all is in `*all`.
+// Returns the exclusive sum over the block's threads. The sum over all threads is stored in
+// `*all`.
 DEVICE u64 block_sum(u64 value, u64 *warps, u64 *all) {
   const u32 lane = lane_of_thread(), warp = warp_of_thread();
   u64 sum = value;
@@ -29,7 +31,7 @@ DEVICE u64 block_sum(u64 value, u64 *warps, u64 *all) {
     if (w < warp) before += warps[w];
     total += warps[w];
   }
-  // The next call writes `warps` again.
+  // All threads have read `warps` before the next call overwrites it.
   __syncthreads();
   *all = total;
   return before + sum - value;

@@ -1,5 +1,5 @@
-//! Exclusive sums of whole numbers: they convert bag lengths to offsets and digit counts to places.
-//! On a CPU they are inline loops; on a GPU they are operations.
+//! Exclusive sums of integers, which convert bag lengths to offsets and digit counts to
+//! positions. On a CPU they are inline loops, and on a GPU they are operations.
 
 pub mod cuda;
 pub mod scalar;

@@ -1,4 +1,4 @@
-//! The oracle of the exclusive sums.
+//! The oracle of the exclusive sums, which adds the values one after the other.
 
 /// Returns `out[i] = Σ_{j<i} values[j]` and the total sum.
 #[must_use]

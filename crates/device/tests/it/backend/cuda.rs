@@ -1,5 +1,5 @@
-//! Runs every operation of the backend on the emulated GPU and on the CPU. Results must agree
-//! within f32 rounding, or in all bytes if both add in the same order.
+//! Runs every operation of the backend on the emulated GPU and on the CPU. The results must agree
+//! within f32 rounding, or in all bytes if both devices add in the same order.
 
 use device::MatrixShape;
 use device::backend::{
@@ -23,10 +23,10 @@ use schema::{DataType, JaggedTensor, Loss, Optimizer, OptimizerConfig, Precision
 
 use crate::cuda::{emulation, floats, gpu, has_compiler, sanitizers};
 
-/// The results of a device, by name.
+/// The results that a device computed in one case, by name.
 type Results = Vec<(String, Vec<f32>)>;
 
-/// A device and the results of one case.
+/// A device, its queue and scalars, and the results of one case.
 struct Bench<'a, B: Backend> {
     device: &'a B,
     queue: B::Queue,
@@ -34,7 +34,8 @@ struct Bench<'a, B: Backend> {
     results: Results,
 }
 
-/// The sizes of a case: samples, and the columns of two matrices.
+/// The sizes of a case (samples, and the columns of two matrices), its precision and its
+/// optimizer.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     b: usize,
@@ -67,7 +68,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         matrix
     }
 
-    /// Returns the same matrix in the form that products in `precision` read.
+    /// Returns the same matrix rounded to `precision`, as the products read it.
     fn factor(&self, seed: u64, shape: MatrixShape, precision: Precision) -> B::Matrix {
         let mut factor = self.device.matrix(precision, shape.rows, shape.columns).unwrap();
         let matrix = self.matrix(seed, shape);
@@ -113,8 +114,8 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-/// Runs the three products, their epilogues, and the update of a weight: from its own gradient, or
-/// from a sum in one piece or several.
+/// Runs the three products, their epilogues, and the update of a weight. The update uses the
+/// weight's own gradient, or a sum in one piece or in several pieces.
 fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
     let Case { b, n, k, precision, optimizer } = case;
     let (device, shape) = (bench.device, WeightShape { n, k, precision, optimizer });
@@ -144,7 +145,8 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
             1 => InputGradient::Accumulate,
             _ => InputGradient::BeforeRelu(&output),
         };
-        // As between layers, the gradient before a ReLU has the precision of the products.
+        // As between layers of a model, the gradient before a ReLU has the precision of the
+        // products.
         let mut narrow = device.matrix(precision, b, k).unwrap();
         let to = if mode == 2 { &mut narrow } else { &mut d_x };
         let arguments =
@@ -166,8 +168,8 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
         let arguments = LinearBackwardWeight { x: &x, d_y: &d_y, weight, d_bias, samples: b };
         device.linear_backward_weight(&bench.queue, arguments, fused).unwrap();
         if fused.is_none() {
-            // The layout of a sum depends on the device, so the sum is made from this device's
-            // gradient, taken twice.
+            // The layout of a gradient's sum depends on the device, so the test computes the sum
+            // as twice this device's own gradient.
             let mut gradient = Vec::new();
             let mut take = |values: &[f32]| gradient = values.iter().map(|v| v * 2.0).collect();
             device.lend_gradient(&bench.queue, weight, &mut take).unwrap();
@@ -188,7 +190,7 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
     bench.keep_weight("weight after no gradient", &weight, case);
 }
 
-/// Runs the layer with one output, and the update of a vector.
+/// Runs the products of the layer with one output, and the update of a vector.
 fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: Case) {
     let (device, shape) = (bench.device, MatrixShape::new(b, k));
     let x = bench.matrix(1, shape);
@@ -234,7 +236,7 @@ fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: C
     device.write(&bench.queue, &floats(1, k), &mut weight, 2 * k).unwrap();
 }
 
-/// Runs the operations between layers.
+/// Runs the element-wise operations between layers.
 fn elementwise<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case) {
     let (device, shape) = (bench.device, MatrixShape::new(b, k));
     let [x0, u, x, d_out] = [1, 2, 3, 4].map(|seed| bench.matrix(seed, shape));
@@ -339,7 +341,7 @@ fn losses<B: Backend>(bench: &mut Bench<'_, B>, Case { b, .. }: Case) {
 const ROWS: [usize; 3] = [9, 40, 3];
 const DIMS: [usize; 3] = [4, 8, 1];
 const TYPES: [DataType; 3] = [DataType::F32, DataType::Bf16, DataType::F16];
-/// Two keys share the first table.
+/// Slots of the four keys, of which the first two share the first table.
 const SLOTS: [Slot; 4] = [
     Slot { tile: 0, column: 0 },
     Slot { tile: 0, column: 4 },
@@ -370,8 +372,8 @@ fn tile(t: usize, optimizer: Optimizer) -> TileValues {
     TileValues { weights, state, rows, dim, name: format!("t{t}"), origin }
 }
 
-/// Runs lookups and updates over batches of any number of ids, also without ids, weighted and
-/// unweighted.
+/// Runs lookups and updates over batches with various numbers of ids, including no ids, with and
+/// without weights.
 fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
@@ -402,8 +404,8 @@ fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case)
     }
 }
 
-/// Reports the updated rows in a scalar block of its own, because the CPU overwrites those of the
-/// previous update.
+/// Reports the updated rows of each update in a separate scalar block, because the CPU overwrites
+/// the counts of the previous update.
 fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
@@ -466,8 +468,8 @@ fn run<B: Backend>(device: &B, case: Case) -> Results {
     bench.results
 }
 
-/// Returns the GPU of `ROWMILL_GPU`, or emulated GPUs. Under the sanitizers there are none, because
-/// they use their own emulator.
+/// Returns the GPU of `ROWMILL_GPU`, or emulated GPUs if it is not set. Under the sanitizers the
+/// list is empty, because they use their own emulator.
 fn devices() -> Vec<Cuda> {
     if let Some(bench) = gpu() {
         return vec![Cuda::new(bench.driver, 1).unwrap()];
@@ -501,8 +503,8 @@ fn every_operation_on_the_device_is_that_of_the_cpu() {
     }
 }
 
-/// On an H100, 100 tables of 128 columns fit in the shared memory of a block, and 460 tables do
-/// not. A device without the opt-in limit refuses both.
+/// On an H100, the vectors of 100 tables of 128 columns fit in the shared memory of a block, and
+/// those of 460 tables do not. A device without the opt-in limit must reject both.
 #[test]
 fn an_interaction_beyond_shared_memory_is_refused_before_the_first_step() {
     let check = |shared_limit, features| {
@@ -524,7 +526,7 @@ fn an_interaction_beyond_shared_memory_is_refused_before_the_first_step() {
     );
 }
 
-/// Checks that two results agree within the error of another order of f32 sums.
+/// Checks that two results agree within the error that another order of f32 sums may cause.
 fn same(what: &str, got: &[f32], expected: &[f32]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let most = expected.iter().fold(1.0f32, |most, value| most.max(value.abs()));

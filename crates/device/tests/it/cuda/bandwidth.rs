@@ -1,8 +1,9 @@
-//! Measures the memory bandwidth of the table operations on a GPU, for `bench/gpu/run.py`. Daily
-//! tests run the same code on the emulator, with tables of a few rows.
+//! Measures the memory bandwidth of the table operations on a GPU, for `bench/gpu/run.py`. The
+//! daily tests run the same code on the emulator, with tables of a few rows.
 //!
-//! The bytes count each distinct row, all ids, offsets and pooled vectors or their gradients, each
-//! read or written once. The time includes all kernels of the operation, also the sort.
+//! The bytes of an operation count each distinct row, all ids and offsets, and all pooled vectors
+//! or their gradients, each read or written once. The time includes all kernels of the operation,
+//! also the sort.
 
 use std::time::Instant;
 
@@ -22,7 +23,8 @@ use schema::{DataType, Optimizer, OptimizerConfig};
 
 use super::{Bench, benches};
 
-/// The shape of a measurement: T equal tables, and a batch that looks up L ids in each.
+/// The shape of a measurement: T tables of equal size, and a batch that looks up L ids in each of
+/// them.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     tables: usize,
@@ -34,14 +36,14 @@ struct Shape {
     data_type: DataType,
 }
 
-/// Seconds and bytes of the lookup and of the update.
+/// Seconds and bytes of the lookup, and of the update.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     forward: (f64, usize),
     backward: (f64, usize),
 }
 
-/// Mean seconds of `work` over `repeats` runs, after one run that is not measured.
+/// Returns the mean seconds of `work` over `repeats` runs, after one run that is not measured.
 fn seconds(
     bench: &Bench,
     repeats: u32,
@@ -58,11 +60,11 @@ fn seconds(
     end.synchronize()?;
     let by_host = started.elapsed().as_secs_f64();
     let by_device = f64::from(begin.elapsed_ms(&end)?) / 1e3;
-    // The emulator reports no device time, so the host's time is used.
+    // The emulator reports no device time, so the host's time is used for it.
     Ok(if by_device > 0.0 { by_device } else { by_host } / f64::from(repeats))
 }
 
-/// Bytes per second of a copy within the device's memory, reads and writes together.
+/// Returns the bytes per second of a copy within the device's memory, counting reads and writes.
 fn copied(bench: &Bench, bytes: usize) -> Result<f64, DriverError> {
     let [from, to] = [bench.driver.alloc(bytes)?, bench.driver.alloc(bytes)?];
     let took = seconds(bench, 10, || bench.stream.copy(&from, &to, bytes))?;
@@ -78,7 +80,7 @@ fn ids(shape: &Shape) -> Vec<i64> {
     (0..count).map(|i| law.row_at(rng.unit(i), rows) as i64).collect()
 }
 
-/// Number of distinct rows if each table has `per_table` ids.
+/// Returns the number of distinct rows if each table has `per_table` ids.
 fn distinct(ids: &[i64], per_table: usize) -> usize {
     let of_table = |ids: &[i64]| {
         let mut ids = ids.to_vec();
@@ -218,9 +220,9 @@ fn bytes_are_those_that_must_move() {
     }
 }
 
-/// The measurements that `ROWMILL_BANDWIDTH` selects: `tiny` for the emulator, `one` for a profiler
-/// that runs each kernel several times, `quick` for a few seconds, `all` for 48 shapes. Returns the
-/// bytes of a copy, the repeats of each operation, and the shapes.
+/// Returns the measurements that `ROWMILL_BANDWIDTH` selects: the bytes of a copy, the repeats of
+/// each operation, and the shapes. `tiny` is for the emulator, `one` for a profiler that runs
+/// each kernel several times, `quick` takes a few seconds, and `all` has 48 shapes.
 fn plan(name: &str) -> (usize, u32, Vec<Shape>) {
     let base = Shape { tables: 26, rows: 1_000_000, dim: 128, pooling: 20, samples: 2048, ..TINY };
     let zipf = Some(1.15);
@@ -236,7 +238,7 @@ fn plan(name: &str) -> (usize, u32, Vec<Shape>) {
     }
 }
 
-/// Every combination of rows, D, ids per bag, distribution and format.
+/// Returns a shape for every combination of rows, D, ids per bag, distribution and format.
 fn all(base: Shape, laws: [Option<f64>; 2]) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (rows, dim) in
@@ -251,7 +253,7 @@ fn all(base: Shape, laws: [Option<f64>; 2]) -> Vec<Shape> {
     shapes
 }
 
-/// Prints a line of JSON for a copy, and one for each shape.
+/// Prints one line of JSON for a copy, and one line for each shape.
 #[test]
 fn bandwidths() {
     let Ok(name) = std::env::var("ROWMILL_BANDWIDTH") else {

@@ -1,4 +1,5 @@
-//! Tests that the dense operations on the emulated device produce the bytes of the oracles.
+//! Tests that the results of the dense operations on the emulated device are bit-identical to
+//! those of the oracles.
 
 use device::cuda::Buffer;
 use device::ops::activation::cuda::Activation;
@@ -33,7 +34,7 @@ pub fn check_gemm(bench: &Bench) {
     check_rounding(bench, &kernels);
 }
 
-/// Rounds values to a matrix of this precision, and returns them with their copy on the device.
+/// Rounds values to a precision, and returns them with a matrix of them on the device.
 fn held(bench: &Bench, mut values: Vec<f32>, precision: Precision) -> (Vec<f32>, Buffer) {
     if precision == Precision::F32 {
         let buffer = bench.put(&values);
@@ -44,7 +45,7 @@ fn held(bench: &Bench, mut values: Vec<f32>, precision: Precision) -> (Vec<f32>,
     (values, bench.put(&narrow))
 }
 
-/// Reads the values of a matrix of this precision.
+/// Reads the values of a matrix in this precision.
 fn read(bench: &Bench, buffer: &Buffer, len: usize, precision: Precision) -> Vec<f32> {
     if precision == Precision::F32 {
         return bench.get(buffer, len);
@@ -53,8 +54,8 @@ fn read(bench: &Bench, buffer: &Buffer, len: usize, precision: Precision) -> Vec
     narrow.into_iter().map(|bits| half::bf16::from_bits(bits).to_f32()).collect()
 }
 
-/// Checks the three products of a layer with factors of this precision, and the operations around
-/// them.
+/// Checks the three products of a layer with factors of this precision, and the operations that
+/// precede and follow them.
 fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precision: Precision) {
     let LinearShape { b, n, k } = shape;
     let (x, on_x) = held(bench, floats(1, b * k), precision);
@@ -114,7 +115,8 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
             Join::Write => near("d_x", &got, &masked(&expected)),
             Join::Add => {
                 near("d_x", &got, &expected);
-                // As it is launched after a product of the library.
+                // A mask alone must give the same result, as it is launched after a product of
+                // cuBLASLt.
                 kernels.mask(&bench.stream, [operand(&on_x), to], b * k).unwrap();
                 near("d_x", &read(bench, &d_x, b * k, precision), &masked(&expected));
             }
@@ -124,7 +126,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
     check_gradients((bench, kernels), shape, precision);
 }
 
-/// Checks the gradients of weight and bias.
+/// Checks the gradients of weight and bias of a layer.
 fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precision: Precision) {
     let LinearShape { b, n, k } = shape;
     let (x, on_x) = held(bench, floats(1, b * k), precision);
@@ -137,7 +139,8 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     kernels.backward_weight(&bench.stream, shape, factors, &d_weight).unwrap();
     near(kernels, "d_weight", &bench.get(&d_weight, n * k), &expected);
 
-    // Sums in the CPU's order: blocks of 64 rows, then the sums of the blocks.
+    // The expected sums have the CPU's order: sums of blocks of 64 rows, then the sum of the
+    // blocks.
     let of_column = |column| {
         let rows: Vec<f32> = d_y.iter().skip(column).step_by(n).copied().collect();
         let add = |values: &[f32]| values.iter().fold(0.0f32, |sum, value| sum + value);
@@ -151,7 +154,7 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     same("sums", &bench.get(&sums, n), &expected);
 }
 
-/// Checks that the bytes agree. A library adds in another order, so its results may differ in the
+/// Checks that the bytes agree. cuBLASLt adds in another order, so its results may differ in the
 /// last bits of f32 or bf16.
 fn near(kernels: &Gemm, what: &str, got: &[f32], expected: &[f32]) {
     if kernels.library_version().is_none() {
@@ -168,7 +171,8 @@ fn nearest(value: f32) -> f32 {
 }
 
 fn check_rounding(bench: &Bench, kernels: &Gemm) {
-    // Ties, the largest numbers, infinities, and NaN with and without its quiet bit.
+    // The bits include ties, the largest numbers, infinities, and NaN with and without its quiet
+    // bit.
     let bits = [0, 0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x7f7f_ffff, 0xff80_0000, 0x7f80_0001];
     let mut values: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
     values.extend(floats(7, 290));
@@ -305,7 +309,8 @@ pub fn check_activation(bench: &Bench) {
 
 pub fn check_loss(bench: &Bench) {
     let kernels = DeviceLoss::load(&bench.driver).unwrap();
-    // More chunks of 512 samples than the summing block has threads. One order of threads suffices.
+    // The long case has more chunks of 512 samples than the summing block has threads. One order
+    // of threads suffices for it.
     let is_long = bench.name.starts_with("Descending") || bench.name == "mutant";
     let many = if is_long { 66_000 } else { 1100 };
     let random = random_sizes([2000]).into_iter().map(|[samples]| (Loss::Mse, samples));
@@ -365,7 +370,7 @@ pub fn check_loss(bench: &Bench) {
 pub fn check_update(bench: &Bench) {
     let kernels = DenseUpdate::load(&bench.driver).unwrap();
     let mut shapes = vec![(1, 1), (5, 3), (9, 64), (3, 200)];
-    // Parameters with more elements than one block of LAMB's sums.
+    // These parameters have more elements than one block of LAMB's sums, or several rows.
     shapes.extend([(130, 128), (2, 256), (7, 4)]);
     shapes.extend(random_sizes([40, 260]).into_iter().map(|[rows, dim]| (rows, dim)));
     for kind in Optimizer::ALL {
@@ -423,8 +428,8 @@ fn products_on_the_device_have_the_bytes_of_the_oracle() {
 }
 
 /// Checks on a GPU with cuBLASLt that its products are close to the oracle's. NVIDIA does not
-/// document whether its ReLU keeps a NaN, as the oracle does, or turns it into 0, so the test
-/// prints which happened.
+/// document whether its ReLU keeps a NaN, as the oracle does, or turns it into 0. The test prints
+/// which of the two happened.
 #[test]
 fn products_of_the_library_on_the_device_are_near_the_oracle() {
     for bench in &benches() {

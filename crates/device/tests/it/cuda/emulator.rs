@@ -1,4 +1,4 @@
-//! Tests that the emulator detects faults: small kernels with one error each.
+//! Tests that the emulator detects faults, with small kernels that have one error each.
 
 use device::cuda::{
     BlockOrder, Checks, Driver, DriverError, EventPurpose, FaultKind, Grid, H100_SHARED_BYTES,
@@ -7,8 +7,8 @@ use device::cuda::{
 
 use super::{Bench, benches, emulation, has_compiler};
 
-/// Runs `kernel` of `text` on 96 threads and two blocks, with a buffer of 64 floats. Returns the
-/// error and the buffer.
+/// Runs the kernel in `text` on two blocks of 96 threads, with a buffer of 64 floats. Returns the
+/// error and the contents of the buffer.
 pub fn run(
     bench: &Bench,
     text: &'static str,
@@ -50,7 +50,7 @@ fn a_store_past_a_buffer_names_its_line() {
     expect(Checks::Every, text, 4, |kind| {
         matches!(kind, FaultKind::Outside { access: "store", bytes: 4, after: Some((0, 256)) })
     });
-    // Without checks of each access, the red zone reveals the store.
+    // If single accesses are not checked, the red zone must reveal the store.
     expect(Checks::Few, text, 0, |kind| matches!(kind, FaultKind::RedZone { bytes: 256 }));
 }
 
@@ -259,7 +259,7 @@ fn a_launch_with_more_blocks_than_a_gpu_has_is_refused() {
         let arguments = KernelArguments::new().u64(0).u32(0).u32(0);
         bench.stream.launch(&kernel, grid, &arguments).map_err(|error| error.to_string())
     };
-    // As a 32-bit number, 2³² + 1 blocks would be 1.
+    // Truncated to 32 bits, 2³² + 1 blocks would be 1 block.
     assert_eq!(
         launch(Grid::over((1 << 32) + 1, 1, 32)).unwrap_err(),
         "kernel mistake: blocks along x, at most: expected 2147483647, got 4294967297"

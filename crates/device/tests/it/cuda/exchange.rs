@@ -1,4 +1,5 @@
-//! Tests that both halves of an exchange on the emulated device produce the bytes of the oracle.
+//! Tests that the results of both halves of an exchange on the emulated device are bit-identical
+//! to those of the oracle.
 
 use device::ops::exchange::cuda::{DeviceGiven, ExchangeKernel, Routes};
 use device::ops::exchange::{GivenMatrices, OwnedColumns, PooledColumns, scalar};
@@ -8,8 +9,8 @@ use super::{Bench, benches, floats, random_sizes, same};
 pub fn check_exchange(bench: &Bench) {
     let kernel = ExchangeKernel::load(&bench.driver).unwrap();
     let source = |rank, from, to, len, first| PooledColumns { rank, from, to, len, first };
-    // Two ranks hold parts of split rows, and two others hold split columns at other positions.
-    // Rank 3 sends columns that no source uses.
+    // Two ranks hold parts of split rows, and two other ranks hold split columns at other
+    // positions. Rank 3 also sends columns that no source uses.
     let sources = [
         source(0, 2, 0, 5, true),
         source(1, 0, 0, 5, false),
@@ -34,7 +35,8 @@ pub fn check_exchange(bench: &Bench) {
             }
             let routes = Routes::new(&bench.stream, &sources, &widths, row).unwrap();
             let mut others = matrices.concat();
-            // The rank's own matrix is not read from `others`.
+            // The kernel must not read the rank's own matrix from `others`, so NaN replaces it
+            // there.
             let before = samples * widths[..own].iter().sum::<usize>();
             others[before..before + samples * widths[own]].fill(f32::NAN);
             let (mine, others) = (bench.put(&matrices[own]), bench.put(&others));

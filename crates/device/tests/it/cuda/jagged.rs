@@ -14,8 +14,8 @@ pub fn check_prefix_sum(bench: &Bench) {
     let random = random_sizes([9000]).into_iter().map(|[count]| count);
     let counts = [1usize, 2, 31, 33, 1024, 1025, 5000, 1024 * 1024 + 5];
     for count in counts.into_iter().chain(random) {
-        // The largest case needs a second round of the single block. It is slow, so one order of
-        // threads runs it.
+        // The largest case needs a second pass of the single block that sums the blocks. The case
+        // is slow, so only one order of threads runs it.
         let has_time = bench.name.starts_with("Shuffled(1)") || bench.name == "mutant";
         if count > 10_000 && !has_time {
             continue;
@@ -55,7 +55,7 @@ fn batch(features: usize, samples: usize, weighted: bool) -> JaggedTensor {
     JaggedTensor { weights, ..JaggedTensor::from_lengths(features, &lengths, ids) }
 }
 
-/// Bags on the device, and buffers for as many ids.
+/// A batch of bags on the device, in buffers that are large enough for its ids.
 struct Stored {
     offsets: device::cuda::Buffer,
     ids: device::cuda::Buffer,
@@ -109,7 +109,7 @@ pub fn check_jagged(bench: &Bench) {
         let lengths = bench.room::<u32>(4 * bags);
         let lengths = Lengths { lengths: &lengths, scratch: &scratch };
 
-        // Every second bag in reverse order, and one of them twice.
+        // The permutation takes every second bag in reverse order, and one of them twice.
         let mut sources: Vec<u32> = (0..bags as u32).rev().step_by(2).collect();
         sources.push(0);
         let permuted = scalar::permute(&jagged, &sources);

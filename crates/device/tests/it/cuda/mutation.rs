@@ -1,9 +1,9 @@
-//! Tests of the tests: each barrier, each exchange between lanes and each bounds check of every
-//! kernel is removed, one at a time, and some test must fail.
+//! Tests of the kernels' tests. Each barrier, each exchange between lanes and each bounds check
+//! of every kernel is removed, one at a time, and some test must then fail.
 //!
-//! Each mutant runs in a process of its own, which a time limit ends if it hangs.
-//! `crates/device/survivors.tsv` lists the mutants that no test can detect, with the reason. The
-//! test fails if an unlisted mutant survives, and if a listed one is detected.
+//! Each mutant runs in its own process, which a time limit ends if it hangs.
+//! `crates/device/survivors.tsv` lists the mutants that no test can detect, with the reason. This
+//! test fails if an unlisted mutant survives or if a listed mutant is detected.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,16 @@ use schema::Optimizer;
 use super::{Bench, dense, emulation, exchange, has_compiler, jagged};
 use crate::embedding;
 
-/// Mutants without an observable effect: source, function, guard, and reason.
+/// The list of mutants without an observable effect: source, function, guard, and reason.
 const SURVIVORS: &str = include_str!("../../../survivors.tsv");
 /// Exit status of a child process whose mutant does not compile. Such a mutant proves nothing.
 const DOES_NOT_COMPILE: i32 = 77;
-/// A mutant may take this many times as long as its source, plus a constant.
+/// A mutant may take this many times as long as the unchanged source, plus [`LIMIT_MORE`].
 const LIMIT: u32 = 4;
 const LIMIT_MORE: Duration = Duration::from_secs(60);
 
-/// Runs the checks of a source. For `prelude`, these are the kernels that use its exchanges.
+/// Runs the checks of a source. For `prelude`, it runs the checks of kernels that use its
+/// exchanges.
 fn check(source: &str, bench: &Bench) {
     match source {
         "ops/activation/kernel.cu" => dense::check_activation(bench),
@@ -59,12 +60,13 @@ fn check(source: &str, bench: &Bench) {
 /// A source from which one guard was removed.
 #[derive(Debug)]
 struct Mutant {
-    /// Source, function, and the guard with its number among equal guards of the function.
+    /// Source, function, and the guard, with its number if the function has several equal guards.
     name: String,
     text: String,
 }
 
-/// Calls to remove, and their replacements; `None` stands for the call's second argument.
+/// Calls to remove, with the text that replaces each. `None` stands for the call's second
+/// argument.
 const GUARDS: &[(&str, Option<&str>)] = &[
     ("__syncthreads(", Some("(void)0")),
     ("__syncwarp(", Some("(void)0")),
@@ -94,7 +96,7 @@ fn mutants(source: &str, text: &str) -> Vec<Mutant> {
             found.push((start, text[start..end].to_owned(), mutated));
         }
     }
-    // An early return of a thread, or a skipped iteration of a loop.
+    // An early return of a thread and a skipped iteration of a loop are guards too.
     for (start, _) in text.match_indices("if (") {
         let (end, _) = call(&text[start + 4..]);
         let rest = &text[start + 4 + end + 1..];
@@ -118,13 +120,13 @@ fn mutants(source: &str, text: &str) -> Vec<Mutant> {
     found.into_iter().map(named).collect()
 }
 
-/// Returns the line at a byte of a text, without its indentation.
+/// Returns the line that contains byte `at` of a text, without its indentation.
 fn line_of(text: &str, at: usize) -> &str {
     let start = text[..at].rfind('\n').map_or(0, |at| at + 1);
     text[start..].lines().next().unwrap_or_default().trim()
 }
 
-/// Returns the function that contains this byte of a source.
+/// Returns the name of the function that contains byte `at` of a source.
 fn function_of(text: &str, at: usize) -> String {
     let is_head = |line: &&str| line.starts_with("KERNEL(") || line.starts_with("DEVICE ");
     let Some(head) = text[..at].lines().rfind(is_head) else { return String::new() };
@@ -135,7 +137,7 @@ fn function_of(text: &str, at: usize) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-/// Returns the end of the call that begins `text`, and its arguments.
+/// Returns the end of the call that begins `text`, and the arguments of the call.
 fn call(text: &str) -> (usize, Vec<&str>) {
     let (mut depth, mut start, mut arguments) = (0, 0, Vec::new());
     for (i, c) in text.char_indices() {
@@ -156,7 +158,7 @@ fn call(text: &str) -> (usize, Vec<&str>) {
     (text.len(), arguments)
 }
 
-/// The result of testing a mutant.
+/// The result of running the tests on a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Found,
@@ -164,7 +166,7 @@ enum Fate {
     DoesNotCompile,
 }
 
-/// Runs the checks of `source` on `text` in a process of its own.
+/// Runs the checks of `source` with the code `text`, in a process of its own.
 fn fate(source: &str, text: &Path, limit: Option<Duration>) -> (Fate, Duration) {
     let started = Instant::now();
     let mut command = testkit::rerun_test("cuda::mutation::mutant_child");
@@ -210,7 +212,7 @@ fn mutant_child() {
     check(&name, &bench);
 }
 
-/// Runs the mutants of these sources and returns the errors in the list of survivors.
+/// Runs the mutants of these sources, and returns the errors in the list of survivors.
 fn problems(sources: &[(&str, &str)]) -> Vec<String> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mutants");
     std::fs::create_dir_all(&folder).unwrap();
@@ -222,7 +224,7 @@ fn problems(sources: &[(&str, &str)]) -> Vec<String> {
     let mut tasks = Vec::new();
     for &(source, text) in sources {
         let whole = write(source.to_owned(), text);
-        // The first run compiles the kernels, so only the second one is timed.
+        // The first run also compiles the kernels, so only the second run is timed.
         fate(source, &whole, None);
         let (fate_of_whole, took) = fate(source, &whole, None);
         assert_eq!(fate_of_whole, Fate::Survives, "{source} as it is");
@@ -318,8 +320,9 @@ fn a_new_survivor_and_an_old_reason_are_problems() {
     assert_eq!(judge("s\tf\tA\tbecause\n"), ["listed without a reason: s\tf\tA"]);
 }
 
-/// The daily run tests the guards of one source. `ROWMILL_MUTATION=full`, which `cargo xtask ci
-/// --full` sets, tests all sources, and the name of a source tests that source.
+/// The daily run tests the guards of one source. If `ROWMILL_MUTATION` is `full`, as `cargo xtask
+/// ci --full` sets it, all sources are tested. If it is the name of a source, that source is
+/// tested.
 #[test]
 fn removing_any_guard_fails_a_test() {
     if !has_compiler() {

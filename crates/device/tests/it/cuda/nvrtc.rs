@@ -1,5 +1,5 @@
 //! Compiles every kernel with NVIDIA's own compiler, which works without a GPU. `cargo xtask
-//! kernels` runs this with the library's folder in `ROWMILL_CUDA_LIBRARIES`.
+//! kernels` runs this test with the library's folder in `ROWMILL_CUDA_LIBRARIES`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use device::backend::SOURCES;
 use device::cuda::nvrtc::{self, Nvrtc};
 use device::cuda::{KernelSource, LibraryRoots, LibrarySearch, LibraryVersion};
 
-/// The architectures of T4, A100, L4, H100, B200 and RTX 50, in this order. `ROWMILL_ARCHITECTURES`
-/// replaces the list.
+/// The architectures of T4, A100, L4, H100, B200 and RTX 50, in this order. The variable
+/// `ROWMILL_ARCHITECTURES` replaces the list.
 const ARCHITECTURES: &str = "sm_75 sm_80 sm_89 sm_90a sm_100 sm_120";
 
 /// A source compiled for one architecture, with the registers and memory that its kernels use.
@@ -20,7 +20,7 @@ struct Image {
     usage: Vec<nvrtc::Usage>,
 }
 
-/// Compiles every source for an architecture.
+/// Compiles every kernel source for one architecture.
 fn compile_all(compiler: &Nvrtc, architecture: &str) -> Vec<Image> {
     let compile = |&source: &KernelSource| {
         let compiled = compiler.compile(source, architecture);
@@ -41,8 +41,8 @@ fn every_kernel_compiles_for_every_gpu() {
         testkit::skip("kernels compiled for each GPU", need);
         return;
     };
-    // Only that folder is searched, because `cargo xtask kernels` compares register counts of one
-    // NVRTC version.
+    // Only the named folder is searched, because `cargo xtask kernels` compares the register
+    // counts of one version of NVRTC.
     let named = std::env::split_paths(&folders).collect();
     let search = LibrarySearch::new(&LibraryRoots { named, ..LibraryRoots::default() });
     let compiler = Nvrtc::open(&search, None).unwrap();
@@ -68,7 +68,7 @@ fn every_kernel_compiles_for_every_gpu() {
     assert!(error.contains("cuda/mistake.cu(1)") && error.contains("expected"), "{error}");
 }
 
-/// Writes each image to a file, and two tables: `images.tsv` names the file of each source and
+/// Writes each image to a file, and two tables. `images.tsv` names the file of each source and
 /// architecture, and `usage.tsv` lists the resources of each kernel.
 fn write(out: &Path, images: &[Image], version: LibraryVersion) {
     let mut names = String::from("source\tarchitecture\tfile\n");

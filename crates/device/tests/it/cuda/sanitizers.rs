@@ -1,5 +1,5 @@
-//! Runs the kernels under the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer, in a
-//! process that has preloaded their library.
+//! Runs the kernels under the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer, in
+//! a process that has preloaded the sanitizers' library.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -9,7 +9,8 @@ use device::cuda::{BlockOrder, Checks, Driver};
 use super::emulator::run;
 use super::{Bench, emulation, has_compiler};
 
-/// Small kernels with one error each, their bytes of shared memory, and the sanitizers' message.
+/// Small kernels with one error each, their bytes of shared memory, and the message that the
+/// sanitizers must print.
 const MISTAKES: [(&str, usize, &str); 6] = [
     (kernel!("((volatile float *)a.out)[threadIdx.x];\n"), 0, "use-after-poison"),
     (kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n"), 380, "use-after-poison"),
@@ -27,7 +28,7 @@ const MISTAKES: [(&str, usize, &str); 6] = [
     (kernel!("*(float *)(a.out + 2) = 1.0f;\n"), 0, "runtime error: store to misaligned address"),
 ];
 
-/// Whether the sanitizers' library is loaded into this process.
+/// Returns whether the sanitizers' library is loaded into this process.
 pub fn is_child() -> bool {
     std::env::var("ROWMILL_SANITIZERS").is_ok_and(|value| value == "child")
 }
@@ -38,7 +39,7 @@ pub fn bench(order: BlockOrder) -> Bench {
     Bench::new(driver, &format!("{order:?}, Sanitizers"))
 }
 
-/// Finds the library that must be preloaded. Prints a line if there is none.
+/// Finds the library that must be preloaded. Prints that the test is skipped if there is none.
 fn library() -> Option<PathBuf> {
     if !has_compiler() {
         return None;
@@ -53,7 +54,7 @@ fn library() -> Option<PathBuf> {
     None
 }
 
-/// Runs tests of this program in a process that has preloaded the library.
+/// Runs tests of this program in a process that has preloaded the sanitizers' library.
 fn child(library: &PathBuf, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments).env("LD_PRELOAD", library).env("ROWMILL_SANITIZERS", "child");
@@ -92,8 +93,8 @@ fn the_sanitizers_need_their_library_first() {
     assert_eq!(error, expected);
 }
 
-/// The daily run tests one operation; with `ROWMILL_SANITIZERS=full`, as `cargo xtask ci --full`
-/// sets it, all are tested.
+/// The daily run tests one operation. If `ROWMILL_SANITIZERS` is `full`, as `cargo xtask ci
+/// --full` sets it, all operations are tested.
 #[test]
 fn kernels_are_clean_under_the_sanitizers() {
     let is_full = std::env::var("ROWMILL_SANITIZERS").is_ok_and(|value| value == "full");

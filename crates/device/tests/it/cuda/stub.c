@@ -1,5 +1,5 @@
-/* A libcuda.so.1 for tests: does nothing but write each call, its stream and the bytes of its
- * arguments to the file that ROWMILL_STUB names. Memory is the host's. */
+/* A stub of libcuda.so.1 for tests. It runs no kernels, and writes each call, its stream and the
+ * bytes of its arguments to the file that ROWMILL_STUB names. Device memory is host memory. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,18 +14,18 @@ static FILE *out(void) {
 
 static uintptr_t next = 1;
 
-/* The slowest of devices: it has done nothing but what the host has waited for. `recorded` numbers
- * the records of events; those up to `done` have passed. */
+/* The device is as slow as possible: it has completed only the work that the host has waited for.
+ * `recorded` counts the records of events, and the events recorded up to `done` have passed. */
 static long moments[1 << 16], recorded, done;
 static unsigned event_flags[1 << 16];
 
-/* A device that failed returns the same result from every later call of a context; the next context (cuCtxSetCurrent
- * after cuDevicePrimaryCtxRetain) starts anew. */
+/* The result that every later call of a context returns after the device has failed, or 0. Retaining
+ * the primary context again clears it. */
 static int fault;
 
 int cuInit(unsigned flags) { return SAY("cuInit\n"); }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
-/* One device, or as many as ROWMILL_STUB_DEVICES says; those behind the first have their number in the name. */
+/* There is one device, or as many as ROWMILL_STUB_DEVICES states. All names but the first contain the device's number. */
 int cuDeviceGetCount(int *count) {
   const char *devices = getenv("ROWMILL_STUB_DEVICES");
   *count = devices ? atoi(devices) : 1;
@@ -36,7 +36,7 @@ int cuDeviceGetName(char *name, int len, int device) {
   snprintf(name, len, device ? "stub %d" : "stub", device);
   return 0;
 }
-/* Compute capability 9.0 and 227 KiB of shared memory. */
+/* Attribute 75 is the major compute capability, and attribute 97 the largest shared memory of a block. */
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == 75 ? 9 : attribute == 97 ? 227 << 10 : 0;
   return 0;
@@ -94,12 +94,13 @@ int cuEventSynchronize(void *event) {
   if (moment > done) done = moment;
   return SAY("cuEventSynchronize\n");
 }
-/* 600: not ready. */
+/* The result 600 is CUDA_ERROR_NOT_READY. */
 int cuEventQuery(void *event) { return moments[(uintptr_t)event % (1 << 16)] > done ? 600 : 0; }
 #ifdef OLD_DRIVER
 #define cuEventElapsedTime_v2 cuEventElapsedTime
 #endif
-/* A quarter of a millisecond from each record of an event to the next; 400 where one has no time. */
+/* A quarter of a millisecond passes from each record of an event to the next. The result 400 is
+ * CUDA_ERROR_INVALID_HANDLE, for an event that records no time. */
 int cuEventElapsedTime_v2(float *elapsed, void *from, void *to) {
   if ((event_flags[(uintptr_t)from % (1 << 16)] | event_flags[(uintptr_t)to % (1 << 16)]) & 2) return 400;
   *elapsed = 0.25f * (moments[(uintptr_t)to % (1 << 16)] - moments[(uintptr_t)from % (1 << 16)]);

@@ -1,6 +1,6 @@
-//! Tests of the calls to NVIDIA's driver, recorded by a stub of its library. The test starts itself
-//! again with the stub in the linker's search path, because a process searches for a library only
-//! once.
+//! Tests of the calls to NVIDIA's driver, which a stub of the driver's library records. The test
+//! starts itself again with the stub in the linker's search path, because a process searches for
+//! a library only once.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use schema::{DataType, Precision};
 use super::Bench;
 use super::stub_library::{Libraries, calls, options};
 
-/// The device of the stub, in the child process that was started for it.
+/// Returns the device of the stub in a child process that was started for it.
 fn stub() -> Option<Bench> {
     let log = PathBuf::from(std::env::var_os("ROWMILL_STUB")?);
     let driver = Driver::cuda(0, options(log.parent().unwrap())).unwrap();
@@ -67,7 +67,7 @@ fn calls_child() {
     let buffer = bench.put(&[7u64]);
     let grid = Grid { shared_bytes: 64, ..Grid::over(700, 256, 256) };
     stream.launch(&kernel, grid, &KernelArguments::new().u32(7).u64(9)).unwrap();
-    // A grant of more shared memory than the default is made once per kernel.
+    // More shared memory than the default must be requested only once per kernel.
     let large = Grid { shared_bytes: 64 << 10, ..Grid::over(1, 256, 256) };
     stream.launch(&kernel, large, &KernelArguments::new()).unwrap();
     stream.launch(&kernel, large, &KernelArguments::new()).unwrap();
@@ -87,8 +87,8 @@ fn calls_child() {
     assert_eq!(absent, "device cuda:1: the driver offers 1 devices");
 }
 
-/// Events measure times both with a driver that has the second version of the function and with an
-/// earlier one.
+/// Events must measure times both with a driver that has the second version of the function and
+/// with an earlier driver.
 #[test]
 fn events_for_timing_measure_with_old_and_new_drivers() {
     for flags in [&[][..], &["-DOLD_DRIVER"]] {
@@ -114,8 +114,8 @@ fn timing_child() {
     assert!(matches!(begin.elapsed_ms(&order), Err(DriverError::Call { code: 400, .. })));
 }
 
-/// From the launch of `tanh` on, the stub's device fails as a GPU does: each later call reports the
-/// error.
+/// From the launch of the kernel `faulty` on, the stub's device fails as a GPU does: each later
+/// call reports the error.
 #[test]
 fn synchronous_mode_names_the_kernel_that_failed() {
     calls("cuda::stub::fault_child", Libraries::Driver, &[]);
@@ -142,14 +142,14 @@ fn fault_child() {
     let driver = Driver::cuda(0, options).unwrap();
     let named = launch(&driver, ["sigmoid", "faulty"]).unwrap_err().to_string();
     assert_eq!(named, "kernel faulty: cuStreamSynchronize: as the stub was told (code 700)");
-    // A launch that the driver refuses is reported for its own kernel in both modes.
+    // If the driver rejects a launch, the error must name the launched kernel in both modes.
     let Bench { driver, .. } = stub().unwrap();
     let refused = launch(&driver, ["refused", "sigmoid"]).unwrap_err().to_string();
     assert_eq!(refused, "kernel refused: cuLaunchKernel: as the stub was told (code 1)");
 }
 
-/// The library computes the three products of a layer in f32, TF32 and bf16. The plain kernel
-/// computes products for which the library has no algorithm, and products on a stream that was not
+/// cuBLASLt computes the three products of a layer in f32, TF32 and bf16. The plain kernel
+/// computes products for which cuBLASLt has no algorithm, and products on a stream that was not
 /// prepared.
 #[test]
 fn products_are_computed_by_the_library() {
@@ -157,7 +157,8 @@ fn products_are_computed_by_the_library() {
     let Some(calls) = calls("cuda::stub::products_child", libraries, &[]) else { return };
     let kept = |call: &&String| call.starts_with("cublas") || call.starts_with("cuLaunch");
     let short = |call: &String| {
-        // Of a kernel launch, only the name is compared, because addresses differ from run to run.
+        // Only the name of a launched kernel is compared, because addresses differ from run to
+        // run.
         let words = if call.starts_with("cuLaunch") { 2 } else { 99 };
         call.split(' ').take(words).collect::<Vec<_>>().join(" ")
     };
@@ -165,7 +166,8 @@ fn products_are_computed_by_the_library() {
     let heuristic = "cublasLtMatmulAlgoGetHeuristic workspace 33554432 alignments 16 16 16 16";
     let (f32, tf32, end) =
         ("compute 68 scale 0", "compute 77 scale 0", "workspace 4096 stream 0x1");
-    // The products are y = relu(x Wᵀ + bias) with B 5, N 3, K 7, then dX += dY W, then dW = dYᵀ X.
+    // The products are y = relu(x Wᵀ + bias) with B 5, N 3, K 7, then dX += dY W, and then dW =
+    // dYᵀ X.
     let products = |compute: &str, of: u32, bias_epilogue: &str| {
         [
             format!(
@@ -193,7 +195,7 @@ fn products_are_computed_by_the_library() {
             for _ in 0..if i == 0 { 2 } else { 1 } {
                 expected.extend([heuristic.to_owned(), product.clone()]);
                 match (i, of) {
-                    // The library adds an f32 bias only to an f32 result, which is rounded
+                    // cuBLASLt adds an f32 bias only to an f32 result, which is rounded
                     // afterwards.
                     (0, 14) => expected.push("cuLaunchKernel round_bf16".to_owned()),
                     (1, _) => expected.push("cuLaunchKernel mask_product".to_owned()),
@@ -201,7 +203,7 @@ fn products_are_computed_by_the_library() {
                 }
             }
         }
-        // The second call reuses the plan.
+        // The second call of this product reuses its plan, so no heuristic is queried.
         expected.push(products(compute, of, "epilogue 6")[2].clone());
         expected.push(heuristic.to_owned());
         expected.extend(["cuLaunchKernel gemm".to_owned(), "cuLaunchKernel gemm".to_owned()]);
@@ -211,8 +213,8 @@ fn products_are_computed_by_the_library() {
     assert_eq!(got, expected, "{got:#?}");
 }
 
-/// Replaces the alignment in a call: the stub uses host memory, which is aligned to 16 bytes and
-/// sometimes to more.
+/// Replaces the alignment in a recorded call by 16. The stub uses host memory, which is aligned
+/// to 16 bytes and sometimes to more.
 fn aligned(call: &str) -> String {
     let word = |word: &str| match word.parse::<u32>() {
         Ok(16 | 32 | 64 | 128 | 256) if call.contains("alignments") => "16".to_owned(),
@@ -247,7 +249,7 @@ fn products_child() {
         let (factors, d_weight) = ([d_y, x], &buffers[3]);
         gemm.backward_weight(stream, shape, factors, d_weight).unwrap();
         gemm.backward_weight(stream, shape, factors, d_weight).unwrap();
-        // The library has no algorithm for this size. It is queried only once.
+        // The library has no algorithm for this size, which must be queried only once.
         let odd = LinearShape { k: 13, ..shape };
         gemm.backward_weight(stream, odd, factors, d_weight).unwrap();
         let other = driver.stream().unwrap();
@@ -255,7 +257,7 @@ fn products_child() {
     }
 }
 
-/// Offsets of bags with `len` ids each, for two keys and four samples.
+/// Returns the offsets of bags with `len` ids each, for two keys and four samples.
 fn offsets(len: u64) -> Vec<u64> {
     (0..=8).map(|bag| bag * len).collect()
 }
@@ -323,7 +325,7 @@ fn steps_child() {
     let forward = EmbeddingForward::load(&bench.driver).unwrap();
     let backward = EmbeddingBackward::load(&bench.driver).unwrap();
     let stream: &Stream = &bench.stream;
-    // A batch without ids, one with some ids, and one that fills the buffers.
+    // The batches have no ids, some ids, and as many ids as the buffers can hold.
     for len in [0, 3, 10] {
         stream.fill(&mark, 0).unwrap();
         let offsets = offsets(len);

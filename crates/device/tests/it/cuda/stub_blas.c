@@ -1,5 +1,5 @@
-/* A libcublasLt.so for tests: computes nothing, and writes each product with all that it was described by to the
- * file that ROWMILL_STUB names. Offers no algorithm for products of 13 columns. */
+/* A stub of libcublasLt.so for tests. It computes nothing, and writes each product with its descriptors to the file that
+ * ROWMILL_STUB names. It offers no algorithm for products whose result has 13 columns. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +12,11 @@ static FILE *out(void) {
 }
 #define SAY(...) (fprintf(out(), __VA_ARGS__), fflush(out()), 0)
 
-/* A description that was planned must not change any more: a recorded product may refer to it. */
+/* A descriptor must not change after an algorithm was chosen for it, because a queued product may refer to it. */
 typedef struct { int compute, scale, attributes[16], planned; uintptr_t bias; } Operation;
 typedef struct { int type; uint64_t rows, columns; int64_t step; } Layout;
 typedef struct { uint64_t workspace; unsigned alignments[16]; } Preference;
-/* As the library lays it out. */
+/* The layout must match cublasLtMatmulHeuristicResult_t. */
 typedef struct { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; } Found;
 
 size_t cublasLtGetVersion(void) { return 130100; }

@@ -1,5 +1,5 @@
 //! Runs a test of this program again with a stub of NVIDIA's library in the linker's search path.
-//! The tests of `train` include this file too.
+//! The tests of the crate `train` include this file too.
 
 use std::path::{Path, PathBuf};
 
@@ -15,19 +15,19 @@ pub enum Libraries {
     DriverAndBlas,
 }
 
-/// Options of a GPU whose libraries are found by the linker, with compiled kernels in `cache`.
+/// Returns options of a GPU whose libraries the linker finds, with compiled kernels in `cache`.
 pub fn options(cache: &Path) -> CudaOptions {
     CudaOptions { libraries: LibrarySearch::default(), cache: cache.to_owned(), synchronous: false }
 }
 
-/// Options of a GPU as the program uses them, with compiled kernels in `ROWMILL_KERNELS`.
+/// Returns options of a GPU as the program uses them, with compiled kernels in `ROWMILL_KERNELS`.
 pub fn options_of_environment() -> CudaOptions {
     let cache = std::env::var_os("ROWMILL_KERNELS").map(PathBuf::from);
     let cache = cache.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
     CudaOptions::from_variables(|name| std::env::var_os(name), cache)
 }
 
-/// Stores placeholder code of all kernels for the stub's device in `folder`.
+/// Stores placeholder code for all kernels of the stub's device in `folder`.
 pub fn store_kernels(folder: &Path) {
     let version = LibraryVersion { major: 13, minor: 0, patch: None };
     for &source in SOURCES {
@@ -35,8 +35,8 @@ pub fn store_kernels(folder: &Path) {
     }
 }
 
-/// Compiles the stub with `flags` and runs the test `child` in a new process that loads it. Returns
-/// the driver calls that the process made, or `None` if there is no C compiler.
+/// Compiles the stub with `flags`, and runs the test `child` in a new process that loads it.
+/// Returns the driver calls that the process made, or `None` if there is no C compiler.
 pub fn calls(child: &str, libraries: Libraries, flags: &[&str]) -> Option<Vec<String>> {
     let folder = format!("stub-{}", child.replace("::", "-"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
@@ -53,7 +53,8 @@ pub fn calls(child: &str, libraries: Libraries, flags: &[&str]) -> Option<Vec<St
         return None;
     }
     let _ = std::fs::remove_file(&log);
-    // Modules come from the cache, because there is no NVRTC. The stub does not read their code.
+    // The kernels come from the cache, because there is no NVRTC. The stub does not read their
+    // code.
     store_kernels(&folder);
     let mut command = testkit::rerun_test(child);
     command.env("LD_LIBRARY_PATH", &folder).env("ROWMILL_STUB", &log);

@@ -1,2 +1,2 @@
-/* A libnccl.so.2 for tests, which reports its version alone. */
+/* A stub of libnccl.so.2 for tests, which only reports its version. */
 int ncclGetVersion(int *version) { return *version = 22705, 0; }

@@ -1,5 +1,5 @@
-/* A libnvrtc.so for tests: "compiles" a source to a text that names the version. MAJOR and MINOR are set when this is
- * compiled. Without MAJOR it lacks every function but one; with FAILS it compiles nothing. */
+/* A stub of libnvrtc.so for tests, which "compiles" a source to a text that names the version. MAJOR and MINOR are set
+ * when the stub is compiled. Without MAJOR it has only one function, and with FAILS every compilation fails. */
 #include <stdio.h>
 #include <string.h>
 

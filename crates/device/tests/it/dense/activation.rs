@@ -38,7 +38,7 @@ fn many_chunks_give_the_bytes_of_the_oracle() {
 
 #[test]
 fn relu_gradient_matches_differences() {
-    // Inputs away from 0, where ReLU has no derivative.
+    // The inputs are moved away from 0, where ReLU has no derivative.
     let x: Vec<f64> = widen(&uniform(3, 50)).iter().map(|x| x + 0.1 * x.signum()).collect();
     let gradient: Vec<f64> =
         x.iter().map(|&x| scalar::relu_gradient(scalar::relu(x), 1.0)).collect();

@@ -143,7 +143,7 @@ fn state_of(kind: Optimizer, (rows, dim): (usize, usize)) -> Vec<f64> {
     vec![0.0; rows * kind.state_per_row(dim)]
 }
 
-/// Creates a weight and sets it to the values of `weight`.
+/// Creates a new weight with the values of `weight`.
 fn anew(cpu: &Cpu, weight: &LinearWeight) -> LinearWeight {
     let shape @ MatrixShape { rows: n, columns: k } = weight.shape();
     let mut anew = LinearWeight::new(shape, weight.precision());
@@ -171,7 +171,7 @@ fn both_products(cpu: &Cpu, weight: &LinearWeight) -> [Vec<f32>; 2] {
     [unpacked(&y, k, n), unpacked(&d_x, n, k)]
 }
 
-/// Returns `matrix` `[rows, columns]` in the form that products in `precision` read.
+/// Returns `matrix` `[rows, columns]` in the layout that products in `precision` read.
 fn in_precision(
     cpu: &Cpu,
     precision: Precision,

@@ -14,8 +14,8 @@ use super::{
     uniform, unpacked, weighted, widen,
 };
 
-/// Sizes (B, N, K): edges, shapes of real layers at small B, sizes that need several tiles in both
-/// directions, and random ones.
+/// Returns sizes (B, N, K): edge cases, shapes of real layers at small B, sizes that need several
+/// tiles in both directions, and random sizes.
 fn shapes() -> Vec<(usize, usize, usize)> {
     let edges = [
         (0, 3, 4),
@@ -30,7 +30,7 @@ fn shapes() -> Vec<(usize, usize, usize)> {
         (600, 300, 479),
         (64, 1024, 1024),
         (1025, 257, 130),
-        // More samples than one block of the weight gradient.
+        // This case has more samples than one block of the weight gradient.
         (33_000, 3, 5),
     ];
     let random = (0..20)
@@ -38,7 +38,8 @@ fn shapes() -> Vec<(usize, usize, usize)> {
     edges.into_iter().chain(random).collect()
 }
 
-/// Error bound of a sum of `inner` products of values in −1..1, whose mean magnitude is 1/4.
+/// Returns the scale of the error of a sum of `inner` products of values in −1..1, whose mean
+/// magnitude is 1/4.
 fn scale(inner: usize) -> f64 {
     inner as f64 / 4.0 + 1.0
 }
@@ -145,7 +146,7 @@ fn backward_weight_follows_the_f64_oracle() {
 
 #[test]
 fn small_products_are_right_in_every_corner() {
-    // Whole numbers, so that every order of summation gives the same value.
+    // The values are integers, so that every order of summation gives the same result.
     let values = |seed: u64, len: usize| -> Vec<f32> {
         (0..len).map(|i| below(seed + 7 * i as u64, 9) as f32 - 4.0).collect()
     };

@@ -1,5 +1,5 @@
-//! Tests of the linear layer's products in bf16 against the f64 oracle on rounded factors, on every
-//! instruction set, with and without the instruction for pairs.
+//! Tests of the linear layer's products in bf16 against the f64 oracle on rounded factors. The
+//! tests run on every instruction set, with and without the instruction for bf16 pairs.
 
 use device::Isa;
 use device::MatrixShape;
@@ -15,10 +15,11 @@ use schema::Precision;
 
 use super::{below, bits, check_refused, on_cpus, packed, uniform, unpacked};
 
-/// Relative error of storing a result in bf16: half a unit.
+/// Relative error of storing a result in bf16, which is half a unit in the last place.
 const ROUNDING: f64 = 1.0 / 256.0;
 
-/// Sizes (B, N, K): odd numbers in each position, edges of tiles and passes, and random ones.
+/// Returns sizes (B, N, K): odd numbers in each position, edges of tiles and passes, and random
+/// sizes.
 fn shapes() -> Vec<(usize, usize, usize)> {
     let edges = [
         (0, 3, 4),
@@ -29,7 +30,7 @@ fn shapes() -> Vec<(usize, usize, usize)> {
         (1501, 97, 367),
         (64, 512, 512),
         (1025, 257, 131),
-        // More samples than one block of the weight gradient.
+        // This case has more samples than one block of the weight gradient.
         (66_001, 3, 5),
     ];
     let random = (0..12)
@@ -37,7 +38,8 @@ fn shapes() -> Vec<(usize, usize, usize)> {
     edges.into_iter().chain(random).collect()
 }
 
-/// Every instruction set with every way of multiplying bf16 that this machine supports.
+/// Returns every instruction set with every method of multiplying bf16 that this machine
+/// supports.
 fn sets() -> Vec<Isa> {
     let ways = [Bf16Products::Widened, Bf16Products::Pairs];
     let all = |isa: Isa| ways.into_iter().filter_map(move |way| isa.with_bf16_products(way));
@@ -52,7 +54,7 @@ fn widened(values: &[f32]) -> Vec<f64> {
     nearest(values).into_iter().map(f64::from).collect()
 }
 
-/// Packs the row-major `matrix` in pairs.
+/// Packs the row-major `matrix` in bf16 pairs.
 fn paired(cpu: &Cpu, matrix: &[f32], rows: usize, columns: usize) -> Matrix {
     let mut to = Matrix::new(Precision::Bf16, rows, columns);
     if let OperandMut::Bf16(to) = to.get_mut(rows, columns) {
@@ -62,7 +64,8 @@ fn paired(cpu: &Cpu, matrix: &[f32], rows: usize, columns: usize) -> Matrix {
     to
 }
 
-/// Reads the values of an operand. Both forms of pairs must agree and be padded with zeros.
+/// Reads the values of a matrix. Both layouts of bf16 pairs must agree and must be padded with
+/// zeros.
 fn read(matrix: &Matrix, rows: usize, columns: usize) -> Vec<f32> {
     let pairs = match matrix.get(rows, columns) {
         Operand::F32(values) => return unpacked(values, rows, columns),
@@ -242,7 +245,8 @@ fn backward_weight_follows_the_f64_oracle_of_rounded_factors() {
 
 #[test]
 fn small_products_are_right_in_every_corner() {
-    // Whole numbers that bf16 represents, so that every order of summation gives the same value.
+    // The values are integers that bf16 represents, so that every order of summation gives the
+    // same result.
     let values = |seed: u64, len: usize| -> Vec<f32> {
         (0..len).map(|i| below(seed + 7 * i as u64, 9) as f32 - 4.0).collect()
     };
@@ -265,7 +269,7 @@ fn small_products_are_right_in_every_corner() {
     }
 }
 
-/// Returns Y and dX in bf16, then dW.
+/// Returns Y and dX in bf16, and then dW.
 fn products(
     cpu: &Cpu,
     [x, weight, d_y]: [&[f32]; 3],
@@ -315,7 +319,7 @@ fn relu_and_its_gradient_propagate_nan() {
         let to = y.get_mut(2, 1);
         let forward = LinearForward { x, weight, bias, activation, y: to, b: 2 };
         gemm::forward(cpu, forward).unwrap();
-        // A NaN spreads into the padding, so only the column is compared.
+        // A NaN spreads into the padding, so only the column of the layer is compared.
         let column = |y: &Matrix| match y.get(2, 1) {
             Operand::Bf16(pairs) => [0, 16].map(|at| f32::from_bits(pairs.across[at] << 16)),
             Operand::F32(_) => [0.0; 2],

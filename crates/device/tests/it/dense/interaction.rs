@@ -10,8 +10,8 @@ use super::{
     unpacked, weighted, widen,
 };
 
-/// Edge shapes and random ones, each in both orders, with and without products of a vector with
-/// itself, with and without a dense vector.
+/// Returns edge shapes and random shapes, each in both orders, with and without products of a
+/// vector with itself, and with and without a dense vector.
 fn shapes() -> Vec<Shape> {
     let edges = [
         (0, 3, 4),
@@ -31,7 +31,7 @@ fn shapes() -> Vec<Shape> {
     let shape = |(b, features, dim): (usize, usize, usize)| {
         let with =
             variants.map(|(order, itself)| Shape { b, features, dense: true, dim, order, itself });
-        // Without a dense vector, there must be at least two pooled ones.
+        // Without a dense vector, there must be at least two pooled vectors.
         let alone = with.map(|shape| Shape { features: features.max(2), dense: false, ..shape });
         [with, alone].concat()
     };
@@ -70,7 +70,8 @@ fn pairs_come_in_the_order_of_the_two_references() {
     assert_eq!(pairs, [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]);
 }
 
-/// Checks the results, one per instruction set, portable first. All vector kernels must agree.
+/// Checks the results, one per instruction set with the portable set first. All vector kernels
+/// must agree.
 fn vectors_agree(results: &[Vec<f32>]) {
     for pair in results[1..].windows(2) {
         assert!(bits(&pair[0]) == bits(&pair[1]), "the width of vectors changes the bytes");

@@ -1,4 +1,5 @@
-//! Tests that both embedding operations on the emulated device produce the bytes of the oracles.
+//! Tests that the results of both embedding operations on the emulated device are bit-identical
+//! to those of the oracles.
 
 use device::cuda::{Buffer, DriverError};
 use device::ops::embedding_backward::Factors;
@@ -13,8 +14,9 @@ use device::optimizer::device_block;
 use super::*;
 use crate::cuda::{Bench, benches, random_sizes, same};
 
-/// Cases with D of 1, 3, 4, 5, 64, 128, 256 and one that fills shared memory; empty bags; rows that
-/// thousands of ids name; one sample; no sample; ids of 32 and 64 bits in turn.
+/// Returns cases with D of 1, 3, 4, 5, 64, 128, 256, and one D that fills shared memory. The
+/// cases include empty bags, rows that thousands of ids refer to, one sample, and no sample. Ids
+/// have 32 and 64 bits in turn.
 fn device_cases() -> Vec<Case> {
     let form = Form {
         seed: 5,
@@ -51,7 +53,7 @@ fn device_cases() -> Vec<Case> {
     ]
 }
 
-/// Cases of random shapes with any D, bag and batch size, also of one sample.
+/// Returns cases of random shapes with any D, bag size and batch size, including one sample.
 fn random_cases() -> Vec<Case> {
     let case = |(number, [tiles, keys, batch_size]): (usize, [usize; 3])| {
         let rng = CounterRng::new(29, number as u64);
@@ -80,7 +82,7 @@ fn all_cases() -> impl Iterator<Item = (usize, Case)> {
     device_cases().into_iter().chain(random_cases()).enumerate()
 }
 
-/// A case copied to a device.
+/// A test case that was copied to a device.
 struct OnDevice<'a> {
     case: &'a Case,
     bench: &'a Bench,
@@ -161,8 +163,8 @@ impl<'a> OnDevice<'a> {
         Ok(self.bench.get(&out, len))
     }
 
-    /// Updates the tables; returns the number of distinct rows, the sum of their D and the bytes of
-    /// their weights.
+    /// Updates the tables. Returns the number of distinct rows, the sum of their D and the bytes
+    /// of their weights.
     fn backward(&self, rule: UpdateRule, spare: usize) -> Result<Vec<u64>, DriverError> {
         let (case, bench, tiles) = (self.case, self.bench, self.tiles());
         let factors = case.jagged.weights.is_some() || case.bag_scales.is_some();
@@ -190,7 +192,7 @@ impl<'a> OnDevice<'a> {
         Ok(bench.get(&updated, 3))
     }
 
-    /// Reads the tables.
+    /// Reads the weights and the state of all tables from the device.
     fn read(&self, tiles: &[OracleTile<f32>]) -> Vec<OracleTile<f32>> {
         let read = |(t, tile): (usize, &OracleTile<f32>)| {
             let mut weights = Weights::zeroed(self.case.data_types[t], tile.weights.len());
@@ -235,7 +237,7 @@ pub fn check_backward(bench: &Bench, kinds: &[Optimizer]) {
     }
 }
 
-/// Checks that an out-of-range id is reported by its position in both passes, and that nothing is
+/// Checks that both passes report the position of an out-of-range id, and that nothing is
 /// updated.
 pub fn check_bad_ids(bench: &Bench) {
     let mut case = device_cases().swap_remove(0);

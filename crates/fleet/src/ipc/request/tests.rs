@@ -106,7 +106,7 @@ fn process_may_end_in_any_state() {
         request.look(s(8), &Sight::default());
         assert_eq!(request.state(), &lost(Reason::Killed));
     }
-    // It may also end right after writing.
+    // A process may also end right after it has written its trace.
     let mut request = started();
     request.look(s(8), &Sight { is_alive: false, ..finished("id") });
     assert_eq!(request.state(), &RequestState::Finished);
@@ -153,7 +153,7 @@ fn unwritable_folder_is_reported_before_and_after_sending() {
     let mut before = request(Timing::Iterations);
     before.look(s(1), &unwritable());
     assert_eq!(before.state(), &lost(Reason::Unwritable("no".into())));
-    // Kineto records, but silently writes nothing.
+    // Kineto records, but it silently writes no file if the folder is not writable.
     let mut after = acknowledged(Timing::Iterations);
     after.poll(s(11), false);
     assert_eq!(after.state(), &RequestState::Started);
@@ -186,7 +186,7 @@ fn growing_trace_may_take_long() {
 
 #[test]
 fn slowly_growing_trace_is_lost() {
-    // Single bytes do not count as progress.
+    // A file that grows by single bytes must count as stalled.
     let mut request = started();
     for at in 8..37 {
         request.look(s(at), &growing(at));
@@ -194,7 +194,8 @@ fn slowly_growing_trace_is_lost() {
     }
     request.look(s(38), &growing(38));
     assert_eq!(request.state(), &lost(Reason::Stalled));
-    // Blocks count, but not forever.
+    // A file that grows by a block at a time makes progress, but it must be given up if it is below
+    // the minimum rate.
     let mut request = started();
     for at in 8..39 {
         request.look(s(at), &growing((at - 7) << 16));

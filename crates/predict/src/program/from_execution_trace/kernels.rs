@@ -1,5 +1,5 @@
-//! Lists the kernels of an execution trace from names of operators and tensors alone: what each
-//! computes, without a calibration or device.
+//! Lists the kernels that an execution trace implies. The operation of each kernel follows from the
+//! names of operators and their tensors alone, without a calibration or a device.
 
 use std::collections::BTreeSet;
 
@@ -13,49 +13,50 @@ use crate::Error;
 /// Operation of a kernel, derived from the name and the tensors of its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// A batch of products of matrices `m × k` and `k × n`.
+    /// A batch of matrix products, each of an `m × k` and a `k × n` matrix.
     Product {
         batch: u64,
         m: u64,
         n: u64,
         k: u64,
     },
-    /// One operation on every element.
+    /// One operation that is applied to every element of a tensor.
     Element,
-    /// A copy or memory set.
+    /// A copy or a memory set.
     Move,
-    /// A reduction over dimensions.
+    /// A reduction over dimensions, such as a sum.
     Reduce,
     /// A concatenation of tensors.
     Concat,
     /// A gather or scatter by index.
     Index,
-    /// A pooled embedding lookup.
+    /// A pooled lookup of embedding rows.
     Lookup {
         ids: u64,
         bags: u64,
     },
-    /// The row update of a lookup.
+    /// The update of the rows that a lookup read.
     Update,
-    /// A prefix sum, in several kernels.
+    /// A prefix sum, which takes several kernels.
     Scan,
     Other,
 }
 
-/// A kernel that an operator launches, with the bytes it reads and writes.
+/// A kernel that an operator launches, with the number of bytes it reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchedKernel {
     pub kernel: Kernel,
     pub bytes: u64,
 }
 
-/// Lists the kernels of a step without collectives, in the order in which operators end.
+/// Lists the kernels of a step except collectives, in the order in which their operators end.
 ///
-/// An operator launches a kernel if it writes device memory that no nested operator wrote, and does
-/// more than allocate it.
+/// An operator launches a kernel if it writes device memory that no nested operator wrote, unless
+/// it only allocates that memory.
 ///
 /// # Errors
-/// [`Error::Execution`], as [`Program::from_execution`](crate::program::Program::from_execution).
+/// [`Error::Execution`] for the traces that
+/// [`Program::from_execution`](crate::program::Program::from_execution) rejects.
 pub fn list_kernels(trace: &ExecutionTrace, step: usize) -> Result<Vec<LaunchedKernel>, Error> {
     super::check(trace)?;
     let tree = NodeForest::build(&trace.nodes);
@@ -63,7 +64,7 @@ pub fn list_kernels(trace: &ExecutionTrace, step: usize) -> Result<Vec<LaunchedK
     let (_, items) = order::order_items(trace, &tree, wanted);
     let mut found = Vec::new();
     for item in items.iter().filter(|item| item.kind == ItemKind::Operator) {
-        // For each unfinished node: the storages that nested operators wrote.
+        // Storages that nested operators wrote, for each node whose parent is not visited yet.
         let mut written: Vec<(u32, BTreeSet<u64>)> = Vec::new();
         for at in super::operator::inside_out(&tree, item.node) {
             let mut inside = BTreeSet::new();
@@ -80,7 +81,7 @@ pub fn list_kernels(trace: &ExecutionTrace, step: usize) -> Result<Vec<LaunchedK
     Ok(found)
 }
 
-/// Operators that write nothing despite their signature, or only allocate memory.
+/// Operators that write nothing despite their signature, or that only allocate memory.
 const NOTHING: [&str; 10] = [
     "aten::empty",
     "aten::new_empty",
@@ -107,7 +108,8 @@ fn launched_kernel(
     let is_on = |tensor: &&NodeTensor| is_on_accelerator(trace, tensor) && tensor.elements > 0;
     let read = storage::read(node);
     let written = storage::written(trace, node);
-    // Copies to the host write what lies on no device; updates of rows do not say what they write.
+    // Copies to the host write tensors that lie on no device. Row updates do not list the memory
+    // that they write.
     let comes_back = matches!(name, "aten::copy_" | "aten::_local_scalar_dense");
     let is_update = name.starts_with("torch::autograd::CppNode<SplitLookup");
     let new: Vec<u64> = written
@@ -149,7 +151,7 @@ fn kernel(name: &str, node: &Node) -> Kernel {
     }
 }
 
-/// Reads the sizes of a matrix product from its last two matrices.
+/// Reads the sizes of a matrix product from its last two matrix inputs.
 fn product(node: &Node) -> Option<Kernel> {
     let inputs = node.inputs.iter().filter_map(|input| input.value.tensor());
     let shapes: Vec<Vec<u64>> = inputs
@@ -159,14 +161,15 @@ fn product(node: &Node) -> Option<Kernel> {
     let [.., a, b] = &shapes[..] else { return None };
     let (k, m) = (*a.last()?, a[a.len() - 2]);
     let [.., first, second] = b[..] else { return None };
-    // The weights of a linear layer are stored transposed.
+    // The weights of a linear layer may be stored transposed, so the dimension equal to `k` is
+    // skipped.
     let n = if first == k { second } else { first };
     let batch = a[..a.len() - 2].iter().copied().fold(1, u64::saturating_mul);
     Some(Kernel::Product { batch, m, n, k })
 }
 
-/// Reads ids and bags of a lookup: the offsets have one more entry than there are bags, and follow
-/// the ids.
+/// Reads the numbers of ids and bags of a lookup from its inputs. The offsets follow the ids and
+/// have one entry more than there are bags.
 fn lookup(node: &Node) -> Kernel {
     let bags = node.outputs.iter().filter_map(|output| output.value.tensor());
     let samples = bags.filter_map(|tensor| tensor.shape.first()).copied().max();

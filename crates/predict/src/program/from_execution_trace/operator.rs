@@ -1,4 +1,5 @@
-//! Predicts the calls of an execution trace's operators from operators of a calibration.
+//! Predicts the runtime calls of an execution trace's operators from the recorded operators of a
+//! calibration.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +13,19 @@ use crate::calibration::opaque::OpaqueCosts;
 use crate::calibration::{Calibration, Key, nearest};
 use crate::recording::text_bytes;
 
-/// The API calls of one operator of an execution trace, as the calibration predicts them.
+/// The runtime calls of one operator of an execution trace, as predicted from the calibration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperatorCalls {
-    /// Tensor sizes, spelled as in the calibration if it contains them.
+    /// Tensor sizes, in the spelling of the calibration if it contains them.
     pub sizes: String,
     pub calls: ScaledCalls,
-    /// Names of operators without samples, with the bytes they move if they do more than create
-    /// views.
+    /// Names of operators without samples. The number is the bytes that the operator moves, or
+    /// `None` if it only creates views.
     pub unknown: Vec<(String, Option<u64>)>,
 }
 
-/// Predicts the calls of an execution trace's operators from the operators of a calibration.
+/// Predicts the runtime calls of an execution trace's operators from the recorded operators of a
+/// calibration.
 pub struct LaunchPredictor<'a> {
     pub trace: &'a ExecutionTrace,
     pub tree: &'a NodeForest,
@@ -31,12 +33,12 @@ pub struct LaunchPredictor<'a> {
     launches: &'a Launches,
     opaque: OpaqueCosts,
     has_accelerator: bool,
-    /// Sorts of ids, by node.
+    /// Sorts of ids, by the index of the node that performs them.
     sorts: BTreeMap<u32, Sort>,
 }
 
 impl<'a> LaunchPredictor<'a> {
-    /// Prepares the prediction for one trace.
+    /// Prepares the predictor for the operators of one trace.
     pub fn new(
         trace: &'a ExecutionTrace,
         tree: &'a NodeForest,
@@ -60,8 +62,8 @@ impl<'a> LaunchPredictor<'a> {
         found
     }
 
-    /// Predicts the calls of an outermost operator, with the kernels of sorts adapted to its number
-    /// of ids.
+    /// Predicts the calls of an outermost operator. The kernels of an operator that sorts ids are
+    /// adapted to the number of ids.
     pub fn predict_calls(&self, at: u32) -> OperatorCalls {
         let done = self.recorded(at);
         match self.sort_in(at) {
@@ -70,7 +72,7 @@ impl<'a> LaunchPredictor<'a> {
         }
     }
 
-    /// Returns the sort that an operator or one of its descendants performs.
+    /// Returns the sort that an operator or one of its descendants performs, if there is one.
     fn sort_in(&self, at: u32) -> Option<Sort> {
         if self.sorts.is_empty() {
             return None;
@@ -78,11 +80,11 @@ impl<'a> LaunchPredictor<'a> {
         self.inside(at).iter().find_map(|node| self.sorts.get(node).copied())
     }
 
-    /// Predicts the calls of an outermost operator.
+    /// Predicts the calls of an outermost operator without adapting them to sorts.
     ///
-    /// Nested operators make the calls that were recorded for their names and sizes, or the nearest
-    /// sizes. If no recorded operator of this name and sizes made the same sequence, its most
-    /// frequent sequence is used.
+    /// Each nested operator makes the calls that were recorded for its name and sizes, or for the
+    /// nearest sizes. If the outermost operator was recorded with its sizes, but never with this
+    /// sequence, its most frequent recorded sequence is used instead.
     fn recorded(&self, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
         let own = sizes(self.trace, node);
@@ -101,7 +103,8 @@ impl<'a> LaunchPredictor<'a> {
                 None => done(spelt.clone(), as_recorded(self.usual(at, variants))),
             };
         }
-        // If nested operators are unknown, its own calls at other sizes predict more.
+        // If nested operators are unknown, calls of the operator itself at other sizes are the
+        // better prediction.
         let near = by_sizes.filter(|_| !composed.unknown.is_empty());
         match near.and_then(|by_sizes| self.nearest(at, &own, by_sizes)) {
             Some(near) => done(own, near),
@@ -109,7 +112,7 @@ impl<'a> LaunchPredictor<'a> {
         }
     }
 
-    /// Predicts the calls of nested operators, then those of the node itself.
+    /// Predicts the calls of all nested operators, and then the calls of the node itself.
     fn composed(&self, at: u32) -> OperatorCalls {
         let mut done = OperatorCalls::default();
         for at in inside_out(self.tree, at) {
@@ -133,7 +136,7 @@ impl<'a> LaunchPredictor<'a> {
         done
     }
 
-    /// Returns the calls recorded at the nearest sizes, scaled to these sizes.
+    /// Returns the calls recorded at the nearest sizes, scaled to the requested sizes.
     fn nearest(
         &self,
         at: u32,
@@ -155,7 +158,7 @@ impl<'a> LaunchPredictor<'a> {
         Some(self.usual(at, by_sizes.get(sizes)?).calls.into_iter().map(scaled).collect())
     }
 
-    /// Returns the recorded time of a work.
+    /// Returns the recorded duration of a work, weighted over its details.
     fn recorded_ns(&self, work: &LaunchedWork) -> f64 {
         let total: u64 = work.details.values().sum();
         let one = |(detail, count): (&String, &u64)| {
@@ -167,8 +170,9 @@ impl<'a> LaunchPredictor<'a> {
         work.details.iter().map(one).sum()
     }
 
-    /// Chooses the most frequent variant that launches work, for operators that touch device
-    /// memory; the most frequent one without launches for others.
+    /// Chooses among the recorded call sequences of an operator. If the operator touches device
+    /// memory, it is the most frequent sequence with launches, and otherwise the most frequent one
+    /// without launches.
     fn usual(&self, at: u32, variants: &[Variant]) -> Variant {
         let sort = self.sort_in(at);
         let sorts = |one: &&Variant| sort.is_none_or(|sort| sort.is_done_by(&one.calls));
@@ -179,7 +183,8 @@ impl<'a> LaunchPredictor<'a> {
             |variant: &&Variant| variant.calls.iter().any(|call| !call.launches.is_empty());
         let most = |launching: Option<bool>| {
             let fits = |one: &&Variant| launching.is_none_or(|wanted| launches(one) == wanted);
-            // The first of several.
+            // `max_by_key` returns the last of equal maxima, so the reversed order yields the first
+            // of them.
             variants.iter().copied().rev().filter(fits).max_by_key(|variant| variant.count)
         };
         let found = match self.is_on_device(at) {
@@ -190,7 +195,7 @@ impl<'a> LaunchPredictor<'a> {
         found.cloned().unwrap_or(Variant { count: 0, calls: Vec::new() })
     }
 
-    /// Returns whether an operator touches device memory; `None` if the trace does not tell.
+    /// Returns whether an operator touches device memory, or `None` if its tensors do not show it.
     fn is_on_device(&self, at: u32) -> Option<bool> {
         let nodes = self.inside(at).into_iter().map(|at| &self.trace.nodes[at as usize]);
         let all: Vec<&NodeTensor> = nodes.flat_map(tensors).collect();
@@ -198,7 +203,8 @@ impl<'a> LaunchPredictor<'a> {
         (self.has_accelerator && !all.is_empty()).then_some(is_on)
     }
 
-    /// Returns the bytes that an operator reads and writes; `None` if it writes nothing.
+    /// Returns the number of bytes that an operator reads and writes, or `None` if it writes
+    /// nothing.
     fn moved(&self, node: &Node) -> Option<u64> {
         let written = storage::written(self.trace, node);
         let counts =
@@ -212,8 +218,8 @@ impl<'a> LaunchPredictor<'a> {
     }
 }
 
-/// Returns a node and its descendants in postorder: an operator launches after the nested ones
-/// prepared its inputs.
+/// Returns a node and its descendants in postorder. An operator launches its own work after its
+/// nested operators have prepared its inputs.
 pub fn inside_out(tree: &NodeForest, at: u32) -> Vec<u32> {
     let (mut open, mut found) = (vec![at], Vec::new());
     while let Some(at) = open.pop() {
@@ -229,13 +235,14 @@ fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
     all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
 }
 
-/// Returns whether a tensor lies on an accelerator.
+/// Returns whether a tensor lies on an accelerator rather than in host memory.
 pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
     let device = trace.text(tensor.device);
     !device.is_empty() && !device.starts_with("cpu") && !device.starts_with("meta")
 }
 
-/// Finds the variants of the same sizes, and the spelling of these sizes.
+/// Finds the variants recorded at the given sizes, with the spelling of these sizes in the
+/// calibration.
 fn matching<'a>(
     by_sizes: &'a BTreeMap<String, Vec<Variant>>,
     own: &str,
@@ -250,7 +257,8 @@ fn as_recorded(variant: Variant) -> ScaledCalls {
     variant.calls.into_iter().map(|call| (call, Scale::ONE)).collect()
 }
 
-/// Returns whether calls launch and await the same, whatever their samples.
+/// Returns whether two call sequences launch the same works and await the same streams. Details of
+/// sample keys may differ.
 fn is_alike(recorded: &[ApiCall], composed: &[(ApiCall, Scale)]) -> bool {
     let works = |call: &ApiCall| -> Vec<(String, i32)> {
         call.launches.iter().map(|work| (work.name.clone(), work.stream)).collect()
@@ -261,7 +269,8 @@ fn is_alike(recorded: &[ApiCall], composed: &[(ApiCall, Scale)]) -> bool {
     recorded.len() == composed.len() && recorded.iter().zip(composed).all(same)
 }
 
-/// Restricts the samples of composed works to those that the outer operator has as well.
+/// Restricts the sample keys of composed works to the keys that the outer operator recorded as
+/// well.
 fn in_common(mut composed: ScaledCalls, outer: &[ApiCall]) -> ScaledCalls {
     let works = outer.iter().flat_map(|call| &call.launches);
     let own = composed.iter_mut().flat_map(|(call, _)| &mut call.launches);
@@ -274,7 +283,7 @@ fn in_common(mut composed: ScaledCalls, outer: &[ApiCall]) -> ScaledCalls {
     composed
 }
 
-/// Formats the sizes of a node's inputs as recordings do: `512x1024 float, 1024 float`.
+/// Formats the sizes of a node's inputs as recordings do, such as `512x1024 float, 1024 float`.
 pub fn sizes(trace: &ExecutionTrace, node: &Node) -> String {
     let one = |value: &TraceValue, kind: &str| match value {
         TraceValue::Tensor(tensor) if tensor.storage == 0 && tensor.elements == 0 => String::new(),
@@ -296,7 +305,7 @@ pub fn sizes(trace: &ExecutionTrace, node: &Node) -> String {
     parts.join(", ").trim_end_matches([',', ' ']).to_owned()
 }
 
-/// Removes types of inputs without sizes, which recordings spell in several ways.
+/// Removes the types of inputs without sizes, because recordings spell these types in several ways.
 fn canonical(sizes: &str) -> String {
     let kept = |part: &str| match part.starts_with(|letter: char| letter.is_ascii_digit()) {
         true => part.to_owned(),

@@ -1,42 +1,42 @@
-//! Orders the actions of each thread of a rank by start.
+//! Orders the operators and labels of each thread of a rank by their start.
 
 use std::collections::BTreeMap;
 
 use analyze::tree::is_label_name;
 use trace::execution_trace::{ExecutionTrace, NodeForest, RecordScope};
 
-/// The begin or end of a label, or an outermost operator, on a thread.
+/// An outermost operator on a thread, or the begin or end of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Node id, which rises with the start of execution.
+    /// Node id, which increases in the order in which nodes start.
     pub key: u64,
     pub thread: usize,
     pub node: u32,
     pub kind: ItemKind,
 }
 
-/// The kind of an [`Item`].
+/// The kind of an [`Item`], which decides the actions written for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     Begin,
     End,
-    /// An outermost operator with its descendants.
+    /// An outermost operator with all of its descendants.
     Operator,
 }
 
-/// A thread of a step.
+/// A thread that takes part in a step of an execution trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Thread number in the execution trace.
+    /// Number of the thread in the execution trace.
     pub number: u64,
     /// Whether the thread runs backward operators while another thread waits for them.
     pub is_autograd: bool,
 }
 
-/// The ids of a step in an execution trace.
+/// The range of node ids that belong to a step in an execution trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRange {
-    /// The label of the step; `None` without marks.
+    /// Index of the node that labels the step, or `None` if the trace has no step marks.
     pub root: Option<u32>,
     pub first: u64,
     /// First id after the step.
@@ -45,7 +45,7 @@ pub struct StepRange {
 
 const MARK: &str = "ProfilerStep#";
 
-/// Lists the steps of a trace in order. Without marks the whole trace is one step.
+/// Lists the steps of a trace in order. A trace without step marks counts as one step.
 pub fn steps(trace: &ExecutionTrace) -> Vec<StepRange> {
     let marks = (0u32..).zip(&trace.nodes).filter(|(_, node)| trace.name(node).starts_with(MARK));
     let mut marks: Vec<(u64, u32)> = marks.map(|(at, node)| (node.id, at)).collect();
@@ -62,7 +62,8 @@ pub fn steps(trace: &ExecutionTrace) -> Vec<StepRange> {
     marks.iter().zip(behind).map(step).collect()
 }
 
-/// Returns the threads of a step, the main one first, and their items in order of start.
+/// Returns the threads of a step with the main thread first, and the items of all threads in order
+/// of start.
 pub fn order_items(
     trace: &ExecutionTrace,
     tree: &NodeForest,
@@ -107,13 +108,13 @@ pub fn order_items(
             found.push(Thread { number, is_autograd: is_autograd && Some(number) != main });
         }
     }
-    // The sort is stable, so the items of a thread keep their order.
+    // The sort is stable, so items of one thread with equal keys keep their order.
     items.sort_by_key(|item| item.key);
     (found, items)
 }
 
-/// Returns the last id that autograd ran for each node that called it. An autograd thread works for
-/// one caller until it works for another.
+/// Returns, for each node that called autograd, the last id that autograd ran for it. An autograd
+/// thread works for one caller until it starts to work for another one.
 fn ends_of_backward(trace: &ExecutionTrace) -> BTreeMap<u64, u64> {
     let threads: BTreeMap<u64, u64> =
         trace.nodes.iter().map(|node| (node.id, node.thread)).collect();
@@ -134,7 +135,7 @@ fn ends_of_backward(trace: &ExecutionTrace) -> BTreeMap<u64, u64> {
     ends
 }
 
-/// Visits a node and its descendants, and lists them as items of a thread.
+/// Visits a node and its descendants depth-first, and lists them as items of one thread.
 struct Walk<'a> {
     trace: &'a ExecutionTrace,
     tree: &'a NodeForest,
@@ -149,7 +150,7 @@ impl Walk<'_> {
             let id = self.trace.nodes[at as usize].id;
             let item = |key, kind| Item { key, thread: self.thread, node: at, kind };
             if what == ItemKind::End {
-                // A label around a backward pass ends after it.
+                // A label around a backward pass ends after the last operator of that pass.
                 let last = items.last().map_or(id, |last| last.key);
                 let backward = self.backward.get(&id).copied().unwrap_or_default();
                 items.push(item(last.max(backward), ItemKind::End));
@@ -165,7 +166,7 @@ impl Walk<'_> {
     }
 }
 
-/// Returns whether a node only labels its content.
+/// Returns whether a node only labels the operators inside it.
 pub fn is_label(trace: &ExecutionTrace, at: u32) -> bool {
     let node = &trace.nodes[at as usize];
     node.scope == RecordScope::User || is_label_name(trace.name(node))

@@ -1,12 +1,12 @@
-//! Calls of a calibration, scaled to the sizes of another operator.
+//! Calls of a calibration that are scaled to the sizes of another operator.
 
 use crate::calibration::launches::ApiCall;
 
-/// Factors on recorded work.
+/// Factors on the time and on the message bytes of recorded work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     pub time: f64,
-    /// Factor on the bytes of messages.
+    /// Factor on the bytes of messages that collectives exchange.
     pub bytes: f64,
 }
 
@@ -15,5 +15,5 @@ impl Scale {
     pub const ONE: Self = Self { time: 1.0, bytes: 1.0 };
 }
 
-/// Calls with the factor on the work that each launches.
+/// Calls, each with the scale of the work that it launches.
 pub type ScaledCalls = Vec<(ApiCall, Scale)>;

@@ -1,8 +1,8 @@
-//! Adapts the sort of a lookup's ids before the row update. Its number of kernels depends on the
-//! number of ids, which only the lookup knows.
+//! Adapts the sort of a lookup's ids before the row update. The number of kernels of the sort
+//! depends on the number of ids, which only the lookup records.
 //!
-//! CUB sorts keys in one kernel of one block if they fit, and otherwise in passes of eight bits
-//! over the keys of all blocks, after a histogram of all digits.
+//! CUB sorts the keys with one kernel in one block if they fit. For more keys, CUB computes a
+//! histogram of all digits and then makes one pass over all keys for each eight bits.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,11 @@ use super::storage::argument;
 use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::program::{Returns, WorkKind};
 
-/// Threads of the block that sorts all keys, and 4-byte keys per thread.
+/// Number of threads of the block that sorts all keys, and number of 4-byte keys that each thread
+/// holds.
 const THREADS: u64 = 256;
 const KEYS_OF_FOUR_BYTES: u64 = 19;
-/// Key bits that one pass sorts by.
+/// Number of key bits by which one pass sorts.
 const BITS: u64 = 8;
 
 const ONE_BLOCK: &str = "DeviceRadixSortSingleTileKernel";
@@ -25,15 +26,15 @@ const SUM: &str = "DeviceRadixSortExclusiveSumKernel";
 const PASS: &str = "DeviceRadixSortOnesweepKernel";
 const KEYS_OF_EIGHT_BYTES: &str = "DeviceRadixSortPolicy<long";
 
-/// A radix sort of ids before a row update.
+/// A radix sort of the ids of a lookup before its row update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
     pub keys: u64,
-    /// Bits in which keys may differ.
+    /// Number of bits in which keys may differ.
     pub bits: u64,
 }
 
-/// Algorithm that CUB chooses by the number of keys.
+/// Sort algorithm, which CUB chooses by the number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SortMethod {
     OneBlock,
@@ -41,14 +42,14 @@ enum SortMethod {
 }
 
 impl Sort {
-    /// Returns whether recorded calls use the algorithm that these keys need.
+    /// Returns whether recorded calls use the algorithm that this number of keys requires.
     pub fn is_done_by(self, calls: &[ApiCall]) -> bool {
         let sorts = calls.iter().find_map(sorting);
         sorts.is_none_or(|(way, bytes)| way == self.way(bytes))
     }
 
-    /// Adapts recorded calls to the number of keys. A pass is assumed to take as long as the sort
-    /// in one block: both rank the keys of one block, and no other times are known.
+    /// Adapts recorded calls to the number of keys. One pass is assumed to take as long as the sort
+    /// in one block, because both rank the keys of one block and no better times are known.
     pub fn adapted(self, calls: ScaledCalls) -> ScaledCalls {
         let first = calls.iter().position(|(call, _)| sorting(call).is_some());
         let Some(first) = first else { return calls };
@@ -76,7 +77,8 @@ impl Sort {
         };
         let stream = sort.launches.first().map_or(0, |work| work.stream);
         let set = || (set(stream), Scale::ONE);
-        // Places of digits and counters, then those of each pass.
+        // The first two memory sets clear the digit counts and counters. Each pass then clears its
+        // own counters.
         let mut sorted = vec![set(), set(), another(HISTOGRAM), another(SUM)];
         for _ in 0..self.bits.div_ceil(BITS).max(1) {
             sorted.extend([set(), (sort.clone(), scale)]);
@@ -86,14 +88,14 @@ impl Sort {
     }
 }
 
-/// Keeps one of the passes and removes what prepares them.
+/// Keeps one of the passes as the only kernel and removes the calls that prepare the passes.
 fn in_one_block(mut calls: ScaledCalls) -> ScaledCalls {
     let launches = |at: usize, of: fn(&LaunchedWork) -> bool| calls[at].0.launches.iter().any(of);
     let is_part =
         |work: &LaunchedWork| [HISTOGRAM, SUM, PASS].iter().any(|name| work.name.contains(name));
     let Some(last) = (0..calls.len()).rev().find(|at| launches(*at, is_part)) else { return calls };
     let Some(mut first) = (0..calls.len()).find(|at| launches(*at, is_part)) else { return calls };
-    // Memory is set before the first of them.
+    // The memory sets directly before the first kernel of the sort are included.
     while first > 0 {
         let is_set = launches(first - 1, |work| work.kind == WorkKind::Set);
         if !is_set && !calls[first - 1].0.launches.is_empty() {
@@ -101,7 +103,7 @@ fn in_one_block(mut calls: ScaledCalls) -> ScaledCalls {
         }
         first -= 1;
     }
-    // Calls before it that set nothing are another's.
+    // Leading calls without launches belong to an earlier operator, so they are kept.
     while first < last && calls[first].0.launches.is_empty() {
         first += 1;
     }
@@ -126,7 +128,7 @@ fn set(stream: i32) -> ApiCall {
     }
 }
 
-/// Returns the sort algorithm of a call, and the bytes of its keys.
+/// Returns the sort algorithm that a call launches and the size of its keys in bytes.
 fn sorting(call: &ApiCall) -> Option<(SortMethod, u64)> {
     call.launches.iter().find_map(|work| {
         let bytes = if work.name.contains(KEYS_OF_EIGHT_BYTES) { 8 } else { 4 };
@@ -142,9 +144,9 @@ fn sorting(call: &ApiCall) -> Option<(SortMethod, u64)> {
     })
 }
 
-/// Finds the sorts of operators that update the rows of lookups, by node.
+/// Finds the sorts of operators that update the rows of lookups, by index of the updating node.
 ///
-/// The last lookup of a kind is updated first.
+/// Updates run in the reverse order of lookups, so each update takes the last lookup of its kind.
 pub fn find_sorts(trace: &ExecutionTrace) -> BTreeMap<u32, Sort> {
     let mut order: Vec<u32> = (0..trace.nodes.len() as u32).collect();
     order.sort_by_key(|at| trace.nodes[*at as usize].id);
@@ -163,7 +165,7 @@ pub fn find_sorts(trace: &ExecutionTrace) -> BTreeMap<u32, Sort> {
     found
 }
 
-/// Returns the kind of a lookup: its optimizer, or `dense`.
+/// Returns the kind of a lookup, which is its optimizer or `dense`.
 fn looked_up(name: &str) -> Option<String> {
     let (before, after) = name.split_once("embedding_codegen_lookup_")?;
     let kind =

@@ -1,24 +1,26 @@
-//! Finds the last writer of memory, which gives the data dependencies between operators.
+//! Tracks the last writer of each byte of memory. Data dependencies between operators follow from
+//! these writers.
 
 use std::collections::BTreeMap;
 
 use trace::execution_trace::{ExecutionTrace, Node, NodeTensor, TraceValue};
 
-/// Nodes whose name begins with one of these write to all tensors that they are given.
+/// Nodes whose name begins with one of these write to all of their tensor arguments.
 pub const COLLECTIVES: [&str; 3] = ["c10d::", "nccl:", "record_param_comms"];
 
-/// Position of an operator in the order of its rank.
+/// Position of an operator in the execution order of its rank.
 pub type OpId = u32;
 
-/// Tracks which operator wrote each byte range of each storage last.
+/// Tracks which operator last wrote each byte range of each storage.
 #[derive(Debug, Default)]
 pub struct Storages {
-    /// Disjoint written ranges of each storage: begin, end and writer.
+    /// Written ranges of each storage: begin, end and last writer. Ranges of one storage are
+    /// disjoint.
     parts: BTreeMap<u64, BTreeMap<u64, (u64, OpId)>>,
 }
 
 impl Storages {
-    /// Returns the operators that wrote the bytes of a tensor last.
+    /// Returns the operators that last wrote bytes of a tensor.
     pub fn writers(&self, tensor: &NodeTensor) -> Vec<OpId> {
         let Some(parts) = self.parts.get(&tensor.storage) else { return Vec::new() };
         let (from, to) = bytes(tensor);
@@ -52,7 +54,7 @@ impl Storages {
     }
 }
 
-/// Returns the byte range of a tensor in its storage.
+/// Returns the range of bytes that a tensor covers in its storage.
 fn bytes(tensor: &NodeTensor) -> (u64, u64) {
     let is_known = tensor.strides.len() == tensor.shape.len() && !tensor.shape.is_empty();
     let reach = |(size, stride): (&i64, &i64)| {
@@ -71,13 +73,13 @@ fn bytes(tensor: &NodeTensor) -> (u64, u64) {
     (from, from.saturating_add(elements.saturating_mul(tensor.element_bytes)))
 }
 
-/// Returns the tensors that a node reads.
+/// Returns the tensors that a node reads, which are all of its inputs.
 pub fn read(node: &Node) -> Vec<&NodeTensor> {
     node.inputs.iter().flat_map(|input| input.value.tensors()).collect()
 }
 
-/// Returns the tensors that a node writes: inputs that its signature marks as mutable, outputs that
-/// are not views of inputs, and all tensors of a collective.
+/// Returns the tensors that a node writes. The written tensors are inputs that the node's signature
+/// marks as mutable, outputs that are not views of inputs, and all inputs of a collective.
 pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a NodeTensor> {
     let signature = trace.text(node.op_schema);
     let arguments = arguments(signature);
@@ -95,7 +97,7 @@ pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a NodeTensor
     written
 }
 
-/// Returns the value of an argument by its name in the signature.
+/// Returns the value of an argument by its name in the operator's signature.
 pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Option<&'a TraceValue> {
     let arguments = arguments(trace.text(node.op_schema));
     let named = |argument: &str| {
@@ -106,7 +108,7 @@ pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Optio
     node.inputs.get(at).map(|input| &input.value)
 }
 
-/// Splits the arguments of a TorchScript signature.
+/// Splits a TorchScript signature into its arguments.
 fn arguments(signature: &str) -> Vec<&str> {
     let Some((_, rest)) = signature.split_once('(') else { return Vec::new() };
     let (mut depth, mut begin, mut found) = (0usize, 0, Vec::new());
@@ -125,7 +127,8 @@ fn arguments(signature: &str) -> Vec<&str> {
             _ => {}
         }
     }
-    // A star is not an argument: it marks that the arguments after it are given by name.
+    // A star in a signature is not an argument. The star marks that the arguments after it are
+    // passed by name.
     found.retain(|argument| !matches!(argument.trim(), "" | "*"));
     found
 }
@@ -158,7 +161,7 @@ mod tests {
     #[test]
     fn overlap_goes_by_strides() {
         let mut storages = Storages::default();
-        // The first column of 3x4.
+        // The tensor is the first column of a 3x4 matrix, so its last element is at offset 8.
         let column = NodeTensor { shape: [3, 1].into(), strides: [4, 1].into(), ..tensor(1, 0, 3) };
         storages.write(&column, 0);
         assert_eq!(storages.writers(&tensor(1, 8, 1)), [0]);

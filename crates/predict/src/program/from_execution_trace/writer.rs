@@ -1,4 +1,4 @@
-//! Writes a rank's part of a program: actions, works, and who waits for whom.
+//! Writes a rank's part of a program: its actions, works and dependencies.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,16 @@ use crate::program::{
     WorkKind,
 };
 
-/// Number of calls of each operator that the calibration does not contain.
+/// Number of calls of each operator that the calibration does not contain, by name.
 pub type UnknownOperators = BTreeMap<String, u64>;
 
 const STEP: &str = "ProfilerStep#";
 
-/// A collective of a rank: its work, the operation, and message bytes.
+/// A collective that a rank takes part in: its work, the name of the operation, and the message
+/// bytes.
 pub type Joined = (WorkId, String, u64);
 
-/// One rank's part of a program, with its collectives and unknown operators.
+/// One rank's part of a program, with its collectives and its unknown operators.
 #[derive(Default)]
 pub struct Written {
     pub rank: Rank,
@@ -31,12 +32,12 @@ pub struct Written {
     pub unknown: UnknownOperators,
 }
 
-/// Defaults for operators that the calibration does not contain.
+/// Runtime call and stream that are assumed for operators that the calibration does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Usual<'a> {
     pub call: &'a str,
     pub stream: i32,
-    /// Whether the calibration contains device work.
+    /// Whether the calibration contains work on a device rather than only host time.
     pub has_device: bool,
 }
 
@@ -77,7 +78,7 @@ pub fn write(
     writer.finish()
 }
 
-/// Returns the device number of a rank's tensors.
+/// Returns the smallest device number that the trace of a rank mentions.
 fn device(predictor: &LaunchPredictor<'_>) -> i32 {
     let texts = predictor.trace.strings.iter();
     let numbered = texts.filter_map(|text| {
@@ -88,44 +89,44 @@ fn device(predictor: &LaunchPredictor<'_>) -> i32 {
     numbered.min().unwrap_or(0)
 }
 
-/// A thread while its actions are written.
+/// The state of a thread while its actions are written.
 struct State {
     thread: order::Thread,
-    /// Name of the latest begin or end.
+    /// Name of the operator or label that began or ended last.
     left: StringId,
     actions: Vec<Action>,
-    /// For each thread: number of its operators that are known to have ended when this thread
+    /// For each thread, the number of its operators that are known to have ended before this thread
     /// continues.
     seen: Vec<usize>,
     done: usize,
-    /// Signal to wait for in the next gap, and whether the thread begins with it.
+    /// Signal to wait for in the next gap, and whether the thread begins with this wait.
     gap: Option<(u32, bool)>,
-    /// The stream that its kernels run on.
+    /// The stream on which kernels of the thread currently run.
     stream: i32,
-    /// Signals of the thread, with the number of actions before each.
+    /// Signals that the thread sends, each with the number of actions before it.
     signals: Vec<(usize, u32)>,
 }
 
-/// An operator that was written.
+/// An operator whose actions were written, with its last work on each stream.
 struct WrittenOperator {
     thread: usize,
-    /// Position among the operators of its thread.
+    /// Position among the operators of its thread, counted from 0.
     number: usize,
-    /// Number of actions of its thread at its end.
+    /// Number of actions of its thread when the operator ends.
     actions: usize,
-    /// Last work on each stream.
+    /// Last work of the operator on each stream.
     works: BTreeMap<u32, WorkId>,
 }
 
-/// A stream while work is added.
+/// A stream while work is added to it.
 #[derive(Default)]
 struct Queue {
     last: Option<WorkId>,
-    /// For each other stream: the last work that this stream waited for.
+    /// For each other stream, the last of its works for which this stream has waited.
     awaited: BTreeMap<u32, WorkId>,
 }
 
-/// Writes the actions and works of one rank while its items are visited in order.
+/// Writes the actions and works of one rank while visiting its items in order.
 struct StepWriter<'a, 'b> {
     predictor: &'a LaunchPredictor<'b>,
     names: &'a mut Strings,
@@ -149,6 +150,7 @@ impl StepWriter<'_, '_> {
             self.join(item, &ends);
             let at = item.node as usize;
             let name = self.predictor.trace.name(&self.predictor.trace.nodes[at]);
+            // The number of the step is cut off, so that all steps share the samples of one name.
             let end = name.find(STEP).map_or(name.len(), |at| at + STEP.len());
             let name = self.names.intern(&name[..end]);
             match item.kind {
@@ -170,12 +172,12 @@ impl StepWriter<'_, '_> {
         self.between(0, end);
     }
 
-    /// Adds the waits of a thread before it starts or continues.
+    /// Adds the waits of a thread for other threads before it starts or continues.
     fn join(&mut self, item: &Item, ends: &[u64]) {
         let thread = item.thread;
         let is_new = self.threads[thread].actions.is_empty();
         if is_new && self.threads[thread].thread.is_autograd {
-            // Until then, the forward thread prepares the graph of the backward pass.
+            // Until the backward pass starts, the forward thread prepares its graph.
             let op = self.names.intern("hand over");
             let detail = self.threads[0].left;
             let segment = Segment { overhead: Overhead::BetweenOps, op, detail };
@@ -188,7 +190,7 @@ impl StepWriter<'_, '_> {
         }
     }
 
-    /// Makes a thread that called autograd wait for its end.
+    /// Makes a thread that called autograd wait for the end of the backward pass.
     fn await_backward(&mut self, thread: usize, key: u64, ends: &[u64]) {
         for (other, end) in ends.iter().enumerate() {
             let state = &self.threads[other];
@@ -201,7 +203,8 @@ impl StepWriter<'_, '_> {
         }
     }
 
-    /// Returns the signal that a thread gives after some of its actions.
+    /// Returns the signal that a thread sends after a number of its actions. An existing signal at
+    /// that position is reused.
     fn signal(&mut self, thread: usize, actions: usize) -> u32 {
         let signals = &mut self.threads[thread].signals;
         if let Some((_, known)) = signals.iter().find(|(at, _)| *at == actions) {
@@ -212,7 +215,8 @@ impl StepWriter<'_, '_> {
         self.signals - 1
     }
 
-    /// Records that a thread waited for another one, and so for everything that one waited for.
+    /// Records that a thread waited for another thread. By this wait, the thread also waited for
+    /// everything that the other thread had waited for.
     fn saw(&mut self, thread: usize, other: usize, done: usize) {
         let theirs = self.threads[other].seen.clone();
         let own = &mut self.threads[thread].seen;
@@ -222,7 +226,8 @@ impl StepWriter<'_, '_> {
         own[other] = own[other].max(done);
     }
 
-    /// Adds the gap before the next mark of a thread, or a wait for another thread.
+    /// Adds the host time before the next mark of a thread, or a wait for another thread in its
+    /// place.
     fn between(&mut self, thread: usize, next: StringId) {
         let state = &mut self.threads[thread];
         let segment = Segment { overhead: Overhead::BetweenOps, op: next, detail: state.left };
@@ -276,7 +281,8 @@ impl StepWriter<'_, '_> {
         self.write(item, works);
     }
 
-    /// Returns the calls of an operator. Unknown operators launch a kernel that moves their bytes.
+    /// Returns the calls of an operator. An unknown operator launches a kernel that moves its
+    /// bytes.
     fn calls(&mut self, done: &OperatorCalls) -> Vec<(ApiCall, Scale)> {
         let mut calls = done.calls.clone();
         for (name, moved) in &done.unknown {
@@ -301,7 +307,7 @@ impl StepWriter<'_, '_> {
         calls
     }
 
-    /// Adds host time for unknown operators if the host is the device.
+    /// Adds host time for unknown operators if the calibration contains no device work.
     fn opaque_host(&mut self, thread: usize, done: &OperatorCalls) {
         for (_, moved) in done.unknown.iter().filter(|_| !self.usual.has_device) {
             let Some(bytes) = moved else { continue };
@@ -342,12 +348,15 @@ impl StepWriter<'_, '_> {
         let mut after = Vec::new();
         let mut needs: Vec<WorkId> = on.after.clone();
         if launched.collective.is_some() || launched.name.starts_with("nccl") {
-            // A collective begins after the work that its thread has put on its current stream.
+            // A collective starts after the work that its thread has launched on its current
+            // stream.
             let current = self.stream(self.threads[on.thread].stream);
             needs.extend(self.streams.get(&current).and_then(|queue| queue.last));
         } else {
             self.threads[on.thread].stream = launched.stream;
         }
+        // Wait only for work that this stream has not already waited for, and only for the latest
+        // work of each other stream.
         for need in needs {
             let other = self.written.rank.works[need as usize].stream;
             let queue = self.streams.entry(stream).or_default();
@@ -397,7 +406,7 @@ impl StepWriter<'_, '_> {
         id
     }
 
-    /// Returns the index of a stream, which is added if it is new.
+    /// Returns the index of a stream, and adds the stream if it is new.
     fn stream(&mut self, number: i32) -> u32 {
         let streams = &mut self.written.rank.streams;
         let known = streams.iter().position(|stream| stream.number == number);
@@ -408,15 +417,15 @@ impl StepWriter<'_, '_> {
         place as u32
     }
 
-    /// Returns the last work of each stream.
+    /// Returns the last work on each of the given streams.
     fn last_of(&mut self, streams: &[i32]) -> Vec<WorkId> {
         let places: Vec<u32> = streams.iter().map(|number| self.stream(*number)).collect();
         let last = |place: &u32| self.streams.get(place).and_then(|queue| queue.last);
         places.iter().filter_map(last).collect()
     }
 
-    /// Waits for operators of other threads that wrote inputs of this one, and returns the works
-    /// that wrote them.
+    /// Makes a thread wait for the operators of other threads that wrote inputs of this item.
+    /// Returns the device works that wrote these inputs.
     fn depend(&mut self, item: &Item) -> Vec<WorkId> {
         let mut writers: Vec<OpId> = Vec::new();
         for at in self.predictor.inside(item.node) {
@@ -444,7 +453,8 @@ impl StepWriter<'_, '_> {
             let WrittenOperator { number, actions, .. } = self.operators[writer as usize];
             let signal = self.signal(thread, actions);
             let own = &mut self.threads[item.thread];
-            // Only the last of several waits costs time.
+            // Only the last of several waits takes time, so the earlier ones name no work for a
+            // hand-over.
             if let Some((signal, _)) = own.gap.replace((signal, false)) {
                 own.actions.push(Action::Await { signal, wakes: None });
             }
@@ -453,7 +463,7 @@ impl StepWriter<'_, '_> {
         after.into_values().collect()
     }
 
-    /// Records the writes of an operator.
+    /// Records an operator as the last writer of its outputs.
     fn write(&mut self, item: &Item, works: BTreeMap<u32, WorkId>) {
         let id = self.operators.len() as OpId;
         for at in self.predictor.inside(item.node) {
@@ -481,14 +491,14 @@ impl StepWriter<'_, '_> {
     }
 }
 
-/// Thread, operator and dependencies of a launch.
+/// The place from which work is launched: its thread, its operator and its dependencies.
 struct LaunchSite<'a> {
     thread: usize,
     op: StringId,
     after: &'a Vec<WorkId>,
 }
 
-/// Returns the last key of each thread.
+/// Returns the largest key of each thread's items.
 fn ends_of_threads(items: &[Item], threads: usize) -> Vec<u64> {
     let mut ends = vec![0; threads];
     for item in items {
@@ -497,7 +507,7 @@ fn ends_of_threads(items: &[Item], threads: usize) -> Vec<u64> {
     ends
 }
 
-/// Inserts signals after the actions that they follow.
+/// Inserts each signal after the actions that it follows.
 fn with_signals(actions: Vec<Action>, mut signals: Vec<(usize, u32)>) -> Vec<Action> {
     signals.sort_unstable();
     let mut signals = signals.into_iter().peekable();

@@ -1,19 +1,20 @@
-//! The dense operations of a step: layers forward and backward, and parameter updates in the order
-//! in which gradients become complete.
+//! The dense operations of a step: the forward and backward pass of each layer, and the parameter
+//! updates in the order in which gradients are completed.
 
 use schema::{GemmProduct, Granularity, Interaction, Op, Optimizer, Pass, Precision};
 
 use crate::workload::{DenseUpdates, Workload};
 
-/// Elements of a panel in the layout of the matrix products.
+/// Number of elements in a panel of the layout that matrix products use.
 const PANEL: usize = 32;
-/// Gradient elements that ranks reduce at once, at least: the trainer's default bucket size.
+/// Smallest number of gradient elements that ranks reduce in one call, which is the trainer's
+/// default bucket size.
 const BUCKET: usize = (25 << 20) / size_of::<f32>();
 
-/// A dense parameter of the model.
+/// A dense parameter of the model, with its shape.
 #[derive(Clone, Copy)]
 enum Parameter {
-    /// Matrix of shape `[n, k]`.
+    /// A weight matrix of shape `[n, k]`.
     Weight {
         n: usize,
         k: usize,
@@ -23,21 +24,23 @@ enum Parameter {
     },
 }
 
-/// Collects the dense operations of a rank's step.
+/// Collects the dense operations of one rank's step.
 struct DenseWriter<'a> {
     workload: Workload<'a>,
     updates: DenseUpdates,
     batch: usize,
     ops: Vec<Op>,
-    /// Parameters that were neither updated nor reduced yet; the last one is next.
+    /// Parameters that are not yet updated or reduced. The last one is next, because gradients are
+    /// completed in reverse order.
     left: Vec<Parameter>,
-    /// Elements in the gradient bucket that is being filled, and the updates that wait for it.
+    /// Number of elements in the gradient bucket that is being filled, and the updates that wait
+    /// for its reduction.
     bucket: (usize, Vec<Op>),
     /// Reductions and updates that run after the backward pass.
     sums: Vec<Op>,
 }
 
-/// Lists the dense operations of a step for `batch` samples of one rank.
+/// Lists the dense operations of a step in which one rank has `batch` samples.
 pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> Vec<Op> {
     let model = &workload.config.model;
     let (ops, bucket, sums) = (Vec::new(), (0, Vec::new()), Vec::new());
@@ -60,13 +63,14 @@ pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> 
     writer.ops
 }
 
-/// Returns input and output width of each layer of an MLP.
+/// Returns the input and output width of each layer of an MLP.
 fn layers(input: usize, widths: &[usize]) -> Vec<(usize, usize)> {
     let inputs = std::iter::once(input).chain(widths.iter().copied());
     inputs.zip(widths.iter().copied()).collect()
 }
 
-/// Lists weight and bias of each layer in the model's order: bottom, cross layers, top, logit.
+/// Lists the weight and bias of each layer in the order of the model: bottom MLP, cross layers, top
+/// MLP, logit.
 fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
     let model = &workload.config.model;
     let mut found = Vec::new();
@@ -93,7 +97,7 @@ fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
     found
 }
 
-/// Consecutive layers of an MLP, as (inputs, outputs) of each.
+/// Consecutive layers of an MLP, each as its numbers of inputs and outputs.
 type Layers<'a> = &'a [(usize, usize)];
 
 impl DenseWriter<'_> {
@@ -101,7 +105,7 @@ impl DenseWriter<'_> {
         self.workload.ranks() > 1
     }
 
-    /// Returns the optimizer of the dense parameters.
+    /// Returns the optimizer that updates the dense parameters.
     fn rule(&self) -> Optimizer {
         self.workload.config.optimizer.dense.kind
     }
@@ -110,7 +114,7 @@ impl DenseWriter<'_> {
         self.workload.config.training.precision
     }
 
-    /// Returns the elements of a matrix with one row per sample, padded to panels.
+    /// Returns the number of elements of a matrix with one row per sample, padded to whole panels.
     fn in_panels(&self, columns: usize) -> usize {
         self.batch * columns.next_multiple_of(PANEL)
     }
@@ -123,7 +127,7 @@ impl DenseWriter<'_> {
         self.ops.push(Op::Gemm { product, precision: Precision::F32, m, n, k });
     }
 
-    /// Adds the rounding of inputs for products of lower precision.
+    /// Adds the rounding of inputs if the matrix products use lower precision.
     fn round(&mut self, columns: usize) {
         if self.precision() != Precision::F32 {
             self.ops.push(Op::Pack { elements: self.in_panels(columns) });
@@ -211,8 +215,8 @@ impl DenseWriter<'_> {
         self.ops.push(Op::Concat { elements, pass: Pass::Backward });
     }
 
-    /// Adds the gradients of a layer and the updates that become possible: its weight and all later
-    /// parameters.
+    /// Adds the gradients of a layer. Then adds the updates that are possible after it, of the
+    /// layer's weight and all later parameters.
     fn linear_backward(&mut self, inputs: usize, outputs: usize, of_input: bool) {
         if of_input {
             self.gemm(GemmProduct::BackwardInput, self.batch, inputs, outputs);
@@ -226,6 +230,8 @@ impl DenseWriter<'_> {
             _ => false,
         };
         let number = self.left.iter().rposition(is_it).unwrap_or(0);
+        // On one rank, an elementwise optimizer is fused into the product that computes the
+        // weight's gradient, so the weight needs no separate update.
         let is_fused = self.rule().granularity() == Granularity::Element;
         let within = self.updates == DenseUpdates::WithinProducts;
         if !self.has_peers() && is_fused && within {
@@ -236,7 +242,7 @@ impl DenseWriter<'_> {
         }
     }
 
-    /// Updates or reduces the parameters from number `first` on, the last one first.
+    /// Updates or reduces the parameters from number `first` on, in reverse order.
     fn update_all_but(&mut self, first: usize) {
         while self.left.len() > first {
             if let Some(parameter) = self.left.pop() {

@@ -1,23 +1,23 @@
-//! Memory traffic of exchanges between ranks that share memory, where the ranks themselves copy,
-//! assemble and split messages.
+//! Memory traffic of exchanges between ranks that share memory. In shared memory, the ranks
+//! themselves copy, assemble and split the messages.
 
 use schema::{Op, OpWork};
 
-/// Sizes of the exchanges between the ranks of a step, from which the memory traffic of each
-/// follows.
+/// Sizes of the exchanges between the ranks of a step. The memory traffic of each exchange follows
+/// from these sizes.
 pub struct Exchanges {
-    /// Share of each rank in the samples.
+    /// Share of each rank in the samples of the batch.
     shares: Vec<f64>,
-    /// Pooled values of each rank's tiles for all samples.
+    /// Number of pooled values that each rank's tiles produce for all samples.
     held: Vec<f64>,
-    /// Pooled values of each rank's samples for all tables.
+    /// Number of pooled values that each rank's samples need from all tables.
     pooled: Vec<f64>,
 }
 
 const VALUE_BYTES: f64 = size_of::<f32>() as f64;
 
 impl Exchanges {
-    /// Collects the sizes from the operations of all ranks.
+    /// Collects the exchange sizes from the operations of all ranks.
     pub fn from_ops(ranks: &[Vec<Op>]) -> Self {
         let sum = |ops: &[Op], of: fn(&Op) -> usize| ops.iter().map(of).sum::<usize>() as f64;
         let samples = |op: &Op| match op {
@@ -39,21 +39,21 @@ impl Exchanges {
         Self { shares, held: sums_by_rank(held), pooled: sums_by_rank(pooled) }
     }
 
-    /// Returns the work of an operation. For exchanges the bytes are those read and written, which
-    /// exceed those sent.
+    /// Returns the work of an operation. The bytes of an exchange are the bytes read and written in
+    /// memory, which exceed the bytes sent.
     pub fn work(&self, rank: usize, op: &Op) -> OpWork {
         let share = self.shares[rank];
         let held = self.held[rank];
-        // Values that all ranks send for the samples of this rank.
+        // Number of values that all ranks together send for the samples of this rank.
         let arriving = share * self.held.iter().sum::<f64>();
         let values = match op {
             _ if self.shares.len() < 2 => return op.work(),
             // Values for other ranks are copied into messages. Values that arrive or stay are
             // summed into the pooled vectors.
             Op::OutputDist { .. } => 2.0 * (1.0 - share) * held + arriving + self.pooled[rank],
-            // Columns are gathered into a message per rank. Columns that arrive are concatenated.
+            // Columns are gathered into one message per rank. Columns that arrive are concatenated.
             Op::GradientDist { .. } => 2.0 * arriving + 2.0 * held,
-            // Each rank reduces its part of the elements of all ranks, and reads the other parts
+            // Each rank reduces its part of the elements over all ranks, and reads the other parts
             // from shared memory.
             Op::AllReduce { elements } => {
                 let elements = *elements as f64;

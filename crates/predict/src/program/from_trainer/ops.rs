@@ -1,5 +1,5 @@
-//! Lists the operations of a step of rowmill's own trainer, from a configuration and a plan alone.
-//! Tests in `cli` compare the list with recorded steps.
+//! Lists the operations of a step of rowmill's own trainer from a configuration and a sharding plan
+//! alone. Tests in `cli` compare the list with recorded steps.
 
 use schema::Op;
 
@@ -8,14 +8,15 @@ use crate::Error;
 use crate::workload::{DenseUpdates, Workload};
 use kernel_model::tile_use::TileUse;
 
-/// Lists the operations of a step by rank, in the trainer's order. Waiting for input is left out.
+/// Lists the operations of a step by rank, in the trainer's order. The wait for input data is not
+/// included.
 ///
-/// Amounts that depend on ids are expected values: `n` ids drawn uniformly from `R` rows select `R
-/// (1 − e^(−n/R))` distinct rows.
+/// Sizes that depend on ids are expected values. For example, `n` ids drawn uniformly from `R` rows
+/// select `R (1 − e^(−n/R))` distinct rows.
 ///
 /// # Errors
-/// [`Error::Workload`] for tables of unknown rows, no samples or ranks, statistics of other
-/// features, a plan of other tables.
+/// [`Error::Workload`] if a table has an unknown number of rows, if there are no samples or ranks,
+/// or if the feature statistics or the plan belong to another model.
 pub fn list_ops(workload: Workload<'_>) -> Result<Vec<Vec<Op>>, Error> {
     workload.check()?;
     let tiles = workload.tiles();
@@ -28,8 +29,8 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     let is_whole = is_whole(workload);
     let mut ops = forward_ops(workload, held(), samples);
     if is_whole {
-        // The lookup writes directly into the input of the interaction, so the exchange of pooled
-        // vectors is left out.
+        // The lookup writes directly into the input of the interaction, so no exchange of pooled
+        // vectors takes place.
         ops.truncate(2);
     }
     ops.extend(dense::list_ops(workload, samples, DenseUpdates::WithinProducts));
@@ -38,14 +39,14 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     ops
 }
 
-/// Lists the dense operations of a rank with some samples, including reductions over ranks.
+/// Lists the dense operations of a rank with the given number of samples, including reductions over
+/// ranks.
 #[must_use]
 pub fn list_dense_ops(workload: Workload<'_>, samples: usize, updates: DenseUpdates) -> Vec<Op> {
     dense::list_ops(workload, samples, updates)
 }
 
-/// Returns whether one rank holds every table whole, so that lookups write the pooled output
-/// directly.
+/// Returns whether one rank holds every table whole. Lookups then write the pooled output directly.
 fn is_whole(workload: Workload<'_>) -> bool {
     let tables = &workload.config.model.tables;
     let in_place = |tile: &schema::Tile| {
@@ -56,7 +57,7 @@ fn is_whole(workload: Workload<'_>) -> bool {
     workload.ranks() == 1 && workload.plan.tiles().iter().all(in_place)
 }
 
-/// Lists input distribution, lookup, and output distribution of a rank.
+/// Lists the input distribution, the lookup and the output distribution of one rank.
 fn forward_ops<'a>(
     workload: Workload<'_>,
     held: impl Iterator<Item = &'a TileUse> + Clone,
@@ -80,7 +81,7 @@ fn forward_ops<'a>(
     ]
 }
 
-/// Lists gradient distribution and row updates of a rank.
+/// Lists the gradient distribution and the row updates of one rank.
 fn backward_ops<'a>(
     workload: Workload<'_>,
     held: impl Iterator<Item = &'a TileUse> + Clone,

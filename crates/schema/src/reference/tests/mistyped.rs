@@ -1,10 +1,10 @@
-//! Configurations as people mistype them: each message names the key and the way out, none a type
-//! of ours.
+//! Tests of the messages about mistyped configurations. Each message must name the key and the fix,
+//! and must not contain the name of a Rust type.
 
 use super::JOB;
 use crate::JobConfig;
 
-/// What is said of the job with `from` replaced by `to`.
+/// Returns the error message for the job in which `from` is replaced by `to`.
 fn said(from: &str, to: &str) -> String {
     assert!(JOB.contains(from), "{from}");
     match JobConfig::parse(&JOB.replacen(from, to, 1), &[]) {
@@ -13,7 +13,7 @@ fn said(from: &str, to: &str) -> String {
     }
 }
 
-/// What is said of an override.
+/// Returns the error message for the job with one override.
 fn set(key: &str, value: &str) -> String {
     match JobConfig::parse(JOB, &[(key.to_owned(), value.to_owned())]) {
         Ok(_) => "fine".to_owned(),
@@ -24,7 +24,7 @@ fn set(key: &str, value: &str) -> String {
 const EDITS: [(&str, &str, &str); 27] = [
     ("batch_size", "batchsize", "did you mean batch_size?"),
     ("batch_size = 16", "batch_size = \"16\"", "expected an integer, at least 1, got \"16\""),
-    ("batch_size = 16", "batch_size = 16\nlr = 1", "here may stand precision"),
+    ("batch_size = 16", "batch_size = 16\nlr = 1", "the possible keys are precision"),
     ("batch_size = 16", "batch_size = 16\nepoch = 1", "did you mean epochs?"),
     ("batch_size = 16", "", "training.batch_size is missing"),
     ("[training]", "[trainig]", "did you mean training?"),
@@ -38,7 +38,7 @@ const EDITS: [(&str, &str, &str); 27] = [
     ("learning_rate = 0.1", "learning_rate = \"0.1\"", "expected a number, 0 or more"),
     ("kind = \"dot\"", "kind = \"dcn\"", "expected \"dot\", \"cat\" or \"dcn_v2\""),
     ("kind = \"dot\"", "kind = \"dcn_v2\"", "model.interaction.layers is missing"),
-    ("kind = \"dot\"", "kind = \"cat\", itself = true", "only beside \"dot\""),
+    ("kind = \"dot\"", "kind = \"cat\", itself = true", "only with \"dot\""),
     ("loss = \"mse\"\n", "", "expected \"bce_with_logits\" or \"mse\""),
     ("loss = \"mse\"", "loss = \"bce\"", "expected \"bce_with_logits\" or \"mse\""),
     ("top = [1]", "top = 1", "expected a list of integers"),
@@ -72,7 +72,7 @@ const OVERRIDES: [(&str, &str, &str); 10] = [
     ("batch_size", "-5", "training.batch_size: expected an integer, at least 1, got -5"),
 ];
 
-/// Words by which the types of this code would show.
+/// Words that would reveal a Rust type in a message.
 const TYPES: [&str; 12] = [
     "struct",
     "Config",

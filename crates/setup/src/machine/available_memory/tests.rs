@@ -1,4 +1,5 @@
-//! Made-up `/proc` and control-group folders: what each arrangement leaves to the process.
+//! Tests with artificial `/proc` and control-group folders, which check how much memory each
+//! arrangement leaves to the process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,10 @@ use schema::Bytes;
 use super::{AvailableMemory, MemoryLimit, read_from, unescaped};
 
 const MIB: u64 = 1 << 20;
-/// What version 1 shows where there is no limit.
+/// The limit that version 1 of control groups shows for a group without a limit.
 const UNLIMITED: &str = "9223372036854771712";
 
-/// A machine with 1000 MiB free, whose process holds 10 MiB.
+/// A machine with 1000 MiB of free memory, whose process holds 10 MiB.
 struct Machine {
     folder: tempfile::TempDir,
 }
@@ -45,7 +46,8 @@ impl Machine {
         fs::write(path, text).unwrap();
     }
 
-    /// A group of version 2: limit as written, use and page cache in MiB.
+    /// Writes the files of a version 2 control group. The limit is written as given, and the usage
+    /// and the page cache are in MiB.
     fn two(self, folder: &str, max: &str, used: u64, cache: u64) -> Self {
         self.write(&format!("{folder}/memory.max"), max);
         self.write(&format!("{folder}/memory.current"), &(used * MIB).to_string());
@@ -93,7 +95,7 @@ fn no_proc_means_no_memory_limit() {
 #[test]
 fn version_two_limits_and_its_page_cache_counts_as_free() {
     let machine = Machine::new("0::/job\n", &[("v2", "/", "cgroup")]);
-    // 100 in use, of which 40 are cache and 10 this process.
+    // 100 MiB are in use, of which 40 MiB are page cache and 10 MiB belong to this process.
     machine.two("cgroup/job", &mib(300), 100, 20).check(250, Some("cgroup/job"));
 }
 
@@ -109,7 +111,7 @@ fn the_tightest_of_nested_groups_limits() {
     let machine = Machine::new("0::/a/b/c\n", &mounts)
         .two("cgroup/a/b/c", &mib(800), 20, 0)
         .two("cgroup/a/b", "max", 20, 0)
-        // Others in it hold 400.
+        // Other processes in this group hold 400 MiB.
         .two("cgroup/a", &mib(600), 410, 0);
     machine.check(200, Some("cgroup/a"));
 }
@@ -135,11 +137,11 @@ fn a_limit_around_what_is_mounted_shows_in_version_one() {
 
 #[test]
 fn a_container_sees_its_own_group_at_the_mount_point() {
-    // The path is the host's, and so is the mounted root.
+    // The path is that of the host, and so is the root of the mount.
     let mounts = [("memory", "/docker/1f", "memory")];
     let machine = Machine::new("4:memory:/docker/1f\n", &mounts);
     machine.one("memory", &mib(200), 10, 0).check(200, Some("memory"));
-    // The process is in a group outside of what its namespace shows.
+    // The process is in a group outside the part that its namespace shows.
     let machine = Machine::new("0::/../other\n", &[("v2", "/", "cgroup")]);
     machine.two("cgroup", &mib(100), 10, 0).check(100, Some("cgroup"));
 }

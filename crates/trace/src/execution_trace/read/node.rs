@@ -1,12 +1,12 @@
-//! Converts one JSON node. Up to schema 1.0.1 its fields are flat; later schemas have lists of
-//! attributes.
+//! Converts one JSON node to a [`Node`]. Up to schema 1.0.1, the fields of a node are flat. Later
+//! schemas store most fields in a list of attributes.
 
 use serde_json::Value as Json;
 
 use crate::execution_trace::{Argument, Node, NodeTensor, RecordScope, TraceValue};
 use crate::store::{StringId, Strings};
 
-/// Converts a node. Returns `None` if it has no id or no name.
+/// Converts a JSON node to a [`Node`]. Returns `None` if it has no id, no name or no parent.
 pub fn read(json: &Json, strings: &mut Strings) -> Option<Node> {
     let id = unsigned(&json["id"])?;
     let name = strings.intern(json["name"].as_str()?);
@@ -62,8 +62,8 @@ fn attribute(node: &mut Node, key: &str, value: &Json, strings: &mut Strings) ->
     true
 }
 
-/// Reads inputs or outputs. Depending on the schema they are three parallel lists, or one object
-/// with four.
+/// Reads the inputs or outputs of a node. Depending on the schema, a node's inputs are three
+/// parallel lists, or one object with four lists.
 fn sided(json: &Json, keys: [&str; 3], strings: &mut Strings) -> Vec<Argument> {
     let [side, shapes, types] = keys;
     let side = &json[side];
@@ -82,8 +82,8 @@ fn sided(json: &Json, keys: [&str; 3], strings: &mut Strings) -> Vec<Argument> {
     arguments
 }
 
-/// Converts a value by its type name. Without a type name, a list of six entries that ends in a
-/// text is a tensor.
+/// Converts a value according to its type name. Without a type name, a list of six entries that
+/// ends in a text is a tensor.
 fn value(
     json: &Json,
     kind: &str,
@@ -119,7 +119,7 @@ fn value(
     }
 }
 
-/// Parses an infinite or NaN value, which JSON can only hold as text.
+/// Parses an infinite or NaN value, which JSON can only store as a text.
 fn real(text: &str, kind: &str) -> Option<f64> {
     let is_real = matches!(kind, "Double" | "Float" | "double" | "float" | "Scalar");
     is_real.then(|| text.parse().ok()).flatten()
@@ -190,6 +190,7 @@ impl<'a> Iterator for ElementKinds<'a> {
         if self.rest.is_empty() {
             return None;
         }
+        // Element types may have brackets and commas of their own, so only outer commas separate.
         let mut depth = 0_i32;
         let is_end = |character: char| {
             match character {

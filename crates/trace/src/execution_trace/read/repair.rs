@@ -1,11 +1,11 @@
-//! Turns almost-JSON into valid JSON. Works on syntax alone.
+//! Repairs text that is almost JSON. The repair considers only the syntax, not the meaning.
 
 /// A stack of the closing brackets that are still expected.
 #[derive(Default)]
 struct OpenBrackets {
     brackets: Vec<char>,
-    /// Number of braces in the stack. Kept so that a stray brace is detected without a search:
-    /// texts can be deeply nested and have many stray brackets.
+    /// Number of braces in the stack. The number is stored so that an unmatched brace is detected
+    /// without a search. Texts may be deeply nested and have many unmatched brackets.
     braces: usize,
 }
 
@@ -26,9 +26,9 @@ impl OpenBrackets {
     }
 }
 
-/// Repairs the object at the start of `text`. Inserts and removes commas, quotes bare words,
-/// escapes control characters, and closes open brackets unless the text was cut off. Returns `None`
-/// if the result is still not JSON.
+/// Repairs the object at the start of `text`. Commas are inserted and removed, bare words are
+/// quoted, and control characters are escaped. Open brackets are closed unless the text was cut
+/// off. Returns `None` if the text was cut off, or if a string in it has no end.
 pub fn repair(text: &[u8], is_cut_off: bool) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let mut out = String::with_capacity(text.len() + 16);
@@ -87,7 +87,8 @@ fn separate(out: &mut String) {
     }
 }
 
-/// Closes everything up to the matching bracket. A bracket that matches nothing is dropped.
+/// Closes all brackets up to the matching one. A closing bracket that matches no open bracket is
+/// dropped.
 fn close(out: &mut String, open: &mut OpenBrackets, bracket: char) -> Option<()> {
     if !open.has(bracket) {
         return Some(());
@@ -107,7 +108,7 @@ fn close(out: &mut String, open: &mut OpenBrackets, bracket: char) -> Option<()>
     }
 }
 
-/// Copies a quoted text. Returns its length in the source.
+/// Copies a quoted string to `out`, and returns its length in the source.
 fn quoted(source: &str, out: &mut String) -> Option<usize> {
     out.push('"');
     let mut characters = source.char_indices().skip(1).peekable();
@@ -133,7 +134,7 @@ fn quoted(source: &str, out: &mut String) -> Option<usize> {
     None
 }
 
-/// Copies a number or a word. Returns its length in the source.
+/// Copies a number or a word to `out`, and returns its length in the source.
 fn bare(source: &str, out: &mut String) -> usize {
     let ends = |c: char| c.is_whitespace() || "{}[],:\"".contains(c);
     let word = &source[..source.find(ends).unwrap_or(source.len())];
@@ -162,7 +163,8 @@ mod tests {
 
     #[test]
     fn repair_time_is_linear_in_nesting_depth() {
-        // A search through half a million brackets for each of half a million would take minutes.
+        // A search through half a million brackets for each of half a million closing brackets
+        // would take minutes.
         let deep = "[".repeat(500_000) + &"}".repeat(500_000);
         assert_eq!(repair(deep.as_bytes(), false).map(|text| text.len()), Some(1_000_000));
     }

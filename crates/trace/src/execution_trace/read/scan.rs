@@ -1,16 +1,16 @@
-//! Splits a possibly broken text into nodes. Only the first keys of a node are recognized; the rest
-//! is not interpreted.
+//! Splits a text that may be broken into nodes. Only the first keys of a node are recognized, and
+//! the rest of the node is not interpreted.
 
 /// A piece of text that should contain exactly one node.
 pub struct NodeText<'a> {
     pub at: usize,
-    /// The text from opening to closing bracket, if the brackets match.
+    /// The text from the opening to the closing bracket, or `None` if the brackets do not match.
     pub whole: Option<&'a [u8]>,
-    /// The text up to the start of the next node, used for repair.
+    /// The text up to the start of the next node, which is used for repair.
     pub rough: &'a [u8],
     /// Whether the text ends after this piece.
     pub is_last: bool,
-    /// Whether the separator from the previous node is missing.
+    /// Whether the comma after the previous node is missing.
     pub lacks_comma: bool,
 }
 
@@ -23,7 +23,7 @@ pub struct Scanner<'a> {
     wasted: usize,
 }
 
-/// Total cost limit of the search for matching brackets, as a multiple of the text's length.
+/// Largest total cost of the search for matching brackets, as a multiple of the text's length.
 const PATIENCE: usize = 4;
 
 /// Returns the text before the key `"nodes"`, and the offset at which the first node may begin.
@@ -32,6 +32,7 @@ pub fn begin_of_nodes(text: &[u8]) -> Option<(&[u8], usize)> {
     let mut from = 0;
     while let Some(found) = text[from..].windows(KEY.len()).position(|window| window == KEY) {
         let key = from + found;
+        // The text `"nodes"` may also be a value, so a colon and a bracket must follow it.
         let colon = skip_space(text, key + KEY.len());
         if text.get(colon) == Some(&b':') {
             let open = skip_space(text, colon + 1);
@@ -45,12 +46,12 @@ pub fn begin_of_nodes(text: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Starts after the bracket that opens the list.
+    /// Creates a scanner that starts after the bracket which opens the list of nodes.
     pub fn new(text: &'a [u8], begin: usize) -> Self {
         Self { text, at: begin, expects_comma: false, tail: None, wasted: 0 }
     }
 
-    /// Returns the next piece; `None` after the last one.
+    /// Returns the next piece, or `None` after the last one.
     pub fn next(&mut self) -> Option<NodeText<'a>> {
         let mut at = skip_space(self.text, self.at);
         let mut commas = 0;
@@ -70,13 +71,16 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Returns the text after the list; `None` if the list does not end.
+    /// Returns the text after the list, or `None` if the list does not end.
     pub fn tail(&self) -> Option<&'a [u8]> {
         self.tail
     }
 
     fn node(&mut self, at: usize, lacks_comma: bool) -> NodeText<'a> {
         let text = self.text;
+        // Each failed search for a bracket reads the rest of the text, which is quadratic in a
+        // damaged file. Once failed searches have cost too much, each further search ends after 64
+        // KiB.
         let limit = if self.wasted > PATIENCE * text.len() { 1 << 16 } else { text.len() };
         let end = match object_end(&text[at..text.len().min(at.saturating_add(limit))]) {
             Ok(length) => Some(at + length),
@@ -87,7 +91,8 @@ impl<'a> Scanner<'a> {
         };
         let next = end.or_else(|| next_node(text, at + 1)).unwrap_or(text.len());
         self.at = next;
-        // A rough piece reaches up to the next node and includes the comma.
+        // A piece whose brackets do not match reaches up to the next node and so includes the
+        // comma.
         self.expects_comma = end.is_some();
         NodeText {
             at,
@@ -98,7 +103,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Skips text that is neither a node nor the end: a superfluous bracket, or the rest of a node.
+    /// Skips text that is neither a node nor the end of the list, such as a superfluous bracket or
+    /// the rest of a node.
     fn rubbish(&mut self, at: usize) -> NodeText<'a> {
         let next = next_node(self.text, at + 1).unwrap_or(self.text.len());
         self.at = next;
@@ -109,7 +115,7 @@ impl<'a> Scanner<'a> {
 }
 
 /// Returns the length of the object at the start of `text`, or else the number of bytes searched.
-/// The search stops at a line break inside a string, or at a node that begins inside another one.
+/// The search stops at a line break inside a string, or at a node that begins inside another node.
 fn object_end(text: &[u8]) -> Result<usize, usize> {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -134,7 +140,7 @@ fn object_end(text: &[u8]) -> Result<usize, usize> {
     Err(at)
 }
 
-/// Finds the closing quote of a string.
+/// Finds the closing quote of a string. The search for the quote ends at a line break.
 fn text_end(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match text.get(at)? {
@@ -151,7 +157,7 @@ fn next_node(text: &[u8], from: usize) -> Option<usize> {
     (from..text.len()).find(|at| text[*at] == b'{' && is_node(&text[*at..]))
 }
 
-/// Whether an object starts like a node: with its id, or with its name followed by its id.
+/// Whether an object starts like a node, with its id, or with its name followed by its id.
 fn is_node(text: &[u8]) -> bool {
     let id = |at: usize| text[at..].starts_with(b"\"id\"");
     let at = skip_space(text, 1);

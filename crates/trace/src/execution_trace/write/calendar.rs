@@ -1,6 +1,6 @@
-//! Formats Unix nanoseconds as date and time in UTC, without a date crate.
+//! Formats Unix nanoseconds as date and time in UTC, without depending on a date crate.
 
-/// Formats a time as `YYYY-MM-DD HH:MM:SS` in UTC.
+/// Formats a Unix time in nanoseconds as `YYYY-MM-DD HH:MM:SS` in UTC.
 pub fn date_and_time(unix_ns: i64) -> String {
     let seconds = unix_ns.div_euclid(1_000_000_000);
     let (year, month, day) = civil(seconds.div_euclid(86_400));
@@ -12,7 +12,7 @@ pub fn date_and_time(unix_ns: i64) -> String {
 /// Converts days since 1970-01-01 to year, month and day of the Gregorian calendar.
 fn civil(days: i64) -> (i64, i64, i64) {
     // The computed year starts in March, so that the leap day is its last day. An era is the
-    // calendar's cycle of 400 years.
+    // calendar's cycle of 400 years, which has 146,097 days.
     let since_era_zero = days + 719_468;
     let era = since_era_zero.div_euclid(146_097);
     let day_of_era = since_era_zero.rem_euclid(146_097);
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn dates_follow_the_gregorian_calendar() {
-        // Expected values from `date -u -d @N`.
+        // The expected values are the output of `date -u -d @N`.
         let cases = [
             (0, "1970-01-01 00:00:00"),
             (-1, "1969-12-31 23:59:59"),

@@ -1,17 +1,17 @@
-//! A node as it is serialized in the JSON of an execution trace.
+//! Defines a node as it is serialized in the JSON of an execution trace.
 
 use serde::Serialize;
 
 use crate::format::tensor::{self, TensorArgument};
 
-/// Hands out ids for nodes, tensors and storages, which share one sequence.
+/// Assigns ids to nodes, tensors and storages, which share one sequence of ids.
 #[derive(Debug)]
 pub struct IdCounter {
     last: u64,
 }
 
 impl IdCounter {
-    /// Starts counting after `last`.
+    /// Creates a counter whose first id follows `last`.
     pub fn after(last: u64) -> Self {
         Self { last }
     }
@@ -23,7 +23,7 @@ impl IdCounter {
     }
 }
 
-/// A serialized node. `ctrl_deps` is the id of its parent.
+/// A serialized node. `ctrl_deps` is the id of the parent node.
 #[derive(Debug, Serialize)]
 pub struct WrittenNode {
     pub id: u64,
@@ -34,10 +34,10 @@ pub struct WrittenNode {
     pub attrs: Vec<Attribute>,
 }
 
-/// In order: tensor id, storage id, offset, elements, bytes per element, device.
+/// A tensor as its id, storage id, offset, number of elements, bytes per element, and device.
 type TensorTuple = (u64, u64, u64, usize, usize, &'static str);
 
-/// Inputs or outputs of a node. Each list has one entry per tensor.
+/// The inputs or outputs of a node. Each list in the JSON has one entry per tensor.
 #[derive(Debug, Default, Serialize)]
 pub struct Endpoints {
     values: Vec<TensorTuple>,
@@ -67,7 +67,8 @@ impl Endpoints {
     }
 }
 
-/// A named and typed value, as schema 1.1.1 stores everything but inputs and outputs.
+/// A named and typed value. Schema 1.1.1 stores all fields of a node except inputs and outputs in
+/// this form.
 #[derive(Debug, Serialize)]
 pub struct Attribute {
     name: &'static str,
@@ -76,7 +77,7 @@ pub struct Attribute {
     value: Scalar,
 }
 
-/// The value of an attribute, in the types that are written.
+/// The value of an attribute, in the types that rowmill writes.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Scalar {
@@ -86,17 +87,17 @@ enum Scalar {
 }
 
 impl Attribute {
-    /// Creates an attribute of type `uint64`.
+    /// Creates an attribute whose type is `uint64`.
     pub fn unsigned(name: &'static str, value: u64) -> Self {
         Self { name, kind: "uint64", value: Scalar::Unsigned(value) }
     }
 
-    /// Creates an attribute of type `int64`.
+    /// Creates an attribute whose type is `int64`.
     pub fn signed(name: &'static str, value: i64) -> Self {
         Self { name, kind: "int64", value: Scalar::Signed(value) }
     }
 
-    /// Creates an attribute of type `string`.
+    /// Creates an attribute whose type is `string`.
     pub fn text(name: &'static str, value: &str) -> Self {
         Self { name, kind: "string", value: Scalar::Text(value.to_owned()) }
     }

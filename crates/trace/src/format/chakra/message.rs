@@ -1,8 +1,8 @@
-//! The protobuf messages of Chakra's `et_def.proto`, with their field numbers.
+//! Defines the protobuf messages of Chakra's `et_def.proto`, with their field numbers.
 
 use prost::{Message, Oneof};
 
-/// The first message of a file. It describes the trace as a whole.
+/// The first message of a file, which describes the trace as a whole.
 #[derive(Clone, PartialEq, Message)]
 pub struct Metadata {
     #[prost(string, tag = "1")]
@@ -11,23 +11,23 @@ pub struct Metadata {
     pub attributes: Vec<Attribute>,
 }
 
-/// A node of the graph.
+/// A node of the graph, which is one operation.
 #[derive(Clone, PartialEq, Message)]
 pub struct ChakraNode {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Convert it with [`ChakraNode::kind`].
+    /// Number of the node's kind, which [`ChakraNode::kind`] converts.
     #[prost(int32, tag = "3")]
     pub kind_number: i32,
-    /// Nodes that must have started before: callers.
+    /// Ids of the nodes that must have started before this node, such as its callers.
     #[prost(uint64, repeated, tag = "4")]
     pub ctrl_deps: Vec<u64>,
-    /// Nodes that must have finished before.
+    /// Ids of the nodes that must have finished before this node starts.
     #[prost(uint64, repeated, tag = "5")]
     pub data_deps: Vec<u64>,
-    /// Start of the node.
+    /// Time at which the node starts.
     #[prost(uint64, tag = "6")]
     pub start_us: u64,
     #[prost(uint64, tag = "7")]
@@ -40,7 +40,7 @@ pub struct ChakraNode {
     pub attributes: Vec<Attribute>,
 }
 
-/// Inputs or outputs of a node. Lists are texts in Python's notation.
+/// The inputs or outputs of a node. Each list in the message is a text in Python's notation.
 #[derive(Clone, PartialEq, Message)]
 pub struct Io {
     #[prost(string, tag = "1")]
@@ -51,12 +51,12 @@ pub struct Io {
     pub types: String,
 }
 
-/// A named value of any type.
+/// A named value of any of the attribute types.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attribute {
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Explanation for humans; mostly empty.
+    /// Explanation for human readers, which is mostly empty.
     #[prost(string, tag = "2")]
     pub documentation: String,
     #[prost(
@@ -67,7 +67,7 @@ pub struct Attribute {
     pub value: Option<AttributeValue>,
 }
 
-/// Value of an attribute: one of fifteen types, or a list of one.
+/// Value of an attribute, which has one of fifteen types or is a list of one of them.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum AttributeValue {
     #[prost(double, tag = "3")]
@@ -132,105 +132,105 @@ pub enum AttributeValue {
     BytesList(ByteTexts),
 }
 
-/// A list of `double`.
+/// An attribute value that is a list of protobuf `double` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Doubles {
     #[prost(double, repeated, tag = "1")]
     pub values: Vec<f64>,
 }
 
-/// A list of `float`.
+/// An attribute value that is a list of protobuf `float` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Floats {
     #[prost(float, repeated, tag = "1")]
     pub values: Vec<f32>,
 }
 
-/// A list of `int32`.
+/// An attribute value that is a list of protobuf `int32` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Int32s {
     #[prost(int32, repeated, tag = "1")]
     pub values: Vec<i32>,
 }
 
-/// A list of `int64`.
+/// An attribute value that is a list of protobuf `int64` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Int64s {
     #[prost(int64, repeated, tag = "1")]
     pub values: Vec<i64>,
 }
 
-/// A list of `uint32`.
+/// An attribute value that is a list of protobuf `uint32` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Uint32s {
     #[prost(uint32, repeated, tag = "1")]
     pub values: Vec<u32>,
 }
 
-/// A list of `uint64`.
+/// An attribute value that is a list of protobuf `uint64` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Uint64s {
     #[prost(uint64, repeated, tag = "1")]
     pub values: Vec<u64>,
 }
 
-/// A list of `sint32`.
+/// An attribute value that is a list of protobuf `sint32` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sint32s {
     #[prost(sint32, repeated, tag = "1")]
     pub values: Vec<i32>,
 }
 
-/// A list of `sint64`.
+/// An attribute value that is a list of protobuf `sint64` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sint64s {
     #[prost(sint64, repeated, tag = "1")]
     pub values: Vec<i64>,
 }
 
-/// A list of `fixed32`.
+/// An attribute value that is a list of protobuf `fixed32` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Fixed32s {
     #[prost(fixed32, repeated, tag = "1")]
     pub values: Vec<u32>,
 }
 
-/// A list of `fixed64`.
+/// An attribute value that is a list of protobuf `fixed64` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Fixed64s {
     #[prost(fixed64, repeated, tag = "1")]
     pub values: Vec<u64>,
 }
 
-/// A list of `sfixed32`.
+/// An attribute value that is a list of protobuf `sfixed32` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sfixed32s {
     #[prost(sfixed32, repeated, tag = "1")]
     pub values: Vec<i32>,
 }
 
-/// A list of `sfixed64`.
+/// An attribute value that is a list of protobuf `sfixed64` numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sfixed64s {
     #[prost(sfixed64, repeated, tag = "1")]
     pub values: Vec<i64>,
 }
 
-/// A list of `bool`.
+/// An attribute value that is a list of protobuf `bool` values.
 #[derive(Clone, PartialEq, Message)]
 pub struct Bools {
     #[prost(bool, repeated, tag = "1")]
     pub values: Vec<bool>,
 }
 
-/// A list of `string`.
+/// An attribute value that is a list of protobuf `string` values.
 #[derive(Clone, PartialEq, Message)]
 pub struct StringList {
     #[prost(string, repeated, tag = "1")]
     pub values: Vec<String>,
 }
 
-/// A list of `bytes`.
+/// An attribute value that is a list of protobuf `bytes` values.
 #[derive(Clone, PartialEq, Message)]
 pub struct ByteTexts {
     #[prost(bytes = "vec", repeated, tag = "1")]

@@ -1,4 +1,4 @@
-//! The `args` of each kind of row that our own runs write, under Kineto's keys.
+//! Defines the `args` of each kind of row that rowmill's own runs write, under Kineto's keys.
 
 use schema::Op;
 use serde::Serialize;
@@ -16,11 +16,11 @@ pub struct StepArguments {
     pub external_id: u64,
     #[serde(rename = "Record function id")]
     pub record_function_id: u64,
-    /// Busy time of the thread pool. The kernel rows of the step sum to it.
+    /// Time during which the thread pool was busy, which equals the sum of the step's kernel rows.
     pub busy_ns: i64,
 }
 
-/// Arguments of a `cpu_op` row.
+/// Arguments of a `cpu_op` row, which is an operation on the host.
 #[derive(Serialize)]
 pub struct OperationArguments {
     #[serde(rename = "External id")]
@@ -39,8 +39,8 @@ pub struct OperationArguments {
 }
 
 impl OperationArguments {
-    /// Describes an operation with the names that PyTorch's profiler uses, and with its arithmetic
-    /// and bytes.
+    /// Describes an operation by the arguments that PyTorch's profiler writes, and by its FLOPs and
+    /// bytes.
     pub fn new(span: &OpSpan, identity: OperationIdentity) -> Self {
         let op = &span.op;
         let inputs = tensor::inputs(op);
@@ -57,18 +57,19 @@ impl OperationArguments {
     }
 }
 
-/// Arguments of a runtime row.
+/// Arguments of a `cuda_runtime` row, which is the launch of a kernel.
 #[derive(Serialize)]
 pub struct LaunchArguments {
     #[serde(rename = "External id")]
     external_id: u64,
     correlation: u64,
-    /// Marks the launch as ours, whatever the row's name.
+    /// Marks the launch as rowmill's, because the row has the name of a CUDA call.
     runtime: &'static str,
 }
 
 impl LaunchArguments {
-    /// Describes the launch of an operation. Its ids link it to the operation and to the kernel.
+    /// Describes the launch of an operation by the ids that link it to the operation and the
+    /// kernel.
     pub fn new(identity: OperationIdentity) -> Self {
         Self {
             external_id: identity.record_function,

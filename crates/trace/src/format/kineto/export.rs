@@ -1,4 +1,4 @@
-//! Writes any trace as Kineto JSON: one event per line, times as exact decimals.
+//! Writes any trace as Kineto JSON, with one event per line and times as exact decimals.
 //!
 //! Names, categories and tracks are escaped once and reused in all rows.
 
@@ -24,7 +24,7 @@ use super::number;
 /// Writes all parts of a merged trace as one JSON document.
 ///
 /// # Errors
-/// Passes on the errors of `out`.
+/// Returns the errors of writing to `out`.
 pub fn write(
     out: &mut (impl Write + ?Sized),
     merged: &Merged<'_>,
@@ -64,10 +64,10 @@ struct ExportRows<'a, 'w, W: ?Sized> {
 }
 
 impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
-    /// Writes the names and display order of processes and threads.
+    /// Writes the names and the display order of processes and threads.
     fn names(&mut self, processes: &[Process], part: usize) -> io::Result<()> {
-        // In a container, a process may have the same id as a device. Readers merge them, so it is
-        // named once.
+        // In a container, a process may have the same id as a device. Readers merge a process and a
+        // device with equal ids, so their name is written once.
         let mut named = BTreeSet::new();
         let own = processes.iter().enumerate().filter(|(_, process)| process.part == part);
         for (order, process) in own {
@@ -150,6 +150,7 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
             push_time(out, self.clock, part.time(slices.start[at]));
             out.extend_from_slice(b", \"dur\": ");
             self.clock.push_duration(out, slices.duration[at]);
+            // Slices that were never in a file have only columns, so their arguments are complete.
             let mut is_complete =
                 slices.offset[at] == u64::MAX || arguments == WhichArguments::Typed;
             push_arguments(out, |out| {
@@ -174,6 +175,7 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
 
     fn flows(&mut self, lanes: &SliceLanes) -> io::Result<()> {
         let part = self.part;
+        // Without moved slices every arrow stays in lane 0, so binding them would be wasted work.
         let bound = if lanes.moved() > 0 { binding::bind(part, lanes) } else { Vec::new() };
         for (at, flow) in part.trace.flows.iter().enumerate() {
             let row = bound.get(at).copied().flatten();
@@ -199,9 +201,10 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
         Ok(())
     }
 
-    /// Writes the counters. All series of a counter at one time become one event.
+    /// Writes the counters. All series of a counter that have the same time become one event.
     fn counters(&mut self) -> io::Result<()> {
         let part = self.part;
+        // Adjacent samples with the same series belong to two events at the same time.
         let one = |a: &Counter, b: &Counter| {
             (a.name, a.track, a.time) == (b.name, b.track, b.time) && a.series != b.series
         };
@@ -251,8 +254,10 @@ impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
         Ok(())
     }
 
-    /// Writes the counters computed by an analysis, which are not in the trace.
+    /// Writes the counters that an analysis computed, which are not in the trace.
     fn computed(&mut self, options: &Options) -> io::Result<()> {
+        // Computed counters get a process of their own, so that they are not mixed with recorded
+        // ones.
         let pid = self.part.pid(&TrackKey::Text("counters".to_owned()));
         let at = line::place(&pid, &TrackKey::Number(0));
         let own = options.counters.iter().filter(|counter| counter.rank == self.part.trace.rank);
@@ -278,7 +283,7 @@ fn push_time(out: &mut Vec<u8>, clock: WrittenClock, time: i64) {
     clock.push_time(out, time);
 }
 
-/// Appends `args`, unless it would be empty.
+/// Appends the object `args`, or nothing if the object would be empty.
 fn push_arguments(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     let before = out.len();
     out.extend_from_slice(b", \"args\": {");

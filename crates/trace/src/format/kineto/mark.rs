@@ -1,15 +1,15 @@
-//! The header key of a file that was written from a truncated recording. The JSON text of such a
-//! file is complete, so without this key it would pass as a whole recording.
+//! Defines the header key of a file that was written from a truncated recording. The JSON text of
+//! such a file is complete, so without this key it would pass as a whole recording.
 
 use serde_json::{Value, json};
 
 use crate::merge::MergedPart;
 use crate::store::{Covered, CutRecording, Ending, TraceHeader};
 
-/// Name of the key.
+/// Name of the header key that marks a truncated recording.
 pub const KEY: &str = "rowmillCut";
 
-/// Decodes the header's entry.
+/// Decodes the header's entry about the truncation. Returns `None` if there is no such entry.
 pub fn read(header: &TraceHeader) -> Option<CutRecording> {
     let mark = header.rest.get(KEY)?;
     let until = mark["covered_until_ns"].as_i64();
@@ -22,8 +22,8 @@ pub fn read(header: &TraceHeader) -> Option<CutRecording> {
     })
 }
 
-/// Creates the entry for a file with these parts. Of several truncated recordings it states the
-/// period that all of them cover.
+/// Creates the entry for a file with these parts. If several recordings were truncated, the entry
+/// states the period that all of them cover.
 pub fn marks(parts: &[MergedPart<'_>]) -> Option<Value> {
     let cuts = || parts.iter().filter_map(|part| Some((part, part.trace.cut.as_ref()?)));
     let (_, first) = cuts().next()?;

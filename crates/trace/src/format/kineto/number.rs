@@ -13,10 +13,11 @@ const fn pairs() -> [[u8; 2]; 100] {
     pairs
 }
 
-/// Appends a non-negative number.
+/// Appends a non-negative number in decimal notation.
 pub fn push_unsigned(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; LONGEST];
     let mut first = LONGEST;
+    // Formatting two digits at a time needs half as many divisions.
     while number >= 100 {
         first -= 2;
         digits[first..first + 2].copy_from_slice(&PAIRS[(number % 100) as usize]);
@@ -32,7 +33,7 @@ pub fn push_unsigned(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[first..]);
 }
 
-/// Appends a number with its sign.
+/// Appends a number in decimal notation, with a minus sign if it is negative.
 pub fn push_signed(out: &mut Vec<u8>, number: i64) {
     if number < 0 {
         out.push(b'-');

@@ -4,12 +4,11 @@
 //! ```text
 //! Blocks → source: chunks between events → events, per worker → part → merge: one trace
 //!                                          └ event ← layout, scan     ↑
-//!                                            └ row               document: header, what was
-//! guessed wrong
+//!                                            └ row               document: header, wrong guesses
 //! ```
 //!
-//! The meaning of a position depends only on the text before it. Threads and block sizes change the
-//! time, never the result.
+//! The meaning of a position depends only on the text before it. Therefore the number of threads
+//! and the size of blocks change the time, but never the result.
 
 mod document;
 mod event;
@@ -37,20 +36,23 @@ use crate::format::blocks::Blocks;
 use crate::store::Trace;
 pub use document::NotKineto;
 
-/// Bytes of text a worker reads at a time, if blocks allow: they stay in the processor's cache.
+/// Bytes of text that a worker reads at a time. A chunk of this size stays in the processor's
+/// cache.
 const CHUNK: usize = 1 << 20;
 
 /// Reads a trace from its text. The result depends neither on `threads` nor on the size of the
 /// blocks.
 ///
-/// Times are exact. Decimal microseconds become integer nanoseconds; decimals beyond the third are
-/// rounded to nearest, halves away from zero. The file's base time is added. Times and durations of
-/// 2^61 ns (73 years) or more are counted as losses. Process and thread ids that do not fit an
-/// `i64` are kept as texts. A flow id that is a text becomes the decimal or hexadecimal number it
-/// spells, else its hash. Non-finite numbers become NaN.
+/// Times are exact. Decimal microseconds become integer nanoseconds. Decimals beyond the third are
+/// rounded to the nearest nanosecond, with halves away from zero. The file's base time is added to
+/// all times. Times and durations of 2^61 ns (73 years) or more are counted as losses.
+///
+/// Process and thread ids that do not fit an `i64` are kept as texts. A flow id that is a text
+/// becomes the decimal or hexadecimal number it spells, or else its hash. Non-finite numbers become
+/// NaN.
 ///
 /// # Cost
-/// One pass. Memory holds the trace and about two blocks per thread.
+/// One pass over the text. Memory holds the trace and about two blocks per thread.
 ///
 /// # Errors
 /// [`NotKineto`] if there is no list of events. Any other defect is counted as a loss of the trace.
@@ -58,7 +60,7 @@ pub fn read(blocks: &mut dyn Blocks, threads: usize) -> Result<Trace, NotKineto>
     read_in_chunks(blocks, threads, CHUNK)
 }
 
-/// Reads like [`read`], but in chunks of about `size` bytes.
+/// Reads like [`read`], but in chunks of about `size` bytes, so that tests can choose the size.
 fn read_in_chunks(
     blocks: &mut dyn Blocks,
     threads: usize,

@@ -1,4 +1,4 @@
-//! Writes rows as lines of Chrome's JSON. The kinds of rows are known here, their meaning is not.
+//! Writes rows as lines of Chrome's JSON, without regard to the meaning of the rows.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,20 +8,20 @@ use serde::Serialize;
 
 use super::number;
 
-/// Ordinal of the pseudo-device that stands for the thread pool.
+/// Ordinal of the pseudo-device that represents the thread pool.
 pub const DEVICE: u32 = 0;
-/// The pool's only stream. It is not 0, because some readers take stream 0 for the default stream
-/// and drop it from iterations.
+/// Number of the pool's only stream. The number is not 0, because some readers take stream 0 for
+/// the default stream and exclude it from iterations.
 pub const STREAM: u64 = 1;
 
-/// A line of the timeline: process and thread, or device and stream.
+/// A track of the timeline: a thread of a process, or a stream of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Track {
     pub pid: u32,
     pub tid: u64,
 }
 
-/// A complete event, phase `X`, before it is formatted.
+/// A complete event (phase `X`) before it is formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     pub category: &'static str,
@@ -53,7 +53,7 @@ pub struct RowWriter<'a, W> {
 }
 
 impl<'a, W: Write> RowWriter<'a, W> {
-    /// Continues a list whose opening bracket was already written.
+    /// Creates a writer for a list whose opening bracket was already written.
     pub fn new(out: &'a mut W) -> Self {
         Self { out, is_empty: true }
     }

@@ -1,4 +1,4 @@
-//! Encodes arguments of slices as debug annotations.
+//! Encodes arguments of slices as debug annotations of Perfetto.
 
 use super::field::{annotation, event};
 use super::packet::Interned;
@@ -34,7 +34,8 @@ fn push_value(out: &mut Vec<u8>, value: ArgumentValue<'_>) {
     }
 }
 
-/// Converts to the double with the same shortest decimals: 3.764706, not 3.7647058963775635.
+/// Converts a number to the double with the same shortest decimals, so that 3.764706 is not written
+/// as 3.7647058963775635.
 fn widened(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

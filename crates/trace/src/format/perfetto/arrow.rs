@@ -1,4 +1,5 @@
-//! Flow arrows. Their ids are unique over categories and parts, and they are bound to slices.
+//! Numbers the flow arrows of a part and binds them to slices. The ids of arrows are unique over
+//! categories and parts.
 
 use super::field::event;
 use super::wire::fixed;
@@ -7,17 +8,17 @@ use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::FlowPhase;
 
-/// The flow arrows of a part, ready to be written with the slices they are bound to.
+/// The flow arrows of a part, ready to be written with the slices to which they are bound.
 pub struct Arrows {
-    /// Pairs of row and end, in ascending order of rows.
+    /// Pairs of a row and an arrow's end, in ascending order of rows.
     bound: Vec<(u32, End)>,
-    /// Ends at which no slice begins, with their indices in the trace's flows.
+    /// Ends of arrows at which no slice begins, with their indices in the trace's flows.
     pub unbound: Vec<(usize, End)>,
-    /// Each category, and the number of its first arrow.
+    /// Pairs of a category and the id of its first arrow.
     pub categories: Vec<(u8, u64)>,
 }
 
-/// One end of an arrow, with its id in the file.
+/// One end of an arrow, with the arrow's id in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     id: u64,
@@ -25,9 +26,10 @@ pub struct End {
 }
 
 impl Arrows {
-    /// Numbers the arrows of a part, starting with `next`.
+    /// Numbers the arrows of a part, starting with the id `next`.
     pub fn collect(part: &MergedPart<'_>, lanes: &SliceLanes, next: &mut u64) -> Self {
         let flows = &part.trace.flows;
+        // Flow ids are unique only within a category, so both together identify an arrow.
         let mut ids: Vec<_> = flows.iter().map(|flow| (flow.category, flow.id)).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -53,7 +55,7 @@ impl Arrows {
         Self { bound, unbound, categories }
     }
 
-    /// Appends the ends that are bound to a slice.
+    /// Appends the ends of arrows that are bound to the slice of a row.
     pub fn push(&self, out: &mut Vec<u8>, row: u32) {
         let first = self.bound.partition_point(|(other, _)| *other < row);
         let own = self.bound[first..].iter().take_while(|(other, _)| *other == row);
@@ -62,7 +64,7 @@ impl Arrows {
 }
 
 impl End {
-    /// Appends this end to the event it is bound to.
+    /// Appends this end to the event to which it is bound.
     pub fn push(self, out: &mut Vec<u8>) {
         fixed(out, if self.is_last { event::FLOW_END } else { event::FLOW }, self.id);
     }

@@ -1,4 +1,4 @@
-//! Protobuf field numbers of the messages we write.
+//! Lists the protobuf field numbers of the messages that rowmill writes.
 //!
 //! # Source
 //! Perfetto, `protos/perfetto/trace/perfetto_trace.proto`.
@@ -15,36 +15,36 @@ pub mod packet {
     pub const INTERNED_DATA: u32 = 12;
     pub const SEQUENCE_FLAGS: u32 = 13;
     pub const TRACK_DESCRIPTOR: u32 = 60;
-    /// A field of rowmill for data that Perfetto has no field for. Protobuf readers skip unknown
-    /// fields.
+    /// A field of rowmill for data that Perfetto has no field for. Protobuf readers skip fields
+    /// that they do not know.
     pub const OWN: u32 = 50_001;
 }
 
-/// Fields in [`packet::OWN`].
+/// Fields in the message [`packet::OWN`].
 pub mod own {
-    /// Only in the first packet of a file. Marks the file as ours, and its value is the version of
-    /// these fields.
+    /// Version of rowmill's own fields. Only the first packet of a file has this field, and the
+    /// field marks the file as written by rowmill.
     pub const VERSION: u32 = 1;
     pub const PART_COUNT: u32 = 2;
     pub const MOVED: u32 = 3;
     pub const PART: u32 = 4;
     pub const TRACK: u32 = 5;
-    /// Packed row numbers of a part's slices in writing order, each as the difference to the
-    /// previous one.
+    /// Row numbers of a part's slices in writing order, packed. Each number is stored as the
+    /// difference to the previous number.
     pub const ORDER: u32 = 6;
     pub const COUNTER: u32 = 7;
-    /// The current value of [`VERSION`].
+    /// The current value of the field [`VERSION`].
     pub const CURRENT: u64 = 1;
 }
 
-/// Fields in [`own::PART`].
+/// Fields in the message [`own::PART`].
 pub mod part {
     pub const RANK: u32 = 1;
     /// Nanoseconds that were subtracted from the rank's times.
     pub const AHEAD: u32 = 2;
-    /// The number assigned to the rank's device 0.
+    /// The ordinal in the file that was assigned to the rank's device 0.
     pub const FIRST_DEVICE: u32 = 3;
-    /// Kineto's header as JSON.
+    /// Kineto's header as a JSON text.
     pub const HEADER: u32 = 4;
     pub const ARROWS: u32 = 5;
     pub const SLICE_COUNT: u32 = 6;
@@ -52,20 +52,20 @@ pub mod part {
     pub const COUNTER_COUNT: u32 = 8;
     pub const INSTANT_COUNT: u32 = 9;
     pub const ALLOCATION_COUNT: u32 = 10;
-    /// Number of events by Chrome phase, as JSON.
+    /// Number of events for each Chrome event phase, as a JSON text.
     pub const PHASES: u32 = 11;
 }
 
-/// Fields in [`part::ARROWS`]. A category applies to all arrows from the given number on.
+/// Fields in the message [`part::ARROWS`]. A category applies to all arrows from the given id on.
 pub mod arrows {
     pub const FIRST: u32 = 1;
     pub const CATEGORY: u32 = 2;
 }
 
-/// Fields in [`own::TRACK`].
+/// Fields in the message [`own::TRACK`].
 pub mod line {
     pub const UUID: u32 = 1;
-    /// Index among the tracks of the part. Lanes of one track share it.
+    /// Index among the tracks of the part. Lanes of one track have the same index.
     pub const PLACE: u32 = 2;
     pub const PID: u32 = 3;
     pub const PID_TEXT: u32 = 4;
@@ -76,7 +76,7 @@ pub mod line {
     pub const THREAD_NAME: u32 = 9;
 }
 
-/// Fields in [`own::COUNTER`].
+/// Fields in the message [`own::COUNTER`].
 pub mod sampled {
     pub const UUID: u32 = 1;
     pub const PLACE: u32 = 2;
@@ -85,7 +85,7 @@ pub mod sampled {
 }
 
 pub mod flag {
-    /// Discards the texts interned so far.
+    /// The texts interned so far are discarded.
     pub const CLEARED: u64 = 1;
     /// The packet refers to interned texts.
     pub const NEEDS_INTERNED: u64 = 2;
@@ -96,7 +96,7 @@ pub mod snapshot {
     pub const CLOCK_ID: u32 = 1;
     pub const CLOCK_TIMESTAMP: u32 = 2;
     pub const REALTIME: u64 = 1;
-    /// The clock of timestamps that name no clock.
+    /// The clock of timestamps that do not name a clock.
     pub const BOOTTIME: u64 = 6;
 }
 
@@ -112,11 +112,11 @@ pub mod track {
     pub const MERGE: u32 = 15;
     pub const PROCESS_ORDERING: u32 = 19;
     pub const THREAD_ORDERING: u32 = 20;
-    /// Children are sorted by their `ORDER`.
+    /// Child tracks are sorted by their field `ORDER`.
     pub const EXPLICIT: u64 = 3;
-    /// Processes and threads are sorted by their `ORDER`.
+    /// Processes and threads are sorted by their field `ORDER`.
     pub const BY_ORDER: u64 = 1;
-    /// Tracks with the same name stay separate.
+    /// Tracks with equal names stay separate.
     pub const NEVER_MERGE: u64 = 2;
 }
 

@@ -1,5 +1,6 @@
-//! Writes extra fields from which [`super::read`] restores the source trace: track ids, row order,
-//! header. Also writes the sign that shows viewers a truncated recording.
+//! Writes extra fields from which [`super::read`] restores the source trace: track ids, row order
+//! and header. This module also writes the event by which viewers show that a recording was
+//! truncated.
 
 use std::io::{self, Write};
 
@@ -16,7 +17,7 @@ use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::{Counter, Covered, Trace, TrackKey};
 
-/// Writes the rank, header and counts of a part.
+/// Writes the rank, the header and the event counts of a part.
 pub fn part<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     part: &MergedPart<'_>,
@@ -46,7 +47,7 @@ pub fn part<W: Write + ?Sized>(
     })
 }
 
-/// Returns the header of a part, as Kineto would write it.
+/// Returns the header of a part, as a Kineto file would contain it.
 fn head(part: &MergedPart<'_>) -> Map<String, Value> {
     let (mut keys, _) = header::single_header(part);
     if part.trace.header.base_time_ns != 0 {
@@ -70,6 +71,7 @@ pub fn tracks<W: Write + ?Sized>(
                 message(out, own::TRACK, |out| {
                     unsigned(out, line::UUID, *uuid);
                     unsigned(out, line::PLACE, place as u64);
+                    // All lanes of a track have the same ids and names, so only lane 0 states them.
                     if lane > 0 {
                         return;
                     }
@@ -92,12 +94,13 @@ fn key(out: &mut Vec<u8>, key: &TrackKey, number_field: u32, text_field: u32) {
     }
 }
 
-/// Writes the row numbers of slices in writing order.
+/// Writes the row numbers of slices in the order in which the slices are written.
 pub fn order<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     trace: &Trace,
     lanes: &SliceLanes,
 ) -> io::Result<()> {
+    // The rows of a track have similar numbers, so their differences take few bytes.
     let (mut packed, mut before) = (Vec::with_capacity(2 * trace.slices.len()), 0);
     for &row in (0..trace.tracks.len()).flat_map(|track| lanes.rows(track)) {
         push_varint(&mut packed, zigzag(i64::from(row) - before));
@@ -106,7 +109,7 @@ pub fn order<W: Write + ?Sized>(
     packets.own(|out| bytes(out, own::ORDER, &packed))
 }
 
-/// Writes name, series and track of a recorded counter.
+/// Writes the name, series and track of a recorded counter.
 pub fn counter<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     trace: &Trace,
@@ -123,7 +126,7 @@ pub fn counter<W: Write + ?Sized>(
     })
 }
 
-/// Marks the end of a truncated recording by a point in time on a separate line.
+/// Marks the end of a truncated recording by a point in time on a separate track.
 pub fn cut<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     part: &MergedPart<'_>,

@@ -1,4 +1,4 @@
-//! Writes packets and the texts they share.
+//! Writes the packets of a Perfetto file, and the texts that they share.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use super::wire::{message, sint64, text, unsigned};
 use crate::merge::MergedPart;
 use crate::store::StringId;
 
-/// Bytes to collect before a write.
+/// Number of bytes that are buffered before a write.
 const COLLECTED: usize = 1 << 18;
 
 /// Writes the packets of a file through a buffer.
@@ -17,26 +17,26 @@ pub struct Packets<'a, W: ?Sized> {
     buffer: Vec<u8>,
     sequence: u64,
     is_first: bool,
-    /// Nanoseconds added to all times. Perfetto's times are unsigned, so a file that begins before
-    /// 1970 is shifted to it.
+    /// Nanoseconds that are subtracted from all times. The number is 0 unless a file begins before
+    /// 1970. A file that does is shifted, because Perfetto's times are unsigned.
     moved: i64,
 }
 
 impl<'a, W: Write + ?Sized> Packets<'a, W> {
-    /// Starts a file whose first time is known.
+    /// Creates a writer for a file whose first time is known.
     pub fn new(out: &'a mut W, first_time: i64) -> Self {
         let buffer = Vec::with_capacity(2 * COLLECTED);
         Self { out, buffer, sequence: 1, is_first: true, moved: first_time.min(0) }
     }
 
-    /// Starts a packet sequence, which shares no texts with earlier ones.
+    /// Starts a packet sequence, which does not share texts with earlier sequences.
     pub fn begin_sequence(&mut self, sequence: u64) {
         self.sequence = sequence;
         self.is_first = true;
     }
 
-    /// Writes a first packet which says that times are Unix times, and which marks the file as
-    /// ours.
+    /// Writes the first packet of a file, which states that times are Unix times and marks the file
+    /// as written by rowmill.
     pub fn clock(&mut self, time: i64, part_count: usize) -> io::Result<()> {
         let (time, moved) = (self.moment(time), self.moved);
         self.packet(|out| {
@@ -67,7 +67,7 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
         self.packet(|out| message(out, packet::TRACK_DESCRIPTOR, fill))
     }
 
-    /// Writes an event, together with the texts it is the first to use.
+    /// Writes an event, together with the texts that it is the first to use.
     pub fn event(
         &mut self,
         time: i64,
@@ -98,6 +98,7 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
             self.out.write_all(&self.buffer)?;
             self.buffer.clear();
         }
+        // The first packet of a sequence must tell readers to discard older interned texts.
         let cleared = if self.is_first { flag::CLEARED } else { 0 };
         self.is_first = false;
         message(&mut self.buffer, trace::PACKET, |out| {
@@ -109,7 +110,7 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
     }
 }
 
-/// The texts of a part that were written, and those that the next packet must include.
+/// The texts of a part that were already written, and the texts that the next packet must include.
 pub struct Interned<'a> {
     part: &'a MergedPart<'a>,
     names: Vec<bool>,
@@ -119,7 +120,7 @@ pub struct Interned<'a> {
 }
 
 impl<'a> Interned<'a> {
-    /// Starts without any written texts.
+    /// Creates a state in which no text was written yet.
     pub fn new(part: &'a MergedPart<'a>) -> Self {
         Self {
             part,
@@ -130,7 +131,7 @@ impl<'a> Interned<'a> {
         }
     }
 
-    /// Returns the interned id of a name.
+    /// Returns the interned id of an event's name.
     pub fn name(&mut self, name: StringId) -> u64 {
         let iid = u64::from(name.0) + 1;
         if !std::mem::replace(&mut self.names[name.0 as usize], true) {

@@ -1,8 +1,9 @@
-//! Reads files written by [`super::write`] back into the original traces. Each packet sequence with
-//! our fields is one rank.
+//! Reads files that [`super::write`] wrote back into the original traces. Each packet sequence with
+//! rowmill's own fields is one rank.
 //!
-//! A file is written track by track. A truncated file lacks whole tracks, and it is unknown which
-//! part of the recording remains. Therefore it is rejected, as are files of other programs.
+//! A file is written track by track. A truncated file therefore lacks whole tracks, and it is
+//! unknown which part of the recording remains. Therefore truncated files are rejected, and so are
+//! files of other programs.
 
 mod annotation;
 mod argument;
@@ -21,20 +22,21 @@ use wire::{Broken, Field};
 /// The program that wrote a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileWriter {
-    /// This version, or one with the same fields.
+    /// A version of rowmill that writes the same fields as this one.
     Rowmill,
-    /// A later version of rowmill, or one that wrote files before they could be read back.
+    /// A version of rowmill, usually a later one, whose fields this version does not know.
     OtherRowmill,
     Foreign,
 }
 
-/// Identifies the writer of the Perfetto file that begins with `head`. `None` if it is not a
-/// Perfetto file.
+/// Identifies the writer of the Perfetto file that begins with `head`. Returns `None` if it is not
+/// a Perfetto file.
 pub fn announced(head: &[u8]) -> Option<FileWriter> {
     let (first, end) = wire::packet(head, 0).ok()?;
     let mut packet = Packet::default();
     let is_ours = packet.fill(first).is_ok() && !packet.own.is_empty();
-    // Another packet or the end must follow. Files of other formats do not match by chance.
+    // Another packet or the end of the file must follow, so that files of other formats do not
+    // match by chance.
     let is_trace = packet.is_known && head.get(end).is_none_or(|next| *next == PACKET_KEY);
     match is_ours {
         true => {
@@ -54,22 +56,22 @@ const PACKET_KEY: u8 = (trace::PACKET << 3 | 2) as u8;
 
 /// Returns the traces of a file, in the order in which they were written.
 ///
-/// Times, ids, columns and header are those of the source trace, with two exceptions: a step of an
-/// arrow becomes a begin, and a job's ids keep the prefix that a merged file gives them.
+/// Times, ids, columns and header equal those of the source trace, with two exceptions. A step of
+/// an arrow becomes a begin. The ids of a merged file keep the prefix of their rank.
 ///
 /// # Errors
-/// The unexpected value, and its place.
+/// A description of the unexpected value and its position.
 pub fn read(bytes: &[u8]) -> Result<Vec<Trace>, String> {
     let mut file = PerfettoFile::default();
     each_packet(bytes, |found, at| file.packet(found, at))?;
     file.finish(bytes.len())
 }
 
-/// Returns the arguments of the events in the packets at `places`, which ascend. Empty for events
-/// without arguments.
+/// Returns the arguments of the events in the packets at the offsets `places`, which must ascend.
+/// The map of an event without arguments is empty.
 ///
 /// # Errors
-/// The unexpected value, and its place.
+/// A description of the unexpected value and its position.
 pub fn arguments(bytes: &[u8], places: &[u64]) -> Result<Vec<Map<String, Value>>, String> {
     let mut keys = annotation::Keys::default();
     let mut all_arguments = vec![Map::new(); places.len()];
@@ -106,7 +108,7 @@ struct Packet<'a> {
     own: &'a [u8],
     event: &'a [u8],
     interned: &'a [u8],
-    /// Whether the packet has a field that packets of traces have.
+    /// Whether the packet has a field that Perfetto defines for packets.
     is_known: bool,
 }
 
@@ -133,7 +135,7 @@ struct PerfettoFile<'a> {
     version: u64,
     part_count: u64,
     moved: i64,
-    /// Pairs of packet sequence and part.
+    /// Pairs of a packet sequence and the reader of its part.
     parts: Vec<(u64, PartReader<'a>)>,
 }
 
@@ -152,12 +154,13 @@ impl<'a> PerfettoFile<'a> {
     }
 
     fn part(&mut self, sequence: u64) -> Option<&mut PartReader<'a>> {
-        // Parts are not interleaved.
+        // The packets of different parts are not interleaved, so only the last part can match.
         let last = self.parts.last_mut();
         last.filter(|(known, _)| *known == sequence).map(|(_, part)| part)
     }
 
-    /// Reads our fields of a packet. Returns the part that begins with it.
+    /// Reads rowmill's own fields of a packet. If a part begins with the packet, the content of the
+    /// part's field is returned.
     fn own(&mut self, content: &'a [u8]) -> Result<Option<&'a [u8]>, Broken> {
         let mut part = None;
         wire::each(content, |field, value| {

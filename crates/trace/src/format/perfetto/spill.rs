@@ -1,8 +1,8 @@
 //! Keeps encoded arguments in a temporary file, which is written in row order and read in any
 //! order.
 //!
-//! The arguments of a trace are as large as the rest of it, and the source file can be read only
-//! from front to back.
+//! The arguments would take as much memory as the rest of the trace. The source file cannot provide
+//! the arguments in another order, because it can only be read from front to back.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use crate::file::create_anew;
 
-/// Bytes to collect before a write.
+/// Number of bytes that are buffered before a write.
 const COLLECTED: usize = 256 << 10;
-/// Bytes to read ahead if rows are requested in order.
+/// Number of bytes to read ahead if rows are requested in order.
 const WINDOW: u64 = 64 << 10;
 
-/// A temporary file during writing.
+/// A temporary file while it is being written.
 pub struct Filling {
     out: BufWriter<File>,
     temporary: Temporary,
@@ -25,7 +25,7 @@ pub struct Filling {
 /// A completed temporary file from which rows can be read.
 pub struct Spill {
     file: File,
-    /// End offset of each row's bytes. Row 0 starts at 0.
+    /// End offset of each row's bytes. Row 0 starts at offset 0.
     ends: Vec<u64>,
     window: Vec<u8>,
     start: u64,
@@ -44,7 +44,7 @@ impl Drop for Temporary {
 }
 
 impl Filling {
-    /// Creates an empty file at `path`, replacing an existing one.
+    /// Creates an empty file at `path`, which replaces an existing file.
     pub fn new(path: &Path) -> io::Result<Self> {
         let file = create_anew(path)?;
         let temporary = Temporary(path.to_path_buf());
@@ -58,7 +58,7 @@ impl Filling {
         self.out.write_all(bytes)
     }
 
-    /// Completes the file and opens it for reading.
+    /// Completes the file, and opens it for reading.
     pub fn end(self) -> io::Result<Spill> {
         let file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
         let (window, start) = (Vec::new(), 0);
@@ -74,7 +74,8 @@ impl Spill {
         let last = self.ends[at];
         let held = self.start..=self.start + self.window.len() as u64;
         if !(held.contains(&first) && held.contains(&last)) {
-            // Tracks may visit rows out of file order. Read ahead only if access is sequential.
+            // Tracks may visit rows out of file order. Bytes are read ahead only if access is
+            // sequential.
             let ahead = if held.contains(&first) { WINDOW } else { 0 };
             self.file.seek(SeekFrom::Start(first))?;
             self.window.clear();

@@ -1,8 +1,9 @@
-//! Writes the tracks of a file in display order: processes, threads, devices, streams, lanes,
+//! Writes the tracks of a file in display order: processes, threads, devices, streams, lanes and
 //! counters.
 //!
-//! Only processes and threads of the operating system are marked as such. Devices, streams and the
-//! profiler's own rows are plain tracks, because Perfetto takes process 0 for the idle process.
+//! Only processes and threads of the operating system are marked as processes and threads. Devices,
+//! streams and the profiler's own rows are plain tracks, because Perfetto takes process 0 for the
+//! idle process.
 
 use std::io::{self, Write};
 
@@ -16,42 +17,42 @@ use crate::merge::MergedPart;
 /// The Perfetto ids of a part's tracks.
 pub struct Tracks {
     lanes: Vec<Vec<u64>>,
-    /// Id of the process, by track.
+    /// Perfetto id of the process of each track.
     processes: Vec<u64>,
-    /// Id of the first process, which holds everything that belongs to the part as a whole.
+    /// Perfetto id of the first process, to which counters of the part as a whole are attached.
     pub first: Option<u64>,
 }
 
 impl Tracks {
-    /// Returns the id of a lane.
+    /// Returns the Perfetto id of a lane.
     pub fn lane(&self, track: usize, lane: u32) -> u64 {
         self.lanes[track][lane as usize]
     }
 
-    /// Returns the ids of all lanes of a track.
+    /// Returns the Perfetto ids of all lanes of a track.
     pub fn lanes(&self, track: usize) -> &[u64] {
         &self.lanes[track]
     }
 
-    /// Returns the id of a track's process.
+    /// Returns the Perfetto id of a track's process.
     pub fn process(&self, track: usize) -> u64 {
         self.processes[track]
     }
 }
 
-/// Hands out track ids.
+/// Assigns Perfetto ids to tracks.
 #[derive(Debug, Default)]
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// Returns an unused id.
+    /// Returns the next unused id.
     pub fn next(&mut self) -> u64 {
         self.0 += 1;
         self.0
     }
 }
 
-/// Asks viewers to keep the stated order of tracks.
+/// Writes a descriptor which asks viewers to keep the stated order of tracks.
 pub fn root<W: Write + ?Sized>(packets: &mut Packets<'_, W>) -> io::Result<()> {
     packets.track(|out| {
         unsigned(out, track::UUID, 0);
@@ -86,6 +87,7 @@ pub fn write<W: Write + ?Sized>(
                 tracks.lanes[*at].push(own);
                 packets.track(|out| line.describe(out, own, parent, order, lane))?;
                 order += 1;
+                // Further lanes of a thread are shown below the thread itself.
                 if lane == 0 && line.thread.is_some() {
                     parent = own;
                 }
@@ -112,16 +114,17 @@ fn describe_process(out: &mut Vec<u8>, known: &Process, uuid: u64, order: usize)
     }
 }
 
-/// Returns the process id of a process that Perfetto can display as one.
+/// Returns the process id of a process that Perfetto can display as a process of the operating
+/// system.
 fn system_process(known: &Process) -> Option<i64> {
     let pid = known.pid.number().filter(|_| known.class == ProcessClass::Host)?;
     (1..=i64::from(i32::MAX)).contains(&pid).then_some(pid)
 }
 
-/// A thread or a stream, as a line in the viewer.
+/// A thread or a stream, as a track in the viewer.
 struct TrackLine {
     name: String,
-    /// Ids of process and thread in the operating system.
+    /// Process id and thread id in the operating system.
     thread: Option<(i64, i64)>,
 }
 
@@ -151,7 +154,7 @@ impl TrackLine {
     }
 }
 
-/// Writes the descriptor of a counter and returns its id.
+/// Writes the descriptor of a counter, and returns its Perfetto id.
 pub fn write_counter<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     numbers: &mut Numbers,

@@ -1,4 +1,5 @@
-//! Encodes protobuf: varints, fixed64 and nested messages. Independent of the schema.
+//! Encodes protobuf messages (varints, fixed64 and nested messages) without knowledge of the
+//! schema.
 
 /// Appends a number in groups of seven bits.
 pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -37,12 +38,12 @@ pub fn sint64(out: &mut Vec<u8>, field: u32, value: i64) {
     unsigned(out, field, zigzag(value));
 }
 
-/// Applies the sint64 encoding: 0, −1, 1, −2 become 0, 1, 2, 3.
+/// Applies the `sint64` encoding: the values 0, −1, 1, −2 become 0, 1, 2, 3.
 pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// Inverts [`zigzag`] when reading.
+/// Inverts [`zigzag`], to decode a `sint64` field.
 pub fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
@@ -59,11 +60,12 @@ pub fn bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a nested message.
+/// Appends a field that is a nested message.
 pub fn message(out: &mut Vec<u8>, field: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     push_varint(out, u64::from(field) << 3 | 2);
     let length_at = out.len();
-    // Most messages are short, so one byte is reserved for the length; longer messages are moved.
+    // Most messages are short, so one byte is reserved for the length. A longer message is moved
+    // back to make room for its length.
     out.push(0);
     fill(out);
     let length = (out.len() - length_at - 1) as u64;

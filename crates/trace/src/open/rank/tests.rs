@@ -39,7 +39,8 @@ fn numbers_in_names_are_compared_as_numbers() {
     assert_eq!(natural("x", "x"), Ordering::Equal);
 }
 
-/// Checks the ranks by name, and the number of conflicts.
+/// Assigns ranks to files with the given names and claims, and checks the ranks by name and the
+/// number of conflicts.
 fn check(files: &[(&str, Option<u32>)], expected: &[(&str, u32)], conflicts: u64) {
     let mut traces: Vec<Trace> = files
         .iter()

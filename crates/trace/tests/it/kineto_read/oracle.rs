@@ -1,5 +1,5 @@
-//! A slow reader of Kineto JSON. It uses a general JSON parser and reads one event after the other
-//! without predictions.
+//! Reads Kineto JSON slowly, with a general JSON parser. One event is read after the other, and
+//! keys are not predicted.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use trace::store::{
 
 type Raw<'a> = BTreeMap<String, &'a RawValue>;
 
-/// Reads a well-formed text. The header contains only the base time and the rank.
+/// Reads a well-formed text. The header of the result contains only the base time and the rank.
 pub fn read(text: &str) -> Trace {
     let mut trace = Trace::default();
     let events: Vec<&RawValue> = if text.trim_start().starts_with('[') {
@@ -114,7 +114,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Computes nanoseconds from the digits of the text.
+    /// Computes nanoseconds from the digits of the text, without floats.
     fn nanos(&self, key: &str) -> Option<i64> {
         let text = self.raw.get(key)?.get().trim_matches('"');
         let (sign, text) = text.strip_prefix('-').map_or((1, text), |text| (-1, text));

@@ -1,4 +1,4 @@
-//! Reads the manifest of a suite, `suite.json`.
+//! Reads the manifest of a suite (`suite.json`), which lists its runs and files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +14,12 @@ pub struct Suite {
     pub files: Vec<File>,
 }
 
-/// One file of a suite. Model, form and pooling are those of a measured model.
+/// One file of a suite. Model, form and pooling describe the measured model.
 pub struct File {
-    /// Relative to the suite's folder.
+    /// Path relative to the suite's folder.
     pub path: String,
     pub kind: String,
-    /// Empty for files that belong to no single run.
+    /// Id of the run, which is empty for files that do not belong to a single run.
     pub run: String,
     pub model: String,
     pub form: Option<String>,

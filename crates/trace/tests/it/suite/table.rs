@@ -1,4 +1,4 @@
-//! Comma-separated values with quoted fields, as Python's `csv` writes them.
+//! Reads comma-separated values with quoted fields, as Python's `csv` writes them.
 
 /// Splits a text into rows, and each row into unquoted fields.
 pub fn read(text: &str) -> Vec<Vec<String>> {

@@ -1,25 +1,26 @@
-//! One rank's part of a measured collective: writes the send buffer, runs the collective, and reads
-//! every byte that arrived. A trainer does the same, so the time covers the cache misses too.
+//! One rank's part of a measured collective. The rank writes the send buffer, runs the collective,
+//! and reads every byte that arrived. A trainer does the same, so the measured time includes the
+//! cache misses.
 
 use std::hint::black_box;
 
 use comm::{Communicator, Error, VectorParts, Verb};
 use schema::Rank;
 
-/// The buffers of a rank for one collective of one size, reused by all exchanges.
+/// The buffers of a rank for one collective of one size. All exchanges reuse them.
 pub struct BenchExchange {
     verb: Verb,
-    /// Elements of each rank's part of the buffer.
+    /// Number of elements in each rank's part of the buffer.
     parts: Vec<usize>,
     own: Vec<f32>,
     split: Vec<Vec<f32>>,
     summed: VectorParts<f32>,
-    /// Counts the exchanges, so that each sends other values.
+    /// Counts the exchanges, so that each exchange sends different values.
     turn: u16,
 }
 
 impl BenchExchange {
-    /// Allocates the buffers of a rank for `bytes` per rank.
+    /// Allocates the buffers of a rank, for a message of `bytes` per rank.
     pub fn new(verb: Verb, bytes: usize, comm: &Communicator) -> Self {
         let (len, size) = (bytes / size_of::<f32>(), comm.world_size());
         let cut = |rank: usize| len * rank / size;
@@ -33,7 +34,8 @@ impl BenchExchange {
         Self { verb, split, summed, parts, own: vec![0.0; own], turn: 0 }
     }
 
-    /// Runs one exchange: writes the send buffer, takes part in the collective, reads the result.
+    /// Runs one exchange. The rank writes the send buffer, takes part in the collective, and reads
+    /// the result.
     pub fn exchange(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.turn = self.turn.wrapping_add(1);
         let value = f32::from(self.turn);
@@ -80,7 +82,8 @@ impl BenchExchange {
     }
 }
 
-/// The share of its buffer that a rank must send, as nccl-tests computes the bus bandwidth.
+/// The bytes that a rank must send, relative to its buffer. The factors are those with which
+/// nccl-tests computes the bus bandwidth.
 pub fn sent_share(verb: Verb, ranks: u32) -> f64 {
     let others = f64::from(ranks.saturating_sub(1)) / f64::from(ranks.max(1));
     match verb {

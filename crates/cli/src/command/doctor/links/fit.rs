@@ -1,22 +1,23 @@
-//! Fits the two constants of a collective: its time without data, and the time per byte sent.
+//! Fits the two constants of a collective: its time without data, and its time per byte sent.
 
 use serde::Serialize;
 
-/// The constants of `time = alpha + beta × bytes`.
+/// The two constants of the model `time = alpha + beta × bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fit {
     pub alpha_us: f64,
-    /// Time per kilobyte, or `None` if all sizes are equal.
+    /// Time per kilobyte in nanoseconds. `None` if the points do not determine it, or if it is not
+    /// positive.
     pub beta_ns_per_kb: Option<f64>,
     pub beta_gb_per_s: Option<f64>,
 }
 
 impl Fit {
-    /// Fits a line through points (bytes, seconds) by least squares of the relative errors. Neither
-    /// constant is negative. Returns `None` if there are no points.
+    /// Fits a line through points (bytes, seconds), by least squares of the relative errors.
+    /// Neither constant is negative. Returns `None` if there are no points.
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
-        // Relative errors: each point's equation is divided by its time, 1 = alpha·(1/t) +
-        // beta·(x/t).
+        // Dividing each point's equation by its time turns errors into relative errors: 1 =
+        // alpha·(1/t) + beta·(x/t).
         let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
             points.iter().map(|&(bytes, seconds)| term(1.0 / seconds, bytes / seconds)).sum()
         };
@@ -26,14 +27,15 @@ impl Fit {
         let (a, b) = (sum(&|u, _| u), sum(&|_, v| v));
         let (aa, ab, bb) = (sum(&|u, _| u * u), sum(&|u, v| u * v), sum(&|_, v| v * v));
         let determinant = aa * bb - ab * ab;
-        // If all sizes are equal, no slope can be told from the points.
+        // If all sizes are equal, the points do not determine a slope.
         let is_line = determinant > 1e-9 * aa * bb;
         let (alpha, beta) = if is_line {
             ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant)
         } else {
             (a / aa, 0.0)
         };
-        // A negative constant is set to zero and the other one fitted again without it.
+        // If a constant would be negative, it is set to zero and the other constant is fitted
+        // alone.
         let (alpha, beta) = match (alpha < 0.0, beta < 0.0) {
             (true, _) => (0.0, b / bb),
             (false, true) => (a / aa, 0.0),

@@ -1,4 +1,4 @@
-//! Runs a measurement on all ranks: rank 0 broadcasts what to do next and collects the times, and
+//! Runs a measurement on all ranks. Rank 0 broadcasts the next action and collects the times, and
 //! the other ranks follow.
 
 use std::hint::black_box;
@@ -15,16 +15,17 @@ use setup::Session;
 use setup::error::Error;
 use setup::progress::{Meter, ProgressUnit};
 
-/// Elements of the memory copy that collectives are compared with; larger than every cache.
+/// Elements of the memory copy with which collectives are compared. The copy of 64 MiB is larger
+/// than every cache.
 const COPIED: usize = (64 << 20) / size_of::<f32>();
-/// Untimed exchanges before the timed ones.
+/// Number of untimed exchanges before the timed ones.
 const WARM_UP: u64 = 2;
-/// Approximate time of all exchanges of one sample.
+/// Approximate duration in seconds of all exchanges of one sample.
 const SAMPLE_SECONDS: f64 = 3e-3;
-/// Most exchanges of one sample.
+/// Largest number of exchanges in one sample.
 const EXCHANGES_MAX: f64 = 3000.0;
 
-/// A collective and a buffer size to measure.
+/// A collective and a buffer size in bytes to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommPoint {
     pub verb: Verb,
@@ -36,12 +37,12 @@ pub struct CommPoint {
 enum BenchOrder {
     End,
     Copy,
-    /// Index of the point, and number of exchanges.
+    /// Index of the collective and size to measure, and the number of exchanges.
     Exchange(usize, u64),
 }
 
 impl BenchOrder {
-    /// Encodes the order as two integers.
+    /// Encodes the order as two integers, which can be broadcast.
     fn to_words(self) -> Vec<i64> {
         match self {
             Self::End => vec![0, 0],
@@ -63,7 +64,7 @@ impl BenchOrder {
 struct Member<'a> {
     comm: Communicator,
     points: &'a [CommPoint],
-    /// Source and destination of the memory copy.
+    /// Source and destination buffer of the memory copy.
     copy: (Vec<f32>, Vec<f32>),
 }
 
@@ -72,8 +73,7 @@ impl<'a> Member<'a> {
         Self { comm, points, copy: (vec![1.0; COPIED], vec![0.0; COPIED]) }
     }
 
-    /// Carries out an order, and returns the seconds that one copy or exchange took on the slowest
-    /// rank.
+    /// Performs an action. Returns the seconds that one copy or exchange took on the slowest rank.
     fn carry_out(&mut self, order: BenchOrder) -> Result<f64, comm::Error> {
         let (times, took) = match order {
             BenchOrder::Exchange(point, times) => {
@@ -88,7 +88,7 @@ impl<'a> Member<'a> {
                 (1, began.elapsed())
             }
         };
-        // A training step waits for the slowest rank, so its time counts.
+        // A training step waits for the slowest rank, so the longest time of all ranks counts.
         let all = self.comm.all_gather(&[took.as_nanos() as i64])?;
         let slowest = all.iter().flatten().max().copied().unwrap_or_default();
         Ok(slowest as f64 / 1e9 / times.max(1) as f64)
@@ -103,6 +103,7 @@ impl<'a> Member<'a> {
         for _ in 0..WARM_UP {
             exchange.exchange(&mut self.comm)?;
         }
+        // The barrier lets all ranks start together, so that the wait for a late rank is not timed.
         self.comm.barrier()?;
         let began = Instant::now();
         for _ in 0..times {
@@ -112,7 +113,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Follows the orders of rank 0 until it ends the measurement.
+/// Performs the actions that rank 0 broadcasts, until rank 0 ends the measurement.
 pub fn follow(comm: Communicator, points: &[CommPoint]) -> Result<(), comm::Error> {
     let (mut member, mut words) = (Member::new(comm, points), Vec::new());
     loop {
@@ -124,17 +125,17 @@ pub fn follow(comm: Communicator, points: &[CommPoint]) -> Result<(), comm::Erro
     }
 }
 
-/// All samples of one number of ranks, with the conditions under which they were samples.
+/// All samples for one number of ranks, with the conditions of the machine during each sample.
 pub struct CommSamples {
-    /// Bandwidth of a memory copy in GB/s.
+    /// Bandwidth of the memory copy in GB/s, one sample per turn.
     copies: Vec<BenchSample<f64>>,
-    /// Seconds per exchange, by point.
+    /// Seconds per exchange, with a list of samples for each collective and size.
     points: Vec<Vec<BenchSample<f64>>>,
     judge: Judge,
     pub interrupted: bool,
 }
 
-/// Seconds per exchange of one point, over the kept samples.
+/// Seconds per exchange of one collective and size, over the accepted samples.
 #[derive(Clone, Copy)]
 pub struct Seconds {
     pub median: f64,
@@ -142,7 +143,7 @@ pub struct Seconds {
     pub max: f64,
 }
 
-/// Rank 0 of a measurement, which tells the other ranks what to do.
+/// Rank 0 of a measurement, which decides the next action of all ranks.
 pub struct Lead<'a> {
     pub session: &'a Session,
     pub sampling: Sampling,
@@ -150,7 +151,8 @@ pub struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Measures all points in turns, so that a slow phase of the machine affects all of them alike.
+    /// Measures all collectives and sizes in turns, so that a slow phase of the machine affects all
+    /// of them alike.
     pub fn measure(&self, comm: Communicator, points: &[CommPoint]) -> Result<CommSamples, Error> {
         let mut member = Member::new(comm, points);
         let samples = self.measure_turns(&mut member).map_err(train::Error::from)?;
@@ -169,7 +171,7 @@ impl Lead<'_> {
             judge: Judge::new(&self.sampling, std::iter::empty()),
             interrupted: false,
         };
-        // Three exchanges of each point estimate how many fill a sample.
+        // Three exchanges of each point are timed, to estimate how many exchanges fill a sample.
         let mut times = Vec::new();
         for point in 0..member.points.len() {
             let seconds = self.order(member, BenchOrder::Exchange(point, 3))?;
@@ -187,7 +189,7 @@ impl Lead<'_> {
             let copied = (COPIED * size_of::<f32>()) as f64;
             samples.copies.push(watch.sample(&pool, |_| copied / 1e9 / seconds));
             for (point, &times) in times.iter().enumerate() {
-                // The first turn always ends, so that every point has at least one sample.
+                // The first turn always completes, so that every point has at least one sample.
                 if self.stop.load(Ordering::SeqCst) && turn > 0 {
                     samples.interrupted = true;
                     return Ok(samples.judged(&self.sampling));
@@ -211,7 +213,8 @@ impl Lead<'_> {
 }
 
 impl CommSamples {
-    /// Decides again which samples count, now that there are more.
+    /// Decides again which samples are accepted, because new samples change what counts as
+    /// undisturbed.
     fn judged(mut self, sampling: &Sampling) -> Self {
         let all = self.points.iter().flatten().chain(&self.copies);
         self.judge = Judge::new(sampling, all.map(|sample| &sample.conditions));
@@ -223,18 +226,19 @@ impl CommSamples {
         kinds.into_iter().all(|samples| self.judge.kept(samples).is_trusted)
     }
 
-    /// Computes the seconds per exchange of a point over the kept samples.
+    /// Computes the seconds per exchange of a collective and size, over the accepted samples.
     pub fn seconds(&self, point: usize) -> Seconds {
         let spread = self.judge.kept(&self.points[point]).spread(|seconds| *seconds);
         Seconds { median: spread.median, min: spread.min, max: spread.max }
     }
 
-    /// The bandwidth at which a rank copies memory while all ranks copy.
+    /// The bandwidth at which each rank copies memory while all ranks copy.
     pub fn copy_gb_per_s(&self) -> f64 {
         self.judge.kept(&self.copies).median(|rate| *rate)
     }
 
-    /// Summarizes the conditions of the measurement: clock, foreign load, rejected samples.
+    /// Summarizes the conditions of the measurement: clock frequency, load by other programs,
+    /// rejected samples.
     pub fn quality(&self) -> Quality {
         let kept: Vec<_> = self.points.iter().map(|samples| self.judge.kept(samples)).collect();
         self.judge.quality(

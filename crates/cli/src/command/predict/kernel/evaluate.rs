@@ -1,4 +1,5 @@
-//! `rowmill predict evaluate --kernels`: errors of kernel models on rows they did not learn from.
+//! The command `rowmill predict evaluate --kernels`, which computes errors of kernel models on
+//! measurements that they were not trained on.
 
 use analyze::distribution;
 use kernel_model::evaluate::{self, KernelRow};
@@ -12,7 +13,7 @@ use setup::error::Error;
 use setup::kernel_files::{read_model, read_table};
 use setup::render;
 
-/// Errors of kernel models, of one kind of evaluation or the other.
+/// Errors of kernel models, from one of the two kinds of evaluation.
 #[derive(Serialize)]
 struct KernelReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,4 +1,5 @@
-//! `rowmill predict kernels --list-hardware`: the hardware data of devices, with their sources.
+//! The command `rowmill predict kernels --list-hardware`, which prints the hardware data of devices
+//! with their sources.
 
 use std::borrow::Cow;
 
@@ -16,7 +17,7 @@ use setup::error::Error;
 use setup::machine;
 use setup::table_output::{self, TableTarget};
 
-/// A known device with its peaks and sustained rates.
+/// A known device with its peak rates and its sustained rates.
 #[derive(Serialize, TableRow)]
 struct DeviceRow {
     key: String,
@@ -37,7 +38,7 @@ struct DeviceRow {
     source: String,
 }
 
-/// Prints the hardware data of these devices, or of all.
+/// Prints the hardware data of the named devices, or of all known devices if none is named.
 pub fn run(devices: &[String], args: &PredictKernels, session: &Session) -> Result<(), Error> {
     let named = devices.iter().map(|name| hardware(name));
     let mut specs: Vec<&HardwareSpec> =
@@ -77,11 +78,11 @@ fn row(spec: &HardwareSpec) -> DeviceRow {
     }
 }
 
-/// Measures the rates that the threads of this machine's CPU reach now.
+/// Measures the rates that the threads of this machine's CPU reach at present.
 pub fn this_machine(session: &Session) -> HardwareSpec {
-    /// More than any cache holds, so that memory is measured.
+    /// The buffer is larger than any cache, so that the bandwidth of memory is measured.
     const BYTES: usize = 1 << 30;
-    /// Other processes may slow down some turns: the best of them counts.
+    /// Other processes may slow down some turns, so the best turn counts.
     const TURNS: usize = 5;
     let cpu = Cpu::new(session.threads);
     let best = |measure: &dyn Fn() -> f64| (0..TURNS).map(|_| measure()).fold(0.0, f64::max);
@@ -111,6 +112,6 @@ pub fn this_machine(session: &Session) -> HardwareSpec {
         power_w: 0,
         memory_bytes: machine::available_memory::read().map_or(0, |memory| memory.bytes.0),
         launch_floor_ns: None,
-        source: Cow::Borrowed("measured now, the best of five: multiply-adds, and reading 1 GiB"),
+        source: Cow::Borrowed("best of five measurements: multiply-adds, and reading 1 GiB"),
     }
 }

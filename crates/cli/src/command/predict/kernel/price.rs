@@ -1,4 +1,4 @@
-//! `rowmill predict kernels`: predicts the times of single kernels on a device.
+//! The command `rowmill predict kernels`, which predicts the times of single kernels on a device.
 
 use kernel_model::Estimate;
 use kernel_model::embedding;
@@ -28,12 +28,12 @@ struct KernelPriceRow {
     domain: String,
 }
 
-/// A work as typed, by the method that predicts its time.
+/// An operation as typed by the user, by the method that predicts its time.
 enum TypedWork {
-    /// Predicted by a trained model.
+    /// An operation whose time a trained model predicts.
     Model(Work),
     Formula(SingleWork),
-    /// An exchange between ranks, with the bytes of each rank.
+    /// An exchange between ranks, with the bytes that each rank contributes.
     Exchange(RankExchange, u64),
 }
 
@@ -70,7 +70,7 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
     )
 }
 
-/// Parses a work such as `linear 512 1024 1024`.
+/// Parses an operation with its sizes, such as `linear 512 1024 1024`.
 fn parse_work(text: &str) -> Result<TypedWork, Error> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
@@ -89,7 +89,7 @@ fn parse_work(text: &str) -> Result<TypedWork, Error> {
     }
 }
 
-/// Adds the operations that formulas predict to the names that an error lists.
+/// Adds the operations that formulas predict to the names that an error message lists.
 fn add_formula_names(error: KernelError) -> KernelError {
     match error {
         KernelError::Operation { name, mut known } => {
@@ -119,8 +119,8 @@ fn predict_by_model(
     })
 }
 
-/// Predicts a kernel by a formula. The roofline of a lookup is the published formula. The roofline
-/// of another kernel is the time to move its bytes.
+/// Predicts a kernel by a formula. For a lookup, the roofline is the published formula. For another
+/// kernel, the roofline is the time to move its bytes.
 fn predict_by_formula(work: &SingleWork, device: &HardwareSpec) -> KernelPriceRow {
     let Estimate { mean_ns, low_ns, high_ns } = work.price(device);
     let roofline_ns = match work.kind() {
@@ -156,8 +156,8 @@ fn predict_exchange(
         return Err(predict::Error::Workload { expected, got }.into());
     };
     let link = if topology.hosts == 1 { &topology.within } else { &topology.between };
-    // Beyond the largest measured size, a link has constant bandwidth. The difference between the
-    // times of two large exchanges therefore contains no latency, only the time of the bytes.
+    // Above the largest measured size, the bandwidth of a link is constant. The difference between
+    // the times of two large exchanges therefore contains no latency, only the time per byte.
     let ns_per_byte = (link.ns(2e9) - link.ns(1e9)) / 1e9;
     let is_measured = topology.hosts == 1 && topology.device.key.starts_with("v100");
     let domain = if is_measured { "link measured up to 2.8 MB" } else { "link not measured" };

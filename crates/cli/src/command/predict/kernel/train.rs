@@ -1,4 +1,5 @@
-//! `rowmill predict learn --kernels`: trains kernel models from tables of measured latencies.
+//! The command `rowmill predict learn --kernels`, which trains kernel models from tables of
+//! measured latencies.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         let has_kind = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
         let wrong = |source| UsageError::Kernels { path: path.clone(), source };
         for kind in Kind::ALL.into_iter().filter(|kind| has_kind(*kind)) {
+            // A model that was just trained is adapted to the device. Without one, the built-in
+            // model is adapted.
             let at = models.iter().position(|model| model.kind() == kind);
             let base =
                 at.map_or_else(|| read_model(None, kind), |at| Ok(models.swap_remove(at)))?;
@@ -30,7 +33,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
     models.iter().try_for_each(|model| write_model(model, args, session))
 }
 
-/// Reads the measurements of tables, and the sources of each kind of kernel.
+/// Reads the measurements in tables, and the sources of the measurements for each kind of kernel.
 fn read_tables(paths: &[PathBuf]) -> Result<(Vec<Measured>, Vec<Vec<Source>>), Error> {
     let mut all = Vec::new();
     let mut sources = vec![Vec::new(); Kind::ALL.len()];

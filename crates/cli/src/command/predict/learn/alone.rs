@@ -1,5 +1,6 @@
-//! Measures lookups and row updates without a model around them, as `rowmill-bench embedding` does:
-//! tables built anew, caches filled by the batches before, each batch with ids of its own.
+//! Measures lookups and row updates without a model around them, as `rowmill-bench embedding` does.
+//! Every round builds the tables anew, fills the caches with other batches first, and uses
+//! different ids in each batch.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -13,41 +14,43 @@ use ::bench::sample::{BenchSample, Conditions, Judge, Sampling, Watch, median};
 use ::bench::tables::BenchTables;
 use setup::error::Error;
 
-/// Steps and calls are accepted under the conditions of `rowmill-bench`.
+/// The conditions under which steps and calls are accepted, which are the same as in
+/// `rowmill-bench`.
 pub const SAMPLING: Sampling =
     Sampling { repeats: 1, clock_share_min: 0.9, clock_ghz_min: None, foreign_cpu_max: 0.1 };
 
-/// Bytes that warm-up batches move, so that they replace the content of the caches.
+/// Bytes that the warm-up batches move together, so that they replace the content of the caches.
 const WARM_BYTES: f64 = 64e6;
-/// Largest number of warm-up batches.
+/// Largest number of warm-up batches before the counted ones.
 const WARM_UP_MOST: usize = 12;
-/// Estimated rate at which the bytes of a batch are read and written.
+/// Estimated rate in GB/s at which the bytes of a batch are read and written.
 const GB_PER_S: f64 = 4.0;
-/// Time that the counted calls should take together.
+/// Nanoseconds that all counted calls should take together.
 const MEASURED_NS: f64 = 40e6;
 /// Smallest and largest number of counted batches.
 const BATCHES: [usize; 2] = [4, 9];
-/// Largest number of attempts at a round. It is repeated if most of its calls were disturbed.
+/// Largest number of attempts at a round. A round is repeated if most of its calls were disturbed.
 const TRIES: usize = 2;
 
-/// The CPU that is measured, with the conditions of all measurements so far.
+/// The CPU that is measured, with the conditions of all measurements made on it.
 pub struct MeasuredCpu {
     pub cpu: Cpu,
-    /// Rows on which the read bandwidth is measured.
+    /// Table rows on which the read bandwidth is measured.
     pub rows: RowSet,
     pub threads: usize,
-    /// Clocks are compared with the best one of these.
+    /// Conditions of all measurements. The clock frequency of each is compared with the highest
+    /// one.
     pub conditions: Vec<Conditions>,
 }
 
 impl MeasuredCpu {
-    /// Measures the read bandwidth of all threads, in GB/s.
+    /// Measures the bandwidth at which all threads read memory, in GB/s.
     pub fn stream(&self) -> f64 {
         self.rows.stream_gb_per_s(&self.cpu)
     }
 }
 
-/// Numbers of batches before the measurement and in it.
+/// Number of warm-up batches, and number of batches that are counted.
 struct Calls {
     warm_up: usize,
     counted: usize,
@@ -65,7 +68,8 @@ impl Calls {
     }
 }
 
-/// Measures lookups of `tables` and the updates of their rows. `None` if Ctrl-C came first.
+/// Measures lookups in `tables` and the updates of their rows. Returns `None` if Ctrl-C ends it
+/// before any call was counted.
 pub fn measure_round(
     bench: &mut MeasuredCpu,
     tables: &EqualTables,
@@ -116,7 +120,8 @@ pub fn measure_round(
         let kept = judge.kept(&of_pass);
         let ns: Vec<f64> = kept.values().copied().collect();
         let count = if kept.is_trusted { ns.len() as u32 } else { 0 };
-        // If most calls were disturbed, the shortest is the best estimate of an undisturbed one.
+        // If most calls were disturbed, the shortest call is the best estimate of an undisturbed
+        // one.
         let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
         (if kept.is_trusted { median(ns) } else { least }.max(1.0), count)
     };
@@ -129,8 +134,8 @@ pub fn measure_round(
     }))
 }
 
-/// Times a call. The threads are woken before it, because in a step they are awake, and waking them
-/// takes as long as a short lookup.
+/// Times a call. The threads are woken before it, because they are awake during a training step,
+/// and waking them takes as long as a short lookup.
 fn timed(
     cpu: &Cpu,
     call: impl FnOnce(&Cpu) -> Result<(), Error>,

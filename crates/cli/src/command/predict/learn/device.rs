@@ -1,12 +1,13 @@
-//! The file of a GPU whose rates a suite measured, beside its kernel models.
+//! The file format of a GPU whose rates were measured in a suite. The file lies beside the GPU's
+//! kernel models.
 
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
 
-/// Version of the device's file.
+/// Version of the file format of a learned device.
 pub const DEVICE_VERSION: u32 = 1;
 
-/// A GPU with measured rates.
+/// A GPU with measured rates, as stored in a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnedDevice {
@@ -14,7 +15,7 @@ pub struct LearnedDevice {
     pub spec: HardwareSpec,
 }
 
-/// Parses the file of a device; `None` for a file of another kind.
+/// Parses the file of a learned device. Returns `None` for a file of another kind.
 ///
 /// # Errors
 /// [`kernel_model::Error::Model`] for another version, and for values that are not numbers.

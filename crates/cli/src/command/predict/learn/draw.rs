@@ -1,34 +1,35 @@
 //! Draws random configurations to measure: tables, layers, batches, optimizers and distributions of
-//! ids. Random ones cover the ranges evenly, so that a model learns to interpolate.
+//! ids. Random values cover their ranges evenly, so that a model learns to interpolate.
 
 use kernel_model::cpu::EqualTables;
 use schema::random::CounterRng;
 use schema::{DataType, IndexDistribution, Optimizer};
 
-/// The configuration that all drawn ones are changes of.
+/// The ready-made configuration that every drawn configuration changes.
 pub const BASE: &str = "dlrm-ddp";
-/// Upper bound of the weights and optimizer states of all tables.
+/// Upper bound of the bytes of weights and optimizer states of all tables.
 const TABLE_BYTES_MOST: f64 = 2.5e9;
 /// Upper bound of the bytes of all rows that a batch looks up.
 const LOOKED_UP_BYTES_MOST: f64 = 4e8;
-/// Upper bound of the ids of a batch.
+/// Upper bound of the number of ids in a batch.
 const IDS_MOST: usize = 2_000_000;
-/// Bounds of tables without a model. They are smaller, because every round builds the tables anew.
+/// Bounds for tables that are measured without a model. These bounds are smaller because every
+/// round builds the tables anew.
 const ALONE: Bounds = Bounds { tables: 1e9, looked_up: 2e8, ids: 1_000_000 };
-/// Bounds of the tables in drawn configurations.
+/// Bounds for the tables in drawn configurations.
 const IN_STEPS: Bounds =
     Bounds { tables: TABLE_BYTES_MOST, looked_up: LOOKED_UP_BYTES_MOST, ids: IDS_MOST };
-/// Upper bound of the FLOPs of a step.
+/// Upper bound of the floating-point operations of a step.
 const FLOPS_MOST: f64 = 3e10;
 
-/// A random configuration, as changes of [`BASE`].
+/// A random configuration, as a list of changes of [`BASE`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomConfiguration {
     pub set: Vec<(String, String)>,
     pub pooling: u32,
 }
 
-/// A sequence of random numbers.
+/// A reproducible sequence of random numbers, which depends on a seed and a number.
 struct RandomSequence {
     rng: CounterRng,
     at: u64,
@@ -40,7 +41,7 @@ impl RandomSequence {
         self.rng.unit(self.at)
     }
 
-    /// A whole number from `least` to `most`, uniform in its logarithm.
+    /// Draws a whole number from `least` to `most`, uniform in its logarithm.
     fn between(&mut self, least: f64, most: f64) -> usize {
         let exponent = least.ln() + self.unit() * (most / least).ln();
         exponent.exp().round() as usize
@@ -52,17 +53,18 @@ impl RandomSequence {
     }
 }
 
-/// Upper bounds of the sizes of tables and batches.
+/// Upper bounds for the sizes of tables and batches.
 struct Bounds {
-    /// Bytes of weights and states.
+    /// Bytes of the weights and optimizer states of all tables.
     tables: f64,
     /// Bytes of the rows that a batch looks up.
     looked_up: f64,
-    /// Ids of a batch.
+    /// Number of ids that a batch looks up.
     ids: usize,
 }
 
-/// Draws configuration `number` of a seed. It depends on these two numbers alone.
+/// Draws the configuration with index `number` for a seed. The result depends only on these two
+/// arguments.
 pub fn draw_configuration(seed: u64, number: u64) -> RandomConfiguration {
     let mut random = RandomSequence { rng: CounterRng::new(seed, number), at: 0 };
     let tables = tables(&mut random, &IN_STEPS);
@@ -98,12 +100,12 @@ pub fn draw_configuration(seed: u64, number: u64) -> RandomConfiguration {
     RandomConfiguration { set, pooling: tables.pooling as u32 }
 }
 
-/// Draws the tables `number` of a seed that are measured without a model.
+/// Draws the tables with index `number` for a seed, to be measured without a model.
 pub fn draw_tables(seed: u64, number: u64) -> EqualTables {
     tables(&mut RandomSequence { rng: CounterRng::new(seed, number).child(1), at: 0 }, &ALONE)
 }
 
-/// Draws tables again and again until they are within bounds.
+/// Draws tables repeatedly until they are within `bounds`.
 fn tables(random: &mut RandomSequence, bounds: &Bounds) -> EqualTables {
     loop {
         let drawn = any_tables(random);
@@ -115,6 +117,7 @@ fn tables(random: &mut RandomSequence, bounds: &Bounds) -> EqualTables {
 
 fn any_tables(random: &mut RandomSequence) -> EqualTables {
     use {DataType::*, Optimizer::*};
+    // Frequent settings occur several times in these lists, so that they are drawn more often.
     const DIMS: [usize; 12] = [8, 16, 16, 32, 32, 48, 64, 64, 64, 96, 128, 128];
     const RULES: [Optimizer; 10] = [
         Sgd,
@@ -143,6 +146,7 @@ fn any_tables(random: &mut RandomSequence) -> EqualTables {
         count: random.between(1.0, 26.0),
         rows: random.between(1e3, 3e6) as u64,
         dim: random.choose(&DIMS),
+        // The range begins at 0.6, so that bags with a single id are drawn more often.
         pooling: random.between(0.6, 40.0).max(1),
         batch_size: if random.unit() < 0.5 { batch.next_power_of_two() } else { batch },
         data_type: random.choose(&TYPES),
@@ -153,7 +157,8 @@ fn any_tables(random: &mut RandomSequence) -> EqualTables {
 
 impl Bounds {
     fn hold(&self, drawn: &EqualTables) -> bool {
-        // Every table counts as f32, so that the bounds do not depend on the drawn format.
+        // The weights count as f32, whatever format was drawn, so that the bounds do not depend on
+        // the format.
         let states = match drawn.optimizer {
             Optimizer::Adagrad => 2.0,
             Optimizer::Adam => 3.0,
@@ -167,7 +172,7 @@ impl Bounds {
     }
 }
 
-/// Draws MLPs and the interaction again and again until a step is short enough.
+/// Draws MLPs and the interaction repeatedly, until a step is short enough.
 fn layers(random: &mut RandomSequence, tables: &EqualTables, add: &mut dyn FnMut(&str, String)) {
     const WIDTHS: [usize; 11] = [32, 64, 96, 128, 192, 256, 320, 512, 512, 768, 1024];
     const INPUTS: [usize; 5] = [4, 13, 64, 128, 256];
@@ -175,6 +180,8 @@ fn layers(random: &mut RandomSequence, tables: &EqualTables, add: &mut dyn FnMut
         let input = random.choose(&INPUTS);
         let hidden = (random.unit() * 4.0) as usize;
         let mut bottom: Vec<usize> = (0..hidden).map(|_| random.choose(&WIDTHS)).collect();
+        // The bottom MLP must end with the dimension of the tables, because the interaction
+        // combines its output with the pooled rows.
         bottom.push(tables.dim);
         let hidden = 1 + (random.unit() * 4.0) as usize;
         let mut top: Vec<usize> = (0..hidden).map(|_| random.choose(&WIDTHS)).collect();
@@ -198,6 +205,8 @@ fn layers(random: &mut RandomSequence, tables: &EqualTables, add: &mut dyn FnMut
             inputs.zip(widths).map(|(input, width)| input * width).sum()
         };
         let each = products(input, &bottom) + products(joined, &top) + crossed;
+        // Forward and backward together take 6 FLOPs per weight and sample: 2 forward and 4
+        // backward.
         if 6.0 * tables.batch_size as f64 * each as f64 > FLOPS_MOST {
             continue;
         }

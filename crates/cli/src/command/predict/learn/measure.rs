@@ -1,5 +1,5 @@
-//! Measures training steps of drawn configurations on this machine's CPU, operation by operation,
-//! and, in rounds between them, lookups without a model.
+//! Measures training steps of drawn configurations on this machine's CPU, operation by operation.
+//! Between the configurations, it measures rounds of lookups without a model.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,17 +19,19 @@ use setup::interrupt;
 use setup::progress::{Meter, ProgressUnit};
 use setup::{Session, config};
 
-/// Number of steps that an attempt at a configuration records.
+/// Number of steps that are recorded in each attempt at a configuration.
 const STEPS: usize = 6;
-/// Largest number of attempts, which end as soon as half of [`STEPS`] were undisturbed.
+/// Largest number of attempts at a configuration. No further attempt is made once half of [`STEPS`]
+/// steps were undisturbed.
 const TRIES: usize = 3;
-/// Rounds of lookups. Each comes before a part of the configurations, so that rounds are minutes
-/// apart and differ as runs do.
+/// Number of rounds of lookups. A part of the configurations is measured after each round. The
+/// rounds are thus minutes apart and differ as much as separate runs.
 const ROUNDS: u64 = 6;
-/// Bytes on which the read bandwidth is measured: more than any cache holds.
+/// Bytes on which the read bandwidth is measured, which are more than any cache holds.
 const STREAM_BYTES: usize = 256 << 20;
 
-/// Measures steps on this machine. Ctrl-C ends it early, with the steps so far.
+/// Measures steps and lookups on this machine. Ctrl-C ends the measurement early and keeps the
+/// steps measured so far.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Error> {
     let stop = interrupt::stop_flag("learning from what was measured so far");
     let cpu = Cpu::new(session.threads);
@@ -67,6 +69,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
         }
     }
     meter.finish();
+    // After Ctrl-C, the remaining tables have no measured round.
     tables.retain(|one| !one.rounds.is_empty());
     Ok(MeasuredSteps { machine, steps, tables })
 }
@@ -87,7 +90,8 @@ fn machine(session: &Session) -> Machine {
 }
 
 impl MeasuredCpu {
-    /// Measures the steps of one configuration. `None` if Ctrl-C came before the first.
+    /// Measures the steps of one configuration. Returns `None` if Ctrl-C ends it before the first
+    /// step.
     fn measure_configuration(
         &mut self,
         drawn: &RandomConfiguration,
@@ -115,7 +119,8 @@ impl MeasuredCpu {
         }
         let kept = Judge::new(&SAMPLING, conditions.iter()).kept(&taken);
         let steps: Vec<&BenchStep> = kept.values().collect();
-        // If most steps were disturbed, the shortest is the best estimate of an undisturbed one.
+        // If most steps were disturbed, the shortest step is the best estimate of an undisturbed
+        // one.
         let usual = |ns: Vec<f64>| {
             let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
             (if kept.is_trusted { median(ns) } else { least }).max(1.0)
@@ -126,8 +131,9 @@ impl MeasuredCpu {
             (name, usual(steps.iter().map(ns).collect()))
         };
         let ops: Vec<(String, f64)> = names.enumerate().map(op).collect();
-        // Time between operations is the step's time minus its own operations. Operations of
-        // another step would make it arbitrary.
+        // The time between operations is the step's time minus the times of the same step's
+        // operations. If the operations of another step were subtracted, the difference would be
+        // arbitrary.
         let ns = |span: &OpSpan| (span.end.0 - span.start.0) as f64;
         let beside =
             |step: &&BenchStep| 1e9 * step.seconds - step.spans.iter().map(ns).sum::<f64>();

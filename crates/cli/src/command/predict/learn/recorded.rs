@@ -1,5 +1,5 @@
-//! Learns from a suite that `bench/collect` recorded: kernel models of its GPU, the rates that the
-//! GPU reached, and the overheads of the host.
+//! Learns from a suite that `bench/collect` recorded. The results are kernel models of the GPU, the
+//! highest rates that the GPU reached, and the overheads of the host.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,12 +24,12 @@ use setup::recorded_steps::{
 use setup::render;
 use setup::suite::{self, SuiteFile};
 
-/// Name of the calibration in the output folder.
+/// Name of the calibration file in the output folder.
 const CALIBRATION: &str = "calibration.json";
-/// Smallest number of measurements by which a model is adapted.
+/// Smallest number of measurements with which a kernel model is adapted.
 const ROWS_LEAST: usize = 5;
 
-/// The models and rates learned from a suite, as the command prints them.
+/// The models and rates learned from a suite, in the form in which the command prints them.
 #[derive(Serialize)]
 struct SuiteReport {
     device: Option<String>,
@@ -41,7 +41,7 @@ struct SuiteReport {
     launch_ns: i64,
 }
 
-/// Learns from the suite in `folder` and writes into `output`.
+/// Learns from the suite in `folder` and writes the results into `output`.
 pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error> {
     let suite = suite::read(folder)?;
     let _made = output::folder(output)?;
@@ -81,7 +81,7 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
     session.console.report(&report, for_people)
 }
 
-/// Calibrates on all recordings of the suite; also returns their number.
+/// Calibrates on all recordings of the suite. Returns the calibration and the number of recordings.
 fn overheads(
     folder: &Path,
     suite: &SuiteFile,
@@ -104,7 +104,7 @@ fn overheads(
     Ok((all, count))
 }
 
-/// Selects the measurements of kernels that have a trained model.
+/// Selects the measurements of the kernels for which there is a trained model.
 fn learned(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured> {
     let row = |row: &SuiteMeasured| match row.work {
         SuiteWork::Learned(work) => Some((work, row.ns)),
@@ -118,8 +118,8 @@ fn learned(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measure
     rows.map(measured).collect()
 }
 
-/// Adapts the models that come with rowmill to four shapes of five, and evaluates them on the
-/// others.
+/// Adapts the kernel models that come with rowmill to four fifths of the measured shapes, and
+/// evaluates them on the other shapes.
 fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRow>), Error> {
     let (mut written, mut judged) = (Vec::new(), Vec::new());
     for kind in Kind::ALL {
@@ -140,14 +140,16 @@ fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRo
     Ok((written, judged))
 }
 
-/// The hardware data of a device, with the highest rates that the measurements reached.
+/// Returns the hardware data of a device, with its sustained rates replaced by the highest rates
+/// that the measurements reached.
 fn reached(spec: &HardwareSpec, rows: &[Measured]) -> HardwareSpec {
     let most = |kinds: &[Kind], of: &dyn Fn(&Measured) -> f64| {
         let rows = rows.iter().filter(|row| kinds.contains(&row.work.kind()));
         rows.map(|row| 1e9 * of(row) / row.latency_ns).reduce(f64::max)
     };
     let flops = most(&[Kind::Linear, Kind::Bmm], &|row| row.work.flops_and_bytes().0);
-    // Passes over less than four times the cache measure the cache rather than memory.
+    // Kernels that move less than four times the size of the cache measure the cache rather than
+    // memory, so they are left out.
     let is_large = |bytes: f64| if bytes > 4.0 * spec.l2_bytes as f64 { bytes } else { 0.0 };
     let bytes = most(&[Kind::ElementWise], &|row| is_large(row.work.flops_and_bytes().1));
     let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);

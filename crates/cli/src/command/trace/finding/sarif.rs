@@ -1,4 +1,5 @@
-//! Formats findings as SARIF 2.1.0, which code hosts show beside changes. Independent of the rules.
+//! Formats findings as SARIF 2.1.0, which code hosts show beside changes. The module does not
+//! depend on the rules.
 
 use analyze::findings::{self, Finding, FindingReport, Severity};
 use serde_json::{Value, json};
@@ -47,6 +48,7 @@ fn result(finding: &Finding, job: &Job) -> Value {
         Severity::Medium => "warning",
         Severity::Info => "note",
     };
+    // A finding without ranks concerns the whole job, so all traces are its locations.
     let is_its = |rank: &u32| finding.ranks.is_empty() || finding.ranks.contains(rank);
     let locations: Vec<Value> = job
         .traces
@@ -57,6 +59,8 @@ fn result(finding: &Finding, job: &Job) -> Value {
             json!({"physicalLocation": {"artifactLocation": {"uri": uri}}})
         })
         .collect();
+    // Code hosts recognize a finding of an earlier run by the fingerprint, so it is the finding's
+    // key.
     json!({
         "ruleId": finding.rule,
         "level": level,

@@ -1,4 +1,4 @@
-//! Tests of the encoded schema.
+//! Tests of the schema and the rows of encoded tables.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use bytes::Bytes;
 use super::{ColumnValues, TableColumn, encode_table};
 use crate::error::Error;
 
-/// Encodes a column of each type, with and without nulls, and returns the columns that the file
+/// Encodes a column of each type, nullable and not nullable. Returns the columns that the file
 /// declares, and its number of rows.
 fn declared(is_value: Option<bool>) -> (Vec<String>, usize) {
-    // No row, a row of nulls where the column allows them, or a row of values.
+    // The table has no row, a row of nulls where the column allows them, or a row of values.
     fn cells<T>(is_value: Option<bool>, is_nullable: bool, value: T) -> Vec<Option<T>> {
         let cell = |is_value: bool| (is_value || !is_nullable).then_some(value);
         is_value.map(cell).into_iter().collect()

@@ -39,7 +39,8 @@ fn more_keys_than_a_block_holds_are_sorted_by_passes() {
     );
     let many = Sort { keys: 2_305, bits: 26 };
     let found = kernels(many, &["linearize", ONE_BLOCK, "update"]);
-    // 26 bits take four passes of eight; each sets memory, as the histogram does twice.
+    // 26 bits take four passes of eight bits. Each pass sets memory once, and the histogram sets it
+    // twice.
     assert_eq!(found.iter().filter(|name| *name == "Memset (Device)").count(), 6);
     assert_eq!(found.iter().filter(|name| *name == ONE_BLOCK).count(), 4);
     assert!(found[3].contains("HistogramKernel") && found[4].contains("ExclusiveSumKernel"));

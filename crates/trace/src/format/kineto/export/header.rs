@@ -1,4 +1,4 @@
-//! Writes everything that precedes the events of a file.
+//! Writes the part of a file that precedes its events.
 
 use std::io::{self, Write};
 
@@ -9,10 +9,10 @@ use crate::format::kineto::mark;
 use crate::merge::{Merged, MergedPart};
 use crate::store::{DeviceProperties, Distributed};
 
-/// Keys that are written separately.
+/// Keys of the header that are written separately.
 const OWN: [&str; 4] = ["schemaVersion", "baseTimeNanoseconds", "traceEvents", "displayTimeUnit"];
 
-/// Opens the JSON object and its list of events.
+/// Opens the JSON object, writes the header, and opens the list of events.
 pub fn write(
     out: &mut (impl Write + ?Sized),
     merged: &Merged<'_>,
@@ -49,7 +49,7 @@ pub(in crate::format) fn single_header(part: &MergedPart<'_>) -> (Map<String, Va
         let rank = distributed.rank;
         keys.insert("distributedInfo".to_owned(), info(distributed, rank));
     }
-    // Entries that the reader kept unchanged are more precise than what it decoded.
+    // Entries that the reader kept unchanged are more precise than the values decoded from them.
     keys.extend(header.rest.iter().map(|(key, value)| (key.clone(), value.clone())));
     let unit = header.rest.get("displayTimeUnit").cloned();
     (keys, unit.unwrap_or_else(|| json!("ms")))
@@ -114,7 +114,8 @@ fn info(distributed: &Distributed, rank: Option<u32>) -> Value {
     info
 }
 
-/// Formats JSON with a space after each colon. Some readers find the rank by such a pattern.
+/// Formats JSON with a space after each colon. Some readers find the rank by a pattern that expects
+/// the space.
 fn spaced(value: &Value) -> String {
     match value {
         Value::Object(keys) => {

@@ -1,4 +1,4 @@
-//! Formats the lines of the list of events, and caches the texts that many of them share.
+//! Formats the lines of the list of events, and caches the texts that many lines share.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use crate::lanes::SliceLanes;
 use crate::merge::MergedPart;
 use crate::store::{StringId, TrackKey};
 
-/// Bytes to collect before a write.
+/// Number of bytes that are buffered before a write.
 const COLLECTED: usize = 1 << 18;
 
 /// Writes events, one per line, through a buffer.
@@ -21,7 +21,7 @@ pub struct EventLines<'a, W: ?Sized> {
 }
 
 impl<'a, W: Write + ?Sized> EventLines<'a, W> {
-    /// Continues a list whose opening bracket was already written.
+    /// Creates a writer for a list whose opening bracket was already written.
     pub fn new(out: &'a mut W) -> Self {
         Self { out, buffer: Vec::with_capacity(2 * COLLECTED), is_empty: true }
     }
@@ -48,13 +48,14 @@ impl<'a, W: Write + ?Sized> EventLines<'a, W> {
     }
 }
 
-/// The escaped texts of a part. Each text is escaped once.
+/// The escaped texts of a part. Each text is escaped only once.
 pub struct EscapedTexts {
     names: Vec<u8>,
     ends: Vec<usize>,
-    /// `, "cat": "kernel"` by category id; empty for the empty category.
+    /// The field of each category, such as `, "cat": "kernel"`, by category id. The empty category
+    /// has an empty field.
     pub categories: Vec<Vec<u8>>,
-    /// `, "pid": 0, "tid": 7` by track and lane.
+    /// The fields of each lane, such as `, "pid": 0, "tid": 7`, by track and lane.
     tracks: Vec<Vec<Vec<u8>>>,
     tids: Vec<Vec<TrackKey>>,
 }
@@ -85,7 +86,7 @@ impl EscapedTexts {
         Self { names, ends, categories, tracks, tids }
     }
 
-    /// Returns a text in quotes.
+    /// Returns an interned text, escaped and in quotes.
     pub fn name(&self, id: StringId) -> &[u8] {
         let at = id.0 as usize;
         let first = at.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -103,7 +104,7 @@ impl EscapedTexts {
     }
 }
 
-/// Assigns thread ids to lanes. They are larger than all ids in their process.
+/// Assigns thread ids to the lanes of tracks. The new ids are larger than all ids in their process.
 fn tids(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Vec<TrackKey>> {
     let mut largest: BTreeMap<&TrackKey, i64> = BTreeMap::new();
     for track in &part.trace.tracks {
@@ -114,6 +115,7 @@ fn tids(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Vec<TrackKey>> {
     for (at, track) in part.trace.tracks.iter().enumerate() {
         let mut of_track = vec![track.tid.clone()];
         for lane in 1..lanes.count[at] {
+            // If no larger number exists, the lane gets a text as its thread id.
             let largest = largest.get_mut(&track.pid).filter(|largest| **largest < i64::MAX);
             let number = largest.filter(|_| track.tid.number().is_some()).map(|largest| {
                 *largest += 1;
@@ -142,7 +144,7 @@ pub fn place(pid: &TrackKey, tid: &TrackKey) -> Vec<u8> {
     text
 }
 
-/// Appends a text in quotes, with escapes.
+/// Appends a text in quotes, with the escapes that JSON needs.
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
     let is_plain = |byte: &u8| *byte >= b' ' && *byte != b'"' && *byte != b'\\';
     if text.as_bytes().iter().all(is_plain) {
@@ -155,7 +157,7 @@ pub fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(escaped.as_bytes());
 }
 
-/// Appends a number. JSON cannot express infinity and NaN, so they become `null`.
+/// Appends a number, or `null` for infinity and NaN, which JSON cannot express.
 pub fn push_float(out: &mut Vec<u8>, number: f64) {
     out.extend_from_slice(serde_json::Value::from(number).to_string().as_bytes());
 }
@@ -166,7 +168,7 @@ pub fn push_value(out: &mut Vec<u8>, value: ArgumentValue<'_>) {
         ArgumentValue::Unsigned(value) => number::push_unsigned(out, value),
         ArgumentValue::Signed(value) => number::push_signed(out, value),
         ArgumentValue::Float(value) => push_float(out, value),
-        // `f32` prints the shortest decimals that are exact in single precision.
+        // `f32` prints the fewest decimals that identify the number in single precision.
         ArgumentValue::Single(value) => out.extend_from_slice(value.to_string().as_bytes()),
         ArgumentValue::Text(value) => push_text(out, value),
         ArgumentValue::Three([x, y, z]) => {

@@ -1,17 +1,17 @@
-//! Chooses how a file writes times: as whole microseconds if all parts use them, else with three
-//! decimals relative to a base time.
+//! Chooses how a file writes times. Times are whole microseconds if all parts have whole
+//! microseconds. Otherwise, times have three decimals and are relative to a base time.
 
 use crate::format::kineto::number;
 use crate::merge::{Merged, MergedPart};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// The time format of a file.
+/// The time format of a file, and the base to which its times are relative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenClock {
-    /// Subtracted from all times, in Unix nanoseconds.
+    /// Unix time in nanoseconds that is subtracted from all times.
     pub base_ns: i64,
-    /// First time in the file, if it has any.
+    /// First time in the file, or `None` if it has no events.
     pub first: Option<i64>,
     unit: TimeUnit,
 }
@@ -19,15 +19,16 @@ pub struct WrittenClock {
 /// The notation of times in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeUnit {
-    /// Microseconds without decimals, as written until 2023.
+    /// Microseconds without decimals, as PyTorch wrote them until 2023.
     Whole,
     Decimals,
 }
 
 impl WrittenClock {
-    /// Chooses the format. If all parts have whole microseconds, times count from 1970. Else times
-    /// count from the parts' common base. Without a common base they count from the full second
-    /// before the first time, so that readers that store times as floats lose no digits.
+    /// Chooses the time format. If all parts have whole microseconds and no base, times count from
+    /// 1970. Other times count from the parts' common base. Without a common base, times count from
+    /// the full second before the first time, so that readers that store times as floats lose no
+    /// digits.
     pub fn new(merged: &Merged<'_>) -> Self {
         let first = merged.first_time();
         let mut is_whole = true;
@@ -48,7 +49,7 @@ impl WrittenClock {
         Self { base_ns, first, unit }
     }
 
-    /// Appends an absolute time, converted to the file's clock.
+    /// Appends an absolute time, converted to the file's base and unit.
     pub fn push_time(self, out: &mut Vec<u8>, time: i64) {
         self.push_duration(out, time.wrapping_sub(self.base_ns));
     }

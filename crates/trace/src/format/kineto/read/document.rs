@@ -1,5 +1,5 @@
-//! Tracks the position in the whole document: header, events, rest of the header. Decides what a
-//! premature end means.
+//! Tracks the position in the whole document (header, events, rest of the header), and decides what
+//! a premature end of the text means.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ use super::scan::{self, Stop};
 use super::text;
 use crate::store::{CutRecording, Ending, Loss, TraceHeader};
 
-/// If the text ends inside an event, it is searched for further events inside that one at most this
-/// often.
+/// Largest number of times that the rest of a truncated text is searched for events inside its
+/// unfinished event.
 const ATTEMPTS: usize = 16;
 const EVENTS: &[u8] = b"\"traceEvents\"";
-/// The key that every event has.
+/// The key `ph`, which every event has.
 const PHASE: &[u8] = b"\"ph\"";
-/// Limit of the bytes between that key and its opening bracket.
+/// Largest number of bytes between the key `traceEvents` and the bracket that opens its list.
 const NEAR: usize = 16;
 
-/// The text is not a Kineto trace.
+/// The error for a text that is not a Kineto trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotKineto {
-    /// The actual content of the text.
+    /// Description of the actual content of the text.
     pub reason: String,
 }
 
-/// The state of reading a document from first byte to last.
+/// The state of reading a document from its first byte to its last.
 #[derive(Debug)]
 pub struct Document {
     mode: Mode,
@@ -41,23 +41,23 @@ pub struct Document {
     entries: BTreeMap<String, Value>,
     refused: Option<String>,
     cut: Option<CutRecording>,
-    /// Text after the end of the document.
+    /// Text that follows the end of the document.
     behind: TextBehind,
 }
 
-/// Text after the end of the document. Usually it is a second document.
+/// Text that follows the end of the document and is usually a second document.
 #[derive(Debug, Default)]
 struct TextBehind {
-    /// Offsets of the first byte that is neither blank nor zero, and of the end of the last such
+    /// Offset of the first byte that is neither blank nor zero, and offset after the last such
     /// byte.
     span: Option<(u64, u64)>,
-    /// Number of `"ph"` keys, one per event.
+    /// Number of `"ph"` keys, which is the number of events.
     events: u64,
 }
 
 impl TextBehind {
-    /// Scans more text. A key that starts in the last bytes is left for the next call, unless the
-    /// text `is_last`. Returns the position at which to continue.
+    /// Scans more text, and returns the position at which to continue. A key that starts in the
+    /// last bytes is left for the next call, unless `is_last` states that the text ends.
     fn advance(&mut self, stretch: TextStretch<'_>, at: usize, is_last: bool) -> usize {
         let text = &stretch.text[at..];
         let kept = if is_last { 0 } else { text.len().min(PHASE.len() - 1) };
@@ -76,21 +76,21 @@ impl TextBehind {
     }
 }
 
-/// The position of a document reader relative to the events.
+/// The position of a document reader relative to the list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Before the first bracket.
+    /// The reader is before the first bracket.
     Start,
-    /// Inside the object around the events, before or after them.
+    /// The reader is inside the object around the list of events, before or after the list.
     Header,
-    /// After a broken place in the header, searching for the events.
+    /// The reader is after a broken place in the header and searches for the list of events.
     HeaderLost,
-    /// Inside the list of events.
+    /// The reader is inside the list of events.
     Events(ListState),
     Done,
 }
 
-/// The bracket that encloses the events.
+/// Tells which bracket encloses the list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Around {
     Object,
@@ -98,7 +98,7 @@ enum Around {
 }
 
 impl Document {
-    /// Starts before the first byte.
+    /// Creates a reader that is before the first byte.
     pub fn new() -> Self {
         Self {
             mode: Mode::Start,
@@ -118,7 +118,7 @@ impl Document {
 
     /// Notes that another reader has processed the events up to this state.
     pub fn move_to(&mut self, state: ListState) {
-        debug_assert!(self.is_between_events(), "only events can be read by others");
+        debug_assert!(self.is_between_events(), "expected to be between two events");
         self.mode = self.behind(state);
     }
 
@@ -148,6 +148,8 @@ impl Document {
                 Mode::Events(state) => {
                     let (end, state) = events::read(stretch, at, state, scanner, sink);
                     self.mode = self.behind(state);
+                    // Reading continues after the list of events only if the list has ended within
+                    // this text.
                     if state != ListState::Ended {
                         return end;
                     }
@@ -163,7 +165,7 @@ impl Document {
         }
     }
 
-    /// Reads the first bracket. `Err` is the position at which to continue with more text.
+    /// Reads the first bracket. An `Err` holds the position at which to continue with more text.
     fn start(&mut self, text: &[u8]) -> Result<usize, usize> {
         if text.len() < 3 && b"\xef\xbb\xbf".starts_with(text) {
             return Err(0);
@@ -236,15 +238,15 @@ impl Document {
         }
     }
 
-    /// Continues after a broken place in the header. If it came after the events, the end of their
-    /// list may have been misread.
+    /// Returns the state after a broken place in the header. If the place is after the events, the
+    /// end of their list may have been misread, so further events are searched for.
     fn astray(&self) -> Mode {
         if self.listed { Mode::Events(ListState::Lost) } else { Mode::HeaderLost }
     }
 
-    /// After a broken header, finds the opening bracket of the list of events. The text between the
-    /// key and the bracket may be broken too. Never returns to [`Mode::Header`], whose reading may
-    /// have failed at this very key.
+    /// Finds the opening bracket of the list of events after a broken header. The text between the
+    /// key and the bracket may be broken too. The mode never becomes [`Mode::Header`] again,
+    /// because reading the header may have failed at this very key.
     fn seek_events(&mut self, text: &[u8], at: usize) -> Result<usize, usize> {
         let Some(found) = memchr::memmem::find(&text[at..], EVENTS) else {
             return Err(text.len().saturating_sub(EVENTS.len()).max(at));
@@ -261,8 +263,7 @@ impl Document {
         }
     }
 
-    /// Processes the rest at the end of the text. `failure` is the reason for the end if it was
-    /// premature.
+    /// Processes the rest of the text at its end. `failure` is the reason if the end was premature.
     pub fn finish(
         &mut self,
         mut rest: TextStretch<'_>,
@@ -324,19 +325,20 @@ impl Document {
 
     fn count_text_behind(&mut self, sink: &mut EventSink<'_>) {
         let TextBehind { span, events } = self.behind;
+        // Without a list of events the whole text is rejected, so text after it is not counted.
         let Some((start, end)) = span.filter(|_| self.listed) else { return };
         let bytes = end - start;
         let losses = &mut sink.part.losses;
         let loss = if events == 0 { Loss::TextBehindTheEnd } else { Loss::BehindTheEnd };
         losses.count_many(loss, events.max(1), || {
             format!(
-                "byte {start}: expected nothing behind the end of the trace, \
+                "byte {start}: expected nothing after the end of the trace, \
                  got {events} events in {bytes} bytes"
             )
         });
     }
 
-    /// Classifies the end of the events. `None` if both list and text ended regularly.
+    /// Classifies the end of the events. Returns `None` if both list and text ended regularly.
     fn ending(&self, rest: &[u8], failure: Option<&str>) -> Option<Ending> {
         match self.mode {
             Mode::Done => failure.map(|_| Ending::BehindEvents),
@@ -352,13 +354,13 @@ impl Document {
         }
     }
 
-    /// Returns how the recording was cut, if it was.
+    /// Returns how the recording was truncated, or `None` if it is complete.
     pub fn take_cut(&mut self) -> Option<CutRecording> {
         self.cut.take()
     }
 
-    /// Recovers the events that follow an event without an end, where bytes of the file are
-    /// missing. Returns `None` if no event follows.
+    /// Recovers the events that follow an event without an end, as there is one where bytes of the
+    /// file are missing. Returns `None` if no event follows.
     fn salvage<'a>(
         &mut self,
         rest: TextStretch<'a>,
@@ -373,7 +375,7 @@ impl Document {
         if sink.part.event_count() == events_before {
             return None;
         }
-        sink.lose(Loss::BrokenEvent, rest.offset, || "expected an event, got no end of it".into());
+        sink.lose(Loss::BrokenEvent, rest.offset, || "expected an event, got only a part".into());
         sink.part.losses.skip_bytes(start as u64);
         self.mode = self.behind(state);
         if state == ListState::Ended {
@@ -394,7 +396,7 @@ impl Document {
     }
 }
 
-/// Names the type of a JSON value, for messages.
+/// Names the type of a JSON value for messages.
 fn described(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -409,7 +411,7 @@ fn described(value: &Value) -> String {
     }
 }
 
-/// Whether only the closing brackets of the list and its object remain.
+/// Whether only the closing brackets of the last event, the list and its object remain.
 fn ends_all(text: &[u8]) -> bool {
     let closing: Vec<u8> = text.iter().copied().filter(|byte| !scan::is_blank(*byte)).collect();
     closing == b"}]}"

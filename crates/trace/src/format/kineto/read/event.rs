@@ -1,14 +1,14 @@
-//! The fields that are kept of one event: ranges of its text, and numbers.
+//! Stores the fields that are kept of one event, as ranges of its text and as numbers.
 
 use super::key::{ARGUMENTS, Argument};
 
 /// The content of a string, as a range of the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextRange {
-    /// Position after the opening quote.
+    /// Position after the opening quote of the string.
     pub start: usize,
     pub end: usize,
-    /// Whether the content is printable ASCII without escapes and needs no decoding.
+    /// Whether the content is printable ASCII without escapes, so that it needs no decoding.
     pub plain: bool,
 }
 
@@ -23,7 +23,7 @@ impl TextRange {
 /// A process id, a thread id, or the id of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Id {
-    /// The key is absent or its value has no meaning.
+    /// The key is absent, or its value has no meaning.
     #[default]
     Missing,
     Number(i64),
@@ -32,12 +32,12 @@ pub enum Id {
     Other(TextRange),
 }
 
-/// A time or a duration.
+/// A time or a duration of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Time {
     #[default]
     Missing,
-    /// Not a number, or out of range.
+    /// The value is not a number, or it is out of range.
     Bad,
     Nanos(i64),
 }
@@ -48,15 +48,15 @@ pub enum Integer {
     Unsigned(u64),
     /// A negative number, stored as its magnitude.
     Negative(u64),
-    /// Null, or the text of an address.
+    /// The value is null, or the text of an address, which has no column.
     Missing,
     Bad,
 }
 
-/// All values that are kept of one event. One instance is reused for all events of a worker.
+/// All values that are kept of one event. A worker reuses one instance for all its events.
 #[derive(Clone, Debug)]
 pub struct KeptEvent {
-    /// `ph`; `None` if the event has none.
+    /// Value of `ph`, or `None` if the event has no such key.
     pub phase: Option<TextRange>,
     pub category: TextRange,
     pub name: TextRange,
@@ -65,17 +65,17 @@ pub struct KeptEvent {
     pub time: Time,
     pub duration: Time,
     pub id: Id,
-    /// Start of the arguments, after their bracket; 0 if there are none.
+    /// Position after the opening bracket of the arguments, or 0 if there are none.
     pub arguments: usize,
     /// Number of strings whose end was guessed.
     pub repaired: u32,
-    /// One bit per argument that is present.
+    /// One bit per argument, which is set if the argument is present.
     seen: u64,
-    /// One bit per argument that is an integer.
+    /// One bit per argument, which is set if its value is an integer.
     integer: u64,
-    /// One bit per argument that is a negative integer.
+    /// One bit per argument, which is set if its value is a negative integer.
     negative: u64,
-    /// One bit per argument that should be an integer and is not.
+    /// One bit per argument, which is set if its value should be an integer but is not.
     bad: u64,
     magnitude: [u64; ARGUMENTS],
     content: [TextRange; ARGUMENTS],
@@ -116,17 +116,18 @@ impl KeptEvent {
         (self.process, self.thread, self.id) = (Id::Missing, Id::Missing, Id::Missing);
         (self.time, self.duration) = (Time::Missing, Time::Missing);
         self.repaired = 0;
+        // Arrays keep their old values, because the bits decide which of them are valid.
         self.clear_arguments(0);
     }
 
-    /// Removes all arguments. The arguments read next start at `start`.
+    /// Removes all arguments. The text of the next arguments starts at `start`.
     pub fn clear_arguments(&mut self, start: usize) {
         self.arguments = start;
         (self.seen, self.integer, self.negative, self.bad) = (0, 0, 0, 0);
         self.unfinished = false;
     }
 
-    /// Marks an argument as present, whatever its value.
+    /// Marks an argument as present, whatever its value is.
     #[inline(always)]
     pub fn note(&mut self, argument: Argument) {
         self.seen |= bit(argument);
@@ -154,7 +155,7 @@ impl KeptEvent {
         }
     }
 
-    /// Sets `grid` or `block`. A size of `None` was not an integer.
+    /// Sets the argument `grid` or `block`. A size is `None` if the text was not an integer.
     #[inline(always)]
     pub fn set_triple(&mut self, argument: Argument, triple: [Option<u32>; 3]) {
         self.triples[triple_index(argument)] = triple.map(Option::unwrap_or_default);
@@ -164,7 +165,8 @@ impl KeptEvent {
         }
     }
 
-    /// Returns the destination of an argument's content, and the counter of repaired strings.
+    /// Returns where the content of an argument is to be stored, and the counter of repaired
+    /// strings.
     #[inline(always)]
     pub fn content_mut(&mut self, argument: Argument) -> (&mut TextRange, &mut u32) {
         (&mut self.content[argument as usize], &mut self.repaired)
@@ -176,20 +178,20 @@ impl KeptEvent {
         self.seen & mask != 0
     }
 
-    /// Whether an argument is present, whatever its value.
+    /// Whether an argument is present, whatever its value is.
     #[inline(always)]
     pub fn has(&self, argument: Argument) -> bool {
         self.has_any(bit(argument))
     }
 
-    /// Returns an argument if it is a non-negative integer.
+    /// Returns the value of an argument if it is a non-negative integer.
     #[inline(always)]
     pub fn unsigned(&self, argument: Argument) -> Option<u64> {
         let is_present = self.integer & !self.negative & bit(argument) != 0;
         is_present.then(|| self.magnitude[argument as usize])
     }
 
-    /// Returns an argument if it is an integer.
+    /// Returns the value of an argument if it is an integer.
     #[inline(always)]
     pub fn signed(&self, argument: Argument) -> Option<i64> {
         if self.integer & bit(argument) == 0 {
@@ -208,12 +210,12 @@ impl KeptEvent {
         if self.has(argument) { self.content[argument as usize] } else { TextRange::default() }
     }
 
-    /// Returns `grid` or `block`; zeros if absent.
+    /// Returns the value of `grid` or `block`, which is zeros if the argument is absent.
     pub fn triple(&self, argument: Argument) -> [u32; 3] {
         if self.has(argument) { self.triples[triple_index(argument)] } else { [0; 3] }
     }
 
-    /// Counts the arguments in the mask that should be integers and are not.
+    /// Counts the arguments in the mask that should be integers but are not.
     pub fn bad_integers(&self, mask: u64) -> u32 {
         (self.bad & mask).count_ones()
     }

@@ -1,4 +1,4 @@
-//! Reads the list of events one by one and skips broken events.
+//! Reads the events of a list one by one, and skips broken events.
 
 use super::event::KeptEvent;
 use super::key;
@@ -9,17 +9,17 @@ use super::row::{self, EventSink, EventSource};
 use super::scan::{self, Scanned, Stop};
 use crate::store::Loss;
 
-/// The position relative to the list of events.
+/// The position of the reader relative to the list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListState {
     Between,
-    /// After a broken place, searching for the next event.
+    /// The reader is after a broken place and searches for the next event.
     Lost,
-    /// After the list's closing bracket.
+    /// The reader is after the list's closing bracket.
     Ended,
 }
 
-/// Caches of the event parser. They affect only its speed.
+/// Caches of the event parser, which affect only its speed.
 #[derive(Debug)]
 pub struct Scanner {
     layout: ValueLayout,
@@ -27,7 +27,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Starts before the first event.
+    /// Creates empty caches, as before the first event.
     pub fn new() -> Self {
         Self { layout: ValueLayout::new(), event: KeptEvent::new() }
     }
@@ -37,12 +37,12 @@ impl Scanner {
 #[derive(Clone, Copy)]
 pub struct TextStretch<'a> {
     pub text: &'a [u8],
-    /// Offset of the text in the file.
+    /// Offset of the text in the uncompressed file.
     pub offset: u64,
 }
 
 /// Reads events until the text or the list ends. Returns the position at which reading must
-/// continue once more text is available.
+/// continue once more text is available, and the state there.
 pub fn read(
     stretch: TextStretch<'_>,
     mut at: usize,
@@ -78,7 +78,7 @@ pub fn read(
             Ok(end) => {
                 let source =
                     EventSource { text, event: &scanner.event, offset: stretch.offset + at as u64 };
-                // Objects inside a broken event look like events, but have no phase.
+                // An object inside a broken event looks like an event, but it has no phase.
                 if state == ListState::Lost && source.event.phase.is_none() {
                     sink.part.losses.skip_bytes(1);
                     at += 1;
@@ -110,6 +110,7 @@ fn skip_between(text: &[u8], mut at: usize) -> usize {
 #[inline(always)]
 fn one(stretch: TextStretch<'_>, at: usize, scanner: &mut Scanner) -> Scanned<usize> {
     let Scanner { layout, event } = scanner;
+    // Lenient parsing is slower and may guess, so it is tried only after strict parsing failed.
     match parse::event(stretch.text, at + 1, layout, event, ParseRule::Strict) {
         Err(Stop::Broken(strict)) => {
             match parse::event(stretch.text, at + 1, layout, event, ParseRule::Lenient) {
@@ -126,28 +127,32 @@ fn one(stretch: TextStretch<'_>, at: usize, scanner: &mut Scanner) -> Scanned<us
 }
 
 fn lose_event(sink: &mut EventSink<'_>, stretch: TextStretch<'_>, at: usize, place: usize) {
-    // The message shows only the examined text. The amount of text after it depends on block sizes.
+    // The message shows only the text that was examined, because the amount of text after it
+    // depends on block sizes.
     let seen = &stretch.text[at..=place];
     sink.lose(Loss::BrokenEvent, stretch.offset + at as u64, || {
         let last = String::from_utf8_lossy(&seen[seen.len().saturating_sub(40)..]);
-        format!("expected an event, got an end of JSON behind {last:?}")
+        format!("expected an event, got invalid JSON after {last:?}")
     });
 }
 
-/// Result of the search after a broken place.
+/// The result of the search for events after a broken place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
-    /// Opening bracket of what may be an event.
+    /// Position of the opening bracket of what may be an event.
     Event(usize),
     /// Position after the list's closing bracket.
     End(usize),
-    /// Neither was found. Holds the position at which to continue.
+    /// Position at which to continue, because the text has neither an event nor the list's end.
     Nothing(usize),
 }
 
 /// Searches for the next event or the end of the list. An event is an object whose first key
-/// belongs to events. The end is a bracket after an object that is followed by a key of the header,
-/// or by the end of the enclosing object. The latter can be decided only at the end of the text.
+/// belongs to events.
+///
+/// The end of the list is a closing bracket after an object, followed by a key of the header or by
+/// the end of the enclosing object. The end of the enclosing object can be recognized only at the
+/// end of the text.
 pub fn find(text: &[u8], mut at: usize) -> Find {
     loop {
         let found = text.get(at..).and_then(|rest| memchr::memchr2(b'{', b'}', rest));

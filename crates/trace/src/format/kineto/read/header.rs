@@ -1,4 +1,4 @@
-//! Decodes everything outside the list of events: devices, ranks, base time. Unknown entries are
+//! Decodes the keys outside the list of events: devices, ranks and base time. Unknown entries are
 //! kept unchanged.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::part::TextPart;
 use super::row;
 use crate::store::{DeviceProperties, Distributed, Loss, Losses, ProcessGroup, TraceHeader};
 
-/// Reads the value of one key. An invalid JSON value is kept as text.
+/// Reads the value of one key. A value that is not valid JSON is kept as a text.
 pub fn value(text: &[u8], offset: u64, part: &mut TextPart) -> Value {
     serde_json::from_slice(text).unwrap_or_else(|error| {
         let what = || format!("byte {offset}: expected a JSON value, got {error}");
@@ -18,7 +18,8 @@ pub fn value(text: &[u8], offset: u64, part: &mut TextPart) -> Value {
     })
 }
 
-/// Builds the header from its keys and values. Entries of an unexpected type stay in the rest.
+/// Builds the header from its keys and values. Entries of an unexpected type stay in
+/// [`TraceHeader::rest`].
 pub(in crate::format) fn from_entries(
     mut rest: BTreeMap<String, Value>,
     losses: &mut Losses,
@@ -105,8 +106,8 @@ fn group(value: &Value) -> ProcessGroup {
     }
 }
 
-/// Reads the members of a group. They are an array, or its text if the profiler was started on
-/// demand.
+/// Reads the ranks of a process group. If the profiler was started on demand, the file stores the
+/// ranks as the text of an array instead of an array.
 fn ranks(value: &Value) -> Vec<u32> {
     match value {
         Value::Array(ranks) => ranks.iter().filter_map(small).collect(),

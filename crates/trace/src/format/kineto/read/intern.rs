@@ -1,10 +1,10 @@
-//! Interns byte strings for the hot loop: numbers them in order of first appearance.
+//! Interns byte strings in the parser's hot loop, and numbers them in order of first appearance.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map with a hash function that is fast on short keys. Its order is arbitrary, so it is never
-/// iterated.
+/// A map with a hash function that is fast on short keys. The order of the entries is arbitrary, so
+/// the map is never iterated.
 pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
 /// A hash function that folds sixteen bytes at a time by multiplication.
@@ -62,19 +62,19 @@ impl Hasher for Fold {
     }
 }
 
-/// Numbers keys in order of first appearance. Also tracks which part uses which number.
+/// Numbers keys in order of first appearance, and tracks which part of the text uses which number.
 #[derive(Debug)]
 pub struct Numbers<K> {
     index: FastMap<K, u32>,
-    /// For each number, the last part that used it.
+    /// The last part that used each number.
     used: Vec<u32>,
 }
 
-/// A part that uses numbers. Counts up by one per part.
+/// The number of a part of the text that uses keys. Parts are numbered consecutively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User(pub u32);
 
-/// The number of a key, and whether the part uses it for the first time.
+/// The number of a key, and whether this part of the text uses the key for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InternedNumber {
     Again(u32),
@@ -83,12 +83,12 @@ pub enum InternedNumber {
 }
 
 impl<K: std::hash::Hash + Eq> Numbers<K> {
-    /// Starts without any keys.
+    /// Creates a table without any keys.
     pub fn new() -> Self {
         Self { index: FastMap::default(), used: Vec::new() }
     }
 
-    /// Looks up the number of a key, and notes its use.
+    /// Looks up the number of a key, and notes that the part uses it.
     #[inline(always)]
     pub fn find<Q>(&mut self, key: &Q, user: User) -> Option<InternedNumber>
     where
@@ -98,7 +98,7 @@ impl<K: std::hash::Hash + Eq> Numbers<K> {
         self.index.get(key).copied().map(|number| self.touch(number, user))
     }
 
-    /// Notes the use of a known number.
+    /// Notes that the part uses a known number.
     #[inline(always)]
     pub fn touch(&mut self, number: u32, user: User) -> InternedNumber {
         let used = &mut self.used[number as usize];

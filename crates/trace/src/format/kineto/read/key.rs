@@ -1,4 +1,4 @@
-//! The keys of events and of their arguments that are kept. All other keys are skipped.
+//! Lists the keys of events and of their arguments that are kept. The parser skips all other keys.
 
 /// The action of the scanner after a key of an event or of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,15 +10,15 @@ pub enum KeyStep {
     Thread,
     Time,
     Duration,
-    /// `id` of a flow.
+    /// The value is the `id` of a flow.
     Id,
     Arguments,
     Keep(Argument),
     Skip,
-    /// `args` that are not an object. They are skipped, and the layout does not learn them, because
-    /// the same text precedes regular arguments.
+    /// The value of `args` is not an object, so the scanner skips it. The layout does not remember
+    /// the text before such a value, because the same text precedes regular arguments.
     SkipOnce,
-    /// Closing bracket of the arguments or of the event.
+    /// The text is the closing bracket of the arguments or of the event.
     End,
 }
 
@@ -87,12 +87,12 @@ pub enum ValueForm {
     Float,
     Triple,
     Text,
-    /// `true` or `false`, or any value of an argument whose presence is enough.
+    /// `true`, `false`, or any value of an argument of which only the presence matters.
     Flag,
 }
 
 impl Argument {
-    /// Returns the expected type of the value.
+    /// Returns the expected type of the argument's value.
     #[inline(always)]
     pub fn form(self) -> ValueForm {
         match self {
@@ -123,12 +123,12 @@ pub fn event_step(key: &[u8]) -> KeyStep {
     }
 }
 
-/// Whether a key belongs to events, either kept by us or otherwise known from the Chrome format.
+/// Whether a key belongs to events, because the reader keeps it or the Chrome format defines it.
 pub fn is_event_key(key: &[u8]) -> bool {
     event_step(key) != KeyStep::Skip || matches!(key, b"bp" | b"s" | b"tts" | b"tdur" | b"cname")
 }
 
-/// Whether Kineto or the Chrome format have this key beside the list of events.
+/// Whether Kineto or the Chrome format write this key beside the list of events.
 pub fn is_header_key(key: &[u8]) -> bool {
     matches!(
         key,

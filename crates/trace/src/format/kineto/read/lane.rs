@@ -1,31 +1,32 @@
-//! Classifies sixteen bytes at a time: quotes, brackets and the like.
+//! Finds quotes, brackets and other structural characters in sixteen bytes at a time.
 //!
-//! Uses SSE2 where every machine of the target has it, and plain loops elsewhere. Both return the
-//! same bits.
+//! SSE2 is used if every machine of the target has it. Other machines use plain loops, which return
+//! the same bits.
 
-/// Bytes that are classified together.
+/// Number of bytes that are classified together.
 pub const WIDTH: usize = 16;
 
-/// Marks quotes and backslashes.
+/// Marks quotes and backslashes. Bit i of the result stands for byte i.
 #[inline(always)]
 pub fn quotes(bytes: &[u8; WIDTH]) -> u32 {
     vector::quotes(bytes)
 }
 
-/// Marks quotes, backslashes, control characters and non-ASCII bytes.
+/// Marks quotes, backslashes, control characters and non-ASCII bytes. Bit i of the result stands
+/// for byte i.
 #[inline(always)]
 pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
     vector::marks(bytes)
 }
 
-/// Whether the first `length` (≤ 32) bytes are equal.
+/// Whether the first `length` bytes are equal. `length` is at most 32.
 #[inline(always)]
 pub fn same_start(left: &[u8; 32], right: &[u8; 32], length: u32) -> bool {
     let wanted = ((1u64 << length) - 1) as u32;
     vector::equal(left, right) & wanted == wanted
 }
 
-/// Positions of structural characters in 64 bytes, one bit each.
+/// Positions of structural characters in 64 bytes, with one bit per byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkBits {
     pub quote: u64,
@@ -34,7 +35,7 @@ pub struct MarkBits {
     pub open: u64,
     /// Closing brackets `]` of arrays.
     pub close: u64,
-    /// Blanks and the characters of numbers: up to 0x20, and `+` to `:`.
+    /// Blanks and the characters of numbers, which are the bytes up to 0x20, and `+` to `:`.
     pub plain: u64,
 }
 
@@ -54,7 +55,8 @@ pub fn places(bytes: &[u8; 64]) -> MarkBits {
     all
 }
 
-/// Computes prefix parities: bit i of the result is the parity of bits 0 to i.
+/// Computes prefix parities: bit i of the result is the parity of bits 0 to i. The prefix parities
+/// of quotes mark the bytes inside strings.
 #[inline(always)]
 pub fn parity(mut bits: u64) -> u64 {
     for shift in [1, 2, 4, 8, 16, 32] {
@@ -104,7 +106,7 @@ mod vector {
     #[inline(always)]
     pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
         let lane = load(bytes);
-        // As signed bytes, control characters and non-ASCII bytes are less than a blank.
+        // Seen as signed bytes, control characters and non-ASCII bytes are less than a blank.
         let odd = cmp_lt_mask_i8_m128i(lane, set_splat_i8_m128i(0x20));
         bits(bitor_m128i(odd, bitor_m128i(is(lane, b'"'), is(lane, b'\\'))))
     }
@@ -117,7 +119,7 @@ mod vector {
         half(0) | half(1) << WIDTH
     }
 
-    /// Finds the marks of JSON's structure, and the bytes of numbers and blanks (`plain`).
+    /// Finds the structural characters of JSON, and the bytes of numbers and blanks (`plain`).
     #[inline(always)]
     pub fn places(bytes: &[u8; WIDTH]) -> MarkBits {
         let lane = load(bytes);
@@ -160,7 +162,7 @@ mod portable {
         (0..32).map(|at| u32::from(left[at] == right[at]) << at).sum()
     }
 
-    /// Finds the marks of JSON's structure, and the bytes of numbers and blanks (`plain`).
+    /// Finds the structural characters of JSON, and the bytes of numbers and blanks (`plain`).
     pub fn places(bytes: &[u8; WIDTH]) -> MarkBits {
         let mask = |is: fn(u8) -> bool| u64::from(bits(bytes, is));
         MarkBits {

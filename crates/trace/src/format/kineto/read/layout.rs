@@ -1,13 +1,14 @@
-//! A tree of the texts between values, which predicts the keys of the next event.
+//! Remembers the texts between values in a tree, which predicts the keys of the next event.
 //!
-//! A profiler writes all events of one kind alike: the text between two values (such as `, "tid":
+//! A profiler writes all events of one kind alike. The text between two values (such as `, "tid":
 //! `, including blanks) has the same bytes each time. The tree remembers these texts in the order
 //! in which they follow each other, so that a key costs one comparison instead of parsing and a
-//! lookup. It affects only the speed: a remembered text gives the same result as parsing it again.
+//! lookup. The tree affects only the speed, because a remembered text gives the same result as
+//! parsing it again.
 //!
-//! Phase and category take few values, and the following keys depend on them. So the start of an
-//! event, up to the first other value, is remembered as one text, an *opening*, with a tree of its
-//! own.
+//! Phase and category take few values, and the following keys depend on them. Therefore the start
+//! of an event, up to its first other value, is remembered as one text, called an *opening*. Each
+//! opening of an event has a tree of its own.
 
 use super::event::{KeptEvent, TextRange};
 use super::key::{self, KeyStep};
@@ -15,26 +16,27 @@ use super::lane;
 use super::member::{self, Next};
 use super::scan::{self, Scanned};
 
-/// Longer texts are not remembered.
+/// Largest length of a text that is remembered.
 const LONGEST: usize = 64;
-/// Limit of remembered texts. Keys that are data, such as the series of counters, must not fill the
-/// memory.
+/// Largest number of remembered texts. Keys that are data, such as the series of counters, must not
+/// fill the memory.
 const MOST: usize = 4096;
-/// Limit of remembered texts after the same predecessor.
+/// Largest number of remembered texts that follow the same text.
 const MOST_ALIKE: u32 = 24;
 
-/// A node of the tree, which stands for the text before the value just read.
+/// A node of the tree, which stands for the text before the value that was just read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreePlace(u32);
 
 const NOWHERE: u32 = u32::MAX;
-/// Position after the opening bracket of an event without a known opening.
+/// Node after the opening bracket of an event whose opening is not remembered.
 const START: TreePlace = TreePlace(0);
-/// Position in the tree after a text that is not remembered.
+/// Node after a text that is not remembered, among the keys of an event.
 const BEHIND_ANY_OF_EVENT: TreePlace = TreePlace(1);
+/// Node after a text that is not remembered, among the keys of arguments.
 const BEHIND_ANY_OF_ARGUMENTS: TreePlace = TreePlace(2);
 
-/// A node of the tree: a text between two values, and its successors.
+/// A node of the tree: a text between two values, and the texts that follow it.
 #[derive(Clone, Debug)]
 struct LayoutNode {
     text: [u8; LONGEST],
@@ -42,13 +44,13 @@ struct LayoutNode {
     step: KeyStep,
     level: Level,
     children: u32,
-    /// The child that was taken last, which is tried first.
+    /// Index of the child that was found last, which is tried first.
     recent: u32,
     first_child: u32,
     sibling: u32,
 }
 
-/// A known start of events: the text up to the first value other than phase and category.
+/// A remembered start of events: the text up to the first value other than phase and category.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     /// The tree node that holds the text.
@@ -56,7 +58,7 @@ struct Opening {
     /// Ranges of phase and category, relative to the start of the text.
     phase: Option<TextRange>,
     category: Option<TextRange>,
-    /// The opening that followed last time, which is tried first.
+    /// Index of the opening that followed last time, which is tried first.
     next: u32,
 }
 
@@ -67,7 +69,7 @@ pub enum Level {
     Arguments,
 }
 
-/// The texts between values that were seen so far, as a tree.
+/// The texts between values that were read so far, as a tree.
 #[derive(Clone, Debug)]
 pub struct ValueLayout {
     nodes: Vec<LayoutNode>,
@@ -76,7 +78,7 @@ pub struct ValueLayout {
 }
 
 impl ValueLayout {
-    /// Starts without any remembered texts.
+    /// Creates a tree without any remembered texts.
     pub fn new() -> Self {
         let nameless = |level| LayoutNode::new(b"", KeyStep::Skip, level);
         let nodes = [Level::Event, Level::Event, Level::Arguments].map(nameless).to_vec();
@@ -84,7 +86,8 @@ impl ValueLayout {
     }
 
     /// Reads the opening of an event after its bracket at `at`. Returns the node and the position
-    /// of the first value after it. Phase and category are stored in the event.
+    /// of the first value after the opening. The phase and category of the opening are stored in
+    /// `event`.
     #[inline(always)]
     pub fn open(
         &mut self,
@@ -92,6 +95,8 @@ impl ValueLayout {
         at: usize,
         event: &mut KeptEvent,
     ) -> Scanned<(TreePlace, usize)> {
+        // Kinds of events often follow each other in the same order, so the opening that followed
+        // last time is tried first.
         let likely = self.openings.get(self.last as usize).map_or(0, |last| last.next);
         if let Some(opening) = self.openings.get(likely as usize)
             && let Some(end) = self.nodes[opening.place.0 as usize].predicts(text, at)
@@ -125,7 +130,8 @@ impl ValueLayout {
         Ok((opening.place, at + self.nodes[opening.place.0 as usize].length as usize))
     }
 
-    /// Remembers the opening of the event at `at`, if it resembles those of other events.
+    /// Remembers the opening of the event at `start`, if its phase and category are plain strings
+    /// and it is short enough. Returns its index.
     fn learn(&mut self, text: &[u8], start: usize) -> Option<usize> {
         if self.nodes.len() >= MOST || self.openings.len() >= MOST_ALIKE as usize {
             return None;
@@ -153,7 +159,7 @@ impl ValueLayout {
         Some(self.openings.len() - 1)
     }
 
-    /// Reads the text at `at`, after the value that belongs to `place`. Returns the next node and
+    /// Reads the text at `at`, which follows the value of node `place`. Returns the next node and
     /// the position of its value. [`ValueLayout::step`] returns the meaning of the node.
     #[inline(always)]
     pub fn next(
@@ -171,9 +177,9 @@ impl ValueLayout {
         self.other(text, at, place)
     }
 
-    /// Returns the meaning of a node, as found by [`ValueLayout::next`]. The functions are separate
-    /// because returning a step and a place together stalls the processor at each key, which costs
-    /// a fifth of the time.
+    /// Returns the meaning of a node that [`ValueLayout::next`] found. `next` and `step` are
+    /// separate functions because returning a step and a place together stalls the processor at
+    /// each key, which costs a fifth of the time.
     #[inline(always)]
     pub fn step(&self, place: TreePlace) -> KeyStep {
         self.nodes[place.0 as usize].step
@@ -217,7 +223,7 @@ impl ValueLayout {
 }
 
 impl Opening {
-    /// Stores the phase and the category of an opening at `at`, unless they are empty.
+    /// Stores the phase and the category of an opening at `at` in the event.
     #[inline(always)]
     fn note(&self, at: usize, event: &mut KeptEvent) {
         let moved = |content: TextRange| TextRange {
@@ -230,7 +236,7 @@ impl Opening {
     }
 }
 
-/// Returns the level of the keys that follow the value of a step.
+/// Returns the object to which the keys after the value of a step belong.
 fn behind(step: KeyStep, level: Level) -> Level {
     match (step, level) {
         (KeyStep::Arguments, _) | (KeyStep::Keep(_) | KeyStep::Skip, Level::Arguments) => {
@@ -256,7 +262,7 @@ impl LayoutNode {
         }
     }
 
-    /// Returns the position after the remembered text, if that text stands at `at`.
+    /// Returns the position after the remembered text if the text at `at` equals it, else `None`.
     #[inline(always)]
     fn predicts(&self, text: &[u8], at: usize) -> Option<usize> {
         let (ours, more) = self.text.split_first_chunk::<32>()?;
@@ -277,7 +283,7 @@ impl LayoutNode {
 
 /// Parses blanks, commas, a key and its colon, or a closing bracket.
 ///
-/// Missing and superfluous commas are accepted, as the meaning stays unambiguous.
+/// Missing and superfluous commas are accepted, because the meaning stays unambiguous.
 fn parse(text: &[u8], at: usize, level: Level) -> Scanned<(KeyStep, usize)> {
     let (key, at) = match member::find(text, at)? {
         Next::End(end) => return Ok((KeyStep::End, end)),
@@ -292,8 +298,8 @@ fn parse(text: &[u8], at: usize, level: Level) -> Scanned<(KeyStep, usize)> {
     match level {
         Level::Arguments => Ok((key::argument_step(key), at)),
         Level::Event => match key::event_step(key) {
-            // The opening bracket is part of the text, so that the text before other values of this
-            // key differs.
+            // The opening bracket is part of the remembered text, so that other values of this key
+            // have a different text before them.
             KeyStep::Arguments if text[at] == b'{' => Ok((KeyStep::Arguments, at + 1)),
             KeyStep::Arguments => Ok((KeyStep::SkipOnce, at)),
             step => Ok((step, at)),
@@ -337,10 +343,11 @@ mod tests {
         .to_vec();
         let long = "long".repeat(20);
         events.push(format!(r#"{{"ph": "X", "cat": "{long}", "name": "c"}}"#));
-        // More kinds than are remembered.
+        // The test has more kinds of events than the layout remembers.
         let kinds = 0..2 * MOST_ALIKE;
         events.extend(kinds.map(|kind| format!(r#"{{"ph": "X", "cat": "k{kind}", "name": "d"}}"#)));
-        // Vector instructions examine more bytes than an event may have.
+        // Vector instructions examine more bytes than an event may have, so blanks follow each
+        // event.
         let events: Vec<String> =
             events.iter().map(|event| format!("{event}{}", " ".repeat(200))).collect();
 

@@ -1,17 +1,18 @@
-//! Finds the end of values in events that are not valid JSON: strings with unescaped quotes or lone
-//! backslashes, and bare words such as `N/A`.
+//! Finds the end of values in events that are not valid JSON, because strings have unescaped quotes
+//! or lone backslashes, or values are bare words such as `N/A`.
 //!
-//! Used only for events that the strict scanner rejected. A quote ends a string if the text after
-//! it can only follow a string: the next key, or the end of the object. A known key in the middle
-//! of a string means that the string's end is missing.
+//! The lenient scanner is used only for events that the strict scanner rejected. A quote ends a
+//! string if the text after it can only follow a string, as the next key or the end of the object
+//! does. A known key in the middle of a string means that the string's closing quote is missing.
 
 use super::key;
 use super::scan::{self, Bracket, Scanned, Stop};
 
-/// If a string's end is in doubt for longer than this, the event is given up.
+/// Largest number of bytes in which the end of a string is searched for. If the end is farther
+/// away, the event is skipped.
 const LONGEST: usize = 1 << 14;
 const LONGEST_KEY: usize = 128;
-/// A longer bare word is not accepted as a value.
+/// Largest length of a bare word that is accepted as a value.
 const LONGEST_WORD: usize = 32;
 
 /// Finds the closing quote of a string whose content starts at `start`, inside an object or an
@@ -32,8 +33,8 @@ pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> 
                 continue;
             }
         }
-        // An escaped quote ends a string only if a lone backslash preceded the real quote, which
-        // the next key proves.
+        // An escaped quote ends a string only if its backslash is a lone one, as at the end of a
+        // Windows path. A key after the quote proves that the string has ended.
         let ends = match within {
             Bracket::Object => ends_member(text, at)?,
             Bracket::Array => !escaped && matches!(scan::after_blank(text, at + 1)?.0, b',' | b']'),
@@ -60,9 +61,9 @@ pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scanned<usize> {
     }
 }
 
-/// Finds the end of an unquoted value that is neither a number nor a word of JSON: `N/A`,
-/// `-nan(ind)`, `1.#QNAN`, or nothing at all. A separator must follow. The value counts as unknown,
-/// and the rest of the event is kept.
+/// Finds the end of an unquoted value that is neither a number nor a word of JSON, such as `N/A`,
+/// `-nan(ind)`, `1.#QNAN`, or an empty value. A separator must follow an unquoted value. The value
+/// counts as unknown, and the rest of the event is kept.
 fn bare_end(text: &[u8], start: usize) -> Scanned<usize> {
     let is_bare = |byte: &&u8| byte.is_ascii_alphanumeric() || b"/.#+-_%()?<>".contains(byte);
     let rest = &text[start..];
@@ -87,7 +88,7 @@ fn ends_member(text: &[u8], quote: usize) -> Scanned<bool> {
     }
 }
 
-/// Returns the key whose opening quote is at `quote`, if a colon follows it.
+/// Returns the key whose opening quote is at `quote`, if a colon follows the key.
 pub fn key_at(text: &[u8], quote: usize) -> Scanned<Option<&[u8]>> {
     let rest = text.get(quote + 1..).ok_or(Stop::Short)?;
     let near = &rest[..rest.len().min(LONGEST_KEY)];

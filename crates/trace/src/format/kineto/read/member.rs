@@ -1,11 +1,13 @@
-//! Iterates over the members of a JSON object. Meant for rare reads: the header and counters.
+//! Iterates over the members of a JSON object, for the parts of a file that are rarely read: the
+//! header and counters.
 
 use super::event::TextRange;
 use super::lenient;
 use super::scan::{self, Bracket, Scanned, Stop};
 
-/// Returns the next member: key, text of the value, and the position after it. `None` at the end of
-/// the object, or if there is no valid member. The text must have been scanned before.
+/// Returns the key of the next member, the text of its value, and the position after the value.
+/// Returns `None` at the end of the object, or if there is no valid member. The text must have been
+/// scanned before.
 pub fn next(text: &[u8], at: usize) -> Option<(TextRange, &[u8], usize)> {
     let Ok(Next::Member(key, value)) = find(text, at) else { return None };
     let strict = scan::skip_value(text, value);
@@ -22,7 +24,7 @@ pub fn next(text: &[u8], at: usize) -> Option<(TextRange, &[u8], usize)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Member(TextRange, usize),
-    /// Position after the closing bracket.
+    /// Position after the closing bracket of the object.
     End(usize),
 }
 

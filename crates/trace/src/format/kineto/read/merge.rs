@@ -1,8 +1,8 @@
 //! Merges the parts parsed by the workers, in file order, and maps each worker's ids (of strings,
 //! categories and tracks) to ids of the trace.
 //!
-//! The trace assigns an id at its first use in file order. So the result does not depend on which
-//! worker read which part.
+//! The trace assigns an id at its first use in file order. Therefore the result does not depend on
+//! which worker read which part.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub struct Merge {
 pub enum Holds {
     Events,
     Nothing,
-    /// Only entries that are not events.
+    /// The list has only entries that are not events.
     Losses,
 }
 
@@ -38,7 +38,7 @@ struct WorkerNumbers {
     tracks: Map<(ThreadId, ThreadId), u32>,
 }
 
-/// The keys of a worker's ids, and the trace's ids for those in use.
+/// The keys of a worker's ids, and the trace's ids of the keys that are in use.
 #[derive(Debug)]
 struct Map<K, V> {
     keys: Vec<Option<K>>,
@@ -57,7 +57,7 @@ impl<K, V: Copy + Default> Map<K, V> {
         self.values.resize(self.keys.len(), V::default());
     }
 
-    /// Assigns an id of the trace to each key used for the first time.
+    /// Assigns an id of the trace to each key that is used for the first time.
     fn use_all(&mut self, used: &mut Vec<u32>, mut number: impl FnMut(K) -> V) {
         for local in used.drain(..) {
             if let Some(key) = self.keys[local as usize].take() {
@@ -68,7 +68,7 @@ impl<K, V: Copy + Default> Map<K, V> {
 }
 
 impl Merge {
-    /// Starts an empty trace for the given number of workers.
+    /// Creates an empty trace for the given number of workers.
     pub fn new(workers: usize) -> Self {
         Self {
             trace: Trace::default(),
@@ -80,8 +80,8 @@ impl Merge {
         }
     }
 
-    /// Drops a part that was parsed from a wrong guess. The ids that its worker assigned in it stay
-    /// valid.
+    /// Drops a part that was parsed from a wrong guess. The ids that its worker assigned in the
+    /// part stay valid.
     pub fn discard(&mut self, worker: usize, part: &mut TextPart) {
         let map = &mut self.workers[worker];
         map.texts.add(&mut part.used.new_texts);
@@ -90,7 +90,7 @@ impl Merge {
         *part = TextPart::default();
     }
 
-    /// Appends the next part and leaves it empty.
+    /// Appends the next part to the trace, and leaves the part empty.
     pub fn append(&mut self, worker: usize, part: &mut TextPart) {
         self.number(worker, part);
         let Self { trace, workers, edges, labels, .. } = self;
@@ -122,6 +122,8 @@ impl Merge {
             allocation.track = TrackId(tracks[allocation.track.0 as usize]);
         }
         trace.allocations.append(&mut part.allocations);
+        // Rows of the part become rows of the trace, because an end event in a later part may set
+        // their duration.
         edges.extend(part.edges.drain(..).map(|edge| Edge {
             row: edge.row.map(|row| first_row + row),
             track: tracks[edge.track as usize],
@@ -136,7 +138,7 @@ impl Merge {
         trace.losses.append(std::mem::take(&mut part.losses));
     }
 
-    /// Reserves memory for the whole text. `share` is the part of it that has been read.
+    /// Reserves memory for the whole text, of which the share `share` has been read.
     pub fn reserve(&mut self, share: f64) {
         self.trace.slices.reserve(share);
         reserve::extrapolate(&mut self.trace.flows, share);
@@ -151,6 +153,7 @@ impl Merge {
         map.texts.add(&mut part.used.new_texts);
         map.categories.add(&mut part.used.new_categories);
         map.tracks.add(&mut part.used.new_tracks);
+        // Texts are interned in the order in which the part uses them, which is the file order.
         map.texts.use_all(&mut part.used.texts, |text| trace.strings.intern(&text).0);
         map.categories.use_all(&mut part.used.categories, |name| {
             *categories.entry(name).or_insert_with_key(|name| {
@@ -172,7 +175,7 @@ impl Merge {
         });
     }
 
-    /// Classifies the entries merged so far.
+    /// Classifies the entries that were merged so far.
     pub fn holds(&self) -> Holds {
         let has_phase = self.trace.phases.keys().any(|phase| !phase.is_empty());
         match (has_phase, self.trace.losses.is_empty()) {
@@ -182,7 +185,7 @@ impl Merge {
         }
     }
 
-    /// Completes the trace: pairs begin and end events, names tracks, adds the base time.
+    /// Completes the trace: pairs begin and end events, names tracks, and adds the base time.
     pub fn finish(mut self, header: TraceHeader) -> Trace {
         pair(&mut self.trace, &self.edges);
         name_tracks(&mut self.trace, self.labels);
@@ -231,8 +234,8 @@ fn count_phases(trace: &mut Trace, part: &mut TextPart) {
     }
 }
 
-/// Sets the durations of slices written as begin and end events. An end closes the last open begin
-/// on its track.
+/// Sets the durations of slices that are written as begin and end events. An end event closes the
+/// last open begin event on its track.
 fn pair(trace: &mut Trace, edges: &[Edge]) {
     let mut open: Vec<Vec<Edge>> = vec![Vec::new(); trace.tracks.len()];
     let lost = |trace: &mut Trace, edge: &Edge, what: &str| {
@@ -245,13 +248,13 @@ fn pair(trace: &mut Trace, edges: &[Edge]) {
             continue;
         }
         let Some(begin) = open.pop() else {
-            lost(trace, edge, "expected a begin before this end, got none");
+            lost(trace, edge, "expected a begin event before this end event, got none");
             continue;
         };
         let duration = edge.time.saturating_sub(begin.time);
         if duration < 0 {
             trace.losses.count(Loss::NegativeDuration, || {
-                format!("byte {}: expected an end behind its begin, got {duration} ns", edge.offset)
+                format!("byte {}: expected an end after its begin, got {duration} ns", edge.offset)
             });
         }
         if let Some(row) = begin.row {
@@ -259,9 +262,10 @@ fn pair(trace: &mut Trace, edges: &[Edge]) {
         }
     }
     let mut left: Vec<Edge> = open.into_iter().flatten().collect();
+    // Losses are counted in file order, whatever the track.
     left.sort_by_key(|edge| edge.row);
     for edge in &left {
-        lost(trace, edge, "expected an end behind this begin, got none");
+        lost(trace, edge, "expected an end event after this begin event, got none");
     }
     if !left.is_empty() {
         let rows: Vec<u32> = left.iter().filter_map(|edge| edge.row).collect();
@@ -269,8 +273,8 @@ fn pair(trace: &mut Trace, edges: &[Edge]) {
     }
 }
 
-/// Names threads and processes. The last name wins, and applies to tracks that appear later as
-/// well.
+/// Names threads and processes. If a process has several names, the last one is used, even for
+/// tracks that appear later in the file.
 fn name_tracks(trace: &mut Trace, labels: Vec<TrackName>) {
     let mut processes: HashMap<TrackKey, (String, String)> = HashMap::new();
     for label in labels {
@@ -296,7 +300,7 @@ fn name_tracks(trace: &mut Trace, labels: Vec<TrackName>) {
     }
 }
 
-/// Adds the base time to all times. Events that leave the range of times are dropped.
+/// Adds the base time to all times. Events whose time is then out of range are dropped and counted.
 fn shift(trace: &mut Trace, base: i64) {
     let moved = |time: &mut i64| {
         *time += base;
@@ -318,7 +322,7 @@ fn shift(trace: &mut Trace, base: i64) {
     trace.allocations.retain_mut(|allocation| moved(&mut allocation.time));
     for _ in 0..rows.len() + before - held(trace) {
         trace.losses.count(Loss::BadNumber, || {
-            format!("expected a time within 2^61 ns of 0 with the base of {base} ns, got another")
+            format!("expected a time within 2^61 ns of 0 with the base of {base} ns, got more")
         });
     }
 }

@@ -1,12 +1,12 @@
 //! Parses decimal numbers exactly: microseconds with decimals become integer nanoseconds.
 //!
-//! Beyond three decimals, the value is rounded to the nearest nanosecond, halves away from zero.
-//! The calculation uses integers, so no digit is lost.
+//! A value with more than three decimals is rounded to the nearest nanosecond, with halves away
+//! from zero. The calculation uses integers, so no digit is lost.
 
 /// Parses the digits at `at`. Returns their value, their count (at most 19), and the position after
 /// them.
 ///
-/// If there are more than 19 digits, the position is that of the 20th.
+/// If there are more than 19 digits, the position is that of the 20th digit.
 #[inline(always)]
 pub fn digits(text: &[u8], at: usize) -> (u64, u32, usize) {
     // Most numbers have up to eight digits, and nearly all have up to sixteen.
@@ -32,12 +32,12 @@ pub fn digits(text: &[u8], at: usize) -> (u64, u32, usize) {
 }
 
 /// Returns value and count of the digits at the start of the next eight bytes. If the count is 0,
-/// the value is meaningless. `None` near the end of the text.
+/// the value is meaningless. Returns `None` within eight bytes of the end of the text.
 #[inline(always)]
 fn some(text: &[u8], at: usize) -> Option<(u64, u32)> {
     let bytes = text.get(at..)?.first_chunk::<8>()?;
     let offsets = u64::from_le_bytes(*bytes) ^ 0x3030_3030_3030_3030;
-    // A byte above 9 sets its own top bit; carries reach only later bytes.
+    // A byte above 9 sets its own top bit, and carries reach only later bytes.
     let other = (offsets.wrapping_add(0x7676_7676_7676_7676) | offsets) & 0x8080_8080_8080_8080;
     let digit_count = other.trailing_zeros() / 8;
     Some((eight(offsets.wrapping_shl(64 - 8 * digit_count)), digit_count))
@@ -56,18 +56,20 @@ fn one_by_one(text: &[u8], mut at: usize) -> (u64, u32, usize) {
 
 const POWERS: [u64; 9] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// Computes the value of eight digits, the most significant in the lowest byte.
+/// Computes the value of eight digits, of which the most significant is in the lowest byte.
 #[inline(always)]
 fn eight(offsets: u64) -> u64 {
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
+    // Neighboring digits are joined to pairs first. Each multiplication then joins two pairs, so
+    // eight digits take three multiplications instead of eight.
     let two = offsets.wrapping_mul(10).wrapping_add(offsets >> 8);
     let low = (two & PAIRS).wrapping_mul(0x000f_4240_0000_0064);
     let high = ((two >> 16) & PAIRS).wrapping_mul(0x0000_2710_0000_0001);
     low.wrapping_add(high) >> 32
 }
 
-/// Parses microseconds with up to eight decimals and no exponent into nanoseconds. Returns the
-/// position after them as well. `None` for other notations and near the end of the text.
+/// Parses microseconds with up to eight decimals and without exponent. Returns the nanoseconds and
+/// the position after the number, or `None` for other notations and near the end of the text.
 #[inline(always)]
 pub fn short_nanos(text: &[u8], start: usize) -> Option<(i64, usize)> {
     let negative = *text.get(start)? == b'-';
@@ -96,8 +98,8 @@ pub fn short_nanos(text: &[u8], start: usize) -> Option<(i64, usize)> {
     ends.then_some((if negative { -nanos } else { nanos }, at))
 }
 
-/// Parses any decimal number of microseconds into nanoseconds. `None` if it is not a number or does
-/// not fit.
+/// Parses any decimal number of microseconds into nanoseconds. Returns `None` if the token is not a
+/// number or its value does not fit.
 pub fn nanos(token: &str) -> Option<i64> {
     let token = token.trim();
     let (negative, magnitude) = match token.strip_prefix('-') {
@@ -115,7 +117,7 @@ pub fn nanos(token: &str) -> Option<i64> {
     }
     let leading = all.iter().take_while(|digit| **digit == b'0').count();
     let significant = &all[leading..];
-    // The number is 0.significant · 10^place nanoseconds.
+    // The value is 0.significant · 10^place nanoseconds.
     let place = i64::from(exponent) + 3 + whole.len() as i64 - leading as i64;
     if significant.is_empty() || place < 0 {
         return Some(0);
@@ -127,8 +129,8 @@ pub fn nanos(token: &str) -> Option<i64> {
     i64::try_from(if negative { -rounded } else { rounded }).ok()
 }
 
-/// Parses a float of at most 15 digits without an exponent, correctly rounded. Returns the position
-/// after it as well. `None` for other notations.
+/// Parses a float of at most 15 digits without an exponent. Returns the correctly rounded float and
+/// the position after it, or `None` for other notations.
 pub fn short_float(text: &[u8], at: usize) -> Option<(f64, usize)> {
     let (whole, count, end) = digits(text, at);
     let (part, places, end) = match text.get(end)? {
@@ -136,7 +138,7 @@ pub fn short_float(text: &[u8], at: usize) -> Option<(f64, usize)> {
         _ => (0, 0, end),
     };
     let scale = *TENS.get(places as usize).filter(|_| count > 0 && count + places <= 15)?;
-    // Both are below 2^53, so that only the division rounds.
+    // Numerator and denominator are below 2^53, so only the division rounds.
     Some(((whole * scale + part) as f64 / scale as f64, end))
 }
 
@@ -150,8 +152,8 @@ const TENS: [u64; 15] = {
     tens
 };
 
-/// Parses three integers in brackets, the notation of grids and blocks. Returns the position after
-/// them as well. `None` for other notations.
+/// Parses three integers in brackets, which is the notation of grids and blocks. Returns the
+/// integers and the position after them, or `None` for other notations.
 pub fn short_triple(text: &[u8], at: usize) -> Option<([u32; 3], usize)> {
     let mut at = at;
     let mut triple = [0; 3];
@@ -167,8 +169,8 @@ pub fn short_triple(text: &[u8], at: usize) -> Option<([u32; 3], usize)> {
     (text.get(at) == Some(&b']')).then_some((triple, at + 1))
 }
 
-/// Parses a float in any accepted notation. Words such as `inf` become NaN. `None` if the token is
-/// not a number.
+/// Parses a float in any accepted notation. Words such as `inf` become NaN. Returns `None` if the
+/// token is not a number.
 pub fn float(token: &str) -> Option<f64> {
     let value: f64 = token.trim().parse().ok()?;
     Some(if value.is_finite() { value } else { f64::NAN })

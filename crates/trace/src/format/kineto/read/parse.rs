@@ -1,5 +1,5 @@
-//! Parses the text of one event. Nothing is stored in columns yet, so a broken event leaves nothing
-//! behind.
+//! Parses the text of one event. No column is changed until the event is complete, so a broken
+//! event leaves no partial row.
 
 use super::event::{Id, Integer, KeptEvent, TextRange, Time};
 use super::key::{Argument, KeyStep, ValueForm};
@@ -8,7 +8,7 @@ use super::lenient;
 use super::number;
 use super::scan::{self, Bracket, Scanned, Stop};
 
-/// Selects the grammar for strings and bare words.
+/// Selects the grammar for strings and bare words: JSON's, or one that accepts common faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseRule {
     Strict,
@@ -36,6 +36,7 @@ fn scan_by<const LENIENT: bool>(
     event: &mut KeptEvent,
 ) -> Scanned<usize> {
     event.clear();
+    // `args` is the only nested object that is parsed, so one flag suffices for the nesting.
     let mut inside = false;
     let (mut place, mut value) = layout.open(text, at, event)?;
     loop {
@@ -88,7 +89,7 @@ fn skip<const LENIENT: bool>(text: &[u8], at: usize) -> Scanned<usize> {
     }
 }
 
-/// Returns the position after a number.
+/// Returns the position after the number at `at`.
 #[inline(always)]
 fn integer_end(text: &[u8], at: usize) -> Scanned<usize> {
     let (_, _, end) = number::digits(text, at);
@@ -98,9 +99,11 @@ fn integer_end(text: &[u8], at: usize) -> Scanned<usize> {
     }
 }
 
-/// Stores the content of a string, or nothing for any other value. Returns the position after it.
+/// Stores the content of a string, or an empty range for any other value. Returns the position
+/// after the value.
 ///
-/// The result is written field by field: returning a range and copying it stalls the processor.
+/// The result is written field by field, because returning a range and copying it stalls the
+/// processor.
 #[inline(always)]
 fn text_into<const LENIENT: bool>(
     text: &[u8],
@@ -122,7 +125,8 @@ fn text_into<const LENIENT: bool>(
     Ok(end)
 }
 
-/// Returns the content of a string, or `None` for any other value, and the position after it.
+/// Returns the content of a string, or `None` for any other value, and the position after the
+/// value.
 #[inline(always)]
 fn string<const LENIENT: bool>(
     text: &[u8],
@@ -188,6 +192,7 @@ fn id<const LENIENT: bool>(
     out: &mut Id,
     repaired: &mut u32,
 ) -> Scanned<usize> {
+    // A number of up to 18 digits always fits an `i64`, and only longer ids need a check.
     let (value, count, end) = number::digits(text, at);
     if (1..=18).contains(&count) && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
         *out = Id::Number(value as i64);
@@ -268,7 +273,8 @@ fn any_integer<const LENIENT: bool>(
     };
     let parsed = str::from_utf8(token).ok().and_then(|token| token.trim().parse::<i128>().ok());
     let magnitude = parsed.and_then(|value| u64::try_from(value.unsigned_abs()).ok());
-    // Addresses and handles are texts such as `0x55d0`. They have no column, and are no fault.
+    // Addresses and handles are texts such as `0x55d0`. No column stores addresses, so they do not
+    // count as faulty numbers.
     let is_missing = token == b"null" || token.is_empty() || token.starts_with(b"0x");
     let value = match (parsed, magnitude) {
         (Some(..0), Some(magnitude)) => Integer::Negative(magnitude),

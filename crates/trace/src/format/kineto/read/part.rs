@@ -1,5 +1,5 @@
-//! One parsed part of the text: columns that use the worker's own ids of texts, categories and
-//! tracks, and notes for decisions that need the whole trace.
+//! Stores one parsed part of the text. The columns of a part use the worker's own ids of texts,
+//! categories and tracks. Decisions that need the whole trace are left to the merge.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::store::{Allocation, Counter, Flow, Instant, Losses, Slices, reserve};
 /// The result of reading a part of the text.
 #[derive(Debug, Default)]
 pub struct TextPart {
-    /// `category` stays empty; names and tracks are ids of the worker.
+    /// Slices whose names and tracks are ids that the worker assigned. The column `category` stays
+    /// empty.
     pub slices: Slices,
     pub slice_categories: Vec<u16>,
     pub flows: Vec<Flow>,
@@ -36,29 +37,30 @@ impl Default for Letters {
     }
 }
 
-/// The ids a part uses, in order of first use, and the keys that were new in it.
+/// The ids that a part uses, in order of first use, and the keys that were new in the part.
 #[derive(Debug, Default)]
 pub struct Used {
     pub texts: Vec<u32>,
     pub categories: Vec<u32>,
     pub tracks: Vec<u32>,
-    /// Texts that the worker saw for the first time, in order of their ids.
+    /// Texts that the worker met for the first time, in order of their ids.
     pub new_texts: Vec<Box<str>>,
     pub new_categories: Vec<Box<str>>,
     pub new_tracks: Vec<(ThreadId, ThreadId)>,
 }
 
-/// A begin event (`B`) or an end event (`E`) of a slice. The two may lie in different parts.
+/// A begin event (`B`) or an end event (`E`) of a slice. The two events of a slice may be in
+/// different parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
-    /// The slice that begins here; `None` for an end.
+    /// Row of the slice that begins here, or `None` for an end event.
     pub row: Option<u32>,
     pub track: u32,
     pub time: i64,
     pub offset: u64,
 }
 
-/// A name of a process or thread, given by a metadata event.
+/// A name of a process or thread, which a metadata event assigns.
 #[derive(Clone, Debug)]
 pub struct TrackName {
     pub what: Named,
@@ -81,14 +83,14 @@ pub enum ThreadId {
     Text(Box<str>),
 }
 
-/// The ids a worker has assigned so far, over all its parts.
+/// The ids that a worker has assigned so far, over all its parts.
 #[derive(Debug)]
 pub struct WorkerTables {
     user: User,
     texts: Numbers<Box<[u8]>>,
     categories: Numbers<Box<[u8]>>,
     tracks: Numbers<(ThreadId, ThreadId)>,
-    /// A cache of recent tracks with numeric ids, indexed by a hash of them.
+    /// A cache of recently used tracks whose ids are numbers, indexed by a hash of these ids.
     near: [((i64, i64), u32); NEAR],
     numbered: FastMap<(i64, i64), u32>,
 }
@@ -96,7 +98,7 @@ pub struct WorkerTables {
 const NEAR: usize = 64;
 
 impl WorkerTables {
-    /// Starts without any ids.
+    /// Creates tables without any ids.
     pub fn new() -> Self {
         Self {
             user: User(0),
@@ -108,12 +110,12 @@ impl WorkerTables {
         }
     }
 
-    /// Starts a new part, in which no id was used yet.
+    /// Starts a new part, which has not used any id yet.
     pub fn begin(&mut self) {
         self.user.0 += 1;
     }
 
-    /// Returns the id of a text.
+    /// Returns the worker's id of a text.
     #[inline(always)]
     pub fn text(&mut self, text: &[u8], used: &mut Used) -> u32 {
         let number = self.texts.find(text, self.user).unwrap_or_else(|| {
@@ -123,7 +125,7 @@ impl WorkerTables {
         note(number, &mut used.texts)
     }
 
-    /// Returns the id of a category. Beyond 65,535 categories, all others share one id.
+    /// Returns the worker's id of a category. All categories beyond the 65,535th share one id.
     #[inline(always)]
     pub fn category(&mut self, name: &[u8], used: &mut Used) -> u16 {
         let number = self.categories.find(name, self.user).unwrap_or_else(|| {
@@ -133,7 +135,7 @@ impl WorkerTables {
         note(number, &mut used.categories).min(u32::from(u16::MAX)) as u16
     }
 
-    /// Returns the id of a track whose process and thread are numbers.
+    /// Returns the worker's id of a track whose process id and thread id are numbers.
     #[inline(always)]
     pub fn numbered_track(&mut self, pid: i64, tid: i64, used: &mut Used) -> u32 {
         let key = (pid, tid);
@@ -158,7 +160,7 @@ impl WorkerTables {
         number
     }
 
-    /// Returns the id of any track.
+    /// Returns the worker's id of any track.
     pub fn track(&mut self, pid: ThreadId, tid: ThreadId, used: &mut Used) -> u32 {
         let key = (pid, tid);
         let number = self.tracks.find(&key, self.user).unwrap_or_else(|| {
@@ -186,7 +188,7 @@ impl TextPart {
         self.letters.0.iter().sum::<u64>() + self.phases.values().sum::<u64>()
     }
 
-    /// Reserves memory for the whole text. `share` is the part of it that has been read.
+    /// Reserves memory for the whole text, of which the share `share` has been read.
     pub fn reserve(&mut self, share: f64) {
         self.slices.reserve(share);
         reserve::extrapolate(&mut self.slice_categories, share);

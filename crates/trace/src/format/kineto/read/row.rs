@@ -1,4 +1,4 @@
-//! Appends one event to the columns of a part.
+//! Appends one parsed event to the columns of a part.
 
 use super::event::{Id, KeptEvent, TextRange, Time, bit};
 use super::key::Argument;
@@ -16,13 +16,13 @@ pub struct EventSink<'a> {
     pub part: &'a mut TextPart,
 }
 
-/// An event, the text it was read from, and its offset in the file.
+/// A parsed event, the text from which it was read, and its offset in the file.
 #[derive(Clone, Copy)]
 pub struct EventSource<'a> {
-    /// The text that the event's ranges refer to.
+    /// The text to which the event's ranges refer.
     pub text: &'a [u8],
     pub event: &'a KeptEvent,
-    /// Offset of the event in the file.
+    /// Offset of the event in the uncompressed file.
     pub offset: u64,
 }
 
@@ -95,7 +95,7 @@ impl EventSink<'_> {
 pub fn add(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     if source.event.repaired > 0 {
         sink.lose(Loss::BrokenText, source.offset, || {
-            "expected an event of valid JSON, got bare quotes or a bare word in it".to_owned()
+            "expected an event in valid JSON, got unescaped quotes or a bare word".to_owned()
         });
     }
     let phase = source.event.phase.map_or(&b""[..], |phase| phase.slice(source.text));
@@ -116,19 +116,19 @@ pub fn add(sink: &mut EventSink<'_>, source: EventSource<'_>) {
         b"B" => begin(sink, source),
         b"E" => end(sink, source),
         other => sink.lose(Loss::UnknownPhase, source.offset, || {
-            format!("expected a phase we keep, got {:?}", String::from_utf8_lossy(other))
+            format!("expected a known phase, got {:?}", String::from_utf8_lossy(other))
         }),
     }
 }
 
-/// Whether a time or duration is below 2^61 ns, 73 years. Then ends and differences of times fit an
-/// `i64`.
+/// Whether a time or duration is below 2^61 ns (73 years). Ends and differences of times below this
+/// limit fit an `i64`.
 #[inline(always)]
 pub fn is_in_range(nanos: i64) -> bool {
     nanos.unsigned_abs() < 1 << 61
 }
 
-/// Returns the time of an event. Counts a loss if it is missing or out of range.
+/// Returns the time of an event. If the time is missing or out of range, a loss is counted.
 #[inline(always)]
 fn moment(sink: &mut EventSink<'_>, source: EventSource<'_>, time: Time, key: &str) -> Option<i64> {
     match time {
@@ -143,7 +143,7 @@ fn moment(sink: &mut EventSink<'_>, source: EventSource<'_>, time: Time, key: &s
             None
         }
         Time::Bad => {
-            let what = || format!("expected {key} in microseconds, got no such number");
+            let what = || format!("expected {key} in microseconds, got other text");
             sink.lose(Loss::BadNumber, source.offset, what);
             None
         }
@@ -174,6 +174,7 @@ fn slice(
     let track = sink.track(source);
     let event = source.event;
     sink.part.slice_categories.push(category);
+    // PyTorch wrote the key `external id` in lower case in 2021.
     let external =
         event.unsigned(Argument::ExternalId).or_else(|| event.unsigned(Argument::ExternalIdOf2021));
     let slices = &mut sink.part.slices;
@@ -200,7 +201,7 @@ fn slice(
 
 fn count_bad(sink: &mut EventSink<'_>, source: EventSource<'_>, bad: u32) {
     sink.lose(Loss::BadNumber, source.offset, || {
-        format!("expected integers as arguments, got {bad} of another form or too large")
+        format!("expected integer arguments, got {bad} that are not integers or too large")
     });
 }
 
@@ -214,7 +215,7 @@ fn oversized(event: &KeptEvent, argument: Argument) -> u32 {
     u32::from(event.signed(argument).is_some_and(odd))
 }
 
-/// Counts the arguments that should fit a `u32` and do not.
+/// Counts the arguments that should fit a `u32` but do not.
 fn too_large(event: &KeptEvent) -> u32 {
     let odd = |argument| event.unsigned(argument).is_some_and(|value| value > u64::from(u32::MAX));
     let arguments = [Argument::Registers, Argument::SharedMemory, Argument::GroupSize];
@@ -225,7 +226,7 @@ fn short(event: &KeptEvent, argument: Argument) -> Option<u32> {
     u32::try_from(event.unsigned(argument)?).ok()
 }
 
-/// Arguments whose columns are sparse.
+/// Mask of the arguments whose columns are sparse.
 const SPARSE: u64 = !(bit(Argument::Correlation)
     | bit(Argument::ExternalId)
     | bit(Argument::ExternalIdOf2021)
@@ -252,7 +253,7 @@ fn arguments(sink: &mut EventSink<'_>, source: EventSource<'_>, row: u32) {
     }
     if event.has(Argument::CallStack) {
         let content = event.content(Argument::CallStack);
-        // Since 2022 most files have the key without a value.
+        // Since 2022, most files have this key without a value.
         if content.start < content.end {
             let text = StringId(sink.text(source, content));
             sink.part.slices.call_stack.push(row, text);
@@ -349,7 +350,7 @@ fn flow(sink: &mut EventSink<'_>, source: EventSource<'_>, phase: FlowPhase) {
 }
 
 /// Converts the id of a flow to a number. A text becomes the hexadecimal or decimal number it
-/// spells, or else its hash: ids only need to be equal.
+/// spells, or else its hash. A hash suffices, because ids are only compared for equality.
 #[inline]
 fn flow_id(source: EventSource<'_>) -> Option<u64> {
     match source.event.id {
@@ -410,8 +411,8 @@ fn allocation(sink: &mut EventSink<'_>, source: EventSource<'_>, time: i64) {
     }
 }
 
-/// Appends a counter. Counters are rare and their keys are data, so their arguments are read again
-/// by a simple reader.
+/// Appends a counter. Counters are rare and their keys are data, so a simple reader reads their
+/// arguments again.
 fn counter(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
     let track = TrackId(sink.track(source));

@@ -1,7 +1,7 @@
-//! Finds the ends of values in JSON text. Strict: a string ends at its first unescaped quote.
+//! Finds the ends of values in valid JSON text. A string ends at its first unescaped quote.
 //!
-//! Each result depends only on the text from the given position on. More text changes no result
-//! other than [`Stop::Short`]. Therefore the reader does not depend on blocks and threads.
+//! Each result depends only on the text from the given position on. More text can change only the
+//! result [`Stop::Short`]. Therefore the reader's result does not depend on blocks and threads.
 
 use super::lane;
 
@@ -10,14 +10,15 @@ use super::lane;
 pub enum Stop {
     /// The text ends before the value does.
     Short,
-    /// Invalid JSON at this position.
+    /// The text is not valid JSON at this position.
     Broken(usize),
 }
 
-/// The result of a scan.
+/// The result of a scan, or the reason why there is none.
 pub type Scanned<T> = Result<T, Stop>;
 
-/// Deeper nesting is rejected as invalid. Kineto nests values four deep.
+/// Largest nesting depth of a value. Deeper values are rejected as invalid. Kineto nests values at
+/// most four deep.
 pub const DEPTH_LIMIT: u32 = 64;
 
 /// Whether a byte is white space in JSON.
@@ -66,8 +67,8 @@ fn first_quote(text: &[u8], mut at: usize) -> Option<usize> {
     rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).map(|found| at + found)
 }
 
-/// Finds the closing quote of a string of printable ASCII without escapes. `None` for any other
-/// string.
+/// Finds the closing quote of a string of printable ASCII without escapes. Returns `None` if the
+/// string has other characters or ends near the end of the text.
 #[inline(always)]
 pub fn plain_end(text: &[u8], mut at: usize) -> Option<usize> {
     while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
@@ -122,7 +123,7 @@ pub fn scalar_end(text: &[u8], start: usize) -> Scanned<usize> {
     Ok(at)
 }
 
-/// Whether a bare word is accepted as a value: JSON's words, and the non-finite numbers.
+/// Whether a bare word is accepted as a value. JSON's words and non-finite numbers are accepted.
 fn is_word(word: &[u8]) -> bool {
     matches!(
         word,
@@ -130,8 +131,9 @@ fn is_word(word: &[u8]) -> bool {
     )
 }
 
-/// Returns the position after an array that holds only arrays, strings and numbers. `None` if it
-/// holds anything else or reaches near the end of the text; then [`skip_nested`] decides.
+/// Returns the position after an array that holds only arrays, strings and numbers. Returns `None`
+/// if the array holds anything else, or reaches near the end of the text. The caller uses
+/// [`skip_nested`] if the result is `None`.
 #[inline]
 fn skip_array(text: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0u32;
@@ -142,6 +144,7 @@ fn skip_array(text: &[u8], start: usize) -> Option<usize> {
         if marks.backslash != 0 {
             return None;
         }
+        // An odd number of quotes before a byte means that the byte is inside a string.
         let quoted = lane::parity(marks.quote) ^ inside;
         let structure = marks.open | marks.close | marks.quote | marks.plain;
         let odd = !(structure | quoted);
@@ -164,6 +167,7 @@ fn skip_array(text: &[u8], start: usize) -> Option<usize> {
         if odd != 0 {
             return None;
         }
+        // The last byte tells whether the next 64 bytes start inside a string.
         inside = ((quoted as i64) >> 63) as u64;
         at += 64;
     }
@@ -174,8 +178,8 @@ fn skip_nested(text: &[u8], start: usize) -> Scanned<usize> {
     skip_nested_by(text, start, |text, at, _| string_end(text, at), word_end)
 }
 
-/// Skips an array or object like [`skip_value`], but with other rules for the ends of strings and
-/// bare words.
+/// Skips an array or object as [`skip_value`] does, but with other rules for the ends of strings
+/// and bare words.
 pub fn skip_nested_by(
     text: &[u8],
     start: usize,
@@ -209,7 +213,8 @@ pub enum Bracket {
     Object,
 }
 
-/// A stack of open brackets as bits, innermost in the lowest bit. A 1 is an object.
+/// A stack of open brackets as bits, with the innermost bracket in the lowest bit. A bit is 1 for
+/// an object and 0 for an array.
 #[derive(Default)]
 struct BracketStack {
     objects: u64,

@@ -1,45 +1,46 @@
 //! Splits the blocks of a file into chunks that start and end between events.
 //!
 //! The boundaries are guessed from the layout of the first events. The reader of a chunk verifies
-//! them, and a wrong guess only costs time.
+//! its boundaries, so a wrong guess only costs time.
 
 use super::key;
 use super::lenient;
 use super::scan;
 use crate::format::blocks::Blocks;
 
-/// Search range for a boundary between events at either end of a block.
+/// Number of bytes at either end of a block in which a boundary between events is searched for.
 const NEAR: usize = 1 << 18;
 
-/// A stretch of the file: `head`, followed by `body` of `block`.
+/// A contiguous piece of the file: the bytes `head`, followed by the range `body` of `block`.
 #[derive(Debug, Default)]
 pub struct Chunk {
     pub index: u64,
-    /// Offset of `head` in the file.
+    /// Offset of `head` in the uncompressed file.
     pub offset: u64,
-    /// End of the previous block and start of this one, which hold the event across the border.
+    /// End of the previous block and start of this one, which together hold the event that lies
+    /// across the border of the blocks.
     pub head: Vec<u8>,
-    /// A block, of which only `body` belongs to this chunk.
+    /// A block of the file, of which only the range `body` belongs to this chunk.
     pub block: Vec<u8>,
-    /// Start and end within the block.
+    /// Start and end of the range of `block` that belongs to this chunk.
     pub body: (usize, usize),
-    /// Approximate share of the text that ends with this chunk; see [`Blocks::share`].
+    /// Approximate share of the text up to the end of this chunk, from [`Blocks::share`].
     pub share: Option<f64>,
 }
 
 impl Chunk {
-    /// Returns the block's part of the chunk.
+    /// Returns the part of the block that belongs to the chunk.
     pub fn body(&self) -> &[u8] {
         &self.block[self.body.0..self.body.1]
     }
 }
 
-/// Cuts the blocks of a file into chunks.
+/// Splits the blocks of a file into chunks.
 pub struct ChunkSource<'a> {
     blocks: &'a mut dyn Blocks,
-    /// Preferred size of a block in bytes.
+    /// Preferred size of a chunk in bytes.
     size: usize,
-    /// A large block that is handed out in pieces, and the position reached in it.
+    /// A large block that is returned in pieces, and the position reached in it.
     large: (Vec<u8>, usize),
     spare: Vec<Vec<u8>>,
     tail: Vec<u8>,
@@ -79,17 +80,17 @@ impl<'a> ChunkSource<'a> {
         self.failure.as_deref()
     }
 
-    /// Returns the number of bytes handed out.
+    /// Returns the number of bytes in the chunks that were returned so far.
     pub fn bytes(&self) -> u64 {
         self.offset
     }
 
-    /// Reuses the memory of a processed chunk.
+    /// Takes back a processed chunk, whose memory is reused.
     pub fn recycle(&mut self, chunk: Chunk) {
         self.spare.push(chunk.block);
     }
 
-    /// Returns the next chunk. The last one may be empty.
+    /// Returns the next chunk. The last chunk may be empty.
     pub fn next(&mut self) -> Option<Chunk> {
         if self.ended {
             return None;
@@ -103,6 +104,7 @@ impl<'a> ChunkSource<'a> {
         let end = if self.ended { block.len() } else { self.last_boundary(&block, start) };
         let mut head = std::mem::take(&mut self.tail);
         head.extend_from_slice(&block[..start]);
+        // An event that continues in the next block goes to the next chunk as a whole.
         self.tail.extend_from_slice(&block[end..]);
         let (index, offset, share) = (self.index, self.offset, self.blocks.share());
         let chunk = Chunk { index, offset, head, block, body: (start, end), share };
@@ -126,6 +128,8 @@ impl<'a> ChunkSource<'a> {
             return;
         }
         let mut more = Vec::new();
+        // Small blocks are joined, because each chunk costs a lock and a copy of the event across
+        // its border.
         while !self.ended && block.len() < self.size / 2 {
             if self.pull(&mut more) {
                 block.extend_from_slice(&more);
@@ -170,8 +174,8 @@ impl<'a> ChunkSource<'a> {
 }
 
 impl Spacing {
-    /// Learns the spacing at the first position that looks like a border between events. Lists of
-    /// devices look similar.
+    /// Learns the spacing at the first position that looks like a border between events. The search
+    /// starts at the list of events, because lists of devices look similar.
     fn find(block: &[u8]) -> Option<Self> {
         let listed = memchr::memmem::find(block, b"\"traceEvents\"").unwrap_or(0);
         let mut brackets = memchr::memchr_iter(b'{', &block[listed..]).map(|at| listed + at);
@@ -180,8 +184,8 @@ impl Spacing {
     }
 }
 
-/// Returns the blanks around a bracket that looks like the opening one of an event after another
-/// event.
+/// Returns the blanks around a bracket that looks like the opening bracket of an event after
+/// another event.
 fn around(block: &[u8], bracket: usize) -> Option<(&[u8], &[u8])> {
     let blanks = |bytes: &[u8]| bytes.iter().rev().take_while(|b| scan::is_blank(**b)).count();
     let comma = bracket - blanks(&block[..bracket]);

@@ -1,9 +1,8 @@
-//! Parses chunks on several workers and joins the results in file order.
+//! Parses chunks on several workers, and joins the results in file order.
 //!
-//! A worker assumes that its chunk starts between two events. This is checked when chunks are
-//! joined: the previous chunk must have ended there. If it did not, the chunk is read again from
-//! the actual end. So every byte is parsed in the state left by all bytes before it, whatever was
-//! guessed.
+//! A worker assumes that its chunk starts between two events. When chunks are joined, the previous
+//! chunk must have ended where the worker started. If the previous chunk ended elsewhere, the chunk
+//! is read again from the actual end. The result is therefore the same as that of a single worker.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,13 +35,14 @@ impl ChunkWorker {
     }
 }
 
-/// The reading position in the document, and the text that waits for its continuation.
+/// The reading position in the document, and the text of an incomplete value that waits for its
+/// continuation.
 struct ChunkReading {
     document: Document,
     rest: Vec<u8>,
-    /// Bytes of `rest` that were already read without a result.
+    /// Number of bytes of `rest` that were already read without completing the value.
     tried: usize,
-    /// Offset of `rest` in the file.
+    /// Offset of `rest` in the uncompressed file.
     offset: u64,
 }
 
@@ -55,15 +55,14 @@ impl ChunkReading {
         self.rest.is_empty() && self.document.is_between_events()
     }
 
-    /// Reads a chunk, starting where the previous one ended.
+    /// Reads a chunk, starting where the previous chunk ended.
     fn take(&mut self, chunk: &Chunk, worker: &mut ChunkWorker) {
         self.take_text(&chunk.head, worker);
         self.take_text(chunk.body(), worker);
     }
 
     fn take_text(&mut self, text: &[u8], worker: &mut ChunkWorker) {
-        // The usual case: the text is parsed in place, and only an incomplete value at its end is
-        // copied.
+        // Usually the text is parsed in place, and only an incomplete value at its end is copied.
         if self.rest.is_empty() {
             let end = self.advance(text, worker);
             self.rest.extend_from_slice(&text[end..]);
@@ -71,8 +70,8 @@ impl ChunkReading {
             return;
         }
         self.rest.extend_from_slice(text);
-        // The waiting text is read again from its start. That happens only once it has doubled, so
-        // that a value of any length costs linear time.
+        // The waiting text is read again from its start, but only once it has doubled. A value of
+        // any length therefore costs linear time.
         if self.rest.len() >= 2 * self.tried {
             let mut rest = std::mem::take(&mut self.rest);
             let end = self.advance(&rest, worker);
@@ -99,7 +98,7 @@ impl ChunkReading {
     }
 }
 
-/// Reads everything on one thread, as one part and without guesses.
+/// Reads the whole file on one thread, as one part and without guesses.
 pub fn alone(mut source: ChunkSource<'_>) -> Result<Trace, NotKineto> {
     let mut worker = ChunkWorker::new(0);
     worker.begin();
@@ -128,8 +127,8 @@ fn conclude(
     merge.append(worker.index, &mut part);
     let mut trace = merge.finish(header);
     trace.origin.text_bytes = source.bytes();
-    // Truncation of this file takes precedence over the truncation of the recording from which it
-    // was written.
+    // If this file is truncated itself, that truncation is reported. Otherwise, the truncation of
+    // the recording from which the file was written is reported.
     trace.cut = cut.or_else(|| mark::read(&trace.header));
     Ok(trace)
 }
@@ -139,29 +138,30 @@ struct ReadChunk {
     chunk: Chunk,
     worker: usize,
     part: TextPart,
-    /// Offset of the end that was reached in head and body, and the state there.
+    /// Position in the chunk at which the worker stopped, counted from the start of the head.
     end: u64,
     state: ListState,
 }
 
-/// The state shared by all workers.
+/// The state that all workers share.
 struct StitchShared<'a> {
     source: Mutex<ChunkSource<'a>>,
     order: Mutex<ChunkOrder>,
     progress: Condvar,
 }
 
-/// The joined chunks, and the finished chunks that wait for their predecessor.
+/// The position up to which chunks are joined, and the finished chunks that wait for their
+/// predecessor.
 struct ChunkOrder {
     next: u64,
     handed_out: u64,
-    /// Set when a worker leaves, at the end of the source or in a panic. No more chunks are started
-    /// then.
+    /// Whether a worker has left, either at the end of the source or by a panic. Once a worker has
+    /// left, no more chunks are started.
     closed: bool,
     waiting: BTreeMap<u64, ReadChunk>,
     reading: ChunkReading,
     merge: Merge,
-    /// Rereads the chunks with a wrong guess.
+    /// The worker that reads chunks with a wrong guess again.
     repairer: ChunkWorker,
     spare: Vec<TextPart>,
 }
@@ -186,7 +186,7 @@ impl<'a> StitchShared<'a> {
     }
 }
 
-/// Reads everything on several threads.
+/// Reads the whole file on several threads.
 pub fn together(source: ChunkSource<'_>, threads: usize) -> Result<Trace, NotKineto> {
     let shared = StitchShared::new(source, threads);
     std::thread::scope(|scope| {
@@ -206,8 +206,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notifies the other workers when a worker leaves, even by a panic. They may be waiting for space
-/// that its chunk would have freed.
+/// Notifies the other workers when a worker leaves, even by a panic. The other workers may be
+/// waiting for space that its chunk would have freed.
 struct Presence<'a, 'b>(&'a StitchShared<'b>);
 
 impl Drop for Presence<'_, '_> {
@@ -218,7 +218,7 @@ impl Drop for Presence<'_, '_> {
 }
 
 fn work(shared: &StitchShared<'_>, mut worker: ChunkWorker, threads: usize) {
-    // Dropped at the end of this function, also by a panic.
+    // `_presence` is dropped at the end of the function, even if the function panics.
     let _presence = Presence(shared);
     while may_start(shared, threads) {
         let Some(chunk) = lock(&shared.source).next() else { break };
@@ -232,8 +232,8 @@ fn work(shared: &StitchShared<'_>, mut worker: ChunkWorker, threads: usize) {
     }
 }
 
-/// Waits until a chunk may be started, and returns `false` if none will be. Finished chunks wait in
-/// memory for their predecessors, so at most two per thread are in progress.
+/// Waits until a chunk may be started, and returns `false` if no more chunks may be. Finished
+/// chunks wait in memory for their predecessors, so at most two chunks per thread are in progress.
 fn may_start(shared: &StitchShared<'_>, threads: usize) -> bool {
     let mut order = lock(&shared.order);
     while !order.closed && order.handed_out >= order.next + 2 * threads as u64 {
@@ -249,6 +249,7 @@ fn guess(chunk: Chunk, worker: &mut ChunkWorker) -> ReadChunk {
     let ChunkWorker { index, scanner, tables, part } = worker;
     let mut sink = EventSink { tables, part };
     let (mut end, mut state) = (0, ListState::Between);
+    // The first chunk contains the header, so it cannot start between events.
     if chunk.index > 0 {
         let head = TextStretch { text: &chunk.head, offset: chunk.offset };
         (end, state) = events::read(head, 0, state, scanner, &mut sink);
@@ -281,6 +282,7 @@ fn put(order: &mut ChunkOrder, done: ReadChunk) -> (Vec<Chunk>, TextPart) {
 fn place(order: &mut ChunkOrder, done: &mut ReadChunk) {
     let ChunkOrder { reading, merge, repairer, .. } = order;
     let chunk = &done.chunk;
+    // The guess was wrong: the previous chunk ended inside a value or outside the list of events.
     if chunk.index == 0 || !reading.is_between_events() {
         merge.discard(done.worker, &mut done.part);
         reading.take(chunk, repairer);

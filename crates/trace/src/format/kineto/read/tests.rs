@@ -1,12 +1,12 @@
-//! Compares the reader with its oracle for any chunk size and number of threads, and tests each
-//! defect of real traces by name.
+//! Tests that the reader gives the same result for any chunk size and number of threads, and tests
+//! each defect of real traces by name.
 
 use std::io;
 
 use super::{Blocks, NotKineto, read_in_chunks};
 use crate::store::{EventKind, Loss, Trace, TrackKey};
 
-/// A text in blocks of a given size.
+/// A text that is delivered in blocks of a given size.
 struct Pieces<'a>(std::slice::Chunks<'a, u8>);
 
 impl Blocks for Pieces<'_> {
@@ -31,7 +31,7 @@ fn read(text: &str) -> Trace {
     whole.unwrap()
 }
 
-/// Formats everything in a trace. Texts are compared by content, not by id.
+/// Formats all fields of a trace. Texts are compared by content instead of by id.
 fn shown(trace: &Trace) -> Vec<String> {
     let texts: Vec<&str> = trace.strings.iter().collect();
     vec![
@@ -73,7 +73,8 @@ fn document(events: &[&str]) -> String {
     )
 }
 
-/// Formats a slice with the given name; `rest` follows its other keys.
+/// Formats a slice with the given name. The text `rest` is appended after the other keys of the
+/// slice.
 fn slice(name: &str, rest: &str) -> String {
     format!(
         r#"{{"ph": "X", "cat": "cpu_op", "name": "{name}", "pid": 1, "tid": 2, "ts": 10, "dur": 5{rest}}}"#
@@ -296,7 +297,7 @@ fn times_out_of_range_are_counted() {
 
 #[test]
 fn times_are_limited_to_2_to_the_61_nanoseconds() {
-    // 2^61 ns are 2305843009213693.952 µs.
+    // 2^61 ns equal 2305843009213693.952 µs.
     let (inside, outside) = ("2305843009213693.951", "2305843009213693.952");
     let event = |ph: &str, ts: &str, dur: &str| {
         format!(
@@ -342,7 +343,8 @@ fn events_shifted_out_of_range_are_dropped() {
     assert_eq!((trace.slices.stream(0), trace.slices.stream(1)), (Some(1), Some(7)));
     let marks = (trace.flows.len(), trace.instants.len(), trace.allocations.len());
     assert_eq!((marks, trace.counters.len()), ((2, 2, 2), 2));
-    // The stream of this slice does not fit either.
+    // Five events are out of range. The stream of the dropped slice does not fit an `i32`, which is
+    // the sixth loss.
     assert_eq!(lost(&trace), [(Loss::BadNumber, 6)]);
     for base in [1i64 << 61, i64::MAX, i64::MIN] {
         let trace =
@@ -483,7 +485,7 @@ fn issue_24_mtia_copies_and_waits_are_not_kernels() {
         kinds,
         [EventKind::Sync, EventKind::Kernel, EventKind::Memcpy, EventKind::Sync, EventKind::Kernel]
     );
-    // The file's category stays unchanged.
+    // Only the kinds differ. The category's name in the file does not change.
     assert!(trace.categories.iter().all(|category| category.name == "mtia_ccp_events"));
 }
 

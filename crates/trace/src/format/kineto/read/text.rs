@@ -1,16 +1,17 @@
-//! Decodes the content of JSON strings: escapes, and the faults that occur in real traces.
+//! Decodes the content of JSON strings, with escapes and the faults that occur in real traces.
 
-/// A decoded text, and the number of repaired faults.
+/// A decoded text, and the number of faults in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     pub text: String,
-    /// Control characters, unescaped quotes and invalid escapes. They are kept unchanged.
+    /// Number of control characters, unescaped quotes and invalid escapes, which are kept unchanged
+    /// in the text.
     pub faults: u32,
     /// Whether invalid UTF-8 or half of a surrogate pair was replaced.
     pub invalid: bool,
 }
 
-/// Decodes the content of a string.
+/// Decodes the content of a JSON string without its quotes.
 pub fn decode(content: &[u8]) -> Decoded {
     let mut out = Decoded { text: String::with_capacity(content.len()), ..Decoded::default() };
     let mut rest = content;
@@ -37,7 +38,7 @@ impl Decoded {
     }
 }
 
-/// Decodes the escape at the start of `rest`. Returns its length.
+/// Decodes the escape at the start of `rest`, and returns its length.
 fn escape(rest: &[u8], out: &mut Decoded) -> usize {
     let plain = match rest.get(1) {
         Some(b'"') => '"',
@@ -49,7 +50,7 @@ fn escape(rest: &[u8], out: &mut Decoded) -> usize {
         Some(b'r') => '\r',
         Some(b't') => '\t',
         Some(b'u') => return unicode(rest, out),
-        // For example in a Windows path, where the backslash is meant literally.
+        // The backslash is meant literally, for example in a Windows path.
         _ => {
             out.faults += 1;
             out.text.push('\\');
@@ -81,7 +82,7 @@ fn unicode(rest: &[u8], out: &mut Decoded) -> usize {
     6
 }
 
-/// Parses the four digits of `\uXXXX`.
+/// Parses the four hexadecimal digits of `\uXXXX`.
 fn unit(rest: &[u8]) -> Option<u32> {
     let digits = rest.strip_prefix(b"\\u")?.get(..4)?;
     digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))

@@ -1,4 +1,4 @@
-//! Decodes debug annotations: the arguments of an event under their keys.
+//! Decodes debug annotations, which contain the arguments of an event and their keys.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value as Json};
 use super::wire::{self, Broken, Field};
 use crate::format::perfetto::field::{annotation, event, interned};
 
-/// The value of an annotation, in the types we write.
+/// The value of an annotation, in the types that rowmill writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AnnotationValue<'a> {
     Nothing,
@@ -66,12 +66,12 @@ fn scalar<'a>(field: u32, found: Field<'a>) -> Result<Option<AnnotationValue<'a>
     }))
 }
 
-/// Decodes a text. We write only UTF-8.
+/// Decodes a text. Rowmill writes only UTF-8, so other bytes are an error.
 pub fn text(bytes: &[u8]) -> Result<&str, Broken> {
     std::str::from_utf8(bytes).map_err(|_| Broken::new("a text that is not UTF-8"))
 }
 
-/// Visits the entries of interned data with their field, id and text.
+/// Calls `seen` with the field number, id and text of each entry of interned data.
 pub fn each_interned<'a>(
     content: &'a [u8],
     mut seen: impl FnMut(u32, u64, &'a str),

@@ -1,10 +1,11 @@
-//! Stores arguments in the columns of a trace. The keys are those of Kineto.
+//! Stores the arguments of events in the columns of a trace. The keys of arguments are those of
+//! Kineto.
 
 use super::annotation::AnnotationValue;
 use crate::format::kineto::read::key::{ARGUMENTS, Argument, KeyStep, argument_step};
 use crate::store::{Collective, LaunchShape, PythonFrame, Slices, StringId, Strings, SyncWait};
 
-/// Returns the argument for a key, if there is a column for it.
+/// Returns the argument for a key, or `None` if no column stores it.
 pub fn find_argument(key: &str) -> Option<Argument> {
     match argument_step(key.as_bytes()) {
         KeyStep::Keep(argument) => Some(argument),
@@ -17,7 +18,7 @@ pub fn find_argument(key: &str) -> Option<Argument> {
 pub struct PacketArguments<'a>([AnnotationValue<'a>; ARGUMENTS]);
 
 impl<'a> PacketArguments<'a> {
-    /// Starts without any arguments.
+    /// Creates a set without any arguments.
     pub fn new() -> Self {
         Self([AnnotationValue::Nothing; ARGUMENTS])
     }
@@ -35,7 +36,7 @@ impl<'a> PacketArguments<'a> {
         self.get(argument) != AnnotationValue::Nothing
     }
 
-    /// Returns a non-negative integer, which may be written as a text.
+    /// Returns an argument that is a non-negative integer, which may be written as a text.
     pub fn unsigned(&self, argument: Argument) -> Option<u64> {
         match self.get(argument) {
             AnnotationValue::Unsigned(value) => Some(value),
@@ -45,7 +46,7 @@ impl<'a> PacketArguments<'a> {
         }
     }
 
-    /// Returns an integer, which may be written as a text.
+    /// Returns an argument that is an integer, which may be written as a text.
     pub fn signed(&self, argument: Argument) -> Option<i64> {
         match self.get(argument) {
             AnnotationValue::Unsigned(value) => i64::try_from(value).ok(),
@@ -55,7 +56,7 @@ impl<'a> PacketArguments<'a> {
         }
     }
 
-    /// Returns an integer that fits 32 bits.
+    /// Returns an argument that is an integer of at most 32 bits.
     pub fn small(&self, argument: Argument) -> Option<i32> {
         i32::try_from(self.signed(argument)?).ok()
     }

@@ -1,10 +1,11 @@
-//! Restores the row order and the text ids of the source trace. The file is written track by track.
+//! Restores the row order and the text ids of the source trace, because the file is written track
+//! by track.
 
 use super::wire::{self, Broken};
 use crate::format::perfetto::wire::unzigzag;
 use crate::store::{StringId, Strings, Trace};
 
-/// Unpacks the row numbers, which are in writing order.
+/// Unpacks the row numbers, which are in the order in which slices were written.
 pub fn unpacked(packed: &[u8]) -> Result<Vec<u32>, Broken> {
     let (mut rows, mut row, mut at) = (Vec::with_capacity(packed.len() / 2), 0_i64, 0);
     while at < packed.len() {
@@ -17,8 +18,8 @@ pub fn unpacked(packed: &[u8]) -> Result<Vec<u32>, Broken> {
     Ok(rows)
 }
 
-/// Inverts a permutation: returns for each row the index at which it was written. `None` if `rows`
-/// is not a permutation of `0..count`.
+/// Inverts a permutation: returns for each row the index at which it was written. Returns `None` if
+/// `rows` is not a permutation of `0..count`.
 pub fn places(rows: &[u32], count: usize) -> Option<Vec<u32>> {
     if rows.len() != count {
         return None;
@@ -35,7 +36,8 @@ pub fn places(rows: &[u32], count: usize) -> Option<Vec<u32>> {
 }
 
 /// Numbers the texts by their first use, row by row, as if the trace had been read from its source
-/// file. Analyses that cannot distinguish two names choose the first one.
+/// file. The order matters, because analyses that cannot distinguish two names choose the first
+/// one.
 pub fn renumber_texts(trace: &mut Trace) {
     let old = std::mem::take(&mut trace.strings);
     let mut strings = Strings::new();

@@ -1,4 +1,4 @@
-//! Reads one rank's packets into its trace.
+//! Reads the packets of one rank into its trace.
 
 use std::collections::HashMap;
 
@@ -16,23 +16,23 @@ use crate::store::{
     TrackId, TrackKey,
 };
 
-/// Times of this size or more are rejected, as their differences could overflow. Kineto's reader
-/// has the same limit.
+/// Limit of times in nanoseconds. Larger times are rejected, because their differences could
+/// overflow. Kineto's reader has the same limit.
 const TIME_MAX: i64 = 1 << 61;
-/// Larger indices of tracks and categories are treated as damage.
+/// Limit of the indices of tracks. A larger index is treated as damage.
 const PLACES_MAX: u64 = 1 << 20;
 
 /// Reads the packets of one rank.
 pub struct PartReader<'a> {
     trace: Trace,
-    /// Nanoseconds that the writer added to all times.
+    /// Nanoseconds that must be added to all times in the file.
     moved: i64,
     /// Number that the writer added to device ordinals.
     first_device: i64,
     stated: Counts,
-    /// Row numbers in writing order.
+    /// Row numbers in the order in which slices were written.
     order: Vec<u32>,
-    /// Number of the first arrow of each category.
+    /// Pairs of the id of a category's first arrow and the category.
     arrows: Vec<(u64, u8)>,
     names: HashMap<u64, StringId>,
     categories: HashMap<u64, u8>,
@@ -67,7 +67,7 @@ struct TrackEvent<'a> {
 }
 
 impl<'a> PartReader<'a> {
-    /// Starts a part from our field that precedes it.
+    /// Creates a reader from the field of rowmill that precedes the part.
     pub fn new(content: &'a [u8], moved: i64) -> Result<Self, Broken> {
         let mut part = Self {
             trace: Trace::default(),
@@ -136,7 +136,7 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    /// Reads one of our fields that belongs to the part.
+    /// Reads one of rowmill's own fields that belong to the part.
     pub fn own(&mut self, content: &[u8]) -> Result<(), Broken> {
         wire::each(content, |field, value| match (field, value) {
             (own::TRACK, Field::Bytes(content)) => self.line(content),
@@ -206,7 +206,7 @@ impl<'a> PartReader<'a> {
             Ok(())
         })?;
         if place >= self.trace.tracks.len() as u64 {
-            return Err(Broken::new(format!("a counter of track {place}")));
+            return Err(Broken::new(format!("a counter of unknown track {place}")));
         }
         self.sampled.insert(uuid, (TrackId(place as u32), name, series));
         Ok(())
@@ -240,8 +240,8 @@ impl<'a> PartReader<'a> {
             event::END => self.end(time),
             event::INSTANT => self.instant(time),
             event::COUNTER => {
-                // Counters computed by an analysis have no field of ours. They are dropped and can
-                // be computed again.
+                // Counters that an analysis computed have no field of rowmill. Computed counters
+                // are dropped, because they can be computed again.
                 if let Some(&(track, name, series)) = self.sampled.get(&self.event.track) {
                     let value = self.event.value;
                     self.trace.counters.push(Counter { name, series, track, time, value });
@@ -279,7 +279,8 @@ impl<'a> PartReader<'a> {
 
     fn end(&mut self, time: i64) -> Result<(), Broken> {
         let (_, open) = self.lines.get_mut(&self.event.track).ok_or_else(stray)?;
-        let row = open.pop().ok_or_else(|| Broken::new("the end of no slice"))?;
+        // Slices nest on a track, so an end always closes the slice that was opened last.
+        let row = open.pop().ok_or_else(|| Broken::new("an end without an open slice"))?;
         let duration = time - self.trace.slices.start(row);
         if duration < 0 {
             return Err(Broken::new("a slice that ends before it begins"));
@@ -289,7 +290,7 @@ impl<'a> PartReader<'a> {
     }
 
     fn instant(&mut self, time: i64) -> Result<(), Broken> {
-        // The sign for viewers that a recording was truncated is on a line without our field.
+        // The event by which viewers show a truncation is on a track without a field of rowmill.
         let Some(&(track, _)) = self.lines.get(&self.event.track) else { return Ok(()) };
         if !self.event.text.is_empty() {
             let arguments = self.found()?;
@@ -320,7 +321,7 @@ impl<'a> PartReader<'a> {
         }
     }
 
-    /// Appends the ends of arrows that an event carries.
+    /// Appends the ends of arrows that are bound to an event.
     fn bound(&mut self, time: i64, track: TrackId) {
         for (id, phase) in self.event.arrows.drain(..) {
             let behind = self.arrows.partition_point(|(first, _)| *first <= id);
@@ -330,7 +331,7 @@ impl<'a> PartReader<'a> {
         }
     }
 
-    /// Converts a device ordinal back to the rank's own.
+    /// Converts a device ordinal in the file back to the rank's own ordinal.
     fn unshifted(&self, device: i32) -> i32 {
         let own = i64::from(device).saturating_sub(self.first_device);
         if device < 0 { device } else { i32::try_from(own).unwrap_or(device) }
@@ -338,13 +339,13 @@ impl<'a> PartReader<'a> {
 
     fn name(&self) -> Result<StringId, Broken> {
         let name = self.names.get(&self.event.name).copied();
-        name.ok_or_else(|| Broken::new(format!("name {} before its text", self.event.name)))
+        name.ok_or_else(|| Broken::new(format!("name {} before its definition", self.event.name)))
     }
 
     fn category(&self) -> Result<u8, Broken> {
         let iid = self.event.category;
         let category = self.categories.get(&iid).copied();
-        category.ok_or_else(|| Broken::new(format!("category {iid} before its text")))
+        category.ok_or_else(|| Broken::new(format!("category {iid} before its definition")))
     }
 
     fn found(&mut self) -> Result<PacketArguments<'a>, Broken> {
@@ -369,18 +370,20 @@ impl<'a> PartReader<'a> {
             instants: trace.instants.len() as u64,
             allocations: trace.allocations.len() as u64,
         };
+        // A file may be truncated between two packets, which only the stated counts reveal.
         if got != self.stated || self.lines.values().any(|(_, open)| !open.is_empty()) {
             let stated = self.stated.slices;
             return Err(format!("rank {rank}: expected {stated} slices, got {}", got.slices));
         }
         let places = order::places(&self.order, trace.slices.len());
         let places =
-            places.ok_or_else(|| format!("rank {rank}: expected the order of its rows"))?;
+            places.ok_or_else(|| format!("rank {rank}: expected an order of all its rows"))?;
         trace.slices.reorder(&places);
         order::renumber_texts(&mut trace);
         trace.separate_mtia_events(0);
         trace.split_stacks();
-        // The rank derived from the source file's name or position cannot be restored.
+        // A rank that came from the source file's name or position is not in the file, so it cannot
+        // be restored.
         if is_one_of_several || rank > 0 || trace.header.distributed.is_some() {
             trace.header.distributed.get_or_insert_default().rank = Some(rank);
         }
@@ -413,9 +416,9 @@ impl<'a> TrackEvent<'a> {
 }
 
 fn stray() -> Broken {
-    Broken::new("an event on a track without a mark")
+    Broken::new("an event on a track that is not described")
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T, Broken> {
-    serde_json::from_slice(json).map_err(|error| Broken::new(format!("no JSON ({error})")))
+    serde_json::from_slice(json).map_err(|error| Broken::new(format!("invalid JSON ({error})")))
 }

@@ -1,18 +1,18 @@
-//! Decodes protobuf messages into fields, with bounds checks. Independent of the schema.
+//! Decodes protobuf messages into fields, with bounds checks and without knowledge of the schema.
 
 use std::fmt;
 
 use crate::format::perfetto::field::trace;
 
-/// The value of a field by wire type.
+/// The value of a field, by its protobuf wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'a> {
     Number(u64),
-    /// A text or a message.
+    /// The bytes of a text or of a nested message.
     Bytes(&'a [u8]),
 }
 
-/// An invalid message, described by the value that was found.
+/// An invalid message, described by the unexpected value in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
 
@@ -23,7 +23,7 @@ impl fmt::Display for Broken {
 }
 
 impl Broken {
-    /// Creates the error from a description of the value that was found.
+    /// Creates the error from a description of the unexpected value.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
@@ -51,7 +51,7 @@ pub fn packet(bytes: &[u8], at: usize) -> Result<(&[u8], usize), Broken> {
     }
 }
 
-/// Visits the fields of a message in order.
+/// Calls `seen` with each field of a message in order.
 pub fn each<'a>(
     bytes: &'a [u8],
     mut seen: impl FnMut(u32, Field<'a>) -> Result<(), Broken>,
@@ -89,7 +89,7 @@ fn field(bytes: &[u8], at: usize) -> Result<(u32, Field<'_>, usize), Broken> {
             let value = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or_else(short)?;
             (Field::Number(u64::from(u32::from_le_bytes(*value))), at + 4)
         }
-        other => return Err(Broken::new(format!("a field of kind {other}"))),
+        other => return Err(Broken::new(format!("a field of wire type {other}"))),
     };
     Ok((number, value, end))
 }
