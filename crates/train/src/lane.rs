@@ -12,11 +12,12 @@ use comm::{CommElement, Communicator, StartedCollective, VectorParts};
 
 use crate::Error;
 
-/// Most exchanges that wait for the thread of a lane. Further ones block the compute thread.
-const QUEUED_MAX: usize = 64;
+/// Most exchanges that the thread of a lane has queued. For a further one, the compute thread waits
+/// for the oldest.
+const QUEUED_MAX: usize = 16;
 
-/// Exchanges of a lane that may be under way without another communicator.
-const SLOTS: usize = 3;
+/// Communicators with which a lane begins, for exchanges that are under way together.
+const COMMUNICATORS: usize = 3;
 
 /// An exchange with other ranks, together with its buffers.
 pub trait Exchange: Send + 'static {
@@ -43,6 +44,8 @@ pub struct Lane<E: Exchange> {
     /// Exchanges of a lane without a thread.
     under_way: VecDeque<LaneJob<E>>,
     thread: Option<LaneThread<E>>,
+    /// Exchanges that the thread has finished, and [`Lane::finish`] has not returned.
+    done: VecDeque<LaneDone<E>>,
     /// Exchanges that were started and not finished.
     count: usize,
 }
@@ -53,11 +56,14 @@ struct LaneJob<E> {
     exchange: E,
 }
 
+/// An exchange that the thread has finished, with the outcome.
+type LaneDone<E> = (LaneJob<E>, Result<(), Error>);
+
 /// The thread that finishes the exchanges of a lane.
 struct LaneThread<E> {
     /// Is `None` once the lane is dropped.
     jobs: Option<SyncSender<LaneJob<E>>>,
-    done: Receiver<(LaneJob<E>, Result<(), Error>)>,
+    done: Receiver<LaneDone<E>>,
     handle: Option<JoinHandle<()>>,
 }
 
@@ -68,9 +74,10 @@ impl<E: Exchange> Lane<E> {
         Self {
             own: comm.duplicate(),
             // Taken in turn, so that ranks agree although one finishes an exchange earlier.
-            idle: (0..SLOTS).map(|_| comm.duplicate()).collect(),
+            idle: (0..COMMUNICATORS).map(|_| comm.duplicate()).collect(),
             under_way: VecDeque::new(),
             thread: None,
+            done: VecDeque::new(),
             count: 0,
         }
     }
@@ -126,13 +133,18 @@ impl<E: Exchange> Lane<E> {
     pub fn start(&mut self, mut exchange: E) -> Result<(), Error> {
         let mut comm = self.take_comm();
         exchange.start(&mut comm)?;
-        self.count += 1;
         let job = LaneJob { comm, exchange };
-        match &self.thread {
+        match &mut self.thread {
             None => self.under_way.push_back(job),
-            // If the thread has panicked, `finish` passes the panic on.
-            Some(LaneThread { jobs, .. }) => drop(jobs.as_ref().map(|jobs| jobs.send(job).is_ok())),
+            Some(thread) => {
+                if self.count - self.done.len() == QUEUED_MAX {
+                    self.done.push_back(thread.wait());
+                }
+                // If the thread has panicked, `wait` passes the panic on.
+                let _ = thread.jobs.as_ref().map(|jobs| jobs.send(job).is_ok());
+            }
         }
+        self.count += 1;
         Ok(())
     }
 
@@ -145,14 +157,13 @@ impl<E: Exchange> Lane<E> {
     pub fn finish(&mut self) -> Result<E, Error> {
         assert!(self.count > 0, "an exchange is under way");
         self.count -= 1;
-        let (job, result) = match (&mut self.thread, self.under_way.pop_front()) {
-            (Some(thread), None) => thread.wait(),
-            (_, Some(mut job)) => {
-                let result = job.exchange.finish(&mut job.comm);
-                (job, result)
-            }
-            (None, None) => unreachable!("an exchange is counted but not queued"),
+        let finish = |mut job: LaneJob<E>| {
+            let result = job.exchange.finish(&mut job.comm);
+            (job, result)
         };
+        let done = self.done.pop_front().or_else(|| self.under_way.pop_front().map(finish));
+        let done = done.or_else(|| self.thread.as_mut().map(LaneThread::wait));
+        let (job, result) = done.unwrap_or_else(|| unreachable!("the lane has counted it"));
         self.idle.push_back(job.comm);
         result.map(|()| job.exchange)
     }
@@ -173,7 +184,7 @@ impl<E: Exchange> Lane<E> {
 }
 
 impl<E> LaneThread<E> {
-    fn wait(&mut self) -> (LaneJob<E>, Result<(), Error>) {
+    fn wait(&mut self) -> LaneDone<E> {
         self.done.recv().unwrap_or_else(|_| {
             self.jobs = None;
             match self.handle.take().map(JoinHandle::join) {
@@ -187,7 +198,7 @@ impl<E> LaneThread<E> {
 impl<E: Exchange> Drop for Lane<E> {
     fn drop(&mut self) {
         let Some(LaneThread { jobs, done, handle }) = self.thread.take() else { return };
-        if self.count > 0 {
+        if self.count > self.done.len() {
             // After an error, peers may never send what the thread waits for.
             self.own.leave();
         }

@@ -269,8 +269,8 @@ fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     let features = model.features();
     let ids: Vec<f64> =
         features.iter().map(|feature| run.train.ids_per_row_of_column(feature.name)).collect();
-    let id_slots = 1 + usize::from(schedule(run).has(Overlap::Input));
-    let traffic = Traffic { batch_size, ids_per_bag: &ids, id_slots };
+    let id_buffers = 1 + usize::from(schedule(run).has(Overlap::Input));
+    let traffic = Traffic { batch_size, ids_per_bag: &ids, id_buffers };
     let batch_max = batch_size.div_ceil(world_size as usize);
     let rank = |rank| Model::<B>::memory(run.config, run.plan, rank, batch_max, &traffic);
     match run.processes {

@@ -159,9 +159,9 @@ impl<B: Backend> EmbeddingCollection<B> {
             return 0;
         }
         let scales = if layout.any_mean { bags } else { 0 };
-        let slots = traffic.id_slots;
-        room.count(MemoryUse::Exchange, slots * LocalIds::bytes(ids, bags, scales));
-        let arriving = slots * input_dist::arriving_bytes(ids, bags, scales);
+        let buffers = traffic.id_buffers;
+        room.count(MemoryUse::Exchange, buffers * LocalIds::bytes(ids, bags, scales));
+        let arriving = buffers * input_dist::arriving_bytes(ids, bags, scales);
         let vectors = gradient * size_of::<f32>();
         let vectors = if layout.whole {
             0

@@ -77,7 +77,7 @@ pub struct Traffic<'a> {
     pub ids_per_bag: &'a [f64],
     /// Batches whose ids are in memory: the one that is trained, and the next if the schedule
     /// distributes it meanwhile.
-    pub id_slots: usize,
+    pub id_buffers: usize,
 }
 
 /// The memory that one rank's model needs, counted by building the model without allocating.
