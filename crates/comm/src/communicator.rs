@@ -118,7 +118,7 @@ impl Communicator {
     }
 
     /// Ends all waiting on this rank, on every communicator of its transport, and tells peers that
-    /// this rank sends no more. For a rank that has failed while another thread waits for a message.
+    /// this rank sends no more. A rank that has failed calls it while other threads of it wait.
     pub fn leave(&self) {
         self.transport.leave();
     }

@@ -182,10 +182,10 @@ pub struct Schedule {
 impl Schedule {
     /// One stage after the other.
     pub const SERIAL: Self = Self { bits: 0 };
-    /// With every overlap.
+    /// All exchanges run beside other stages.
     pub const PIPELINED: Self = Self { bits: (1 << Overlap::ALL.len()) - 1 };
 
-    /// Adds an overlap.
+    /// Returns the schedule with one more overlap.
     #[must_use]
     pub fn with(self, overlap: Overlap) -> Self {
         Self { bits: self.bits | 1 << overlap as u8 }
@@ -343,7 +343,6 @@ fn is_first_of_bottom(buckets: &[DenseBucket], bucket: u16) -> bool {
 /// The part of a stage that an action carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionPart {
-    /// The whole stage.
     Whole,
     /// Begins an exchange, which goes on beside later actions.
     Start,
@@ -361,7 +360,7 @@ pub enum ActionBatch {
 
 /// An action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Action {
+pub struct StageAction {
     pub stage: Stage,
     pub part: ActionPart,
     pub batch: ActionBatch,
@@ -374,7 +373,7 @@ pub struct Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepGraph {
     pub buckets: Vec<DenseBucket>,
-    pub actions: Vec<Action>,
+    pub actions: Vec<StageAction>,
 }
 
 impl StepGraph {
@@ -391,7 +390,7 @@ impl StepGraph {
 
     fn push(&mut self, stage: Stage, part: ActionPart, ranks: u32) {
         let inputs = stage.inputs(&self.buckets, ranks);
-        self.actions.push(Action { stage, part, batch: ActionBatch::This, inputs });
+        self.actions.push(StageAction { stage, part, batch: ActionBatch::This, inputs });
     }
 
     fn push_forward(&mut self, schedule: Schedule, ranks: u32) {
@@ -400,7 +399,7 @@ impl StepGraph {
         self.push(Stage::InputDistribution, if is_ahead { Finish } else { Whole }, ranks);
         self.push(Stage::Copy, Whole, ranks);
         if is_ahead {
-            self.actions.push(Action {
+            self.actions.push(StageAction {
                 stage: Stage::InputDistribution,
                 part: Start,
                 batch: ActionBatch::Next,

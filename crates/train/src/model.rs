@@ -21,7 +21,6 @@ use crate::context::{DeviceQueue, RankContext};
 use crate::dense::{BUCKET_BYTES, Dense};
 use crate::embedding::EmbeddingCollection;
 use crate::embedding::collection;
-use crate::embedding::input_dist::RankBatch;
 use crate::initial::{self, Initial};
 use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
@@ -29,18 +28,9 @@ use crate::layer::logit::Logit;
 use crate::layer::mlp::Mlp;
 use crate::memory::{CountingAllocator, MemoryUse, RankMemory, Traffic};
 use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
+use crate::share::{RankBatch, SampleShare};
 
 mod step;
-
-/// The samples of one rank within the batch of all ranks.
-#[derive(Clone, Copy, Debug)]
-pub struct SampleShare<'a> {
-    pub batch: &'a Batch,
-    /// Index of the rank's first sample in the global batch.
-    pub first_sample: usize,
-    /// Number of samples over all ranks. The loss is the mean over them.
-    pub global_size: usize,
-}
 
 /// The step of the run that a batch belongs to, which decides learning rates and bias corrections.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use device::ops::embedding_backward::{Factors, ScratchShape, TileOrigin, Updated
 use schema::stage::ActionPart;
 use schema::{JaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan, TableConfig, Tile};
 
-use super::input_dist::{self, IdExchange, LocalIds, RankBatch};
+use super::input_dist::{self, IdExchange, LocalIds};
 use super::layout::SlotLayout;
 use super::output_dist::{self, LocalVectors};
 use crate::Error;
@@ -17,6 +17,7 @@ use crate::context::{DeviceQueue, RankContext};
 use crate::lane::Lane;
 use crate::memory::{CountingAllocator, MemoryUse, Traffic};
 use crate::parameter::{TileState, TileView};
+use crate::share::RankBatch;
 
 /// Where out-of-range ids are detected if the batch's ids are used unchanged, without an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

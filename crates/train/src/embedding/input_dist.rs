@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use comm::Communicator;
-use schema::{Batch, JaggedTensor};
+use schema::JaggedTensor;
 
 use super::layout::{Slot, SlotLayout};
 use crate::Error;
 use crate::lane::Exchange;
-use crate::model::SampleShare;
+use crate::share::RankBatch;
 
 /// The ids of all ranks' samples for the tiles of this rank.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,22 +40,6 @@ impl LocalIds {
 /// Computes the bytes of the receive buffers for these ids. The buffers are kept between steps.
 pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
     ids * size_of::<i64>() + bags * size_of::<i32>() + scales * size_of::<f32>()
-}
-
-/// This rank's samples of a batch, which other threads may read.
-#[derive(Clone, Debug)]
-pub struct RankBatch {
-    pub batch: Arc<Batch>,
-    /// Index of the first sample in the global batch.
-    pub first_sample: usize,
-}
-
-impl RankBatch {
-    /// Returns the samples for a step on a batch of `global_size` samples over all ranks.
-    #[must_use]
-    pub fn share(&self, global_size: usize) -> SampleShare<'_> {
-        SampleShare { batch: &self.batch, first_sample: self.first_sample, global_size }
-    }
 }
 
 /// The buffers for the exchange of ids. The buffers hold the sent data per peer, then the received

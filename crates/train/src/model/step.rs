@@ -3,10 +3,10 @@
 
 use device::backend::LossArguments;
 use device::{Backend, MatrixShape};
-use schema::stage::{Action, ActionBatch, ActionPart, DenseBucket, Section};
+use schema::stage::{ActionBatch, ActionPart, DenseBucket, Section, StageAction};
 use schema::{Op, Stage};
 
-use super::{Buffers, Model, Purpose, RunStep, SampleShare};
+use super::{Buffers, Model, Purpose, RunStep};
 use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{BucketParameters, DenseStep};
@@ -14,6 +14,7 @@ use crate::embedding::collection::IdCheck;
 use crate::layer::interaction::InteractionGiven;
 use crate::layer::logit::LogitGiven;
 use crate::layer::mlp::MlpGiven;
+use crate::share::SampleShare;
 
 impl<B: Backend> Model<B> {
     /// Carries out all actions of a training step.
@@ -28,7 +29,7 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), Error> {
         self.check(share.batch)?;
         for i in 0..self.graph.actions.len() {
-            let Action { stage, part, batch, .. } = self.graph.actions[i];
+            let StageAction { stage, part, batch, .. } = self.graph.actions[i];
             context.profiler.set_stage(Some(stage));
             let (result, step) = match batch {
                 ActionBatch::This => (
@@ -56,7 +57,7 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), Error> {
         self.check(share.batch)?;
         for i in 0..self.graph.actions.len() {
-            let Action { stage, part, batch, .. } = self.graph.actions[i];
+            let StageAction { stage, part, batch, .. } = self.graph.actions[i];
             if batch == ActionBatch::This && stage.is_forward() {
                 self.run_stage(context, share, Purpose::Evaluation, stage, part)?;
             }

@@ -22,11 +22,11 @@ use super::feed::Feed;
 use super::request::{OpenDevice, RunRequest, TraceRequest};
 use super::start::StartState;
 use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
-use crate::embedding::input_dist::RankBatch;
 use crate::lane::AllToAll;
 use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
 use crate::profile::Profiler;
+use crate::share::RankBatch;
 use crate::table_use::{self, TileUse};
 use crate::{Error, Model, RankContext};
 

@@ -10,10 +10,9 @@ use device::Cpu;
 use device::buffer::Counting;
 use schema::stage::Overlap;
 use schema::{Batch, JobConfig, Optimizer, Schedule, ShardingPlan, StepGraph, TableConfig};
-use train::embedding::input_dist::RankBatch;
 use train::model::RankParameters;
 use train::profile::Profiler;
-use train::{Error, Model, RankContext, RunEvent, RunStep, Start, TraceRequest};
+use train::{Error, Model, RankBatch, RankContext, RunEvent, RunStep, Start, TraceRequest};
 
 use crate::processes::{as_processes, files};
 use crate::ranks;
