@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use comm::{Communicator, Deadline, InProcess, Pool, RankMessage, Transport, TransportFailure};
 use device::Cpu;
+use device::backend::Cuda;
 use device::buffer::Counting;
 use schema::stage::Overlap;
 use schema::{Batch, JobConfig, Optimizer, Schedule, ShardingPlan, StepGraph, TableConfig};
@@ -85,6 +86,29 @@ fn a_pipelined_run_of_processes_has_the_bytes_of_threads() {
     let led = as_processes(requests).swap_remove(0).unwrap().unwrap();
     assert_eq!(led.evaluation, threads.evaluation);
     assert!(files(&led.checkpoint.unwrap()) == files(&threads.checkpoint.unwrap()));
+}
+
+/// The outcome of a step of an asynchronous device is read after the next one was submitted.
+#[test]
+fn a_pipelined_run_of_an_asynchronous_device_has_the_bytes_of_the_serial_one() {
+    let Some(driver) = ranks::emulated() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let run = |schedule: Schedule| {
+        let run_folder = folder.path().join(schedule.to_string());
+        let mut request = request(&run_folder, &dataset, plan(ShardingPlan::row_wise, 2));
+        request.schedule = schedule;
+        request.config.training.steps = Some(9);
+        request.config.training.log_every = 3;
+        request.config.training.checkpoint_every = Some(5);
+        request.trace = Some(TraceRequest { folder: run_folder.join("trace"), steps: 6..8 });
+        let open = |threads| Cuda::new(driver.clone(), threads);
+        let outcome = train::run(&request, open, &mut |_| {}).unwrap();
+        let checkpoints = train::checkpoint::list(&run_folder).unwrap();
+        let checkpoints: Vec<_> = checkpoints.iter().map(|folder| files(folder)).collect();
+        (outcome.loss.to_bits(), checkpoints)
+    };
+    assert!(run(Schedule::PIPELINED) == run(Schedule::SERIAL));
 }
 
 /// Batches that are announced when a run is stopped are trained before its checkpoint, so that none
