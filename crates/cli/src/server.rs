@@ -95,7 +95,8 @@ impl Server {
                             open.fetch_sub(1, Ordering::SeqCst);
                         });
                     }
-                    // Connections beyond the limit are closed at once. Browsers then try again.
+                    // Connections beyond the limit are closed at once, and browsers open a new one
+                    // for the same request.
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -37,8 +37,8 @@ enum IdMapping {
     /// The id is the value modulo the table's rows. Values below 0 are negative numbers, and the
     /// result is never negative, as in Python.
     Signed(u64),
-    /// The id is the value if that is a row of the table, and otherwise the id of a missing
-    /// category.
+    /// A value below the number of table rows is its own id. Every other value gets the id that is
+    /// reserved for missing values.
     Missing(u64),
     Exact,
 }

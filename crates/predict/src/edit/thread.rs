@@ -34,7 +34,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Moves the operators of a rank. Returns how many of them another operator waits for.
+/// Moves operators of a rank to another thread. Returns how many of the moved operators are awaited
+/// by an operator that stays.
 fn split(
     program: &mut Program,
     at: usize,

@@ -83,8 +83,8 @@ fn no_edits_give_the_recorded_step_and_the_same_traces() {
 
 #[test]
 fn a_removed_operator_leaves_its_time_and_its_kernel() {
-    // Without c, the wait returns 4 µs after k2, which ends at 173 µs. The host then needs 2 and
-    // 210 µs.
+    // Without c, the wait returns 4 µs after k2, which ends at 173 µs. The host then works
+    // for 2 µs and for 210 µs more.
     check(Edit::Remove { operators: text("c") }, 389);
     // Without the bags, c begins at 10 µs. Kernel k3 has no predecessor and ends at 32 µs, so the
     // wait that is called at 45 µs returns after 4 µs.

@@ -24,8 +24,8 @@ use crate::share::RankBatch;
 pub enum IdCheck {
     /// The host checks the ids of a batch before it submits work to the device.
     OnHost,
-    /// The device checks the ids of a batch. The error is known at the end of the step, whose
-    /// updates are skipped.
+    /// The device checks the ids of a batch. An id outside its table becomes an error at the end of
+    /// the step, and the device then skips the updates of this step.
     OnDevice,
 }
 

@@ -233,8 +233,8 @@ struct Parcel<'a> {
     weights: &'a mut Vec<f32>,
 }
 
-/// Returns the positions of a slot's ids in a sample: the whole bag, or at most one id for a
-/// position of a sequence.
+/// Returns where the ids of one pooled vector lie in a sample's list of ids. A pooled feature uses
+/// its whole bag, and a position of a sequence uses one id or, if the sequence is shorter, none.
 fn positions(slot: &Slot, sparse: &JaggedTensor, sample: usize) -> Range<usize> {
     let bag = sparse.bag(slot.feature, sample);
     match slot.position {

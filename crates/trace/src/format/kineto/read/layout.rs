@@ -177,9 +177,9 @@ impl ValueLayout {
         self.other(text, at, place)
     }
 
-    /// Returns the meaning of a node that [`ValueLayout::next`] found. `next` and `step` are
-    /// separate functions because returning a step and a place together stalls the processor at
-    /// each key, which costs a fifth of the time.
+    /// Returns what a key means, by the node of the key tree that [`ValueLayout::next`] found.
+    /// `next` and `step` are separate functions because returning a step and a place together
+    /// stalls the processor at each key, which costs a fifth of the time.
     #[inline(always)]
     pub fn step(&self, place: TreePlace) -> KeyStep {
         self.nodes[place.0 as usize].step
