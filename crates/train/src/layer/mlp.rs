@@ -152,7 +152,7 @@ impl<B: Backend> Mlp<B> {
             return Ok(device.combine(queue, Combine::Copy(d_y), shape, d_x)?);
         };
         let [x_entry, d_y_entry] = self.entries.each_mut();
-        if layers.end > last {
+        if layers.contains(&last) {
             d_y_entry.take(context, d_y, samples)?;
         }
         let (x, d_y) = (x_entry.get(x), d_y_entry.get(d_y));
