@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use schema::IdLaw;
+use schema::{IdLaw, Schedule};
 use setup::args::{Global, Malformed, OnDevice, Processes, Sharding, key_value, rank_count, size};
 use train::RuleChange;
 
@@ -233,6 +233,11 @@ pub struct Train {
     /// are the same for any value [default: 25M]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub bucket: Option<usize>,
+    /// Which exchanges between ranks run beside other work: serial (none), pipelined (all), or a
+    /// list of input, pooled, gradient, all_reduce and control. Results are the same for any value
+    /// [default: pipelined]
+    #[arg(long, value_name = "NAME|LIST")]
+    pub schedule: Option<Schedule>,
     /// Record the steps of --trace-steps into this folder; ui.perfetto.dev opens the files
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,

@@ -110,6 +110,19 @@ impl Communicator {
         self.plan = plan;
     }
 
+    /// Copies tags, timeout and the use of the transport's sums from a communicator of the same
+    /// ranks.
+    pub fn copy_settings(&mut self, other: &Self) {
+        (self.step, self.plan) = (other.step, other.plan);
+        (self.timeout, self.native) = (other.timeout, other.native);
+    }
+
+    /// Ends all waiting on this rank, on every communicator of its transport, and tells peers that
+    /// this rank sends no more. A rank that has failed calls it while other threads of it wait.
+    pub fn leave(&self) {
+        self.transport.leave();
+    }
+
     /// Returns how long to wait for a peer's message, or `None` if there is no limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {

@@ -111,6 +111,10 @@ impl Transport for Delayed {
         self.inner.probe(from, channel, deadline)
     }
 
+    fn leave(&self) {
+        self.inner.leave();
+    }
+
     fn pool(&self) -> &Pool {
         self.inner.pool()
     }

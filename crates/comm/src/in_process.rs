@@ -70,6 +70,11 @@ impl Transport for InProcess {
         self.mailboxes[self.rank].look(from, channel, deadline)
     }
 
+    fn leave(&self) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.close(self.rank));
+        self.mailboxes[self.rank].fail("this rank has left".to_owned());
+    }
+
     fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -211,6 +211,11 @@ impl Transport for Mpi {
         }
     }
 
+    fn leave(&self) {
+        // Peers hear of it from the launcher, which ends them.
+        self.shared.mailbox.fail("this rank has left".to_owned());
+    }
+
     fn pool(&self) -> &Pool {
         &self.shared.pool
     }

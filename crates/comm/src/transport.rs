@@ -62,6 +62,9 @@ pub trait Transport: Send + Sync {
         Err(TransportFailure::Broken("this transport cannot sum values".to_owned()))
     }
 
+    /// Ends all waiting of this rank, and tells peers that it sends no more.
+    fn leave(&self);
+
     /// Returns the pool of buffers. Buffers of received messages are reused for sending.
     fn pool(&self) -> &Pool;
 }

@@ -26,6 +26,7 @@ pub mod random;
 pub mod reference;
 pub mod row_scope;
 pub mod source;
+pub mod stage;
 pub mod synthetic;
 pub mod table;
 pub mod topology;
@@ -45,6 +46,7 @@ pub use optimizer::{
 pub use plan::{ShardingPlan, Tile};
 pub use row_scope::RowScope;
 pub use source::DataConfig;
+pub use stage::{Schedule, Stage, StepGraph};
 pub use synthetic::SyntheticConfig;
 pub use table::{CellType, Column, ColumnType, ColumnUnit, TableRow};
 pub use topology::{HardwareSpec, Topology};

@@ -6,7 +6,7 @@ use data::{ColumnShape, DataShape};
 use device::Cpu;
 use device::backend::Cuda;
 use schema::source::IdMode;
-use schema::{JobConfig, Rank};
+use schema::{JobConfig, Rank, Schedule};
 use serde::Serialize;
 use train::memory::{self, MemoryEstimate, MemoryPart, RawData, RunShape, WeightSource};
 
@@ -132,6 +132,7 @@ pub struct RunSize<'a> {
     pub processes: Option<Vec<Rank>>,
     pub traced_steps: u64,
     pub weights: WeightSource,
+    pub schedule: Schedule,
 }
 
 impl<'a> RunSize<'a> {
@@ -192,6 +193,7 @@ impl<'a> RunSize<'a> {
             weights: self.weights,
             generation: *generation,
             raw: *raw,
+            schedule: self.schedule,
         })
     }
 

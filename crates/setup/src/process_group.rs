@@ -330,11 +330,7 @@ impl World {
             std::thread::sleep(REPORT_WAIT);
             return self.abort(code);
         }
-        let is_own = self.is_leader()
-            && !matches!(
-                &error,
-                Error::Run(RunError::Train { source: train::Error::Communication(_) })
-            );
+        let is_own = self.is_leader() && communication(&error).is_none();
         let error = if is_own { error } else { self.on_rank(error) };
         if is_common || self.is_first(&error) {
             session.console.fail(&error);
@@ -350,16 +346,13 @@ impl World {
     /// names.
     fn on_rank(&self, error: Error) -> Error {
         use comm::Error::{Length, Mismatch, PeerLeft, Timeout};
-        let peer = match &error {
-            Error::Run(RunError::Train {
-                source:
-                    train::Error::Communication(
-                        PeerLeft { rank, .. }
-                        | Timeout { rank, .. }
-                        | Length { rank, .. }
-                        | Mismatch { there: rank, .. },
-                    ),
-            }) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
+        let peer = match communication(&error) {
+            Some(
+                PeerLeft { rank, .. }
+                | Timeout { rank, .. }
+                | Length { rank, .. }
+                | Mismatch { there: rank, .. },
+            ) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
             _ => None,
         };
         let peer =
@@ -426,4 +419,13 @@ fn find(library: Option<&str>, launcher: Option<Launcher>) -> Result<MpiLibrary,
         None => MpiLibrary::search(launcher.map(|launcher| launcher.kind)),
     };
     Ok(tried.map_err(|tried| UsageError::NoMpi { tried })?)
+}
+
+/// Returns the failed exchange that an error reports, if it is one.
+fn communication(error: &Error) -> Option<&comm::Error> {
+    let Error::Run(RunError::Train { source }) = error else { return None };
+    match source.cause() {
+        train::Error::Communication(error) => Some(error),
+        _ => None,
+    }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use data::Strictness;
 use device::Isa;
 use device::cpu::Bf16Products;
-use schema::{JobConfig, ShardingPlan, Share, Tile};
+use schema::{JobConfig, Schedule, ShardingPlan, Share, Tile};
 use serde::{Deserialize, Serialize};
 use train::checkpoint::{self, Checkpoint};
 
@@ -35,6 +35,9 @@ struct ResolvedRecord {
     /// Name of the instruction with which the CPU of this run multiplies bf16 matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bf16_products: Option<String>,
+    /// The exchanges that ran beside other stages.
+    #[serde(default)]
+    schedule: Schedule,
 }
 
 /// The settings with which a run is resumed.
@@ -54,6 +57,7 @@ pub fn write(
     plan: &ShardingPlan,
     strictness: Strictness,
     products: Option<Bf16Products>,
+    schedule: Schedule,
 ) -> Result<(), Error> {
     let malformed_max = match strictness {
         Strictness::Stop => 0.0,
@@ -71,6 +75,7 @@ pub fn write(
         world_size: plan.world_size(),
         tiles: plan.tiles().to_vec(),
         bf16_products: products.map(|products| products.name().to_owned()),
+        schedule,
     };
     let text = serde_json::to_vec_pretty(&record)?;
     let path = run.join("run.json");
@@ -120,6 +125,11 @@ pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
         Some(name) => Bf16Products::from_name(&name),
         None => Isa::detect().with_bf16_products(Bf16Products::Pairs).map(Isa::bf16_products),
     }
+}
+
+/// Returns the schedule of the run in the folder `run`, if it is recorded.
+pub fn schedule(run: &Path) -> Option<Schedule> {
+    read(run).map(|record| record.schedule)
 }
 
 /// Reads the configuration of the run in the folder `run`, if it is recorded.

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use comm::Communicator;
 use device::Backend;
-use schema::Rank;
+use schema::stage::Overlap;
+use schema::{Rank, Schedule};
 
 use crate::Error;
+use crate::embedding::input_dist::IdExchange;
+use crate::lane::{AllToAll, GradientSums, Lane};
 use crate::profile::Profiler;
 
 /// The device, communicators and profiler of one rank, which are passed to every layer. Parameters
@@ -60,23 +63,30 @@ impl<B: Backend> RankContext<B> {
     }
 }
 
-/// One communicator per logical stream, so that messages in flight on one stream never block those
-/// of another.
+/// One lane per logical stream, so that messages in flight on one stream never block those of
+/// another.
 pub struct Streams {
     /// Commands of rank 0, and the replies to them.
     pub control: Communicator,
     /// Ids on their way to the ranks that own their rows.
-    pub input: Communicator,
+    pub input: Lane<IdExchange>,
     /// Pooled vectors and their gradients.
-    pub pooled: Communicator,
+    pub pooled: Lane<AllToAll<f32>>,
     /// Gradients of dense parameters.
-    pub dense: Communicator,
+    pub dense: Lane<GradientSums>,
+    /// Losses and stop flags.
+    pub losses: Lane<AllToAll<u8>>,
 }
 
 impl From<Communicator> for Streams {
     fn from(control: Communicator) -> Self {
-        let (input, pooled) = (control.duplicate(), control.duplicate());
-        Self { input, pooled, dense: control.duplicate(), control }
+        Self {
+            input: Lane::new(&control),
+            pooled: Lane::new(&control),
+            dense: Lane::new(&control),
+            losses: Lane::new(&control),
+            control,
+        }
     }
 }
 
@@ -93,9 +103,11 @@ impl Streams {
         self.control.world_size()
     }
 
-    /// Tags every later message with this step, so that ranks at different steps are detected.
+    /// Tags every later exchange of a step with this number, so that ranks at different steps are
+    /// detected. Commands may come a step ahead, and name their step themselves.
     pub fn set_step(&mut self, step: u64) {
-        self.all().into_iter().for_each(|stream| stream.set_step(step));
+        let [_, exchanges @ ..] = self.all();
+        exchanges.into_iter().for_each(|stream| stream.set_step(step));
     }
 
     /// Tags every later message with the hash of the job, so that ranks of different jobs are
@@ -109,7 +121,24 @@ impl Streams {
         self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    fn all(&mut self) -> [&mut Communicator; 4] {
-        [&mut self.control, &mut self.input, &mut self.pooled, &mut self.dense]
+    /// Creates the threads that a schedule needs. Exchanges of pooled vectors need none: they are
+    /// complete when the messages of all peers have arrived.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if the operating system refuses.
+    pub fn spawn_lanes(&mut self, schedule: Schedule) -> Result<(), Error> {
+        let schedule = schedule.for_ranks(self.world_size() as u32);
+        if schedule.has(Overlap::Input) {
+            self.input.spawn("input lane")?;
+        }
+        if schedule.has(Overlap::AllReduce) {
+            self.dense.spawn("all-reduce lane")?;
+        }
+        Ok(())
+    }
+
+    fn all(&mut self) -> [&mut Communicator; 5] {
+        let Self { control, input, pooled, dense, losses } = self;
+        [control, input.settings(), pooled.settings(), dense.settings(), losses.settings()]
     }
 }

@@ -4,6 +4,9 @@
 //! hold indices into this collection. The checkpoint traverses it in model order, the optimizer and
 //! the collectives in reverse order. This file does not depend on layers.
 
+use std::ops::Range;
+
+use comm::VectorParts;
 use device::Backend;
 use device::MatrixShape;
 use device::backend::{GradientSum, LinearBackwardWeight, VectorUpdate, WeightPart, WeightShape};
@@ -12,13 +15,23 @@ use schema::{Op, Optimizer, Precision};
 
 use crate::Error;
 use crate::context::{DeviceQueue, RankContext};
+use crate::lane::GradientSums;
 use crate::memory::{CountingAllocator, MemoryUse};
 use crate::parameter::{DenseParameter, Spot};
 
-mod bucket;
+/// Default size of a bucket in bytes, the same as in PyTorch's `DistributedDataParallel`.
+pub const BUCKET_BYTES: usize = 25 << 20;
 
-pub use bucket::BUCKET_BYTES;
-use bucket::{BucketSums, Buckets};
+/// The sums of a bucket, and the position at which those of one parameter begin.
+type BucketSums<'a> = (&'a VectorParts<f32>, usize);
+
+/// The parameters of a bucket, counted in the model's order.
+#[derive(Clone, Debug)]
+pub struct BucketParameters {
+    pub parameters: Range<usize>,
+    /// Whether it is the first bucket of the backward pass.
+    pub is_first: bool,
+}
 
 /// All dense parameters of a model, with gradients and optimizer state. Layers refer to parameters
 /// by [`WeightId`] and [`VectorId`].
@@ -28,14 +41,15 @@ pub struct Dense<B: Backend> {
     vectors: Vec<DenseVector<B>>,
     /// All parameters in the model's order, which is also the order of the checkpoint.
     order: Vec<ParameterId>,
-    buckets: Buckets,
+    /// Buffers of buckets that are not under way.
+    spare: Vec<GradientSums>,
+    /// The bucket whose sums were waited for last.
+    summed: Option<GradientSums>,
 }
 
 /// A weight matrix `[N, K]`, kept in the layout that the device's products read.
 pub struct DenseWeight<B: Backend> {
     name: String,
-    /// Position of the weight in the model's order.
-    number: usize,
     shape: MatrixShape,
     /// The values, together with gradient and optimizer state.
     pub values: B::Weight,
@@ -72,18 +86,14 @@ impl<B: Backend> Dense<B> {
     #[must_use]
     pub fn new(optimizer: Optimizer) -> Self {
         let (weights, vectors, order) = (Vec::new(), Vec::new(), Vec::new());
-        Self {
-            optimizer,
-            weights,
-            vectors,
-            order,
-            buckets: Buckets::with_bucket_bytes(BUCKET_BYTES),
-        }
+        Self { optimizer, weights, vectors, order, spare: Vec::new(), summed: None }
     }
 
-    /// Sets the approximate size of the buckets in which gradients are summed over ranks, in bytes.
-    pub fn set_bucket(&mut self, bytes: usize) {
-        self.buckets = Buckets::with_bucket_bytes(bytes);
+    /// The number of parameters.
+    #[expect(clippy::len_without_is_empty, reason = "a model has parameters")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
     }
 
     /// Returns the number of elements in the gradient of parameter `i`, in the form in which ranks
@@ -106,7 +116,7 @@ impl<B: Backend> Dense<B> {
         let MatrixShape { rows: n, columns: k } = shape;
         let id = WeightId(self.weights.len());
         let values = room.weight(WeightShape { n, k, precision, optimizer: self.optimizer });
-        self.weights.push(DenseWeight { name, number: self.order.len(), shape, values });
+        self.weights.push(DenseWeight { name, shape, values });
         self.order.push(ParameterId::Weight(id));
         id
     }
@@ -157,24 +167,6 @@ impl<B: Backend> Dense<B> {
     pub fn two_vectors_mut(&mut self, id: VectorId) -> [&mut DenseVector<B>; 2] {
         let [first, second] = &mut self.vectors[id.0..id.0 + 2] else { unreachable!("a pair") };
         [first, second]
-    }
-
-    /// Sets the gradients of all parameters to zero.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if the device failed.
-    pub fn clear_gradients(
-        &mut self,
-        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
-    ) -> Result<(), Error> {
-        for weight in &mut self.weights {
-            device.clear_gradient(queue, &mut weight.values)?;
-        }
-        for vector in &mut self.vectors {
-            let len = vector.len();
-            device.clear(queue, &mut vector.gradient, len)?;
-        }
-        Ok(())
     }
 
     /// Finds the first weight or optimizer state that is not finite.
@@ -282,32 +274,19 @@ impl<B: Backend> Dense<B> {
     }
 }
 
-/// The dense parameters during a backward pass. On one rank, a layer's parameters are updated right
-/// after their last use, or within the product that completes the gradient. On several ranks, each
-/// gradient is sent as soon as it is complete, and all parameters are updated at the end.
+/// The parameters during a backward pass, with the learning rates of its updates.
 pub struct DenseStep<'a, B: Backend> {
     pub dense: &'a mut Dense<B>,
-    scalars: &'a mut B::Scalars,
-    /// Number of parameters, from the start of the model's order, that have been neither updated
-    /// nor sent.
-    left: usize,
+    pub scalars: &'a B::Scalars,
 }
 
-impl<'a, B: Backend> DenseStep<'a, B> {
-    /// Begins a backward pass whose updates use the learning rates in `scalars`.
-    #[must_use]
-    pub fn new(dense: &'a mut Dense<B>, scalars: &'a mut B::Scalars) -> Self {
-        let left = dense.order.len();
-        Self { dense, scalars, left }
-    }
-
+impl<B: Backend> DenseStep<'_, B> {
     /// Computes the gradients of a layer's weight and bias from its input `x` and the gradient
-    /// `d_y` of its output. Then updates or sends them, and all parameters after them in the model.
-    /// `op` is the matrix product in the form that the trace records. On one rank it includes the
-    /// weight's update.
+    /// `d_y` of its output. On one rank the product includes the weight's update, if the device
+    /// fuses it. `op` is the product as the trace records it.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes or precisions do not fit, or [`Error::Communication`].
+    /// [`Error::Device`] if the shapes or precisions do not fit.
     pub fn backward_weight(
         &mut self,
         context: &mut RankContext<B>,
@@ -318,68 +297,68 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         d_y: &B::Matrix,
         samples: usize,
     ) -> Result<(), Error> {
-        let Dense { weights, vectors, optimizer, .. } = &mut *self.dense;
-        let DenseWeight { number, values: weight, .. } = &mut weights[weight.0];
-        let number = *number;
+        let update = self.dense.is_fused(context).then_some(self.scalars);
+        let Dense { weights, vectors, .. } = &mut *self.dense;
+        let weight = &mut weights[weight.0].values;
         let d_bias = bias.map(|bias| &mut vectors[bias.0].gradient);
-        let RankContext { device, queue, comm, profiler } = &mut *context;
-        // On one rank the product completes the gradient, so it can apply the update as well.
-        let is_fused = comm.world_size() == 1 && B::fuses(*optimizer);
-        let update = is_fused.then_some(&*self.scalars);
+        let RankContext { device, queue, profiler, .. } = context;
         let product = LinearBackwardWeight { x, d_y, weight, d_bias, samples };
-        profiler.op(op, || device.linear_backward_weight(queue, product, update))?;
-        if !is_fused {
-            return self.update_from(context, number);
+        Ok(profiler.op(op, || device.linear_backward_weight(queue, product, update))?)
+    }
+}
+
+impl<B: Backend> Dense<B> {
+    /// Whether the product that computes a weight's gradient also updates the weight.
+    fn is_fused(&self, context: &RankContext<B>) -> bool {
+        context.comm.world_size() == 1 && B::fuses(self.optimizer)
+    }
+
+    /// Updates `parameters`, counted in the model's order, with their own gradients, from the last
+    /// to the first. Those that were updated within a product are left out.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn update_alone(
+        &mut self,
+        context: &mut RankContext<B>,
+        scalars: &B::Scalars,
+        parameters: Range<usize>,
+    ) -> Result<(), Error> {
+        for number in parameters.rev() {
+            if self.is_fused(context) && matches!(self.order[number], ParameterId::Weight(_)) {
+                continue;
+            }
+            self.update(context, number, scalars, None)?;
         }
-        // The product has updated this weight, so only the parameters after it remain.
-        self.update_from(context, number + 1)?;
-        self.left = number;
         Ok(())
     }
 
-    /// Updates all parameters that have not been updated yet.
+    /// Starts the sum over ranks of the gradients of `parameters`, a bucket. The first bucket of a
+    /// step also carries whether this rank's updates are stopped.
     ///
     /// # Errors
-    /// [`Error::Communication`] if a peer left.
-    pub fn finish(mut self, context: &mut RankContext<B>) -> Result<(), Error> {
-        self.update_from(context, 0)?;
-        if context.comm.world_size() == 1 {
-            return Ok(());
-        }
-        let (dense, scalars) = (&mut *self.dense, self.scalars);
-        // Take the buckets out of `dense`, because the callback updates `dense` while they are
-        // read.
-        let mut buckets = std::mem::replace(&mut dense.buckets, Buckets::with_bucket_bytes(0));
-        let updated = buckets.finish(context, scalars, &mut |context, scalars, (number, sums)| {
-            let len = dense.gradient_len(&context.device, number);
-            dense.update(context, number, scalars, Some(sums))?;
-            Ok(len)
-        });
-        dense.buckets = buckets;
-        updated
-    }
-
-    /// Updates the remaining parameters from the last one down to `first`. On several ranks it
-    /// sends their gradients instead.
-    fn update_from(&mut self, context: &mut RankContext<B>, first: usize) -> Result<(), Error> {
-        let has_peers = context.comm.world_size() > 1;
-        if has_peers && !self.dense.buckets.is_laid_out() {
-            let lens = 0..self.dense.order.len();
-            let lens: Vec<usize> =
-                lens.map(|i| self.dense.gradient_len(&context.device, i)).collect();
-            self.dense.buckets.lay_out(&lens);
-        }
-        while self.left > first {
-            self.left -= 1;
-            if !has_peers {
-                self.dense.update(context, self.left, self.scalars, None)?;
-                continue;
-            }
-            let Dense { weights, vectors, order, buckets, .. } = &mut *self.dense;
-            let RankContext { device, queue, comm, .. } = &mut *context;
-            buckets.open(&comm.dense);
-            let mut take = |gradient: &[f32]| buckets.write(gradient);
-            match order[self.left] {
+    /// [`Error::Communication`], or [`Error::Device`] if the device failed.
+    pub fn start_sums(
+        &mut self,
+        context: &mut RankContext<B>,
+        scalars: &B::Scalars,
+        bucket: BucketParameters,
+    ) -> Result<(), Error> {
+        let BucketParameters { parameters, is_first } = bucket;
+        let device = &context.device;
+        let lengths = parameters.clone().map(|number| self.gradient_len(device, number));
+        let len = lengths.sum::<usize>() + usize::from(is_first);
+        let Self { weights, vectors, order, spare, .. } = self;
+        let RankContext { device, queue, comm, .. } = context;
+        let mut exchange = spare.pop().unwrap_or_default();
+        exchange.sums.reset(comm.dense.settings(), len);
+        let mut at = 0;
+        let mut take = |gradient: &[f32]| {
+            exchange.sums.write(at, gradient);
+            at += gradient.len();
+        };
+        for number in parameters.rev() {
+            match order[number] {
                 ParameterId::Weight(id) => {
                     device.lend_gradient(queue, &weights[id.0].values, &mut take)?;
                 }
@@ -388,17 +367,85 @@ impl<'a, B: Backend> DenseStep<'a, B> {
                     device.lend(queue, gradient, 0..vectors[id.0].len(), &mut take)?;
                 }
             }
-            if buckets.completes_first(self.left) {
-                let is_stopped = device.is_stopped(queue, self.scalars)?;
-                buckets.write(&[f32::from(u8::from(is_stopped))]);
+        }
+        if is_first {
+            let is_stopped = device.is_stopped(queue, scalars)?;
+            take(&[f32::from(u8::from(is_stopped))]);
+        }
+        comm.dense.start(exchange)
+    }
+
+    /// Waits for the sums of the bucket that was started first. If the updates of any rank are
+    /// stopped, stops this rank's.
+    ///
+    /// # Errors
+    /// [`Error::Communication`], or [`Error::Device`] if the device failed.
+    pub fn finish_sums(
+        &mut self,
+        context: &mut RankContext<B>,
+        scalars: &mut B::Scalars,
+        bucket: BucketParameters,
+    ) -> Result<(), Error> {
+        let BucketParameters { parameters, is_first } = bucket;
+        let lengths = parameters.map(|number| self.gradient_len(&context.device, number));
+        let elements = lengths.sum();
+        let RankContext { device, queue, comm, profiler } = context;
+        let summed = profiler.op(Op::AllReduce { elements }, || comm.dense.finish())?;
+        if is_first {
+            let mut stopped = [0.0];
+            summed.sums.read(elements, &mut stopped);
+            if stopped[0] > 0.0 {
+                device.stop(queue, scalars)?;
             }
-            buckets.close(&mut comm.dense, self.left)?;
+        }
+        self.summed = Some(summed);
+        Ok(())
+    }
+
+    /// Updates the parameters of the bucket whose sums were waited for last.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn update_from_sums(
+        &mut self,
+        context: &mut RankContext<B>,
+        scalars: &B::Scalars,
+        bucket: BucketParameters,
+    ) -> Result<(), Error> {
+        let Some(mut summed) = self.summed.take() else { return Ok(()) };
+        let mut at = 0;
+        for number in bucket.parameters.rev() {
+            self.update(context, number, scalars, Some((&summed.sums, at)))?;
+            at += self.gradient_len(&context.device, number);
+        }
+        summed.sums.clear(context.comm.dense.settings());
+        self.spare.push(summed);
+        Ok(())
+    }
+
+    /// Sets the gradients of `parameters` to zero.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn clear_gradients(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        parameters: Range<usize>,
+    ) -> Result<(), Error> {
+        for number in parameters {
+            match self.order[number] {
+                ParameterId::Weight(WeightId(id)) => {
+                    device.clear_gradient(queue, &mut self.weights[id].values)?;
+                }
+                ParameterId::Vector(VectorId(id)) => {
+                    let len = self.vectors[id].len();
+                    device.clear(queue, &mut self.vectors[id].gradient, len)?;
+                }
+            }
         }
         Ok(())
     }
-}
 
-impl<B: Backend> Dense<B> {
     /// Updates parameter `number` with its own gradient, or with the sum over all ranks.
     fn update(
         &mut self,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use data::Fingerprint;
 use schema::row_scope::ScopeDifference;
-use schema::{ConfigError, Optimizer};
+use schema::{ConfigError, Optimizer, Stage};
 
 use crate::checkpoint::Checksum;
 use crate::metric::NotFinite;
@@ -143,6 +143,17 @@ pub enum Error {
         /// Number of values in the batch.
         got: usize,
     },
+    /// A stage of a step failed on this rank.
+    #[error("step {step}, stage {stage}: {source}")]
+    Stage {
+        stage: Stage,
+        /// The step that trains the batch, counted from 0.
+        step: u64,
+        source: Box<Self>,
+    },
+    /// The operating system refused a thread.
+    #[error("cannot start a thread: {source}")]
+    Thread { source: io::Error },
     /// An operation of the device failed.
     #[error(transparent)]
     Device(#[from] device::Error),
@@ -245,6 +256,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the error of a stage without the stage, and any other error itself.
+    #[must_use]
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::Stage { source, .. } => source,
+            error => error,
+        }
+    }
+
+    /// Adds the stage that failed, and the step that trains its batch. The result is an argument
+    /// for `map_err`.
+    pub(crate) fn in_stage(stage: Stage, step: u64) -> impl FnOnce(Self) -> Self {
+        move |source| Self::Stage { stage, step, source: Box::new(source) }
+    }
+
     /// Adds the attempted action and the path to an I/O error. The result is an argument for
     /// `map_err`.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {

@@ -10,6 +10,7 @@ pub mod dense;
 pub mod embedding;
 mod error;
 pub mod initial;
+pub mod lane;
 pub mod layer;
 pub mod memory;
 pub mod metric;
@@ -19,6 +20,7 @@ pub mod profile;
 pub mod regression;
 pub mod run;
 pub mod scorer;
+pub mod share;
 pub mod state_dict;
 pub mod table_use;
 
@@ -26,9 +28,10 @@ pub use context::RankContext;
 pub use dense::BUCKET_BYTES;
 pub use error::Error;
 pub use metric::Evaluation;
-pub use model::{Model, RunStep, SampleShare};
+pub use model::{Model, RunStep};
 pub use run::{
     LoggedInterval, RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, run,
 };
 pub use scorer::Scorer;
+pub use share::{RankBatch, SampleShare};
 pub use table_use::TableUse;

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 
 use data::{DataShape, LoaderMemory, LoaderShape};
 use device::Backend;
-use schema::{Bytes, JobConfig, Rank, ShardingPlan};
+use schema::stage::Overlap;
+use schema::{Bytes, JobConfig, Rank, Schedule, ShardingPlan};
 use serde::Serialize;
 
 use crate::model::Model;
@@ -132,6 +133,7 @@ pub struct RunShape<'a> {
     /// Bytes needed to generate synthetic rows, or 0 if the run generates no rows.
     pub generation: u64,
     pub raw: RawData,
+    pub schedule: Schedule,
 }
 
 /// Whether a run starts from initial weights or from a checkpoint.
@@ -216,8 +218,11 @@ fn model_moments<B: Backend>(
     let world_size = ranks.len() as u64;
     idle.add(MemoryUse::Exchange, sum(|rank| rank.messages));
     if run.plan.world_size() > 1 {
-        // With several ranks, each rank's share of a batch is a copy.
-        idle.add(MemoryUse::Batches, batch_bytes(run) * world_size / ranks_in_all(run));
+        // With several ranks, each rank's share of a batch is a copy. Rank 0 also keeps the whole
+        // batches of steps that it has announced.
+        let (ahead, bytes) = (schedule(run).lookahead() as u64, batch_bytes(run));
+        let shares = (1 + ahead) * bytes * world_size / ranks_in_all(run);
+        idle.add(MemoryUse::Batches, shares + ahead * bytes);
         // Threads move their messages and sum them in place. Processes hold three copies: the sent
         // messages, the received messages, and the sums of the other ranks.
         let copies = if run.processes.is_some() { 3 } else { 1 };
@@ -243,6 +248,10 @@ fn model_moments<B: Backend>(
     }
 }
 
+fn schedule(run: &RunShape<'_>) -> Schedule {
+    run.schedule.for_ranks(run.plan.world_size())
+}
+
 /// Returns the number of processes on this host that read the data.
 fn readers(run: &RunShape<'_>) -> u64 {
     run.processes.map_or(1, |processes| processes.len() as u64)
@@ -260,7 +269,8 @@ fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     let features = model.features();
     let ids: Vec<f64> =
         features.iter().map(|feature| run.train.ids_per_row_of_column(feature.name)).collect();
-    let traffic = Traffic { batch_size, ids_per_bag: &ids };
+    let id_buffers = 1 + usize::from(schedule(run).has(Overlap::Input));
+    let traffic = Traffic { batch_size, ids_per_bag: &ids, id_buffers };
     let batch_max = batch_size.div_ceil(world_size as usize);
     let rank = |rank| Model::<B>::memory(run.config, run.plan, rank, batch_max, &traffic);
     match run.processes {

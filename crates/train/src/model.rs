@@ -6,38 +6,31 @@
 use std::path::Path;
 
 use device::MatrixShape;
-use device::backend::{LossArguments, Probabilities, StepScalars, TileRoom, TileRows};
+use device::backend::{Probabilities, StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
 use device::optimizer::UpdateRule;
 use device::{Backend, Pool};
 use schema::{
-    Batch, JobConfig, Loss, ModelConfig, Op, Optimizer, OptimizerConfig, Optimizers, Precision,
-    ShardingPlan,
+    Batch, JobConfig, Loss, ModelConfig, Optimizer, OptimizerConfig, Optimizers, Precision,
+    Schedule, ShardingPlan, StepGraph,
 };
 
 use crate::Error;
 use crate::checkpoint;
 use crate::context::{DeviceQueue, RankContext};
-use crate::dense::{Dense, DenseStep};
+use crate::dense::{BUCKET_BYTES, Dense};
 use crate::embedding::EmbeddingCollection;
-use crate::embedding::collection::{self, IdCheck};
+use crate::embedding::collection;
 use crate::initial::{self, Initial};
 use crate::layer::ParameterList;
-use crate::layer::interaction::{self, InteractionLayer};
-use crate::layer::logit::{self, Logit};
+use crate::layer::interaction::InteractionLayer;
+use crate::layer::logit::Logit;
 use crate::layer::mlp::Mlp;
 use crate::memory::{CountingAllocator, MemoryUse, RankMemory, Traffic};
 use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
+use crate::share::{RankBatch, SampleShare};
 
-/// The samples of one rank within the batch of all ranks.
-#[derive(Clone, Copy, Debug)]
-pub struct SampleShare<'a> {
-    pub batch: &'a Batch,
-    /// Index of the rank's first sample in the global batch.
-    pub first_sample: usize,
-    /// Number of samples over all ranks. The loss is the mean over them.
-    pub global_size: usize,
-}
+mod step;
 
 /// The step of the run that a batch belongs to, which decides learning rates and bias corrections.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -168,6 +161,7 @@ pub struct Model<B: Backend> {
     /// layers.
     logit_after_relu: bool,
     embedding: EmbeddingCollection<B>,
+    graph: StepGraph,
     optimizers: (OptimizerConfig, OptimizerConfig),
     /// Scalars of training steps and of evaluations. The two are separate, so that an error found
     /// in an evaluation does not stop training.
@@ -201,7 +195,15 @@ pub struct Started<B: Backend> {
     end: B::Event,
 }
 
-/// Activations and gradients between the layers, each allocated for the largest batch.
+impl<B: Backend> Started<B> {
+    /// The number of earlier steps of the run.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+}
+
+/// Activations and gradients between the layers, each for the largest batch.
 struct Buffers<B: Backend> {
     input: B::Matrix,
     pooled: B::Vector,
@@ -367,6 +369,7 @@ impl<B: Backend> Model<B> {
             logit,
             logit_after_relu: !hidden.is_empty(),
             embedding: EmbeddingCollection::new(&mut room, model, plan, rank, tiles, sparse.kind),
+            graph: StepGraph::new(model, BUCKET_BYTES, Schedule::SERIAL, plan.world_size()),
             optimizers: (sparse, dense),
             scalars: room.scalars(),
             evaluation: room.scalars(),
@@ -376,10 +379,14 @@ impl<B: Backend> Model<B> {
         (built, initial, room)
     }
 
-    /// Sets the approximate size of the buckets in which dense gradients are summed over ranks, in
-    /// bytes.
-    pub fn set_bucket(&mut self, bytes: usize) {
-        self.parameters.set_bucket(bytes);
+    /// Sets the actions of a training step.
+    pub fn set_graph(&mut self, graph: StepGraph) {
+        self.graph = graph;
+    }
+
+    /// Sets the batch of the next step, whose ids this step may distribute.
+    pub fn set_next(&mut self, next: RankBatch) {
+        self.embedding.set_next(next);
     }
 
     /// Returns the dense parameters, which are the same on every rank.
@@ -418,7 +425,7 @@ impl<B: Backend> Model<B> {
         share: SampleShare<'_>,
     ) -> Result<(&[f32], f64), Error> {
         self.begin(context, share, Purpose::Evaluation)?;
-        self.forward(context, share, Purpose::Evaluation)?;
+        self.run_forward(context, share)?;
         self.loss(context, share, Purpose::Evaluation)?;
         let end = context.device.end(&context.queue, &mut self.evaluation)?;
         let sum = context.device.outcome(&mut self.evaluation, end)?.loss;
@@ -450,7 +457,7 @@ impl<B: Backend> Model<B> {
         share: SampleShare<'_>,
     ) -> Result<&[f32], Error> {
         self.begin(context, share, Purpose::Evaluation)?;
-        self.forward(context, share, Purpose::Evaluation)?;
+        self.run_forward(context, share)?;
         self.probabilities(context, share.batch.size, Probabilities::Missing)
     }
 
@@ -480,13 +487,8 @@ impl<B: Backend> Model<B> {
         share: SampleShare<'_>,
         step: RunStep,
     ) -> Result<Started<B>, Error> {
-        let purpose = Purpose::Training(step);
-        self.begin(context, share, purpose)?;
-        self.forward(context, share, purpose)?;
-        self.loss(context, share, purpose)?;
-        self.backward(context, share)?;
-        let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
-        self.embedding.backward(context, sparse, d_pooled, &mut self.scalars)?;
+        self.begin(context, share, Purpose::Training(step))?;
+        self.run_step(context, share, step)?;
         let end = context.device.end(&context.queue, &mut self.scalars)?;
         Ok(Started { step: step.number, end })
     }
@@ -537,42 +539,6 @@ impl<B: Backend> Model<B> {
         Ok(context.device.begin(&context.queue, &numbers, scalars)?)
     }
 
-    fn forward(
-        &mut self,
-        context: &mut RankContext<B>,
-        share: SampleShare<'_>,
-        purpose: Purpose,
-    ) -> Result<(), Error> {
-        let (batch, samples) = (share.batch, share.batch.size);
-        self.check(batch)?;
-        let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
-        let Buffers { input, pooled, logits, .. } = &mut self.buffers;
-        // A device that runs asynchronously checks ids itself, so that the host need not scan them
-        // first.
-        let check = match purpose {
-            Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
-            _ => IdCheck::OnHost,
-        };
-        let first = share.first_sample;
-        self.embedding.forward(context, &batch.sparse, first, check, pooled, scalars)?;
-        // A rank without samples takes part in the exchange of ids and vectors, but computes no
-        // layer.
-        if samples == 0 {
-            return Ok(());
-        }
-        let RankContext { device, queue, profiler, .. } = &mut *context;
-        let shape = MatrixShape::new(samples, self.dense_features);
-        let op = Op::Pack { elements: batch.dense.len() };
-        profiler.op(op, || device.pack(queue, &batch.dense, shape, input))?;
-        self.bottom.forward(context, &self.parameters, input, samples)?;
-        let dense = self.bottom.output(input);
-        self.interaction.forward(context, &self.parameters, dense, pooled, samples)?;
-        let joined = self.interaction.output();
-        self.top.forward(context, &self.parameters, joined, samples)?;
-        let last = self.top.output(joined);
-        self.logit.forward(context, &self.parameters, last, logits, samples)
-    }
-
     fn check(&self, batch: &Batch) -> Result<(), Error> {
         for (what, expected, got) in [
             ("dense features", batch.size * self.dense_features, batch.dense.len()),
@@ -585,56 +551,5 @@ impl<B: Backend> Model<B> {
             }
         }
         Ok(())
-    }
-
-    fn loss(
-        &mut self,
-        context: &mut RankContext<B>,
-        share: SampleShare<'_>,
-        purpose: Purpose,
-    ) -> Result<(), Error> {
-        let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
-        let RankContext { device, queue, profiler, .. } = context;
-        let Buffers { logits, d_logits, probabilities, .. } = &mut self.buffers;
-        let arguments = LossArguments {
-            kind: self.loss,
-            logits,
-            labels: &share.batch.labels,
-            gradient: d_logits,
-            probabilities,
-        };
-        let op = Op::Loss { batch_size: share.batch.size };
-        Ok(profiler.op(op, || device.loss(queue, arguments, scalars))?)
-    }
-
-    /// Computes the gradient of the pooled vectors and updates the dense parameters.
-    fn backward(
-        &mut self,
-        context: &mut RankContext<B>,
-        share: SampleShare<'_>,
-    ) -> Result<(), Error> {
-        let samples = share.batch.size;
-        if samples == 0 {
-            // A rank without samples still contributes zero gradients to the sum over ranks.
-            self.parameters.clear_gradients(context.device_queue())?;
-            return DenseStep::new(&mut self.parameters, &mut self.scalars).finish(context);
-        }
-        let Buffers { input, pooled, d_logits, d_last, d_interaction, d_dense, d_pooled, .. } =
-            &mut self.buffers;
-        let mut step = DenseStep::new(&mut self.parameters, &mut self.scalars);
-        let joined = self.interaction.output();
-        let (x, d_y, after_relu) = (self.top.output(joined), &*d_logits, self.logit_after_relu);
-        let given = logit::LogitGiven { x, d_y, after_relu, samples };
-        self.logit.backward(context, step.dense, given, d_last)?;
-        let d_x = Some(&mut *d_interaction);
-        self.top.backward(context, &mut step, joined, d_last, samples, d_x)?;
-        let dense = self.bottom.output(input);
-        let given = interaction::InteractionGiven { dense, pooled, d_out: d_interaction, samples };
-        self.interaction.backward(context, &mut step, given, &mut *d_dense, d_pooled)?;
-        // The output of the bottom MLP is used several times, so the gradient of the last ReLU is
-        // applied once to the sum of all gradients.
-        self.bottom.last_relu_backward(context, d_dense, samples)?;
-        self.bottom.backward(context, &mut step, input, d_dense, samples, None)?;
-        step.finish(context)
     }
 }

@@ -5,7 +5,7 @@
 
 use device::Error;
 use device::backend::QueueMoments;
-use schema::{Nanos, Op};
+use schema::{Nanos, Op, Stage};
 use trace::{Clock, OpSpan, Recorder};
 
 /// Records one span per operation, for the steps between [`Self::begin_step`] and
@@ -14,6 +14,8 @@ pub struct Profiler {
     clock: Clock,
     recorder: Option<Recorder>,
     recording: bool,
+    /// The stage to which operations belong.
+    stage: Option<Stage>,
     device: Option<DeviceTimes>,
 }
 
@@ -23,7 +25,7 @@ struct DeviceTimes {
     /// Host time at which `moments` begins.
     begin: Nanos,
     /// Operations of the open step in submission order, with the host's start and end times.
-    pending: Vec<(Op, [Nanos; 2])>,
+    pending: Vec<(Op, Option<Stage>, [Nanos; 2])>,
     error: Option<Error>,
 }
 
@@ -31,13 +33,13 @@ impl Profiler {
     /// Creates a profiler that never records.
     #[must_use]
     pub fn off() -> Self {
-        Self { clock: Clock::start(), recorder: None, recording: false, device: None }
+        Self { clock: Clock::start(), recorder: None, recording: false, stage: None, device: None }
     }
 
     /// Creates a profiler that records into `recorder`, with times of `clock`.
     #[must_use]
     pub fn new(recorder: Recorder, clock: Clock) -> Self {
-        Self { clock, recorder: Some(recorder), recording: false, device: None }
+        Self { clock, recorder: Some(recorder), recording: false, stage: None, device: None }
     }
 
     /// Returns whether this profiler has a recorder.
@@ -92,11 +94,16 @@ impl Profiler {
         if let Some(device) = &mut self.device {
             // A recorded step ends before the next one is submitted, so all pending operations
             // belong to it.
-            device.pending.iter_mut().for_each(|(op, _)| change(op));
+            device.pending.iter_mut().for_each(|(op, ..)| change(op));
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.complete(step, change);
         }
+    }
+
+    /// Sets the stage to which later operations belong.
+    pub fn set_stage(&mut self, stage: Option<Stage>) {
+        self.stage = stage;
     }
 
     /// Runs `body` and records it as `op` while a step is being recorded.
@@ -109,7 +116,7 @@ impl Profiler {
             device.keep(QueueMoments::mark);
             let result = body();
             device.keep(QueueMoments::mark);
-            device.pending.push((op, [start, self.clock.now()]));
+            device.pending.push((op, self.stage, [start, self.clock.now()]));
             return result;
         }
         // A synchronous device finishes within the call, so the host times around it are kernel
@@ -119,7 +126,8 @@ impl Profiler {
         let kernel_end = self.clock.now();
         if let Some(recorder) = &mut self.recorder {
             let end = self.clock.now();
-            recorder.push(OpSpan { op, start, kernel_start, kernel_end, end });
+            let stage = self.stage;
+            recorder.push(OpSpan { op, stage, start, kernel_start, kernel_end, end });
         }
         result
     }
@@ -140,9 +148,11 @@ impl DeviceTimes {
             return Err(error);
         }
         let moments = self.moments.nanoseconds()?;
-        for ((op, [start, end]), device_times) in pending.into_iter().zip(moments.chunks_exact(2)) {
+        let times = moments.chunks_exact(2);
+        for ((op, stage, [start, end]), device_times) in pending.into_iter().zip(times) {
             let at = |i: usize| Nanos(self.begin.0 + device_times[i]);
-            recorder.push(OpSpan { op, start, kernel_start: at(0), kernel_end: at(1), end });
+            let (kernel_start, kernel_end) = (at(0), at(1));
+            recorder.push(OpSpan { op, stage, start, kernel_start, kernel_end, end });
         }
         Ok(())
     }

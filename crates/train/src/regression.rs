@@ -17,7 +17,7 @@ use crate::dense::{Dense, DenseStep};
 use crate::initial;
 use crate::layer::ParameterList;
 use crate::layer::logit::{Logit, LogitGiven};
-use crate::layer::mlp::Mlp;
+use crate::layer::mlp::{Mlp, MlpGiven};
 use crate::memory::{CountingAllocator, MemoryUse};
 use crate::profile::Profiler;
 
@@ -267,13 +267,15 @@ impl<B: Backend> Regression<B> {
         let RegressionBuffers { input, d_predicted, d_last, .. } = buffers;
         let DeviceQueue { device, queue } = context.device_queue();
         device.write(queue, gradient, d_predicted, 0)?;
-        let mut step = DenseStep::new(parameters, scalars);
+        let mut step = DenseStep { dense: parameters, scalars };
         let (x, samples) = (hidden.output(input), gradient.len());
         let after_relu = !self.config.widths.is_empty();
         let given = LogitGiven { x, d_y: &*d_predicted, after_relu, samples };
         output.backward(context, step.dense, given, d_last)?;
-        hidden.backward(context, &mut step, input, d_last, samples, None)?;
-        step.finish(context)?;
+        let layers = 0..hidden.layer_count();
+        let given = MlpGiven { x: input, d_y: d_last, samples, layers };
+        hidden.backward(context, &mut step, given, None)?;
+        parameters.update_alone(context, scalars, 0..parameters.len())?;
         let end = self.context.device.end(&self.context.queue, &mut self.scalars)?;
         self.context.device.outcome(&mut self.scalars, end)?;
         Ok(())

@@ -254,7 +254,11 @@ fn lock(folder: &Path) -> Result<File, Error> {
 /// a rank whose peer left.
 fn explaining<T>(result: Result<T, Error>, other: Error) -> Error {
     match result {
-        Err(error) if !matches!(error, Error::Communication(comm::Error::PeerLeft { .. })) => error,
+        Err(error)
+            if !matches!(error.cause(), Error::Communication(comm::Error::PeerLeft { .. })) =>
+        {
+            error
+        }
         _ => other,
     }
 }

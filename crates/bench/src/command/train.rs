@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use comm::world;
 use device::backend::Cuda;
 use device::{Backend, Cpu};
-use schema::{IdLaw, JobConfig, ModelConfig, SyntheticConfig, TableConfig};
+use schema::{IdLaw, JobConfig, ModelConfig, Schedule, SyntheticConfig, TableConfig};
 use serde::Serialize;
 use train::memory::WeightSource;
 use train::run::OpenDevice;
@@ -145,6 +145,7 @@ fn check_memory(args: &BenchTrain, job: &ResolvedJob, session: &Session) -> Resu
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
+        schedule: Schedule::SERIAL,
     };
     run.check(&run.compare())
 }

@@ -77,7 +77,7 @@ const SCOPES: [OptionScope; 27] = [
 ];
 
 /// Options of `train` that have no effect together with `--list`.
-const TRAIN_OPTIONS: [&str; 20] = [
+const TRAIN_OPTIONS: [&str; 21] = [
     "print-config",
     "set",
     "delimiter",
@@ -93,6 +93,7 @@ const TRAIN_OPTIONS: [&str; 20] = [
     "sharding",
     "plan",
     "bucket",
+    "schedule",
     "trace",
     "trace-steps",
     "malformed-max",

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use data::Begin;
 use data::synthetic::{SyntheticConfig, ceiling_auc};
-use schema::{Bytes, JobConfig, ShardingPlan};
+use schema::{Bytes, JobConfig, Schedule, ShardingPlan};
 use train::run::{RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
 use super::train::Observer;
@@ -62,6 +62,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let mut job = config::job(MODEL, &size.overrides())?.config;
     let request = |job: &JobConfig, run: PathBuf| RunRequest {
         bucket_bytes: train::BUCKET_BYTES,
+        schedule: Schedule::SERIAL,
         config: job.clone(),
         plan: ShardingPlan::table_wise(&job.model.tables, 1),
         train: Arc::clone(&rows.dataset),

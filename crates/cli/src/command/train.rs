@@ -10,7 +10,7 @@ use ::device::Isa;
 use ::device::cpu::Bf16Products;
 use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
-use schema::{Figure, Interaction, Precision, TrainingConfig};
+use schema::{Figure, Interaction, Precision, Schedule, TrainingConfig};
 use serde::Serialize;
 use train::Evaluation;
 use train::memory::WeightSource;
@@ -104,6 +104,7 @@ struct TrainRequest {
     tiling: Tiling,
     strictness: Strictness,
     device: ComputeDevice,
+    schedule: Schedule,
 }
 
 impl TrainRequest {
@@ -127,7 +128,10 @@ impl TrainRequest {
             // resumed.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
-            return Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) });
+            let schedule = args.schedule.or_else(|| record::schedule(run));
+            let (device, schedule) =
+                (ComputeDevice::Cpu(Isa::detect()), schedule.unwrap_or(Schedule::PIPELINED));
+            return Ok(Self { job, tiling, strictness, device, schedule });
         };
         let mut job = config::job(name, &set)?;
         if args.synthetic.is_some() {
@@ -137,7 +141,9 @@ impl TrainRequest {
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
-        Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) })
+        let (device, schedule) =
+            (ComputeDevice::Cpu(Isa::detect()), args.schedule.unwrap_or(Schedule::PIPELINED));
+        Ok(Self { job, tiling, strictness, device, schedule })
     }
 
     /// Collects everything on which the memory of the run depends.
@@ -161,6 +167,7 @@ impl TrainRequest {
             processes,
             traced_steps: args.trace.as_ref().map_or(0, |_| steps.end.saturating_sub(steps.start)),
             weights: if resumed { WeightSource::Checkpoint } else { WeightSource::Initial },
+            schedule: self.schedule,
         }
     }
 
@@ -325,7 +332,7 @@ fn train_on(
     session: &Session,
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
-    let TrainRequest { job, tiling, strictness, device } = request;
+    let TrainRequest { job, tiling, strictness, device, schedule } = request;
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
@@ -341,6 +348,7 @@ fn train_on(
         start,
         rule_change: args.rule_change.rule_change(),
         bucket_bytes: args.bucket.unwrap_or(train::BUCKET_BYTES),
+        schedule,
         trace: args
             .trace
             .clone()
@@ -374,7 +382,7 @@ fn train_on(
     let observe = &mut |event: RunEvent<'_>| {
         // The record is written only when training starts, so that a refused run leaves no record.
         if matches!(event, RunEvent::Started { .. }) {
-            written = record::write(&run_folder, &resolved, &plan, strictness, products);
+            written = record::write(&run_folder, &resolved, &plan, strictness, products, schedule);
         }
         observer.handle(event);
     };

@@ -175,12 +175,39 @@ fn divergence_in_the_first_step_is_an_error_without_a_warning_about_labels() {
 #[test]
 fn options_for_several_ranks_are_refused_on_one() {
     let place = Place::new();
-    let refused = place.run("train job.toml --train train.csv --ranks 1 --bucket 1M");
-    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-    let text = "the option '--bucket' applies only to several ranks, got 1";
-    assert!(refused.stderr.contains(text), "{}", refused.stderr);
-    assert!(refused.stderr.contains("hint: leave the option out"), "{}", refused.stderr);
+    for (option, value) in [("bucket", "1M"), ("schedule", "serial")] {
+        let words = format!("train job.toml --train train.csv --ranks 1 --{option} {value}");
+        let refused = place.run(&words);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        let text = format!("the option '--{option}' applies only to several ranks, got 1");
+        assert!(refused.stderr.contains(&text), "{}", refused.stderr);
+        assert!(refused.stderr.contains("hint: leave the option out"), "{}", refused.stderr);
+    }
     place.done("train job.toml --train train.csv --ranks 2 --bucket 1M --sharding row --run two");
+}
+
+#[test]
+fn a_run_records_its_schedule_and_resumes_with_it() {
+    let place = Place::new();
+    let job = "train job.toml --train train.csv --ranks 2 --sharding row";
+    let recorded = |run: &str| {
+        let text = std::fs::read_to_string(place.path(run).join("run.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+        record["schedule"].as_str().unwrap().to_owned()
+    };
+    for (option, expected) in [
+        ("", "pipelined"),
+        ("--schedule serial", "serial"),
+        ("--schedule all_reduce,input", "input,all_reduce"),
+    ] {
+        let run = format!("run-{expected}");
+        place.done(&format!("{job} --set steps=2 --run {run} {option}"));
+        assert_eq!(recorded(&run), expected);
+        place.done(&format!("train --resume --run {run} --set steps=3"));
+        assert_eq!(recorded(&run), expected);
+    }
+    let refused = place.run(&format!("{job} --schedule fast"));
+    assert!(refused.stderr.contains("expected serial, pipelined, or a list"), "{refused:?}");
 }
 
 /// Row-wise Adagrad and LAMB use whole rows, so a plan that splits columns changes the optimizer

@@ -362,8 +362,9 @@ fn ops(config: &JobConfig, pooling: u32) -> Vec<Vec<schema::Op>> {
 
 fn lookup(pooling: u32) -> schema::Op {
     let config = config(&[]);
-    let ops = ops(&config, pooling);
-    ops[0][1]
+    let is_lookup = |op: &schema::Op| matches!(op, schema::Op::EmbeddingForward { .. });
+    let ops = ops(&config, pooling).remove(0);
+    ops.into_iter().find(is_lookup).expect("a lookup")
 }
 
 #[test]

@@ -210,7 +210,7 @@ pub fn suggest_for_disk(error: &io::Error) -> Option<String> {
 
 /// Returns the hint for a training run or a checkpoint that failed.
 pub fn suggest_for_train(error: &train::Error) -> Option<String> {
-    let hint = match error {
+    let hint = match error.cause() {
         train::Error::Data(error) => return suggest_for_data(error),
         train::Error::Io { source, .. } => return suggest_for_disk(source),
         train::Error::TensorFile { path, .. } if !path.with_file_name("manifest.json").exists() => {

@@ -1,7 +1,7 @@
 //! Tests of the changes that are suggested for runs that do not fit. Each suggestion must fit by
 //! the same estimate.
 
-use schema::Bytes;
+use schema::{Bytes, Schedule};
 use train::memory::WeightSource;
 
 use super::{DataSize, MemoryComparison, RunSize};
@@ -28,6 +28,7 @@ fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
+        schedule: Schedule::SERIAL,
     }
 }
 

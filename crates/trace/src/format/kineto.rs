@@ -196,7 +196,7 @@ fn write_operation<W: Write>(
         start: span.start,
         end: span.end,
     };
-    rows.slice(operation, &OperationArguments::new(&span.op, identity))?;
+    rows.slice(operation, &OperationArguments::new(span, identity))?;
     if !span.has_kernel() {
         return Ok(());
     }

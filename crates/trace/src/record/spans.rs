@@ -1,6 +1,6 @@
 //! Records the spans of one rank, and returns them after the recording.
 
-use schema::{Nanos, Op};
+use schema::{Nanos, Op, Stage};
 
 /// Facts about a run that a trace file states once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct RunInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpSpan {
     pub op: Op,
+    /// The stage of the step that the operation belongs to, if it is known.
+    pub stage: Option<Stage>,
     /// Time at which the main thread enters the operation.
     pub start: Nanos,
     /// Time at which the thread pool or the device starts to work.
@@ -96,7 +98,7 @@ pub(crate) struct StepSpan {
 /// let (start, kernel_start) = (clock.now(), clock.now());
 /// let (kernel_end, end) = (clock.now(), clock.now());
 /// let op = schema::Op::Loss { batch_size: 64 };
-/// recorder.push(OpSpan { op, start, kernel_start, kernel_end, end });
+/// recorder.push(OpSpan { op, stage: None, start, kernel_start, kernel_end, end });
 /// recorder.end_step(clock.now());
 /// recorder.write_kineto(&folder.path().join("rank0.json"))?;
 /// # Ok(())

@@ -25,6 +25,7 @@ pub fn info() -> RunInfo {
 pub fn span(op: Op, [start, kernel_start, kernel_end, end]: [i64; 4]) -> OpSpan {
     OpSpan {
         op,
+        stage: None,
         start: Nanos(start),
         kernel_start: Nanos(kernel_start),
         kernel_end: Nanos(kernel_end),

@@ -1,18 +1,23 @@
 //! The tiles of one rank: their weights, their optimizer state, and the operations that use them.
 
+use std::sync::Arc;
+
 use device::Backend;
 use device::backend::{BatchIds, TileRoom, TileRows, TileValues};
 use device::ops::Slot;
 use device::ops::embedding_backward::{Factors, ScratchShape, TileOrigin, Updated};
+use schema::stage::ActionPart;
 use schema::{JaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan, TableConfig, Tile};
 
-use super::input_dist::{self, LocalIds};
+use super::input_dist::{self, IdExchange, LocalIds};
 use super::layout::SlotLayout;
-use super::output_dist;
+use super::output_dist::{self, LocalVectors};
 use crate::Error;
 use crate::context::{DeviceQueue, RankContext};
+use crate::lane::Lane;
 use crate::memory::{CountingAllocator, MemoryUse, Traffic};
 use crate::parameter::{TileState, TileView};
+use crate::share::RankBatch;
 
 /// Where out-of-range ids are detected if the batch's ids are used unchanged, without an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +32,7 @@ pub enum IdCheck {
 /// The tiles of a model's embedding tables that one rank owns. The exchanges carry ids to the
 /// tiles, and pooled vectors back to the ranks of the samples.
 pub struct EmbeddingCollection<B: Backend> {
-    layout: SlotLayout,
+    layout: Arc<SlotLayout>,
     tiles: Vec<Tile>,
     /// The configuration of each tile's table.
     configs: Vec<TableConfig>,
@@ -37,11 +42,14 @@ pub struct EmbeddingCollection<B: Backend> {
     /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`. The buffer is
     /// unused if the lookup writes the output directly.
     local: B::Vector,
-    /// Ids of the last forward pass. The buffer is unused if the batch's ids are used unchanged.
-    ids: LocalIds,
+    /// Ids of this batch. The buffers are unused if the batch's ids are used unchanged.
+    this: IdExchange,
+    /// Buffers of the next batch, while it is not being distributed.
+    spare: Option<IdExchange>,
+    /// The batch of the next step, until its distribution starts.
+    next: Option<RankBatch>,
     /// The device's copy of the ids of the last forward pass.
     on_device: B::Jagged,
-    input: input_dist::IdExchange,
     output: output_dist::PooledExchange<B>,
 }
 
@@ -56,7 +64,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         tiles: Vec<TileState>,
         optimizer: Optimizer,
     ) -> Self {
-        let layout = SlotLayout::new(model, plan);
+        let layout = Arc::new(SlotLayout::new(model, plan));
         let slot = |slot: &super::layout::Slot| Slot { tile: slot.tile, column: slot.local_column };
         let slots: Vec<Slot> = layout.slots[rank.index()].iter().map(slot).collect();
         let configs: Vec<TableConfig> =
@@ -69,9 +77,10 @@ impl<B: Backend> EmbeddingCollection<B> {
             slots,
             optimizer,
             local: B::Vector::default(),
-            ids: LocalIds::default(),
+            this: IdExchange::new(Arc::clone(&layout)),
+            spare: Some(IdExchange::new(Arc::clone(&layout))),
+            next: None,
             on_device: B::Jagged::default(),
-            input: input_dist::IdExchange::default(),
             output: output_dist::PooledExchange::new(
                 room.exchange(output_dist::layout_of(&layout)),
             ),
@@ -151,8 +160,9 @@ impl<B: Backend> EmbeddingCollection<B> {
             return 0;
         }
         let scales = if layout.any_mean { bags } else { 0 };
-        room.count(MemoryUse::Exchange, LocalIds::bytes(ids, bags, scales));
-        let arriving = input_dist::arriving_bytes(ids, bags, scales);
+        let buffers = traffic.id_buffers;
+        room.count(MemoryUse::Exchange, buffers * LocalIds::bytes(ids, bags, scales));
+        let arriving = buffers * input_dist::arriving_bytes(ids, bags, scales);
         let vectors = gradient * size_of::<f32>();
         let vectors = if layout.whole {
             0
@@ -163,44 +173,102 @@ impl<B: Backend> EmbeddingCollection<B> {
         (arriving + vectors) as u64
     }
 
-    /// Writes the pooled vectors of this rank's samples to `pooled [B, ΣD]`. Errors that the device
-    /// detects in the ids are recorded in `scalars`.
+    /// Sets the batch that the next step trains, so that this step can distribute its ids.
+    pub fn set_next(&mut self, next: RankBatch) {
+        self.next = Some(next);
+    }
+
+    /// Starts the distribution of the ids of the next batch, if it is known.
     ///
     /// # Errors
-    /// [`Error::RowOutOfRange`] before any weight of this rank changes, or
     /// [`Error::Communication`].
-    pub fn forward(
+    pub fn start_next(&mut self, lane: &mut Lane<IdExchange>) -> Result<(), Error> {
+        let Some(next) = self.next.take() else { return Ok(()) };
+        let Some(mut exchange) = self.spare.take() else { return Ok(()) };
+        exchange.batch = Some(next);
+        lane.start(exchange)
+    }
+
+    /// Waits for the distribution of ids that the step before has started. Without one, distributes
+    /// those of `sparse` now.
+    ///
+    /// # Errors
+    /// As [`Self::distribute`].
+    pub fn finish_next(
         &mut self,
         context: &mut RankContext<B>,
         sparse: &JaggedTensor,
         first_sample: usize,
         check: IdCheck,
+    ) -> Result<(), Error> {
+        let RankContext { comm, profiler, .. } = context;
+        if comm.input.count() == 0 {
+            return self.distribute(context, sparse, first_sample, check);
+        }
+        let op = Op::InputDist { ids: sparse.values.len() };
+        let exchange = profiler.op(op, || comm.input.finish())?;
+        self.spare = Some(std::mem::replace(&mut self.this, exchange));
+        Ok(())
+    }
+
+    /// Distributes the ids of `sparse`, this rank's samples from `first_sample` of the global batch
+    /// on, to the owners of their rows.
+    ///
+    /// # Errors
+    /// [`Error::RowOutOfRange`] before any weight of this rank changes, or
+    /// [`Error::Communication`].
+    pub fn distribute(
+        &mut self,
+        context: &mut RankContext<B>,
+        sparse: &JaggedTensor,
+        first_sample: usize,
+        check: IdCheck,
+    ) -> Result<(), Error> {
+        let RankContext { comm, profiler, .. } = context;
+        let op = Op::InputDist { ids: sparse.values.len() };
+        profiler.op(op, || match (self.layout.as_given, check) {
+            (true, IdCheck::OnHost) => input_dist::check_ids(&self.layout, sparse, first_sample),
+            (true, IdCheck::OnDevice) => Ok(()),
+            (false, _) => comm.input.run_with(|comm| self.this.run(comm, sparse, first_sample)),
+        })
+    }
+
+    /// Copies the distributed ids to the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn copy(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        sparse: &JaggedTensor,
+    ) -> Result<(), Error> {
+        let LocalIds { jagged, scales, .. } = &self.this.ids;
+        let jagged = if self.layout.as_given { sparse } else { jagged };
+        Ok(device.send_ids(queue, jagged, scales.as_deref(), &mut self.on_device)?)
+    }
+
+    /// Looks up the distributed ids. If this rank has every table whole, writes the pooled vectors
+    /// of its samples to `pooled [B, ΣD]`. Errors that the device detects in the ids are recorded
+    /// in `scalars`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn look_up(
+        &mut self,
+        context: &mut RankContext<B>,
+        sparse: &JaggedTensor,
         pooled: &mut B::Vector,
         scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
         let RankContext { device, queue, comm, profiler } = context;
-        let (layout, rank) = (&self.layout, comm.rank().index());
-        let op = Op::InputDist { ids: sparse.values.len() };
-        let (ids, input) = (&mut self.ids, &mut self.input);
-        profiler.op(op, || {
-            match (layout.as_given, check) {
-                (true, IdCheck::OnHost) => {
-                    return input_dist::check_ids(layout, sparse, first_sample);
-                }
-                (true, IdCheck::OnDevice) => return Ok(()),
-                (false, _) => {}
-            }
-            input.run(layout, &mut comm.input, sparse, first_sample, ids)
-        })?;
-        let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
-        let bag_scales = self.ids.scales.as_deref();
-        device.send_ids(queue, jagged, bag_scales, &mut self.on_device)?;
+        let LocalIds { jagged, scales, .. } = &self.this.ids;
+        let jagged = if self.layout.as_given { sparse } else { jagged };
         let (elements, row_bytes) =
             elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
-        let len = jagged.batch_size * layout.widths[rank];
+        let len = jagged.batch_size * self.layout.widths[comm.rank().index()];
         // If one rank holds every table, the lookup writes the pooled vectors directly.
-        let out = if layout.whole {
-            &mut *pooled
+        let out = if self.layout.whole {
+            pooled
         } else {
             device.grow(&mut self.local, len)?;
             &mut self.local
@@ -212,36 +280,82 @@ impl<B: Backend> EmbeddingCollection<B> {
             pooled_elements: len,
             row_bytes,
         };
-        let ids = BatchIds { jagged, bag_scales, on_device: &self.on_device };
+        let (bag_scales, on_device) = (scales.as_deref(), &self.on_device);
+        let ids = BatchIds { jagged, bag_scales, on_device };
         let tables = &mut self.tables;
-        profiler.op(op, || device.lookup(queue, tables, ids, out, scalars))?;
-        if layout.whole {
+        Ok(profiler.op(op, || device.lookup(queue, tables, ids, out, scalars))?)
+    }
+
+    /// Carries out a part of the exchange of pooled vectors, which ends in `pooled [B, ΣD]` of this
+    /// rank's `samples`.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn exchange_vectors(
+        &mut self,
+        context: &mut RankContext<B>,
+        part: ActionPart,
+        pooled: &mut B::Vector,
+        samples: usize,
+    ) -> Result<(), Error> {
+        if self.layout.whole {
             return Ok(());
         }
-        let op = Op::OutputDist { elements: len };
-        let (batch_sizes, output) = (&self.ids.batch_sizes, &mut self.output);
-        let device_queue = DeviceQueue { device, queue };
-        let (local, samples) = (&self.local, sparse.batch_size);
+        let RankContext { device, queue, comm, profiler } = context;
+        let (batch_sizes, width) =
+            (&self.this.ids.batch_sizes[..], self.layout.widths[comm.rank().index()]);
+        let op = Op::OutputDist { elements: batch_sizes.iter().sum::<usize>() * width };
+        let (output, vectors, lane) = (&mut self.output, &self.local, &mut comm.pooled);
+        let device_queue = DeviceQueue { device: &*device, queue };
+        let local = LocalVectors { vectors, batch_sizes, width };
+        if part == ActionPart::Start {
+            return output.send_vectors(device_queue, lane, local);
+        }
         profiler.op(op, || {
-            output.forward(
-                layout,
-                device_queue,
-                &mut comm.pooled,
-                local,
-                batch_sizes,
-                pooled,
-                samples,
-            )
+            if part == ActionPart::Whole {
+                output.send_vectors(device_queue, lane, local)?;
+            }
+            output.receive_vectors(device_queue, lane, local, pooled, samples)
         })
     }
 
-    /// Updates the rows that the last forward pass looked up. `d_pooled [B, ΣD]` is the gradient of
-    /// this rank's samples, and `sparse` must be that of the forward pass. `scalars` holds the
+    /// Carries out a part of the exchange of gradients: `d_pooled [B, ΣD]` of this rank's `samples`
+    /// goes to the owners of the rows.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn exchange_gradients(
+        &mut self,
+        context: &mut RankContext<B>,
+        part: ActionPart,
+        d_pooled: &B::Vector,
+        samples: usize,
+    ) -> Result<(), Error> {
+        if self.layout.whole {
+            return Ok(());
+        }
+        let RankContext { device, queue, comm, profiler } = context;
+        let op = Op::GradientDist { elements: samples * self.layout.pooled_width };
+        let (layout, output, lane) = (&self.layout, &mut self.output, &mut comm.pooled);
+        let device_queue = DeviceQueue { device: &*device, queue };
+        if part == ActionPart::Start {
+            return output.send_gradient(layout, device_queue, lane, d_pooled, samples);
+        }
+        profiler.op(op, || {
+            if part == ActionPart::Whole {
+                output.send_gradient(layout, device_queue, lane, d_pooled, samples)?;
+            }
+            output.receive_gradient(device_queue, lane)
+        })
+    }
+
+    /// Updates the rows of the last lookup from the exchanged gradients, or from `d_pooled [B, ΣD]`
+    /// if one rank holds every table. `sparse` must be that of the lookup. `scalars` holds the
     /// learning rates.
     ///
     /// # Errors
-    /// [`Error::Communication`] if a peer left.
-    pub fn backward(
+    /// [`Error::Device`] if the device failed.
+    pub fn update(
         &mut self,
         context: &mut RankContext<B>,
         sparse: &JaggedTensor,
@@ -249,19 +363,12 @@ impl<B: Backend> EmbeddingCollection<B> {
         scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
         let RankContext { device, queue, comm, profiler } = context;
-        let (layout, rank) = (&self.layout, comm.rank().index());
-        let gradient = if layout.whole {
-            d_pooled
-        } else {
-            let op = Op::GradientDist { elements: sparse.batch_size * layout.pooled_width };
-            let (output, device_queue) = (&mut self.output, DeviceQueue { device, queue });
-            let (comm, samples) = (&mut comm.pooled, sparse.batch_size);
-            profiler.op(op, || output.backward(layout, device_queue, comm, d_pooled, samples))?
-        };
-        let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
+        let gradient = if self.layout.whole { d_pooled } else { self.output.gradient() };
+        let LocalIds { jagged, scales, .. } = &self.this.ids;
+        let jagged = if self.layout.as_given { sparse } else { jagged };
         let (elements, _) = elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
-        let bag_scales = self.ids.scales.as_deref();
-        let ids = BatchIds { jagged, bag_scales, on_device: &self.on_device };
+        let (bag_scales, on_device) = (scales.as_deref(), &self.on_device);
+        let ids = BatchIds { jagged, bag_scales, on_device };
         // Distinct rows are known only at the end of the step, when `complete` sets them.
         let op = Op::EmbeddingBackward {
             ids: jagged.values.len(),
@@ -269,7 +376,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             elements,
             unique_elements: 0,
             unique_row_bytes: 0,
-            pooled_elements: jagged.batch_size * layout.widths[rank],
+            pooled_elements: jagged.batch_size * self.layout.widths[comm.rank().index()],
             optimizer: self.optimizer,
         };
         profiler.op(op, || device.update_rows(queue, &mut self.tables, ids, gradient, scalars))?;

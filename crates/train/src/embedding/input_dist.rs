@@ -7,12 +7,15 @@
 //! optimizers.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use comm::Communicator;
 use schema::JaggedTensor;
 
 use super::layout::{Slot, SlotLayout};
 use crate::Error;
+use crate::lane::Exchange;
+use crate::share::RankBatch;
 
 /// The ids of all ranks' samples for the tiles of this rank.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,9 +43,14 @@ pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
 }
 
 /// The buffers for the exchange of ids. The buffers hold the sent data per peer, then the received
-/// data, slot-major over that peer's samples. The next step reuses the buffers.
+/// data, slot-major over that peer's samples. A later step reuses the buffers.
 #[derive(Default)]
 pub struct IdExchange {
+    /// The batch to distribute, until that is done.
+    pub batch: Option<RankBatch>,
+    layout: Arc<SlotLayout>,
+    /// The ids that this rank owns, of all ranks' samples.
+    pub ids: LocalIds,
     lengths: Vec<Vec<i32>>,
     values: Vec<Vec<i64>>,
     scales: Vec<Vec<f32>>,
@@ -51,22 +59,39 @@ pub struct IdExchange {
     taken: Vec<usize>,
 }
 
+impl Exchange for IdExchange {
+    // The thread of the lane also splits the ids by owner, which takes longer than sending them.
+    fn start(&mut self, _: &mut Communicator) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        let Some(RankBatch { batch, first_sample }) = self.batch.take() else { return Ok(()) };
+        self.run(comm, &batch.sparse, first_sample)
+    }
+}
+
 impl IdExchange {
+    /// Creates an exchange with empty buffers.
+    #[must_use]
+    pub fn new(layout: Arc<SlotLayout>) -> Self {
+        Self { layout, ..Self::default() }
+    }
+
     /// Sends the ids of `sparse` to the owners of their rows, and writes the ids that this rank
-    /// owns to `ids`. `sparse` has this rank's samples, which begin at `first_sample` of the global
-    /// batch.
+    /// owns to [`Self::ids`]. `sparse` has this rank's samples, which begin at `first_sample` of
+    /// the global batch.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] names table, feature, sample and id before anything is sent.
     /// [`Error::Communication`] if a peer left.
     pub fn run(
         &mut self,
-        layout: &SlotLayout,
         comm: &mut Communicator,
         sparse: &JaggedTensor,
         first_sample: usize,
-        ids: &mut LocalIds,
     ) -> Result<(), Error> {
+        let layout = &*Arc::clone(&self.layout);
         check_ids(layout, sparse, first_sample)?;
         let size = layout.slots.len();
         for_each_rank(size, &mut self.lengths);
@@ -85,7 +110,7 @@ impl IdExchange {
             comm.all_to_all(&mut self.weights)?;
         }
         let slots = layout.slots[comm.rank().index()].len();
-        self.put_together(slots, layout.any_mean, sparse.weights.is_some(), ids);
+        self.put_together(slots, layout.any_mean, sparse.weights.is_some());
         Ok(())
     }
 }
@@ -151,14 +176,8 @@ impl IdExchange {
 
     /// Reorders the received ids from source-major to slot-major, so that the samples of all ranks
     /// are side by side under each slot.
-    fn put_together(
-        &mut self,
-        slots: usize,
-        has_scales: bool,
-        has_weights: bool,
-        ids: &mut LocalIds,
-    ) {
-        let Self { lengths, values, scales, weights, taken } = self;
+    fn put_together(&mut self, slots: usize, has_scales: bool, has_weights: bool) {
+        let Self { lengths, values, scales, weights, taken, ids, .. } = self;
         let LocalIds { jagged, scales: scales_out, batch_sizes } = ids;
         batch_sizes.clear();
         let samples = |lengths: &Vec<i32>| lengths.len().checked_div(slots).unwrap_or(0);

@@ -47,7 +47,7 @@ pub struct FeatureRows {
 }
 
 /// All slots of a plan, grouped by the rank that owns them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotLayout {
     /// The slots of rank r are `slots[r]`. The slots are sorted by feature, then by first row and
     /// first column of the tile, then by position.

@@ -3,7 +3,6 @@
 //!
 //! This file maps columns to ranks, and the device assembles and splits the vectors.
 
-use comm::Communicator;
 use device::Backend;
 use device::backend::{Assemble, ExchangeLayout, Gather};
 use device::ops::exchange::{OwnedColumns, PooledColumns};
@@ -11,6 +10,7 @@ use device::ops::exchange::{OwnedColumns, PooledColumns};
 use super::layout::{Slot, SlotLayout};
 use crate::Error;
 use crate::context::DeviceQueue;
+use crate::lane::{AllToAll, Lane};
 
 /// Computes the size of the messages of an exchange. `bytes` is the size of the pooled vectors of a
 /// rank's slots. With several ranks, gradients exist twice: as received and concatenated.
@@ -40,89 +40,134 @@ pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
 /// The exchange of pooled vectors and of their gradients. The next step reuses its buffers.
 pub struct PooledExchange<B: Backend> {
     on_device: B::Exchange,
-    parts: Vec<Vec<f32>>,
+    /// Buffers while no exchange is under way.
+    spare: AllToAll<f32>,
     gradient: B::Vector,
 }
+
+/// A reference to the pooled vectors that a rank looked up for the samples of all ranks.
+pub struct LocalVectors<'a, B: Backend> {
+    /// `[B_global, width]` over this rank's slots.
+    pub vectors: &'a B::Vector,
+    /// Samples of each rank.
+    pub batch_sizes: &'a [usize],
+    pub width: usize,
+}
+
+// Derived impls would demand `B: Clone`, which devices are not.
+impl<B: Backend> Clone for LocalVectors<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for LocalVectors<'_, B> {}
 
 impl<B: Backend> PooledExchange<B> {
     /// Wraps the device's part of the exchange, which was created from [`layout_of`].
     #[must_use]
     pub fn new(on_device: B::Exchange) -> Self {
-        Self { on_device, parts: Vec::new(), gradient: B::Vector::default() }
+        Self { on_device, spare: AllToAll::default(), gradient: B::Vector::default() }
     }
 
-    /// Sends each rank the rows of its samples and assembles this rank's pooled vectors.
-    ///
-    /// `local` is `[B_global, width]` over this rank's slots. `pooled` is `[B, ΣD]` of this rank's
-    /// samples and is overwritten.
+    /// Sends each rank the rows of its samples. This rank's own part is not copied.
     ///
     /// # Errors
     /// [`Error::Communication`] if a peer left.
-    pub fn forward(
+    pub fn send_vectors(
         &mut self,
-        layout: &SlotLayout,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
-        comm: &mut Communicator,
-        local: &B::Vector,
-        batch_sizes: &[usize],
-        pooled: &mut B::Vector,
-        samples: usize,
+        lane: &mut Lane<AllToAll<f32>>,
+        local: LocalVectors<'_, B>,
     ) -> Result<(), Error> {
-        let (own, width) = (comm.rank().index(), layout.widths[comm.rank().index()]);
-        let parts = &mut self.parts;
-        let (mut at, mut stays) = (0, 0);
-        parts.clear();
-        for (rank, samples) in batch_sizes.iter().enumerate() {
-            let part = at..at + samples * width;
+        let mut exchange = std::mem::take(&mut self.spare);
+        let (own, mut at) = (lane.settings().rank().index(), 0);
+        for (rank, samples) in local.batch_sizes.iter().enumerate() {
+            let part = at..at + samples * local.width;
             at = part.end;
             if rank == own {
                 // This rank's own part is read in place.
-                stays = part.start;
-                parts.push(Vec::new());
+                exchange.parts.push(Vec::new());
                 continue;
             }
-            let mut copy = comm.buffer(part.len());
-            device.lend(queue, local, part, &mut |values| copy.copy_from_slice(values))?;
-            parts.push(copy);
+            let mut copy = lane.settings().buffer(part.len());
+            device.lend(queue, local.vectors, part, &mut |values| copy.copy_from_slice(values))?;
+            exchange.parts.push(copy);
         }
-        comm.all_to_all(parts)?;
-        let arguments = Assemble { own: (own, stays), local, parts, samples };
-        device.assemble(queue, &mut self.on_device, arguments, pooled)?;
-        parts.drain(..).for_each(|part| comm.keep(part));
-        Ok(())
+        lane.start(exchange)
     }
 
-    /// Sends each owner its columns of the gradient and returns the gradients of this rank's slots.
-    ///
-    /// `d_pooled` is `[B, ΣD]` of this rank's `samples`. The result is `[B_global, width]`.
+    /// Receives what the peers sent and assembles the pooled vectors `[B, ΣD]` of this rank's
+    /// `samples`, which are overwritten.
     ///
     /// # Errors
     /// [`Error::Communication`] if a peer left.
-    pub fn backward(
+    pub fn receive_vectors(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        lane: &mut Lane<AllToAll<f32>>,
+        local: LocalVectors<'_, B>,
+        pooled: &mut B::Vector,
+        samples: usize,
+    ) -> Result<(), Error> {
+        let mut exchange = lane.finish()?;
+        let own = lane.settings().rank().index();
+        let stays = local.batch_sizes[..own].iter().sum::<usize>() * local.width;
+        let (parts, local) = (&exchange.parts[..], local.vectors);
+        let arguments = Assemble { own: (own, stays), local, parts, samples };
+        device.assemble(queue, &mut self.on_device, arguments, pooled)?;
+        exchange.parts.drain(..).for_each(|part| lane.keep(part));
+        self.spare = exchange;
+        Ok(())
+    }
+
+    /// Sends each owner its columns of the gradient `d_pooled` `[B, ΣD]` of this rank's `samples`.
+    ///
+    /// # Errors
+    /// [`Error::Communication`] if a peer left.
+    pub fn send_gradient(
         &mut self,
         layout: &SlotLayout,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
-        comm: &mut Communicator,
+        lane: &mut Lane<AllToAll<f32>>,
         d_pooled: &B::Vector,
         samples: usize,
-    ) -> Result<&B::Vector, Error> {
-        let Self { on_device, parts, .. } = self;
-        parts.clear();
+    ) -> Result<(), Error> {
+        let mut exchange = std::mem::take(&mut self.spare);
         for (rank, &width) in layout.widths.iter().enumerate() {
-            let mut part: Vec<f32> = comm.buffer(samples * width);
+            let mut part: Vec<f32> = lane.settings().buffer(samples * width);
             let arguments = Gather { rank, from: d_pooled, samples };
-            device.gather(queue, on_device, arguments, &mut part)?;
-            parts.push(part);
+            device.gather(queue, &mut self.on_device, arguments, &mut part)?;
+            exchange.parts.push(part);
         }
-        comm.all_to_all(parts)?;
-        device.grow(&mut self.gradient, parts.iter().map(Vec::len).sum())?;
+        lane.start(exchange)
+    }
+
+    /// Receives the gradients of this rank's slots, `[B_global, width]`; see [`Self::gradient`].
+    ///
+    /// # Errors
+    /// [`Error::Communication`] if a peer left.
+    pub fn receive_gradient(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        lane: &mut Lane<AllToAll<f32>>,
+    ) -> Result<(), Error> {
+        let mut exchange = lane.finish()?;
+        device.grow(&mut self.gradient, exchange.parts.iter().map(Vec::len).sum())?;
         let mut at = 0;
-        for part in parts.drain(..) {
+        for part in exchange.parts.drain(..) {
             device.write(queue, &part, &mut self.gradient, at)?;
             at += part.len();
             // Return the buffer to the pool, so that the next step allocates nothing.
-            comm.keep(part);
+            lane.keep(part);
         }
-        Ok(&self.gradient)
+        self.spare = exchange;
+        Ok(())
+    }
+
+    /// The gradients that were received last.
+    #[must_use]
+    pub fn gradient(&self) -> &B::Vector {
+        &self.gradient
     }
 }

@@ -1,5 +1,7 @@
 //! The low-rank cross network of DCN v2: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
 
+use std::ops::Range;
+
 use device::Backend;
 use device::MatrixShape;
 use device::backend::{Combine, CrossBackward, CrossForward, InputGradient};
@@ -129,11 +131,11 @@ impl<B: Backend> CrossNetwork<B> {
         Ok(())
     }
 
-    /// Runs all layers backward from `d_out [B, width]` and updates their parameters. Returns the
-    /// gradient of `x0 [B, width]`.
+    /// Runs `layers` backward and computes the gradients of their parameters. Later layers have run
+    /// before. `d_out [B, width]` is the gradient of the network's output.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit, or [`Error::Communication`].
+    /// [`Error::Device`] if the shapes do not fit.
     pub fn backward(
         &mut self,
         context: &mut RankContext<B>,
@@ -141,13 +143,19 @@ impl<B: Backend> CrossNetwork<B> {
         x0: &B::Matrix,
         d_out: &B::Matrix,
         samples: usize,
-    ) -> Result<&B::Matrix, Error> {
-        let shape = MatrixShape::new(samples, self.width);
+        backward: Range<usize>,
+    ) -> Result<(), Error> {
+        let (shape, count) = (MatrixShape::new(samples, self.width), self.layers.len());
         let Self { layers, d_projected, d_u, d_u_entry, gradients, d_x0, .. } = self;
-        let [mut current, mut next] = gradients.each_mut();
-        context.device.combine(&context.queue, Combine::Clear, shape, d_x0)?;
-        context.device.combine(&context.queue, Combine::Copy(d_out), shape, current)?;
-        for i in (0..layers.len()).rev() {
+        // Each layer reads one buffer and writes the other, so two buffers suffice for any depth.
+        let [even, odd] = gradients.each_mut();
+        if backward.end == count {
+            context.device.combine(&context.queue, Combine::Clear, shape, d_x0)?;
+            context.device.combine(&context.queue, Combine::Copy(d_out), shape, even)?;
+        }
+        for i in backward.rev() {
+            let (current, next) =
+                if (count - i) % 2 == 1 { (&*even, &mut *odd) } else { (&*odd, &mut *even) };
             let (before, rest) = layers.split_at(i);
             let layer = &rest[0];
             let x = before.last().map_or(x0, |layer| &layer.output);
@@ -174,9 +182,22 @@ impl<B: Backend> CrossNetwork<B> {
             layer.up.backward(context, step, &layer.projected, d_u, samples, Some(d_x))?;
             let d_x = (&mut *next, InputGradient::Accumulate);
             layer.down.backward(context, step, x, d_projected, samples, Some(d_x))?;
-            std::mem::swap(&mut current, &mut next);
         }
-        context.device.combine(&context.queue, Combine::Add(current), shape, d_x0)?;
+        Ok(())
+    }
+
+    /// Returns the gradient of `x0 [B, width]`, once all layers have run backward.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the shapes do not fit.
+    pub fn input_gradient(
+        &mut self,
+        context: &RankContext<B>,
+        samples: usize,
+    ) -> Result<&B::Matrix, Error> {
+        let shape = MatrixShape::new(samples, self.width);
+        let last = &self.gradients[self.layers.len() % 2];
+        context.device.combine(&context.queue, Combine::Add(last), shape, &mut self.d_x0)?;
         Ok(&self.d_x0)
     }
 }

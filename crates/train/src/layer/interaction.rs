@@ -1,6 +1,8 @@
 //! Combines the dense vector and the pooled vectors: pairwise dot products, concatenation, or a
 //! cross network.
 
+use std::ops::Range;
+
 use device::Backend;
 use device::MatrixShape;
 use device::backend::{InteractionBackward, InteractionForward, JoinShape};
@@ -114,15 +116,31 @@ impl<B: Backend> InteractionLayer<B> {
         }
     }
 
-    /// Writes the gradients of both inputs from `d_out [B, width]`, and updates the parameters of a
-    /// cross network.
+    /// Computes the gradients of the parameters of some cross layers from `d_out [B, width]`, the
+    /// gradient of the output. Later layers have run before.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit, or [`Error::Communication`].
-    pub fn backward(
+    /// [`Error::Device`] if the shapes do not fit.
+    pub fn backward_layers(
         &mut self,
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
+        d_out: &B::Matrix,
+        samples: usize,
+        layers: Range<usize>,
+    ) -> Result<(), Error> {
+        let InteractionKind::Cross(network) = &mut self.kind else { return Ok(()) };
+        network.backward(context, step, &self.output, d_out, samples, layers)
+    }
+
+    /// Writes the gradients of both inputs from `d_out [B, width]`. The layers of a cross network
+    /// have run backward.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the shapes do not fit.
+    pub fn backward(
+        &mut self,
+        context: &mut RankContext<B>,
         given: InteractionGiven<'_, B>,
         d_dense: &mut B::Matrix,
         d_pooled: &mut B::Vector,
@@ -139,9 +157,7 @@ impl<B: Backend> InteractionLayer<B> {
                 return Ok(profiler.op(op, || device.interaction_backward(queue, arguments))?);
             }
             InteractionKind::Cat => d_out,
-            InteractionKind::Cross(network) => {
-                network.backward(context, step, &self.output, d_out, samples)?
-            }
+            InteractionKind::Cross(network) => network.input_gradient(context, samples)?,
         };
         let RankContext { device, queue, profiler, .. } = context;
         Ok(profiler.op(op, || device.split(queue, d_joined, joined, d_dense, d_pooled))?)

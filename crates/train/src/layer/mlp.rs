@@ -1,5 +1,7 @@
 //! Linear layers, each followed by ReLU: the bottom MLP, and the top MLP except for its last layer.
 
+use std::ops::Range;
+
 use device::Backend;
 use device::MatrixShape;
 use device::backend::{Combine, InputGradient};
@@ -123,42 +125,70 @@ impl<B: Backend> Mlp<B> {
         Ok(profiler.op(op, || device.relu_backward(queue, &self.output, shape, d_y))?)
     }
 
-    /// Runs all layers backward from `d_y [B, output]`, the gradient before the last ReLU, and
-    /// updates their parameters. Writes the input's gradient to `d_x [B, input]` if it is
-    /// requested.
+    /// The number of layers.
+    #[must_use]
+    pub fn layer_count(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Runs some layers backward and computes the gradients of their parameters. Later layers have
+    /// run before. Writes the input's gradient to `d_x [B, input]` if it is requested and the first
+    /// layer is among them.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit, or [`Error::Communication`].
+    /// [`Error::Device`] if the shapes do not fit.
     pub fn backward(
         &mut self,
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
-        x: &B::Matrix,
-        d_y: &B::Matrix,
-        b: usize,
-        d_x: Option<&mut B::Matrix>,
+        given: MlpGiven<'_, B>,
+        mut d_x: Option<&mut B::Matrix>,
     ) -> Result<(), Error> {
-        if self.layers.is_empty() {
+        let MlpGiven { x, d_y, samples, layers } = given;
+        let Some(last) = self.layers.len().checked_sub(1) else {
             let RankContext { device, queue, .. } = context;
             let Some(d_x) = d_x else { return Ok(()) };
-            return Ok(device.combine(
-                queue,
-                Combine::Copy(d_y),
-                MatrixShape::new(b, self.width),
-                d_x,
-            )?);
-        }
+            let shape = MatrixShape::new(samples, self.width);
+            return Ok(device.combine(queue, Combine::Copy(d_y), shape, d_x)?);
+        };
         let [x_entry, d_y_entry] = self.entries.each_mut();
-        let (x, mut d_y) = (x_entry.get(x), d_y_entry.take(context, d_y, b)?);
-        // Each layer reads one buffer and writes the other, so two buffers suffice for any depth.
-        let [mut current, mut next] = self.gradients.each_mut();
-        for (linear, input) in self.layers[1..].iter().zip(&self.hidden).rev() {
-            let d_x = (&mut *next, InputGradient::BeforeRelu(input));
-            linear.backward(context, step, input, d_y, b, Some(d_x))?;
-            std::mem::swap(&mut current, &mut next);
-            d_y = current;
+        if layers.contains(&last) {
+            d_y_entry.take(context, d_y, samples)?;
         }
-        let d_x = d_x.map(|d_x| (d_x, InputGradient::Write));
-        self.layers[0].backward(context, step, x, d_y, b, d_x)
+        let (x, d_y) = (x_entry.get(x), d_y_entry.get(d_y));
+        let [even, odd] = self.gradients.each_mut();
+        for layer in layers.rev() {
+            // The last layer writes the gradient of its input to the first buffer.
+            let (before, d_input) = if (last - layer).is_multiple_of(2) {
+                (&*odd, &mut *even)
+            } else {
+                (&*even, &mut *odd)
+            };
+            let d_y = if layer == last { d_y } else { before };
+            let linear = &self.layers[layer];
+            match layer.checked_sub(1) {
+                Some(below) => {
+                    let input = &self.hidden[below];
+                    let d_input = Some((d_input, InputGradient::BeforeRelu(input)));
+                    linear.backward(context, step, input, d_y, samples, d_input)?;
+                }
+                None => {
+                    let d_input = d_x.take().map(|d_x| (d_x, InputGradient::Write));
+                    linear.backward(context, step, x, d_y, samples, d_input)?;
+                }
+            }
+        }
+        Ok(())
     }
+}
+
+/// The inputs of [`Mlp::backward`].
+pub struct MlpGiven<'a, B: Backend> {
+    /// The input of the first layer, `[B, input]`.
+    pub x: &'a B::Matrix,
+    /// Gradient of the output before the last ReLU, `[B, output]`.
+    pub d_y: &'a B::Matrix,
+    pub samples: usize,
+    /// The layers that run.
+    pub layers: Range<usize>,
 }

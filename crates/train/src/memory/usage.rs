@@ -75,6 +75,9 @@ pub struct Traffic<'a> {
     pub batch_size: usize,
     /// Mean number of ids per bag, by feature.
     pub ids_per_bag: &'a [f64],
+    /// Batches whose ids are in memory: the one that is trained, and the next if the schedule
+    /// distributes it meanwhile.
+    pub id_buffers: usize,
 }
 
 /// The memory that one rank's model needs, counted by building the model without allocating.

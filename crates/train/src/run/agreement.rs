@@ -55,10 +55,11 @@ fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
         Start::Fresh => None,
         Start::Checkpoint(folder) => folder.file_name(),
     };
+    let shape = (request.bucket_bytes, request.schedule);
     let steps = request.trace.as_ref().map(|trace| &trace.steps);
     Ok([
         xxh3_64(config.as_bytes()),
-        text(&(request.plan.world_size(), request.plan.tiles(), request.bucket_bytes)),
+        text(&(request.plan.world_size(), request.plan.tiles(), shape)),
         text(&data),
         text(&(checkpoint, request.rule_change, steps)),
         // The layout of gradients depends on the type of device, not on the GPU model.

@@ -9,8 +9,12 @@ use crate::RunStep;
 pub enum Command {
     /// Waits until every rank has loaded its weights.
     Begin,
-    /// Runs one training step on the next batch.
+    /// Runs one training step on the next batch. The command may arrive before earlier steps are
+    /// done.
     Train(TrainStep),
+    /// Ends a series of training steps. The ranks train its last batch without waiting for the
+    /// next one.
+    Pause,
     /// Runs a forward pass on the next batch of held-out data.
     Evaluate(HeldOutBatch),
     /// Writes parameters into the checkpoint of this step, which rank 0 creates and commits.
@@ -56,6 +60,7 @@ impl Command {
             Self::WriteTrace => (4, false, [0; 2]),
             Self::Finish => (5, false, [0; 2]),
             Self::Settle => (6, false, [0; 2]),
+            Self::Pause => (7, false, [0; 2]),
         };
         let mut bytes = [0; BYTES];
         (bytes[0], bytes[1]) = (code, u8::from(flag));
@@ -84,6 +89,7 @@ impl Command {
             4 => Self::WriteTrace,
             5 => Self::Finish,
             6 => Self::Settle,
+            7 => Self::Pause,
             _ => return None,
         })
     }
@@ -108,6 +114,7 @@ mod tests {
             Command::WriteTrace,
             Command::Finish,
             Command::Settle,
+            Command::Pause,
         ] {
             assert_eq!(Command::from_bytes(&command.to_bytes()), Some(command));
         }

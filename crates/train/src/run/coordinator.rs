@@ -44,10 +44,26 @@ struct Coordinator<'a, 'o, B: Backend> {
     evaluated: Option<(u64, Evaluation)>,
     /// The batch of the last step, kept until the next one is read.
     last_batch: Option<Arc<Batch>>,
+    /// Batches that all ranks will train next.
+    announced: VecDeque<AnnouncedBatch>,
+    /// Whether the other ranks know that no step directly follows those announced.
+    is_paused: bool,
+    is_out_of_data: bool,
+    /// The error of the batch after those announced.
+    unread_batch: Option<data::Error>,
     /// Steps whose losses have not been read yet, with their numbers of samples. Between two steps
-    /// at most one loss is unread.
+    /// at most two losses are unread.
     unread: VecDeque<(u64, u64)>,
     traced: bool,
+}
+
+/// A batch that all ranks will train.
+struct AnnouncedBatch {
+    batch: Arc<Batch>,
+    /// Position of the loader after this batch.
+    position: Position,
+    /// Factor of the schedule on the learning rates.
+    factor: f64,
 }
 
 /// Accumulates the time and samples of training steps, without evaluations and checkpoints.
@@ -103,6 +119,10 @@ pub fn lead<'a, B: Backend>(
         best: progress.and_then(RunProgress::best),
         evaluated: None,
         last_batch: None,
+        announced: VecDeque::new(),
+        is_paused: false,
+        is_out_of_data: false,
+        unread_batch: None,
         unread: VecDeque::new(),
         traced: false,
     };
@@ -209,10 +229,10 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         let request = self.request;
         let training = &request.config.training;
         while self.step < total_steps {
-            if self.worker.is_stopped() {
+            if self.worker.is_stopped() && self.announced.is_empty() {
                 return Ok(true);
             }
-            if self.is_out_of_patience() || !self.step(loader)? {
+            if self.is_out_of_patience() || !self.step(loader, total_steps)? {
                 break;
             }
             if due(training.evaluate_every, self.step) && self.step < total_steps {
@@ -226,11 +246,9 @@ impl<B: Backend> Coordinator<'_, '_, B> {
     }
 
     /// Runs one training step. Returns false if there are no more batches.
-    fn step(&mut self, loader: &mut Loader) -> Result<bool, Error> {
+    fn step(&mut self, loader: &mut Loader, total_steps: u64) -> Result<bool, Error> {
         let config = &self.request.config;
-        let steps = self.request.trace.as_ref().map(|trace| &trace.steps);
-        let record = steps.is_some_and(|steps| steps.contains(&self.step));
-        if record {
+        if self.is_recorded(self.step) {
             // Wait for the previous step first, so that a recorded step starts on an idle device.
             self.settle()?;
             self.worker.context.profiler.begin_step(self.step);
@@ -238,26 +256,18 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         // Drop the last batch before the next is read, to save the memory of one batch.
         self.last_batch = None;
         let began = Instant::now();
-        let op = Op::InputWait { batch_size: config.training.batch_size };
-        let is_first = self.step == self.start.step;
-        // All rows may have been decoded for the first batch, and `first_batch` frees that memory.
-        let next = if is_first { first_batch } else { Loader::next };
-        let loaded = self.worker.context.profiler.op(op, || next(loader));
-        let waited = began.elapsed();
-        let Some(loaded) = loaded else { return Ok(false) };
-        if loaded.is_err() {
+        let waited = self.announce(loader, total_steps)?;
+        let Some(AnnouncedBatch { batch, position, factor }) = self.announced.pop_front() else {
             // If an earlier step diverged, report the divergence before this error.
             self.settle()?;
-        }
-        let Loaded { batch, position } = loaded?;
-        let batch = Arc::new(batch);
-        let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));
+            return self.unread_batch.take().map_or(Ok(false), |error| Err(error.into()));
+        };
+        let size = batch.size as u64;
         self.ids_left_out += config.model.ids_left_out(&batch.sparse) as u64;
-        let step = RunStep { number: self.step, factor };
-        let sum = self.worker.lead_train(TrainStep { step, record }, &batch)?;
+        self.worker.lead_train()?;
         self.step += 1;
         self.unread.push_back((self.step, size));
-        self.count(sum)?;
+        self.count()?;
         self.last_batch = Some(batch);
         self.samples += size;
         self.position = position;
@@ -268,30 +278,96 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             self.settle()?;
             self.log(factor);
         }
-        if steps.is_some_and(|steps| steps.end == self.step) {
+        if self.trace_end() == Some(self.step) {
             self.write_trace()?;
         }
         Ok(true)
     }
 
-    /// Adds a loss that was read to the tally. The loss belongs to the oldest unread step.
-    fn count(&mut self, sum: Option<f64>) -> Result<(), Error> {
-        let Some(sum) = sum else { return Ok(()) };
-        let Some((step, samples)) = self.unread.pop_front() else { return Ok(()) };
-        if !sum.is_finite() {
-            let what = format!("the loss is {sum}, expected a finite number");
-            return Err(Error::Diverged { step, what, checkpoint: self.saved.clone() });
+    /// Reads batches and announces their steps, as far ahead as the schedule asks for and nothing
+    /// but training steps follows. Returns the time spent waiting for input.
+    fn announce(&mut self, loader: &mut Loader, total_steps: u64) -> Result<Duration, Error> {
+        let (config, ahead) = (&self.request.config, self.worker.lookahead());
+        let mut waited = Duration::ZERO;
+        while self.announced.len() <= ahead && self.may_announce(total_steps) {
+            let number = self.step + self.announced.len() as u64;
+            let began = Instant::now();
+            let op = Op::InputWait { batch_size: config.training.batch_size };
+            // All rows may have been decoded for the first batch, and `first_batch` frees that
+            // memory.
+            let next = if number == self.start.step { first_batch } else { Loader::next };
+            let loaded = self.worker.context.profiler.op(op, || next(loader));
+            waited += began.elapsed();
+            let Loaded { batch, position } = match loaded {
+                Some(Ok(loaded)) => loaded,
+                Some(Err(error)) => {
+                    self.unread_batch = Some(error);
+                    break;
+                }
+                None => {
+                    self.is_out_of_data = true;
+                    break;
+                }
+            };
+            let (batch, factor) = (Arc::new(batch), config.schedule.factor(number));
+            let (step, record) = (RunStep { number, factor }, self.is_recorded(number));
+            self.worker.lead_announce(TrainStep { step, record }, &batch)?;
+            self.announced.push_back(AnnouncedBatch { batch, position, factor });
+            self.is_paused = false;
         }
-        self.tally.sum += sum;
-        self.tally.samples += samples;
+        if !self.announced.is_empty() && self.announced.len() <= ahead && !self.is_paused {
+            self.worker.lead_pause()?;
+            self.is_paused = true;
+        }
+        Ok(waited)
+    }
+
+    /// Whether another step may be announced: the first one, or one that directly follows those
+    /// announced.
+    fn may_announce(&self, total_steps: u64) -> bool {
+        let number = self.step + self.announced.len() as u64;
+        if number >= total_steps || self.is_out_of_data || self.unread_batch.is_some() {
+            return false;
+        }
+        let training = &self.request.config.training;
+        // Reading the last outcome of an asynchronous device needs all ranks.
+        let is_settled = self.is_recorded(number) || due(Some(training.log_every), number);
+        let is_interrupted = due(training.evaluate_every, number)
+            || due(training.checkpoint_every, number)
+            || self.trace_end() == Some(number)
+            || B::IS_ASYNC && is_settled
+            || self.worker.is_stopped();
+        self.announced.is_empty() || !is_interrupted
+    }
+
+    fn is_recorded(&self, step: u64) -> bool {
+        self.request.trace.as_ref().is_some_and(|trace| trace.steps.contains(&step))
+    }
+
+    fn trace_end(&self) -> Option<u64> {
+        self.request.trace.as_ref().map(|trace| trace.steps.end)
+    }
+
+    /// Adds the losses that were read to the tally. The first one belongs to the oldest unread
+    /// step.
+    fn count(&mut self) -> Result<(), Error> {
+        while let Some(sum) = self.worker.sums.pop_front() {
+            let Some((step, samples)) = self.unread.pop_front() else { return Ok(()) };
+            if !sum.is_finite() {
+                let what = format!("the loss is {sum}, expected a finite number");
+                return Err(Error::Diverged { step, what, checkpoint: self.saved.clone() });
+            }
+            self.tally.sum += sum;
+            self.tally.samples += samples;
+        }
         Ok(())
     }
 
-    /// Reads the outcome of the last step if it is still pending. The coordinator must call this
-    /// before it logs, evaluates or saves.
+    /// Reads the outcomes of steps that are still pending. The coordinator must call this before it
+    /// logs, evaluates or saves.
     fn settle(&mut self) -> Result<(), Error> {
-        let sum = self.worker.lead_settle()?;
-        self.count(sum)
+        self.worker.lead_settle()?;
+        self.count()
     }
 
     /// Reports if the optimizer's row scope is not whole rows, or differs from that of the

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use schema::{JobConfig, ShardingPlan};
+use schema::{JobConfig, Schedule, ShardingPlan};
 
 /// A request for a training run: the configuration, the data, the starting point and the folder of
 /// its results.
@@ -27,6 +27,8 @@ pub struct RunRequest {
     pub rule_change: RuleChange,
     /// Approximate size of the buckets in which dense gradients are summed over ranks, in bytes.
     pub bucket_bytes: usize,
+    /// The exchanges that run beside other stages. Results do not depend on it.
+    pub schedule: Schedule,
     pub trace: Option<TraceRequest>,
     /// Flag that ends the run after the current step, with a checkpoint, when it is set on any
     /// rank.

@@ -1,5 +1,6 @@
 //! One rank of a run: its model, and how it carries out the commands of rank 0.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use comm::Communicator;
 use device::backend::{TileRoom, TileRows};
 use device::{Backend, Pool};
-use schema::{Batch, JobConfig, Rank, ShardingPlan};
+use schema::stage::Overlap;
+use schema::{Batch, JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::{Clock, Recorder, RunInfo};
@@ -20,15 +22,20 @@ use super::feed::Feed;
 use super::request::{OpenDevice, RunRequest, TraceRequest};
 use super::start::StartState;
 use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
+use crate::lane::AllToAll;
 use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
 use crate::profile::Profiler;
+use crate::share::RankBatch;
 use crate::table_use::{self, TileUse};
-use crate::{Error, Model, RankContext, SampleShare};
+use crate::{Error, Model, RankContext};
 
 /// Extra time that a rank waits for commands. Rank 0 may itself be waiting for a lost rank, and its
 /// error should come first because it names the lost rank.
 const PRECEDENCE: Duration = Duration::from_secs(1);
+
+/// Bytes of a message with a loss and a stop flag.
+const LOSS_BYTES: usize = 9;
 
 /// The result of saving: written files, or the reason why the parameters must not be saved.
 pub enum Saved {
@@ -38,11 +45,18 @@ pub enum Saved {
     Rejected(String),
 }
 
+/// A training step that rank 0 has announced to all ranks.
+struct AnnouncedStep {
+    step: TrainStep,
+    /// The samples of this rank.
+    own: RankBatch,
+    global_size: usize,
+}
+
 /// A training step submitted to the device, with this rank's samples.
 struct PendingStep<B: Backend> {
     started: Started<B>,
-    batch: Arc<Batch>,
-    first_sample: usize,
+    own: RankBatch,
     global_size: usize,
 }
 
@@ -50,10 +64,17 @@ struct PendingStep<B: Backend> {
 /// carries it out. The other ranks call [`Self::follow`].
 pub struct RankWorker<'a, B: Backend> {
     request: &'a RunRequest,
+    schedule: Schedule,
     pub context: RankContext<B>,
     model: Model<B>,
+    /// Steps to train, in their order.
+    announced: VecDeque<AnnouncedStep>,
     /// The submitted step whose outcome has not been read yet.
     pending: Option<PendingStep<B>>,
+    /// Buffers of the sum of losses.
+    spare: AllToAll<u8>,
+    /// Losses over all ranks that rank 0 has not counted yet, in the order of the steps.
+    pub sums: VecDeque<f64>,
     /// Channels on which rank 0 sends batches to ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
     /// Timeout of messages after the first step, if it differs from that of the first step.
@@ -84,7 +105,9 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
-        let context = RankContext::new(open(threads)?, comm, profiler)?;
+        let mut context = RankContext::new(open(threads)?, comm, profiler)?;
+        let schedule = request.schedule.for_ranks(size as u32);
+        context.comm.spawn_lanes(schedule)?;
         let device_queue = context.device_queue();
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let (config, plan) = (&request.config, &request.plan);
@@ -96,7 +119,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Model::restored(device_queue, config, plan, rank, batch_max, parameters)?
             }
         };
-        model.set_bucket(request.bucket_bytes);
+        let (bucket_bytes, ranks) = (request.bucket_bytes, plan.world_size());
+        model.set_graph(StepGraph::new(&config.model, bucket_bytes, schedule, ranks));
         let (mut at_limit, mut room) = (vec![0; model.tiles().len()], TileRoom::default());
         for (tile, count) in at_limit.iter_mut().enumerate() {
             // A checkpoint may already contain weights at the limit of their format. This run
@@ -108,11 +132,16 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         }
         let (handed, timeout, message_buffer, is_stopped) = (Vec::new(), None, Vec::new(), false);
         let pending = None;
+        let (announced, spare, sums) = (VecDeque::new(), AllToAll::default(), VecDeque::new());
         Ok(Self {
             request,
+            schedule,
             context,
             model,
+            announced,
             pending,
+            spare,
+            sums,
             handed,
             timeout,
             message_buffer,
@@ -136,7 +165,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
 
     /// Lets the transport sum dense gradients itself, if it can.
     pub fn summing(mut self, native: bool) -> Self {
-        self.context.comm.dense.set_native(native);
+        self.context.comm.dense.settings().set_native(native);
         self
     }
 
@@ -149,15 +178,21 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     /// whether a rank was asked to stop.
     pub fn follow(mut self, mut feed: Feed<'_>) -> Result<bool, Error> {
         loop {
-            match self.receive()? {
+            let command = self.receive()?;
+            if let Command::Train(step) = command {
+                self.push_announced(step, &feed.train()?);
+            }
+            // The next command says whether a batch follows, whose ids this step distributes.
+            let known = match command {
+                Command::Train(_) => usize::from(self.overlaps(Overlap::Input)),
+                _ => 0,
+            };
+            while self.announced.len() > known {
+                self.train_announced()?;
+            }
+            match command {
                 Command::Begin => self.begin()?,
-                Command::Train(step) => {
-                    let batch = feed.train()?;
-                    if step.record {
-                        self.context.profiler.begin_step(step.step.number);
-                    }
-                    self.train(step, &batch)?;
-                }
+                Command::Train(_) | Command::Pause => {}
                 Command::Evaluate(held) => drop(self.evaluate(&feed.held_out(held)?)?),
                 Command::Save { step, probe } => {
                     let tables = &self.request.config.model.tables;
@@ -165,9 +200,12 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                     let probe = if probe { Some(feed.last()?) } else { None };
                     self.save(&writer, probe.as_ref())?;
                 }
-                Command::Settle => drop(self.settle()?),
+                Command::Settle => self.settle()?,
                 Command::WriteTrace => drop(self.write_trace()?),
-                Command::Finish => return Ok(self.is_stopped),
+                Command::Finish => {
+                    self.finish_losses(0)?;
+                    return Ok(self.is_stopped);
+                }
             }
         }
     }
@@ -179,23 +217,44 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         self.begin()
     }
 
-    /// Runs one step on all ranks and returns a summed loss. Asynchronous devices return the loss
-    /// of the previous step, unless the step is recorded.
-    pub fn lead_train(
-        &mut self,
-        step: TrainStep,
-        batch: &Arc<Batch>,
-    ) -> Result<Option<f64>, Error> {
-        self.broadcast(Command::Train(step), Some(batch))?;
-        self.train(step, batch)
+    fn overlaps(&self, overlap: Overlap) -> bool {
+        self.schedule.has(overlap)
     }
 
-    /// Reads the outcome of the last step if it is still pending, and returns its summed loss.
-    pub fn lead_settle(&mut self) -> Result<Option<f64>, Error> {
-        if self.pending.is_none() {
-            return Ok(None);
+    /// The number of steps that rank 0 announces before it trains the one before them.
+    pub fn lookahead(&self) -> usize {
+        self.schedule.lookahead()
+    }
+
+    /// Announces a step to all ranks.
+    pub fn lead_announce(&mut self, step: TrainStep, batch: &Arc<Batch>) -> Result<(), Error> {
+        self.broadcast(Command::Train(step), Some(batch))?;
+        self.push_announced(step, batch);
+        Ok(())
+    }
+
+    fn push_announced(&mut self, step: TrainStep, batch: &Arc<Batch>) {
+        let own = self.share(batch);
+        self.announced.push_back(AnnouncedStep { step, own, global_size: batch.size });
+    }
+
+    /// Tells all ranks that no step directly follows those announced.
+    pub fn lead_pause(&mut self) -> Result<(), Error> {
+        if self.overlaps(Overlap::Input) { self.broadcast(Command::Pause, None) } else { Ok(()) }
+    }
+
+    /// Runs the step that was announced first. The other ranks run it when they have received
+    /// their commands. Its loss may be added to [`Self::sums`] one step later.
+    pub fn lead_train(&mut self) -> Result<(), Error> {
+        self.train_announced()
+    }
+
+    /// Waits for the losses of all steps. On asynchronous devices, all ranks must read the outcome
+    /// of the last step.
+    pub fn lead_settle(&mut self) -> Result<(), Error> {
+        if self.pending.is_some() {
+            self.broadcast(Command::Settle, None)?;
         }
-        self.broadcast(Command::Settle, None)?;
         self.settle()
     }
 
@@ -270,73 +329,109 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         Ok(self.context.comm.control.barrier()?)
     }
 
-    fn train(
-        &mut self,
-        TrainStep { step, record }: TrainStep,
-        batch: &Arc<Batch>,
-    ) -> Result<Option<f64>, Error> {
+    /// Trains the step that was announced first, and distributes the ids of the next one.
+    fn train_announced(&mut self) -> Result<(), Error> {
+        let Some(AnnouncedStep { step, own, global_size }) = self.announced.pop_front() else {
+            return Ok(());
+        };
+        let TrainStep { step, record } = step;
+        if record && self.context.comm.rank() != Rank(0) {
+            self.context.profiler.begin_step(step.number);
+        }
         self.context.comm.set_step(step.number);
-        let (own, first_sample) = self.share(batch);
-        let share = SampleShare { batch: &own, first_sample, global_size: batch.size };
-        let started = self.model.start(&mut self.context, share, step)?;
-        let pending = PendingStep { started, batch: own, first_sample, global_size: batch.size };
+        if let Some(next) = self.announced.front().filter(|_| self.overlaps(Overlap::Input)) {
+            self.model.set_next(next.own.clone());
+        }
+        let started = self.model.start(&mut self.context, own.share(global_size), step)?;
+        let pending = PendingStep { started, own, global_size };
         // An asynchronous device computes this step while the host reads the outcome of the
         // previous one.
         let before = self.pending.replace(pending);
-        let sum = if B::IS_ASYNC && !record {
-            before.map(|before| self.finish(before)).transpose()?
-        } else {
-            self.settle()?
-        };
+        let complete = if B::IS_ASYNC && !record { before } else { self.pending.take() };
+        if let Some(complete) = complete {
+            self.finish(complete)?;
+        }
+        self.finish_losses(usize::from(self.overlaps(Overlap::Control)))?;
         self.context.profiler.end_step()?;
         // The first step takes longest, so the shorter timeout applies only to later steps.
         if let Some(timeout) = self.timeout.take() {
             self.context.comm.set_timeout(Some(timeout));
         }
-        Ok(sum)
+        Ok(())
     }
 
-    fn settle(&mut self) -> Result<Option<f64>, Error> {
-        self.pending.take().map(|pending| self.finish(pending)).transpose()
+    fn settle(&mut self) -> Result<(), Error> {
+        if let Some(pending) = self.pending.take() {
+            self.finish(pending)?;
+        }
+        self.finish_losses(0)
     }
 
-    /// Waits for the end of a step and sums its losses over all ranks.
-    fn finish(&mut self, pending: PendingStep<B>) -> Result<f64, Error> {
-        let PendingStep { started, batch, first_sample, global_size } = pending;
-        let share = SampleShare { batch: &batch, first_sample, global_size };
-        let sum = self.model.finish(&mut self.context, started, share)?;
-        self.sum_over_ranks(sum)
+    /// Waits for the end of a step and starts the sum of its losses over all ranks.
+    fn finish(&mut self, pending: PendingStep<B>) -> Result<(), Error> {
+        let PendingStep { started, own, global_size } = pending;
+        let step = started.step();
+        let sum = self.model.finish(&mut self.context, started, own.share(global_size))?;
+        self.start_losses(sum).map_err(Error::in_stage(Stage::LossSum, step))
     }
 
     fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
-        let (own, first_sample) = self.share(batch);
-        let share = SampleShare { batch: &own, first_sample, global_size: batch.size };
+        self.finish_losses(0)?;
+        let own = self.share(batch);
+        let share = own.share(batch.size);
         let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
         let probabilities = self.context.comm.control.all_gather(probabilities)?.concat();
-        Ok((probabilities, self.sum_over_ranks(sum)?))
+        self.start_losses(sum)?;
+        Ok((probabilities, self.finish_loss()?))
     }
 
-    /// Sums a loss over all ranks, in rank order. The same message carries the stop flags, so all
+    /// Sends the loss of this rank to all ranks. The same message carries the stop flag, so all
     /// ranks stop at the same batch.
-    fn sum_over_ranks(&mut self, own: f64) -> Result<f64, Error> {
-        let mut message = [0; 9];
-        message[..8].copy_from_slice(&own.to_le_bytes());
-        message[8] = u8::from(self.request.stop.load(Ordering::Relaxed));
-        let all = self.context.comm.control.all_gather(&message)?;
-        self.is_stopped |= all.iter().any(|message| message.get(8) == Some(&1));
-        let sum =
-            |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
-        Ok(all.iter().map(sum).sum())
+    fn start_losses(&mut self, own: f64) -> Result<(), Error> {
+        let (mut exchange, lane) = (std::mem::take(&mut self.spare), &mut self.context.comm.losses);
+        let is_stopped = self.request.stop.load(Ordering::Relaxed);
+        for _ in 0..lane.settings().world_size() {
+            let mut message = lane.settings().buffer(LOSS_BYTES);
+            message[..8].copy_from_slice(&own.to_le_bytes());
+            message[8] = u8::from(is_stopped);
+            exchange.parts.push(message);
+        }
+        lane.start(exchange)
     }
 
-    /// Returns this rank's samples of `batch`, and the index of the first of them.
-    fn share(&self, batch: &Arc<Batch>) -> (Arc<Batch>, usize) {
+    /// Waits for losses that were sent, except the last `late` of them.
+    fn finish_losses(&mut self, late: usize) -> Result<(), Error> {
+        while self.context.comm.losses.count() > late {
+            let sum = self.finish_loss()?;
+            if self.context.comm.rank() == Rank(0) {
+                self.sums.push_back(sum);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums the losses of all ranks, in rank order.
+    fn finish_loss(&mut self) -> Result<f64, Error> {
+        let lane = &mut self.context.comm.losses;
+        let mut exchange = lane.finish()?;
+        self.is_stopped |= exchange.parts.iter().any(|message| message.get(8) == Some(&1));
+        let loss =
+            |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
+        let sum = exchange.parts.iter().map(loss).sum();
+        exchange.parts.drain(..).for_each(|message| lane.keep(message));
+        self.spare = exchange;
+        Ok(sum)
+    }
+
+    /// Returns this rank's samples of `batch`.
+    fn share(&self, batch: &Arc<Batch>) -> RankBatch {
         let (rank, size) = (self.context.comm.rank().index(), self.context.comm.world_size());
         if size == 1 {
-            return (Arc::clone(batch), 0);
+            return RankBatch { batch: Arc::clone(batch), first_sample: 0 };
         }
         let cut = |rank: usize| batch.size * rank / size;
-        (Arc::new(batch.slice(cut(rank)..cut(rank + 1))), cut(rank))
+        let own = Arc::new(batch.slice(cut(rank)..cut(rank + 1)));
+        RankBatch { batch: own, first_sample: cut(rank) }
     }
 
     fn save(

@@ -204,13 +204,11 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
         batch.sparse.values[position] = bad_id;
         let bag = batch.sparse.offsets.partition_point(|&start| start <= position) - 1;
         let share = SampleShare { batch: &batch, first_sample: 100, global_size: 13 };
-        let error = model
-            .train(&mut context, share, RunStep { number: 0, factor: 1.0 })
-            .unwrap_err()
-            .to_string();
+        let failed = model.train(&mut context, share, RunStep { number: 7, factor: 1.0 });
+        let error = failed.unwrap_err().to_string();
         let sample = 100 + bag - 13;
         let expected = format!(
-            "table \"shared\", sample {sample}, feature 1: expected an id in 0..23, got {bad_id}"
+            "step 7, stage input_distribution: table \"shared\", sample {sample}, feature 1: expected an id in 0..23, got {bad_id}"
         );
         assert_eq!(error, expected);
         let after = ranks::parameters_of(&model);

@@ -7,6 +7,7 @@ use device::ops::{Slot, SlotOutput, embedding_forward};
 use device::optimizer::UpdateRule;
 use device::{Backend, Cpu, buffer::Array};
 use schema::random::CounterRng;
+use schema::stage::ActionPart;
 use schema::{
     JaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan, TableConfig,
 };
@@ -157,12 +158,16 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
         if step == WARM_UP {
             before = Counting::allocations();
         }
-        let (check, out) = (IdCheck::OnHost, &mut pooled);
-        embedding.forward(&mut context, &sparse, first_sample, check, out, &mut scalars).unwrap();
+        let (check, part, out) = (IdCheck::OnHost, ActionPart::Whole, &mut pooled);
+        embedding.distribute(&mut context, &sparse, first_sample, check).unwrap();
+        embedding.copy(context.device_queue(), &sparse).unwrap();
+        embedding.look_up(&mut context, &sparse, out, &mut scalars).unwrap();
+        embedding.exchange_vectors(&mut context, part, out, SAMPLES).unwrap();
         let rounding = train::initial::rounding(model.seed, step);
         let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
         cpu.begin(&(), &numbers, &mut scalars).unwrap();
-        embedding.backward(&mut context, &sparse, &pooled, &mut scalars).unwrap();
+        embedding.exchange_gradients(&mut context, part, &pooled, SAMPLES).unwrap();
+        embedding.update(&mut context, &sparse, &pooled, &mut scalars).unwrap();
     }
     (Counting::allocations() - before, STEPS * kernels)
 }

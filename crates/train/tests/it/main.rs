@@ -8,6 +8,7 @@ mod damage;
 mod golden;
 mod metric;
 mod oracle;
+mod pipeline;
 mod planted;
 mod precision;
 mod processes;

@@ -13,7 +13,7 @@ use train::{Error, RunOutcome, RunRequest};
 use crate::run::{dataset, plan, request};
 
 /// Runs each request on the rank with its index. Each rank opens the data itself.
-fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>, Error>> {
+pub fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>, Error>> {
     let ends = comm::world(requests.len() as u32);
     std::thread::scope(|scope| {
         let run = |(rank, (request, comm)): (usize, (RunRequest, comm::Communicator))| {
@@ -32,7 +32,7 @@ fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>, Err
 }
 
 /// Reads the bytes of every file of a checkpoint.
-fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(checkpoint).unwrap();
     let file = |path: std::path::PathBuf| {
         (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap())

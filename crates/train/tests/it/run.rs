@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use data::{Dataset, PrepareRequest, Strictness};
 use device::{Cpu, WeightsMut};
 use schema::random::CounterRng;
-use schema::{DataType, JobConfig, Optimizer, ShardingPlan, TableConfig};
+use schema::{DataType, JobConfig, Optimizer, Schedule, ShardingPlan, TableConfig};
 use train::checkpoint::{Checkpoint, CheckpointWriter, Meta};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 use train::state_dict::{self, Dialect};
@@ -109,6 +109,7 @@ pub fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> Run
         start: Start::Fresh,
         rule_change: RuleChange::Refuse,
         bucket_bytes: 200,
+        schedule: Schedule::SERIAL,
         trace: None,
         stop: Arc::new(AtomicBool::new(false)),
     }

@@ -8,6 +8,7 @@ use device::buffer::Array;
 use device::optimizer::UpdateRule;
 use device::{Backend, Cpu};
 use schema::random::CounterRng;
+use schema::stage::ActionPart;
 use schema::{DataType, JaggedTensor, JobConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan};
 use train::context::DeviceQueue;
 use train::embedding::EmbeddingCollection;
@@ -108,8 +109,11 @@ fn trained(
             let mut pooled = Array::zeroed(samples.len() * WIDTH);
             // NaN reveals positions that the lookup does not write.
             pooled.fill(f32::NAN);
-            let (first, out) = (samples.start, &mut pooled);
-            embedding.forward(context, &own, first, IdCheck::OnHost, out, &mut scalars).unwrap();
+            let (first, part, out) = (samples.start, ActionPart::Whole, &mut pooled);
+            embedding.distribute(context, &own, first, IdCheck::OnHost).unwrap();
+            embedding.copy(context.device_queue(), &own).unwrap();
+            embedding.look_up(context, &own, out, &mut scalars).unwrap();
+            embedding.exchange_vectors(context, part, out, samples.len()).unwrap();
             let rng = CounterRng::new(13, step);
             let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
             let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();
@@ -118,7 +122,8 @@ fn trained(
             let rounding = initial::rounding(config.model.seed, step);
             let numbers = StepScalars { dense: sparse, sparse, normaliser: 1.0, rounding };
             cpu.begin(&(), &numbers, &mut scalars).unwrap();
-            embedding.backward(context, &own, &gradient, &mut scalars).unwrap();
+            embedding.exchange_gradients(context, part, &gradient, samples.len()).unwrap();
+            embedding.update(context, &own, &gradient, &mut scalars).unwrap();
             looked_up.push(pooled.to_vec());
         }
         let mut room = TileRoom::default();

@@ -3,6 +3,7 @@
 
 use kernel_model::cpu::Machine;
 use predict::step::largest_batch;
+use schema::Schedule;
 use train::memory::{MemoryMoment, WeightSource};
 
 use setup::memory_check::{DataSize, RunSize};
@@ -23,6 +24,7 @@ pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<Memo
         processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
+        schedule: Schedule::SERIAL,
     };
     run.compare().estimate.peak().cloned()
 }

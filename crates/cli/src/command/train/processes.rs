@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use data::Dataset;
 use device::cpu::Bf16Products;
-use schema::{JobConfig, Precision};
+use schema::{JobConfig, Precision, Schedule};
 use serde::{Deserialize, Serialize};
 use train::run::{
     PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, check_shared,
@@ -35,6 +35,7 @@ pub struct ProcessRun {
     run_folder: PathBuf,
     checkpoint: Option<PathBuf>,
     bucket_bytes: usize,
+    schedule: Schedule,
     /// Whether the MPI library sums gradients, instead of rowmill's own algorithms.
     native: bool,
     /// How rank 0 multiplies bf16 numbers. `None` if it does not multiply them on a CPU.
@@ -89,6 +90,7 @@ impl ProcessRun {
             run_folder: absolute(&request.run_folder),
             checkpoint,
             bucket_bytes: request.bucket_bytes,
+            schedule: request.schedule,
             native: false,
             bf16_products: None,
             trace: trace.map(|trace| (absolute(&trace.folder), trace.steps.clone())),
@@ -140,6 +142,7 @@ impl ProcessRun {
             start: self.checkpoint.map_or(Start::Fresh, Start::Checkpoint),
             rule_change: args.rule_change.rule_change(),
             bucket_bytes: self.bucket_bytes,
+            schedule: self.schedule,
             trace: self.trace.map(|(folder, steps)| TraceRequest { folder, steps }),
             stop: interrupt::stop_flag_of_ranks(None),
         })

@@ -42,7 +42,8 @@ pub fn choose_tiling(
     // Under a launcher the check is skipped, because scripts pass the same options for any number
     // of processes.
     if started.is_none() {
-        check_ranks(ranks, train.bucket.map(|_| "bucket"))?;
+        let bucket = train.bucket.map(|_| "bucket");
+        check_ranks(ranks, bucket.or(train.schedule.map(|_| "schedule")))?;
     }
     match started.filter(|&started| started != ranks) {
         None => Ok(tiling),

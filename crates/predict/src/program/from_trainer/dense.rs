@@ -1,15 +1,20 @@
-//! The dense operations of a step: the forward and backward pass of each layer, and the parameter
-//! updates in the order in which gradients are completed.
+//! The dense operations of a step: the forward and backward pass of each layer, and the sums and
+//! updates of each bucket of parameters.
 
-use schema::{GemmProduct, Granularity, Interaction, Op, Optimizer, Pass, Precision};
+use std::ops::Range;
+
+use schema::stage::{ActionPart, DenseBucket, Section, StageAction};
+use schema::{
+    GemmProduct, Granularity, Interaction, Op, Optimizer, Pass, Precision, Schedule, Stage,
+    StepGraph,
+};
 
 use crate::workload::{DenseUpdates, Workload};
 
 /// Number of elements in a panel of the layout that matrix products use.
 const PANEL: usize = 32;
-/// Smallest number of gradient elements that ranks reduce in one call, which is the trainer's
-/// default bucket size.
-const BUCKET: usize = (25 << 20) / size_of::<f32>();
+/// The trainer's default bucket size.
+const BUCKET_BYTES: usize = 25 << 20;
 
 /// A dense parameter of the model, with its shape.
 #[derive(Clone, Copy)]
@@ -24,43 +29,30 @@ enum Parameter {
     },
 }
 
-/// Collects the dense operations of one rank's step.
-struct DenseWriter<'a> {
+/// Lists the dense operations of one rank's step, stage by stage.
+pub struct DenseWriter<'a> {
     workload: Workload<'a>,
     updates: DenseUpdates,
     batch: usize,
     ops: Vec<Op>,
-    /// Parameters that are not yet updated or reduced. The last one is next, because gradients are
-    /// completed in reverse order.
-    left: Vec<Parameter>,
-    /// Number of elements in the gradient bucket that is being filled, and the updates that wait
-    /// for its reduction.
-    bucket: (usize, Vec<Op>),
-    /// Reductions and updates that run after the backward pass.
-    sums: Vec<Op>,
+    /// Parameters in the order of the model.
+    parameters: Vec<Parameter>,
+    /// Layers of the bottom MLP, and those of the top MLP before the logit.
+    bottom: Vec<(usize, usize)>,
+    top: Vec<(usize, usize)>,
 }
 
 /// Lists the dense operations of a step in which one rank has `batch` samples.
 pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> Vec<Op> {
-    let model = &workload.config.model;
-    let (ops, bucket, sums) = (Vec::new(), (0, Vec::new()), Vec::new());
-    let left = parameters(workload);
-    let mut writer = DenseWriter { workload, updates, batch, ops, left, bucket, sums };
-    let bottom = layers(model.dense_features, &model.bottom);
-    let hidden = &model.top[..model.top.len().saturating_sub(1)];
-    let top = layers(model.interaction_width(), hidden);
-    let last = hidden.last().copied().unwrap_or(model.interaction_width());
-    if batch > 0 {
-        writer.forward(&bottom, &top, last);
-    }
-    writer.ops.push(Op::Loss { batch_size: batch });
-    if batch > 0 {
-        writer.backward(&bottom, &top, last);
-    }
-    writer.update_all_but(0);
-    writer.close_bucket();
-    writer.ops.append(&mut writer.sums);
-    writer.ops
+    let graph = graph(workload);
+    let mut writer = DenseWriter::new(workload, batch, updates);
+    graph.actions.iter().flat_map(|action| writer.list_stage(&graph, action)).collect()
+}
+
+/// Returns the actions of a step under the default schedule of training.
+pub fn graph(workload: Workload<'_>) -> StepGraph {
+    let ranks = workload.ranks() as u32;
+    StepGraph::new(&workload.config.model, BUCKET_BYTES, Schedule::PIPELINED, ranks)
 }
 
 /// Returns the input and output width of each layer of an MLP.
@@ -100,7 +92,55 @@ fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
 /// Consecutive layers of an MLP, each as its numbers of inputs and outputs.
 type Layers<'a> = &'a [(usize, usize)];
 
-impl DenseWriter<'_> {
+impl<'a> DenseWriter<'a> {
+    /// Begins a step in which the rank has `batch` samples.
+    pub fn new(workload: Workload<'a>, batch: usize, updates: DenseUpdates) -> Self {
+        let model = &workload.config.model;
+        let hidden = &model.top[..model.top.len().saturating_sub(1)];
+        Self {
+            workload,
+            updates,
+            batch,
+            ops: Vec::new(),
+            parameters: parameters(workload),
+            bottom: layers(model.dense_features, &model.bottom),
+            top: layers(model.interaction_width(), hidden),
+        }
+    }
+
+    /// Lists the operations of an action. Stages of embeddings have none here, and an exchange has
+    /// them where it is finished.
+    pub fn list_stage(&mut self, graph: &StepGraph, action: &StageAction) -> Vec<Op> {
+        let bucket = |number: u16| &graph.buckets[usize::from(number)];
+        match action.stage {
+            _ if action.part == ActionPart::Start => {}
+            Stage::Loss => self.ops.push(Op::Loss { batch_size: self.batch }),
+            Stage::AllReduce(number) => self.all_reduce(bucket(number)),
+            Stage::DenseUpdate(number) => self.update(bucket(number)),
+            _ if self.batch == 0 => {}
+            Stage::Copy => {
+                let elements = self.batch * self.workload.config.model.dense_features;
+                self.ops.push(Op::Pack { elements });
+            }
+            Stage::BottomMlp => self.mlp_forward(&self.bottom.clone()),
+            Stage::Interaction => self.interaction_forward(),
+            Stage::TopMlp => {
+                self.mlp_forward(&self.top.clone());
+                self.logit(GemmProduct::Forward, self.batch, 1, self.last());
+            }
+            Stage::DenseBackward(number) => self.backward(bucket(number)),
+            Stage::InteractionBackward => self.interaction_backward(),
+            _ => {}
+        }
+        std::mem::take(&mut self.ops)
+    }
+
+    /// Returns the number of inputs of the logit.
+    fn last(&self) -> usize {
+        let width = self.workload.config.model.interaction_width();
+        self.top.last().map_or(width, |(_, outputs)| *outputs)
+    }
+
     fn has_peers(&self) -> bool {
         self.workload.ranks() > 1
     }
@@ -132,15 +172,6 @@ impl DenseWriter<'_> {
         if self.precision() != Precision::F32 {
             self.ops.push(Op::Pack { elements: self.in_panels(columns) });
         }
-    }
-
-    fn forward(&mut self, bottom: Layers<'_>, top: Layers<'_>, last: usize) {
-        let features = self.workload.config.model.dense_features;
-        self.ops.push(Op::Pack { elements: self.batch * features });
-        self.mlp_forward(bottom);
-        self.interaction_forward();
-        self.mlp_forward(top);
-        self.logit(GemmProduct::Forward, self.batch, 1, last);
     }
 
     fn mlp_forward(&mut self, layers: Layers<'_>) {
@@ -176,103 +207,92 @@ impl DenseWriter<'_> {
         self.ops.push(Op::Interaction { batch_size: self.batch, vectors, dim, pass });
     }
 
-    fn backward(&mut self, bottom: Layers<'_>, top: Layers<'_>, last: usize) {
-        self.logit(GemmProduct::BackwardWeight, 1, last, self.batch);
-        self.logit(GemmProduct::BackwardInput, self.batch, last, 1);
-        self.mlp_backward(top, true);
-        self.interaction_backward();
-        if !bottom.is_empty() {
-            let elements = self.in_panels(self.workload.config.model.dense_width());
-            self.ops.push(Op::ReluBackward { elements });
+    fn backward(&mut self, bucket: &DenseBucket) {
+        let (layers, width) = (&bucket.layers, self.workload.config.model.interaction_width());
+        match (bucket.section, self.workload.config.model.interaction) {
+            (Section::Top, _) => {
+                if layers.end > self.top.len() {
+                    let last = self.last();
+                    self.logit(GemmProduct::BackwardWeight, 1, last, self.batch);
+                    self.logit(GemmProduct::BackwardInput, self.batch, last, 1);
+                }
+                self.mlp_backward(&self.top.clone(), layers.clone(), true);
+            }
+            (Section::Bottom, _) => {
+                self.mlp_backward(&self.bottom.clone(), layers.clone(), false);
+            }
+            (Section::Interaction, Interaction::DcnV2 { rank, .. }) => {
+                let elements = self.in_panels(width);
+                for _ in layers.clone() {
+                    self.ops.push(Op::Cross { elements, pass: Pass::Backward });
+                    self.round(width);
+                    self.linear_backward(rank, width, true);
+                    self.linear_backward(width, rank, true);
+                }
+            }
+            (Section::Interaction, _) => {}
         }
-        self.mlp_backward(bottom, false);
     }
 
-    fn mlp_backward(&mut self, layers: Layers<'_>, of_input: bool) {
-        if let Some((_, output)) = layers.last() {
+    fn mlp_backward(&mut self, layers: Layers<'_>, bucket: Range<usize>, of_input: bool) {
+        let bucket = bucket.start..bucket.end.min(layers.len());
+        let has_last = !bucket.is_empty() && bucket.end == layers.len();
+        if let Some((_, output)) = layers.last().filter(|_| has_last) {
             self.round(*output);
         }
-        for (at, (inputs, outputs)) in layers.iter().enumerate().rev() {
-            self.linear_backward(*inputs, *outputs, of_input || at > 0);
+        for at in bucket.rev() {
+            let (inputs, outputs) = layers[at];
+            self.linear_backward(inputs, outputs, of_input || at > 0);
         }
     }
 
     fn interaction_backward(&mut self) {
         let model = &self.workload.config.model;
-        let width = model.interaction_width();
         if let Interaction::Dot { .. } = model.interaction {
-            return self.dot(Pass::Backward);
+            self.dot(Pass::Backward);
+        } else {
+            let elements = self.in_panels(model.interaction_width());
+            self.ops.push(Op::Concat { elements, pass: Pass::Backward });
         }
-        let elements = self.in_panels(width);
-        if let Interaction::DcnV2 { layers, rank } = model.interaction {
-            for _ in 0..layers {
-                self.ops.push(Op::Cross { elements, pass: Pass::Backward });
-                self.round(width);
-                self.linear_backward(rank, width, true);
-                self.linear_backward(width, rank, true);
-            }
+        if !self.bottom.is_empty() {
+            let elements = self.in_panels(self.workload.config.model.dense_width());
+            self.ops.push(Op::ReluBackward { elements });
         }
-        self.ops.push(Op::Concat { elements, pass: Pass::Backward });
     }
 
-    /// Adds the gradients of a layer. Then adds the updates that are possible after it, of the
-    /// layer's weight and all later parameters.
+    /// Adds the gradients of a layer.
     fn linear_backward(&mut self, inputs: usize, outputs: usize, of_input: bool) {
         if of_input {
             self.gemm(GemmProduct::BackwardInput, self.batch, inputs, outputs);
         }
         self.gemm(GemmProduct::BackwardWeight, outputs, inputs, self.batch);
-        let weight = Parameter::Weight { n: outputs, k: inputs };
-        let is_it = |one: &Parameter| match (one, weight) {
-            (Parameter::Weight { n, k }, Parameter::Weight { n: other, k: inner }) => {
-                (*n, *k) == (other, inner)
-            }
-            _ => false,
-        };
-        let number = self.left.iter().rposition(is_it).unwrap_or(0);
-        // On one rank, an elementwise optimizer is fused into the product that computes the
-        // weight's gradient, so the weight needs no separate update.
-        let is_fused = self.rule().granularity() == Granularity::Element;
-        let within = self.updates == DenseUpdates::WithinProducts;
-        if !self.has_peers() && is_fused && within {
-            self.update_all_but(number + 1);
-            self.left.truncate(number);
-        } else {
-            self.update_all_but(number);
-        }
     }
 
-    /// Updates or reduces the parameters from number `first` on, in reverse order.
-    fn update_all_but(&mut self, first: usize) {
-        while self.left.len() > first {
-            if let Some(parameter) = self.left.pop() {
-                self.update(parameter);
-            }
-        }
-    }
-
-    fn update(&mut self, parameter: Parameter) {
+    /// Adds the updates of a bucket, from its last parameter to its first. On one rank, an
+    /// elementwise optimizer is fused into the product that computes the gradient of a weight, so
+    /// the weight needs no separate update.
+    fn update(&mut self, bucket: &DenseBucket) {
         let optimizer = self.rule();
-        let (gradient, elements, packed) = match parameter {
-            Parameter::Weight { n, k } => (n * k.next_multiple_of(PANEL), n * k, n * k),
-            Parameter::Vector { elements } => (elements, elements, 0),
-        };
-        let update = Op::DenseUpdate { elements, packed, optimizer };
-        if !self.has_peers() {
-            return self.ops.push(update);
-        }
-        self.bucket.0 += gradient;
-        self.bucket.1.push(update);
-        if self.bucket.0 >= BUCKET {
-            self.close_bucket();
+        let is_fused = optimizer.granularity() == Granularity::Element
+            && self.updates == DenseUpdates::WithinProducts
+            && !self.has_peers();
+        for parameter in self.parameters[bucket.parameters.clone()].iter().rev() {
+            let (elements, packed) = match *parameter {
+                Parameter::Weight { .. } if is_fused => continue,
+                Parameter::Weight { n, k } => (n * k, n * k),
+                Parameter::Vector { elements } => (elements, 0),
+            };
+            self.ops.push(Op::DenseUpdate { elements, packed, optimizer });
         }
     }
 
-    fn close_bucket(&mut self) {
-        let (elements, updates) = std::mem::take(&mut self.bucket);
-        if !updates.is_empty() {
-            self.sums.push(Op::AllReduce { elements });
-            self.sums.extend(updates);
-        }
+    /// Adds the sum of a bucket's gradients, which are padded to whole panels.
+    fn all_reduce(&mut self, bucket: &DenseBucket) {
+        let gradient = |parameter: &Parameter| match *parameter {
+            Parameter::Weight { n, k } => n * k.next_multiple_of(PANEL),
+            Parameter::Vector { elements } => elements,
+        };
+        let elements = self.parameters[bucket.parameters.clone()].iter().map(gradient).sum();
+        self.ops.push(Op::AllReduce { elements });
     }
 }

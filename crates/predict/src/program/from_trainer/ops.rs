@@ -1,9 +1,10 @@
 //! Lists the operations of a step of rowmill's own trainer from a configuration and a sharding plan
 //! alone. Tests in `cli` compare the list with recorded steps.
 
-use schema::Op;
+use schema::stage::ActionPart;
+use schema::{Op, Stage};
 
-use super::dense;
+use super::dense::{self, DenseWriter};
 use crate::Error;
 use crate::workload::{DenseUpdates, Workload};
 use kernel_model::tile_use::TileUse;
@@ -26,16 +27,25 @@ pub fn list_ops(workload: Workload<'_>) -> Result<Vec<Vec<Op>>, Error> {
 fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     let held = || tiles.iter().filter(|tile| tile.rank == rank);
     let samples = workload.samples(rank);
+    let [distribution, lookup, vectors] = forward_ops(workload, held(), samples);
+    let [gradients, rows] = backward_ops(workload, held(), samples);
     let is_whole = is_whole(workload);
-    let mut ops = forward_ops(workload, held(), samples);
-    if is_whole {
-        // The lookup writes directly into the input of the interaction, so no exchange of pooled
-        // vectors takes place.
-        ops.truncate(2);
+    let graph = dense::graph(workload);
+    let mut dense = DenseWriter::new(workload, samples, DenseUpdates::WithinProducts);
+    let mut ops = Vec::new();
+    for action in graph.actions.iter().filter(|action| action.part != ActionPart::Start) {
+        match action.stage {
+            Stage::InputDistribution => ops.push(distribution),
+            Stage::Lookup => ops.push(lookup),
+            // The lookup writes directly into the input of the interaction, so no exchange of
+            // pooled vectors takes place.
+            Stage::PooledExchange | Stage::GradientExchange if is_whole => {}
+            Stage::PooledExchange => ops.push(vectors),
+            Stage::GradientExchange => ops.push(gradients),
+            Stage::EmbeddingUpdate => ops.push(rows),
+            _ => ops.extend(dense.list_stage(&graph, action)),
+        }
     }
-    ops.extend(dense::list_ops(workload, samples, DenseUpdates::WithinProducts));
-    let backward = backward_ops(workload, held(), samples);
-    ops.extend(backward.into_iter().skip(usize::from(is_whole)));
     ops
 }
 
@@ -62,13 +72,13 @@ fn forward_ops<'a>(
     workload: Workload<'_>,
     held: impl Iterator<Item = &'a TileUse> + Clone,
     samples: usize,
-) -> Vec<Op> {
+) -> [Op; 3] {
     let stats = workload.features.iter();
     let ids: f64 = stats.map(|stats| stats.ids_per_bag * samples as f64).sum();
     let width: usize = held.clone().map(|tile| tile.vectors * tile.dim).sum();
     let elements = workload.config.training.batch_size * width;
     let sum = |of: &dyn Fn(&TileUse) -> f64| held.clone().map(of).sum::<f64>().round() as usize;
-    vec![
+    [
         Op::InputDist { ids: ids.round() as usize },
         Op::EmbeddingForward {
             bags: held.clone().map(|tile| tile.bags).sum(),
@@ -86,10 +96,10 @@ fn backward_ops<'a>(
     workload: Workload<'_>,
     held: impl Iterator<Item = &'a TileUse> + Clone,
     samples: usize,
-) -> Vec<Op> {
+) -> [Op; 2] {
     let width: usize = held.clone().map(|tile| tile.vectors * tile.dim).sum();
     let sum = |of: &dyn Fn(&TileUse) -> f64| held.clone().map(of).sum::<f64>().round() as usize;
-    vec![
+    [
         Op::GradientDist { elements: samples * workload.config.model.pooled_width() },
         Op::EmbeddingBackward {
             ids: sum(&|tile| tile.uses),

@@ -7,7 +7,7 @@ use super::row::{DEVICE, STREAM};
 use crate::format::collective;
 use crate::format::identity::OperationIdentity;
 use crate::format::tensor::{self, TensorArgument};
-use crate::record::RunInfo;
+use crate::record::{OpSpan, RunInfo};
 
 /// Arguments of a `ProfilerStep#N` annotation.
 #[derive(Serialize)]
@@ -33,12 +33,16 @@ pub struct OperationArguments {
     input_type: Vec<&'static str>,
     flops: u64,
     bytes: u64,
+    /// The stage of the step.
+    #[serde(rename = "Stage", skip_serializing_if = "Option::is_none")]
+    stage: Option<String>,
 }
 
 impl OperationArguments {
     /// Describes an operation by the arguments that PyTorch's profiler writes, and by its FLOPs and
     /// bytes.
-    pub fn new(op: &Op, identity: OperationIdentity) -> Self {
+    pub fn new(span: &OpSpan, identity: OperationIdentity) -> Self {
+        let op = &span.op;
         let inputs = tensor::inputs(op);
         let work = op.work();
         Self {
@@ -48,6 +52,7 @@ impl OperationArguments {
             input_dims: inputs.into_iter().map(|TensorArgument { shape, .. }| shape).collect(),
             flops: work.flops,
             bytes: work.bytes,
+            stage: span.stage.map(|stage| stage.to_string()),
         }
     }
 }

@@ -1,0 +1,110 @@
+use super::{
+    ActionBatch, ActionPart, Overlap, Resource, Schedule, Section, Stage, StepGraph, dense_buckets,
+};
+use crate::config::JobConfig;
+use crate::model::ModelConfig;
+
+fn model(interaction: &str) -> ModelConfig {
+    let text = format!(
+        r#"
+[model]
+name = "small"
+dense_features = 2
+bottom = [8, 8, 4]
+top = [8, 6, 1]
+interaction = {interaction}
+loss = "bce_with_logits"
+tables = [{{ name = "a", rows = 50, dim = 4 }}]
+[optimizer]
+sparse = {{ kind = "sgd", learning_rate = 0.1 }}
+dense = {{ kind = "sgd", learning_rate = 0.1 }}
+[training]
+batch_size = 32
+epochs = 1
+[data]
+format = "csv"
+label = {{ column = "y" }}
+dense = [{{ column = "u" }}, {{ column = "v" }}]
+categorical = [{{ column = "a", kind = "integer" }}]
+"#
+    );
+    JobConfig::parse(&text, &[]).unwrap().model
+}
+
+fn schedules() -> impl Iterator<Item = Schedule> {
+    let alone = Overlap::ALL.map(|overlap| Schedule::SERIAL.with(overlap));
+    [Schedule::SERIAL, Schedule::PIPELINED].into_iter().chain(alone)
+}
+
+/// Checks the list of two consecutive steps, so that the start of a step's input distribution in
+/// the step before it is seen.
+#[test]
+fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
+    for interaction in [r#"{ kind = "dot" }"#, r#"{ kind = "dcn_v2", layers = 2, rank = 3 }"#] {
+        for schedule in schedules() {
+            for ranks in [1, 2] {
+                let graph = StepGraph::new(&model(interaction), 1 << 20, schedule, ranks);
+                let mut complete: Vec<Stage> = Vec::new();
+                let mut under_way = Vec::new();
+                for action in &graph.actions {
+                    let what = format!("{schedule}, {ranks} ranks, {action:?}");
+                    for input in &action.inputs {
+                        assert!(complete.contains(input), "{what}");
+                    }
+                    match (action.part, action.batch) {
+                        (ActionPart::Start, ActionBatch::Next) => {}
+                        (ActionPart::Start, ActionBatch::This) => under_way.push(action.stage),
+                        (ActionPart::Whole, _) => complete.push(action.stage),
+                        (ActionPart::Finish, _) if action.stage == Stage::InputDistribution => {
+                            complete.push(action.stage);
+                        }
+                        (ActionPart::Finish, _) => {
+                            let started = under_way.iter().position(|&s| s == action.stage);
+                            under_way.remove(started.expect(&what));
+                            complete.push(action.stage);
+                        }
+                    }
+                }
+                assert!(under_way.is_empty(), "{schedule}");
+                let mut once = complete.clone();
+                once.sort();
+                once.dedup();
+                assert_eq!(once.len(), complete.len(), "{schedule}: a stage ran twice");
+                let has_sums = complete.contains(&Stage::AllReduce(3));
+                assert_eq!(has_sums, ranks > 1, "{schedule}");
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_of_one_section_share_buckets_but_at_least_four_remain() {
+    let check = |interaction: &str, bytes: usize, expected: &[(Section, usize)]| {
+        let buckets = dense_buckets(&model(interaction), bytes);
+        let got = buckets.iter().map(|bucket| (bucket.section, bucket.layers.len()));
+        assert!(got.eq(expected.iter().copied()), "{buckets:?}");
+        let first = buckets.iter().rev().scan(0, |end, bucket| {
+            let is_next = bucket.parameters.start == std::mem::replace(end, bucket.parameters.end);
+            Some(is_next)
+        });
+        assert!(first.into_iter().all(|is_next| is_next), "{buckets:?}");
+    };
+    let (bottom, cross, top) = (Section::Bottom, Section::Interaction, Section::Top);
+    let dot = r#"{ kind = "dot" }"#;
+    check(dot, 1, &[(top, 1), (top, 1), (top, 1), (bottom, 1), (bottom, 1), (bottom, 1)]);
+    check(dot, 1 << 20, &[(top, 2), (top, 1), (bottom, 1), (bottom, 2)]);
+    let dcn = r#"{ kind = "dcn_v2", layers = 2, rank = 3 }"#;
+    check(dcn, 1 << 20, &[(top, 2), (top, 1), (cross, 2), (bottom, 3)]);
+}
+
+#[test]
+fn schedules_have_names() {
+    for schedule in schedules() {
+        assert_eq!(schedule.to_string().parse(), Ok(schedule));
+    }
+    let two = Schedule::SERIAL.with(Overlap::AllReduce).with(Overlap::Input);
+    assert_eq!(two.to_string(), "input,all_reduce");
+    assert!("input,speed".parse::<Schedule>().unwrap_err().to_string().contains("\"speed\""));
+    assert_eq!(Stage::AllReduce(2).to_string(), "all_reduce 2");
+    assert_eq!(Stage::Lookup.resource(), Resource::ComputeQueue);
+}

@@ -1,0 +1,259 @@
+//! Lanes carry exchanges with other ranks beside the computation: an exchange is started, and
+//! finished later, on a thread of its own where it has work to do meanwhile.
+//!
+//! What an exchange sends is described beside its stage; the order of stages is
+//! [`schema::StepGraph`].
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use comm::{CommElement, Communicator, StartedCollective, VectorParts};
+
+use crate::Error;
+
+/// Most exchanges that the thread of a lane has queued. For a further one, the compute thread waits
+/// for the oldest.
+const QUEUED_MAX: usize = 16;
+
+/// Communicators with which a lane begins, for exchanges that are under way together.
+const COMMUNICATORS: usize = 3;
+
+/// An exchange with other ranks, together with its buffers.
+pub trait Exchange: Send + 'static {
+    /// Sends what this rank contributes. Runs on the compute thread and does not wait for peers.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    fn start(&mut self, comm: &mut Communicator) -> Result<(), Error>;
+
+    /// Receives what the peers contribute. Runs on the thread of the lane, if it has one.
+    ///
+    /// # Errors
+    /// [`Error::Communication`], and errors of this rank's contribution.
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error>;
+}
+
+/// The exchanges of one kind, which are finished in the order in which they were started. Each has
+/// a communicator of its own, so that starting one does not wait for the end of another. Without a
+/// thread, the compute thread finishes them.
+pub struct Lane<E: Exchange> {
+    /// Never carries a message. Has the tags of later exchanges, and creates communicators.
+    own: Communicator,
+    idle: VecDeque<Communicator>,
+    /// Exchanges of a lane without a thread.
+    under_way: VecDeque<LaneJob<E>>,
+    thread: Option<LaneThread<E>>,
+    /// Exchanges that the thread has finished, and [`Lane::finish`] has not returned.
+    done: VecDeque<LaneDone<E>>,
+    /// Exchanges that were started and not finished.
+    count: usize,
+}
+
+/// An exchange under way.
+struct LaneJob<E> {
+    comm: Communicator,
+    exchange: E,
+}
+
+/// An exchange that the thread has finished, with the outcome.
+type LaneDone<E> = (LaneJob<E>, Result<(), Error>);
+
+/// The thread that finishes the exchanges of a lane.
+struct LaneThread<E> {
+    /// Is `None` once the lane is dropped.
+    jobs: Option<SyncSender<LaneJob<E>>>,
+    done: Receiver<LaneDone<E>>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl<E: Exchange> Lane<E> {
+    /// Creates a lane without a thread. All ranks must create their lanes in the same order.
+    #[must_use]
+    pub fn new(comm: &Communicator) -> Self {
+        Self {
+            own: comm.duplicate(),
+            // Taken in turn, so that ranks agree although one finishes an exchange earlier.
+            idle: (0..COMMUNICATORS).map(|_| comm.duplicate()).collect(),
+            under_way: VecDeque::new(),
+            thread: None,
+            done: VecDeque::new(),
+            count: 0,
+        }
+    }
+
+    /// Finishes later exchanges on a thread named `name`.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if the operating system refuses.
+    pub fn spawn(&mut self, name: &str) -> Result<(), Error> {
+        let (jobs, started) = sync_channel::<LaneJob<E>>(QUEUED_MAX);
+        let (finished, done) = sync_channel(QUEUED_MAX);
+        let work = move || {
+            for mut job in started {
+                let result = job.exchange.finish(&mut job.comm);
+                if finished.send((job, result)).is_err() {
+                    return;
+                }
+            }
+        };
+        let handle = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        let handle = Some(handle.map_err(|source| Error::Thread { source })?);
+        self.thread = Some(LaneThread { jobs: Some(jobs), done, handle });
+        Ok(())
+    }
+
+    /// A communicator for settings and buffers. It must not carry messages.
+    pub fn settings(&mut self) -> &mut Communicator {
+        &mut self.own
+    }
+
+    /// Returns a buffer of a message to the pool.
+    pub fn keep<T: CommElement>(&self, buffer: Vec<T>) {
+        self.own.keep(buffer);
+    }
+
+    /// The number of exchanges under way.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    fn take_comm(&mut self) -> Communicator {
+        // Only lanes whose exchanges all ranks finish at the same points of the program grow.
+        let mut comm = self.idle.pop_front().unwrap_or_else(|| self.own.duplicate());
+        comm.copy_settings(&self.own);
+        comm
+    }
+
+    /// Starts an exchange.
+    ///
+    /// # Errors
+    /// As [`Exchange::start`].
+    pub fn start(&mut self, mut exchange: E) -> Result<(), Error> {
+        let mut comm = self.take_comm();
+        exchange.start(&mut comm)?;
+        let job = LaneJob { comm, exchange };
+        match &mut self.thread {
+            None => self.under_way.push_back(job),
+            Some(thread) => {
+                if self.count - self.done.len() == QUEUED_MAX {
+                    self.done.push_back(thread.wait());
+                }
+                // If the thread has panicked, `wait` passes the panic on.
+                let _ = thread.jobs.as_ref().map(|jobs| jobs.send(job).is_ok());
+            }
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Waits for the end of the exchange that was started first.
+    ///
+    /// # Errors
+    /// As [`Exchange::finish`].
+    /// # Panics
+    /// If no exchange is under way, or the thread panicked.
+    pub fn finish(&mut self) -> Result<E, Error> {
+        assert!(self.count > 0, "an exchange is under way");
+        self.count -= 1;
+        let finish = |mut job: LaneJob<E>| {
+            let result = job.exchange.finish(&mut job.comm);
+            (job, result)
+        };
+        let done = self.done.pop_front().or_else(|| self.under_way.pop_front().map(finish));
+        let done = done.or_else(|| self.thread.as_mut().map(LaneThread::wait));
+        let (job, result) = done.unwrap_or_else(|| unreachable!("the lane has counted it"));
+        self.idle.push_back(job.comm);
+        result.map(|()| job.exchange)
+    }
+
+    /// Carries out an exchange on the compute thread, beside those under way.
+    ///
+    /// # Errors
+    /// Those of `exchange`.
+    pub fn run_with(
+        &mut self,
+        exchange: impl FnOnce(&mut Communicator) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut comm = self.take_comm();
+        exchange(&mut comm)?;
+        self.idle.push_back(comm);
+        Ok(())
+    }
+}
+
+impl<E> LaneThread<E> {
+    fn wait(&mut self) -> LaneDone<E> {
+        self.done.recv().unwrap_or_else(|_| {
+            self.jobs = None;
+            match self.handle.take().map(JoinHandle::join) {
+                Some(Err(panic)) => std::panic::resume_unwind(panic),
+                _ => unreachable!("the thread of a lane ends with the lane"),
+            }
+        })
+    }
+}
+
+impl<E: Exchange> Drop for Lane<E> {
+    fn drop(&mut self) {
+        let Some(LaneThread { jobs, done, handle }) = self.thread.take() else { return };
+        if self.count > self.done.len() {
+            // After an error, peers may never send what the thread waits for.
+            self.own.leave();
+        }
+        drop((jobs, done));
+        if let Some(handle) = handle {
+            // A panic of the thread comes second to the error for which the lane is dropped.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Sends a part to each rank and receives one from each.
+pub struct AllToAll<T> {
+    /// `parts[r]` goes to rank r, and is then what rank r sent. This rank's own part stays.
+    pub parts: Vec<Vec<T>>,
+    started: Option<StartedCollective<Vec<Vec<T>>>>,
+}
+
+impl<T> Default for AllToAll<T> {
+    fn default() -> Self {
+        Self { parts: Vec::new(), started: None }
+    }
+}
+
+impl<T: CommElement> Exchange for AllToAll<T> {
+    fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        self.started = Some(comm.start_all_to_all(std::mem::take(&mut self.parts))?);
+        Ok(())
+    }
+
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        if let Some(started) = self.started.take() {
+            self.parts = started.wait(comm)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sums the gradients of a bucket over ranks.
+#[derive(Default)]
+pub struct GradientSums {
+    pub sums: VectorParts<f32>,
+    started: Option<StartedCollective<VectorParts<f32>>>,
+}
+
+impl Exchange for GradientSums {
+    fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        self.started = Some(comm.start_sum(std::mem::take(&mut self.sums))?);
+        Ok(())
+    }
+
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        if let Some(started) = self.started.take() {
+            self.sums = started.wait(comm)?;
+        }
+        Ok(())
+    }
+}

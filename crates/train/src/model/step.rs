@@ -1,0 +1,268 @@
+//! Carries out the actions of a training step on the model of one rank, and those of a forward pass
+//! for an evaluation. Their order is that of [`schema::StepGraph`].
+
+use device::backend::LossArguments;
+use device::{Backend, MatrixShape};
+use schema::stage::{ActionBatch, ActionPart, DenseBucket, Section, StageAction};
+use schema::{Op, Stage};
+
+use super::{Buffers, Model, Purpose, RunStep};
+use crate::Error;
+use crate::context::RankContext;
+use crate::dense::{BucketParameters, DenseStep};
+use crate::embedding::collection::IdCheck;
+use crate::layer::interaction::InteractionGiven;
+use crate::layer::logit::LogitGiven;
+use crate::layer::mlp::MlpGiven;
+use crate::share::SampleShare;
+
+impl<B: Backend> Model<B> {
+    /// Carries out all actions of a training step.
+    ///
+    /// # Errors
+    /// [`Error::Stage`].
+    pub(super) fn run_step(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: SampleShare<'_>,
+        step: RunStep,
+    ) -> Result<(), Error> {
+        self.check(share.batch)?;
+        for i in 0..self.graph.actions.len() {
+            let StageAction { stage, part, batch, .. } = self.graph.actions[i];
+            context.profiler.set_stage(Some(stage));
+            let (result, step) = match batch {
+                ActionBatch::This => (
+                    self.run_stage(context, share, Purpose::Training(step), stage, part),
+                    step.number,
+                ),
+                ActionBatch::Next => {
+                    (self.embedding.start_next(&mut context.comm.input), step.number + 1)
+                }
+            };
+            result.map_err(Error::in_stage(stage, step))?;
+        }
+        context.profiler.set_stage(None);
+        Ok(())
+    }
+
+    /// Carries out the forward pass of an evaluation, up to the logits.
+    ///
+    /// # Errors
+    /// As [`Model::evaluate`].
+    pub(super) fn run_forward(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: SampleShare<'_>,
+    ) -> Result<(), Error> {
+        self.check(share.batch)?;
+        for i in 0..self.graph.actions.len() {
+            let StageAction { stage, part, batch, .. } = self.graph.actions[i];
+            if batch == ActionBatch::This && stage.is_forward() {
+                self.run_stage(context, share, Purpose::Evaluation, stage, part)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_stage(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: SampleShare<'_>,
+        purpose: Purpose,
+        stage: Stage,
+        part: ActionPart,
+    ) -> Result<(), Error> {
+        match stage {
+            Stage::InputDistribution => self.distribute(context, share, purpose, part),
+            Stage::Copy | Stage::Lookup | Stage::PooledExchange => {
+                self.run_embedding(context, share, purpose, stage, part)
+            }
+            Stage::BottomMlp | Stage::Interaction | Stage::TopMlp => {
+                self.run_dense(context, share.batch.size, stage)
+            }
+            Stage::Loss => self.loss(context, share, purpose),
+            Stage::InteractionBackward => self.backward_interaction(context, share.batch.size),
+            Stage::GradientExchange => {
+                let d_pooled = &self.buffers.d_pooled;
+                self.embedding.exchange_gradients(context, part, d_pooled, share.batch.size)
+            }
+            Stage::EmbeddingUpdate => {
+                let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
+                self.embedding.update(context, sparse, d_pooled, &mut self.scalars)
+            }
+            Stage::DenseBackward(bucket) => self.backward_bucket(context, share.batch.size, bucket),
+            Stage::AllReduce(bucket) => {
+                let (dense, scalars) = (&mut self.parameters, &mut self.scalars);
+                let bucket = bucket_parameters(&self.graph.buckets, bucket);
+                match part {
+                    ActionPart::Finish => dense.finish_sums(context, scalars, bucket),
+                    _ => dense.start_sums(context, scalars, bucket),
+                }
+            }
+            Stage::DenseUpdate(bucket) => {
+                let bucket = bucket_parameters(&self.graph.buckets, bucket);
+                if context.comm.world_size() == 1 {
+                    return self.parameters.update_alone(context, &self.scalars, bucket.parameters);
+                }
+                self.parameters.update_from_sums(context, &self.scalars, bucket)
+            }
+            Stage::LossSum => Ok(()),
+        }
+    }
+
+    fn distribute(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: SampleShare<'_>,
+        purpose: Purpose,
+        part: ActionPart,
+    ) -> Result<(), Error> {
+        let check = match purpose {
+            Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
+            _ => IdCheck::OnHost,
+        };
+        let (sparse, first) = (&share.batch.sparse, share.first_sample);
+        match (purpose, part) {
+            (Purpose::Training(_), ActionPart::Finish) => {
+                self.embedding.finish_next(context, sparse, first, check)
+            }
+            // The exchange under way, if any, is that of a batch to be trained.
+            _ => self.embedding.distribute(context, sparse, first, check),
+        }
+    }
+
+    fn run_embedding(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: SampleShare<'_>,
+        purpose: Purpose,
+        stage: Stage,
+        part: ActionPart,
+    ) -> Result<(), Error> {
+        let (batch, samples) = (share.batch, share.batch.size);
+        let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
+        let Buffers { input, pooled, .. } = &mut self.buffers;
+        match stage {
+            Stage::Lookup => self.embedding.look_up(context, &batch.sparse, pooled, scalars),
+            Stage::PooledExchange => {
+                self.embedding.exchange_vectors(context, part, pooled, samples)
+            }
+            _ => {
+                self.embedding.copy(context.device_queue(), &batch.sparse)?;
+                if samples == 0 {
+                    return Ok(());
+                }
+                let RankContext { device, queue, profiler, .. } = context;
+                let shape = MatrixShape::new(samples, self.dense_features);
+                let op = Op::Pack { elements: batch.dense.len() };
+                Ok(profiler.op(op, || device.pack(queue, &batch.dense, shape, input))?)
+            }
+        }
+    }
+
+    fn run_dense(
+        &mut self,
+        context: &mut RankContext<B>,
+        samples: usize,
+        stage: Stage,
+    ) -> Result<(), Error> {
+        let Buffers { input, pooled, logits, .. } = &mut self.buffers;
+        let parameters = &self.parameters;
+        match stage {
+            _ if samples == 0 => Ok(()),
+            Stage::BottomMlp => self.bottom.forward(context, parameters, input, samples),
+            Stage::Interaction => {
+                let dense = self.bottom.output(input);
+                self.interaction.forward(context, parameters, dense, pooled, samples)
+            }
+            _ => {
+                let joined = self.interaction.output();
+                self.top.forward(context, parameters, joined, samples)?;
+                let last = self.top.output(joined);
+                self.logit.forward(context, parameters, last, logits, samples)
+            }
+        }
+    }
+
+    pub(super) fn loss(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: SampleShare<'_>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
+        let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
+        let RankContext { device, queue, profiler, .. } = context;
+        let Buffers { logits, d_logits, probabilities, .. } = &mut self.buffers;
+        let arguments = LossArguments {
+            kind: self.loss,
+            logits,
+            labels: &share.batch.labels,
+            gradient: d_logits,
+            probabilities,
+        };
+        let op = Op::Loss { batch_size: share.batch.size };
+        Ok(profiler.op(op, || device.loss(queue, arguments, scalars))?)
+    }
+
+    /// Computes the gradients of a bucket's parameters.
+    fn backward_bucket(
+        &mut self,
+        context: &mut RankContext<B>,
+        samples: usize,
+        bucket: u16,
+    ) -> Result<(), Error> {
+        let buckets = &self.graph.buckets;
+        let DenseBucket { section, layers, parameters, .. } = &buckets[usize::from(bucket)];
+        if samples == 0 {
+            // A rank without samples still contributes zero gradients to the sum over ranks.
+            let parameters = parameters.clone();
+            return self.parameters.clear_gradients(context.device_queue(), parameters);
+        }
+        let Buffers { input, d_logits, d_last, d_interaction, d_dense, .. } = &mut self.buffers;
+        let mut step = DenseStep { dense: &mut self.parameters, scalars: &self.scalars };
+        match section {
+            Section::Top => {
+                let (joined, hidden) = (self.interaction.output(), self.top.layer_count());
+                if layers.end > hidden {
+                    let (x, after_relu) = (self.top.output(joined), self.logit_after_relu);
+                    let given = LogitGiven { x, d_y: &*d_logits, after_relu, samples };
+                    self.logit.backward(context, step.dense, given, d_last)?;
+                }
+                let layers = layers.start..layers.end.min(hidden);
+                let given = MlpGiven { x: joined, d_y: d_last, samples, layers };
+                self.top.backward(context, &mut step, given, Some(d_interaction))
+            }
+            Section::Interaction => {
+                let layers = layers.clone();
+                self.interaction.backward_layers(context, &mut step, d_interaction, samples, layers)
+            }
+            Section::Bottom => {
+                let given = MlpGiven { x: input, d_y: d_dense, samples, layers: layers.clone() };
+                self.bottom.backward(context, &mut step, given, None)
+            }
+        }
+    }
+
+    fn backward_interaction(
+        &mut self,
+        context: &mut RankContext<B>,
+        samples: usize,
+    ) -> Result<(), Error> {
+        if samples == 0 {
+            return Ok(());
+        }
+        let Buffers { input, pooled, d_interaction, d_dense, d_pooled, .. } = &mut self.buffers;
+        let dense = self.bottom.output(input);
+        let given = InteractionGiven { dense, pooled, d_out: d_interaction, samples };
+        self.interaction.backward(context, given, d_dense, d_pooled)?;
+        // The output of the bottom MLP is used several times, so the gradient of the last ReLU is
+        // applied once to the sum of all gradients.
+        self.bottom.last_relu_backward(context, d_dense, samples)
+    }
+}
+
+fn bucket_parameters(buckets: &[DenseBucket], bucket: u16) -> BucketParameters {
+    let parameters = buckets[usize::from(bucket)].parameters.clone();
+    BucketParameters { parameters, is_first: bucket == 0 }
+}

@@ -1,0 +1,412 @@
+//! Schedules that run exchanges beside other stages give the bytes of the serial one, however a run
+//! ends, and a stage that fails ends the run with its name.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use comm::{Communicator, Deadline, InProcess, Pool, RankMessage, Transport, TransportFailure};
+use device::Cpu;
+use device::backend::Cuda;
+use device::buffer::Counting;
+use schema::stage::Overlap;
+use schema::{Batch, JobConfig, Optimizer, Schedule, ShardingPlan, StepGraph, TableConfig};
+use train::model::RankParameters;
+use train::profile::Profiler;
+use train::{Error, Model, RankBatch, RankContext, RunEvent, RunStep, Start, TraceRequest};
+
+use crate::processes::{as_processes, files};
+use crate::ranks;
+use crate::run::{dataset, plan, request};
+use crate::stub::model;
+
+type Make = fn(&[TableConfig], u32) -> ShardingPlan;
+
+const PLANS: [Make; 4] = [
+    ShardingPlan::table_wise,
+    ShardingPlan::row_wise,
+    ShardingPlan::column_wise,
+    ShardingPlan::mixed,
+];
+
+fn overlapped() -> impl Iterator<Item = Schedule> {
+    let alone = Overlap::ALL.map(|overlap| Schedule::SERIAL.with(overlap));
+    alone.into_iter().chain([Schedule::PIPELINED])
+}
+
+#[test]
+fn every_schedule_writes_the_checkpoints_of_the_serial_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    for (number, (ranks, make)) in
+        [1, 2, 4].into_iter().flat_map(|ranks| PLANS.map(|make| (ranks, make))).enumerate()
+    {
+        let run = |schedule: Schedule| {
+            let folder = folder.path().join(format!("{number}-{schedule}"));
+            let mut request = request(&folder, &dataset, plan(make, ranks));
+            request.schedule = schedule;
+            // The last batch of an epoch is smaller. One of the steps is the last before a log
+            // line, an evaluation and a checkpoint at once.
+            request.config.training.steps = Some(26);
+            request.config.training.evaluate_every = Some(4);
+            request.config.optimizer.sparse.kind = Optimizer::ALL[number % Optimizer::ALL.len()];
+            let mut losses = Vec::new();
+            let outcome = train::run(&request, Cpu::open, &mut |event| {
+                if let RunEvent::Interval(interval) = event {
+                    losses.push((interval.step, interval.loss.to_bits()));
+                }
+            });
+            let outcome = outcome.unwrap();
+            let checkpoints = train::checkpoint::list(&folder).unwrap();
+            let checkpoints: Vec<_> = checkpoints.iter().map(|folder| files(folder)).collect();
+            (losses, outcome.evaluation.unwrap().loss.to_bits(), checkpoints)
+        };
+        let serial = run(Schedule::SERIAL);
+        assert_eq!((serial.0.len(), serial.2.len()), (3, 5), "{serial:?}");
+        for schedule in overlapped() {
+            assert!(run(schedule) == serial, "{number}: {schedule}");
+        }
+    }
+}
+
+#[test]
+fn a_pipelined_run_of_processes_has_the_bytes_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let asked = |name: &str, schedule| {
+        let run = folder.path().join(name);
+        let mut request = request(&run, &dataset, plan(ShardingPlan::mixed, 3));
+        request.config.training.evaluate_every = Some(5);
+        request.schedule = schedule;
+        request
+    };
+    let serial = asked("threads", Schedule::SERIAL);
+    let threads = train::run(&serial, Cpu::open, &mut |_| {}).unwrap();
+    let requests = (0..3).map(|_| asked("processes", Schedule::PIPELINED)).collect();
+    let led = as_processes(requests).swap_remove(0).unwrap().unwrap();
+    assert_eq!(led.evaluation, threads.evaluation);
+    assert!(files(&led.checkpoint.unwrap()) == files(&threads.checkpoint.unwrap()));
+}
+
+/// The outcome of a step of an asynchronous device is read after the next one was submitted.
+#[test]
+fn a_pipelined_run_of_an_asynchronous_device_has_the_bytes_of_the_serial_one() {
+    let Some(driver) = ranks::emulated() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let run = |schedule: Schedule| {
+        let run_folder = folder.path().join(schedule.to_string());
+        let mut request = request(&run_folder, &dataset, plan(ShardingPlan::row_wise, 2));
+        request.schedule = schedule;
+        request.config.training.steps = Some(9);
+        request.config.training.log_every = 3;
+        request.config.training.checkpoint_every = Some(5);
+        request.trace = Some(TraceRequest { folder: run_folder.join("trace"), steps: 6..8 });
+        let open = |threads| Cuda::new(driver.clone(), threads);
+        let outcome = train::run(&request, open, &mut |_| {}).unwrap();
+        let checkpoints = train::checkpoint::list(&run_folder).unwrap();
+        let checkpoints: Vec<_> = checkpoints.iter().map(|folder| files(folder)).collect();
+        (outcome.loss.to_bits(), checkpoints)
+    };
+    assert!(run(Schedule::PIPELINED) == run(Schedule::SERIAL));
+}
+
+/// Batches that are announced when a run is stopped are trained before its checkpoint, so that none
+/// is left out when it resumes.
+#[test]
+fn a_pipelined_run_that_was_stopped_resumes_to_the_bytes_of_an_uninterrupted_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request = request(&folder.path().join("whole"), &dataset, plan(ShardingPlan::mixed, 2));
+    request.config.training.checkpoint_every = None;
+    request.config.training.log_every = 5;
+    let whole = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
+    request.schedule = Schedule::PIPELINED;
+    for stop_at in [1, 2, 9, 17, 18, 34] {
+        request.run_folder = folder.path().join(format!("stopped-{stop_at}"));
+        request.start = Start::Fresh;
+        request.stop = Arc::new(AtomicBool::new(false));
+        let (stop, mut steps) = (Arc::clone(&request.stop), Vec::new());
+        let stopped = train::run(&request, Cpu::open, &mut |event| {
+            if let RunEvent::Stepped { step, .. } = event {
+                steps.push(step);
+                stop.store(step >= stop_at, Ordering::Relaxed);
+            }
+        });
+        let stopped = stopped.unwrap();
+        assert!((stop_at..=stop_at + 2).contains(&stopped.step), "{stopped:?}");
+        assert!(steps.into_iter().eq(1..=stopped.step));
+        request.stop = Arc::new(AtomicBool::new(false));
+        request.start = Start::Checkpoint(stopped.checkpoint.unwrap());
+        let resumed = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
+        assert_eq!(resumed.step, whole.step);
+        let (whole, resumed) = (whole.checkpoint.clone().unwrap(), resumed.checkpoint.unwrap());
+        assert!(files(&whole) == files(&resumed), "{stop_at}");
+    }
+}
+
+#[test]
+fn a_recorded_step_of_a_pipelined_run_has_each_exchange_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::row_wise, 2));
+    request.schedule = Schedule::PIPELINED;
+    request.trace = Some(TraceRequest { folder: folder.path().join("trace"), steps: 3..6 });
+    train::run(&request, Cpu::open, &mut |_| {}).unwrap();
+    for rank in 0..2 {
+        let path = folder.path().join(format!("trace/kineto_rank{rank}.json"));
+        let trace: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+        for (op, expected) in [
+            ("rowmill::input_dist", 3),
+            ("rowmill::output_dist", 3),
+            ("rowmill::gradient_dist", 3),
+            ("rowmill::embedding_backward", 3),
+        ] {
+            assert_eq!(count(op), expected, "rank {rank}, {op}");
+        }
+    }
+}
+
+/// A transport of which one message cannot be sent.
+struct Failing {
+    inner: InProcess,
+    sends_left: AtomicUsize,
+}
+
+impl Transport for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
+    }
+
+    fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
+        let left = self.sends_left.fetch_sub(1, Ordering::Relaxed);
+        if left == 0 { Err(TransportFailure::Left) } else { self.inner.send(to, message) }
+    }
+
+    fn receive(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<RankMessage, TransportFailure> {
+        self.inner.receive(from, channel, deadline)
+    }
+
+    fn probe(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<bool, TransportFailure> {
+        self.inner.probe(from, channel, deadline)
+    }
+
+    fn leave(&self) {
+        self.inner.leave();
+    }
+
+    fn pool(&self) -> &Pool {
+        self.inner.pool()
+    }
+}
+
+/// Steps on given batches, with one thread per rank.
+struct Steps<'a> {
+    config: &'a JobConfig,
+    plan: &'a ShardingPlan,
+    schedule: Schedule,
+    batches: &'a [Batch],
+}
+
+/// A rank after the last batch.
+struct Ended {
+    parameters: RankParameters,
+    losses: Vec<u64>,
+    /// Allocations of the compute thread in the second half of the steps.
+    allocations: u64,
+}
+
+impl Steps<'_> {
+    fn run_rank(&self, comm: Communicator) -> Result<Ended, Error> {
+        let Self { config, plan, schedule, batches } = *self;
+        let (rank, size) = (comm.rank(), comm.world_size());
+        let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
+        context.comm.spawn_lanes(schedule)?;
+        let batch_max = config.training.batch_size;
+        let mut model = Model::initial(context.device_queue(), config, plan, rank, batch_max)?;
+        model.set_graph(StepGraph::new(&config.model, 64, schedule, plan.world_size()));
+        let cut = |batch: &Batch| {
+            let at = |rank: usize| batch.size * rank / size;
+            let (first_sample, end) = (at(rank.index()), at(rank.index() + 1));
+            RankBatch { batch: Arc::new(batch.slice(first_sample..end)), first_sample }
+        };
+        let shares: Vec<RankBatch> = batches.iter().map(cut).collect();
+        let mut losses = Vec::with_capacity(shares.len());
+        let mut allocations = 0;
+        for (number, (own, batch)) in shares.iter().zip(batches).enumerate() {
+            if number == batches.len() / 2 {
+                allocations = Counting::allocations();
+            }
+            if let Some(next) = shares.get(number + 1) {
+                model.set_next(next.clone());
+            }
+            context.comm.set_step(number as u64);
+            let step = RunStep { number: number as u64, factor: 1.0 };
+            losses.push(model.train(&mut context, own.share(batch.size), step)?.to_bits());
+        }
+        allocations = Counting::allocations() - allocations;
+        Ok(Ended { parameters: ranks::parameters_of(&model), losses, allocations })
+    }
+
+    /// Runs all ranks on `ends`; panics if they do not end.
+    fn run(&self, ends: Vec<Communicator>) -> Vec<Result<Ended, Error>> {
+        let (done, all_done) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let run = |end| scope.spawn(|| self.run_rank(end));
+            let ranks: Vec<_> = ends.into_iter().map(run).collect();
+            scope.spawn(move || {
+                if all_done.recv_timeout(Duration::from_secs(60)).is_err() {
+                    eprintln!("the ranks hang");
+                    std::process::abort();
+                }
+            });
+            let results = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+            done.send(()).unwrap();
+            results
+        })
+    }
+}
+
+fn config() -> JobConfig {
+    let cross = schema::Interaction::DcnV2 { layers: 2, rank: 3 };
+    let kinds = (Optimizer::RowwiseAdagrad, Optimizer::Lamb);
+    ranks::job(model(cross, schema::Pooling::Mean), kinds, 0.1, 8)
+}
+
+/// A batch of `size` samples, whose bags have 0 to 2 ids.
+fn batch(number: usize, size: usize) -> Batch {
+    let lengths: Vec<usize> = (0..3 * size).map(|bag| (bag + number) % 3).collect();
+    let values = (0..lengths.iter().sum()).map(|i| ((i * 7 + number) % 10) as i64).collect();
+    let sparse = schema::JaggedTensor::from_lengths(3, &lengths, values);
+    let dense = (0..3 * size).map(|i| ((i + number) % 5) as f32 - 2.0).collect();
+    let labels = (0..size).map(|i| ((i + number) % 2) as f32).collect();
+    Batch { size, dense, sparse, labels }
+}
+
+#[test]
+fn ranks_with_an_empty_share_of_a_batch_join_every_stage() {
+    let config = config();
+    let sizes = [8, 1, 3, 0, 2, 8, 0, 0, 1, 5];
+    let batches: Vec<Batch> = (0..).zip(sizes).map(|(number, size)| batch(number, size)).collect();
+    for ranks in [2, 3, 4] {
+        for make in PLANS {
+            let plan = &make(&config.model.tables, ranks);
+            let run = |schedule| {
+                let steps = Steps { config: &config, plan, schedule, batches: &batches };
+                let ranks = steps.run(comm::world(ranks)).into_iter().map(Result::unwrap);
+                let trained = |own: Ended| (own.parameters.dense, own.parameters.tiles, own.losses);
+                ranks.map(trained).collect::<Vec<_>>()
+            };
+            let serial = run(Schedule::SERIAL);
+            for schedule in overlapped() {
+                assert!(run(schedule) == serial, "{ranks} ranks, {schedule}");
+            }
+        }
+    }
+}
+
+/// A lane queues 16 exchanges for its thread.
+#[test]
+fn more_buckets_than_a_lane_queues_are_summed() {
+    let mut config = config();
+    config.model.top = vec![3; 41];
+    config.model.top[40] = 1;
+    let batches: Vec<Batch> = (0..6).map(|number| batch(number, 8)).collect();
+    let plan = &ShardingPlan::mixed(&config.model.tables, 2);
+    let run = |schedule| {
+        let steps = Steps { config: &config, plan, schedule, batches: &batches };
+        let ranks = steps.run(comm::world(2)).into_iter().map(Result::unwrap);
+        ranks.map(|own| (own.parameters.dense, own.losses)).collect::<Vec<_>>()
+    };
+    assert!(run(Schedule::SERIAL) == run(Schedule::PIPELINED));
+}
+
+#[test]
+fn a_steady_pipelined_step_allocates_no_more_than_a_serial_one() {
+    const STEPS: u64 = 40;
+    let config = config();
+    let batches: Vec<Batch> = (0..STEPS).map(|number| batch(number as usize % 3, 8)).collect();
+    for ranks in [1, 2, 3] {
+        let plan = &ShardingPlan::mixed(&config.model.tables, ranks);
+        let run = |schedule| {
+            let steps = Steps { config: &config, plan, schedule, batches: &batches };
+            let ranks = steps.run(comm::world(ranks)).into_iter().map(Result::unwrap);
+            ranks.map(|own| own.allocations).collect::<Vec<_>>()
+        };
+        let serial = run(Schedule::SERIAL);
+        let pipelined = run(Schedule::PIPELINED);
+        // A queue or a pool may still grow once, when the lanes first wait in another order.
+        let is_steady = |(pipelined, serial): (&u64, &u64)| *pipelined < serial + STEPS / 4;
+        assert!(pipelined.iter().zip(&serial).all(is_steady), "{pipelined:?} {serial:?}");
+    }
+}
+
+/// An id out of range is found while the step before trains. That step is complete on all ranks.
+#[test]
+fn an_id_out_of_range_names_its_stage_and_step() {
+    let config = config();
+    let mut batches: Vec<Batch> = (0..5).map(|number| batch(number, 8)).collect();
+    *batches[3].sparse.values.last_mut().unwrap() = 999;
+    let plan = &ShardingPlan::row_wise(&config.model.tables, 2);
+    for schedule in [Schedule::SERIAL, Schedule::PIPELINED] {
+        let steps = Steps { config: &config, plan, schedule, batches: &batches };
+        let results = steps.run(comm::world(2)).into_iter();
+        let errors: Vec<String> = results.map(|r| r.err().unwrap().to_string()).collect();
+        let stage = "step 3, stage input_distribution: ";
+        assert!(errors.iter().all(|error| error.starts_with(stage)), "{errors:?}");
+        assert!(errors[1].contains("table \"t2\", sample "), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
+    let config = config();
+    let batches: Vec<Batch> = (0..4).map(|number| batch(number, 8)).collect();
+    let plan = &ShardingPlan::mixed(&config.model.tables, 3);
+    for schedule in overlapped().chain([Schedule::SERIAL]) {
+        let mut stages = std::collections::BTreeSet::new();
+        for sends in (0..).step_by(5) {
+            let steps = Steps { config: &config, plan, schedule, batches: &batches };
+            let end = |(rank, inner): (usize, InProcess)| {
+                let sends_left = AtomicUsize::new(if rank == 1 { sends } else { usize::MAX });
+                Communicator::over(Arc::new(Failing { inner, sends_left }))
+            };
+            let ends = InProcess::ends(3).into_iter().enumerate().map(end).collect();
+            let results = steps.run(ends);
+            if results.iter().all(Result::is_ok) {
+                break;
+            }
+            for result in results {
+                let Err(error) = result else { continue };
+                let Error::Stage { stage, step, .. } = error else { panic!("{error}") };
+                assert!(step < 4, "{error}");
+                stages.insert(stage.name());
+            }
+        }
+        for stage in ["input_distribution", "pooled_exchange", "gradient_exchange", "all_reduce"] {
+            assert!(stages.contains(stage), "{schedule}: {stages:?}");
+        }
+    }
+}
