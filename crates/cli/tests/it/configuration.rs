@@ -19,7 +19,7 @@ fn a_key_is_explained_by_its_path_or_its_end() {
     let place = Place::new();
     for (key, parts) in [
         ("batch_size", &["training.batch_size", "an integer, at least 1", "required"][..]),
-        ("optimizer.sparse", &["kind, learning_rate", "The rule of the tables"]),
+        ("optimizer.sparse", &["kind, learning_rate", "The optimizer of the tables"]),
         ("learning_rate", &["optimizer.sparse.learning_rate", "optimizer.dense.learning_rate"]),
         ("model.tables.rows", &["\"auto\"", "vocabulary"]),
     ] {

@@ -31,7 +31,7 @@ fn hardware_comes_with_its_sources() {
     assert!(rows.iter().all(|row| !row["source"].as_str().unwrap().is_empty()));
     let one = place.done("predict kernels --list-hardware v100 --format json").json();
     assert_eq!(one[0]["dram_gb_per_s"], 900.0);
-    place.refused("predict kernels --list-hardware v10", &["\"v10\"", "like it: v100"]);
+    place.refused("predict kernels --list-hardware v10", &["\"v10\"", "similar names are v100"]);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn copies_and_exchanges_are_priced_by_formulas() {
 #[test]
 fn files_that_are_not_kernel_tables_or_models_are_refused() {
     let place = Place::new();
-    place.refused("predict kernels --hardware b300 relu", &["like it: "]);
+    place.refused("predict kernels --hardware b300 relu", &["similar names are "]);
     place.refused("predict kernels --hardware a100 relu", &["expected 1 sizes: elements"]);
     place.refused("predict kernels --hardware a100 gemmm", &["expected one of linear"]);
     fs::write(place.path("a.csv"), "OPName,Device,B,H\n").unwrap();

@@ -121,8 +121,8 @@ fn unknown_hardware_is_refused_with_a_list_of_the_known() {
     fs::write(place.path("old.json"), r#"{"rowmill_cpu": 0}"#).unwrap();
     fs::write(place.path("text.jsonl"), "no steps\n").unwrap();
     let step = "predict step --model dlrm-ddp --hardware";
-    place.refused(&format!("{step} nowhere"), &["like it: "]);
-    place.refused(&format!("{step} empty"), &["\"empty\"", "like it: "]);
+    place.refused(&format!("{step} nowhere"), &["similar names are "]);
+    place.refused(&format!("{step} empty"), &["\"empty\"", "similar names are "]);
     place.refused(
         &format!("{step} old.json"),
         &["old.json", "version 4, got version 0", "predict learn FOLDER --output NEW"],
@@ -190,7 +190,7 @@ fn a_recorded_suite_becomes_kernel_models_rates_and_overheads_of_its_gpu() {
 fn a_suite_of_an_unknown_gpu_or_of_another_version_is_refused() {
     let place = Place::new();
     suite(&place, "Tesla V1000");
-    place.refused("predict learn suite --output gpu", &["Tesla V1000", "like it: "]);
+    place.refused("predict learn suite --output gpu", &["Tesla V1000", "similar names are "]);
     let list = fs::read_to_string(place.path("suite/suite.json")).unwrap();
     let newer = list.replace("\"version\":1", "\"version\":7");
     fs::write(place.path("suite/suite.json"), newer).unwrap();

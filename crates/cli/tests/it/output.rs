@@ -243,7 +243,7 @@ fn ctrl_c_while_generating_removes_partial_files() {
     let has_begun =
         || fs::read_dir(place.path("run/data")).is_ok_and(|mut data| data.next().is_some());
     let ran = interrupted(&place, train, has_begun);
-    assert!(ran.stderr.contains("nothing"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no result of it is kept"), "{}", ran.stderr);
     assert!(!place.path("run").exists(), "{:?}", tree(&place.path("run")));
     let ran = interrupted(&place, "quickstart --folder run", || place.path("run").exists());
     assert!(!place.path("run").exists(), "{:?}\n{}", tree(&place.path("run")), ran.stderr);

@@ -2,16 +2,13 @@
 //! but no other folder.
 
 use std::fs;
-use std::time::Instant;
 
 use crate::fixture::Place;
 
 #[test]
 fn quickstart_runs_twice_in_one_folder() {
     let place = Place::new();
-    let started = Instant::now();
     let ran = place.done("quickstart --seconds 2 --format json");
-    let seconds = started.elapsed().as_secs_f64();
     let last = ran.last();
     let (auc, ceiling) = (last["auc"].as_f64().unwrap(), last["ceiling_auc"].as_f64().unwrap());
     assert!(0.75 < ceiling && ceiling < 0.85 && 0.6 < auc && auc < ceiling, "{last}");
@@ -34,7 +31,6 @@ fn quickstart_runs_twice_in_one_folder() {
     assert_eq!(ran.stderr.contains("the machine was disturbed"), was_disturbed, "{}", ran.stderr);
     let last_hint = ran.stderr.trim_end().lines().last().unwrap().trim_start().to_owned();
     assert!(last_hint.starts_with("rowmill init FILE..."), "{last_hint}");
-    assert!(seconds < 120.0, "{seconds}");
 
     fs::write(place.path("rowmill-quickstart/mine.txt"), "kept").unwrap();
     let partial = place.path("rowmill-quickstart/train.txt.123.partial");

@@ -207,7 +207,9 @@ fn a_diff_separates_changes_from_noise() {
     let figures = ["part", "before_ns", "after_ns", "delta_ns"].map(|key| compute[key].clone());
     assert_eq!(figures, ["compute".into(), 10_250.into(), 20_250.into(), Value::from(10_000)]);
     let text = place.done("trace diff t.json slow.json").stdout;
-    for part in ["where a step goes", "gemm", "cudaGraphLaunch", "+10.0 µs", "within the noise"] {
+    for part in
+        ["where the time of a step goes", "gemm", "cudaGraphLaunch", "+10.0 µs", "within the noise"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     let calls = place.done("trace diff t.json slow.json --by call --format json").last();

@@ -212,7 +212,7 @@ fn rows_that_are_not_measurements_are_counted() {
     assert!(error.starts_with("6 of 7 rows are not measurements; line 3:"), "{error}");
     let mut table = Table::new(header("OPName,Latency,Device,B,H")).expect("all columns");
     let unknown = table.add(2, &["add", "1", "Tesla V99", "8", "8"]).expect_err("unknown");
-    assert!(unknown.to_string().contains("like it: "), "{unknown}");
+    assert!(unknown.to_string().contains("similar names are "), "{unknown}");
     let linear = ["linear", "1", "Tesla T4", "8", "8"];
     let error = table.add(3, &linear).expect_err("no column of sizes");
     assert!(matches!(error, Error::Column { column: "M", .. }), "{error}");

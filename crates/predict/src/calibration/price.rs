@@ -73,12 +73,9 @@ impl<C: Ord + Copy> Centres<C> {
     /// Prices a key from the first of these sources that is available:
     ///
     /// - samples of the key itself,
-    ///
     /// - samples of the nearest sizes of the same name; if only one size is known, time grows with
-    /// the power `alone`,
-    ///
+    ///   the power `alone`,
     /// - samples of all sizes of the same name,
-    ///
     /// - samples of the same class.
     fn cost(&self, key: Key<C>, alone: f64) -> Cost {
         if let Some(found) = self.by_key.get(&key) {

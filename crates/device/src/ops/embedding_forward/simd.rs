@@ -10,8 +10,8 @@
 //! ```
 //! 1. The sums of a strip stay in registers over the whole bag, so each output is written once.
 //! 2. Rows are random lines of a large table, which no hardware prefetcher can predict. The
-//!   following ids, also those of later bags, determine the next lines, so they are prefetched.
-//!   If each bag has one id, storing the output past the caches saves a quarter of the time.
+//!    following ids, also those of later bags, determine the next lines, so they are prefetched.
+//!    If each bag has one id, storing the output past the caches saves a quarter of the time.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "calls vector instructions and reads rows without bounds checks")

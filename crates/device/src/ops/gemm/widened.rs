@@ -7,8 +7,8 @@
 //! A bf16 is the upper half of an f32, so widening is exact. The kernels of f32 sum the products
 //! one after the other in the order of their inner extent.
 //! 1. Each factor is widened once per chunk. Kernels that widened in registers spent as many
-//!   instructions on it as on multiply-adds and reached half of the rate of f32.
-//!   `docs/decisions/0012-number-formats-on-cpus.md` has both figures.
+//!    instructions on it as on multiply-adds and reached half of the rate of f32.
+//!    `docs/decisions/0012-number-formats-on-cpus.md` has both figures.
 #![expect(unsafe_code, reason = "chunks hold raw pointers to parts of matrices")]
 
 use std::cell::RefCell;
