@@ -6,9 +6,9 @@
 ///
 /// - `#[error(…)]` is the message, as in `thiserror`.
 /// - `#[hint("…", …)]` is a hint with the arguments of `format!`, in which the fields of the
-/// variant are variables.
+///   variant are variables.
 /// - `#[hint(expression)]` is an `Option<String>`, for variants that have a hint only in some
-/// cases.
+///   cases.
 /// - A variant without `#[hint]` has no hint.
 macro_rules! errors_with_hints {
     (
