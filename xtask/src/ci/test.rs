@@ -38,7 +38,8 @@ struct TestCount {
 pub fn run() -> Result<String, Error> {
     let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
     let missing: Vec<String> = missing.collect();
-    let TestCount { passed, failed, skipped, problems } = run_binaries(build()?)?;
+    let TestCount { passed, failed, skipped, problems } =
+        run_binaries(build()?, |text| println!("{text}"))?;
     if !problems.is_empty() {
         let what = format!("{failed} of {} tests failed: {}", passed + failed, problems.join(", "));
         return Err(Error::Check { what });
@@ -84,7 +85,7 @@ fn build() -> Result<Vec<Command>, Error> {
 }
 
 /// Runs several test binaries at a time, and shows the output of each when it has ended.
-fn run_binaries(commands: Vec<Command>) -> Result<TestCount, Error> {
+fn run_binaries(commands: Vec<Command>, show: impl Fn(String) + Sync) -> Result<TestCount, Error> {
     let waiting = Mutex::new(commands.into_iter());
     let work = || {
         let mut counts = Vec::new();
@@ -95,7 +96,8 @@ fn run_binaries(commands: Vec<Command>) -> Result<TestCount, Error> {
             counts.push(count(&mut command, &mut shown)?);
             let took = began.elapsed().as_secs_f64();
             let text = String::from_utf8_lossy(&shown);
-            println!("\n{} took {took:.1} s\n{}", command::command_line(&command), text.trim());
+            let line = command::command_line(&command);
+            show(format!("\n{line} took {took:.1} s\n{}", text.trim()));
         }
         Ok(counts)
     };
@@ -215,7 +217,7 @@ mod tests {
         };
         let passing = || script("echo 'test result: ok. 3 passed; 0 failed; 0 ignored'");
         let failing = script("echo 'test result: FAILED. 3 passed; 2 failed; 0 ignored'; exit 101");
-        let count = run_binaries(vec![passing(), failing, passing()]).unwrap();
+        let count = run_binaries(vec![passing(), failing, passing()], drop).unwrap();
         assert_eq!((count.passed, count.failed), (9, 2));
         let [problem] = &count.problems[..] else { panic!("{:?}", count.problems) };
         assert!(problem.ends_with("exit status: 101, 2 tests failed"), "{problem}");
