@@ -33,7 +33,7 @@ pub mod trace_store;
 
 /// Time between two rounds of the thread that takes periodic traces.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the thread checks whether the agent is ending.
+/// Interval at which the thread checks whether the agent is ending.
 const END: Duration = Duration::from_millis(200);
 /// How long steps are observed after a trace is written, because the profiler may still be active
 /// in that time.

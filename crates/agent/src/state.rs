@@ -31,7 +31,7 @@ use crate::uids::Uids;
 pub use crate::clock::unix_ns;
 pub use crate::lock::lock;
 
-/// How long the result of a scan of processes is reused.
+/// Age up to which the result of a scan of processes is reused.
 const LOOKED: Duration = Duration::from_millis(500);
 /// The longest pause of a GPU's counters, in seconds.
 const PAUSE_MAX: u64 = 86_400;

@@ -22,7 +22,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const USER: Rate = Rate { burst: 20_000.0, per_s: 20_000.0 };
 /// Number of users that have a rate limit of their own. All further users share one limit.
 const USERS_MAX: usize = 256;
-/// How often a blocked thread checks whether the agent is ending.
+/// Interval at which a blocked thread checks whether the agent is ending.
 const TICK: Duration = Duration::from_millis(500);
 
 /// Receives the step messages of jobs until the agent ends.

@@ -32,7 +32,7 @@ use crate::uids::Uids;
 const LOOK: Duration = Duration::from_millis(50);
 /// Time between two rounds of the executing thread while no order is open.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long finished orders are kept, so that their traces can be fetched.
+/// Time for which finished orders are kept, so that their traces can be fetched.
 const KEPT: Duration = Duration::from_secs(3600);
 /// Largest number of orders, open or finished, in total and of one caller.
 const ORDERS_MAX: usize = 64;
@@ -45,7 +45,7 @@ const PROCESSES_MAX: usize = 128;
 const REASONS_MAX: usize = 8;
 /// The largest length of an order's name.
 const TOKEN_MAX: usize = 64;
-/// How far in the future an order may begin.
+/// Maximum time between an order and its beginning.
 const AHEAD_MAX: Duration = Duration::from_secs(3600);
 /// The file name of the list of staging folders that were created for an order's processes.
 const STAGINGS: &str = "staging.json";

@@ -18,7 +18,7 @@ const HEAD_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 /// Largest number of simultaneous connections. A browser opens six per host.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a connection may be idle before it is closed.
+/// Maximum time for which a connection may be idle before it is closed.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Time between two checks whether the server should stop.
 const TICK: Duration = Duration::from_millis(50);

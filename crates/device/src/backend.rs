@@ -681,7 +681,7 @@ pub enum Probabilities {
     Computed,
 }
 
-/// How a product writes the gradient of its input.
+/// The way in which a product writes the gradient of its input.
 pub enum InputGradient<'a, B: Backend> {
     Write,
     /// Add the gradient to the existing values.

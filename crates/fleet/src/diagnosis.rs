@@ -28,7 +28,7 @@ pub struct Check {
     pub name: &'static str,
     pub verdict: CheckVerdict,
     pub found: String,
-    /// What the user can do about it, if the check failed.
+    /// Advice to the user, if the check failed.
     pub fix: Option<String>,
 }
 

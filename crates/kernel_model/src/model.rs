@@ -155,7 +155,7 @@ pub struct Outside {
     pub most: u64,
 }
 
-/// How well the training data support a predicted time.
+/// The degree to which the training data support a predicted time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Domain {
     /// The device was not measured, so the time is predicted from its data sheet.

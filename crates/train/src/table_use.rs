@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::initial::Draw;
 use crate::parameter::TileView;
 
-/// How training has changed one table so far.
+/// The changes that training has made to one table so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableUse {
     pub table: String,
@@ -22,7 +22,7 @@ pub struct TableUse {
     pub row_norm: f64,
 }
 
-/// How training has changed one tile. [`sum_tiles`] combines the tiles of a table.
+/// The changes that training has made to one tile. [`sum_tiles`] combines the tiles of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TileUse {
     /// Index of the tile's table in the model.

@@ -24,7 +24,7 @@ use crate::state::{AgentState, lock};
 use crate::traces::Traces;
 use crate::uids::Uids;
 
-/// How long the hub may delay the answer of a long poll.
+/// Maximum time by which the hub may delay the answer of a long poll.
 const HELD: Duration = Duration::from_secs(30);
 /// Largest number of bytes of a trace in one message to the hub.
 const PART: u64 = 4 << 20;

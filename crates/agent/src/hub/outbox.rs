@@ -16,7 +16,7 @@ use crate::lock::lock;
 
 /// Largest number of bytes of queue entries in one message to the hub.
 const BATCH_BYTES: usize = 1 << 20;
-/// How often a waiting thread checks whether the agent is ending.
+/// Interval at which a waiting thread checks whether the agent is ending.
 pub(super) const TICK: Duration = Duration::from_millis(500);
 
 /// The client side of the hub: the queue of entries on disk, the connection, and counters of

@@ -107,7 +107,7 @@ pub struct IssueKind {
     pub what: String,
     /// The affected analyses, and how the issue affects them.
     pub matters: &'static str,
-    /// What the user should do about the issue.
+    /// Advice to the user about the issue.
     pub hint: &'static str,
 }
 

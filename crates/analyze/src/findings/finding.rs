@@ -70,7 +70,7 @@ pub struct Finding {
     pub steps: Vec<i64>,
     /// Description with the figures of the most affected rank.
     pub what: String,
-    /// What the user should do about the finding.
+    /// Advice to the user about the finding.
     pub advice: String,
     /// Set if the finding is less important than the time of its rows suggests.
     pub held_back: Option<HeldBack>,

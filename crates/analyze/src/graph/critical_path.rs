@@ -31,7 +31,7 @@ pub struct CriticalPath {
     /// waited for that rank. The path is `None` for a job with one rank, because it would equal the
     /// path of that rank.
     pub job: Option<Path>,
-    /// How many waits were recorded and how many were inferred.
+    /// Number of recorded waits, and of inferred ones.
     pub evidence: WaitEvidence,
 }
 

@@ -70,7 +70,7 @@ pub struct MeasuredGraph {
     framed: Vec<Vec<Vec<Interval>>>,
     /// Threads of each rank that load input for other threads.
     loaders: Vec<BTreeSet<TrackId>>,
-    /// How many waits were recorded and how many were inferred.
+    /// Number of recorded waits, and of inferred ones.
     pub evidence: WaitEvidence,
 }
 

@@ -40,7 +40,7 @@ use setup::render::{self, Console};
 /// Time after the first poll by which every running process has polled, because processes poll
 /// every 5 s.
 const SETTLE: Duration = Duration::from_millis(6500);
-/// How long the agent of this host may take to answer a request.
+/// Maximum time in which the agent of this host must answer a request.
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two checks of the polls of processes and of the growth of trace files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 struct CaptureServer {
     server: Server,
     roster: Roster,
-    /// What was printed about each process: the reason why it is skipped, or an empty text.
+    /// The printed text about each process: the reason why it is skipped, or an empty text.
     announced: BTreeMap<u32, &'static str>,
     console: Console,
     uid: u32,

@@ -213,7 +213,8 @@ pub(super) fn cached<'a>(
     {
         return Ok(found.code.clone());
     }
-    // If the compilation or the write fails, a cached file of another version is used below.
+    // If the kernel cannot be compiled or its file cannot be written, the `match` below falls back
+    // to a file that another version of the compiler wrote to the cache.
     let compiled = compiler.and_then(|compiler| {
         let Compiled { image, .. } = compiler.compile(source, architecture)?;
         cache.write(&name, &image, &compiler_word(compiler.library.version))?;

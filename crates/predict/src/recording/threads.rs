@@ -116,7 +116,7 @@ struct OpenOperatorCalls {
     calls: usize,
     /// The copy that the operator's latest call launched, if it launched one.
     copy: Option<u32>,
-    /// Position of the operator's first action.
+    /// Index of the operator's first action in the list of its thread's actions.
     begin: usize,
 }
 

@@ -34,7 +34,7 @@ macro_rules! errors_with_hints {
         }
 
         impl $name {
-            /// What the user can do about the error.
+            /// Returns advice to the user about the error.
             pub fn hint(&self) -> Option<String> {
                 match self {
                     $(Self::$variant $({ $($field),* })? => {

@@ -16,8 +16,8 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::memory::MemoryUse;
 
-/// How the dense vector and the embeddings are combined: pairwise dot products, concatenation, or a
-/// cross network.
+/// The combination of the dense vector and the embeddings: pairwise dot products, concatenation, or
+/// a cross network.
 enum InteractionKind<B: Backend> {
     Dot(interaction::Shape),
     Cat,

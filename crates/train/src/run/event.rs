@@ -65,7 +65,7 @@ pub enum RunEvent<'a> {
         step: u64,
         evaluation: &'a Evaluation,
     },
-    /// How training has changed the tables. The figures belong to the checkpoint that
+    /// The changes that training has made to the tables. The figures belong to the checkpoint that
     /// [`RunEvent::Saved`] reports next.
     Tables {
         step: u64,

@@ -40,7 +40,7 @@ pub struct Issue {
     pub loss: Option<Loss>,
     /// The affected analyses, and how the issue affects them.
     pub matters: &'static str,
-    /// What the user should do about the issue.
+    /// Advice to the user about the issue.
     pub hint: &'static str,
 }
 

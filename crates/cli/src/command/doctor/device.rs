@@ -26,7 +26,8 @@ struct DeviceDiagnosis {
     /// The reason why no GPU can be used. `None` if a GPU can be used.
     problem: Option<String>,
     cure: Option<&'static str>,
-    /// How this CPU multiplies bf16 numbers: with the instruction `vdpbf16ps`, or `widened` to f32.
+    /// The method of this CPU for products of bf16 numbers: the instruction `vdpbf16ps`, or
+    /// `widened`, which converts the numbers to f32.
     bf16_products: &'static str,
     /// The C++ compiler with which the emulator compiles GPU kernels.
     compiler: String,

@@ -18,7 +18,7 @@ use crate::capture_request::socket_place;
 /// The socket folder that the installation guide recommends for agents.
 const USUAL_FOLDER: &str = "/run/kineto";
 
-/// How long a host may take to answer a request that does not make it wait.
+/// Maximum time in which a host must answer a request that does not make it wait.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Creates clients for the agents that the options select.

@@ -38,7 +38,8 @@ pub struct ProcessRun {
     schedule: Schedule,
     /// Whether the MPI library sums gradients, instead of rowmill's own algorithms.
     native: bool,
-    /// How rank 0 multiplies bf16 numbers. `None` if it does not multiply them on a CPU.
+    /// The method of rank 0 for products of bf16 numbers. `None` if it does not multiply them on a
+    /// CPU.
     bf16_products: Option<String>,
     trace: Option<(PathBuf, Range<u64>)>,
 }

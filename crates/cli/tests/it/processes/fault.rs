@@ -16,7 +16,7 @@ use crate::fixture::Place;
 
 /// Environment variable that marks the processes of a job.
 const JOB: &str = "ROWMILL_TEST_JOB";
-/// How much longer than its timeout the whole job may take to end.
+/// Maximum time that the whole job may take to end after its timeout.
 const ENDING: Duration = Duration::from_secs(4);
 
 /// Number of random moments of each kind, and the timeout of a job in seconds. The full stage tests

@@ -1,5 +1,5 @@
-//! The oracle of the embedding backward: plain loops for f32 and f64, without threads, vectors or
-//! radix sorts.
+//! The oracle of the embedding backward, which the fast version is tested against. It consists of
+//! plain loops for f32 and f64, without threads, vector instructions or sorting.
 
 use std::collections::BTreeMap;
 

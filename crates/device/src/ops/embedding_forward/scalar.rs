@@ -1,4 +1,5 @@
-//! The oracle of the pooled lookup: plain loops for f32 and f64, without threads or vectors.
+//! The oracle of the pooled lookup, which the fast version is tested against. It consists of plain
+//! loops for f32 and f64, without threads or vector instructions.
 
 use schema::JaggedTensor;
 

@@ -86,7 +86,7 @@ pub struct LinearForward<'a> {
     pub b: usize,
 }
 
-/// How a product stores the gradient of its input.
+/// The way in which a product stores the gradient of its input.
 #[derive(Clone, Copy, Debug)]
 pub enum InputGradient<'a> {
     Write,
@@ -104,7 +104,6 @@ pub struct LinearBackwardInput<'a> {
     pub d_y: Operand<'a>,
     /// Weight of the layer, `[N, K]`.
     pub weight: &'a LinearWeight,
-    /// How the gradient of the input is stored.
     pub gradient: InputGradient<'a>,
     /// Gradient of the layer's input, `[B, K]`.
     pub d_x: OperandMut<'a>,
