@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use cycle::Cycle;
-pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
+pub use node::{Edge, EdgeArrays, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 
 /// The nodes, the edges into each node, and an order in which every edge points forwards.
 ///
@@ -94,7 +94,18 @@ impl DependencyGraph {
     /// Panics if an edge names a node that does not exist, or if edges form a cycle, because both
     /// are mistakes of the caller.
     pub fn new(nodes: Vec<GraphNode>, edges: Vec<Edge>) -> Self {
-        let built = Self::try_new(nodes, edges);
+        Self::acyclic(Self::try_new(nodes, edges))
+    }
+
+    /// Creates a graph like [`Self::new`], from one array per property.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn from_arrays(kinds: Vec<NodeKind>, weights: Vec<i64>, edges: EdgeArrays) -> Self {
+        Self::acyclic(Self::try_from_arrays(kinds, weights, edges))
+    }
+
+    fn acyclic(built: Result<Self, Cycle>) -> Self {
         assert!(built.is_ok(), "dependencies form no cycle");
         built.unwrap_or_default()
     }
@@ -105,17 +116,26 @@ impl DependencyGraph {
     /// Returns a [`Cycle`] with the nodes of one cycle, if there is any.
     /// # Panics
     /// Panics if an edge names a node that does not exist.
-    pub fn try_new(nodes: Vec<GraphNode>, mut edges: Vec<Edge>) -> Result<Self, Cycle> {
-        let count = nodes.len();
+    pub fn try_new(nodes: Vec<GraphNode>, edges: Vec<Edge>) -> Result<Self, Cycle> {
+        let (kinds, weights) = nodes.iter().map(|node| (node.kind, node.weight)).unzip();
+        Self::try_from_arrays(kinds, weights, edges.into_iter().collect())
+    }
+
+    fn try_from_arrays(
+        node_kinds: Vec<NodeKind>,
+        node_weights: Vec<i64>,
+        mut edges: EdgeArrays,
+    ) -> Result<Self, Cycle> {
+        let count = node_kinds.len();
+        let is_node = |node: &NodeId| node.index() < count;
         assert!(
-            edges.iter().all(|e| e.source.index() < count && e.target.index() < count),
+            edges.sources.iter().all(is_node) && edges.targets.iter().all(is_node),
             "edges join nodes of the graph"
         );
-        // Builders add edges mostly by target. The sort recognizes sorted stretches.
-        edges.sort_by_key(|edge| edge.target);
-        let first_edge = first_of_groups(count, edges.iter().map(|edge| edge.target));
-        let (first_leaving, leaving) = group_by_source(count, &edges);
-        let order = topological(&edges, &first_edge, &first_leaving, &leaving);
+        edges.sort();
+        let first_edge = first_of_groups(count, &edges.targets);
+        let (first_leaving, leaving) = group_by_source(count, &edges.sources);
+        let order = topological(&edges.targets, &first_edge, &first_leaving, &leaving);
         if order.len() < count {
             return Err(cycle::find(count, &edges, &order));
         }
@@ -123,22 +143,19 @@ impl DependencyGraph {
         for (at, node) in order.iter().enumerate() {
             place[node.index()] = at as u32;
         }
+        let EdgeArrays { kinds: edge_kinds, sources, targets, weights: edge_weights } = edges;
         let shape = GraphShape {
-            node_kinds: nodes.iter().map(|node| node.kind).collect(),
-            edge_kinds: edges.iter().map(|edge| edge.kind).collect(),
-            sources: edges.iter().map(|edge| edge.source).collect(),
-            targets: edges.iter().map(|edge| edge.target).collect(),
+            node_kinds,
+            edge_kinds,
+            sources,
+            targets,
             first_edge,
             order,
             place,
             leaving,
             first_leaving,
         };
-        Ok(Self {
-            shape: Arc::new(shape),
-            node_weights: nodes.iter().map(|node| node.weight).collect(),
-            edge_weights: edges.iter().map(|edge| edge.weight).collect(),
-        })
+        Ok(Self { shape: Arc::new(shape), node_weights, edge_weights })
     }
 
     /// Returns the number of nodes.
@@ -308,9 +325,9 @@ pub fn critical_path(graph: &DependencyGraph, times: &NodeTimes, last: NodeId) -
 
 /// Returns where the group of each node begins if edges are grouped by these nodes; one entry more
 /// than nodes.
-fn first_of_groups(count: usize, nodes: impl Iterator<Item = NodeId>) -> Vec<u32> {
+fn first_of_groups(count: usize, nodes: &[NodeId]) -> Vec<u32> {
     let mut first = vec![0u32; count + 1];
-    nodes.for_each(|node| first[node.index() + 1] += 1);
+    nodes.iter().for_each(|node| first[node.index() + 1] += 1);
     for node in 0..count {
         first[node + 1] += first[node];
     }
@@ -318,12 +335,12 @@ fn first_of_groups(count: usize, nodes: impl Iterator<Item = NodeId>) -> Vec<u32
 }
 
 /// Groups the indices of the edges by source. Returns where each group begins, too.
-fn group_by_source(count: usize, edges: &[Edge]) -> (Vec<u32>, Vec<u32>) {
-    let first = first_of_groups(count, edges.iter().map(|edge| edge.source));
+fn group_by_source(count: usize, sources: &[NodeId]) -> (Vec<u32>, Vec<u32>) {
+    let first = first_of_groups(count, sources);
     let mut next = first.clone();
-    let mut places = vec![0; edges.len()];
-    for (at, edge) in edges.iter().enumerate() {
-        let place = &mut next[edge.source.index()];
+    let mut places = vec![0; sources.len()];
+    for (at, source) in sources.iter().enumerate() {
+        let place = &mut next[source.index()];
         places[*place as usize] = at as u32;
         *place += 1;
     }
@@ -334,7 +351,7 @@ fn group_by_source(count: usize, edges: &[Edge]) -> (Vec<u32>, Vec<u32>) {
 ///
 /// The node that became ready last is taken first, so the order follows a thread as long as
 /// possible. Neighbors in the order are then neighbors in memory.
-fn topological(edges: &[Edge], into: &[u32], first: &[u32], leaving: &[u32]) -> Vec<NodeId> {
+fn topological(targets: &[NodeId], into: &[u32], first: &[u32], leaving: &[u32]) -> Vec<NodeId> {
     let count = into.len() - 1;
     let mut waits: Vec<u32> = into.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let ids = (0..count as u32).rev();
@@ -344,7 +361,7 @@ fn topological(edges: &[Edge], into: &[u32], first: &[u32], leaving: &[u32]) -> 
         order.push(node);
         let (from, to) = (first[node.index()] as usize, first[node.index() + 1] as usize);
         for edge in &leaving[from..to] {
-            let target = edges[*edge as usize].target;
+            let target = targets[*edge as usize];
             let left = &mut waits[target.index()];
             *left -= 1;
             if *left == 0 {

@@ -1,7 +1,10 @@
 //! Recognizes matrix products and convolutions by kernel name, and finds their data type and
 //! whether they run on matrix units.
 
+use trace::store::Trace;
+
 use crate::facts::job::{RankFacts, Tensors, WindowKernel};
+use crate::facts::named;
 
 /// The data type of the factors of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,11 +64,37 @@ const OPERATORS: [&str; 12] = [
     "aten::conv2d",
 ];
 
-/// Returns whether a kernel is a matrix product or a convolution.
-pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
-    let name = rank.name(kernel.row);
-    let is_owned = OPERATORS.contains(&rank.owner_name(kernel)) && name.contains("cutlass");
-    (is_named(name) || is_owned) && !MOVING.iter().any(|part| name.contains(part))
+/// Recognizes the matrix products and convolutions among the kernels of a rank.
+pub(super) struct Products<'a> {
+    trace: &'a Trace,
+    /// Names that alone identify a product.
+    named: Vec<bool>,
+    /// Names of kernels that are products if an operator of `operators` owns them.
+    owned: Vec<bool>,
+    operators: Vec<bool>,
+}
+
+impl<'a> Products<'a> {
+    /// Examines each name of the rank once.
+    pub fn new(rank: &RankFacts<'a>) -> Self {
+        let is_moving = |name: &str| MOVING.iter().any(|part| name.contains(part));
+        Self {
+            trace: rank.scope.trace,
+            named: rank.names(|name| is_named(name) && !is_moving(name)),
+            owned: rank.names(|name| name.contains("cutlass") && !is_moving(name)),
+            operators: rank.names(|name| OPERATORS.contains(&name)),
+        }
+    }
+
+    /// Returns whether a kernel is a matrix product or a convolution.
+    pub fn contains(&self, kernel: &WindowKernel) -> bool {
+        let has = |names: &[bool], row: u32| named::is_named(self.trace, names, row);
+        let is_owned = || {
+            has(&self.owned, kernel.row)
+                && kernel.owner.is_some_and(|owner| has(&self.operators, owner))
+        };
+        has(&self.named, kernel.row) || is_owned()
+    }
 }
 
 /// Returns whether a kernel name alone identifies a product.

@@ -133,23 +133,12 @@ pub struct SegmentRow {
 pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
     let job = PathJob { scopes, measured };
     let rank = |at: usize| {
-        let stretches = walk_forward(measured, at, Reach::Rank);
-        path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
+        path(&job, Some(measured.ranks[at].rank), at, Reach::Rank)
     };
     let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
     let last = last_to_end(measured, &measured.times).filter(|_| ranks.len() > 1);
-    let hopping = last.map(|last| {
-        let stretches = walk_forward(measured, last, Reach::Job);
-        path(&job, None, &stretches, measured.ranks[last].end.index())
-    });
+    let hopping = last.map(|last| path(&job, None, last, Reach::Job));
     CriticalPath { ranks, job: hopping, evidence: measured.evidence }
-}
-
-/// Returns the stretches of a recorded critical path, the earliest first.
-fn walk_forward(measured: &MeasuredGraph, rank: usize, reach: Reach) -> Vec<WalkStretch> {
-    let mut stretches: Vec<_> = walk_back(RelaxedGraph::recorded(measured), rank, reach).collect();
-    stretches.reverse();
-    stretches
 }
 
 /// Returns the rank whose window ends last, or the first of several such ranks.
@@ -203,12 +192,16 @@ struct PathJob<'a, 'b> {
     measured: &'a MeasuredGraph,
 }
 
-fn path(job: &PathJob<'_, '_>, rank: Option<u32>, stretches: &[WalkStretch], end: usize) -> Path {
-    let mut segments = Vec::with_capacity(stretches.len());
-    for stretch in stretches {
-        add_segments(job, stretch, &mut segments);
+/// Builds the recorded path that ends at the end of the window of rank `last`.
+fn path(job: &PathJob<'_, '_>, rank: Option<u32>, last: usize, reach: Reach) -> Path {
+    let mut segments = Vec::new();
+    for stretch in walk_back(RelaxedGraph::recorded(job.measured), last, reach) {
+        let first = segments.len();
+        add_segments(job, &stretch, &mut segments);
+        segments[first..].reverse();
     }
-    let window_end_ns = job.measured.times.start[end];
+    segments.reverse();
+    let window_end_ns = job.measured.times.start[job.measured.ranks[last].end.index()];
     let window_start_ns = segments.first().map_or(window_end_ns, |one: &PathSegment| one.start_ns);
     let window_ns = window_end_ns - window_start_ns;
     let durations = segments.iter().map(|one| (one.category, one.end_ns - one.start_ns));

@@ -1,6 +1,6 @@
 //! Finds the nodes of a cycle, for error messages about graphs that cannot be relaxed.
 
-use super::node::{Edge, NodeId};
+use super::node::{EdgeArrays, NodeId};
 
 /// An error: the dependencies of a graph form a cycle, so it cannot be relaxed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,14 +24,15 @@ fn named(nodes: &[NodeId]) -> String {
 
 /// Finds a cycle among the nodes that have no place in the topological order. The edges must be
 /// sorted by target.
-pub(super) fn find(count: usize, edges: &[Edge], order: &[NodeId]) -> Cycle {
+pub(super) fn find(count: usize, edges: &EdgeArrays, order: &[NodeId]) -> Cycle {
     let mut is_ordered = vec![false; count];
     order.iter().for_each(|node| is_ordered[node.index()] = true);
     // Every node without a place in the order waits for another node without one. Following such
     // edges backwards never ends, so it reaches some node twice, and that closes a cycle.
     let mut before: Vec<Option<NodeId>> = vec![None; count];
-    for edge in edges.iter().filter(|edge| !is_ordered[edge.source.index()]) {
-        before[edge.target.index()].get_or_insert(edge.source);
+    let edges = edges.sources.iter().zip(&edges.targets);
+    for (source, target) in edges.filter(|(source, _)| !is_ordered[source.index()]) {
+        before[target.index()].get_or_insert(*source);
     }
     let mut seen_at: Vec<Option<usize>> = vec![None; count];
     let mut path = Vec::new();

@@ -103,10 +103,10 @@ pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) 
     // The nodes of a meeting belong to several ranks, so they are joined after all ranks were
     // added.
     rendezvous::join(&mut draft, &meetings);
-    let nodes = draft.graph_nodes();
-    let Draft { mut times, origins, edges, evidence, .. } = draft;
-    times.origin = origin;
-    let graph = DependencyGraph::new(nodes, edges);
+    draft.times.origin = origin;
+    let Draft { times, origins, kinds, edges, evidence, .. } = draft;
+    let weights = times.end.iter().zip(&times.start).map(|(end, start)| end - start).collect();
+    let graph = DependencyGraph::from_arrays(kinds, weights, edges);
     let framed = scopes().map(framed).collect();
     MeasuredGraph { graph, times, origins, ranks, labels, framed, loaders, evidence }
 }
@@ -211,17 +211,18 @@ fn add_rank(
     let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
     let mut chains = Vec::new();
     for thread in &tree.threads {
-        let segments = host::segments(scope, tree, thread);
         let (waits, pressure) = (&waits, rank.pressure());
-        let mut on = host::RankDraft { at, scope, waits, pressure, device: &mut device };
-        chains.push(host::chain(draft, &mut on, thread.track, &segments));
-        labels[thread.track.0 as usize] = segments.labels;
+        let on = host::RankDraft { at, scope, waits, pressure, device: &mut device };
+        let mut chain = host::ChainDraft::new(draft, on, thread.track);
+        labels[thread.track.0 as usize] = host::add_segments(&mut chain, tree, thread);
+        chains.push(chain.finish());
     }
     for track in loaders.iter().filter(|track| tree.thread(**track).is_none()) {
-        let segments = loader::puts(scope, *track);
         let (waits, pressure) = (&waits, rank.pressure());
-        let mut on = host::RankDraft { at, scope, waits, pressure, device: &mut device };
-        chains.push(host::chain(draft, &mut on, *track, &segments));
+        let on = host::RankDraft { at, scope, waits, pressure, device: &mut device };
+        let mut chain = host::ChainDraft::new(draft, on, *track);
+        loader::add_puts(&mut chain, scope, *track);
+        chains.push(chain.finish());
     }
     let loading = chains.iter_mut().filter(|chain| loaders.contains(&chain.track));
     loading.for_each(|chain| loader::mark(draft, chain));
@@ -261,7 +262,7 @@ fn end_marker(
     });
     let only_watch = !chains.iter().any(|chain| chain.works);
     let threads = chains.iter().filter(|chain| chain.works || only_watch);
-    let last = streams.chain(threads.filter_map(|chain| chain.steps.last()).map(|step| step.node));
+    let last = streams.chain(threads.filter_map(|chain| chain.nodes().next_back()));
     let kind = EdgeKind::ProgramOrder;
     let candidates: Vec<_> = last.map(|source| Candidate { source, kind, usual: 0 }).collect();
     draft.bind(end, &candidates, Candidate { source: start, kind, usual: 0 });

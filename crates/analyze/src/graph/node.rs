@@ -69,6 +69,58 @@ pub struct Edge {
     pub weight: i64,
 }
 
+/// Edges of a graph, one array per property.
+#[derive(Clone, Debug, Default)]
+pub struct EdgeArrays {
+    pub(super) kinds: Vec<EdgeKind>,
+    pub(super) sources: Vec<NodeId>,
+    pub(super) targets: Vec<NodeId>,
+    pub(super) weights: Vec<i64>,
+}
+
+impl EdgeArrays {
+    /// Makes room for more edges.
+    pub fn reserve(&mut self, edges: usize) {
+        self.kinds.reserve(edges);
+        self.sources.reserve(edges);
+        self.targets.reserve(edges);
+        self.weights.reserve(edges);
+    }
+
+    pub fn push(&mut self, edge: Edge) {
+        self.kinds.push(edge.kind);
+        self.sources.push(edge.source);
+        self.targets.push(edge.target);
+        self.weights.push(edge.weight);
+    }
+
+    /// Sorts the edges by target. Edges of one target keep their order.
+    pub(super) fn sort(&mut self) {
+        if self.targets.is_sorted() {
+            return;
+        }
+        // Builders add edges mostly by target, and the sort recognizes sorted stretches.
+        let mut order: Vec<u32> = (0..self.targets.len() as u32).collect();
+        order.sort_by_key(|at| self.targets[*at as usize]);
+        self.kinds = in_order(&order, &self.kinds);
+        self.sources = in_order(&order, &self.sources);
+        self.targets = in_order(&order, &self.targets);
+        self.weights = in_order(&order, &self.weights);
+    }
+}
+
+fn in_order<T: Copy>(order: &[u32], values: &[T]) -> Vec<T> {
+    order.iter().map(|at| values[*at as usize]).collect()
+}
+
+impl FromIterator<Edge> for EdgeArrays {
+    fn from_iter<I: IntoIterator<Item = Edge>>(edges: I) -> Self {
+        let mut arrays = Self::default();
+        edges.into_iter().for_each(|edge| arrays.push(edge));
+        arrays
+    }
+}
+
 impl NodeId {
     /// Returns the id as an array index.
     pub fn index(self) -> usize {

@@ -1,6 +1,6 @@
 //! Rule H12 finds operators that cost the host the most time but cost the step nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use trace::store::{EventKind, StringId};
 
@@ -26,7 +26,8 @@ pub(super) const RULE: Rule = Rule {
 
 fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
     let hotspots = |(rank, path): (&RankFacts<'_>, &crate::graph::critical_path::Path)| {
-        let on_path: BTreeSet<u32> = path.overlay().into_iter().map(|(_, row)| row).collect();
+        let mut on_path = vec![false; rank.scope.trace.slices.name.len()];
+        path.overlay().iter().for_each(|&(_, row)| on_path[row as usize] = true);
         Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
     };
     // The finding of one rank is enough, because the finding is only informational.
@@ -35,7 +36,7 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
 
 fn harmless(
     rank: &RankFacts<'_>,
-    on_path: &BTreeSet<u32>,
+    on_path: &[bool],
     limits: &RuleLimits<'_>,
 ) -> Option<RuleFindings> {
     let trace = rank.scope.trace;
@@ -54,7 +55,7 @@ fn harmless(
         let inside: i64 = rank.tree().children(*row).map(|child| rank.duration(child)).sum();
         let own = (rank.duration(*row) - inside).max(0);
         let sum = named.entry(trace.slices.name[*row as usize]).or_insert(Some(0));
-        *sum = sum.filter(|_| !on_path.contains(row)).map(|sum| sum + own);
+        *sum = sum.filter(|_| !on_path[*row as usize]).map(|sum| sum + own);
         rows.push((*row, own));
     }
     let is_large = |ns: i64| rank.share(ns) >= limits.value("time_pct");

@@ -3,6 +3,7 @@
 
 use crate::facts::job::{RankFacts, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
+use crate::findings::product::Products;
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
 use crate::tables::kernels::short_name;
@@ -48,11 +49,12 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         // An occupancy of 0 means that the profiler did not compute it.
         shape.occupancy_pct > 0.0 && is_low && is_large && (by_registers || by_memory)
     };
+    let products = Products::new(rank);
     let limited: Vec<&WindowKernel> = rank
         .compute_kernels()
         .filter(is_limited)
         // Matrix products keep tiles in registers on purpose, so low occupancy does not hurt them.
-        .filter(|kernel| !crate::findings::product::is_product(rank, kernel))
+        .filter(|kernel| !products.contains(kernel))
         .collect();
     let time_ns: i64 = limited.iter().map(|kernel| kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;

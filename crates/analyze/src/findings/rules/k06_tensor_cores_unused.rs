@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::facts::job::{RankFacts, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
 use crate::findings::hardware::{self, Maker};
-use crate::findings::product::{self, DataType};
+use crate::findings::product::{self, DataType, Products};
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
 use crate::tables::kernels::short_name;
@@ -52,8 +52,14 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let devices = rank.scope.devices().into_iter();
     let makers: BTreeMap<i32, Maker> =
         devices.map(|device| (device, maker(rank, device))).collect();
-    let plain: Vec<Plain<'_>> =
-        rank.compute_kernels().filter_map(|kernel| plain(rank, kernel, &makers)).collect();
+    let products = Products::new(rank);
+    let is_slow = |name: &str| !product::is_thin(name) && !product::uses_matrix_units(name);
+    let slow = rank.names(is_slow);
+    let plain: Vec<Plain<'_>> = rank
+        .compute_kernels()
+        .filter(|kernel| rank.is_named(&slow, kernel.row) && products.contains(kernel))
+        .filter_map(|kernel| plain(rank, kernel, &makers))
+        .collect();
     let time_ns: i64 = plain.iter().map(|one| one.kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
     if plain.is_empty() || share < limits.value("time_pct") {
@@ -89,20 +95,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// Returns a kernel that is a product and does not use matrix units, although it could.
+/// Returns a product without matrix units, if its device has units that it could use.
 fn plain<'a>(
     rank: &RankFacts<'_>,
     kernel: &'a WindowKernel,
     makers: &BTreeMap<i32, Maker>,
 ) -> Option<Plain<'a>> {
-    let name = rank.name(kernel.row);
-    let is_product = product::is_product(rank, kernel) && !product::is_thin(name);
-    if !is_product || product::uses_matrix_units(name) {
-        return None;
-    }
     let device = rank.device_info(kernel.device)?;
     let tensors = kernel.owner.and_then(|owner| rank.tensors(owner));
-    let of = product::data_type(name, tensors)?;
+    let of = product::data_type(rank.name(kernel.row), tensors)?;
     let maker = *makers.get(&kernel.device)?;
     let has_units = hardware::has_matrix_units(maker, device, of);
     // Autocast would turn a float32 product into a 16-bit product.

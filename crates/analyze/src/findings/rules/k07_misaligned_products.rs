@@ -2,7 +2,7 @@
 
 use crate::facts::job::{RankFacts, Tensors, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
-use crate::findings::product::is_product;
+use crate::findings::product::Products;
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
 use crate::tables::kernels::short_name;
@@ -31,9 +31,10 @@ const FUSE: &str = "Use fused attention (torch.nn.functional.scaled_dot_product_
                     mask, to a multiple of 8.";
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let products = Products::new(rank);
     let bad: Vec<(&WindowKernel, Misaligned)> = rank
         .compute_kernels()
-        .filter(|kernel| is_product(rank, kernel))
+        .filter(|kernel| products.contains(kernel))
         .filter_map(|kernel| {
             let tensors = kernel.owner.and_then(|owner| rank.tensors(owner));
             Some((kernel, misaligned(tensors, rank.name(kernel.row))?))

@@ -194,6 +194,9 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         }
     }
     branches.retain(|_, modules| modules.len() as f64 >= limits.value("branches"));
+    if branches.is_empty() {
+        return Vec::new();
+    }
     // Assign each kernel to its nearest module and to the modules around that one, and note when
     // each thread launched.
     let mut kernels: BTreeMap<u32, Vec<&WindowKernel>> = BTreeMap::new();

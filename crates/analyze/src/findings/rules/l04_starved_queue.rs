@@ -63,14 +63,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 
 fn waits(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Wait> {
     let slices = &rank.scope.trace.slices;
+    let blocked_ns = limits.ns("blocked_ns");
     let blocks = |call: &u32| {
-        let work = rank.scope.links().work(*call);
         let copies = |row: &u32| {
             let name = rank.name(*row);
             direction(name) == Direction::ToHost && is_pageable(name)
         };
-        let is_wait = is_synchronization(rank.name(*call)) || work.iter().any(copies);
-        is_wait && rank.duration(*call) >= limits.ns("blocked_ns")
+        rank.duration(*call) >= blocked_ns
+            && (is_synchronization(rank.name(*call))
+                || rank.scope.links().work(*call).iter().any(copies))
     };
     let blocking: Vec<u32> = rank.calls().iter().copied().filter(blocks).collect();
     let idle: Vec<_> = rank.gaps().iter().map(|gap| (gap.start_ns, gap.end_ns)).collect();

@@ -2,7 +2,7 @@
 
 use crate::facts::job::{JobFacts, RankFacts, WindowKernel};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
-use crate::findings::product::is_product;
+use crate::findings::product::Products;
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
 use crate::text::time;
@@ -21,19 +21,26 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-/// A test whether a kernel belongs to a kind of work.
-type IsKind = fn(&RankFacts<'_>, &WindowKernel) -> bool;
+/// A function that lists the rows of a kind of work.
+type ListRows = fn(&RankFacts<'_>) -> Vec<u32>;
 
 /// Kinds of work that a sharding plan can move from one rank to another.
-const KINDS: [(&str, IsKind); 3] = [
-    ("embedding lookups", |rank, kernel| {
+const KINDS: [(&str, ListRows); 3] = [
+    ("embedding lookups", |rank| list_rows(rank, |kernel| {
         is_embedding(rank.name(kernel.row)) && !is_backward(rank, kernel)
-    }),
-    ("embedding updates", |rank, kernel| {
+    })),
+    ("embedding updates", |rank| list_rows(rank, |kernel| {
         is_embedding(rank.name(kernel.row)) && is_backward(rank, kernel)
+    })),
+    ("matrix products", |rank| {
+        let products = Products::new(rank);
+        list_rows(rank, |kernel| products.contains(kernel))
     }),
-    ("matrix products", is_product),
 ];
+
+fn list_rows(rank: &RankFacts<'_>, is_meant: impl Fn(&WindowKernel) -> bool) -> Vec<u32> {
+    rank.compute_kernels().filter(|kernel| is_meant(kernel)).map(|kernel| kernel.row).collect()
+}
 
 /// Returns whether the name of a kernel shows that it works on embedding tables.
 pub(super) fn is_embedding(name: &str) -> bool {
@@ -54,23 +61,20 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
     if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
-    KINDS.iter().filter_map(|(name, is_kind)| uneven(job, name, *is_kind, limits)).collect()
+    KINDS.iter().filter_map(|(name, list)| uneven(job, name, *list, limits)).collect()
 }
 
 fn uneven(
     job: &JobFacts<'_>,
     name: &str,
-    is_kind: IsKind,
+    list: ListRows,
     limits: &RuleLimits<'_>,
 ) -> Option<(Vec<u32>, RuleFindings)> {
-    let rows = |rank: &RankFacts<'_>| -> Vec<u32> {
-        rank.compute_kernels().filter(|kernel| is_kind(rank, kernel)).map(|k| k.row).collect()
-    };
     let each: Vec<(Vec<u32>, i64)> = job
         .ranks
         .iter()
         .map(|rank| {
-            let rows = rows(rank);
+            let rows = list(rank);
             let ns = rank.total(&rows);
             (rows, ns / rank.step_count())
         })

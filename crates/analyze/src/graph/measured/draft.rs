@@ -2,7 +2,7 @@
 //! from these times.
 
 use super::label::{NodeOrigin, PathCategory, WaitEvidence};
-use crate::graph::{Edge, EdgeKind, GraphNode, NodeId, NodeKind, NodeTimes};
+use crate::graph::{Edge, EdgeArrays, EdgeKind, NodeId, NodeKind, NodeTimes};
 
 /// A graph under construction. Nodes have one array per property, which the finished graph takes
 /// over.
@@ -11,9 +11,9 @@ pub(super) struct Draft {
     /// Measured times of the nodes.
     pub times: NodeTimes,
     pub origins: Vec<NodeOrigin>,
-    kinds: Vec<NodeKind>,
+    pub kinds: Vec<NodeKind>,
     orders: Vec<NodeOrder>,
-    pub edges: Vec<Edge>,
+    pub edges: EdgeArrays,
     pub evidence: WaitEvidence,
 }
 
@@ -71,11 +71,9 @@ impl Draft {
         self.edges.reserve(nodes + nodes / 4);
     }
 
-    /// Returns the nodes without their times.
-    pub fn graph_nodes(&self) -> Vec<GraphNode> {
-        let NodeTimes { start, end, .. } = &self.times;
-        let weights = end.iter().zip(start).map(|(end, start)| end - start);
-        self.kinds.iter().zip(weights).map(|(&kind, weight)| GraphNode { kind, weight }).collect()
+    /// Returns the number of nodes.
+    pub fn len(&self) -> usize {
+        self.kinds.len()
     }
 
     /// Adds a node of zero length that marks a moment.

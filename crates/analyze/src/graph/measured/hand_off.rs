@@ -39,27 +39,26 @@ fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<Ha
     let mut found = Vec::new();
     let (mut finished, mut begun) = (0, 0);
     let mut paused = scope.window.start;
-    for (at, step) in to.steps.iter().enumerate() {
-        let (pause, resumed) = (paused, step.entry);
-        paused = draft.end(step.node);
+    for (step, resumed) in to.entries().enumerate() {
+        let pause = std::mem::replace(&mut paused, draft.end(to.node(step)));
         if pause >= resumed {
             continue;
         }
-        let ended = |other: usize| draft.end(from.steps[other].node);
-        while begun < from.steps.len() && ended(begun) <= pause {
+        let ended = |other: usize| draft.end(from.node(other));
+        while begun < from.len() && ended(begun) <= pause {
             begun += 1;
         }
-        while finished < from.steps.len() && ended(finished) <= resumed {
+        while finished < from.len() && ended(finished) <= resumed {
             finished += 1;
         }
         let Some(last) = finished.checked_sub(1) else { continue };
         // If the other thread was still working at that time, the first one did not wait for its
         // last node.
-        let has_stopped = from.steps.get(finished).is_none_or(|next| next.entry >= resumed);
+        let has_stopped = from.entry(finished).is_none_or(|next| next >= resumed);
         if has_stopped && ended(last) > pause {
-            let first = from.steps.get(begun).map_or(ended(last), |first| first.entry);
+            let first = from.entry(begun).unwrap_or(ended(last));
             let worked = ended(last) - first.clamp(pause, ended(last));
-            found.push(HandOff { step: at, source: from.steps[last].node, worked });
+            found.push(HandOff { step, source: from.node(last), worked });
         }
     }
     found

@@ -6,7 +6,7 @@ use trace::store::{EventKind, TrackId};
 use super::device::DeviceWork;
 use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory, ThreadLabel, call_kind};
-use super::segment::{Segments, ThreadSegment};
+use super::segment::ThreadSegment;
 use super::wait::{ThreadOrder, Waits};
 use crate::facts::back_pressure::Pressure;
 use crate::facts::calls;
@@ -14,27 +14,63 @@ use crate::facts::scope::Scope;
 use crate::facts::tree::{self, OperatorTree, TreeThread};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 
-/// The nodes of one thread, in order of time.
+/// The nodes of one thread, in order of time. Their ids are consecutive.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub track: TrackId,
-    pub steps: Vec<ThreadNode>,
+    first: u32,
+    /// Time at which the thread reached each node, which is before the node's start if the thread
+    /// waited for a device.
+    entries: Vec<i64>,
+    /// Sorted by step. Most nodes waited for no device and have no entry.
+    waits: Vec<StepWait>,
     /// Whether the thread ran operators or launched work.
     pub works: bool,
     pub hand_offs: Vec<HandOff>,
 }
 
-/// One node of a host thread, with what the thread waited for before it.
+/// The device work for which a thread waited in one of its nodes.
 #[derive(Debug)]
-pub(super) struct ThreadNode {
-    pub node: NodeId,
-    /// Time at which the thread reached this node, which is before the node's start if the thread
-    /// waited for a device.
-    pub entry: i64,
-    /// Device work that the thread waited for in this node.
-    pub awaited: Vec<u32>,
+struct StepWait {
+    step: usize,
+    awaited: Vec<u32>,
     /// The work that must end before the queue has room for the work that this node launches.
-    pub makes_room: Option<u32>,
+    makes_room: Option<u32>,
+}
+
+impl Chain {
+    /// Returns the number of nodes. They are the steps `0..len` of the thread.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn node(&self, step: usize) -> NodeId {
+        NodeId(self.first + step as u32)
+    }
+
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        (self.first..self.first + self.len() as u32).map(NodeId)
+    }
+
+    /// Iterates over the times at which the thread reached its steps.
+    pub fn entries(&self) -> impl Iterator<Item = i64> {
+        self.entries.iter().copied()
+    }
+
+    /// Returns the time at which the thread reached a step, or `None` behind the last one.
+    pub fn entry(&self, step: usize) -> Option<i64> {
+        self.entries.get(step).copied()
+    }
+
+    /// Returns the wait of the last step for changes, which is added if there is none.
+    fn last_wait(&mut self) -> &mut StepWait {
+        let step = self.len() - 1;
+        if self.waits.last().is_none_or(|wait| wait.step != step) {
+            self.waits.push(StepWait { step, awaited: Vec::new(), makes_room: None });
+        }
+        let last = self.waits.len() - 1;
+        &mut self.waits[last]
+    }
 }
 
 /// A node of another thread that this thread waited for.
@@ -62,13 +98,18 @@ struct OpenSegment {
     is_label: bool,
 }
 
-/// Cuts the time of a thread into segments in which one row was the innermost. Calls are split only
-/// if they launch nothing themselves and contain a call that waits. Annotations give no segments,
-/// because they are only labels.
-pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThread) -> Segments {
+/// Cuts the time of a thread into segments in which one row was the innermost, and adds a node for
+/// each. Calls are split only if they launch nothing themselves and contain a call that waits.
+/// Annotations give no nodes. They are the labels that are returned.
+pub(super) fn add_segments(
+    chain: &mut ChainDraft<'_, '_, '_>,
+    tree: &OperatorTree,
+    thread: &TreeThread,
+) -> Vec<ThreadLabel> {
+    let scope = chain.rank.scope;
     let trace = scope.trace;
     let rows = tree.rows_of(thread);
-    let mut cut = SegmentCutter { scope, found: Segments::default(), from: i64::MIN };
+    let mut cut = SegmentCutter { scope, chain, labels: Vec::new(), from: i64::MIN };
     let mut open: Vec<OpenSegment> = Vec::new();
     let waits =
         |row: &u32| trace.kind(*row).is_call() && calls::classify_call(trace.name(*row)).waits();
@@ -101,7 +142,7 @@ pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThre
     while let Some(top) = open.pop() {
         cut.add(&top, top.end);
     }
-    cut.found
+    cut.labels
 }
 
 fn is_label(scope: &Scope<'_>, row: u32) -> bool {
@@ -110,13 +151,14 @@ fn is_label(scope: &Scope<'_>, row: u32) -> bool {
 
 /// Cuts a thread's nested rows into segments that do not overlap. `from` is the end of the last
 /// segment that was added.
-struct SegmentCutter<'a, 'b> {
+struct SegmentCutter<'c, 'd, 'a, 'b> {
     scope: &'a Scope<'b>,
-    found: Segments,
+    chain: &'c mut ChainDraft<'d, 'a, 'b>,
+    labels: Vec<ThreadLabel>,
     from: i64,
 }
 
-impl SegmentCutter<'_, '_> {
+impl SegmentCutter<'_, '_, '_, '_> {
     /// Adds an open row's time up to `end` as a segment, unless that time is empty.
     fn add(&mut self, open: &OpenSegment, end: i64) {
         let window = &self.scope.window;
@@ -124,9 +166,9 @@ impl SegmentCutter<'_, '_> {
         if start < end {
             let row = open.row;
             if open.is_label {
-                self.found.labels.push(ThreadLabel { start, end, row });
+                self.labels.push(ThreadLabel { start, end, row });
             } else {
-                self.found.work.push(ThreadSegment { row, start, end });
+                self.chain.add(&ThreadSegment { row, start, end });
             }
         }
         self.from = self.from.max(end);
@@ -138,111 +180,160 @@ impl SegmentCutter<'_, '_> {
         let window = &self.scope.window;
         let (start, last) = (self.from.max(window.start), end.min(window.end));
         if start <= last && start < window.end {
-            self.found.work.push(ThreadSegment { row, start, end: last });
+            self.chain.add(&ThreadSegment { row, start, end: last });
         } else if end <= window.start {
             let start = self.scope.trace.slices.start(row);
-            self.found.earlier.push(ThreadSegment { row, start, end });
+            self.chain.note_earlier(&ThreadSegment { row, start, end });
         }
         self.from = self.from.max(end);
     }
 }
 
-/// Adds the nodes of one host thread, which are its operators and calls in order of time.
-pub(super) fn chain(
-    draft: &mut Draft,
-    rank: &mut RankDraft<'_, '_>,
-    track: TrackId,
-    Segments { work: segments, earlier, .. }: &Segments,
-) -> Chain {
-    let mut steps = Vec::with_capacity(segments.len());
-    let mut order = ThreadOrder::default();
-    // Events recorded and waits requested before the window may still hold up work inside it.
-    for call in earlier {
-        let works = works(rank, call.row);
-        let does = rank.waits.call(call.row);
-        rank.waits.note(&mut order, call, does, &works, rank.device, &mut draft.evidence);
+/// The nodes of one host thread under construction, which are its operators and calls in order of
+/// time.
+pub(super) struct ChainDraft<'d, 'a, 'b> {
+    draft: &'d mut Draft,
+    rank: RankDraft<'a, 'b>,
+    order: ThreadOrder,
+    /// Device work of the call that was added last.
+    launched: &'a [u32],
+    chain: Chain,
+}
+
+impl<'d, 'a, 'b> ChainDraft<'d, 'a, 'b> {
+    pub fn new(draft: &'d mut Draft, rank: RankDraft<'a, 'b>, track: TrackId) -> Self {
+        let first = draft.len() as u32;
+        let (entries, waits, hand_offs) = (Vec::new(), Vec::new(), Vec::new());
+        let chain = Chain { track, first, entries, waits, works: false, hand_offs };
+        Self { draft, rank, order: ThreadOrder::default(), launched: &[], chain }
     }
-    let mut launched: &[u32] = &[];
-    for segment in segments {
-        if rank.scope.trace.kind(segment.row).is_call() {
-            launched = rank.scope.links().work(segment.row);
-            add_call(draft, rank, &mut order, segment, &mut steps);
+
+    pub fn finish(self) -> Chain {
+        self.chain
+    }
+
+    /// Notes a call that ended before the window. Events that it recorded and waits that it
+    /// requested may still hold up work in the window.
+    fn note_earlier(&mut self, call: &ThreadSegment) {
+        let works = self.works(call.row);
+        let does = self.rank.waits.call(call.row);
+        let evidence = &mut self.draft.evidence;
+        self.rank.waits.note(&mut self.order, call, does, &works, self.rank.device, evidence);
+    }
+
+    /// Adds the nodes of a segment, which begins where the one before it ended or later.
+    pub fn add(&mut self, segment: &ThreadSegment) {
+        let scope = self.rank.scope;
+        if scope.trace.kind(segment.row).is_call() {
+            self.launched = scope.links().work(segment.row);
+            self.chain.works |= !self.launched.is_empty();
+            self.add_call(segment);
         } else {
-            let awaited = rank.waits.find_pool_work(segment, launched, rank.device);
-            add_step(draft, rank, &mut steps, segment, NodeKind::HostWork, awaited);
+            self.chain.works = true;
+            let awaited =
+                self.rank.waits.find_pool_work(segment, self.launched, self.rank.device);
+            self.add_step(segment, NodeKind::HostWork, awaited);
         }
     }
-    let is_work = |segment: &ThreadSegment| {
-        let is_call = rank.scope.trace.kind(segment.row).is_call();
-        !is_call || !rank.scope.links().work(segment.row).is_empty()
-    };
-    let works = segments.iter().any(is_work);
-    Chain { track, steps, works, hand_offs: Vec::new() }
-}
 
-/// Returns the device work that a call launched, as indices of pieces of work.
-fn works(rank: &RankDraft<'_, '_>, call: u32) -> Vec<u32> {
-    let rows = rank.scope.links().work(call).iter();
-    rows.filter_map(|row| rank.device.work(*row)).collect()
-}
+    /// Returns the device work that a call launched, as indices of pieces of work.
+    fn works(&self, call: u32) -> Vec<u32> {
+        let rows = self.rank.scope.links().work(call).iter();
+        rows.filter_map(|row| self.rank.device.work(*row)).collect()
+    }
 
-/// Adds the nodes of a call: one up to the start of the work that it launched, if that work began
-/// inside the call, and one for the rest of the call.
-fn add_call(
-    draft: &mut Draft,
-    rank: &mut RankDraft<'_, '_>,
-    order: &mut ThreadOrder,
-    segment: &ThreadSegment,
-    steps: &mut Vec<ThreadNode>,
-) {
-    let call = rank.waits.call(segment.row);
-    let works = works(rank, segment.row);
-    let kind = call_kind(!works.is_empty());
-    rank.waits.note(order, segment, call, &works, rank.device, &mut draft.evidence);
-    let is_inside = |at: &i64| (segment.start..segment.end).contains(at);
-    let begins = works.iter().map(|work| rank.device.works[*work as usize].start);
-    let split = begins.filter(is_inside).min();
-    let mut awaited =
-        rank.waits.find_awaited_work(segment, call, &works, rank.device, &mut draft.evidence);
-    let mut launch = None;
-    let mut rest = *segment;
-    if let Some(split) = split {
-        // A blocking copy may itself have waited for earlier work. A call whose copy waited spent
-        // no time of its own before the copy.
-        let is_held_up = match awaited.first() {
-            Some(copy) => rank.waits.hold_up(segment, *copy, rank.device, &mut draft.evidence),
-            None => false,
+    /// Adds the nodes of a call: one up to the start of the work that it launched, if that work
+    /// began inside the call, and one for the rest of the call.
+    fn add_call(&mut self, segment: &ThreadSegment) {
+        let works = self.works(segment.row);
+        let Self { draft, rank, order, .. } = self;
+        let call = rank.waits.call(segment.row);
+        let kind = call_kind(!works.is_empty());
+        rank.waits.note(order, segment, call, &works, rank.device, &mut draft.evidence);
+        let is_inside = |at: &i64| (segment.start..segment.end).contains(at);
+        let begins = works.iter().map(|work| rank.device.works[*work as usize].start);
+        let split = begins.filter(is_inside).min();
+        let mut awaited =
+            rank.waits.find_awaited_work(segment, call, &works, rank.device, &mut draft.evidence);
+        let mut launch = None;
+        let mut rest = *segment;
+        if let Some(split) = split {
+            // A blocking copy may itself have waited for earlier work. A call whose copy waited
+            // spent no time of its own before the copy.
+            let is_held_up = match awaited.first() {
+                Some(copy) => rank.waits.hold_up(segment, *copy, rank.device, &mut draft.evidence),
+                None => false,
+            };
+            let end = if is_held_up { segment.start } else { split };
+            let before = ThreadSegment { end, ..*segment };
+            launch = Some(self.add_step(&before, kind, Vec::new()));
+            rest.start = end;
+        }
+        let held_up = held_up(&self.rank, segment, &rest, &awaited);
+        if let Some(HeldUp { work, begin, .. }) = held_up {
+            // The call is assumed to take its usual time until it finds the queue full.
+            let before = ThreadSegment { end: begin, ..*segment };
+            self.add_step(&before, kind, Vec::new());
+            rest.start = begin;
+            awaited = vec![work];
+            self.draft.evidence.queue_waits += 1;
+        }
+        let last = self.add_step(&rest, kind, awaited);
+        if let Some(HeldUp { resume, .. }) = held_up {
+            // The time to wake up after the wait counts as part of the wait.
+            let start = &mut self.draft.times.start[last.index()];
+            *start = (*start).max(resume);
+        }
+        self.connect(&works, segment.end, launch, last);
+    }
+
+    /// Connects device work with the call that launched it, whose last node is `last`. `launch` is
+    /// its node before the start of the work, if it has one.
+    fn connect(&mut self, works: &[u32], call_end: i64, launch: Option<NodeId>, last: NodeId) {
+        let Self { draft, rank, chain, .. } = self;
+        if let Some(first) = works.first() {
+            let row = rank.device.works[*first as usize].row;
+            let device = rank.scope.trace.device(row);
+            let held_by = rank.pressure.held_by(device, row);
+            if let Some(work) = held_by.and_then(|row| rank.device.work(row)) {
+                chain.last_wait().makes_room = Some(work);
+                draft.evidence.queue_limited += 1;
+            }
+        }
+        for work in works {
+            let work = &mut rank.device.works[*work as usize];
+            let is_behind = work.start >= call_end || launch.is_none();
+            work.launch = if is_behind { Some(last) } else { launch };
+        }
+    }
+
+    /// Adds a node that begins at the time at which the thread stopped waiting.
+    fn add_step(&mut self, segment: &ThreadSegment, kind: NodeKind, awaited: Vec<u32>) -> NodeId {
+        let Self { draft, rank, chain, .. } = self;
+        let trace = rank.scope.trace;
+        let entry = segment.start;
+        let ended = awaited.iter().map(|work| rank.device.works[*work as usize].end).max();
+        // The node begins when the awaited work ended. Before that, the thread only waits.
+        let start = ended.map_or(entry, |ended| ended.clamp(entry, segment.end));
+        let category = match trace.kind(segment.row) {
+            EventKind::Runtime | EventKind::Driver if start > entry => {
+                PathCategory::SynchronizationReturn
+            }
+            EventKind::Runtime | EventKind::Driver => PathCategory::RuntimeCall,
+            _ if rank.waits.is_loading(segment.row) => PathCategory::DataLoading,
+            _ if start > entry => PathCategory::SynchronizationReturn,
+            _ => PathCategory::HostOperator,
         };
-        let end = if is_held_up { segment.start } else { split };
-        let before = ThreadSegment { end, ..*segment };
-        launch = Some(add_step(draft, rank, steps, &before, kind, Vec::new()));
-        rest.start = end;
-    }
-    let held_up = held_up(rank, segment, &rest, &awaited);
-    if let Some(HeldUp { work, begin, .. }) = held_up {
-        // The call is assumed to take its usual time until it finds the queue full.
-        let before = ThreadSegment { end: begin, ..*segment };
-        add_step(draft, rank, steps, &before, kind, Vec::new());
-        rest.start = begin;
-        awaited = vec![work];
-        draft.evidence.queue_waits += 1;
-    }
-    let last = add_step(draft, rank, steps, &rest, kind, awaited);
-    if let Some(HeldUp { resume, .. }) = held_up {
-        // The time to wake up after the wait counts as part of the wait.
-        let start = &mut draft.times.start[last.index()];
-        *start = (*start).max(resume);
-    }
-    if let (Some(step), Some(first)) = (steps.last_mut(), works.first()) {
-        let row = rank.device.works[*first as usize].row;
-        let device = rank.scope.trace.device(row);
-        step.makes_room = rank.pressure.held_by(device, row).and_then(|row| rank.device.work(row));
-        draft.evidence.queue_limited += u64::from(step.makes_room.is_some());
-    }
-    for work in works {
-        let work = &mut rank.device.works[work as usize];
-        let is_behind = work.start >= segment.end || launch.is_none();
-        work.launch = if is_behind { Some(last) } else { launch };
+        let track = Some(trace.slices.track[segment.row as usize]);
+        let origin = NodeOrigin { scope: rank.at, row: Some(segment.row), track, category };
+        let (end, order) = (segment.end, NodeOrder::Host);
+        let node = draft.add(DraftNode { kind, start, end, order, origin });
+        debug_assert_eq!(node, chain.node(chain.len()), "ids of a chain are consecutive");
+        chain.entries.push(entry);
+        if !awaited.is_empty() {
+            chain.last_wait().awaited = awaited;
+        }
+        node
     }
 }
 
@@ -275,66 +366,35 @@ fn held_up(
     is_inside.then_some(HeldUp { work, begin, resume: segment.end - wait.typical_ns })
 }
 
-/// Adds a node that begins at the time at which the thread stopped waiting.
-fn add_step(
-    draft: &mut Draft,
-    rank: &RankDraft<'_, '_>,
-    steps: &mut Vec<ThreadNode>,
-    segment: &ThreadSegment,
-    kind: NodeKind,
-    awaited: Vec<u32>,
-) -> NodeId {
-    let trace = rank.scope.trace;
-    let entry = segment.start;
-    let ended = awaited.iter().map(|work| rank.device.works[*work as usize].end).max();
-    // The node begins when the awaited work ended. Before that, the thread only waits.
-    let start = ended.map_or(entry, |ended| ended.clamp(entry, segment.end));
-    let category = match trace.kind(segment.row) {
-        EventKind::Runtime | EventKind::Driver if start > entry => {
-            PathCategory::SynchronizationReturn
-        }
-        EventKind::Runtime | EventKind::Driver => PathCategory::RuntimeCall,
-        _ if rank.waits.is_loading(segment.row) => PathCategory::DataLoading,
-        _ if start > entry => PathCategory::SynchronizationReturn,
-        _ => PathCategory::HostOperator,
-    };
-    let track = Some(trace.slices.track[segment.row as usize]);
-    let origin = NodeOrigin { scope: rank.at, row: Some(segment.row), track, category };
-    let (end, order) = (segment.end, NodeOrder::Host);
-    let node = draft.add(DraftNode { kind, start, end, order, origin });
-    steps.push(ThreadNode { node, entry, awaited, makes_room: None });
-    node
-}
-
 /// Adds the edges into the nodes of a thread.
 pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &DeviceWork) {
     let mut before = start;
     let mut hand_offs = chain.hand_offs.iter().peekable();
+    let mut waits = chain.waits.iter().peekable();
     let mut candidates = Vec::new();
-    for (at, step) in chain.steps.iter().enumerate() {
+    for ((step, node), entry) in chain.nodes().enumerate().zip(&chain.entries) {
         candidates.clear();
-        let pause = step.entry - draft.end(before);
+        let pause = entry - draft.end(before);
         let kind = EdgeKind::ProgramOrder;
         // The pause before a node is its usual wait, unless another thread's work explains a part
         // of it.
         let mut program = Candidate { source: before, kind, usual: pause };
-        while let Some(hand_off) = hand_offs.next_if(|hand_off| hand_off.step == at) {
+        while let Some(hand_off) = hand_offs.next_if(|hand_off| hand_off.step == step) {
             let HandOff { source, worked, .. } = *hand_off;
-            let usual = (step.entry - draft.end(source)).max(0);
+            let usual = (entry - draft.end(source)).max(0);
             candidates.push(Candidate { source, kind: EdgeKind::Data, usual });
             program.usual = program.usual.min(pause - worked).max(0);
         }
         candidates.insert(0, program);
-        for awaited in &step.awaited {
-            let source = device.works[*awaited as usize].leave;
-            candidates.push(Candidate { source, kind: EdgeKind::Synchronization, usual: 0 });
-        }
-        if let Some(work) = step.makes_room.filter(|work| !step.awaited.contains(work)) {
-            let source = device.works[work as usize].leave;
-            candidates.push(Candidate { source, kind: EdgeKind::Synchronization, usual: 0 });
+        if let Some(wait) = waits.next_if(|wait| wait.step == step) {
+            let room = wait.makes_room.filter(|work| !wait.awaited.contains(work));
+            for work in wait.awaited.iter().copied().chain(room) {
+                let source = device.works[work as usize].leave;
+                candidates.push(Candidate { source, kind: EdgeKind::Synchronization, usual: 0 });
+            }
         }
         let otherwise = Candidate { source: start, kind, usual: 0 };
-        draft.bind(step.node, &candidates, otherwise);
-        before = step.node;
+        draft.bind(node, &candidates, otherwise);
+        before = node;
     }
 }

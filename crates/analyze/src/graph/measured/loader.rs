@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use trace::store::{EventKind, StringId, Trace, TrackId};
 
 use super::draft::Draft;
-use super::host::{Chain, HandOff};
+use super::host::{Chain, ChainDraft, HandOff};
 use super::label::PathCategory;
-use super::segment::{Segments, ThreadSegment};
+use super::segment::ThreadSegment;
 use crate::facts::scope::Scope;
 
 /// Parts of the names of frames and operators that only loader threads run.
@@ -40,9 +40,9 @@ pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
     &tracks_named(&loading) - &tracks_named(&fetching)
 }
 
-/// Returns the times at which a loader thread put something into a queue, which only Python frames
-/// show.
-pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
+/// Adds nodes for the times at which a loader thread put something into a queue, which only Python
+/// frames show.
+pub(super) fn add_puts(chain: &mut ChainDraft<'_, '_, '_>, scope: &Scope<'_>, track: TrackId) {
     let trace = scope.trace;
     let is_put = |name: StringId| {
         let name = trace.strings.get(name);
@@ -60,23 +60,22 @@ pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
         }
     }
     rows.sort_by_key(|row| (trace.slices.start(*row), *row));
-    let mut work: Vec<ThreadSegment> = Vec::new();
+    let mut last = from;
     for row in rows {
-        let start = trace.slices.start(row).max(work.last().map_or(from, |last| last.end));
-        let end = trace.slices.end(row).min(to);
+        let (start, end) = (trace.slices.start(row).max(last), trace.slices.end(row).min(to));
         if start < end {
-            work.push(ThreadSegment { row, start, end });
+            chain.add(&ThreadSegment { row, start, end });
+            last = end;
         }
     }
-    Segments { work, ..Segments::default() }
 }
 
 /// Marks all nodes of a loader thread as data loading. The end of a loader thread does not end the
 /// window.
 pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
     chain.works = false;
-    for step in &chain.steps {
-        let category = &mut draft.origins[step.node.index()].category;
+    for node in chain.nodes() {
+        let category = &mut draft.origins[node.index()].category;
         if *category == PathCategory::HostOperator {
             *category = PathCategory::DataLoading;
         }
@@ -95,7 +94,7 @@ pub(super) fn find(
     let mut done: Vec<_> = chains
         .iter()
         .filter(|chain| loaders.contains(&chain.track))
-        .flat_map(|chain| chain.steps.iter().map(|step| step.node))
+        .flat_map(Chain::nodes)
         .map(|node| (draft.end(node), node))
         .collect();
     if done.is_empty() {
@@ -104,21 +103,24 @@ pub(super) fn find(
     done.sort_unstable();
     let trace = scope.trace;
     for chain in chains.iter_mut().filter(|chain| !loaders.contains(&chain.track)) {
-        for (at, step) in chain.steps.iter().enumerate() {
-            let row = draft.origins[step.node.index()].row;
+        let mut hand_offs = Vec::new();
+        for (step, entry) in chain.entries().enumerate() {
+            let node = chain.node(step);
+            let row = draft.origins[node.index()].row;
             let fetches = row.is_some_and(|row| is_fetching(trace, row));
-            let ended = draft.end(step.node);
+            let ended = draft.end(node);
             let until = done.partition_point(|(end, _)| *end <= ended);
             let last = until.checked_sub(1).map(|last| done[last]);
-            let Some((end, source)) = last.filter(|(end, _)| fetches && *end > step.entry) else {
+            let Some((end, source)) = last.filter(|(end, _)| fetches && *end > entry) else {
                 continue;
             };
             if draft.times.start[source.index()] < end {
-                draft.times.start[step.node.index()] = end;
-                chain.hand_offs.push(HandOff { step: at, source, worked: 0 });
+                draft.times.start[node.index()] = end;
+                hand_offs.push(HandOff { step, source, worked: 0 });
                 draft.evidence.hand_offs += 1;
             }
         }
+        chain.hand_offs.extend(hand_offs);
         chain.hand_offs.sort_by_key(|hand_off| hand_off.step);
     }
 }
