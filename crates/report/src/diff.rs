@@ -92,7 +92,7 @@ pub fn build_report(
 fn view(side: RecordingSide<'_>, unit: DiffUnit, options: &Options) -> Result<SideView, Error> {
     let (job, scopes) = (side.job, side.job.scopes());
     let zero = Zero::new(scopes, job.collectives());
-    let (_, marked) = path::build_part(job.paths(), &zero);
+    let marked = path::marked_rows(job);
     let number = if unit == DiffUnit::Step { median_step(scopes) } else { None };
     let steps =
         number.map_or(TimelineSteps::Fitting, |number| TimelineSteps::Numbered(number..number + 1));

@@ -115,7 +115,8 @@ pub fn build_report(
         let device = threads.spawn(|| device::build_part(scopes));
         let memory = threads.spawn(|| memory::build_part(job, &zero));
         let idle = threads.spawn(|| idle::build_part(job, &zero));
-        let (path, marked) = path::build_part(job.paths(), &zero);
+        let path = threads.spawn(|| path::build_part(job, &zero));
+        let marked = path::marked_rows(job);
         let timeline = timeline::build_timeline(scopes, &marked, &zero, options)?;
         Ok(JobReport {
             title: options.title.clone(),
@@ -127,7 +128,7 @@ pub fn build_report(
             steps: step::build_part(job, &zero),
             host: host::build_part(job),
             network: network::build_part(job, &zero),
-            path,
+            path: join(path),
             timeline,
             idle: join(idle),
             device: join(device),

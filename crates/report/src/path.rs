@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use analyze::critical_path::{CategoryPart, Contributor, CriticalPath, Path, PathCategory};
+use analyze::JobFacts;
+use analyze::critical_path::{CategoryPart, Contributor, Path, PathCategory, PathSegment};
 use analyze::graph::measured::WaitEvidence;
 use serde::Serialize;
 
@@ -41,16 +42,23 @@ pub struct PathView {
     pub strip: Vec<(u32, usize, i64, i64)>,
 }
 
-/// Builds the tab with the critical paths. The second result is the rows on the path of the job, as
-/// pairs of rank and row.
-pub(crate) fn build_part(found: &CriticalPath, zero: &Zero) -> (PathPart, Vec<(u32, u32)>) {
-    let marked = found.job.as_ref().or(found.ranks.first()).map_or_else(Vec::new, Path::overlay);
-    let paths = found.job.iter().chain(&found.ranks).map(|path| view(path, zero)).collect();
-    (PathPart { paths, evidence: found.evidence }, marked)
+/// Builds the tab with the critical paths.
+pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> PathPart {
+    let found = job.paths();
+    let paths = found.job.iter().chain(&found.ranks).map(|path| view(job, path, zero)).collect();
+    PathPart { paths, evidence: found.evidence }
 }
 
-fn view(path: &Path, zero: &Zero) -> PathView {
-    let rank = path.segments.first().map(|first| first.rank).or(path.rank).unwrap_or_default();
+/// Returns the rows on the path of the job, as pairs of rank and row.
+pub(crate) fn marked_rows(job: &JobFacts<'_>) -> Vec<(u32, u32)> {
+    let found = job.paths();
+    let main = found.job.as_ref().or(found.ranks.first());
+    main.map_or_else(Vec::new, |path| path.overlay(job))
+}
+
+fn view(job: &JobFacts<'_>, path: &Path, zero: &Zero) -> PathView {
+    let segments = path.segments(job);
+    let rank = segments.first().map(|first| first.rank).or(path.rank).unwrap_or_default();
     let place = |category: PathCategory| {
         let place = path.parts.iter().position(|part| part.category == category);
         place.unwrap_or_default()
@@ -61,23 +69,27 @@ fn view(path: &Path, zero: &Zero) -> PathView {
         window_ns: path.window_ns,
         parts: path.parts.clone(),
         contributors: path.contributors.iter().take(CONTRIBUTORS).cloned().collect(),
-        strip: strip(path, zero)
+        strip: strip(&segments, path.window_ns, zero)
             .into_iter()
             .map(|(rank, category, at, length)| (rank, place(category), at, length))
             .collect(),
     }
 }
 
-fn strip(path: &Path, zero: &Zero) -> Vec<(u32, PathCategory, i64, i64)> {
-    let segments = path.segments.iter().map(|one| {
+fn strip(
+    segments: &[PathSegment],
+    window_ns: i64,
+    zero: &Zero,
+) -> Vec<(u32, PathCategory, i64, i64)> {
+    let parts = segments.iter().map(|one| {
         let at = zero.at(one.rank, one.start_ns);
         (one.rank, one.category, at, one.end_ns - one.start_ns)
     });
-    if path.segments.len() <= STRETCHES {
-        return joined(segments);
+    if segments.len() <= STRETCHES {
+        return joined(parts);
     }
-    let start = path.segments.first().map_or(0, |first| zero.at(first.rank, first.start_ns));
-    joined(majority(segments, start, path.window_ns))
+    let start = segments.first().map_or(0, |first| zero.at(first.rank, first.start_ns));
+    joined(majority(parts, start, window_ns))
 }
 
 /// Divides a window into columns of equal length. Returns the rank and category with the largest

@@ -14,6 +14,7 @@ use schema::TableRow;
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
+use crate::facts::job::JobFacts;
 use crate::facts::scope::Scope;
 use crate::graph::measured::{CATEGORIES, MeasuredGraph, ThreadLabel, WaitEvidence};
 use crate::graph::{EdgeKind, NodeTimes};
@@ -51,8 +52,11 @@ pub struct Path {
     pub parts: Vec<CategoryPart>,
     /// The categories and names with the most time on the path, longest time first.
     pub contributors: Vec<Contributor>,
-    /// The segments of the path, sorted by time, without gaps or overlaps.
-    pub segments: Vec<PathSegment>,
+    /// Index of the rank among the scopes at the end of whose window the path ends.
+    #[serde(skip)]
+    last: usize,
+    #[serde(skip)]
+    reach: Reach,
 }
 
 /// Total time of one category on a critical path.
@@ -149,7 +153,8 @@ pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option
 
 impl Path {
     /// Returns the segments of the path as table rows.
-    pub fn rows(&self, scopes: &[Scope<'_>]) -> Vec<SegmentRow> {
+    pub fn rows(&self, job: &JobFacts<'_>) -> Vec<SegmentRow> {
+        let scopes = job.scopes();
         let path_part = |(index, one): (usize, &PathSegment)| {
             let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
             let trace = scope.trace;
@@ -168,21 +173,45 @@ impl Path {
                 duration_ns: one.end_ns - one.start_ns,
             })
         };
-        self.segments.iter().enumerate().filter_map(path_part).collect()
+        self.segments(job).iter().enumerate().filter_map(path_part).collect()
+    }
+
+    /// Returns the segments of the path, sorted by time, without gaps or overlaps. `job` is the job
+    /// of the path.
+    ///
+    /// # Cost
+    /// Walks the path again, because a path may have as many segments as the trace has rows.
+    pub fn segments(&self, job: &JobFacts<'_>) -> Vec<PathSegment> {
+        let mut segments = Vec::new();
+        self.visit(job, |one| segments.push(*one));
+        segments.reverse();
+        segments
     }
 
     /// Returns the trace rows on the path without repetition, sorted by rank and row, so that a
     /// timeline can mark them.
-    pub fn overlay(&self) -> Vec<(u32, u32)> {
-        let ran = |one: &&PathSegment| {
-            !matches!(one.category, PathCategory::UntracedHost | PathCategory::PythonFrame)
-        };
-        let rows = self.segments.iter().filter(ran);
-        let mut rows: Vec<_> = rows.filter_map(|one| Some((one.rank, one.row?))).collect();
+    pub fn overlay(&self, job: &JobFacts<'_>) -> Vec<(u32, u32)> {
+        let mut rows = Vec::new();
+        self.visit(job, |one| rows.extend(one.ran().map(|row| (one.rank, row))));
         // The path visits the rows of each thread in order, so this sort finds long sorted runs.
         rows.sort();
         rows.dedup();
         rows
+    }
+
+    /// Passes the segments to `visit`, the latest first.
+    pub(crate) fn visit(&self, job: &JobFacts<'_>, visit: impl FnMut(&PathSegment)) {
+        let job = PathJob { scopes: job.scopes(), measured: job.measured() };
+        each_segment(&job, self.last, self.reach, visit);
+    }
+}
+
+impl PathSegment {
+    /// Returns the row that ran, or waited, during the segment; `None` for time outside rows.
+    pub(crate) fn ran(&self) -> Option<u32> {
+        let is_outside =
+            matches!(self.category, PathCategory::UntracedHost | PathCategory::PythonFrame);
+        self.row.filter(|_| !is_outside)
     }
 }
 
@@ -194,20 +223,36 @@ struct PathJob<'a, 'b> {
 
 /// Builds the recorded path that ends at the end of the window of rank `last`.
 fn path(job: &PathJob<'_, '_>, rank: Option<u32>, last: usize, reach: Reach) -> Path {
+    let window_end_ns = job.measured.times.start[job.measured.ranks[last].end.index()];
+    let mut window_start_ns = window_end_ns;
+    let mut sums: Vec<NameSums> = job.scopes.iter().map(|_| NameSums::default()).collect();
+    let mut durations = [0; CATEGORIES.len()];
+    each_segment(job, last, reach, |one| {
+        window_start_ns = one.start_ns;
+        durations[one.category as usize] += one.end_ns - one.start_ns;
+        let scope = job.scopes.iter().position(|scope| scope.trace.rank == one.rank);
+        scope.into_iter().for_each(|at| sums[at].add(&job.scopes[at], one));
+    });
+    let window_ns = window_end_ns - window_start_ns;
+    let durations = CATEGORIES.into_iter().zip(durations).filter(|(_, ns)| *ns > 0);
+    let parts = parts(rank, window_ns, durations);
+    let contributors = contributors(job, rank, window_ns, &sums);
+    Path { rank, window_start_ns, window_end_ns, window_ns, parts, contributors, last, reach }
+}
+
+/// Passes the segments of a recorded path to `visit`, the latest first.
+fn each_segment(
+    job: &PathJob<'_, '_>,
+    last: usize,
+    reach: Reach,
+    mut visit: impl FnMut(&PathSegment),
+) {
     let mut segments = Vec::new();
     for stretch in walk_back(RelaxedGraph::recorded(job.measured), last, reach) {
-        let first = segments.len();
         add_segments(job, &stretch, &mut segments);
-        segments[first..].reverse();
+        segments.iter().rev().for_each(&mut visit);
+        segments.clear();
     }
-    segments.reverse();
-    let window_end_ns = job.measured.times.start[job.measured.ranks[last].end.index()];
-    let window_start_ns = segments.first().map_or(window_end_ns, |one: &PathSegment| one.start_ns);
-    let window_ns = window_end_ns - window_start_ns;
-    let durations = segments.iter().map(|one| (one.category, one.end_ns - one.start_ns));
-    let parts = parts(rank, window_ns, durations);
-    let contributors = contributors(job, rank, window_ns, &segments);
-    Path { rank, window_start_ns, window_end_ns, window_ns, parts, contributors, segments }
 }
 
 /// Sums the parts of a path by party: the host, the devices, and waits for other ranks.
@@ -326,27 +371,13 @@ fn contributors(
     job: &PathJob<'_, '_>,
     rank: Option<u32>,
     window_ns: i64,
-    segments: &[PathSegment],
+    sums: &[NameSums],
 ) -> Vec<Contributor> {
     let mut named: BTreeMap<(PathCategory, &str), (u64, i64)> = BTreeMap::new();
-    let is_on = |rank: u32| segments.iter().any(|one| one.rank == rank);
-    // Ranks number their strings differently, so names are collected for each rank separately.
-    for scope in job.scopes.iter().filter(|scope| is_on(scope.trace.rank)) {
-        let trace = scope.trace;
-        let mut sums: Vec<NameSum> = Vec::new();
-        let mut places = vec![u32::MAX; trace.strings.len()];
-        for one in segments.iter().filter(|one| one.rank == trace.rank) {
-            let name = name_of(scope, one);
-            let place = &mut places[name.0 as usize];
-            if *place == u32::MAX {
-                *place = sums.len() as u32;
-                sums.push(NameSum { name, by_category: [(0, 0); CATEGORIES.len()] });
-            }
-            let sum = &mut sums[*place as usize].by_category[one.category as usize];
-            *sum = (sum.0 + 1, sum.1 + one.end_ns - one.start_ns);
-        }
-        for sum in &sums {
-            let name = trace.strings.get(sum.name);
+    // Ranks number their strings differently, so names are summed for each rank separately.
+    for (scope, sums) in job.scopes.iter().zip(sums) {
+        for sum in &sums.sums {
+            let name = scope.trace.strings.get(sum.name);
             for (category, (count, ns)) in CATEGORIES.into_iter().zip(sum.by_category) {
                 if count > 0 {
                     let total = named.entry((category, name)).or_insert((0, 0));
@@ -364,8 +395,30 @@ fn contributors(
     all.into_iter().map(one).collect()
 }
 
+/// Time on a path by the names of one rank.
+#[derive(Default)]
+struct NameSums {
+    sums: Vec<NameSum>,
+    /// Index of each string's entry in `sums`, or `u32::MAX`. Empty before the first segment.
+    places: Vec<u32>,
+}
+
 /// Number of segments and nanoseconds of one name by category, in the order of [`CATEGORIES`].
 struct NameSum {
     name: StringId,
     by_category: [(u64, i64); CATEGORIES.len()],
+}
+
+impl NameSums {
+    fn add(&mut self, scope: &Scope<'_>, one: &PathSegment) {
+        self.places.resize(scope.trace.strings.len(), u32::MAX);
+        let name = name_of(scope, one);
+        let place = &mut self.places[name.0 as usize];
+        if *place == u32::MAX {
+            *place = self.sums.len() as u32;
+            self.sums.push(NameSum { name, by_category: [(0, 0); CATEGORIES.len()] });
+        }
+        let sum = &mut self.sums[*place as usize].by_category[one.category as usize];
+        *sum = (sum.0 + 1, sum.1 + one.end_ns - one.start_ns);
+    }
 }

@@ -55,24 +55,42 @@ pub struct Effect {
 pub struct Editor<'a> {
     measured: &'a MeasuredGraph,
     graph: DependencyGraph,
-    /// Changed weights with their old values, in the order of the changes.
-    changes: Vec<EdgeChange>,
+    /// The nodes and edges with changed weights, in the order of the changes.
+    changes: Vec<Changed>,
+    /// The effect of all edits since the last undo.
+    effect: Effect,
     /// The earliest place in the graph's order that an edit has touched.
     earliest: Option<u32>,
 }
 
-/// A changed weight with its old value in nanoseconds, which an undo restores.
+/// A node or an edge whose weight an undo restores.
 #[derive(Debug)]
-enum EdgeChange {
-    Node(NodeId, i64),
-    Edge(EdgeId, i64),
+enum Changed {
+    Node(NodeId),
+    Edge(EdgeId),
+}
+
+impl Effect {
+    fn add(&mut self, old_ns: i64, new_ns: i64) {
+        self.changed += 1;
+        self.old_ns += old_ns;
+        self.new_ns += new_ns;
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            changed: self.changed - before.changed,
+            old_ns: self.old_ns - before.old_ns,
+            new_ns: self.new_ns - before.new_ns,
+        }
+    }
 }
 
 impl<'a> Editor<'a> {
     /// Creates an editor of the graph as it was measured.
     pub fn new(measured: &'a MeasuredGraph) -> Self {
         let graph = measured.graph.clone();
-        Self { measured, graph, changes: Vec::new(), earliest: None }
+        Self { measured, graph, changes: Vec::new(), effect: Effect::default(), earliest: None }
     }
 
     /// Returns the graph with all edits applied.
@@ -86,7 +104,7 @@ impl<'a> Editor<'a> {
     /// The cost is linear in the nodes of the edit and the edges into them, and for
     /// [`Action::ArriveEarlier`] in all edges.
     pub fn apply(&mut self, edit: &Edit) -> Effect {
-        let before = self.changes.len();
+        let before = self.effect;
         match edit.action {
             Action::Scale(factor) => {
                 edit.nodes.iter().for_each(|node| self.scale(*node, factor));
@@ -100,7 +118,7 @@ impl<'a> Editor<'a> {
             Action::CloseGap => edit.nodes.iter().for_each(|node| self.close_gap(*node)),
             Action::ArriveEarlier(ns) => self.arrive_earlier(&edit.nodes, ns),
         }
-        self.effect(before)
+        self.effect.since(before)
     }
 
     /// Returns the times of all nodes with the edits applied.
@@ -128,33 +146,26 @@ impl<'a> Editor<'a> {
     /// Undoes all edits, which restores the measured graph.
     pub fn undo(&mut self) {
         self.earliest = None;
+        self.effect = Effect::default();
+        let measured = &self.measured.graph;
         while let Some(change) = self.changes.pop() {
             match change {
-                EdgeChange::Node(node, weight) => self.graph.set_node_weight(node, weight),
-                EdgeChange::Edge(edge, weight) => self.graph.set_edge_weight(edge, weight),
+                Changed::Node(node) => {
+                    self.graph.set_node_weight(node, measured.node(node).weight);
+                }
+                Changed::Edge(edge) => {
+                    self.graph.set_edge_weight(edge, measured.edge(edge).weight);
+                }
             }
         }
     }
 
-    /// Sums the weights that changed since a given index of the list of changes.
-    fn effect(&self, before: usize) -> Effect {
-        let changed = (self.changes.len() - before) as u64;
-        let mut effect = Effect { changed, ..Effect::default() };
-        for change in &self.changes[before..] {
-            let (old, new) = match *change {
-                EdgeChange::Node(node, old) => (old, self.graph.node(node).weight),
-                EdgeChange::Edge(edge, old) => (old, self.graph.edge(edge).weight.max(0)),
-            };
-            effect.old_ns += old;
-            effect.new_ns += new;
-        }
-        effect
-    }
-
     fn scale(&mut self, node: NodeId, factor: f64) {
         let old = self.graph.node(node).weight;
-        self.changes.push(EdgeChange::Node(node, old));
-        self.graph.set_node_weight(node, scaled(old, factor));
+        let new = scaled(old, factor);
+        self.changes.push(Changed::Node(node));
+        self.effect.add(old, new);
+        self.graph.set_node_weight(node, new);
         self.touch(node);
     }
 
@@ -166,7 +177,8 @@ impl<'a> Editor<'a> {
 
     fn set_edge(&mut self, id: EdgeId, weight: i64) {
         let edge = self.graph.edge(id);
-        self.changes.push(EdgeChange::Edge(id, edge.weight));
+        self.changes.push(Changed::Edge(id));
+        self.effect.add(edge.weight, weight.max(0));
         self.graph.set_edge_weight(id, weight);
         self.touch(edge.target);
     }

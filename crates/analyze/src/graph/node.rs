@@ -87,6 +87,7 @@ impl EdgeArrays {
         self.weights.reserve(edges);
     }
 
+    /// Adds an edge.
     pub fn push(&mut self, edge: Edge) {
         self.kinds.push(edge.kind);
         self.sources.push(edge.source);

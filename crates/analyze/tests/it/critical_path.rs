@@ -7,9 +7,9 @@ use analyze::{Classifier, JobFacts, Scope, WindowRule, what_if};
 use crate::fixture;
 use crate::graph::TRACES;
 
-fn check_tiles(name: &str, path: &Path) {
+fn check_tiles(name: &str, job: &JobFacts<'_>, path: &Path) {
     let mut at = path.window_start_ns;
-    for one in &path.segments {
+    for one in path.segments(job) {
         assert!(one.start_ns == at && one.end_ns > at, "{name}: {one:?} at {at}");
         at = one.end_ns;
     }
@@ -26,14 +26,15 @@ fn parts_sum_to_every_window_of_every_trace() {
         for rule in [WindowRule::All, WindowRule::Steps, WindowRule::Hta] {
             let scopes: Vec<_> =
                 job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect();
-            let found = JobFacts::new(&scopes).paths().clone();
+            let job = JobFacts::new(&scopes);
+            let found = job.paths();
             for (scope, path) in scopes.iter().zip(&found.ranks) {
-                check_tiles(name, path);
+                check_tiles(name, &job, path);
                 assert_eq!(path.window_start_ns, scope.window.start, "{name}");
                 assert_eq!(path.window_ns, scope.window.length(), "{name}");
             }
             assert_eq!(found.job.is_some(), scopes.len() > 1);
-            found.job.iter().for_each(|path| check_tiles(name, path));
+            found.job.iter().for_each(|path| check_tiles(name, &job, path));
             if rule == WindowRule::All {
                 println!("{name}");
                 print(&found.ranks[0]);
@@ -76,8 +77,8 @@ fn dlrm8_waits_for_rank_7_most_often() {
         println!("{one:?}");
     }
     let waits = |path: &Path| {
-        let waiting =
-            path.segments.iter().filter(|s| s.category == PathCategory::CommunicationWait);
+        let segments = path.segments(&job);
+        let waiting = segments.iter().filter(|s| s.category == PathCategory::CommunicationWait);
         waiting.map(|one| (one.peer, one.end_ns - one.start_ns)).collect::<Vec<_>>()
     };
     // Rank 7 arrived last at the first collective because its window began last, so that collective
@@ -110,14 +111,14 @@ fn a_blocking_copy_is_not_host_time() {
     // waiting for the stream that computes the copied data.
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
-    let found = JobFacts::new(&scopes).paths().clone();
-    let rows = found.ranks[0].rows(&scopes);
+    let job = JobFacts::new(&scopes);
+    let rows = job.paths().ranks[0].rows(&job);
     let of_copies = rows.iter().filter(|row| row.name == "cudaMemcpyAsync");
     let spent: i64 = of_copies
         .filter(|row| row.category == PathCategory::RuntimeCall)
         .map(|row| row.duration_ns)
         .sum();
     println!("{spent} ns in copies");
-    print(&found.ranks[0]);
+    print(&job.paths().ranks[0]);
     assert!(spent < 40_000_000, "{spent}");
 }

@@ -44,10 +44,12 @@ impl Chain {
         self.entries.len()
     }
 
+    /// Returns the node of a step.
     pub fn node(&self, step: usize) -> NodeId {
         NodeId(self.first + step as u32)
     }
 
+    /// Iterates over the nodes in order of time.
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (self.first..self.first + self.len() as u32).map(NodeId)
     }
@@ -201,6 +203,8 @@ pub(super) struct ChainDraft<'d, 'a, 'b> {
 }
 
 impl<'d, 'a, 'b> ChainDraft<'d, 'a, 'b> {
+    /// Creates the chain of a thread, without nodes. No other nodes may be added until
+    /// [`Self::finish`].
     pub fn new(draft: &'d mut Draft, rank: RankDraft<'a, 'b>, track: TrackId) -> Self {
         let first = draft.len() as u32;
         let (entries, waits, hand_offs) = (Vec::new(), Vec::new(), Vec::new());
@@ -208,6 +212,7 @@ impl<'d, 'a, 'b> ChainDraft<'d, 'a, 'b> {
         Self { draft, rank, order: ThreadOrder::default(), launched: &[], chain }
     }
 
+    /// Returns the chain with all nodes that were added.
     pub fn finish(self) -> Chain {
         self.chain
     }

@@ -37,17 +37,17 @@ pub fn run(query: &TraceQuery<'_>, by: Option<PathBy>, edits: &[String]) -> Resu
     match by.unwrap_or(PathBy::Category) {
         PathBy::Category => query.put(&paths().flat_map(parts).collect::<Vec<_>>()),
         PathBy::Name => query.put(&paths().flat_map(named).collect::<Vec<_>>()),
-        PathBy::Segment => print_segments(query, &scopes, job_path.or(ranks.first().copied())),
+        PathBy::Segment => print_segments(query, &job, job_path.or(ranks.first().copied())),
     }
 }
 
 /// Prints the segments of one critical path in order.
 fn print_segments(
     query: &TraceQuery<'_>,
-    scopes: &[Scope<'_>],
+    job: &JobFacts<'_>,
     path: Option<&Path>,
 ) -> Result<(), Error> {
-    query.put(&path.map_or_else(Vec::new, |path| path.rows(scopes)))
+    query.put(&path.map_or_else(Vec::new, |path| path.rows(job)))
 }
 
 fn print_what_if(
