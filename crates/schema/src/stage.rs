@@ -88,6 +88,19 @@ impl Stage {
         }
     }
 
+    /// Returns the overlap that hides the stage, if there is one.
+    #[must_use]
+    pub fn overlap(self) -> Option<Overlap> {
+        match self {
+            Self::InputDistribution => Some(Overlap::Input),
+            Self::PooledExchange => Some(Overlap::Pooled),
+            Self::GradientExchange => Some(Overlap::Gradient),
+            Self::AllReduce(_) => Some(Overlap::AllReduce),
+            Self::LossSum => Some(Overlap::Control),
+            _ => None,
+        }
+    }
+
     /// Whether the stage belongs to the forward pass, up to the logits.
     #[must_use]
     pub fn is_forward(self) -> bool {
