@@ -5,11 +5,11 @@ use std::time::Duration;
 use comm::Communicator;
 use device::Backend;
 use schema::stage::Overlap;
-use schema::{Rank, Schedule};
+use schema::{Rank, Schedule, Stage};
 
 use crate::Error;
 use crate::embedding::input_dist::IdExchange;
-use crate::lane::{AllToAll, GradientSums, Lane};
+use crate::lane::{AllToAll, ExchangeWait, GradientSums, Lane};
 use crate::profile::Profiler;
 
 /// The device, communicators and profiler of one rank, which are passed to every layer. Parameters
@@ -55,6 +55,14 @@ impl<B: Backend> RankContext<B> {
     /// Returns the same errors as [`Self::new`].
     pub fn alone(device: B, profiler: Profiler) -> Result<Self, Error> {
         Self::new(device, comm::world(1).swap_remove(0), profiler)
+    }
+
+    /// Records the exchange of `stage` that was finished last, if there was one, and returns the
+    /// time for which the compute thread waited for it.
+    pub fn record_exchange(&mut self, stage: Stage) -> Duration {
+        let Some(wait) = self.comm.take_wait(stage) else { return Duration::ZERO };
+        self.profiler.record_exchange(stage, &wait);
+        wait.length()
     }
 
     /// Returns the device together with its queue, for calls that need both.
@@ -135,6 +143,16 @@ impl Streams {
             self.dense.spawn("all-reduce lane")?;
         }
         Ok(())
+    }
+
+    /// Returns the wait for the exchange of `stage` that was finished last, once.
+    fn take_wait(&mut self, stage: Stage) -> Option<ExchangeWait> {
+        match stage.overlap()? {
+            Overlap::Input => self.input.take_wait(),
+            Overlap::Pooled | Overlap::Gradient => self.pooled.take_wait(),
+            Overlap::AllReduce => self.dense.take_wait(),
+            Overlap::Control => self.losses.take_wait(),
+        }
     }
 
     fn all(&mut self) -> [&mut Communicator; 5] {

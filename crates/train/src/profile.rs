@@ -6,7 +6,9 @@
 use device::Error;
 use device::backend::QueueMoments;
 use schema::{Nanos, Op, Stage};
-use trace::{Clock, OpSpan, Recorder};
+use trace::{Clock, ExchangeSpan, OpSpan, Recorder};
+
+use crate::lane::ExchangeWait;
 
 /// Records one span per operation, for the steps between [`Self::begin_step`] and
 /// [`Self::end_step`].
@@ -104,6 +106,20 @@ impl Profiler {
     /// Sets the stage to which later operations belong.
     pub fn set_stage(&mut self, stage: Option<Stage>) {
         self.stage = stage;
+    }
+
+    /// Records an exchange that the compute thread has waited for, if a step is being recorded.
+    pub(crate) fn record_exchange(&mut self, stage: Stage, wait: &ExchangeWait) {
+        let Some(recorder) = self.recorder.as_mut().filter(|_| self.recording) else { return };
+        let at = |instant| self.clock.at(instant);
+        if self.device.is_none() {
+            // The rest of the operation prepares and unpacks messages.
+            recorder.narrow_kernel(stage, at(wait.began), at(wait.ended));
+        }
+        if let Some(flight) = wait.flight {
+            let (start, end) = (at(flight.sent), at(flight.arrived));
+            recorder.push_exchange(ExchangeSpan { stage, start, end });
+        }
     }
 
     /// Runs `body` and records it as `op` while a step is being recorded.

@@ -1,12 +1,14 @@
 //! Carries out the actions of a training step on the model of one rank, and those of a forward pass
 //! for an evaluation. Their order is that of [`schema::StepGraph`].
 
+use std::time::{Duration, Instant};
+
 use device::backend::LossArguments;
 use device::{Backend, MatrixShape};
 use schema::stage::{ActionBatch, ActionPart, DenseBucket, Section, StageAction};
 use schema::{Op, Stage};
 
-use super::{Buffers, Model, Purpose, RunStep};
+use super::{ActionTime, Buffers, Model, Purpose, RunStep};
 use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{BucketParameters, DenseStep};
@@ -28,6 +30,8 @@ impl<B: Backend> Model<B> {
         step: RunStep,
     ) -> Result<(), Error> {
         self.check(share.batch)?;
+        self.action_times.resize(self.graph.actions.len(), ActionTime::default());
+        let mut began = Instant::now();
         for i in 0..self.graph.actions.len() {
             let StageAction { stage, part, batch, .. } = self.graph.actions[i];
             context.profiler.set_stage(Some(stage));
@@ -41,6 +45,14 @@ impl<B: Backend> Model<B> {
                 }
             };
             result.map_err(Error::in_stage(stage, step))?;
+            let waited = match part {
+                // An evaluation may have left its wait.
+                ActionPart::Start => Duration::ZERO,
+                ActionPart::Whole | ActionPart::Finish => context.record_exchange(stage),
+            };
+            let ended = Instant::now();
+            self.action_times[i] = ActionTime { elapsed: ended - began, waited };
+            began = ended;
         }
         context.profiler.set_stage(None);
         Ok(())
