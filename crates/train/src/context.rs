@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use comm::Communicator;
 use device::Backend;
-use schema::stage::Overlap;
+use schema::stage::{ActionPart, Overlap};
 use schema::{Rank, Schedule, Stage};
 
 use crate::Error;
 use crate::embedding::input_dist::IdExchange;
 use crate::lane::{AllToAll, ExchangeWait, GradientSums, Lane};
-use crate::profile::Profiler;
+use crate::profile::{Profiler, TimedAction};
 
 /// The device, communicators and profiler of one rank, which are passed to every layer. Parameters
 /// are not included, because the model owns them.
@@ -57,12 +57,16 @@ impl<B: Backend> RankContext<B> {
         Self::new(device, comm::world(1).swap_remove(0), profiler)
     }
 
-    /// Records the exchange of `stage` that was finished last, if there was one, and returns the
-    /// time for which the compute thread waited for it.
-    pub fn record_exchange(&mut self, stage: Stage) -> Duration {
-        let Some(wait) = self.comm.take_wait(stage) else { return Duration::ZERO };
-        self.profiler.record_exchange(stage, &wait);
-        wait.length()
+    /// Records an action if it belongs to an exchange. Returns the time for which the compute
+    /// thread waited for the end of the exchange.
+    pub(crate) fn record_exchange(&mut self, action: &TimedAction) -> Duration {
+        let wait = match action.part {
+            // An evaluation may have left its wait.
+            ActionPart::Start => None,
+            ActionPart::Whole | ActionPart::Finish => self.comm.take_wait(action.stage),
+        };
+        self.profiler.record_exchange(action, wait.as_ref());
+        wait.map_or(Duration::ZERO, |wait| wait.length())
     }
 
     /// Returns the device together with its queue, for calls that need both.

@@ -3,12 +3,27 @@
 //! Without a trace, an operation costs one extra branch. Spans go to `trace::record`, which owns
 //! the file format.
 
+use std::time::{Duration, Instant};
+
 use device::Error;
 use device::backend::QueueMoments;
+use schema::stage::{ActionPart, Resource};
 use schema::{Nanos, Op, Stage};
-use trace::{Clock, ExchangeSpan, OpSpan, Recorder};
+use trace::{Clock, ExchangeSpan, ExchangeWork, OpSpan, Recorder};
 
 use crate::lane::ExchangeWait;
+
+/// Shortest time of copying messages that is recorded.
+const COPY_MIN: Duration = Duration::from_micros(1);
+
+/// An action of a step, with the interval in which the compute thread carried it out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimedAction {
+    pub stage: Stage,
+    pub part: ActionPart,
+    pub began: Instant,
+    pub ended: Instant,
+}
 
 /// Records one span per operation, for the steps between [`Self::begin_step`] and
 /// [`Self::end_step`].
@@ -108,17 +123,33 @@ impl Profiler {
         self.stage = stage;
     }
 
-    /// Records an exchange that the compute thread has waited for, if a step is being recorded.
-    pub(crate) fn record_exchange(&mut self, stage: Stage, wait: &ExchangeWait) {
+    /// Records an action of an exchange, if a step is being recorded: its messages, once the compute
+    /// thread has waited for them, and the time in which that thread has copied them.
+    pub(crate) fn record_exchange(&mut self, action: &TimedAction, wait: Option<&ExchangeWait>) {
         let Some(recorder) = self.recorder.as_mut().filter(|_| self.recording) else { return };
-        let at = |instant| self.clock.at(instant);
-        if self.device.is_none() {
-            // The rest of the operation prepares and unpacks messages.
-            recorder.narrow_kernel(stage, at(wait.began), at(wait.ended));
+        let is_exchange = action.part == ActionPart::Start || wait.is_some();
+        if action.stage.resource() != Resource::Link || !is_exchange {
+            return;
         }
-        if let Some(flight) = wait.flight {
-            let (start, end) = (at(flight.sent), at(flight.arrived));
-            recorder.push_exchange(ExchangeSpan { stage, start, end });
+        let mut push = |work, [start, end]: [Instant; 2]| {
+            let (start, end) = (self.clock.at(start), self.clock.at(end));
+            recorder.push_exchange(ExchangeSpan { work, stage: action.stage, start, end });
+        };
+        if let Some(flight) = wait.and_then(|wait| wait.flight) {
+            push(ExchangeWork::Messages, [flight.sent, flight.arrived]);
+        }
+        if self.device.is_some() {
+            return;
+        }
+        let (began, ended) = wait.map_or((action.ended, action.ended), |w| (w.began, w.ended));
+        for [start, end] in [[action.began, began], [ended, action.ended]] {
+            if end - start >= COPY_MIN {
+                push(ExchangeWork::Copy, [start, end]);
+            }
+        }
+        if let Some(wait) = wait {
+            let (began, ended) = (self.clock.at(wait.began), self.clock.at(wait.ended));
+            recorder.narrow_kernel(action.stage, began, ended);
         }
     }
 

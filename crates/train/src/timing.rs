@@ -116,6 +116,13 @@ pub fn mean_times(times: &[SummedTimes]) -> Vec<RankTiming> {
     counted.map(timing).collect()
 }
 
+/// Returns the share of the time of all steps in which compute threads waited for exchanges.
+pub(crate) fn exposed_share(times: &[SummedTimes]) -> f64 {
+    let exposed = times.iter().flat_map(|times| times.exposed_ns).sum::<u64>();
+    let steps = times.iter().map(|times| times.step_ns).sum::<u64>();
+    exposed as f64 / steps.max(1) as f64
+}
+
 /// Adds the times of each rank to the sums, in rank order.
 pub(crate) fn add_times(
     sums: &mut Vec<SummedTimes>,
@@ -131,7 +138,7 @@ mod tests {
 
     use schema::stage::Overlap;
 
-    use super::{SummedTimes, mean_times};
+    use super::{SummedTimes, exposed_share, mean_times};
 
     #[test]
     fn parts_of_a_step_sum_to_its_time() {
@@ -146,6 +153,7 @@ mod tests {
         let mut bytes = [0; SummedTimes::BYTES];
         times.write(&mut bytes);
         assert_eq!(SummedTimes::read(&bytes), times);
+        assert!((exposed_share(&[times, times]) - 0.2).abs() < 1e-9);
         let timings = mean_times(&[SummedTimes::default(), SummedTimes::read(&bytes)]);
         let [timing] = timings[..] else { panic!("{timings:?}") };
         assert_eq!((timing.rank, timing.step_ms, timing.device_ms), (1, 20.0, 5.0));

@@ -56,10 +56,19 @@ impl OpSpan {
     }
 }
 
-/// The messages of an exchange between ranks while they were under way: from the first one that
-/// this rank sent to the arrival of the last one.
+/// Work of an exchange between ranks, beside the operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExchangeWork {
+    /// Messages are under way, from the first one that this rank sent to the arrival of the last.
+    Messages,
+    /// The compute thread copies values to messages or from them.
+    Copy,
+}
+
+/// A part of an exchange between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeSpan {
+    pub work: ExchangeWork,
     pub stage: Stage,
     pub start: Nanos,
     pub end: Nanos,
@@ -208,7 +217,7 @@ impl Recorder {
         }
     }
 
-    /// Adds an exchange between ranks. Exchanges may overlap operations and each other.
+    /// Adds a part of an exchange between ranks. It may overlap operations and other exchanges.
     pub fn push_exchange(&mut self, exchange: ExchangeSpan) {
         let end = exchange.end.max(Nanos(exchange.start.0 + 1));
         self.exchanges.push(ExchangeSpan { end, ..exchange });
@@ -265,7 +274,8 @@ impl Recorder {
         Some(self.spans_of(recorded))
     }
 
-    /// Returns the exchanges between ranks, in the order of their ends on the compute thread.
+    /// Returns the parts of exchanges between ranks, in the order in which the compute thread
+    /// finished them.
     #[must_use]
     pub fn exchanges(&self) -> &[ExchangeSpan] {
         &self.exchanges

@@ -7,7 +7,7 @@ use expect_test::{Expect, expect};
 use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, proptest};
 use schema::{Nanos, Op, Stage};
 use serde_json::Value;
-use trace::{ExchangeSpan, OpSpan, Recorder, RunInfo};
+use trace::{ExchangeSpan, ExchangeWork, OpSpan, Recorder, RunInfo};
 
 use crate::recording::{all_ops, info, read, regular, span};
 
@@ -75,20 +75,31 @@ fn small_recording_is_written_as_expected_rows() {
 #[test]
 fn exchanges_that_overlap_are_on_streams_of_their_own() {
     let mut recorder = regular(info(), 1, 50);
-    let exchange = |stage, start, end| ExchangeSpan { stage, start: Nanos(start), end: Nanos(end) };
+    let exchange = |stage, start, end| {
+        let work = ExchangeWork::Messages;
+        ExchangeSpan { work, stage, start: Nanos(start), end: Nanos(end) }
+    };
     recorder.push_exchange(exchange(Stage::AllReduce(0), 5_100, 6_000));
     recorder.push_exchange(exchange(Stage::AllReduce(1), 5_500, 7_000));
     recorder.push_exchange(exchange(Stage::AllReduce(2), 6_000, 6_000));
     recorder.push_exchange(exchange(Stage::PooledExchange, 4_000, 4_500));
+    let copy = exchange(Stage::PooledExchange, 3_000, 4_100);
+    recorder.push_exchange(ExchangeSpan { work: ExchangeWork::Copy, ..copy });
     let file: Value = serde_json::from_str(&written(&recorder)).unwrap();
     let rows = slices(&file).into_iter().filter(|row| row["args"].get("Stage").is_some());
-    let rows = rows.filter(|row| row["cat"] == "kernel");
+    let rows = rows.filter(|row| row["cat"] != "cpu_op");
     let found: Vec<_> = rows.map(|row| (row["args"]["stream"].clone(), interval(row))).collect();
-    let expected =
-        [(2, (4_000, 4_500)), (3, (5_100, 6_000)), (4, (5_500, 7_000)), (3, (6_000, 6_001))];
+    let expected = [
+        (2, (3_000, 4_100)),
+        (3, (4_000, 4_500)),
+        (4, (5_100, 6_000)),
+        (5, (5_500, 7_000)),
+        (4, (6_000, 6_001)),
+    ];
     assert_eq!(found, expected.map(|(stream, times)| (Value::from(stream), times)));
     let text = written(&recorder);
-    assert!(text.contains("stream 3: all_reduce"), "{text}");
+    assert!(text.contains("stream 4: all_reduce"), "{text}");
+    assert!(text.contains("rowmill_copy pooled_exchange"), "{text}");
     assert!(text.contains("rowmill_exchange all_reduce 1 (in place of ncclKernel)"), "{text}");
 }
 

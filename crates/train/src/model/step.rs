@@ -1,7 +1,7 @@
 //! Carries out the actions of a training step on the model of one rank, and those of a forward pass
 //! for an evaluation. Their order is that of [`schema::StepGraph`].
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use device::backend::LossArguments;
 use device::{Backend, MatrixShape};
@@ -16,6 +16,7 @@ use crate::embedding::collection::IdCheck;
 use crate::layer::interaction::InteractionGiven;
 use crate::layer::logit::LogitGiven;
 use crate::layer::mlp::MlpGiven;
+use crate::profile::TimedAction;
 use crate::share::SampleShare;
 
 impl<B: Backend> Model<B> {
@@ -45,12 +46,8 @@ impl<B: Backend> Model<B> {
                 }
             };
             result.map_err(Error::in_stage(stage, step))?;
-            let waited = match part {
-                // An evaluation may have left its wait.
-                ActionPart::Start => Duration::ZERO,
-                ActionPart::Whole | ActionPart::Finish => context.record_exchange(stage),
-            };
             let ended = Instant::now();
+            let waited = context.record_exchange(&TimedAction { stage, part, began, ended });
             self.action_times[i] = ActionTime { elapsed: ended - began, waited };
             began = ended;
         }

@@ -395,7 +395,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
     }
 
     fn log(&mut self, factor: f64) {
-        let watch = self.interval;
+        let (watch, times) = (self.interval, self.take_times());
         self.last_loss = self.tally.mean();
         let interval = LoggedInterval {
             step: self.step,
@@ -405,7 +405,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             samples_per_second: watch.samples_per_second(),
             learning_rate: self.request.config.optimizer.dense.learning_rate * factor,
             input_wait_share: watch.input_wait_share(),
-            timing: timing::mean_times(&self.take_times()),
+            exchange_wait_share: timing::exposed_share(&times),
+            timing: timing::mean_times(&times),
         };
         (self.observe)(RunEvent::Interval(&interval));
         self.tally = LossTally::default();

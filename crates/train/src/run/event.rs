@@ -23,6 +23,8 @@ pub struct LoggedInterval {
     pub learning_rate: f64,
     /// Share of training time spent waiting for input.
     pub input_wait_share: f64,
+    /// Share of the time of steps in which ranks waited for exchanges.
+    pub exchange_wait_share: f64,
     /// Mean times of a step of each rank.
     pub timing: Vec<RankTiming>,
 }

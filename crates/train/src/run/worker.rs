@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use comm::Communicator;
 use device::backend::{TileRoom, TileRows};
 use device::{Backend, Pool};
-use schema::stage::Overlap;
+use schema::stage::{ActionPart, Overlap};
 use schema::{Batch, JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,7 +25,7 @@ use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
 use crate::lane::AllToAll;
 use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
-use crate::profile::Profiler;
+use crate::profile::{Profiler, TimedAction};
 use crate::share::RankBatch;
 use crate::table_use::{self, TileUse};
 use crate::timing::{self, SummedTimes};
@@ -451,9 +451,10 @@ impl<'a, B: Backend> RankWorker<'a, B> {
 
     /// Sums the losses of all ranks, in rank order.
     fn finish_loss(&mut self) -> Result<f64, Error> {
+        let began = Instant::now();
         let mut exchange = self.context.comm.losses.finish()?;
-        // The time of the wait is part of the wait for all losses that are due.
-        self.context.record_exchange(Stage::LossSum);
+        let (stage, part, ended) = (Stage::LossSum, ActionPart::Finish, Instant::now());
+        self.context.record_exchange(&TimedAction { stage, part, began, ended });
         self.is_stopped |= exchange.parts.iter().any(|message| message.get(8) == Some(&1));
         let loss =
             |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));

@@ -1,5 +1,5 @@
-//! Writes the exchanges between ranks as kernels on streams of their own, which have no launch:
-//! their messages travel while the thread pool computes.
+//! Writes the exchanges between ranks on streams of their own, as kernels and copies without a
+//! launch: messages travel while the thread pool computes.
 
 use std::io::{self, Write};
 
@@ -7,12 +7,15 @@ use schema::Nanos;
 use serde::Serialize;
 
 use super::row::{DEVICE, RowWriter, STREAM, Slice, Track};
-use crate::record::ExchangeSpan;
+use crate::record::{ExchangeSpan, ExchangeWork};
+
+/// Name of the stream of all copies, which one thread makes.
+const COPIES: &str = "copies of messages";
 
 /// A stream of exchanges of one kind. Exchanges of a kind that overlap need several.
 struct ExchangeStream {
-    /// Name of the stage, without the number of a bucket.
-    stage: &'static str,
+    /// Name of the stage without the number of a bucket, or [`COPIES`].
+    name: &'static str,
     number: u64,
     /// End of the last exchange.
     free: Nanos,
@@ -35,28 +38,31 @@ pub fn write<W: Write>(rows: &mut RowWriter<'_, W>, exchanges: &[ExchangeSpan]) 
     let mut by_start: Vec<&ExchangeSpan> = exchanges.iter().collect();
     by_start.sort_by_key(|exchange| exchange.start);
     let mut streams: Vec<ExchangeStream> = Vec::new();
-    for ExchangeSpan { stage, start, end } in by_start {
-        let is_free =
-            |stream: &ExchangeStream| stream.stage == stage.name() && stream.free <= *start;
+    for ExchangeSpan { work, stage, start, end } in by_start {
+        let kind = match work {
+            ExchangeWork::Messages => stage.name(),
+            ExchangeWork::Copy => COPIES,
+        };
+        let is_free = |stream: &ExchangeStream| stream.name == kind && stream.free <= *start;
         let at = streams.iter().position(is_free).unwrap_or(streams.len());
         if at == streams.len() {
             let number = STREAM + 1 + at as u64;
-            streams.push(ExchangeStream { stage: stage.name(), number, free: *end });
-            rows.name_thread(track(number), &format!("stream {number}: {}", stage.name()))?;
+            streams.push(ExchangeStream { name: kind, number, free: *end });
+            rows.name_thread(track(number), &format!("stream {number}: {kind}"))?;
         }
         let stream = &mut streams[at];
         stream.free = *end;
         let arguments =
             ExchangeArguments { device: DEVICE, stream: stream.number, stage: stage.to_string() };
-        // Readers recognize communication only by the word `ncclKernel`.
-        let name = format!("rowmill_exchange {stage} (in place of ncclKernel)");
-        let slice = Slice {
-            category: "kernel",
-            name: &name,
-            track: track(stream.number),
-            start: *start,
-            end: *end,
+        let (category, name) = match work {
+            // Readers recognize communication only by the word `ncclKernel`.
+            ExchangeWork::Messages => {
+                ("kernel", format!("rowmill_exchange {stage} (in place of ncclKernel)"))
+            }
+            ExchangeWork::Copy => ("gpu_memcpy", format!("rowmill_copy {stage}")),
         };
+        let slice =
+            Slice { category, name: &name, track: track(stream.number), start: *start, end: *end };
         rows.slice(slice, &arguments)?;
     }
     Ok(())
