@@ -17,6 +17,7 @@ use schema::stage::{ActionBatch, ActionPart, Overlap, Resource};
 use schema::{JobConfig, Rank, Schedule, Stage, StepGraph};
 use serde::Serialize;
 use train::context::Streams;
+use train::memory::WeightSource;
 use train::model::ActionTime;
 use train::profile::Profiler;
 use train::{BUCKET_BYTES, Model, RankBatch, RankContext, RunStep};
@@ -25,7 +26,9 @@ use crate::args::BenchAblation;
 use bench::batches;
 use bench::sample::STOPPING;
 use bench::steps::{WARM_UP, make_batches};
+use setup::config::ResolvedJob;
 use setup::error::{EXIT_INTERRUPTED, Error};
+use setup::memory_check::{self, DataSize};
 use setup::plan::Tiling;
 use setup::progress::{Meter, ProgressUnit};
 use setup::{Session, config, interrupt, render, rows};
@@ -118,16 +121,16 @@ struct AblationBench {
 pub fn run(args: &BenchAblation, session: &Session) -> Result<ExitCode, Error> {
     let job = config::job(&args.config, &args.set)?;
     rows::check_known(&job.config, "rowmill-bench ablation")?;
+    check_memory(args, &job, session)?;
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} and its batches", job.config.model.name));
     let mut bench = AblationBench::new(job.config, args, session.threads)?;
     let schedules = list_schedules();
     let mut rounds: Vec<[Vec<AblationStep>; SCHEDULES]> = Vec::new();
-    let mut meter =
-        Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(args.rounds));
+    let total = Some(args.rounds * SCHEDULES as u64);
+    let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Measurements, total);
     while (rounds.len() as u64) < args.rounds && !stop.load(Ordering::SeqCst) {
-        rounds.push(bench.measure_round(&schedules, rounds.len(), &stop)?);
-        meter.advance(rounds.len() as u64, "");
+        rounds.push(bench.measure_round(&schedules, rounds.len(), &stop, &mut meter)?);
     }
     meter.finish();
     let interrupted = stop.load(Ordering::SeqCst);
@@ -142,6 +145,22 @@ pub fn run(args: &BenchAblation, session: &Session) -> Result<ExitCode, Error> {
     let report = bench.report(args, &job.origin, &schedules, &rounds, interrupted);
     session.console.report(&report, table)?;
     Ok(ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { 0 }))
+}
+
+fn check_memory(args: &BenchAblation, job: &ResolvedJob, session: &Session) -> Result<(), Error> {
+    let batch_size = job.config.training.batch_size;
+    let rows = batches::distinct_batches(batch_size).saturating_mul(batch_size) as u64;
+    let run = memory_check::RunSize {
+        job,
+        data: DataSize::for_batches(&job.config, rows, args.pooling),
+        tiling: &Tiling::Made(args.sharding, args.ranks),
+        threads: session.threads,
+        processes: None,
+        traced_steps: 0,
+        weights: WeightSource::Initial,
+        schedule: Schedule::PIPELINED,
+    };
+    run.check(&run.compare())
 }
 
 fn list_schedules() -> [Schedule; SCHEDULES] {
@@ -187,6 +206,7 @@ impl AblationBench {
         schedules: &[Schedule; SCHEDULES],
         round: usize,
         stop: &AtomicBool,
+        meter: &mut Meter,
     ) -> Result<[Vec<AblationStep>; SCHEDULES], Error> {
         let mut steps: [Vec<AblationStep>; SCHEDULES] = Default::default();
         for turn in 0..SCHEDULES {
@@ -196,6 +216,7 @@ impl AblationBench {
                 break;
             }
             steps[number] = self.measure(schedules[number])?;
+            meter.advance((round * SCHEDULES + turn + 1) as u64, "");
         }
         Ok(steps)
     }
