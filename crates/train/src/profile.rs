@@ -123,8 +123,8 @@ impl Profiler {
         self.stage = stage;
     }
 
-    /// Records an action of an exchange, if a step is being recorded: its messages, once the compute
-    /// thread has waited for them, and the time in which that thread has copied them.
+    /// Records an action of an exchange, if a step is being recorded: its messages, once the
+    /// compute thread has waited for them, and the time in which that thread has copied them.
     pub(crate) fn record_exchange(&mut self, action: &TimedAction, wait: Option<&ExchangeWait>) {
         let Some(recorder) = self.recorder.as_mut().filter(|_| self.recording) else { return };
         let is_exchange = action.part == ActionPart::Start || wait.is_some();
