@@ -1,12 +1,13 @@
 //! Defines the command line of `rowmill-bench`. Values are used as the user typed them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bench::sample::Sampling;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kernel_model::MlpGrid;
 use schema::{DataType, IdLaw, Optimizer, Precision};
-use setup::args::{Global, OnDevice, key_value};
+use setup::args::{Global, OnDevice, Sharding, key_value};
 
 const TRAIN_AFTER: &str = "\
 Examples:
@@ -36,6 +37,24 @@ measured in the same run, interleaved with the steps, on as many threads.
   rejected_samples, trusted         samples with too low a clock or too much foreign CPU are dropped;
                                     if too few are left, trusted is false and the figures are of all
                                     samples";
+
+const ABLATION_AFTER: &str = "\
+Examples:
+  rowmill-bench ablation --threads 2
+  rowmill-bench ablation --delay 500us --bandwidth 10GB/s --sharding row --format json
+  rowmill-bench ablation --delay 0 --rounds 30
+
+Ranks are threads that train on generated batches in memory. The schedules take turns in every round. All times are
+medians over the steps of all rounds, each the mean of the ranks.
+
+  step_ms, device_ms, host_ms, host_without_waits_ms
+                    time of a step; of computing; of everything else; of that without the waits for exchanges
+  exposed_…_ms      time in which the compute thread waits for an exchange
+  exchange_ms       exposed time of an exchange under the serial schedule
+  beside_ms         computing between start and end of the exchange in the pipelined schedule
+  hidden_…_pct      part of the smaller of these two that is no longer exposed, with this overlap alone and with all
+  pipelined_over_serial, …_low, …_high
+                    mean ratio of the step times of a round, with its 95 % interval";
 
 const EMBEDDING_AFTER: &str = "\
 Examples:
@@ -108,6 +127,9 @@ pub enum BenchCommand {
     /// Time training steps: samples per second, time by operation, share of this machine's limits
     #[command(after_help = TRAIN_AFTER)]
     Train(BenchTrain),
+    /// Time steps of several ranks over a simulated slow link, with each overlap alone and with all
+    #[command(after_help = ABLATION_AFTER)]
+    Ablation(BenchAblation),
     /// Compare lookups and row updates with plain random access, and measure the overhead per table
     #[command(after_help = EMBEDDING_AFTER)]
     Embedding(BenchEmbedding),
@@ -180,6 +202,39 @@ pub struct BenchTrain {
     pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub sampling: Sampling,
+}
+
+/// Options of `rowmill-bench ablation`.
+#[derive(Debug, Args)]
+pub struct BenchAblation {
+    /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
+    #[arg(long, value_name = "CONFIG", default_value = "dlrm-ddp")]
+    pub config: String,
+    /// Change a key of the configuration, such as batch_size=4096
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// Number of ids per bag of pooled features; sequences are always full
+    #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
+    pub pooling: usize,
+    /// Number of ranks, which share the threads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub ranks: u32,
+    /// How tables are split over ranks
+    #[arg(long, value_enum, default_value_t = Sharding::Table)]
+    pub sharding: Sharding,
+    /// Time that a message takes besides its transfer, such as 2ms or 50us. With 0, messages pass
+    /// directly between the ranks, and --bandwidth has no effect
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = time)]
+    pub delay: Duration,
+    /// Bytes per second that a rank can send, such as 1GB/s or 800MB/s
+    #[arg(long, value_name = "RATE", default_value = "1GB/s", value_parser = bytes_per_second)]
+    pub bandwidth: f64,
+    /// Number of rounds
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u64).range(2..=10_000))]
+    pub rounds: u64,
+    /// Number of timed steps of each schedule per round
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub steps: u64,
 }
 
 /// Options of `rowmill-bench embedding`.
@@ -321,6 +376,26 @@ fn gemm_shape(text: &str) -> Result<GemmShape, String> {
         [m, k, n] if text.split('x').count() == 3 => Ok(GemmShape { m, k, n }),
         _ => Err("expected MxKxN, such as 2048x512x512".to_owned()),
     }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let seconds = if text == "0" { Some(0.0) } else { measured(text, &units) };
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "expected a time, such as 2ms, 50us or 0".to_owned())
+}
+
+fn bytes_per_second(text: &str) -> Result<f64, String> {
+    let rate = measured(text, &[("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9)]);
+    let rate = rate.filter(|rate| rate.is_finite() && *rate >= 1.0);
+    rate.ok_or_else(|| "expected bytes per second, such as 1GB/s or 800MB/s".to_owned())
+}
+
+/// Parses a number that is followed by one of the units.
+fn measured(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let parse =
+        |(unit, size): &(&str, f64)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * size);
+    units.iter().find_map(parse)
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

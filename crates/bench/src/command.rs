@@ -1,5 +1,6 @@
 //! The commands of `rowmill-bench`, one file each.
 
+mod ablation;
 mod alone;
 mod data;
 mod embedding;
@@ -23,6 +24,7 @@ use setup::error::Error;
 pub fn run(bench: &BenchCommand, session: &Session) -> Result<ExitCode, Error> {
     match bench {
         BenchCommand::Train(args) => train::run(args, session),
+        BenchCommand::Ablation(args) => ablation::run(args, session),
         BenchCommand::Embedding(args) => embedding::run(args, session),
         BenchCommand::Gemm(args) => gemm::run(args, session),
         BenchCommand::Interaction(args) => interaction::run(args, session),

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use comm::world;
-use device::{Backend, Cpu};
+use device::{Backend, Cpu, Pool};
 use schema::{Batch, IdLaw, JobConfig, Rank, ShardingPlan, TableConfig};
 use setup::error::Error;
 use setup::synthetic::Laws;
@@ -41,6 +41,33 @@ pub fn record_steps(
     wanted.map(|_| steps.record_step()).collect()
 }
 
+/// Generates `count` distinct batches for a configuration, with `pooling` ids per bag of pooled
+/// features.
+///
+/// # Errors
+/// Returns an error if an id distribution cannot be read.
+pub fn make_batches(
+    config: &JobConfig,
+    pooling: usize,
+    host: &Pool,
+    count: usize,
+) -> Result<Vec<Batch>, Error> {
+    let model = &config.model;
+    let tables = || model.features().into_iter().map(|feature| &model.tables[feature.table]);
+    let mut laws = Laws::default();
+    let distribution = |table: &TableConfig| {
+        laws.distribution(config.synthetic.law(&table.name).unwrap_or(&IdLaw::Uniform))
+    };
+    let made = Made {
+        rows: tables().map(|table| table.rows).collect(),
+        lengths: tables().map(|t| t.sequence_length.unwrap_or(pooling)).collect(),
+        dense_features: model.dense_features,
+        batch_size: config.training.batch_size,
+        distributions: tables().map(distribution).collect::<Result<_, _>>()?,
+    };
+    Ok(batches::make_some(host, &made, count))
+}
+
 /// A model on one rank that trains on generated batches, with steps that can be recorded.
 pub struct BenchSteps<B: Backend> {
     pub context: RankContext<B>,
@@ -65,21 +92,9 @@ impl<B: Backend> BenchSteps<B> {
         device: B,
     ) -> Result<Self, Error> {
         let (host, threads) = (device.host(), device.host().threads());
-        let (model, batch_size) = (&config.model, config.training.batch_size);
-        let tables = || model.features().into_iter().map(|feature| &model.tables[feature.table]);
-        let mut laws = Laws::default();
-        let distribution = |table: &TableConfig| {
-            laws.distribution(config.synthetic.law(&table.name).unwrap_or(&IdLaw::Uniform))
-        };
-        let made = Made {
-            rows: tables().map(|table| table.rows).collect(),
-            lengths: tables().map(|t| t.sequence_length.unwrap_or(pooling)).collect(),
-            dense_features: model.dense_features,
-            batch_size,
-            distributions: tables().map(distribution).collect::<Result<_, _>>()?,
-        };
-        let plan = ShardingPlan::table_wise(&model.tables, 1);
-        let batches = batches::make_some(host, &made, batches);
+        let batch_size = config.training.batch_size;
+        let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+        let batches = make_batches(config, pooling, host, batches)?;
         let clock = Clock::start();
         let profiler = Profiler::new(Recorder::new(run_info(&world(1)[0], threads, clock)), clock);
         let context = RankContext::alone(device, profiler)?;

@@ -244,6 +244,10 @@ pub struct Train {
     /// Steps to record, from A up to B, excluding B
     #[arg(long, value_name = "A..B", value_parser = step_range, default_value = "10..20")]
     pub trace_steps: Range<u64>,
+    /// Print at the end how long a step of each rank computes, and waits for each exchange with
+    /// other ranks
+    #[arg(long)]
+    pub timing: bool,
     #[command(flatten)]
     pub malformed: Malformed,
     /// Print the memory that the run would need, by use, and exit without writing anything

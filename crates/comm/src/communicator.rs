@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use schema::Rank;
 
@@ -14,6 +14,15 @@ use crate::element::{CommElement, ElementType, Load, Payload, Pool};
 use crate::error::Error;
 use crate::message::{MessageHeader, MessageOperation, Phase, RankMessage, Verb};
 use crate::transport::{Deadline, SharedTransport, TransportFailure};
+
+/// The interval in which messages of collectives were under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// Time at which this rank sent its first message.
+    pub sent: Instant,
+    /// Time at which the last message of a peer arrived, whenever it was received.
+    pub arrived: Instant,
+}
 
 /// One rank's handle of a communicator, on which all ranks call the same collectives in the same
 /// order.
@@ -39,6 +48,9 @@ pub struct Communicator {
     /// Messages of operations that a peer began before this rank finished the previous one, by
     /// peer.
     early: Vec<VecDeque<RankMessage>>,
+    /// Time of the first send and of the last arrival since the last [`Self::take_flight`].
+    first_sent: Option<Instant>,
+    last_arrived: Option<Instant>,
     /// The first error of a collective. Ranks may be out of step after it, so every later call
     /// fails.
     failed: Option<Error>,
@@ -76,6 +88,8 @@ impl Communicator {
             timeout,
             native,
             early,
+            first_sent: None,
+            last_arrived: None,
             failed,
         }
     }
@@ -123,6 +137,15 @@ impl Communicator {
         self.transport.leave();
     }
 
+    /// Returns the interval in which the messages since the last call were under way, or `None` if
+    /// none was sent or none arrived.
+    pub fn take_flight(&mut self) -> Option<Flight> {
+        let (sent, arrived) = (self.first_sent.take(), self.last_arrived.take());
+        let (sent, arrived) = sent.zip(arrived)?;
+        // Peers may have sent their messages before this rank did.
+        Some(Flight { sent, arrived: arrived.max(sent) })
+    }
+
     /// Returns how long to wait for a peer's message, or `None` if there is no limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
@@ -155,6 +178,7 @@ impl Communicator {
         values: Vec<f32>,
     ) -> Result<Vec<f32>, Error> {
         let summed = self.transport.sum(values, Deadline::after(self.timeout));
+        self.last_arrived = Some(Instant::now());
         // The rank that caused a delay is unknown here, because all ranks have announced the
         // operation.
         let peer = usize::from(self.position == 0);
@@ -269,7 +293,8 @@ impl Communicator {
     ) -> Result<(), Error> {
         let len = len as u64;
         let header = MessageHeader { channel: self.channel, operation: *operation, phase, len };
-        let message = RankMessage { header, payload };
+        self.first_sent.get_or_insert_with(Instant::now);
+        let message = RankMessage::new(header, payload);
         let sent = self.transport.send(self.members[peer], message);
         sent.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
@@ -335,6 +360,7 @@ impl Communicator {
         if message.header.operation != *operation || message.header.phase != phase {
             return Err(self.mismatch(peer, operation, &message.header));
         }
+        self.last_arrived = self.last_arrived.max(message.arrived);
         Ok(message)
     }
 

@@ -16,7 +16,7 @@ pub mod mpi;
 mod transport;
 mod verb;
 
-pub use communicator::Communicator;
+pub use communicator::{Communicator, Flight};
 pub use delayed::{Delayed, DelayedLink};
 pub use element::{CommElement, ElementType, Load, Payload, Pool};
 pub use error::Error;

@@ -45,7 +45,9 @@ impl Mailbox {
     }
 
     /// Delivers a message of rank `from`.
-    pub fn put(&self, from: usize, message: RankMessage) {
+    pub fn put(&self, from: usize, mut message: RankMessage) {
+        // A waiting thread may wake up later, so the time is taken here.
+        message.arrived = Some(Instant::now());
         let mut inner = self.lock();
         inner.from[from].messages.push_back(message);
         self.wake(inner);

@@ -1,6 +1,7 @@
 //! Messages between ranks. A message has a header, which identifies the collective, and a payload.
 
 use std::fmt;
+use std::time::Instant;
 
 use crate::element::{ElementType, Load};
 
@@ -147,4 +148,14 @@ impl MessageHeader {
 pub struct RankMessage {
     pub header: MessageHeader,
     pub payload: Load,
+    /// Time at which the message reached this rank, or `None` before that.
+    pub arrived: Option<Instant>,
+}
+
+impl RankMessage {
+    /// Creates a message that is to be sent, or that is complete but not delivered yet.
+    #[must_use]
+    pub fn new(header: MessageHeader, payload: Load) -> Self {
+        Self { header, payload, arrived: None }
+    }
 }

@@ -139,12 +139,13 @@ struct AveragedLines {
 
 /// Averages consecutive log lines. The first line began after `before` samples.
 fn average(lines: &[LogInterval], before: u64) -> AveragedLines {
-    let (mut seconds, mut waited, mut loss, mut at) = (0.0, 0.0, 0.0, before);
+    let (mut seconds, mut waited, mut exposed, mut loss, mut at) = (0.0, 0.0, 0.0, 0.0, before);
     for line in lines {
         let samples = line.samples.saturating_sub(at) as f64;
         let time = samples / line.samples_per_second.max(1e-9);
         seconds += time;
         waited += time * line.input_wait_share;
+        exposed += time * line.exchange_wait_share;
         loss += samples * line.loss;
         at = line.samples;
     }
@@ -157,6 +158,7 @@ fn average(lines: &[LogInterval], before: u64) -> AveragedLines {
         learning_rate: last.map_or(0.0, |last| last.learning_rate),
         samples_per_second: if seconds > 0.0 { samples / seconds } else { 0.0 },
         input_wait_share: if seconds > 0.0 { waited / seconds } else { 0.0 },
+        exchange_wait_share: if seconds > 0.0 { exposed / seconds } else { 0.0 },
     };
     AveragedLines { interval, seconds }
 }

@@ -88,6 +88,19 @@ impl Stage {
         }
     }
 
+    /// Returns the overlap that hides the stage, if there is one.
+    #[must_use]
+    pub fn overlap(self) -> Option<Overlap> {
+        match self {
+            Self::InputDistribution => Some(Overlap::Input),
+            Self::PooledExchange => Some(Overlap::Pooled),
+            Self::GradientExchange => Some(Overlap::Gradient),
+            Self::AllReduce(_) => Some(Overlap::AllReduce),
+            Self::LossSum => Some(Overlap::Control),
+            _ => None,
+        }
+    }
+
     /// Whether the stage belongs to the forward pass, up to the logits.
     #[must_use]
     pub fn is_forward(self) -> bool {
@@ -211,11 +224,11 @@ impl Schedule {
     }
 }
 
-/// A schedule has an unknown name.
+/// A schedule has an unknown name, or names an overlap twice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "schedule: expected serial, pipelined, or a list of input, pooled, gradient, all_reduce and \
-     control, got {got:?}"
+     control, each at most once, got {got:?}"
 )]
 pub struct ScheduleError {
     pub got: String,
@@ -230,8 +243,9 @@ impl FromStr for Schedule {
             "serial" => Ok(Self::SERIAL),
             "pipelined" => Ok(Self::PIPELINED),
             _ => text.split(',').try_fold(Self::SERIAL, |schedule, name| {
-                let unknown = || ScheduleError { got: name.to_owned() };
-                overlap(name).map(|overlap| schedule.with(overlap)).ok_or_else(unknown)
+                let wrong = |got: &str| ScheduleError { got: got.to_owned() };
+                let overlap = overlap(name).ok_or_else(|| wrong(name))?;
+                if schedule.has(overlap) { Err(wrong(text)) } else { Ok(schedule.with(overlap)) }
             }),
         }
     }

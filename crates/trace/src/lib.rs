@@ -19,4 +19,4 @@ pub mod store;
 
 pub use error::Error;
 pub use format::chakra;
-pub use record::{Clock, OpSpan, Recorder, RunInfo};
+pub use record::{Clock, ExchangeSpan, ExchangeWork, OpSpan, Recorder, RunInfo};

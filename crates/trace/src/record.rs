@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub use clock::Clock;
 pub(crate) use spans::StepSpan;
-pub use spans::{OpSpan, Recorder, RunInfo};
+pub use spans::{ExchangeSpan, ExchangeWork, OpSpan, Recorder, RunInfo};
 
 use crate::format::kineto;
 use crate::{Error, execution_trace, file};

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use comm::Communicator;
 use device::Backend;
-use schema::stage::Overlap;
-use schema::{Rank, Schedule};
+use schema::stage::{ActionPart, Overlap};
+use schema::{Rank, Schedule, Stage};
 
 use crate::Error;
 use crate::embedding::input_dist::IdExchange;
-use crate::lane::{AllToAll, GradientSums, Lane};
-use crate::profile::Profiler;
+use crate::lane::{AllToAll, ExchangeWait, GradientSums, Lane};
+use crate::profile::{Profiler, TimedAction};
 
 /// The device, communicators and profiler of one rank, which are passed to every layer. Parameters
 /// are not included, because the model owns them.
@@ -55,6 +55,18 @@ impl<B: Backend> RankContext<B> {
     /// Returns the same errors as [`Self::new`].
     pub fn alone(device: B, profiler: Profiler) -> Result<Self, Error> {
         Self::new(device, comm::world(1).swap_remove(0), profiler)
+    }
+
+    /// Records an action if it belongs to an exchange. Returns the time for which the compute
+    /// thread waited for the end of the exchange.
+    pub(crate) fn record_exchange(&mut self, action: &TimedAction) -> Duration {
+        let wait = match action.part {
+            // An evaluation may have left its wait.
+            ActionPart::Start => None,
+            ActionPart::Whole | ActionPart::Finish => self.comm.take_wait(action.stage),
+        };
+        self.profiler.record_exchange(action, wait.as_ref());
+        wait.map_or(Duration::ZERO, |wait| wait.length())
     }
 
     /// Returns the device together with its queue, for calls that need both.
@@ -135,6 +147,16 @@ impl Streams {
             self.dense.spawn("all-reduce lane")?;
         }
         Ok(())
+    }
+
+    /// Returns the wait for the exchange of `stage` that was finished last, once.
+    fn take_wait(&mut self, stage: Stage) -> Option<ExchangeWait> {
+        match stage.overlap()? {
+            Overlap::Input => self.input.take_wait(),
+            Overlap::Pooled | Overlap::Gradient => self.pooled.take_wait(),
+            Overlap::AllReduce => self.dense.take_wait(),
+            Overlap::Control => self.losses.take_wait(),
+        }
     }
 
     fn all(&mut self) -> [&mut Communicator; 5] {

@@ -7,8 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use comm::{CommElement, Communicator, StartedCollective, VectorParts};
+use comm::{CommElement, Communicator, Flight, StartedCollective, VectorParts};
 
 use crate::Error;
 
@@ -48,6 +49,24 @@ pub struct Lane<E: Exchange> {
     done: VecDeque<LaneDone<E>>,
     /// Exchanges that were started and not finished.
     count: usize,
+    last: Option<ExchangeWait>,
+}
+
+/// How long the compute thread waited for the end of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct ExchangeWait {
+    pub began: Instant,
+    pub ended: Instant,
+    /// The interval in which the messages were under way, which may begin long before the wait.
+    pub flight: Option<Flight>,
+}
+
+impl ExchangeWait {
+    /// Returns the length of the wait.
+    #[must_use]
+    pub fn length(&self) -> Duration {
+        self.ended - self.began
+    }
 }
 
 /// An exchange under way.
@@ -79,6 +98,7 @@ impl<E: Exchange> Lane<E> {
             thread: None,
             done: VecDeque::new(),
             count: 0,
+            last: None,
         }
     }
 
@@ -157,13 +177,15 @@ impl<E: Exchange> Lane<E> {
     pub fn finish(&mut self) -> Result<E, Error> {
         assert!(self.count > 0, "an exchange is under way");
         self.count -= 1;
+        let began = Instant::now();
         let finish = |mut job: LaneJob<E>| {
             let result = job.exchange.finish(&mut job.comm);
             (job, result)
         };
         let done = self.done.pop_front().or_else(|| self.under_way.pop_front().map(finish));
         let done = done.or_else(|| self.thread.as_mut().map(LaneThread::wait));
-        let (job, result) = done.unwrap_or_else(|| unreachable!("the lane has counted it"));
+        let (mut job, result) = done.unwrap_or_else(|| unreachable!("the lane has counted it"));
+        self.end_wait(began, &mut job.comm);
         self.idle.push_back(job.comm);
         result.map(|()| job.exchange)
     }
@@ -177,9 +199,20 @@ impl<E: Exchange> Lane<E> {
         exchange: impl FnOnce(&mut Communicator) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut comm = self.take_comm();
+        let began = Instant::now();
         exchange(&mut comm)?;
+        self.end_wait(began, &mut comm);
         self.idle.push_back(comm);
         Ok(())
+    }
+
+    fn end_wait(&mut self, began: Instant, comm: &mut Communicator) {
+        self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: comm.take_flight() });
+    }
+
+    /// Returns the wait for the exchange that was finished last, once.
+    pub fn take_wait(&mut self) -> Option<ExchangeWait> {
+        self.last.take()
     }
 }
 

@@ -23,6 +23,7 @@ pub mod scorer;
 pub mod share;
 pub mod state_dict;
 pub mod table_use;
+pub mod timing;
 
 pub use context::RankContext;
 pub use dense::BUCKET_BYTES;
@@ -35,3 +36,4 @@ pub use run::{
 pub use scorer::Scorer;
 pub use share::{RankBatch, SampleShare};
 pub use table_use::TableUse;
+pub use timing::RankTiming;

@@ -4,12 +4,14 @@
 //! not depend on data files, schedules or checkpoints.
 
 use std::path::Path;
+use std::time::Duration;
 
 use device::MatrixShape;
 use device::backend::{Probabilities, StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
 use device::optimizer::UpdateRule;
 use device::{Backend, Pool};
+use schema::stage::Resource;
 use schema::{
     Batch, JobConfig, Loss, ModelConfig, Optimizer, OptimizerConfig, Optimizers, Precision,
     Schedule, ShardingPlan, StepGraph,
@@ -29,6 +31,7 @@ use crate::layer::mlp::Mlp;
 use crate::memory::{CountingAllocator, MemoryUse, RankMemory, Traffic};
 use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
 use crate::share::{RankBatch, SampleShare};
+use crate::timing::{SummedTimes, nanoseconds};
 
 mod step;
 
@@ -39,6 +42,14 @@ pub struct RunStep {
     pub number: u64,
     /// Factor by which the schedule multiplies the base learning rates.
     pub factor: f64,
+}
+
+/// The time of an action of a step on the compute thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ActionTime {
+    pub elapsed: Duration,
+    /// The part of the time in which the thread waited for the exchange of the stage.
+    pub waited: Duration,
 }
 
 /// The parameters of one rank, as read from a checkpoint.
@@ -162,6 +173,8 @@ pub struct Model<B: Backend> {
     logit_after_relu: bool,
     embedding: EmbeddingCollection<B>,
     graph: StepGraph,
+    /// Times of the actions of the last step.
+    action_times: Vec<ActionTime>,
     optimizers: (OptimizerConfig, OptimizerConfig),
     /// Scalars of training steps and of evaluations. The two are separate, so that an error found
     /// in an evaluation does not stop training.
@@ -370,6 +383,7 @@ impl<B: Backend> Model<B> {
             logit_after_relu: !hidden.is_empty(),
             embedding: EmbeddingCollection::new(&mut room, model, plan, rank, tiles, sparse.kind),
             graph: StepGraph::new(model, BUCKET_BYTES, Schedule::SERIAL, plan.world_size()),
+            action_times: Vec::new(),
             optimizers: (sparse, dense),
             scalars: room.scalars(),
             evaluation: room.scalars(),
@@ -382,6 +396,34 @@ impl<B: Backend> Model<B> {
     /// Sets the actions of a training step.
     pub fn set_graph(&mut self, graph: StepGraph) {
         self.graph = graph;
+        self.action_times.clear();
+    }
+
+    /// Returns the actions of a training step.
+    #[must_use]
+    pub fn graph(&self) -> &StepGraph {
+        &self.graph
+    }
+
+    /// Returns the times of the actions of the last step, in the order of [`Self::graph`].
+    #[must_use]
+    pub fn action_times(&self) -> &[ActionTime] {
+        &self.action_times
+    }
+
+    /// Returns the times of the last step that its actions tell: those of the device, unless it is
+    /// asynchronous, and the waits for exchanges.
+    pub(crate) fn step_times(&self) -> SummedTimes {
+        let mut times = SummedTimes::default();
+        for (action, time) in self.graph.actions.iter().zip(&self.action_times) {
+            if let Some(overlap) = action.stage.overlap() {
+                times.add_wait(overlap, time.waited);
+            }
+            if action.stage.resource() == Resource::ComputeQueue && !B::IS_ASYNC {
+                times.device_ns += nanoseconds(time.elapsed);
+            }
+        }
+        times
     }
 
     /// Sets the batch of the next step, whose ids this step may distribute.

@@ -3,10 +3,27 @@
 //! Without a trace, an operation costs one extra branch. Spans go to `trace::record`, which owns
 //! the file format.
 
+use std::time::{Duration, Instant};
+
 use device::Error;
 use device::backend::QueueMoments;
+use schema::stage::{ActionPart, Resource};
 use schema::{Nanos, Op, Stage};
-use trace::{Clock, OpSpan, Recorder};
+use trace::{Clock, ExchangeSpan, ExchangeWork, OpSpan, Recorder};
+
+use crate::lane::ExchangeWait;
+
+/// Shortest time of copying messages that is recorded.
+const COPY_MIN: Duration = Duration::from_micros(1);
+
+/// An action of a step, with the interval in which the compute thread carried it out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimedAction {
+    pub stage: Stage,
+    pub part: ActionPart,
+    pub began: Instant,
+    pub ended: Instant,
+}
 
 /// Records one span per operation, for the steps between [`Self::begin_step`] and
 /// [`Self::end_step`].
@@ -104,6 +121,36 @@ impl Profiler {
     /// Sets the stage to which later operations belong.
     pub fn set_stage(&mut self, stage: Option<Stage>) {
         self.stage = stage;
+    }
+
+    /// Records an action of an exchange, if a step is being recorded: its messages, once the
+    /// compute thread has waited for them, and the time in which that thread has copied them.
+    pub(crate) fn record_exchange(&mut self, action: &TimedAction, wait: Option<&ExchangeWait>) {
+        let Some(recorder) = self.recorder.as_mut().filter(|_| self.recording) else { return };
+        let is_exchange = action.part == ActionPart::Start || wait.is_some();
+        if action.stage.resource() != Resource::Link || !is_exchange {
+            return;
+        }
+        let mut push = |work, [start, end]: [Instant; 2]| {
+            let (start, end) = (self.clock.at(start), self.clock.at(end));
+            recorder.push_exchange(ExchangeSpan { work, stage: action.stage, start, end });
+        };
+        if let Some(flight) = wait.and_then(|wait| wait.flight) {
+            push(ExchangeWork::Messages, [flight.sent, flight.arrived]);
+        }
+        if self.device.is_some() {
+            return;
+        }
+        let (began, ended) = wait.map_or((action.ended, action.ended), |w| (w.began, w.ended));
+        for [start, end] in [[action.began, began], [ended, action.ended]] {
+            if end - start >= COPY_MIN {
+                push(ExchangeWork::Copy, [start, end]);
+            }
+        }
+        if let Some(wait) = wait {
+            let (began, ended) = (self.clock.at(wait.began), self.clock.at(wait.ended));
+            recorder.narrow_kernel(action.stage, began, ended);
+        }
     }
 
     /// Runs `body` and records it as `op` while a step is being recorded.

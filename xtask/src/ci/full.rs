@@ -257,7 +257,9 @@ pub fn run_long_tests() -> Result<String, Error> {
     // The memory limit applies to all tests of a process together, so these tests run one at a
     // time.
     run(&["memory::", "--", "--test-threads=1"])?;
-    run(&["--", "--skip", "memory::"]).map(|()| "no long case fails".to_owned())
+    run(&["--", "--skip", "memory::"])?;
+    let mut random = cargo(&["test", "--release", "-p", "train", "--test", "it", "random_runs"]);
+    command::run(random.env("ROWMILL_LONG", "1")).map(|()| "no long case fails".to_owned())
 }
 
 /// Predicts a third of the changes of the recorded evidence, then makes these changes and measures

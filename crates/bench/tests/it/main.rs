@@ -110,6 +110,38 @@ fn steps_that_diverge_are_not_timed() {
 }
 
 #[test]
+fn every_overlap_is_measured_alone_and_with_all_others() {
+    let place = Place::new();
+    let words = "ablation --config job.toml --set batch_size=64 --sharding row --delay 1ms \
+                 --bandwidth 100MB/s --rounds 2 --steps 3 --threads 2";
+    let report = place.done(&format!("{words} --format json")).last();
+    positive(&report, &["pipelined_over_serial"]);
+    finite(&report, &["pipelined_over_serial_low", "pipelined_over_serial_high"]);
+    let schedules = report["schedules"].as_array().unwrap();
+    let names: Vec<_> = schedules.iter().map(|row| row["schedule"].as_str().unwrap()).collect();
+    assert_eq!(names, ["serial", "input", "pooled", "gradient", "all_reduce", "pipelined"]);
+    schedules.iter().for_each(|row| positive(row, &["step_ms", "device_ms", "host_ms"]));
+    let exchanges = report["exchanges"].as_array().unwrap();
+    for row in exchanges {
+        positive(row, &["exchange_ms", "beside_ms"]);
+        finite(row, &["hidden_alone_pct", "hidden_pipelined_pct"]);
+        // The input distribution sends lengths, ids and scales one after the other.
+        assert!(row["exchange_ms"].as_f64().unwrap() > 0.9, "{row}");
+    }
+    assert_eq!(exchanges.len(), 4);
+    let table = place.done(words).stdout;
+    assert!(table.contains("pipelined ÷ serial") && table.contains("hidden alone"), "{table}");
+    for (words, problem) in [
+        ("--delay 2", "expected a time"),
+        ("--bandwidth 1GB", "expected bytes per second"),
+        ("--ranks 1", "1 is not in 2..=64"),
+    ] {
+        let ran = place.run(&format!("ablation --config job.toml {words}"));
+        assert!(ran.code == Some(2) && ran.stderr.contains(problem), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn training_steps_are_measured_and_taken_apart() {
     let place = Place::new();
     let report = place.done(&format!("{TRAIN} --pooling 3 --threads 2 --format json")).last();
@@ -297,9 +329,17 @@ fn reading_a_trace_reports_speed_and_memory() {
 #[test]
 fn the_help_of_every_command_shows_examples() {
     let place = Place::new();
-    for command in
-        ["train", "embedding", "gemm", "interaction", "data", "trace", "predict", "published"]
-    {
+    for command in [
+        "train",
+        "ablation",
+        "embedding",
+        "gemm",
+        "interaction",
+        "data",
+        "trace",
+        "predict",
+        "published",
+    ] {
         let ran = place.done(&format!("{command} --help"));
         assert!(ran.stdout.contains("Example"), "{command}: {}", ran.stdout);
     }

@@ -12,9 +12,9 @@ use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
 use schema::{Figure, Interaction, Precision, Schedule, TrainingConfig};
 use serde::Serialize;
-use train::Evaluation;
 use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
+use train::{Evaluation, RankTiming};
 
 use crate::args::Train;
 use crate::evaluation_text::{evaluation_rows, warn_of_evaluation};
@@ -38,6 +38,7 @@ mod row_scope;
 mod steps;
 mod tensorboard;
 mod tiling;
+mod timing;
 
 pub use observe::Observer;
 
@@ -49,6 +50,7 @@ struct FinishedLine<'a> {
     samples: u64,
     samples_per_second: f64,
     input_wait_share: f64,
+    timing: &'a [RankTiming],
     loss: f64,
     ids_left_out: u64,
     ids_outside: &'a [IdsOutside],
@@ -80,6 +82,7 @@ impl<'a> FinishedLine<'a> {
             samples: outcome.samples,
             samples_per_second: outcome.samples_per_second,
             input_wait_share: outcome.input_wait_share,
+            timing: &outcome.timing,
             loss: outcome.loss,
             ids_left_out: outcome.ids_left_out,
             ids_outside: &outcome.ids_outside,
@@ -395,6 +398,7 @@ fn train_on(
     warn_of_trace(args, &outcome, recorded, session.console);
     report_outcome(
         session.console,
+        args,
         &outcome,
         &resolved.config.training,
         &run_folder,
@@ -418,12 +422,20 @@ fn report_interaction(job: &ResolvedJob, console: Console) {
 /// if the ranks are processes.
 fn report_outcome(
     console: Console,
+    args: &Train,
     outcome: &RunOutcome,
     training: &TrainingConfig,
     run: &Path,
     launched: Option<&str>,
 ) -> Result<ExitCode, Error> {
-    console.report(&FinishedLine::new(outcome), |_| outcome_table(outcome))?;
+    console.report(&FinishedLine::new(outcome), |_| {
+        let timing = args.timing.then(|| timing::format_table(&outcome.timing));
+        [Some(outcome_table(outcome)), timing]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join("\n\n")
+    })?;
     warn_of_evaluation(console, outcome.evaluation.as_ref(), training);
     if outcome.interrupted {
         let command = resume_command(run, launched);

@@ -33,6 +33,7 @@ mod remote;
 mod report;
 mod resume;
 mod score;
+mod timing;
 mod trace;
 mod train;
 mod transforms;

@@ -156,7 +156,7 @@ impl<H: Copy> MessageProgress<'_, H> {
     fn send(
         &mut self,
         to: usize,
-        RankMessage { header, payload }: RankMessage,
+        RankMessage { header, payload, .. }: RankMessage,
     ) -> Result<(), String> {
         let ProgressShared { pool, piece, .. } = self.shared;
         let bytes = payload.payload().bytes();
@@ -224,7 +224,7 @@ impl<H: Copy> MessageProgress<'_, H> {
                     self.incoming[from] = Incoming::Payload(header, transfer);
                     return Ok(false);
                 }
-                shared.mailbox.put(from, RankMessage { header, payload: transfer.finish() });
+                shared.mailbox.put(from, RankMessage::new(header, transfer.finish()));
             }
         }
         Ok(true)
@@ -246,7 +246,7 @@ impl<H: Copy> MessageProgress<'_, H> {
             self.incoming[from] = Incoming::Payload(header, transfer);
         } else if inline.len() == total {
             payload.bytes_mut().copy_from_slice(inline);
-            self.shared.mailbox.put(from, RankMessage { header, payload: Load::Owned(payload) });
+            self.shared.mailbox.put(from, RankMessage::new(header, Load::Owned(payload)));
         } else {
             return Err(unknown());
         }

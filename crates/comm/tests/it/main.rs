@@ -58,6 +58,23 @@ fn a_delayed_transport_gives_the_same_results_later() {
 }
 
 #[test]
+fn a_message_is_stamped_when_it_arrives_not_when_it_is_received() {
+    let link = DelayedLink { latency: Duration::from_millis(10), bandwidth: 1e9 };
+    let late = Duration::from_millis(400);
+    on_ranks(delayed(2, link), |end| {
+        let began = Instant::now();
+        let started = end.start_all_to_all(vec![vec![1u8]; 2]).unwrap();
+        std::thread::sleep(late);
+        started.wait(end).unwrap();
+        let flight = end.take_flight().unwrap();
+        let (sent, length) = (flight.sent - began, flight.arrived - flight.sent);
+        assert!(sent < late / 2 && length < late / 2, "{sent:?} {length:?}");
+        assert!(length >= link.latency / 2, "{length:?}");
+        assert_eq!(end.take_flight(), None);
+    });
+}
+
+#[test]
 fn in_process_buffers_are_moved_not_copied() {
     let sent = on_ranks(world(2), |end| {
         let mut parts: Vec<Vec<f32>> = (0..2).map(|_| vec![1.0; 100]).collect();

@@ -66,6 +66,7 @@ function curvesOf(report) {
     own('Learning rate of the layers', 'learning_rate', 's-rate', { show: small, from: 0 }),
     own('Samples per second', 'samples_per_second', 's-speed', { show: rate, from: 0 }),
     own('Share of time waiting for input', 'input_wait_share', 's-input', { show: share, from: 0 }),
+    intervals.some((row) => row.exchange_wait_share > 0) ? own('Share of time waiting for other ranks', 'exchange_wait_share', 's-input', { show: share, from: 0 }) : null,
     norms(report, curve),
   ].filter(Boolean);
   if (cards.length === 0) return [note('The run has no log lines yet; see training.log_every.')];

@@ -61,6 +61,9 @@ pub struct LogInterval {
     pub learning_rate: f64,
     pub samples_per_second: f64,
     pub input_wait_share: f64,
+    /// Is 0 in the lines of earlier versions.
+    #[serde(default)]
+    pub exchange_wait_share: f64,
 }
 
 /// The metrics of an evaluation, with its step.

@@ -5,6 +5,7 @@
 //! decimals.
 
 mod argument;
+mod exchange;
 pub mod export;
 pub(in crate::format) mod mark;
 mod number;
@@ -97,6 +98,7 @@ pub fn write(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
             }
         }
     }
+    exchange::write(&mut rows, recorder.exchanges())?;
     out.write_all(b"\n  ]\n}\n")
 }
 

@@ -24,7 +24,14 @@ impl Clock {
     /// Returns the time that has passed since the clock's zero.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        Nanos(i64::try_from(self.zero.elapsed().as_nanos()).unwrap_or(i64::MAX))
+        self.at(Instant::now())
+    }
+
+    /// Converts a point in time, which is not before the clock's zero.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> Nanos {
+        let since_zero = instant.saturating_duration_since(self.zero);
+        Nanos(i64::try_from(since_zero.as_nanos()).unwrap_or(i64::MAX))
     }
 
     /// Returns the Unix time of the clock's zero in nanoseconds, for

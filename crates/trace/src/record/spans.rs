@@ -56,6 +56,24 @@ impl OpSpan {
     }
 }
 
+/// Work of an exchange between ranks, beside the operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExchangeWork {
+    /// Messages are under way, from the first one that this rank sent to the arrival of the last.
+    Messages,
+    /// The compute thread copies values to messages or from them.
+    Copy,
+}
+
+/// A part of an exchange between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeSpan {
+    pub work: ExchangeWork,
+    pub stage: Stage,
+    pub start: Nanos,
+    pub end: Nanos,
+}
+
 /// A recorded step, with its interval and the range of its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StepSpan {
@@ -112,6 +130,7 @@ pub struct Recorder {
     info: RunInfo,
     steps: Vec<StepSpan>,
     spans: Vec<OpSpan>,
+    exchanges: Vec<ExchangeSpan>,
     is_open: bool,
     cursor: Nanos,
     /// Time at which the last kernel ended.
@@ -127,6 +146,7 @@ impl Recorder {
             info,
             steps: Vec::with_capacity(64),
             spans: Vec::with_capacity(4096),
+            exchanges: Vec::new(),
             is_open: false,
             cursor: Nanos(i64::MIN),
             device: Nanos(i64::MIN),
@@ -182,6 +202,27 @@ impl Recorder {
         }
     }
 
+    /// Shortens the kernel of the operation that was added last to a part of its time, if the
+    /// operation belongs to `stage`.
+    pub fn narrow_kernel(&mut self, stage: Stage, start: Nanos, end: Nanos) {
+        let Some(span) = self.spans.last_mut().filter(|span| span.stage == Some(stage)) else {
+            return;
+        };
+        let before = span.kernel_end.0 - span.kernel_start.0;
+        let start = start.clamp(span.kernel_start, Nanos(span.kernel_end.0 - 1));
+        let end = end.clamp(Nanos(start.0 + 1), span.kernel_end);
+        (span.kernel_start, span.kernel_end, self.device) = (start, end, end);
+        if let Some(step) = self.steps.last_mut() {
+            step.busy.0 -= before - (end.0 - start.0);
+        }
+    }
+
+    /// Adds a part of an exchange between ranks. It may overlap operations and other exchanges.
+    pub fn push_exchange(&mut self, exchange: ExchangeSpan) {
+        let end = exchange.end.max(Nanos(exchange.start.0 + 1));
+        self.exchanges.push(ExchangeSpan { end, ..exchange });
+    }
+
     /// Updates the operations of step `step` with sizes that become known only after the step. The
     /// times of the operations do not change. If the step was not recorded, nothing happens.
     pub fn complete(&mut self, step: u64, mut change: impl FnMut(&mut Op)) {
@@ -231,6 +272,13 @@ impl Recorder {
     pub fn spans(&self, step: u64) -> Option<&[OpSpan]> {
         let recorded = self.recorded().find(|recorded| recorded.number == step)?;
         Some(self.spans_of(recorded))
+    }
+
+    /// Returns the parts of exchanges between ranks, in the order in which the compute thread
+    /// finished them.
+    #[must_use]
+    pub fn exchanges(&self) -> &[ExchangeSpan] {
+        &self.exchanges
     }
 
     pub(crate) fn info(&self) -> &RunInfo {

@@ -5,9 +5,9 @@ use std::fs;
 
 use expect_test::{Expect, expect};
 use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, proptest};
-use schema::{Nanos, Op};
+use schema::{Nanos, Op, Stage};
 use serde_json::Value;
-use trace::{OpSpan, Recorder, RunInfo};
+use trace::{ExchangeSpan, ExchangeWork, OpSpan, Recorder, RunInfo};
 
 use crate::recording::{all_ops, info, read, regular, span};
 
@@ -70,6 +70,56 @@ fn small_recording_is_written_as_expected_rows() {
         }
     "#]],
     );
+}
+
+#[test]
+fn exchanges_that_overlap_are_on_streams_of_their_own() {
+    let mut recorder = regular(info(), 1, 50);
+    let exchange = |stage, start, end| {
+        let work = ExchangeWork::Messages;
+        ExchangeSpan { work, stage, start: Nanos(start), end: Nanos(end) }
+    };
+    recorder.push_exchange(exchange(Stage::AllReduce(0), 5_100, 6_000));
+    recorder.push_exchange(exchange(Stage::AllReduce(1), 5_500, 7_000));
+    recorder.push_exchange(exchange(Stage::AllReduce(2), 6_000, 6_000));
+    recorder.push_exchange(exchange(Stage::PooledExchange, 4_000, 4_500));
+    let copy = exchange(Stage::PooledExchange, 3_000, 4_100);
+    recorder.push_exchange(ExchangeSpan { work: ExchangeWork::Copy, ..copy });
+    let file: Value = serde_json::from_str(&written(&recorder)).unwrap();
+    let rows = slices(&file).into_iter().filter(|row| row["args"].get("Stage").is_some());
+    let rows = rows.filter(|row| row["cat"] != "cpu_op");
+    let found: Vec<_> = rows.map(|row| (row["args"]["stream"].clone(), interval(row))).collect();
+    let expected = [
+        (2, (3_000, 4_100)),
+        (3, (4_000, 4_500)),
+        (4, (5_100, 6_000)),
+        (5, (5_500, 7_000)),
+        (4, (6_000, 6_001)),
+    ];
+    assert_eq!(found, expected.map(|(stream, times)| (Value::from(stream), times)));
+    let text = written(&recorder);
+    assert!(text.contains("stream 4: all_reduce"), "{text}");
+    assert!(text.contains("rowmill_copy pooled_exchange"), "{text}");
+    assert!(text.contains("rowmill_exchange all_reduce 1 (in place of ncclKernel)"), "{text}");
+}
+
+#[test]
+fn a_narrowed_kernel_stays_within_its_operation() {
+    let mut recorder = Recorder::new(info());
+    recorder.begin_step(0, Nanos(0));
+    let op = Op::OutputDist { elements: 3 };
+    let stage = Some(Stage::PooledExchange);
+    recorder.push(OpSpan { stage, ..span(op, [0, 10, 90, 100]) });
+    recorder.narrow_kernel(Stage::GradientExchange, Nanos(30), Nanos(40));
+    assert_eq!(recorder.busy(0), Some(Nanos(80)));
+    recorder.narrow_kernel(Stage::PooledExchange, Nanos(30), Nanos(40));
+    let kernel = |recorder: &Recorder| {
+        let span = recorder.spans(0).unwrap()[0];
+        (span.kernel_start.0, span.kernel_end.0, recorder.busy(0).unwrap().0)
+    };
+    assert_eq!(kernel(&recorder), (30, 40, 10));
+    recorder.narrow_kernel(Stage::PooledExchange, Nanos(200), Nanos(300));
+    assert_eq!(kernel(&recorder), (39, 40, 1));
 }
 
 /// Returns the complete events of a file.

@@ -1,12 +1,14 @@
 //! Carries out the actions of a training step on the model of one rank, and those of a forward pass
 //! for an evaluation. Their order is that of [`schema::StepGraph`].
 
+use std::time::Instant;
+
 use device::backend::LossArguments;
 use device::{Backend, MatrixShape};
 use schema::stage::{ActionBatch, ActionPart, DenseBucket, Section, StageAction};
 use schema::{Op, Stage};
 
-use super::{Buffers, Model, Purpose, RunStep};
+use super::{ActionTime, Buffers, Model, Purpose, RunStep};
 use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{BucketParameters, DenseStep};
@@ -14,6 +16,7 @@ use crate::embedding::collection::IdCheck;
 use crate::layer::interaction::InteractionGiven;
 use crate::layer::logit::LogitGiven;
 use crate::layer::mlp::MlpGiven;
+use crate::profile::TimedAction;
 use crate::share::SampleShare;
 
 impl<B: Backend> Model<B> {
@@ -28,6 +31,8 @@ impl<B: Backend> Model<B> {
         step: RunStep,
     ) -> Result<(), Error> {
         self.check(share.batch)?;
+        self.action_times.resize(self.graph.actions.len(), ActionTime::default());
+        let mut began = Instant::now();
         for i in 0..self.graph.actions.len() {
             let StageAction { stage, part, batch, .. } = self.graph.actions[i];
             context.profiler.set_stage(Some(stage));
@@ -41,6 +46,10 @@ impl<B: Backend> Model<B> {
                 }
             };
             result.map_err(Error::in_stage(stage, step))?;
+            let ended = Instant::now();
+            let waited = context.record_exchange(&TimedAction { stage, part, began, ended });
+            self.action_times[i] = ActionTime { elapsed: ended - began, waited };
+            began = ended;
         }
         context.profiler.set_stage(None);
         Ok(())

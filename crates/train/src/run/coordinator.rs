@@ -18,6 +18,7 @@ use super::start::{self, BestEvaluation, LossTally, RunProgress, StartState};
 use super::worker::{RankWorker, Saved};
 use crate::checkpoint::{self, CheckpointWriter, Meta};
 use crate::metric::{Accumulator, Groups, is_better};
+use crate::timing::{self, SummedTimes};
 use crate::{Error, Evaluation, RunStep, table_use};
 
 /// The state of rank 0: its worker, running loss, checkpoints and counters.
@@ -36,6 +37,8 @@ struct Coordinator<'a, 'o, B: Backend> {
     /// Time and samples of this session, and of the interval since the last log line.
     session: Stopwatch,
     interval: Stopwatch,
+    /// Times of all ranks in this session, up to the last log line.
+    session_times: Vec<SummedTimes>,
     saved: Option<std::path::PathBuf>,
     saved_step: Option<u64>,
     /// The best evaluation so far, if the run keeps the best checkpoint.
@@ -114,6 +117,7 @@ pub fn lead<'a, B: Backend>(
         ids_outside: Vec::new(),
         session: Stopwatch::default(),
         interval: Stopwatch::default(),
+        session_times: Vec::new(),
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
         best: progress.and_then(RunProgress::best),
@@ -138,6 +142,7 @@ pub fn lead<'a, B: Backend>(
     let evaluation = if interrupted { None } else { coordinator.evaluate()? };
     interrupted |= evaluation.is_none() && request.evaluation.is_some();
     coordinator.worker.lead_finish()?;
+    coordinator.take_times();
     let loss = if coordinator.tally.samples > 0 {
         coordinator.tally.mean()
     } else {
@@ -148,6 +153,7 @@ pub fn lead<'a, B: Backend>(
         samples: coordinator.samples,
         samples_per_second: coordinator.session.samples_per_second(),
         input_wait_share: coordinator.session.input_wait_share(),
+        timing: timing::mean_times(&coordinator.session_times),
         loss,
         evaluation,
         best: coordinator.best_checkpoint(),
@@ -381,8 +387,15 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         }
     }
 
+    /// Returns the times of all ranks since the last call.
+    fn take_times(&mut self) -> Vec<SummedTimes> {
+        let times = std::mem::take(&mut self.worker.rank_times);
+        timing::add_times(&mut self.session_times, times.iter().copied());
+        times
+    }
+
     fn log(&mut self, factor: f64) {
-        let watch = self.interval;
+        let (watch, times) = (self.interval, self.take_times());
         self.last_loss = self.tally.mean();
         let interval = LoggedInterval {
             step: self.step,
@@ -392,6 +405,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             samples_per_second: watch.samples_per_second(),
             learning_rate: self.request.config.optimizer.dense.learning_rate * factor,
             input_wait_share: watch.input_wait_share(),
+            exchange_wait_share: timing::exposed_share(&times),
+            timing: timing::mean_times(&times),
         };
         (self.observe)(RunEvent::Interval(&interval));
         self.tally = LossTally::default();

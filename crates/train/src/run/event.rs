@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use schema::{Figure, Optimizer, RowScope};
 use serde::Serialize;
 
-use crate::{Evaluation, TableUse};
+use crate::{Evaluation, RankTiming, TableUse};
 
 /// The statistics of the steps since the last log line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,6 +23,10 @@ pub struct LoggedInterval {
     pub learning_rate: f64,
     /// Share of training time spent waiting for input.
     pub input_wait_share: f64,
+    /// Share of the time of steps in which ranks waited for exchanges.
+    pub exchange_wait_share: f64,
+    /// Mean times of a step of each rank.
+    pub timing: Vec<RankTiming>,
 }
 
 /// An event of a running job, for the caller to display or record.
@@ -107,6 +111,8 @@ pub struct RunOutcome {
     pub samples_per_second: f64,
     /// Share of training time spent waiting for input.
     pub input_wait_share: f64,
+    /// Mean times of a step of each rank in this session.
+    pub timing: Vec<RankTiming>,
     /// Mean loss since the last log line, or of the last logged interval if no step followed it.
     pub loss: f64,
     pub evaluation: Option<Evaluation>,

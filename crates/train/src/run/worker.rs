@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comm::Communicator;
 use device::backend::{TileRoom, TileRows};
 use device::{Backend, Pool};
-use schema::stage::Overlap;
+use schema::stage::{ActionPart, Overlap};
 use schema::{Batch, JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,17 +25,18 @@ use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
 use crate::lane::AllToAll;
 use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
-use crate::profile::Profiler;
+use crate::profile::{Profiler, TimedAction};
 use crate::share::RankBatch;
 use crate::table_use::{self, TileUse};
+use crate::timing::{self, SummedTimes};
 use crate::{Error, Model, RankContext};
 
 /// Extra time that a rank waits for commands. Rank 0 may itself be waiting for a lost rank, and its
 /// error should come first because it names the lost rank.
 const PRECEDENCE: Duration = Duration::from_secs(1);
 
-/// Bytes of a message with a loss and a stop flag.
-const LOSS_BYTES: usize = 9;
+/// Bytes of a message with a loss, a stop flag and times.
+const LOSS_BYTES: usize = 9 + SummedTimes::BYTES;
 
 /// The result of saving: written files, or the reason why the parameters must not be saved.
 pub enum Saved {
@@ -75,6 +76,12 @@ pub struct RankWorker<'a, B: Backend> {
     spare: AllToAll<u8>,
     /// Losses over all ranks that rank 0 has not counted yet, in the order of the steps.
     pub sums: VecDeque<f64>,
+    /// Times of this rank that have not been sent yet.
+    times: SummedTimes,
+    /// Time up to which `times` counts.
+    counted: Instant,
+    /// Times of all ranks, on rank 0, until the coordinator takes them.
+    pub rank_times: Vec<SummedTimes>,
     /// Channels on which rank 0 sends batches to ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
     /// Timeout of messages after the first step, if it differs from that of the first step.
@@ -142,6 +149,9 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             pending,
             spare,
             sums,
+            times: SummedTimes::default(),
+            counted: Instant::now(),
+            rank_times: Vec::new(),
             handed,
             timeout,
             message_buffer,
@@ -177,8 +187,15 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     /// Carries out the commands of rank 0 until the run ends. Rank 0 reports the results. Returns
     /// whether a rank was asked to stop.
     pub fn follow(mut self, mut feed: Feed<'_>) -> Result<bool, Error> {
+        let mut is_training = false;
         loop {
+            self.counted = Instant::now();
             let command = self.receive()?;
+            if matches!(command, Command::Train(_)) && is_training {
+                let waited = self.count_time();
+                self.times.add_wait(Overlap::Control, waited);
+            }
+            is_training = matches!(command, Command::Train(_) | Command::Pause);
             if let Command::Train(step) = command {
                 self.push_announced(step, &feed.train()?);
             }
@@ -335,6 +352,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             return Ok(());
         };
         let TrainStep { step, record } = step;
+        self.counted = Instant::now();
         if record && self.context.comm.rank() != Rank(0) {
             self.context.profiler.begin_step(step.number);
         }
@@ -343,6 +361,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             self.model.set_next(next.own.clone());
         }
         let started = self.model.start(&mut self.context, own.share(global_size), step)?;
+        self.times += self.model.step_times();
         let pending = PendingStep { started, own, global_size };
         // An asynchronous device computes this step while the host reads the outcome of the
         // previous one.
@@ -351,7 +370,10 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         if let Some(complete) = complete {
             self.finish(complete)?;
         }
+        self.count_time();
         self.finish_losses(usize::from(self.overlaps(Overlap::Control)))?;
+        let waited = self.count_time();
+        self.times.add_wait(Overlap::Control, waited);
         self.context.profiler.end_step()?;
         // The first step takes longest, so the shorter timeout applies only to later steps.
         if let Some(timeout) = self.timeout.take() {
@@ -360,7 +382,16 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         Ok(())
     }
 
+    /// Adds the time since the last call to that of the steps of this rank, and returns it.
+    fn count_time(&mut self) -> Duration {
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut self.counted, now);
+        self.times.step_ns += timing::nanoseconds(elapsed);
+        elapsed
+    }
+
     fn settle(&mut self) -> Result<(), Error> {
+        self.counted = Instant::now();
         if let Some(pending) = self.pending.take() {
             self.finish(pending)?;
         }
@@ -371,7 +402,13 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     fn finish(&mut self, pending: PendingStep<B>) -> Result<(), Error> {
         let PendingStep { started, own, global_size } = pending;
         let step = started.step();
+        let began = Instant::now();
         let sum = self.model.finish(&mut self.context, started, own.share(global_size))?;
+        if B::IS_ASYNC {
+            self.times.device_ns += timing::nanoseconds(began.elapsed());
+        }
+        self.count_time();
+        self.times.steps += 1;
         self.start_losses(sum).map_err(Error::in_stage(Stage::LossSum, step))
     }
 
@@ -386,14 +423,16 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     }
 
     /// Sends the loss of this rank to all ranks. The same message carries the stop flag, so all
-    /// ranks stop at the same batch.
+    /// ranks stop at the same batch, and the times of this rank.
     fn start_losses(&mut self, own: f64) -> Result<(), Error> {
         let (mut exchange, lane) = (std::mem::take(&mut self.spare), &mut self.context.comm.losses);
         let is_stopped = self.request.stop.load(Ordering::Relaxed);
+        let times = std::mem::take(&mut self.times);
         for _ in 0..lane.settings().world_size() {
             let mut message = lane.settings().buffer(LOSS_BYTES);
             message[..8].copy_from_slice(&own.to_le_bytes());
             message[8] = u8::from(is_stopped);
+            times.write(&mut message[9..]);
             exchange.parts.push(message);
         }
         lane.start(exchange)
@@ -412,12 +451,19 @@ impl<'a, B: Backend> RankWorker<'a, B> {
 
     /// Sums the losses of all ranks, in rank order.
     fn finish_loss(&mut self) -> Result<f64, Error> {
-        let lane = &mut self.context.comm.losses;
-        let mut exchange = lane.finish()?;
+        let began = Instant::now();
+        let mut exchange = self.context.comm.losses.finish()?;
+        let (stage, part, ended) = (Stage::LossSum, ActionPart::Finish, Instant::now());
+        self.context.record_exchange(&TimedAction { stage, part, began, ended });
         self.is_stopped |= exchange.parts.iter().any(|message| message.get(8) == Some(&1));
         let loss =
             |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
         let sum = exchange.parts.iter().map(loss).sum();
+        if self.context.comm.rank() == Rank(0) {
+            let times = |message: &Vec<u8>| SummedTimes::read(message.get(9..).unwrap_or_default());
+            timing::add_times(&mut self.rank_times, exchange.parts.iter().map(times));
+        }
+        let lane = &self.context.comm.losses;
         exchange.parts.drain(..).for_each(|message| lane.keep(message));
         self.spare = exchange;
         Ok(sum)

@@ -1,38 +1,19 @@
 //! Schedules that run exchanges beside other stages give the bytes of the serial one, however a run
 //! ends, and a stage that fails ends the run with its name.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
-use comm::{Communicator, Deadline, InProcess, Pool, RankMessage, Transport, TransportFailure};
+use comm::{Communicator, InProcess};
 use device::Cpu;
 use device::backend::Cuda;
-use device::buffer::Counting;
-use schema::stage::Overlap;
-use schema::{Batch, JobConfig, Optimizer, Schedule, ShardingPlan, StepGraph, TableConfig};
-use train::model::RankParameters;
-use train::profile::Profiler;
-use train::{Error, Model, RankBatch, RankContext, RunEvent, RunStep, Start, TraceRequest};
+use schema::{Batch, Optimizer, Schedule, ShardingPlan};
+use train::{Error, RunEvent, Start, TraceRequest};
 
 use crate::processes::{as_processes, files};
+use crate::rank_steps::{Faulty, PLANS, SendOutcome, Steps, batch, config, overlapped};
 use crate::ranks;
 use crate::run::{dataset, plan, request};
-use crate::stub::model;
-
-type Make = fn(&[TableConfig], u32) -> ShardingPlan;
-
-const PLANS: [Make; 4] = [
-    ShardingPlan::table_wise,
-    ShardingPlan::row_wise,
-    ShardingPlan::column_wise,
-    ShardingPlan::mixed,
-];
-
-fn overlapped() -> impl Iterator<Item = Schedule> {
-    let alone = Overlap::ALL.map(|overlap| Schedule::SERIAL.with(overlap));
-    alone.into_iter().chain([Schedule::PIPELINED])
-}
 
 #[test]
 fn every_schedule_writes_the_checkpoints_of_the_serial_one() {
@@ -171,140 +152,6 @@ fn a_recorded_step_of_a_pipelined_run_has_each_exchange_once() {
     }
 }
 
-/// A transport of which one message cannot be sent.
-struct Failing {
-    inner: InProcess,
-    sends_left: AtomicUsize,
-}
-
-impl Transport for Failing {
-    fn name(&self) -> &'static str {
-        "failing"
-    }
-
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
-
-    fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
-        let left = self.sends_left.fetch_sub(1, Ordering::Relaxed);
-        if left == 0 { Err(TransportFailure::Left) } else { self.inner.send(to, message) }
-    }
-
-    fn receive(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<RankMessage, TransportFailure> {
-        self.inner.receive(from, channel, deadline)
-    }
-
-    fn probe(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<bool, TransportFailure> {
-        self.inner.probe(from, channel, deadline)
-    }
-
-    fn leave(&self) {
-        self.inner.leave();
-    }
-
-    fn pool(&self) -> &Pool {
-        self.inner.pool()
-    }
-}
-
-/// Steps on given batches, with one thread per rank.
-struct Steps<'a> {
-    config: &'a JobConfig,
-    plan: &'a ShardingPlan,
-    schedule: Schedule,
-    batches: &'a [Batch],
-}
-
-/// A rank after the last batch.
-struct Ended {
-    parameters: RankParameters,
-    losses: Vec<u64>,
-    /// Allocations of the compute thread in the second half of the steps.
-    allocations: u64,
-}
-
-impl Steps<'_> {
-    fn run_rank(&self, comm: Communicator) -> Result<Ended, Error> {
-        let Self { config, plan, schedule, batches } = *self;
-        let (rank, size) = (comm.rank(), comm.world_size());
-        let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
-        context.comm.spawn_lanes(schedule)?;
-        let batch_max = config.training.batch_size;
-        let mut model = Model::initial(context.device_queue(), config, plan, rank, batch_max)?;
-        model.set_graph(StepGraph::new(&config.model, 64, schedule, plan.world_size()));
-        let cut = |batch: &Batch| {
-            let at = |rank: usize| batch.size * rank / size;
-            let (first_sample, end) = (at(rank.index()), at(rank.index() + 1));
-            RankBatch { batch: Arc::new(batch.slice(first_sample..end)), first_sample }
-        };
-        let shares: Vec<RankBatch> = batches.iter().map(cut).collect();
-        let mut losses = Vec::with_capacity(shares.len());
-        let mut allocations = 0;
-        for (number, (own, batch)) in shares.iter().zip(batches).enumerate() {
-            if number == batches.len() / 2 {
-                allocations = Counting::allocations();
-            }
-            if let Some(next) = shares.get(number + 1) {
-                model.set_next(next.clone());
-            }
-            context.comm.set_step(number as u64);
-            let step = RunStep { number: number as u64, factor: 1.0 };
-            losses.push(model.train(&mut context, own.share(batch.size), step)?.to_bits());
-        }
-        allocations = Counting::allocations() - allocations;
-        Ok(Ended { parameters: ranks::parameters_of(&model), losses, allocations })
-    }
-
-    /// Runs all ranks on `ends`; panics if they do not end.
-    fn run(&self, ends: Vec<Communicator>) -> Vec<Result<Ended, Error>> {
-        let (done, all_done) = mpsc::channel();
-        std::thread::scope(|scope| {
-            let run = |end| scope.spawn(|| self.run_rank(end));
-            let ranks: Vec<_> = ends.into_iter().map(run).collect();
-            scope.spawn(move || {
-                if all_done.recv_timeout(Duration::from_secs(60)).is_err() {
-                    eprintln!("the ranks hang");
-                    std::process::abort();
-                }
-            });
-            let results = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-            done.send(()).unwrap();
-            results
-        })
-    }
-}
-
-fn config() -> JobConfig {
-    let cross = schema::Interaction::DcnV2 { layers: 2, rank: 3 };
-    let kinds = (Optimizer::RowwiseAdagrad, Optimizer::Lamb);
-    ranks::job(model(cross, schema::Pooling::Mean), kinds, 0.1, 8)
-}
-
-/// A batch of `size` samples, whose bags have 0 to 2 ids.
-fn batch(number: usize, size: usize) -> Batch {
-    let lengths: Vec<usize> = (0..3 * size).map(|bag| (bag + number) % 3).collect();
-    let values = (0..lengths.iter().sum()).map(|i| ((i * 7 + number) % 10) as i64).collect();
-    let sparse = schema::JaggedTensor::from_lengths(3, &lengths, values);
-    let dense = (0..3 * size).map(|i| ((i + number) % 5) as f32 - 2.0).collect();
-    let labels = (0..size).map(|i| ((i + number) % 2) as f32).collect();
-    Batch { size, dense, sparse, labels }
-}
-
 #[test]
 fn ranks_with_an_empty_share_of_a_batch_join_every_stage() {
     let config = config();
@@ -314,10 +161,8 @@ fn ranks_with_an_empty_share_of_a_batch_join_every_stage() {
         for make in PLANS {
             let plan = &make(&config.model.tables, ranks);
             let run = |schedule| {
-                let steps = Steps { config: &config, plan, schedule, batches: &batches };
-                let ranks = steps.run(comm::world(ranks)).into_iter().map(Result::unwrap);
-                let trained = |own: Ended| (own.parameters.dense, own.parameters.tiles, own.losses);
-                ranks.map(trained).collect::<Vec<_>>()
+                let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
+                steps.train(comm::world(ranks))
             };
             let serial = run(Schedule::SERIAL);
             for schedule in overlapped() {
@@ -336,9 +181,8 @@ fn more_buckets_than_a_lane_queues_are_summed() {
     let batches: Vec<Batch> = (0..6).map(|number| batch(number, 8)).collect();
     let plan = &ShardingPlan::mixed(&config.model.tables, 2);
     let run = |schedule| {
-        let steps = Steps { config: &config, plan, schedule, batches: &batches };
-        let ranks = steps.run(comm::world(2)).into_iter().map(Result::unwrap);
-        ranks.map(|own| (own.parameters.dense, own.losses)).collect::<Vec<_>>()
+        let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
+        steps.train(comm::world(2))
     };
     assert!(run(Schedule::SERIAL) == run(Schedule::PIPELINED));
 }
@@ -351,7 +195,7 @@ fn a_steady_pipelined_step_allocates_no_more_than_a_serial_one() {
     for ranks in [1, 2, 3] {
         let plan = &ShardingPlan::mixed(&config.model.tables, ranks);
         let run = |schedule| {
-            let steps = Steps { config: &config, plan, schedule, batches: &batches };
+            let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
             let ranks = steps.run(comm::world(ranks)).into_iter().map(Result::unwrap);
             ranks.map(|own| own.allocations).collect::<Vec<_>>()
         };
@@ -371,7 +215,7 @@ fn an_id_out_of_range_names_its_stage_and_step() {
     *batches[3].sparse.values.last_mut().unwrap() = 999;
     let plan = &ShardingPlan::row_wise(&config.model.tables, 2);
     for schedule in [Schedule::SERIAL, Schedule::PIPELINED] {
-        let steps = Steps { config: &config, plan, schedule, batches: &batches };
+        let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
         let results = steps.run(comm::world(2)).into_iter();
         let errors: Vec<String> = results.map(|r| r.err().unwrap().to_string()).collect();
         let stage = "step 3, stage input_distribution: ";
@@ -388,10 +232,14 @@ fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
     for schedule in overlapped().chain([Schedule::SERIAL]) {
         let mut stages = std::collections::BTreeSet::new();
         for sends in (0..).step_by(5) {
-            let steps = Steps { config: &config, plan, schedule, batches: &batches };
+            let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
             let end = |(rank, inner): (usize, InProcess)| {
-                let sends_left = AtomicUsize::new(if rank == 1 { sends } else { usize::MAX });
-                Communicator::over(Arc::new(Failing { inner, sends_left }))
+                let sent = AtomicUsize::new(0);
+                let outcome = move |_: &_| {
+                    let is_last = rank == 1 && sent.fetch_add(1, Ordering::Relaxed) == sends;
+                    if is_last { SendOutcome::Refused } else { SendOutcome::Delivered }
+                };
+                Communicator::over(Arc::new(Faulty::new(inner, outcome)))
             };
             let ends = InProcess::ends(3).into_iter().enumerate().map(end).collect();
             let results = steps.run(ends);

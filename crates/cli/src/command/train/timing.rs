@@ -1,0 +1,30 @@
+//! Formats the table of `rowmill train --timing`. The trainer measures the times.
+
+use setup::render;
+use train::RankTiming;
+
+/// A figure of a rank's timing.
+type TimingFigure = fn(&RankTiming) -> f64;
+
+/// Formats the mean times of a step, with a column for each rank.
+pub fn format_table(timings: &[RankTiming]) -> String {
+    let mut header = vec!["ms per step".to_owned()];
+    header.extend(timings.iter().map(|timing| format!("rank {}", timing.rank)));
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let row = |(name, value): &(&str, TimingFigure)| {
+        let values = timings.iter().map(|timing| format!("{:.3}", value(timing)));
+        std::iter::once((*name).to_owned()).chain(values).collect()
+    };
+    let rows: [(&str, TimingFigure); 9] = [
+        ("step", |timing| timing.step_ms),
+        ("device", |timing| timing.device_ms),
+        ("host", |timing| timing.host_ms),
+        ("host without waits", |timing| timing.host_without_waits_ms),
+        ("exposed input distribution", |timing| timing.exposed_input_distribution_ms),
+        ("exposed pooled exchange", |timing| timing.exposed_pooled_exchange_ms),
+        ("exposed gradient exchange", |timing| timing.exposed_gradient_exchange_ms),
+        ("exposed all-reduce", |timing| timing.exposed_all_reduce_ms),
+        ("exposed control", |timing| timing.exposed_control_ms),
+    ];
+    render::grid(&header, &rows.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,236 @@
+//! Trains steps on given batches with one thread per rank, over a transport that may fail.
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use comm::{
+    Communicator, Deadline, InProcess, MessageHeader, Pool, RankMessage, Transport,
+    TransportFailure,
+};
+use device::Cpu;
+use device::buffer::Counting;
+use schema::stage::Overlap;
+use schema::{Batch, JobConfig, Optimizer, Schedule, ShardingPlan, StepGraph, TableConfig};
+use train::model::RankParameters;
+use train::profile::Profiler;
+use train::{Error, Model, RankBatch, RankContext, RunStep};
+
+use crate::ranks;
+use crate::stub::model;
+
+pub type Make = fn(&[TableConfig], u32) -> ShardingPlan;
+
+pub const PLANS: [Make; 4] = [
+    ShardingPlan::table_wise,
+    ShardingPlan::row_wise,
+    ShardingPlan::column_wise,
+    ShardingPlan::mixed,
+];
+
+/// Returns each overlap alone, and all together.
+pub fn overlapped() -> impl Iterator<Item = Schedule> {
+    let alone = Overlap::ALL.map(|overlap| Schedule::SERIAL.with(overlap));
+    alone.into_iter().chain([Schedule::PIPELINED])
+}
+
+/// What happens to a message that is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SendOutcome {
+    Delivered,
+    Refused,
+    /// The message is delivered by [`Faulty::release`].
+    Held,
+}
+
+/// A transport that delays or refuses messages.
+pub struct Faulty {
+    inner: InProcess,
+    outcome: Box<dyn Fn(&MessageHeader) -> SendOutcome + Send + Sync>,
+    /// Is `None` after the release.
+    held: Mutex<Option<Vec<(usize, RankMessage)>>>,
+}
+
+impl Faulty {
+    pub fn new(
+        inner: InProcess,
+        outcome: impl Fn(&MessageHeader) -> SendOutcome + Send + Sync + 'static,
+    ) -> Self {
+        Self { inner, outcome: Box::new(outcome), held: Mutex::new(Some(Vec::new())) }
+    }
+
+    /// Delivers the messages that were held. Later ones are not held.
+    pub fn release(&self) {
+        let mut held = self.held.lock().unwrap();
+        for (to, message) in held.take().into_iter().flatten() {
+            self.inner.send(to, message).unwrap();
+        }
+    }
+}
+
+impl Transport for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
+    }
+
+    fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
+        match (self.outcome)(&message.header) {
+            SendOutcome::Refused => return Err(TransportFailure::Left),
+            SendOutcome::Held => {
+                if let Some(held) = &mut *self.held.lock().unwrap() {
+                    held.push((to, message));
+                    return Ok(());
+                }
+            }
+            SendOutcome::Delivered => {}
+        }
+        self.inner.send(to, message)
+    }
+
+    fn receive(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<RankMessage, TransportFailure> {
+        self.inner.receive(from, channel, deadline)
+    }
+
+    fn probe(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<bool, TransportFailure> {
+        self.inner.probe(from, channel, deadline)
+    }
+
+    fn leave(&self) {
+        self.inner.leave();
+    }
+
+    fn pool(&self) -> &Pool {
+        self.inner.pool()
+    }
+}
+
+/// Steps on given batches, with one thread per rank.
+pub struct Steps<'a> {
+    /// Names the run if it hangs.
+    pub name: String,
+    pub config: &'a JobConfig,
+    pub plan: &'a ShardingPlan,
+    pub schedule: Schedule,
+    pub batches: &'a [Batch],
+    /// Number of the first step.
+    pub first: u64,
+    /// Called by every rank after each of its steps.
+    pub after_step: &'a (dyn Fn() + Sync),
+}
+
+/// A rank after the last batch.
+pub struct Ended {
+    pub parameters: RankParameters,
+    pub losses: Vec<u64>,
+    /// Allocations of the compute thread in the second half of the steps.
+    pub allocations: u64,
+}
+
+/// The part of [`Ended`] that may not depend on the schedule.
+pub type TrainedRank =
+    (Vec<train::parameter::DenseParameter>, Vec<train::parameter::TileState>, Vec<u64>);
+
+impl Ended {
+    pub fn trained(self) -> TrainedRank {
+        (self.parameters.dense, self.parameters.tiles, self.losses)
+    }
+}
+
+impl<'a> Steps<'a> {
+    /// Creates the steps under the serial schedule.
+    pub fn serial(config: &'a JobConfig, plan: &'a ShardingPlan, batches: &'a [Batch]) -> Self {
+        let (name, schedule) = (String::new(), Schedule::SERIAL);
+        Self { name, config, plan, schedule, batches, first: 0, after_step: &|| {} }
+    }
+
+    pub fn run_rank(&self, comm: Communicator) -> Result<Ended, Error> {
+        let Self { config, plan, schedule, batches, first, .. } = *self;
+        let (rank, size) = (comm.rank(), comm.world_size());
+        let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
+        context.comm.spawn_lanes(schedule)?;
+        let batch_max = config.training.batch_size;
+        let mut model = Model::initial(context.device_queue(), config, plan, rank, batch_max)?;
+        model.set_graph(StepGraph::new(&config.model, 64, schedule, plan.world_size()));
+        let cut = |batch: &Batch| {
+            let at = |rank: usize| batch.size * rank / size;
+            let (first_sample, end) = (at(rank.index()), at(rank.index() + 1));
+            RankBatch { batch: Arc::new(batch.slice(first_sample..end)), first_sample }
+        };
+        let shares: Vec<RankBatch> = batches.iter().map(cut).collect();
+        let mut losses = Vec::with_capacity(shares.len());
+        let mut allocations = 0;
+        for (at, (own, batch)) in shares.iter().zip(batches).enumerate() {
+            if at == batches.len() / 2 {
+                allocations = Counting::allocations();
+            }
+            if let Some(next) = shares.get(at + 1) {
+                model.set_next(next.clone());
+            }
+            let number = first + at as u64;
+            context.comm.set_step(number);
+            let step = RunStep { number, factor: 1.0 };
+            losses.push(model.train(&mut context, own.share(batch.size), step)?.to_bits());
+            (self.after_step)();
+        }
+        allocations = Counting::allocations() - allocations;
+        Ok(Ended { parameters: ranks::parameters_of(&model), losses, allocations })
+    }
+
+    /// Runs all ranks on `ends`. Ends the process if they hang.
+    pub fn run(&self, ends: Vec<Communicator>) -> Vec<Result<Ended, Error>> {
+        let (done, all_done) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let run = |end| scope.spawn(|| self.run_rank(end));
+            let ranks: Vec<_> = ends.into_iter().map(run).collect();
+            scope.spawn(move || {
+                if all_done.recv_timeout(Duration::from_secs(60)).is_err() {
+                    // The test harness captures what `eprintln!` prints, and would lose it here.
+                    let _ = writeln!(std::io::stderr(), "the ranks hang: {}", self.name);
+                    std::process::abort();
+                }
+            });
+            let results = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+            done.send(()).unwrap();
+            results
+        })
+    }
+
+    /// Runs all ranks without failures, and returns what each has trained.
+    pub fn train(&self, ends: Vec<Communicator>) -> Vec<TrainedRank> {
+        self.run(ends).into_iter().map(|ended| ended.unwrap().trained()).collect()
+    }
+}
+
+pub fn config() -> JobConfig {
+    let cross = schema::Interaction::DcnV2 { layers: 2, rank: 3 };
+    let kinds = (Optimizer::RowwiseAdagrad, Optimizer::Lamb);
+    ranks::job(model(cross, schema::Pooling::Mean), kinds, 0.1, 8)
+}
+
+/// A batch of `size` samples, whose bags have 0 to 2 ids.
+pub fn batch(number: usize, size: usize) -> Batch {
+    let lengths: Vec<usize> = (0..3 * size).map(|bag| (bag + number) % 3).collect();
+    let values = (0..lengths.iter().sum()).map(|i| ((i * 7 + number) % 10) as i64).collect();
+    let sparse = schema::JaggedTensor::from_lengths(3, &lengths, values);
+    let dense = (0..3 * size).map(|i| ((i + number) % 5) as f32 - 2.0).collect();
+    let labels = (0..size).map(|i| ((i + number) % 2) as f32).collect();
+    Batch { size, dense, sparse, labels }
+}
