@@ -298,7 +298,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             let next = if number == self.start.step { first_batch } else { Loader::next };
             let loaded = self.worker.context.profiler.op(op, || next(loader));
             waited += began.elapsed();
-            let Loaded { batch, position } = match loaded {
+            let Loaded { batch, position, .. } = match loaded {
                 Some(Ok(loaded)) => loaded,
                 Some(Err(error)) => {
                     self.unread_batch = Some(error);

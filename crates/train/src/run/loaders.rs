@@ -25,6 +25,7 @@ pub fn training_batches(request: &RunRequest, start: &StartState) -> Result<Opti
         rows: request.train_rows.clone(),
         start: start.progress.as_ref().map(|saved| saved.loader.clone()).unwrap_or_default(),
         epochs: Some(training.epochs),
+        batches: Some(total_steps.saturating_sub(start.step)).filter(|&batches| batches > 0),
     };
     let features = feature_plan(&request.config.model);
     Ok(Some(Loader::start(&request.train, &features, options)?))
@@ -88,6 +89,7 @@ pub fn in_order(
         rows,
         start: Position::default(),
         epochs: Some(1),
+        batches: None,
     };
     Ok(Loader::start(dataset, &feature_plan(model), options)?)
 }

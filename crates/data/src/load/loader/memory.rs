@@ -1,12 +1,10 @@
 //! Estimates the peak memory of a [`super::Loader`] from the shape of its data. This module does
 //! not open files.
 
-use super::{
-    FeaturePlan, Loaded, PIECE_ROWS_LEAST, batches_ahead, batches_together, decode_threads,
-    pieces_ahead,
-};
+use super::{FeaturePlan, Loaded, batches_ahead, batches_together};
 use crate::dataset::column_shape::ColumnShape;
 use crate::dataset::part;
+use crate::load::decode_queue::{PIECE_ROWS_LEAST, decode_threads, pieces_ahead};
 use crate::load::gather::{BatchBuilder, DecodedRows};
 use crate::load::shuffle::ShuffleOrder;
 use crate::prepare::shape::DataShape;
