@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use data::Dataset;
 use device::Cpu;
 use schema::{Optimizer, ShardingPlan, TableConfig};
 use train::run::{PreparedRun, Processes, follow};
@@ -20,7 +22,9 @@ pub fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>,
             scope.spawn(move || {
                 let processes = Processes { comm, timeout: Duration::from_secs(60), native: false };
                 if rank == 0 {
-                    PreparedRun::begin(request)?.lead(Cpu::open, processes, &mut |_| {}).map(Some)
+                    PreparedRun::begin_processes(request)?
+                        .lead(Cpu::open, processes, &mut |_| {})
+                        .map(Some)
                 } else {
                     follow(&request, Cpu::open, processes).map(|_| None)
                 }
@@ -98,4 +102,48 @@ fn issue_28_ranks_with_different_requests_are_refused() {
     }
     let left: Vec<_> = std::fs::read_dir(&run).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("shared-")), "{left:?}");
+}
+
+/// Opens the dataset of each rank anew, so that each counts the pages that it reads.
+fn with_own_datasets(requests: &mut [RunRequest]) {
+    for request in requests {
+        let dataset = Arc::new(Dataset::open(request.train.dir()).unwrap());
+        request.train = Arc::clone(&dataset);
+        let held_out = request.evaluation.take();
+        request.evaluation = held_out.map(|(_, rows)| (dataset, rows));
+    }
+}
+
+#[test]
+fn processes_together_decompress_the_pages_of_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    // The last two limits end in the middle of an epoch, and of a window.
+    for (steps, evaluate_every) in
+        [(None, None), (None, Some(5)), (Some(20), None), (Some(9), None)]
+    {
+        let run = |name: &str, ranks: u32| {
+            let run = folder.path().join(format!("{name}-{steps:?}-{evaluate_every:?}"));
+            let mut request = request(&run, &dataset, plan(ShardingPlan::row_wise, 4));
+            request.config.training.steps = steps;
+            request.config.training.evaluate_every = evaluate_every;
+            let mut requests = vec![request; ranks as usize];
+            with_own_datasets(&mut requests);
+            requests
+        };
+        let one = run("one", 1).swap_remove(0);
+        let alone = train::run(&one, Cpu::open, &mut |_| {}).unwrap();
+        let four = run("four", 4);
+        let datasets: Vec<_> = four.iter().map(|request| Arc::clone(&request.train)).collect();
+        let led = as_processes(four).swap_remove(0).unwrap().unwrap();
+        assert_eq!(led.evaluation, alone.evaluation);
+        assert_eq!(led.ids_outside, alone.ids_outside);
+        assert!(files(&alone.checkpoint.unwrap()) == files(&led.checkpoint.unwrap()));
+        let pages: Vec<u64> = datasets.iter().map(|dataset| dataset.pages_read()).collect();
+        let (all, alone) = (pages.iter().sum::<u64>(), one.train.pages_read());
+        println!("{steps:?} {evaluate_every:?}: {pages:?} of {alone} pages");
+        assert!(5 * all <= 6 * alone, "{pages:?} of {alone}");
+        // Each reads about a quarter, in units of row groups.
+        assert!(pages.iter().all(|&pages| 3 * pages <= 2 * alone), "{pages:?} of {alone}");
+    }
 }

@@ -50,7 +50,7 @@ impl MessageLayout {
             let start = row as usize * singles;
             match ids {
                 IdWindow::Wide(ids) => {
-                    bytes.extend_from_slice(cast_slice(&ids[start..][..*singles]))
+                    bytes.extend_from_slice(cast_slice(&ids[start..][..*singles]));
                 }
                 IdWindow::Narrow(ids) if !is_wide => {
                     bytes.extend_from_slice(cast_slice(&ids[start..][..*singles]));
