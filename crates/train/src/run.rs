@@ -130,11 +130,15 @@ impl PreparedRun {
         let Processes { mut comm, timeout, native } = processes;
         agreement::agree::<B>(&mut comm, &request)?;
         let sharer = RowSharer::new(&comm, timeout);
-        let batches = loaders::training_batches(&request, &start, sharer.share())?;
-        let input = RunInput { batches, sharer: Some(sharer) };
-        let worker = RankWorker::new(&request, &start, comm, request.threads, &open)?;
-        let worker = worker.waiting(timeout).summing(native);
-        coordinator::lead(&request, &start, worker, input, observe)
+        let failure = sharer.failure();
+        let lead = || {
+            let batches = loaders::training_batches(&request, &start, sharer.share())?;
+            let input = RunInput { batches, sharer: Some(sharer) };
+            let worker = RankWorker::new(&request, &start, comm, request.threads, &open)?;
+            let worker = worker.waiting(timeout).summing(native);
+            coordinator::lead(&request, &start, worker, input, observe)
+        };
+        lead().map_err(|error| sharing::explain(error, &failure))
     }
 
     /// Locks the run folder and detects errors that would otherwise occur later. The lock is held
@@ -220,10 +224,14 @@ pub fn follow<B: Backend>(
     let start = start::StartState::read(request)?;
     agreement::agree::<B>(&mut comm, request)?;
     let sharer = RowSharer::new(&comm, timeout);
-    let reader = feed::FollowingRank::new(request, &start, comm.rank(), sharer)?;
-    let feed = Feed::Read(Box::new(reader));
-    let worker = RankWorker::new(request, &start, comm, request.threads, &open)?;
-    worker.waiting(timeout).summing(native).follow(feed)
+    let failure = sharer.failure();
+    let follow = || {
+        let reader = feed::FollowingRank::new(request, &start, comm.rank(), sharer)?;
+        let feed = Feed::Read(Box::new(reader));
+        let worker = RankWorker::new(request, &start, comm, request.threads, &open)?;
+        worker.waiting(timeout).summing(native).follow(feed)
+    };
+    follow().map_err(|error| sharing::explain(error, &failure))
 }
 
 /// Fails if the run has none of the steps to record, rather than leaving an empty trace folder.

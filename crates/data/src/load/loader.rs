@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{IntoIter, Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use schema::Batch;
 
 use crate::dataset::Dataset;
@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::load::decode_queue::{DecodeQueue, WindowIter, spawn_decoders};
 use crate::load::gather::message::MessageLayout;
 use crate::load::gather::{BatchBuilder, DecodedRows, FeaturePlan, Features, IdsRead};
-use crate::load::row_exchange::{FilledWindow, RowExchanger, RowSharing};
+use crate::load::row_exchange::{FilledMessage, FilledWindow, RowExchanger, RowSharing};
 use crate::load::shuffle::{Position, RankShare, ShuffleOrder};
 use crate::parse::ids::IdsOutside;
 
@@ -170,7 +170,7 @@ impl Loader {
                     RowExchanger { order, start, share, queue, layout, exchange, taken: takes };
                 let (filled, windows) = unbounded();
                 threads.push(std::thread::spawn(move || exchanger.run(&filled)));
-                WindowSource::Shared(windows.into_iter())
+                WindowSource::Shared(windows, dataset.dir().to_owned())
             }
         };
         // The assembling thread starts before the decoders: it submits the decoding tasks, and
@@ -360,8 +360,8 @@ impl FirstEpoch {
 enum WindowSource {
     /// Windows that this loader decodes.
     Own(Box<DecodeQueue>),
-    /// Windows that this rank exchanges with others.
-    Shared(IntoIter<Result<FilledWindow, Error>>),
+    /// Windows of the dataset in a folder that this rank exchanges with others.
+    Shared(Receiver<FilledMessage>, PathBuf),
 }
 
 impl WindowSource {
@@ -380,9 +380,10 @@ impl WindowSource {
                 let decoded = queue.decoded(groups, before);
                 Some(decoded.map(|decoded| FilledWindow { window, decoded, rows }))
             }
-            Self::Shared(windows) => {
+            Self::Shared(windows, dir) => {
                 drop(before);
-                windows.next()
+                let lost = |_| Some(Err(Error::LoaderStopped { path: dir.clone() }));
+                windows.recv().unwrap_or_else(lost)
             }
         }
     }

@@ -30,6 +30,9 @@ pub struct RowSharing {
     pub abandon: Box<dyn FnOnce() + Send>,
 }
 
+/// A window, the error that ends the exchange, or `None` after the last window.
+pub(crate) type FilledMessage = Option<Result<FilledWindow, Error>>;
+
 /// A window whose rows for this rank are in memory.
 pub(crate) struct FilledWindow {
     pub window: GroupWindow,
@@ -61,12 +64,18 @@ struct RowRoutes {
 
 impl RowExchanger {
     /// Exchanges all windows and sends them to `filled`, until an error occurs or the loader is
-    /// dropped.
+    /// dropped. A channel that closes without a last message means that this thread panicked.
     ///
     /// A window is exchanged once the batch with the first row of the window before it is the next
     /// one to be taken. All ranks take the same number of batches, so each exchange that one rank
     /// begins is carried out by all of them, whenever the loaders are dropped.
-    pub(crate) fn run(mut self, filled: &Sender<Result<FilledWindow, Error>>) {
+    pub(crate) fn run(mut self, filled: &Sender<FilledMessage>) {
+        self.exchange_windows(filled);
+        // The send fails if the loader was dropped.
+        let _ = filled.send(None);
+    }
+
+    fn exchange_windows(&mut self, filled: &Sender<FilledMessage>) {
         let (mut taken, mut needed, mut own) = (0, 0, Vec::new());
         while let Some((window, groups)) = self.queue.next() {
             while taken < needed {
@@ -84,10 +93,11 @@ impl RowExchanger {
                 Ok((decoded, received)) => {
                     own = decoded;
                     let rows = routes.incoming;
-                    let _ = filled.send(Ok(FilledWindow { window, decoded: received, rows }));
+                    let filled_window = FilledWindow { window, decoded: received, rows };
+                    let _ = filled.send(Some(Ok(filled_window)));
                 }
                 Err(error) => {
-                    let _ = filled.send(Err(error));
+                    let _ = filled.send(Some(Err(error)));
                     return;
                 }
             }

@@ -177,6 +177,16 @@ struct Failing {
     sends_left: AtomicUsize,
 }
 
+/// Creates the communicators of `ranks` ranks, of which rank 1 cannot send more than `sends`
+/// messages.
+pub fn failing_world(ranks: u32, sends: usize) -> Vec<Communicator> {
+    let end = |(rank, inner): (usize, InProcess)| {
+        let sends_left = AtomicUsize::new(if rank == 1 { sends } else { usize::MAX });
+        Communicator::over(Arc::new(Failing { inner, sends_left }))
+    };
+    InProcess::ends(ranks).into_iter().enumerate().map(end).collect()
+}
+
 impl Transport for Failing {
     fn name(&self) -> &'static str {
         "failing"
@@ -389,12 +399,7 @@ fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
         let mut stages = std::collections::BTreeSet::new();
         for sends in (0..).step_by(5) {
             let steps = Steps { config: &config, plan, schedule, batches: &batches };
-            let end = |(rank, inner): (usize, InProcess)| {
-                let sends_left = AtomicUsize::new(if rank == 1 { sends } else { usize::MAX });
-                Communicator::over(Arc::new(Failing { inner, sends_left }))
-            };
-            let ends = InProcess::ends(3).into_iter().enumerate().map(end).collect();
-            let results = steps.run(ends);
+            let results = steps.run(failing_world(3, sends));
             if results.iter().all(Result::is_ok) {
                 break;
             }
