@@ -210,8 +210,8 @@ pub struct Processes {
 }
 
 /// Takes part in a run that another process coordinates with [`PreparedRun::lead`]: reads a part of
-/// the data, trains this rank's samples, and writes its parts of checkpoints. Returns whether the run
-/// ended because [`RunRequest::stop`] was set on some rank.
+/// the data, trains this rank's samples, and writes its parts of checkpoints. Returns whether the
+/// run ended because [`RunRequest::stop`] was set on some rank.
 ///
 /// # Errors
 /// Returns the errors of [`run`], [`Error::OtherRequest`] and [`Error::NotShared`].
