@@ -65,6 +65,7 @@ fn main() -> Outcome<()> {
             rows: 0..dataset.rows(),
             start: Position::default(),
             epochs: Some(1),
+            batches: None,
         };
         timed(name, bytes, || {
             let loader = Loader::start(&dataset, &features, options)?;

@@ -9,6 +9,7 @@ pub(crate) mod prepared_rows;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dataset::fitted::Fitted;
@@ -34,6 +35,8 @@ struct Inner {
     /// Readers of the parts. A footer is read on first use, because a process rarely reads all
     /// parts of a dataset that has thousands.
     parts: Vec<Mutex<Option<Arc<PartReader>>>>,
+    /// Number of decompressed pages.
+    pages: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Dataset {
@@ -61,7 +64,8 @@ impl Dataset {
             group_ends.push(groups);
         }
         let parts = manifest.parts.iter().map(|_| Mutex::default()).collect();
-        Ok(Self { inner: Arc::new(Inner { dir: dir.to_owned(), manifest, group_ends, parts }) })
+        let (dir, pages) = (dir.to_owned(), Arc::default());
+        Ok(Self { inner: Arc::new(Inner { dir, manifest, group_ends, parts, pages }) })
     }
 
     /// Returns the number of rows of all parts.
@@ -74,6 +78,13 @@ impl Dataset {
     #[must_use]
     pub fn row_groups(&self) -> u64 {
         self.inner.group_ends.last().copied().unwrap_or(0)
+    }
+
+    /// Returns the number of Parquet pages that this process has decompressed from the dataset so
+    /// far, dictionaries included.
+    #[must_use]
+    pub fn pages_read(&self) -> u64 {
+        self.inner.pages.load(Ordering::Relaxed)
     }
 
     /// Returns the folder from which the dataset was opened.
@@ -193,7 +204,7 @@ impl Dataset {
         let manifest = &self.inner.manifest;
         let part = &manifest.parts[index];
         let path = self.inner.dir.join(&part.file);
-        let reader = PartReader::open(&path, part, &manifest.columns)?;
+        let reader = PartReader::open(&path, part, &manifest.columns, &self.inner.pages)?;
         // Rows are located by division, so every row group of a part but the last must be full.
         let mut left = part.rows;
         for (group, got) in reader.group_rows().into_iter().enumerate() {

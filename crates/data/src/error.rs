@@ -182,6 +182,19 @@ pub enum Error {
     /// A loader thread panicked, so that no error of its own arrived.
     #[error("a loader thread for {} stopped unexpectedly", path.display())]
     LoaderStopped { path: PathBuf },
+    /// The other ranks that share the reading of a dataset could not be reached.
+    #[error("exchange of rows: {source}")]
+    RowExchange { source: Box<dyn std::error::Error + Send + Sync> },
+    /// Another rank could not read its part of a dataset.
+    #[error("rank {rank} cannot read its part of the data: {problem}")]
+    PeerInput {
+        rank: u32,
+        /// The error of that rank.
+        problem: String,
+    },
+    /// Another rank sent rows in an unknown form, for example because it runs another version.
+    #[error("exchange of rows: expected rows from rank {rank}, got {bytes} bytes of another form")]
+    RowMessage { rank: u32, bytes: usize },
 }
 
 fn first_of(first: Option<&Malformed>) -> String {

@@ -43,7 +43,10 @@ pub use input::folder::expand_folders;
 pub use input::origin::InputOrigin;
 pub use input::remote::{RemoteProblem, is_remote};
 pub use load::gather::FeaturePlan;
-pub use load::loader::{Loaded, Loader, LoaderMemory, LoaderOptions, LoaderShape, Shuffle};
+pub use load::loader::{
+    BatchShare, Loaded, Loader, LoaderMemory, LoaderOptions, LoaderShape, Shuffle,
+};
+pub use load::row_exchange::{ExchangeError, ExchangeParts, RowSharing};
 pub use load::scoring_reader::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};
 pub use load::shuffle::{Position, ShuffleOrder};
 pub use loss::{IdCount, LeftOut, Losses, Malformed};

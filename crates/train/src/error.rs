@@ -177,7 +177,7 @@ pub enum Error {
     Reply { rank: u32, expected: &'static str, bytes: usize },
     /// The input could not be read.
     #[error(transparent)]
-    Data(#[from] data::Error),
+    Data(data::Error),
     /// The model or optimizers of a checkpoint differ from the configuration.
     #[error("{}: {key}: the checkpoint has {expected}, got {got}", path.display())]
     OtherModel {
@@ -253,6 +253,19 @@ pub enum Error {
         /// The unsupported part of the model, and what the library supports instead.
         problem: String,
     },
+}
+
+impl From<data::Error> for Error {
+    fn from(error: data::Error) -> Self {
+        match error {
+            // Loaders of several ranks exchange rows by a communicator.
+            data::Error::RowExchange { source } => match source.downcast() {
+                Ok(error) => Self::Communication(*error),
+                Err(source) => Self::Data(data::Error::RowExchange { source }),
+            },
+            error => Self::Data(error),
+        }
+    }
 }
 
 impl Error {

@@ -122,7 +122,7 @@ pub struct RunShape<'a> {
     pub plan: &'a ShardingPlan,
     /// Number of threads over all ranks, or over the processes of this host.
     pub threads: usize,
-    /// The ranks of this host, if ranks are processes. Each of these ranks reads all data.
+    /// The ranks of this host, if ranks are processes. All ranks share the reading of the data.
     pub processes: Option<&'a [Rank]>,
     pub train: &'a DataShape,
     pub train_rows: u64,
@@ -218,11 +218,12 @@ fn model_moments<B: Backend>(
     let world_size = ranks.len() as u64;
     idle.add(MemoryUse::Exchange, sum(|rank| rank.messages));
     if run.plan.world_size() > 1 {
-        // With several ranks, each rank's share of a batch is a copy. Rank 0 also keeps the whole
-        // batches of steps that it has announced.
+        // Ranks that are threads copy their shares of a batch. Rank 0 also keeps the whole batches
+        // of steps that it has announced.
         let (ahead, bytes) = (schedule(run).lookahead() as u64, batch_bytes(run));
         let shares = (1 + ahead) * bytes * world_size / ranks_in_all(run);
-        idle.add(MemoryUse::Batches, shares + ahead * bytes);
+        let whole = if run.processes.is_some() { 0 } else { ahead * bytes };
+        idle.add(MemoryUse::Batches, shares + whole);
         // Threads move their messages and sum them in place. Processes hold three copies: the sent
         // messages, the received messages, and the sums of the other ranks.
         let copies = if run.processes.is_some() { 3 } else { 1 };
@@ -255,6 +256,11 @@ fn schedule(run: &RunShape<'_>) -> Schedule {
 /// Returns the number of processes on this host that read the data.
 fn readers(run: &RunShape<'_>) -> u64 {
     run.processes.map_or(1, |processes| processes.len() as u64)
+}
+
+/// Returns the number of ranks that share the reading of the data.
+fn sharing_ranks(run: &RunShape<'_>) -> u64 {
+    run.processes.map_or(1, |_| ranks_in_all(run))
 }
 
 fn ranks_in_all(run: &RunShape<'_>) -> u64 {
@@ -303,6 +309,7 @@ fn loader(run: &RunShape<'_>) -> LoaderMemory {
         batch_size: training.batch_size,
         shuffle_rows: training.shuffle_rows,
         epochs: training.epochs,
+        ranks: sharing_ranks(run),
     }
     .memory()
 }
@@ -319,6 +326,7 @@ fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
         batch_size: training.batch_size,
         shuffle_rows: 0,
         epochs: 1,
+        ranks: sharing_ranks(run),
     }
     .memory();
     let every = training.evaluate_every.is_some();

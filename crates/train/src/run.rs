@@ -10,6 +10,7 @@ mod event;
 mod feed;
 pub(crate) mod loaders;
 mod request;
+mod sharing;
 pub(crate) mod start;
 mod worker;
 
@@ -31,7 +32,9 @@ use device::Backend;
 
 use crate::Error;
 
+use coordinator::RunInput;
 use feed::Feed;
+use sharing::RowSharer;
 use worker::RankWorker;
 
 /// Number of attempts to lock a run folder, and the pause between them.
@@ -68,8 +71,19 @@ impl PreparedRun {
     /// model.
     pub fn begin(request: RunRequest) -> Result<Self, Error> {
         let start = start::StartState::read(&request)?;
-        let batches = loaders::training_batches(&request, &start)?;
+        let batches = loaders::training_batches(&request, &start, None)?;
         Ok(Self { request, start, batches })
+    }
+
+    /// Opens the starting point of `request` for [`Self::lead`]. Its loader starts with those of
+    /// the other ranks, because they share the reading.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::begin`].
+    pub fn begin_processes(request: RunRequest) -> Result<Self, Error> {
+        let start = start::StartState::read(&request)?;
+        loaders::check_training(&request, &start)?;
+        Ok(Self { request, start, batches: None })
     }
 
     /// Returns the request that this run was prepared for.
@@ -100,7 +114,8 @@ impl PreparedRun {
         self.start.progress.is_none() || checkpoint.manifest().data.training.is_some()
     }
 
-    /// Trains as rank 0 of a job whose ranks are processes, see [`run`].
+    /// Trains as rank 0 of a job whose ranks are processes, see [`run`] and
+    /// [`Self::begin_processes`].
     ///
     /// # Errors
     /// Returns the errors of [`run`], [`Error::OtherRequest`] and [`Error::NotShared`].
@@ -111,12 +126,19 @@ impl PreparedRun {
         observe: &mut dyn FnMut(RunEvent<'_>),
     ) -> Result<RunOutcome, Error> {
         let _lock = self.check()?;
-        let Self { request, start, batches } = self;
+        let Self { request, start, .. } = self;
         let Processes { mut comm, timeout, native } = processes;
         agreement::agree::<B>(&mut comm, &request)?;
-        let worker = RankWorker::new(&request, &start, comm, request.threads, &open)?;
-        let worker = worker.waiting(timeout).summing(native);
-        coordinator::lead(&request, &start, worker, batches, observe)
+        let sharer = RowSharer::new(&comm, timeout);
+        let failure = sharer.failure();
+        let lead = || {
+            let batches = loaders::training_batches(&request, &start, sharer.share())?;
+            let input = RunInput { batches, sharer: Some(sharer) };
+            let worker = RankWorker::new(&request, &start, comm, request.threads, &open)?;
+            let worker = worker.waiting(timeout).summing(native);
+            coordinator::lead(&request, &start, worker, input, observe)
+        };
+        lead().map_err(|error| sharing::explain(error, &failure))
     }
 
     /// Locks the run folder and detects errors that would otherwise occur later. The lock is held
@@ -159,8 +181,9 @@ impl PreparedRun {
                 scope.spawn(move || worker(end)?.follow(Feed::Handed(batches)))
             };
             let followers: Vec<_> = ends.into_iter().map(follow).collect();
+            let input = RunInput { batches, sharer: None };
             let led = worker(own).and_then(|worker| {
-                coordinator::lead(request, start, worker.handing(handed), batches, observe)
+                coordinator::lead(request, start, worker.handing(handed), input, observe)
             });
             let mut result = led;
             for follower in followers {
@@ -186,9 +209,9 @@ pub struct Processes {
     pub native: bool,
 }
 
-/// Takes part in a run that another process coordinates with [`PreparedRun::lead`]: reads the same
-/// data, computes this rank's share, and writes its parts of checkpoints. Returns whether the run
-/// ended because [`RunRequest::stop`] was set on some rank.
+/// Takes part in a run that another process coordinates with [`PreparedRun::lead`]: reads a part of
+/// the data, trains this rank's samples, and writes its parts of checkpoints. Returns whether the
+/// run ended because [`RunRequest::stop`] was set on some rank.
 ///
 /// # Errors
 /// Returns the errors of [`run`], [`Error::OtherRequest`] and [`Error::NotShared`].
@@ -200,9 +223,15 @@ pub fn follow<B: Backend>(
     let Processes { mut comm, timeout, native } = processes;
     let start = start::StartState::read(request)?;
     agreement::agree::<B>(&mut comm, request)?;
-    let feed = Feed::Read(Box::new(feed::FollowingRank::new(request, &start, comm.rank())?));
-    let worker = RankWorker::new(request, &start, comm, request.threads, &open)?;
-    worker.waiting(timeout).summing(native).follow(feed)
+    let sharer = RowSharer::new(&comm, timeout);
+    let failure = sharer.failure();
+    let follow = || {
+        let reader = feed::FollowingRank::new(request, &start, comm.rank(), sharer)?;
+        let feed = Feed::Read(Box::new(reader));
+        let worker = RankWorker::new(request, &start, comm, request.threads, &open)?;
+        worker.waiting(timeout).summing(native).follow(feed)
+    };
+    follow().map_err(|error| sharing::explain(error, &failure))
 }
 
 /// Fails if the run has none of the steps to record, rather than leaving an empty trace folder.

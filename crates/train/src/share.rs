@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use schema::Batch;
+use data::{BatchShare, Loaded};
+use schema::{Batch, Rank};
 
 /// The samples of one rank within the batch of all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,54 @@ pub struct RankBatch {
     pub batch: Arc<Batch>,
     /// Index of the first sample in the global batch.
     pub first_sample: usize,
+}
+
+/// A batch as a rank receives it from a loader.
+#[derive(Clone, Debug)]
+pub enum ReadBatch {
+    /// All samples of the batch, for all ranks of this process.
+    Whole(Arc<Batch>),
+    /// The samples of this rank, out of `global_size` samples over all ranks.
+    Own { own: RankBatch, global_size: usize },
+}
+
+impl ReadBatch {
+    /// Returns the number of samples over all ranks.
+    #[must_use]
+    pub fn global_size(&self) -> usize {
+        match self {
+            Self::Whole(batch) => batch.size,
+            Self::Own { global_size, .. } => *global_size,
+        }
+    }
+
+    /// Returns the samples of `rank`, which must be this rank, out of `ranks` ranks.
+    #[must_use]
+    pub fn samples_of(&self, rank: Rank, ranks: usize) -> RankBatch {
+        match self {
+            Self::Own { own, .. } => own.clone(),
+            Self::Whole(batch) if ranks == 1 => {
+                RankBatch { batch: Arc::clone(batch), first_sample: 0 }
+            }
+            Self::Whole(batch) => {
+                let cut = |rank: usize| batch.size * rank / ranks;
+                let (first_sample, end) = (cut(rank.index()), cut(rank.index() + 1));
+                RankBatch { batch: Arc::new(batch.slice(first_sample..end)), first_sample }
+            }
+        }
+    }
+}
+
+impl From<Loaded> for ReadBatch {
+    fn from(loaded: Loaded) -> Self {
+        let batch = Arc::new(loaded.batch);
+        match loaded.share {
+            None => Self::Whole(batch),
+            Some(BatchShare { first_sample, global_size }) => {
+                Self::Own { own: RankBatch { batch, first_sample }, global_size }
+            }
+        }
+    }
 }
 
 impl RankBatch {

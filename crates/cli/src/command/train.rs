@@ -358,9 +358,12 @@ fn train_on(
             .map(|folder| TraceRequest { folder, steps: args.trace_steps.clone() }),
         stop: Arc::default(),
     };
-    // Reading begins at this point, so that the first batches are ready when the evaluation files
-    // have been prepared.
-    let prepared = PreparedRun::begin(request)?;
+    let prepared = match world {
+        // Reading begins at this point, so that the first batches are ready when the evaluation
+        // files have been prepared.
+        None => PreparedRun::begin(request)?,
+        Some(_) => PreparedRun::begin_processes(request)?,
+    };
     if !prepared.compares_rows() {
         session.console.warn(
             "the checkpoint does not record its training data, because an earlier version wrote it or the \

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::arrow::ProjectionMask;
@@ -214,14 +215,17 @@ pub(crate) struct PartReader {
     /// Checksums of the column chunks, one per row group and column; `None` in a dataset without
     /// checksums.
     checksums: Option<Vec<Checksum>>,
+    pages: Arc<AtomicU64>,
 }
 
 impl PartReader {
-    /// Opens `part` at `path` and checks that its columns are `columns`.
+    /// Opens `part` at `path` and checks that its columns are `columns`. Decompressed pages are
+    /// counted in `pages`.
     pub(crate) fn open(
         path: &Path,
         part: &DatasetPart,
         columns: &DatasetColumns,
+        pages: &Arc<AtomicU64>,
     ) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
         let options = ArrowReaderOptions::new();
@@ -247,7 +251,8 @@ impl PartReader {
             return Err(problem("columns differ from those of dataset.json".to_owned()));
         }
         let checksums = part.footer.map(|_| checksums(&metadata)).transpose().map_err(problem)?;
-        Ok(Self { path: path.to_owned(), bytes: part.bytes, metadata, checksums })
+        let (path, pages) = (path.to_owned(), Arc::clone(pages));
+        Ok(Self { path, bytes: part.bytes, metadata, checksums, pages })
     }
 
     /// Returns the number of rows of each row group.
@@ -310,7 +315,7 @@ impl PartReader {
     ) -> Result<CheckedBytes, Error> {
         let file = File::open(&self.path).map_err(Error::open(&self.path))?;
         let about = self.metadata.metadata().row_group(group);
-        let mut chunks = CheckedBytes::empty(self.bytes);
+        let mut chunks = CheckedBytes::empty(self.bytes).counting(&self.pages);
         for column in columns {
             let range = chunk_range(about, column).ok_or_else(|| {
                 let problem =

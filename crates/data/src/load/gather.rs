@@ -3,6 +3,8 @@
 //! This module maps the model's features to columns of the dataset. The module `shuffle` decides
 //! the order of the rows.
 
+pub(crate) mod message;
+
 use std::path::PathBuf;
 
 use schema::source::{CategoryKind, OutOfRange};

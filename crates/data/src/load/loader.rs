@@ -3,12 +3,11 @@
 //!
 //! One thread assembles batches and keeps a few ready. Up to eight threads decode row groups, at
 //! most one window ahead. If a window has the same row groups as the one before, it is not decoded
-//! again. `shuffle` defines the order and `gather` assembles the batches.
+//! again. `shuffle` defines the order, `decode_queue` decodes ahead and `gather` assembles the
+//! batches. Ranks that share the reading exchange rows in `row_exchange`.
 
 mod memory;
 
-use std::collections::VecDeque;
-use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +18,11 @@ use schema::Batch;
 
 use crate::dataset::Dataset;
 use crate::error::Error;
+use crate::load::decode_queue::{DecodeQueue, WindowIter, spawn_decoders};
+use crate::load::gather::message::MessageLayout;
 use crate::load::gather::{BatchBuilder, DecodedRows, FeaturePlan, Features, IdsRead};
-use crate::load::shuffle::{GroupPiece, GroupWindow, Position, ShuffleOrder};
+use crate::load::row_exchange::{FilledMessage, FilledWindow, RowExchanger, RowSharing};
+use crate::load::shuffle::{Position, RankShare, ShuffleOrder};
 use crate::parse::ids::IdsOutside;
 
 pub use memory::{LoaderMemory, LoaderShape};
@@ -34,12 +36,6 @@ const BYTES_AHEAD: usize = 64 << 20;
 /// Number of samples sent together, but at least one batch. Receiving from a full queue wakes a
 /// thread, which costs about 20 µs. A step on small batches cannot afford more.
 const SAMPLES_TOGETHER: usize = SAMPLES_AHEAD / 8;
-/// Largest number of decoder threads. Decoders are busy only while a window is filled, and training
-/// waits only for the first window.
-const DECODE_THREADS_MOST: usize = 8;
-/// Smallest number of rows per decoder, because decoders that share a page each decompress it.
-const PIECE_ROWS_LEAST: usize = 2048;
-
 /// A shuffle of rows within a buffer of limited size. The same seed gives the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shuffle {
@@ -62,13 +58,28 @@ pub struct LoaderOptions {
     pub start: Position,
     /// Total number of epochs, including those before `start`; `None` for no end.
     pub epochs: Option<u64>,
+    /// Largest number of batches to return, or `None` for no limit. Row groups that only later
+    /// batches need are not read.
+    pub batches: Option<u64>,
 }
 
 /// A batch, and the position from which loading can resume after it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
+    /// All samples of the batch, or those of this rank if ranks share the reading.
     pub batch: Batch,
+    /// The place of this rank's samples, if ranks share the reading.
+    pub share: Option<BatchShare>,
     pub position: Position,
+}
+
+/// The place of the samples of one rank in a batch that several ranks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchShare {
+    /// Index of the rank's first sample among the samples of all ranks.
+    pub first_sample: usize,
+    /// Number of samples of all ranks.
+    pub global_size: usize,
 }
 
 /// An iterator over batches. The iterator ends after an error, and dropping it stops its threads.
@@ -79,6 +90,9 @@ pub struct Loader {
     /// Channel of the batches, which is dropped once the loader has ended.
     batches: Option<Receiver<LoaderMessage>>,
     threads: Vec<JoinHandle<()>>,
+    /// Receives a message for each batch that was returned, if ranks share the reading.
+    taken: Option<Sender<()>>,
+    abandon: Option<Box<dyn FnOnce() + Send>>,
     order: ShuffleOrder,
     features: Arc<Features>,
     read: Arc<Mutex<Vec<IdsRead>>>,
@@ -103,45 +117,83 @@ impl Loader {
         features: &FeaturePlan,
         options: LoaderOptions,
     ) -> Result<Self, Error> {
+        Self::start_shared(dataset, features, options, None)
+    }
+
+    /// Checks what [`Self::start`] checks, without starting a loader.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::start`].
+    pub fn check(
+        dataset: &Dataset,
+        features: &FeaturePlan,
+        options: &LoaderOptions,
+    ) -> Result<(), Error> {
+        Features::new(features, dataset.fitted(), dataset.dir())?;
+        build_order(dataset, options)?.resume(&options.start).map(drop)
+    }
+
+    /// Starts a loader that returns this rank's samples of each batch and shares the reading with
+    /// the other ranks of `sharing`. Without `sharing`, it returns whole batches.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::start`].
+    pub fn start_shared(
+        dataset: &Dataset,
+        features: &FeaturePlan,
+        options: LoaderOptions,
+        sharing: Option<RowSharing>,
+    ) -> Result<Self, Error> {
         let features = Arc::new(Features::new(features, dataset.fitted(), dataset.dir())?);
         let order = build_order(dataset, &options)?;
         let start = order.resume(&options.start)?;
+        let share = sharing.as_ref().map_or(RankShare::ALONE, |sharing| RankShare {
+            rank: u64::from(sharing.rank),
+            ranks: u64::from(sharing.ranks),
+        });
         let together = batches_together(options.batch_size);
         let (sender, batches) = bounded(batches_ahead(features.count(), options.batch_size));
         let outbox = Outbox { batches: Vec::new(), size: 1, most: together, sender };
-        let (jobs, tasks) = unbounded::<DecodeTask>();
-        let decoders = decode_threads();
-        let queue = DecodeQueue {
-            windows: WindowIter::from(order, &start, options.epochs),
-            jobs,
-            submitted: VecDeque::new(),
-            last: Vec::new(),
-            // A dataset with few row groups is divided further, so that every decoder has work.
-            pieces_per_group: decoders.div_ceil(order.groups() as usize),
-            pieces: pieces_ahead(decoders),
-            dir: dataset.dir().to_owned(),
-        };
-        let mut threads = Vec::with_capacity(decoders + 1);
-        // The assembling thread starts first: it submits the decoding tasks, and training waits for
-        // its first batch.
-        let shared = Arc::clone(&features);
+        let windows = WindowIter::from(order, &start, options.epochs, options.batches);
+        let (queue, tasks) = DecodeQueue::new(dataset, windows, share);
+        let mut threads = Vec::new();
         let read = Arc::new(Mutex::new(vec![IdsRead::default(); features.len()]));
-        let first = FirstEpoch { epoch: start.epoch, read: Arc::clone(&read) };
-        threads.push(std::thread::spawn(move || {
-            assemble(order, &shared, &start, queue, outbox, &first);
-        }));
-        for _ in 0..decoders {
-            let (dataset, features) = (dataset.clone(), Arc::clone(&features));
-            let tasks = tasks.clone();
-            threads.push(std::thread::spawn(move || {
-                for (piece, answer) in tasks {
-                    // The send fails if the loader was dropped.
-                    let _ = answer.send(DecodedRows::read(&dataset, &piece, &features));
-                }
-            }));
-        }
-        let (dir, ready) = (dataset.dir().to_owned(), Vec::new().into_iter());
-        Ok(Self { dir, ready, batches: Some(batches), threads, order, features, read })
+        let (mut taken, mut abandon) = (None, None);
+        let source = match sharing {
+            None => WindowSource::Own(Box::new(queue)),
+            Some(RowSharing { exchange, abandon: leave, .. }) => {
+                let (give, takes) = unbounded();
+                (taken, abandon) = (Some(give), Some(leave));
+                let layout = MessageLayout::new(&features, dataset);
+                let start = start.clone();
+                let exchanger =
+                    RowExchanger { order, start, share, queue, layout, exchange, taken: takes };
+                let (filled, windows) = unbounded();
+                threads.push(std::thread::spawn(move || exchanger.run(&filled)));
+                WindowSource::Shared(windows, dataset.dir().to_owned())
+            }
+        };
+        // The assembling thread starts before the decoders: it submits the decoding tasks, and
+        // training waits for its first batch.
+        let assembly = Assembly {
+            order,
+            share,
+            batches: options.batches.unwrap_or(u64::MAX),
+            first: FirstEpoch { epoch: start.epoch, read: Arc::clone(&read) },
+            start,
+        };
+        let shared = Arc::clone(&features);
+        threads.push(std::thread::spawn(move || assembly.run(&shared, source, outbox)));
+        threads.extend(spawn_decoders(dataset, &features, &tasks));
+        let (dir, ready, batches) =
+            (dataset.dir().to_owned(), Vec::new().into_iter(), Some(batches));
+        Ok(Self { dir, ready, batches, threads, taken, abandon, order, features, read })
+    }
+
+    /// Ends a loader whose batches are no longer needed. If ranks share the reading, all of them
+    /// must have taken the same number of batches.
+    pub fn finish(mut self) {
+        self.abandon = None;
     }
 
     /// Reports ids outside their tables, per counted column, among the rows of the loader's first
@@ -165,13 +217,15 @@ impl Iterator for Loader {
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(loaded) = self.ready.next() {
+            // The receiver is gone once all windows have been exchanged.
+            let _ = self.taken.as_ref().map(|taken| taken.send(()));
             return Some(Ok(loaded));
         }
         let message = self.batches.as_ref()?.recv();
         let end = match message {
             Ok(LoaderMessage::Batches(batches)) => {
                 self.ready = batches.into_iter();
-                return self.ready.next().map(Ok);
+                return self.next();
             }
             Ok(LoaderMessage::Failed(error)) => Some(Err(error)),
             Ok(LoaderMessage::End) => None,
@@ -184,7 +238,10 @@ impl Iterator for Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.batches = None;
+        if let Some(abandon) = self.abandon.take() {
+            abandon();
+        }
+        (self.batches, self.taken) = (None, None);
         for thread in self.threads.drain(..) {
             // A panic of the thread has already ended the iterator with an error.
             let _ = thread.join();
@@ -203,18 +260,6 @@ fn batches_ahead(features: usize, batch_size: usize) -> usize {
     // Each feature of a sample has at least one id and one bag length, of 8 bytes each.
     let bytes = together.saturating_mul((features * 16).max(1));
     (SAMPLES_AHEAD / together).min(BYTES_AHEAD / bytes).max(2)
-}
-
-/// Number of pieces that are being decoded or queued, rounded up to whole windows.
-fn pieces_ahead(decoders: usize) -> usize {
-    // One piece waits in the queue, so that a decoder that finishes can continue at once.
-    decoders + 1
-}
-
-fn decode_threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // Even on one core, two decoders overlap waiting for the disk with decoding.
-    cores.clamp(2, DECODE_THREADS_MOST)
 }
 
 fn build_order(dataset: &Dataset, options: &LoaderOptions) -> Result<ShuffleOrder, Error> {
@@ -245,135 +290,6 @@ fn build_order(dataset: &Dataset, options: &LoaderOptions) -> Result<ShuffleOrde
         return refuse("batch_size", text);
     }
     Ok(order)
-}
-
-/// Iterates over the windows of all epochs, starting at a position.
-struct WindowIter {
-    order: ShuffleOrder,
-    epochs: Option<u64>,
-    epoch: u64,
-    left: std::vec::IntoIter<GroupWindow>,
-}
-
-impl WindowIter {
-    fn from(order: ShuffleOrder, start: &Position, epochs: Option<u64>) -> Self {
-        let ended = epochs.is_some_and(|epochs| start.epoch >= epochs);
-        let mut windows = if ended { Vec::new() } else { order.windows(start.epoch).0 };
-        // Windows before the start are skipped without decoding them.
-        windows.drain(..(start.window as usize).min(windows.len()));
-        Self { order, epochs, epoch: start.epoch, left: windows.into_iter() }
-    }
-}
-
-impl Iterator for WindowIter {
-    type Item = GroupWindow;
-
-    fn next(&mut self) -> Option<GroupWindow> {
-        if let Some(window) = self.left.next() {
-            return Some(window);
-        }
-        if self.epochs.is_some_and(|epochs| self.epoch + 1 >= epochs) {
-            return None;
-        }
-        self.epoch += 1;
-        self.left = self.order.windows(self.epoch).0.into_iter();
-        self.left.next()
-    }
-}
-
-/// A piece to decode, and the channel for its result.
-type DecodeTask = (GroupPiece, Sender<Result<DecodedRows, Error>>);
-
-/// Results of the pieces of a window, in order, as they are decoded.
-type PendingPieces = Vec<Receiver<Result<DecodedRows, Error>>>;
-
-/// The source of the decoded row groups of a window.
-enum WindowGroups {
-    Pending(PendingPieces),
-    /// Reuses the row groups of the previous window in their new places. Every epoch of a small
-    /// dataset is such a window.
-    Reused(Vec<usize>),
-}
-
-/// Windows that are decoded ahead of the one in use.
-struct DecodeQueue {
-    windows: WindowIter,
-    jobs: Sender<DecodeTask>,
-    submitted: VecDeque<(GroupWindow, WindowGroups)>,
-    /// Pieces of the window submitted last.
-    last: Vec<GroupPiece>,
-    /// Number of pieces per row group, which is above one if an epoch has fewer row groups than
-    /// there are decoders.
-    pieces_per_group: usize,
-    /// Number of pieces to keep in flight, rounded up to whole windows.
-    pieces: usize,
-    dir: PathBuf,
-}
-
-impl DecodeQueue {
-    /// Returns the next window, whose row groups are being decoded.
-    fn next(&mut self) -> Option<(GroupWindow, WindowGroups)> {
-        self.submit(1);
-        self.submitted.pop_front()
-    }
-
-    /// Submits the windows that follow for decoding, without waiting for them.
-    fn prefetch(&mut self) {
-        self.submit(self.pieces);
-    }
-
-    /// Waits for the row groups of a window. `before` holds those of the previous window.
-    fn decoded(
-        &self,
-        groups: WindowGroups,
-        before: Vec<DecodedRows>,
-    ) -> Result<Vec<DecodedRows>, Error> {
-        let lost = || Error::LoaderStopped { path: self.dir.clone() };
-        match groups {
-            WindowGroups::Pending(answers) => {
-                // The next window is already being decoded, so memory must not hold a third.
-                drop(before);
-                let arrived = |answer: &Receiver<_>| answer.recv().unwrap_or_else(|_| Err(lost()));
-                answers.iter().map(arrived).collect()
-            }
-            WindowGroups::Reused(places) => {
-                let mut before: Vec<_> = places.into_iter().zip(before).collect();
-                before.sort_unstable_by_key(|(place, _)| *place);
-                Ok(before.into_iter().map(|(_, decoded)| decoded).collect())
-            }
-        }
-    }
-
-    /// Submits windows until at least `pieces` pieces are in flight.
-    fn submit(&mut self, pieces: usize) {
-        while self.submitted.iter().map(|(window, _)| window.pieces.len()).sum::<usize>() < pieces {
-            let Some(window) = self.windows.next() else { return };
-            let window = window.divided(self.pieces_per_group, PIECE_ROWS_LEAST);
-            let last = std::mem::replace(&mut self.last, window.pieces.clone());
-            if let Some(places) = find_reused(&last, &window.pieces) {
-                self.submitted.push_back((window, WindowGroups::Reused(places)));
-                continue;
-            }
-            let answers = window.pieces.iter().map(|piece| {
-                let (answer, result) = bounded(1);
-                // The decoders run until this sender is dropped. If a decoder panics, its result
-                // is missing.
-                let _ = self.jobs.send((piece.clone(), answer));
-                result
-            });
-            let groups = WindowGroups::Pending(answers.collect());
-            self.submitted.push_back((window, groups));
-        }
-    }
-}
-
-/// Finds the place of each of `pieces` among `wanted`. Returns `None` unless both have the same
-/// pieces.
-fn find_reused(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize>> {
-    if pieces.len() != wanted.len() {
-        return None;
-    }
-    pieces.iter().map(|piece| wanted.iter().position(|other| other == piece)).collect()
 }
 
 /// Groups batches before they are sent. The first batch is sent alone to cut start-up latency, and
@@ -440,67 +356,109 @@ impl FirstEpoch {
     }
 }
 
-/// Assembles batches until the last epoch ends, an error occurs, or the loader is dropped.
-fn assemble(
-    order: ShuffleOrder,
-    features: &Features,
-    start: &Position,
-    mut queue: DecodeQueue,
-    mut outbox: Outbox,
-    first: &FirstEpoch,
-) {
-    let mut epoch = start.epoch;
-    let mut batch = start.batch;
-    let mut skip = start.offset as usize;
-    let (_, mut ends) = order.windows(epoch);
-    let mut filling = BatchBuilder::new(features, order.batch_size as usize);
-    let (mut decoded, mut is_first) = (Vec::new(), true);
-    while let Some((window, groups)) = queue.next() {
-        if window.epoch != epoch {
-            (epoch, batch) = (window.epoch, 0);
-            ends = order.windows(epoch).1;
+/// The source of the windows from which batches are assembled.
+enum WindowSource {
+    /// Windows that this loader decodes.
+    Own(Box<DecodeQueue>),
+    /// Windows of the dataset in a folder that this rank exchanges with others.
+    Shared(Receiver<FilledMessage>, PathBuf),
+}
+
+impl WindowSource {
+    /// Returns the next window. The row groups of the one before are in `before`.
+    fn next(
+        &mut self,
+        order: &ShuffleOrder,
+        start: &Position,
+        before: Vec<DecodedRows>,
+    ) -> Option<Result<FilledWindow, Error>> {
+        match self {
+            Self::Own(queue) => {
+                let (window, groups) = queue.next()?;
+                // The order of the rows is computed while the row groups are being decoded.
+                let rows = order.rows_from(start, &window);
+                let decoded = queue.decoded(groups, before);
+                Some(decoded.map(|decoded| FilledWindow { window, decoded, rows }))
+            }
+            Self::Shared(windows, dir) => {
+                drop(before);
+                let lost = |_| Some(Err(Error::LoaderStopped { path: dir.clone() }));
+                windows.recv().unwrap_or_else(lost)
+            }
         }
-        // The order of the rows is computed while the row groups are being decoded.
-        let rows = order.rows_of(&window);
-        decoded = match queue.decoded(groups, decoded) {
-            Ok(decoded) => decoded,
-            Err(error) => return outbox.end(LoaderMessage::Failed(error)),
-        };
-        first.count(epoch, &decoded);
-        let mut rows = &rows[std::mem::take(&mut skip)..];
-        let is_last = window.index as usize + 1 == ends.len();
-        loop {
-            let room = order.batch_size as usize - filling.len();
-            let (now, later) = rows.split_at(room.min(rows.len()));
-            filling.take(&decoded, now);
-            rows = later;
-            let is_full = filling.len() == order.batch_size as usize;
-            let is_rest = is_last && filling.len() > 0;
-            if !is_full && !is_rest {
-                break;
+    }
+
+    /// Submits the windows that follow for decoding, unless another thread does.
+    fn prefetch(&mut self) {
+        if let Self::Own(queue) = self {
+            queue.prefetch();
+        }
+    }
+}
+
+/// The batches to assemble.
+struct Assembly {
+    order: ShuffleOrder,
+    share: RankShare,
+    start: Position,
+    /// Largest number of batches.
+    batches: u64,
+    first: FirstEpoch,
+}
+
+impl Assembly {
+    /// Assembles batches until the last one, an error occurs, or the loader is dropped.
+    fn run(self, features: &Features, mut source: WindowSource, mut outbox: Outbox) {
+        let Self { order, share, start, .. } = &self;
+        let (mut epoch, mut batch, mut left) = (start.epoch, start.batch, self.batches);
+        let (_, mut ends) = order.windows(epoch);
+        let size_most = order.batch_size.div_ceil(share.ranks) as usize;
+        let mut filling = BatchBuilder::new(features, size_most);
+        let (mut decoded, mut is_first) = (Vec::new(), true);
+        while let Some(filled) = source.next(order, start, decoded) {
+            let (window, rows);
+            FilledWindow { window, decoded, rows } = match filled {
+                Ok(filled) => filled,
+                Err(error) => return outbox.end(LoaderMessage::Failed(error)),
+            };
+            if window.epoch != epoch {
+                (epoch, batch) = (window.epoch, 0);
+                ends = order.windows(epoch).1;
             }
-            let samples = filling.finish();
-            if !is_full && order.drop_last {
-                break;
+            self.first.count(epoch, &decoded);
+            let mut rows = &rows[..];
+            while left > 0 && batch < order.batches() {
+                let samples = order.batch_samples(batch);
+                let part = share.part_of(samples);
+                let missing = (part.end - part.start) as usize - filling.len();
+                let (now, later) = rows.split_at(missing.min(rows.len()));
+                filling.take(&decoded, now);
+                rows = later;
+                if now.len() < missing {
+                    break;
+                }
+                (batch, left) = (batch + 1, left - 1);
+                let place =
+                    BatchShare { first_sample: part.start as usize, global_size: samples as usize };
+                let share = (share.ranks > 1).then_some(place);
+                let position = order.position(epoch, batch, &ends);
+                if outbox.push(Loaded { batch: filling.finish(), share, position }).is_err() {
+                    return;
+                }
+                // After the first batch, the training step that waited for it needs the cores. On
+                // two cores, decoding further blocks at once delayed that step by milliseconds.
+                if !is_first || outbox.is_full() {
+                    source.prefetch();
+                }
             }
-            batch += 1;
-            let position = order.position(epoch, batch, &ends);
-            if outbox.push(Loaded { batch: samples, position }).is_err() {
+            is_first = false;
+            // Full groups of batches are sent first, because waiting for the next window may take a
+            // while.
+            if outbox.flush().is_err() {
                 return;
             }
-            // After the first batch, the training step that waited for it needs the cores. On two
-            // cores, decoding further blocks at once delayed that step by milliseconds.
-            if !is_first || outbox.is_full() {
-                queue.prefetch();
-            }
+            source.prefetch();
         }
-        is_first = false;
-        // Full groups of batches are sent first, because waiting for the next window may take a
-        // while.
-        if outbox.flush().is_err() {
-            return;
-        }
-        queue.prefetch();
+        outbox.end(LoaderMessage::End);
     }
-    outbox.end(LoaderMessage::End);
 }

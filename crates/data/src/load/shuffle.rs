@@ -55,11 +55,32 @@ pub(crate) struct GroupPiece {
     pub rows: Range<u32>,
 }
 
+/// One of the ranks that share the reading of a dataset. Each decodes a part of the row groups and
+/// returns its consecutive part of every batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RankShare {
+    pub rank: u64,
+    pub ranks: u64,
+}
+
+impl RankShare {
+    /// The only rank of a loader that shares nothing.
+    pub(crate) const ALONE: Self = Self { rank: 0, ranks: 1 };
+
+    /// Returns this rank's part of `count` samples.
+    pub(crate) fn part_of(self, count: u64) -> Range<u64> {
+        let cut = |rank| count * rank / self.ranks;
+        cut(self.rank)..cut(self.rank + 1)
+    }
+}
+
 /// Row groups that are decoded and shuffled together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupWindow {
     pub epoch: u64,
     pub index: u64,
+    /// Position of the window's first row within the epoch.
+    pub first_row: u64,
     pub pieces: Vec<GroupPiece>,
 }
 
@@ -79,6 +100,31 @@ impl GroupWindow {
     pub(crate) fn divided(self, most: usize, rows_least: usize) -> Self {
         let divided = |piece: &GroupPiece| piece.divided(most, rows_least);
         Self { pieces: self.pieces.iter().flat_map(divided).collect(), ..self }
+    }
+
+    pub(crate) fn row_count(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.rows.len() as u64).sum()
+    }
+
+    /// Returns the rank that reads each piece, among `ranks`. Ranks take turns in the order of the
+    /// row groups in the dataset: a window has the same readers in each epoch that reuses it.
+    pub(crate) fn readers(&self, ranks: u64) -> Vec<u64> {
+        let mut by_group: Vec<usize> = (0..self.pieces.len()).collect();
+        by_group.sort_by_key(|&piece| self.pieces[piece].group);
+        // The turn goes on in the next window, which may have fewer pieces than there are ranks.
+        let turn = self.index * self.pieces.len() as u64;
+        let mut readers = vec![0; self.pieces.len()];
+        for (turn, piece) in (turn..).zip(by_group) {
+            readers[piece] = turn % ranks;
+        }
+        readers
+    }
+
+    /// Returns the pieces that a rank reads.
+    pub(crate) fn own_pieces(&self, share: RankShare) -> Vec<GroupPiece> {
+        let readers = self.readers(share.ranks);
+        let own = self.pieces.iter().zip(readers).filter(|&(_, reader)| reader == share.rank);
+        own.map(|(piece, _)| piece.clone()).collect()
     }
 }
 
@@ -123,8 +169,10 @@ impl ShuffleOrder {
         let (mut windows, mut ends) = (Vec::new(), Vec::new());
         for (index, groups) in (0..).zip(groups.chunks(per_window)) {
             let pieces: Vec<GroupPiece> = groups.iter().map(|&group| self.piece(group)).collect();
-            end += pieces.iter().map(|piece| piece.rows.len() as u64).sum::<u64>();
-            windows.push(GroupWindow { epoch, index, pieces });
+            let first_row = end;
+            let window = GroupWindow { epoch, index, first_row, pieces };
+            end += window.row_count();
+            windows.push(window);
             ends.push(end);
         }
         (windows, ends)
@@ -148,6 +196,29 @@ impl ShuffleOrder {
             shuffle_items(&mut rows, rng.child(window.index));
         }
         rows
+    }
+
+    /// Returns the rows of `window` that follow `start`, in shuffled order, see [`Self::rows_of`].
+    pub(crate) fn rows_from(&self, start: &Position, window: &GroupWindow) -> Vec<(u32, u32)> {
+        let mut rows = self.rows_of(window);
+        if (window.epoch, window.index) == (start.epoch, start.window) {
+            rows.drain(..start.offset as usize);
+        }
+        rows
+    }
+
+    /// Returns the number of samples of batch `batch` of an epoch, or 0 after the last batch.
+    pub(crate) fn batch_samples(&self, batch: u64) -> u64 {
+        let is_batch = batch < self.batches();
+        let left = || self.rows() - batch * self.batch_size;
+        if is_batch { left().min(self.batch_size) } else { 0 }
+    }
+
+    /// Returns the number of batches between `start` and the batch that holds the first row of
+    /// `window`.
+    pub(crate) fn first_batch_of(&self, window: &GroupWindow, start: &Position) -> u64 {
+        let batch = (window.first_row / self.batch_size).min(self.batches());
+        ((window.epoch - start.epoch) * self.batches() + batch).saturating_sub(start.batch)
     }
 
     /// Returns the position after `batch` batches of `epoch`, whose windows end at rows `ends`.

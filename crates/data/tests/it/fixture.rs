@@ -88,6 +88,7 @@ pub fn in_order(dataset: &Dataset, batch_size: usize) -> LoaderOptions {
         rows: 0..dataset.rows(),
         start: Position::default(),
         epochs: Some(1),
+        batches: None,
     }
 }
 

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use crate::fixture::{Folder, config, in_order, request, whole};
 
-const ROWS: usize = 1000;
+pub const ROWS: usize = 1000;
 
 /// Prepares a dataset whose row `i` has the label `i / 1024`, the dense value `i`, the category `i`
 /// and a list of `i % 3` categories, in row groups of 64.
-fn dataset(folder: &Folder) -> Dataset {
+pub fn dataset(folder: &Folder) -> Dataset {
     let line = |i: usize| {
         let label = i as f64 / 1024.0;
         format!("{label}\t{i}\t{i}\t{}\n", vec![i.to_string(); i % 3].join("|"))
@@ -27,11 +27,11 @@ fn dataset(folder: &Folder) -> Dataset {
     folder.prepare("dataset", &[folder.file("rows.tsv", text.as_bytes())], &config).dataset
 }
 
-fn features() -> FeaturePlan {
+pub fn features() -> FeaturePlan {
     FeaturePlan { columns: vec![("l".to_owned(), 1 << 40), ("c".to_owned(), 1 << 40)] }
 }
 
-fn shuffled(seed: u64) -> LoaderOptions {
+pub fn shuffled(seed: u64) -> LoaderOptions {
     LoaderOptions {
         batch_size: 37,
         shuffle: Some(Shuffle { seed, buffer_rows: 200 }),
@@ -39,10 +39,11 @@ fn shuffled(seed: u64) -> LoaderOptions {
         rows: 0..ROWS as u64,
         start: Position::default(),
         epochs: Some(2),
+        batches: None,
     }
 }
 
-fn load(dataset: &Dataset, options: LoaderOptions) -> Vec<Loaded> {
+pub fn load(dataset: &Dataset, options: LoaderOptions) -> Vec<Loaded> {
     Loader::start(dataset, &features(), options).unwrap().map(Result::unwrap).collect()
 }
 
@@ -197,15 +198,20 @@ fn a_loader_without_end_stops_when_dropped() {
     }
 }
 
-#[test]
-fn a_damaged_part_is_reported_once() {
-    let folder = Folder::new();
-    let dataset = dataset(&folder);
+/// Overwrites bytes in the middle of the dataset's only part.
+pub fn damage(dataset: &Dataset) {
     let part = dataset.dir().join("rows-00000.parquet");
     let mut bytes = std::fs::read(&part).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle - 2000..middle].fill(0x55);
     std::fs::write(&part, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_part_is_reported_once() {
+    let folder = Folder::new();
+    let dataset = dataset(&folder);
+    damage(&dataset);
     let damaged = Dataset::open(dataset.dir()).unwrap();
     let mut loader = Loader::start(&damaged, &features(), in_order(&damaged, 10)).unwrap();
     let good = loader.by_ref().take_while(Result::is_ok).count();

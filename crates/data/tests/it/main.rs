@@ -16,5 +16,6 @@ mod profile;
 mod remote;
 mod resume;
 mod scoring;
+mod sharing;
 mod stats;
 mod synthetic;

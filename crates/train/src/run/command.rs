@@ -15,8 +15,10 @@ pub enum Command {
     /// Ends a series of training steps. The ranks train its last batch without waiting for the
     /// next one.
     Pause,
+    /// Starts reading the held-out data from its first batch.
+    ReadHeldOut,
     /// Runs a forward pass on the next batch of held-out data.
-    Evaluate(HeldOutBatch),
+    Evaluate,
     /// Writes parameters into the checkpoint of this step, which rank 0 creates and commits.
     Save {
         step: u64,
@@ -38,15 +40,6 @@ pub struct TrainStep {
     pub record: bool,
 }
 
-/// The batch of the held-out data to evaluate. The first batch restarts the loader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldOutBatch {
-    /// The first batch of an evaluation.
-    First,
-    /// The batch after the previous one.
-    Next,
-}
-
 impl Command {
     /// Encodes the command as a code, a flag and two 64-bit words.
     pub fn to_bytes(self) -> [u8; BYTES] {
@@ -55,12 +48,13 @@ impl Command {
             Self::Train(TrainStep { step, record }) => {
                 (1, record, [step.number, step.factor.to_bits()])
             }
-            Self::Evaluate(held) => (2, held == HeldOutBatch::First, [0; 2]),
+            Self::Evaluate => (2, false, [0; 2]),
             Self::Save { step, probe } => (3, probe, [step, 0]),
             Self::WriteTrace => (4, false, [0; 2]),
             Self::Finish => (5, false, [0; 2]),
             Self::Settle => (6, false, [0; 2]),
             Self::Pause => (7, false, [0; 2]),
+            Self::ReadHeldOut => (8, false, [0; 2]),
         };
         let mut bytes = [0; BYTES];
         (bytes[0], bytes[1]) = (code, u8::from(flag));
@@ -84,12 +78,13 @@ impl Command {
                 let step = RunStep { number: word(0), factor: f64::from_bits(word(1)) };
                 Self::Train(TrainStep { step, record: flag })
             }
-            2 => Self::Evaluate(if flag { HeldOutBatch::First } else { HeldOutBatch::Next }),
+            2 => Self::Evaluate,
             3 => Self::Save { step: word(0), probe: flag },
             4 => Self::WriteTrace,
             5 => Self::Finish,
             6 => Self::Settle,
             7 => Self::Pause,
+            8 => Self::ReadHeldOut,
             _ => return None,
         })
     }
@@ -99,7 +94,7 @@ const BYTES: usize = 18;
 
 #[cfg(test)]
 mod tests {
-    use super::{Command, HeldOutBatch, TrainStep};
+    use super::{Command, TrainStep};
     use crate::RunStep;
 
     #[test]
@@ -108,8 +103,8 @@ mod tests {
         for command in [
             Command::Begin,
             Command::Train(TrainStep { step, record: true }),
-            Command::Evaluate(HeldOutBatch::First),
-            Command::Evaluate(HeldOutBatch::Next),
+            Command::ReadHeldOut,
+            Command::Evaluate,
             Command::Save { step: 7, probe: true },
             Command::WriteTrace,
             Command::Finish,

@@ -3,36 +3,44 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use data::{IdsOutside, Loaded, Loader, Position};
+use data::{IdsOutside, Loader, Position};
 use device::Backend;
-use schema::{Batch, Op, RowScope};
+use schema::{Op, RowScope};
 
-use super::command::{HeldOutBatch, TrainStep};
+use super::command::TrainStep;
 use super::event::{BestCheckpoint, LoggedInterval, RunEvent, RunOutcome};
 use super::loaders::{first_batch, held_out, total_run_steps};
 use super::request::RunRequest;
+use super::sharing::RowSharer;
 use super::start::{self, BestEvaluation, LossTally, RunProgress, StartState};
-use super::worker::{RankWorker, Saved};
+use super::worker::{EvaluatedBatch, RankWorker, Saved};
 use crate::checkpoint::{self, CheckpointWriter, Meta};
-use crate::metric::{Accumulator, Groups, is_better};
+use crate::metric::{Accumulator, is_better};
+use crate::share::ReadBatch;
 use crate::timing::{self, SummedTimes};
 use crate::{Error, Evaluation, RunStep, table_use};
+
+/// The training batches of rank 0, and how ranks share the reading of further loaders. Ranks that
+/// are threads share one loader instead.
+pub struct RunInput {
+    pub batches: Option<Loader>,
+    pub sharer: Option<RowSharer>,
+}
 
 /// The state of rank 0: its worker, running loss, checkpoints and counters.
 struct Coordinator<'a, 'o, B: Backend> {
     request: &'a RunRequest,
     start: &'a StartState,
     worker: RankWorker<'a, B>,
+    sharer: Option<RowSharer>,
     observe: &'o mut dyn FnMut(RunEvent<'_>),
     step: u64,
     samples: u64,
     position: Position,
     tally: LossTally,
     last_loss: f64,
-    ids_left_out: u64,
     ids_outside: Vec<IdsOutside>,
     /// Time and samples of this session, and of the interval since the last log line.
     session: Stopwatch,
@@ -46,7 +54,7 @@ struct Coordinator<'a, 'o, B: Backend> {
     /// The step and result of the last evaluation.
     evaluated: Option<(u64, Evaluation)>,
     /// The batch of the last step, kept until the next one is read.
-    last_batch: Option<Arc<Batch>>,
+    last_batch: Option<ReadBatch>,
     /// Batches that all ranks will train next.
     announced: VecDeque<AnnouncedBatch>,
     /// Whether the other ranks know that no step directly follows those announced.
@@ -62,7 +70,7 @@ struct Coordinator<'a, 'o, B: Backend> {
 
 /// A batch that all ranks will train.
 struct AnnouncedBatch {
-    batch: Arc<Batch>,
+    batch: ReadBatch,
     /// Position of the loader after this batch.
     position: Position,
     /// Factor of the schedule on the learning rates.
@@ -98,7 +106,7 @@ pub fn lead<'a, B: Backend>(
     request: &'a RunRequest,
     start: &'a StartState,
     worker: RankWorker<'a, B>,
-    batches: Option<Loader>,
+    input: RunInput,
     observe: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<RunOutcome, Error> {
     let began = Instant::now();
@@ -107,13 +115,13 @@ pub fn lead<'a, B: Backend>(
         request,
         start,
         worker,
+        sharer: input.sharer,
         observe,
         step: start.step,
         samples: start.samples,
         position: progress.map(|progress| progress.loader.clone()).unwrap_or_default(),
         tally: progress.map(RunProgress::tally).unwrap_or_default(),
         last_loss: progress.map_or(f64::NAN, RunProgress::last_loss),
-        ids_left_out: 0,
         ids_outside: Vec::new(),
         session: Stopwatch::default(),
         interval: Stopwatch::default(),
@@ -131,7 +139,7 @@ pub fn lead<'a, B: Backend>(
         traced: false,
     };
     coordinator.begin()?;
-    let mut interrupted = coordinator.train(batches)?;
+    let mut interrupted = coordinator.train(input.batches)?;
     if request.config.training.keep_best.is_some() && !interrupted {
         // Evaluate before saving, because the checkpoint stores the best evaluation.
         coordinator.evaluate()?;
@@ -160,7 +168,7 @@ pub fn lead<'a, B: Backend>(
         out_of_patience: coordinator.is_out_of_patience()
             && coordinator.step < total_run_steps(request),
         checkpoint: coordinator.saved,
-        ids_left_out: coordinator.ids_left_out,
+        ids_left_out: coordinator.worker.ids_left_out,
         ids_outside: coordinator.ids_outside,
         interrupted,
         seconds: began.elapsed().as_secs_f64(),
@@ -227,6 +235,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         self.ids_outside = loader.ids_outside();
         let stopped = stopped?;
         self.settle()?;
+        loader.finish();
         Ok(stopped)
     }
 
@@ -268,8 +277,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             self.settle()?;
             return self.unread_batch.take().map_or(Ok(false), |error| Err(error.into()));
         };
-        let size = batch.size as u64;
-        self.ids_left_out += config.model.ids_left_out(&batch.sparse) as u64;
+        let size = batch.global_size() as u64;
         self.worker.lead_train()?;
         self.step += 1;
         self.unread.push_back((self.step, size));
@@ -304,7 +312,7 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             let next = if number == self.start.step { first_batch } else { Loader::next };
             let loaded = self.worker.context.profiler.op(op, || next(loader));
             waited += began.elapsed();
-            let Loaded { batch, position } = match loaded {
+            let loaded = match loaded {
                 Some(Ok(loaded)) => loaded,
                 Some(Err(error)) => {
                     self.unread_batch = Some(error);
@@ -315,7 +323,8 @@ impl<B: Backend> Coordinator<'_, '_, B> {
                     break;
                 }
             };
-            let (batch, factor) = (Arc::new(batch), config.schedule.factor(number));
+            let (position, factor) = (loaded.position.clone(), config.schedule.factor(number));
+            let batch = ReadBatch::from(loaded);
             let (step, record) = (RunStep { number, factor }, self.is_recorded(number));
             self.worker.lead_announce(TrainStep { step, record }, &batch)?;
             self.announced.push_back(AnnouncedBatch { batch, position, factor });
@@ -420,20 +429,24 @@ impl<B: Backend> Coordinator<'_, '_, B> {
             return Ok(Some(evaluation));
         }
         self.settle()?;
-        let Some((loader, total)) = held_out(self.request)? else { return Ok(None) };
-        let (mut accumulator, groups) = (Accumulator::new(), Groups::new(&self.request.config));
-        let mut held = HeldOutBatch::First;
-        for loaded in loader {
+        let sharing = self.sharer.as_ref().and_then(RowSharer::share);
+        let Some((mut loader, total)) = held_out(self.request, sharing)? else { return Ok(None) };
+        self.worker.lead_read_held_out()?;
+        let mut accumulator = Accumulator::new();
+        loop {
+            // Stop before a batch is taken, because all ranks must take the same batches.
             if self.worker.is_stopped() {
+                loader.finish();
                 return Ok(None);
             }
-            let batch = Arc::new(loaded?.batch);
-            let (probabilities, sum) = self.worker.lead_evaluate(held, &batch)?;
-            held = HeldOutBatch::Next;
-            accumulator.push(&probabilities, &batch.labels, sum);
-            accumulator.push_groups(&groups.in_batch(&batch));
+            let Some(loaded) = loader.next() else { break };
+            let EvaluatedBatch { probabilities, labels, groups, loss_sum } =
+                self.worker.lead_evaluate(&ReadBatch::from(loaded?))?;
+            accumulator.push(&probabilities, &labels, loss_sum);
+            accumulator.push_groups(&groups);
             (self.observe)(RunEvent::Evaluating { samples: accumulator.samples(), total });
         }
+        loader.finish();
         if let Some(problem) = accumulator.not_finite() {
             return Err(self.diverged(format!("held-out data: {problem}")));
         }

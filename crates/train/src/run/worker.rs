@@ -17,16 +17,17 @@ use serde::de::DeserializeOwned;
 use trace::{Clock, Recorder, RunInfo};
 
 use super::agreement;
-use super::command::{Command, HeldOutBatch, TrainStep};
+use super::command::{Command, TrainStep};
 use super::feed::Feed;
 use super::request::{OpenDevice, RunRequest, TraceRequest};
 use super::start::StartState;
 use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
 use crate::lane::AllToAll;
+use crate::metric::Groups;
 use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
 use crate::profile::{Profiler, TimedAction};
-use crate::share::RankBatch;
+use crate::share::{RankBatch, ReadBatch};
 use crate::table_use::{self, TileUse};
 use crate::timing::{self, SummedTimes};
 use crate::{Error, Model, RankContext};
@@ -35,8 +36,8 @@ use crate::{Error, Model, RankContext};
 /// error should come first because it names the lost rank.
 const PRECEDENCE: Duration = Duration::from_secs(1);
 
-/// Bytes of a message with a loss, a stop flag and times.
-const LOSS_BYTES: usize = 9 + SummedTimes::BYTES;
+/// Bytes of a message with a loss, a number of ids left out, a stop flag and times.
+const LOSS_BYTES: usize = 17 + SummedTimes::BYTES;
 
 /// The result of saving: written files, or the reason why the parameters must not be saved.
 pub enum Saved {
@@ -44,6 +45,15 @@ pub enum Saved {
     Written(Vec<WrittenFile>, Vec<TileUse>),
     /// Description of a non-finite or clamped value. Because of this value nothing was written.
     Rejected(String),
+}
+
+/// The samples of all ranks of an evaluated batch.
+pub struct EvaluatedBatch {
+    pub probabilities: Vec<f32>,
+    pub labels: Vec<f32>,
+    /// The group of each sample, or an empty list without grouping.
+    pub groups: Vec<i64>,
+    pub loss_sum: f64,
 }
 
 /// A training step that rank 0 has announced to all ranks.
@@ -82,6 +92,10 @@ pub struct RankWorker<'a, B: Backend> {
     counted: Instant,
     /// Times of all ranks, on rank 0, until the coordinator takes them.
     pub rank_times: Vec<SummedTimes>,
+    /// Number of ids of all ranks beyond the sequence length of their table, in the steps whose
+    /// losses have arrived.
+    pub ids_left_out: u64,
+    groups: Groups,
     /// Channels on which rank 0 sends batches to ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
     /// Timeout of messages after the first step, if it differs from that of the first step.
@@ -152,6 +166,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             times: SummedTimes::default(),
             counted: Instant::now(),
             rank_times: Vec::new(),
+            ids_left_out: 0,
+            groups: Groups::new(config),
             handed,
             timeout,
             message_buffer,
@@ -210,7 +226,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             match command {
                 Command::Begin => self.begin()?,
                 Command::Train(_) | Command::Pause => {}
-                Command::Evaluate(held) => drop(self.evaluate(&feed.held_out(held)?)?),
+                Command::ReadHeldOut => feed.read_held_out()?,
+                Command::Evaluate => drop(self.evaluate(&feed.held_out()?)?),
                 Command::Save { step, probe } => {
                     let tables = &self.request.config.model.tables;
                     let writer = CheckpointWriter::join(&self.request.run_folder, step, tables);
@@ -221,6 +238,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Command::WriteTrace => drop(self.write_trace()?),
                 Command::Finish => {
                     self.finish_losses(0)?;
+                    feed.finish();
                     return Ok(self.is_stopped);
                 }
             }
@@ -244,15 +262,15 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     }
 
     /// Announces a step to all ranks.
-    pub fn lead_announce(&mut self, step: TrainStep, batch: &Arc<Batch>) -> Result<(), Error> {
+    pub fn lead_announce(&mut self, step: TrainStep, batch: &ReadBatch) -> Result<(), Error> {
         self.broadcast(Command::Train(step), Some(batch))?;
         self.push_announced(step, batch);
         Ok(())
     }
 
-    fn push_announced(&mut self, step: TrainStep, batch: &Arc<Batch>) {
-        let own = self.share(batch);
-        self.announced.push_back(AnnouncedStep { step, own, global_size: batch.size });
+    fn push_announced(&mut self, step: TrainStep, batch: &ReadBatch) {
+        let (own, global_size) = (self.share(batch), batch.global_size());
+        self.announced.push_back(AnnouncedStep { step, own, global_size });
     }
 
     /// Tells all ranks that no step directly follows those announced.
@@ -275,13 +293,15 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         self.settle()
     }
 
-    /// Evaluates a batch on all ranks and returns all probabilities and the summed loss.
-    pub fn lead_evaluate(
-        &mut self,
-        held: HeldOutBatch,
-        batch: &Arc<Batch>,
-    ) -> Result<(Vec<f32>, f64), Error> {
-        self.broadcast(Command::Evaluate(held), Some(batch))?;
+    /// Makes the other ranks start reading the held-out data. Rank 0 must call it before it reads
+    /// the first batch, for which it may need rows of the other ranks.
+    pub fn lead_read_held_out(&mut self) -> Result<(), Error> {
+        self.broadcast(Command::ReadHeldOut, None)
+    }
+
+    /// Evaluates a batch on all ranks and returns the samples of all of them.
+    pub fn lead_evaluate(&mut self, batch: &ReadBatch) -> Result<EvaluatedBatch, Error> {
+        self.broadcast(Command::Evaluate, Some(batch))?;
         self.evaluate(batch)
     }
 
@@ -289,7 +309,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     pub fn lead_save(
         &mut self,
         writer: &CheckpointWriter,
-        probe: Option<&Arc<Batch>>,
+        probe: Option<&ReadBatch>,
     ) -> Result<Saved, Error> {
         self.broadcast(Command::Save { step: writer.step(), probe: probe.is_some() }, probe)?;
         self.save(writer, probe)
@@ -307,10 +327,12 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     }
 
     /// Broadcasts the next command, and sends its batch to ranks of the same process.
-    fn broadcast(&mut self, command: Command, batch: Option<&Arc<Batch>>) -> Result<(), Error> {
-        for (to, batch) in self.handed.iter().flat_map(|to| batch.map(|batch| (to, batch))) {
-            // If a rank has left, the next collective reports it.
-            let _ = to.send(Arc::clone(batch));
+    fn broadcast(&mut self, command: Command, batch: Option<&ReadBatch>) -> Result<(), Error> {
+        if let Some(ReadBatch::Whole(batch)) = batch {
+            for to in &self.handed {
+                // If a rank has left, the next collective reports it.
+                let _ = to.send(Arc::clone(batch));
+            }
         }
         self.message_buffer.clear();
         self.message_buffer.extend_from_slice(&command.to_bytes());
@@ -409,30 +431,35 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         }
         self.count_time();
         self.times.steps += 1;
-        self.start_losses(sum).map_err(Error::in_stage(Stage::LossSum, step))
+        let left_out = self.request.config.model.ids_left_out(&own.batch.sparse);
+        self.start_losses(sum, left_out).map_err(Error::in_stage(Stage::LossSum, step))
     }
 
-    fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
+    fn evaluate(&mut self, batch: &ReadBatch) -> Result<EvaluatedBatch, Error> {
         self.finish_losses(0)?;
         let own = self.share(batch);
-        let share = own.share(batch.size);
+        let share = own.share(batch.global_size());
         let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
-        let probabilities = self.context.comm.control.all_gather(probabilities)?.concat();
-        self.start_losses(sum)?;
-        Ok((probabilities, self.finish_loss()?))
+        let control = &mut self.context.comm.control;
+        let probabilities = control.all_gather(probabilities)?.concat();
+        let labels = control.all_gather(&own.batch.labels)?.concat();
+        let groups = control.all_gather(&self.groups.in_batch(&own.batch))?.concat();
+        self.start_losses(sum, 0)?;
+        Ok(EvaluatedBatch { probabilities, labels, groups, loss_sum: self.finish_loss()? })
     }
 
-    /// Sends the loss of this rank to all ranks. The same message carries the stop flag, so all
-    /// ranks stop at the same batch, and the times of this rank.
-    fn start_losses(&mut self, own: f64) -> Result<(), Error> {
+    /// Sends the loss of this rank and its number of ids left out to all ranks. The same message
+    /// carries the stop flag, so all ranks stop at the same batch, and the times of this rank.
+    fn start_losses(&mut self, own: f64, left_out: usize) -> Result<(), Error> {
         let (mut exchange, lane) = (std::mem::take(&mut self.spare), &mut self.context.comm.losses);
         let is_stopped = self.request.stop.load(Ordering::Relaxed);
         let times = std::mem::take(&mut self.times);
         for _ in 0..lane.settings().world_size() {
             let mut message = lane.settings().buffer(LOSS_BYTES);
             message[..8].copy_from_slice(&own.to_le_bytes());
-            message[8] = u8::from(is_stopped);
-            times.write(&mut message[9..]);
+            message[8..16].copy_from_slice(&(left_out as u64).to_le_bytes());
+            message[16] = u8::from(is_stopped);
+            times.write(&mut message[17..]);
             exchange.parts.push(message);
         }
         lane.start(exchange)
@@ -455,12 +482,15 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         let mut exchange = self.context.comm.losses.finish()?;
         let (stage, part, ended) = (Stage::LossSum, ActionPart::Finish, Instant::now());
         self.context.record_exchange(&TimedAction { stage, part, began, ended });
-        self.is_stopped |= exchange.parts.iter().any(|message| message.get(8) == Some(&1));
+        self.is_stopped |= exchange.parts.iter().any(|message| message.get(16) == Some(&1));
+        let left_out =
+            |bytes: &Vec<u8>| bytes.get(8..)?.first_chunk().map(|&ids| u64::from_le_bytes(ids));
+        self.ids_left_out += exchange.parts.iter().filter_map(left_out).sum::<u64>();
         let loss =
             |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
         let sum = exchange.parts.iter().map(loss).sum();
         if self.context.comm.rank() == Rank(0) {
-            let times = |message: &Vec<u8>| SummedTimes::read(message.get(9..).unwrap_or_default());
+            let times = |message: &Vec<u8>| SummedTimes::read(message.get(17..).unwrap_or_default());
             timing::add_times(&mut self.rank_times, exchange.parts.iter().map(times));
         }
         let lane = &self.context.comm.losses;
@@ -470,20 +500,14 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     }
 
     /// Returns this rank's samples of `batch`.
-    fn share(&self, batch: &Arc<Batch>) -> RankBatch {
-        let (rank, size) = (self.context.comm.rank().index(), self.context.comm.world_size());
-        if size == 1 {
-            return RankBatch { batch: Arc::clone(batch), first_sample: 0 };
-        }
-        let cut = |rank: usize| batch.size * rank / size;
-        let own = Arc::new(batch.slice(cut(rank)..cut(rank + 1)));
-        RankBatch { batch: own, first_sample: cut(rank) }
+    fn share(&self, batch: &ReadBatch) -> RankBatch {
+        batch.samples_of(self.context.comm.rank(), self.context.comm.world_size())
     }
 
     fn save(
         &mut self,
         writer: &CheckpointWriter,
-        probe: Option<&Arc<Batch>>,
+        probe: Option<&ReadBatch>,
     ) -> Result<Saved, Error> {
         let rank = self.context.comm.rank();
         // Check before writing anything, because a run must be able to resume from every
@@ -517,15 +541,14 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     /// Finds the reason why some rank's parameters must not be saved: a non-finite value, a weight
     /// clamped by its format, or a non-finite loss on `probe`. The loss of a step is computed
     /// before its update, so only the probe detects the effect of the last update.
-    fn find_defect(&mut self, probe: Option<&Arc<Batch>>) -> Result<Option<String>, Error> {
+    fn find_defect(&mut self, probe: Option<&ReadBatch>) -> Result<Option<String>, Error> {
         let own = self.find_local_defect()?;
         // All ranks receive the same replies, so all of them return the same defect.
         if let Some(defect) = self.replies(&own)?.into_iter().flatten().next() {
             return Ok(Some(defect));
         }
         let Some(batch) = probe else { return Ok(None) };
-        let (_, sum) = self.evaluate(batch)?;
-        let mean = sum / batch.size as f64;
+        let mean = self.evaluate(batch)?.loss_sum / batch.global_size() as f64;
         let text = || {
             format!("the loss on the same batch after the step is {mean}, expected a finite number")
         };

@@ -2,16 +2,15 @@
 //! ends, and a stage that fails ends the run with its name.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use comm::{Communicator, InProcess};
 use device::Cpu;
 use device::backend::Cuda;
 use schema::{Batch, Optimizer, Schedule, ShardingPlan};
 use train::{Error, RunEvent, Start, TraceRequest};
 
 use crate::processes::{as_processes, files};
-use crate::rank_steps::{Faulty, PLANS, SendOutcome, Steps, batch, config, overlapped};
+use crate::rank_steps::{PLANS, Steps, batch, config, failing_world, overlapped};
 use crate::ranks;
 use crate::run::{dataset, plan, request};
 
@@ -233,16 +232,7 @@ fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
         let mut stages = std::collections::BTreeSet::new();
         for sends in (0..).step_by(5) {
             let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
-            let end = |(rank, inner): (usize, InProcess)| {
-                let sent = AtomicUsize::new(0);
-                let outcome = move |_: &_| {
-                    let is_last = rank == 1 && sent.fetch_add(1, Ordering::Relaxed) == sends;
-                    if is_last { SendOutcome::Refused } else { SendOutcome::Delivered }
-                };
-                Communicator::over(Arc::new(Faulty::new(inner, outcome)))
-            };
-            let ends = InProcess::ends(3).into_iter().enumerate().map(end).collect();
-            let results = steps.run(ends);
+            let results = steps.run(failing_world(3, sends));
             if results.iter().all(Result::is_ok) {
                 break;
             }

@@ -3,24 +3,37 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use comm::Communicator;
+use data::Dataset;
 use device::Cpu;
 use schema::{Optimizer, ShardingPlan, TableConfig};
 use train::run::{PreparedRun, Processes, follow};
-use train::{Error, RunOutcome, RunRequest};
+use train::{Error, RunOutcome, RunRequest, Start};
 
+use crate::rank_steps::failing_world;
 use crate::run::{dataset, plan, request};
 
 /// Runs each request on the rank with its index. Each rank opens the data itself.
 pub fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>, Error>> {
     let ends = comm::world(requests.len() as u32);
+    as_processes_over(ends, requests)
+}
+
+fn as_processes_over(
+    ends: Vec<Communicator>,
+    requests: Vec<RunRequest>,
+) -> Vec<Result<Option<RunOutcome>, Error>> {
     std::thread::scope(|scope| {
-        let run = |(rank, (request, comm)): (usize, (RunRequest, comm::Communicator))| {
+        let run = |(rank, (request, comm)): (usize, (RunRequest, Communicator))| {
             scope.spawn(move || {
                 let processes = Processes { comm, timeout: Duration::from_secs(60), native: false };
                 if rank == 0 {
-                    PreparedRun::begin(request)?.lead(Cpu::open, processes, &mut |_| {}).map(Some)
+                    PreparedRun::begin_processes(request)?
+                        .lead(Cpu::open, processes, &mut |_| {})
+                        .map(Some)
                 } else {
                     follow(&request, Cpu::open, processes).map(|_| None)
                 }
@@ -98,4 +111,103 @@ fn issue_28_ranks_with_different_requests_are_refused() {
     }
     let left: Vec<_> = std::fs::read_dir(&run).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("shared-")), "{left:?}");
+}
+
+/// Opens the dataset of each rank anew, so that each counts the pages that it reads.
+fn with_own_datasets(requests: &mut [RunRequest]) {
+    for request in requests {
+        let dataset = Arc::new(Dataset::open(request.train.dir()).unwrap());
+        request.train = Arc::clone(&dataset);
+        let held_out = request.evaluation.take();
+        request.evaluation = held_out.map(|(_, rows)| (dataset, rows));
+    }
+}
+
+#[test]
+fn processes_together_decompress_the_pages_of_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    // The last two limits end in the middle of an epoch, and of a window.
+    for (steps, evaluate_every) in
+        [(None, None), (None, Some(5)), (Some(20), None), (Some(9), None)]
+    {
+        let run = |name: &str, ranks: u32| {
+            let run = folder.path().join(format!("{name}-{steps:?}-{evaluate_every:?}"));
+            let mut request = request(&run, &dataset, plan(ShardingPlan::row_wise, 4));
+            request.config.training.steps = steps;
+            request.config.training.evaluate_every = evaluate_every;
+            let mut requests = vec![request; ranks as usize];
+            with_own_datasets(&mut requests);
+            requests
+        };
+        let one = run("one", 1).swap_remove(0);
+        let alone = train::run(&one, Cpu::open, &mut |_| {}).unwrap();
+        let four = run("four", 4);
+        let datasets: Vec<_> = four.iter().map(|request| Arc::clone(&request.train)).collect();
+        let led = as_processes(four).swap_remove(0).unwrap().unwrap();
+        assert_eq!(led.evaluation, alone.evaluation);
+        assert_eq!(led.ids_outside, alone.ids_outside);
+        assert!(files(&alone.checkpoint.unwrap()) == files(&led.checkpoint.unwrap()));
+        let pages: Vec<u64> = datasets.iter().map(|dataset| dataset.pages_read()).collect();
+        let (all, alone) = (pages.iter().sum::<u64>(), one.train.pages_read());
+        println!("{steps:?} {evaluate_every:?}: {pages:?} of {alone} pages");
+        assert!(5 * all <= 6 * alone, "{pages:?} of {alone}");
+        // Each reads about a quarter, in units of row groups.
+        assert!(pages.iter().all(|&pages| 3 * pages <= 2 * alone), "{pages:?} of {alone}");
+    }
+}
+
+#[test]
+fn processes_with_few_samples_write_the_checkpoint_of_threads_and_resume() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    // The 560 rows end with a smaller batch. With batches of 3, one of four ranks has no sample.
+    for (batch_size, shuffle_rows) in [(3, 100), (37, 100), (37, 0), (300, 1000)] {
+        let asked = |name: &str| {
+            let run = folder.path().join(format!("{name}-{batch_size}-{shuffle_rows}"));
+            let mut request = request(&run, &dataset, plan(ShardingPlan::mixed, 4));
+            let training = &mut request.config.training;
+            (training.batch_size, training.shuffle_rows) = (batch_size, shuffle_rows);
+            training.checkpoint_every = Some(if batch_size == 300 { 1 } else { 13 });
+            request
+        };
+        let threads = train::run(&asked("threads"), Cpu::open, &mut |_| {}).unwrap();
+        let expected = files(&threads.checkpoint.unwrap());
+        let led = as_processes(vec![asked("processes"); 4]).swap_remove(0).unwrap().unwrap();
+        assert_eq!(led.evaluation, threads.evaluation);
+        assert!(files(&led.checkpoint.unwrap()) == expected, "{batch_size} {shuffle_rows}");
+        let start = if batch_size == 300 { "step-000000000001" } else { "step-000000000013" };
+        let checkpoints = folder.path().join(format!("processes-{batch_size}-{shuffle_rows}"));
+        let mut resumed = asked("processes");
+        resumed.start = Start::Checkpoint(checkpoints.join("checkpoints").join(start));
+        let led = as_processes(vec![resumed; 4]).swap_remove(0).unwrap().unwrap();
+        assert!(files(&led.checkpoint.unwrap()) == expected, "{batch_size} {shuffle_rows}");
+    }
+}
+
+#[test]
+fn a_process_that_fails_while_rows_are_exchanged_ends_the_run_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let asked = |sends: usize| {
+        let run = folder.path().join(format!("run-{sends}"));
+        let mut request = request(&run, &dataset, plan(ShardingPlan::row_wise, 3));
+        request.config.training.steps = Some(12);
+        request.config.training.evaluate_every = Some(5);
+        request
+    };
+    let (mut failed, mut in_loader) = (0, 0);
+    for sends in (0..).step_by(3) {
+        let results = as_processes_over(failing_world(3, sends), vec![asked(sends); 3]);
+        if results.iter().all(Result::is_ok) {
+            break;
+        }
+        failed += 1;
+        for error in results.into_iter().filter_map(Result::err) {
+            let is_communication = matches!(error.cause(), Error::Communication(_));
+            assert!(is_communication, "{sends}: {error}");
+            in_loader += u32::from(!matches!(error, Error::Stage { .. }));
+        }
+    }
+    assert!(failed > 50 && in_loader > 10, "{failed} {in_loader}");
 }

@@ -1,6 +1,7 @@
 //! Trains steps on given batches with one thread per rank, over a transport that may fail.
 
 use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -66,6 +67,20 @@ impl Faulty {
             self.inner.send(to, message).unwrap();
         }
     }
+}
+
+/// Creates the communicators of `ranks` ranks, of which rank 1 cannot send more than `sends`
+/// messages.
+pub fn failing_world(ranks: u32, sends: usize) -> Vec<Communicator> {
+    let end = |(rank, inner): (usize, InProcess)| {
+        let sent = AtomicUsize::new(0);
+        let outcome = move |_: &_| {
+            let is_last = rank == 1 && sent.fetch_add(1, Ordering::Relaxed) == sends;
+            if is_last { SendOutcome::Refused } else { SendOutcome::Delivered }
+        };
+        Communicator::over(Arc::new(Faulty::new(inner, outcome)))
+    };
+    InProcess::ends(ranks).into_iter().enumerate().map(end).collect()
 }
 
 impl Transport for Faulty {

@@ -1,12 +1,10 @@
 //! Estimates the peak memory of a [`super::Loader`] from the shape of its data. This module does
 //! not open files.
 
-use super::{
-    FeaturePlan, Loaded, PIECE_ROWS_LEAST, batches_ahead, batches_together, decode_threads,
-    pieces_ahead,
-};
+use super::{FeaturePlan, Loaded, batches_ahead, batches_together};
 use crate::dataset::column_shape::ColumnShape;
 use crate::dataset::part;
+use crate::load::decode_queue::{PIECE_ROWS_LEAST, decode_threads, pieces_ahead};
 use crate::load::gather::{BatchBuilder, DecodedRows};
 use crate::load::shuffle::ShuffleOrder;
 use crate::prepare::shape::DataShape;
@@ -49,6 +47,8 @@ pub struct LoaderShape<'a> {
     /// Size of the shuffle buffer; 0 without shuffling.
     pub shuffle_rows: usize,
     pub epochs: u64,
+    /// Number of ranks that share the reading; 1 for a loader that reads whole batches.
+    pub ranks: u64,
 }
 
 impl LoaderShape<'_> {
@@ -58,13 +58,18 @@ impl LoaderShape<'_> {
         if self.rows == 0 {
             return LoaderMemory::default();
         }
-        let (window, held, pieces) = self.rows_held();
+        let (window, mut held, pieces) = self.rows_held();
         // The permutation of the rows of the window in use takes memory, too.
         let order = window * size_of::<(u32, u32)>() as u64;
+        if self.ranks > 1 {
+            // Besides the pieces that it decodes, a rank holds its rows of the window in use and of
+            // the next one, and the messages of one window in both directions.
+            held = (held + 4 * window).div_ceil(self.ranks);
+        }
         let decoded =
             (held as f64 * DecodedRows::row_bytes(&self.columns(), self.data.dense)) as u64;
         let group = self.data.row_group_rows.min(self.rows);
-        let decoders = (decode_threads() as u64).min(pieces);
+        let decoders = (decode_threads() as u64).min(pieces.div_ceil(self.ranks));
         LoaderMemory {
             is_one_window: window == self.rows,
             decoded: decoded + order,
@@ -75,13 +80,14 @@ impl LoaderShape<'_> {
 
     fn batches(&self) -> u64 {
         let samples = self.batch_size.min(usize::try_from(self.rows).unwrap_or(usize::MAX));
+        let samples = samples.div_ceil(self.ranks as usize);
         let features = self.features.columns.len();
         let together = batches_together(self.batch_size);
         let queued = batches_ahead(features, self.batch_size) * together;
         // Besides the queued batches, one group of batches is in use, and another is assembled or
         // waits for a place in the queue. Small data may not have that many batches.
         let whole = ((queued + 2 * together) as u64).saturating_mul(samples as u64);
-        let held = whole.min(self.rows.saturating_mul(self.epochs));
+        let held = whole.min(self.rows.div_ceil(self.ranks).saturating_mul(self.epochs));
         let ids: f64 = self.columns().iter().map(|column| column.ids_per_row).sum();
         let ids_of_group = (ids * samples as f64) as usize;
         let content = schema::Batch::bytes(samples, self.data.dense, features, ids_of_group);
@@ -121,7 +127,8 @@ impl LoaderShape<'_> {
             row_group_rows: self.data.row_group_rows.max(1),
         };
         let decoders = decode_threads();
-        let per_group = decoders.div_ceil(order.groups() as usize);
+        let ahead = pieces_ahead(decoders) * self.ranks as usize;
+        let per_group = if self.ranks > 1 { 1 } else { decoders.div_ceil(order.groups() as usize) };
         let mut windows = order.windows(0).0;
         // If the dataset is one window, the next epoch reuses its rows.
         if windows.len() == 1 {
@@ -142,7 +149,7 @@ impl LoaderShape<'_> {
         let held = |first: usize| {
             let (mut pieces, mut rows) = (0, windows[first].1);
             for &(count, more) in &windows[first + 1..] {
-                if pieces >= pieces_ahead(decoders) {
+                if pieces >= ahead {
                     break;
                 }
                 pieces += count;
@@ -152,7 +159,7 @@ impl LoaderShape<'_> {
         };
         let largest = windows.iter().map(|&(_, rows)| rows).max().unwrap_or(0);
         let most = (0..windows.len()).map(held).max().unwrap_or(0);
-        (largest, most, decoders as u64)
+        (largest, most, decoders as u64 * self.ranks)
     }
 }
 
@@ -160,7 +167,7 @@ impl LoaderShape<'_> {
 mod tests {
     use super::*;
 
-    fn held(rows: u64, shuffle_rows: usize, epochs: u64) -> (u64, u64) {
+    fn check(rows: u64, shuffle_rows: usize, epochs: u64, ranks: u64) -> (u64, u64) {
         let data = DataShape {
             rows,
             row_group_rows: 10,
@@ -177,6 +184,7 @@ mod tests {
             batch_size: 4,
             shuffle_rows,
             epochs,
+            ranks,
         };
         let (window, held, _) = shape.rows_held();
         (window, held)
@@ -184,13 +192,43 @@ mod tests {
 
     #[test]
     fn a_single_window_is_held_once_and_others_with_their_successors() {
-        assert_eq!(held(95, 1000, 9), (95, 95));
+        assert_eq!(check(95, 1000, 9, 1), (95, 95));
         let ahead = pieces_ahead(decode_threads()) as u64;
         // Without shuffling, each row group is a window.
-        assert_eq!(held(10_000, 0, 1), (10, 10 + 10 * ahead));
+        assert_eq!(check(10_000, 0, 1, 1), (10, 10 + 10 * ahead));
         // A window has as many groups as are decoded ahead, so one further window is enough.
-        assert_eq!(held(10_000, 10 * ahead as usize, 1), (10 * ahead, 20 * ahead));
+        assert_eq!(check(10_000, 10 * ahead as usize, 1, 1), (10 * ahead, 20 * ahead));
         // The dataset has only 20 rows, so both of its windows are held.
-        assert_eq!(held(20, 10, 1), (10, 20));
+        assert_eq!(check(20, 10, 1, 1), (10, 20));
+    }
+    #[test]
+    fn ranks_that_share_the_reading_hold_as_many_rows_together_and_read_further_ahead() {
+        let ahead = pieces_ahead(decode_threads()) as u64;
+        assert_eq!(check(10_000, 0, 1, 4), (10, 10 + 10 * 4 * ahead));
+        let data = DataShape {
+            rows: 1_000_000,
+            row_group_rows: 1000,
+            dense: 3,
+            categorical: Vec::new(),
+            vocabulary: 0,
+            text_row_bytes: 0.0,
+        };
+        let memory = |ranks| {
+            let (features, rows) = (FeaturePlan { columns: Vec::new() }, data.rows);
+            let (data, batch_size, shuffle_rows) = (&data, 1024, 500_000);
+            let epochs = 1;
+            let shape = LoaderShape {
+                data,
+                features: &features,
+                rows,
+                batch_size,
+                shuffle_rows,
+                epochs,
+                ranks,
+            };
+            shape.memory()
+        };
+        let (one, four) = (memory(1), memory(4));
+        assert!(four.decoded < one.decoded && 3 * four.batches < one.batches, "{one:?} {four:?}");
     }
 }

@@ -6,6 +6,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::bytes::Buf;
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
@@ -21,6 +23,8 @@ pub(crate) struct CheckedBytes {
     length: u64,
     /// The ranges, each with the position of its first byte in the file.
     ranges: Vec<(u64, ::bytes::Bytes)>,
+    /// Number of pages that the Parquet library has read.
+    pages: Arc<AtomicU64>,
 }
 
 /// Reads `range` and verifies it against `checksum`, if there is one. Errors name `place`.
@@ -46,7 +50,9 @@ pub(crate) fn read_range(
             return Err(Error::Checksum { path, place, expected, got });
         }
     }
-    Ok(CheckedBytes { length, ranges: vec![(range.start, bytes.into())] })
+    let mut checked = CheckedBytes::empty(length);
+    checked.put(range.start, bytes.into());
+    Ok(checked)
 }
 
 /// Returns the byte range of a column chunk; `None` if its metadata is invalid.
@@ -60,7 +66,12 @@ pub(crate) fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Ran
 impl CheckedBytes {
     /// Creates an empty set of ranges for a file of `length` bytes.
     pub(crate) fn empty(length: u64) -> Self {
-        Self { length, ranges: Vec::new() }
+        Self { length, ranges: Vec::new(), pages: Arc::default() }
+    }
+
+    /// Counts the pages that are read in `pages`.
+    pub(crate) fn counting(self, pages: &Arc<AtomicU64>) -> Self {
+        Self { pages: Arc::clone(pages), ..self }
     }
 
     /// Adds the ranges of `more`, which belong to the same file.
@@ -104,6 +115,8 @@ impl ChunkReader for CheckedBytes {
             let end = start.saturating_add(length as u64);
             return Err(ParquetError::EOF(format!("byte {end} is outside its column")));
         }
+        // The library reads the content of a page by one call, and headers by `get_read`.
+        self.pages.fetch_add(1, Ordering::Relaxed);
         Ok(bytes.slice(..length))
     }
 }
