@@ -5,7 +5,7 @@ use std::time::Duration;
 use comm::Communicator;
 use device::Backend;
 use schema::stage::Overlap;
-use schema::{Rank, Schedule};
+use schema::{Rank, Schedule, ShardingPlan};
 
 use crate::Error;
 use crate::embedding::input_dist::IdExchange;
@@ -74,6 +74,8 @@ pub struct Streams {
     pub pooled: Lane<AllToAll<f32>>,
     /// Gradients of dense parameters.
     pub dense: Lane<GradientSums>,
+    /// Gradients of the rows of replicated tables.
+    pub replicas: Lane<GradientSums>,
     /// Losses and stop flags.
     pub losses: Lane<AllToAll<u8>>,
 }
@@ -84,6 +86,7 @@ impl From<Communicator> for Streams {
             input: Lane::new(&control),
             pooled: Lane::new(&control),
             dense: Lane::new(&control),
+            replicas: Lane::new(&control),
             losses: Lane::new(&control),
             control,
         }
@@ -121,12 +124,12 @@ impl Streams {
         self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the threads that a schedule needs. Exchanges of pooled vectors need none: they are
-    /// complete when the messages of all peers have arrived.
+    /// Creates the threads that a schedule needs under a plan. Exchanges of pooled vectors need
+    /// none: they are complete when the messages of all peers have arrived.
     ///
     /// # Errors
     /// [`Error::Thread`] if the operating system refuses.
-    pub fn spawn_lanes(&mut self, schedule: Schedule) -> Result<(), Error> {
+    pub fn spawn_lanes(&mut self, schedule: Schedule, plan: &ShardingPlan) -> Result<(), Error> {
         let schedule = schedule.for_ranks(self.world_size() as u32);
         if schedule.has(Overlap::Input) {
             self.input.spawn("input lane")?;
@@ -134,11 +137,15 @@ impl Streams {
         if schedule.has(Overlap::AllReduce) {
             self.dense.spawn("all-reduce lane")?;
         }
+        if schedule.has(Overlap::Gradient) && !plan.replicas().is_empty() {
+            self.replicas.spawn("replica lane")?;
+        }
         Ok(())
     }
 
-    fn all(&mut self) -> [&mut Communicator; 5] {
-        let Self { control, input, pooled, dense, losses } = self;
-        [control, input.settings(), pooled.settings(), dense.settings(), losses.settings()]
+    fn all(&mut self) -> [&mut Communicator; 6] {
+        let Self { control, input, pooled, dense, replicas, losses } = self;
+        let [dense, replicas] = [dense, replicas].map(Lane::settings);
+        [control, input.settings(), pooled.settings(), dense, replicas, losses.settings()]
     }
 }

@@ -14,6 +14,7 @@ mod precision;
 mod processes;
 mod ranks;
 mod regression;
+mod row_scope;
 mod run;
 mod samples;
 mod sequence;
