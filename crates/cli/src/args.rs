@@ -226,7 +226,7 @@ pub struct Train {
     pub sharding: Option<Sharding>,
     /// A file with a sharding plan, such as:
     /// {"world_size": 2, "tiles": [{"table": 0, "rows": {"start": 0, "end": 1000},
-    /// "columns": {"start": 0, "end": 16}, "rank": 0}, …]}
+    /// "columns": {"start": 0, "end": 16}, "rank": 0}, …], "replicated": [1, 2]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
     /// Send dense gradients to other ranks in buckets of this size, such as 512K or 25M. Results

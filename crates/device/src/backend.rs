@@ -22,8 +22,8 @@ use schema::{JaggedTensor, Optimizer, Precision};
 use crate::MatrixShape;
 use crate::cpu::Pool;
 use crate::error::Error;
-use crate::ops::embedding_backward::{TileOrigin, Updated};
-use crate::ops::{Slot, interaction};
+use crate::ops::embedding_backward::{RowSums, TileOrigin, Updated};
+use crate::ops::{Slot, SlotOutput, interaction};
 use crate::optimizer::UpdateRule;
 use crate::weights::{Weights, WeightsView};
 
@@ -127,11 +127,11 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// Fails if the device cannot allocate the memory.
     fn weight(&self, shape: WeightShape) -> Result<Self::Weight, Error>;
-    /// Moves `tiles` to the device. Key `k` of every batch is looked up in slot `k`.
+    /// Moves tiles to the device. Key `k` of every batch is looked up in slot `k`.
     ///
     /// # Errors
     /// Fails if the device cannot allocate the memory.
-    fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Self::Tables, Error>;
+    fn tables(&self, values: TableValues) -> Result<Self::Tables, Error>;
     /// Creates the exchange of pooled vectors for this layout.
     ///
     /// # Errors
@@ -524,6 +524,47 @@ pub trait Backend: Sized + Send {
         gradient: &Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
+    /// Sums the gradients of the rows of the last lookup, and passes them to the host:
+    /// [`crate::ops::embedding_backward::sum_rows`]. Waits for the queue.
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`Backend::lookup`].
+    fn sum_rows(
+        &self,
+        queue: &Self::Queue,
+        tables: &mut Self::Tables,
+        ids: BatchIds<'_, Self>,
+        gradient: &Self::Vector,
+        scalars: &Self::Scalars,
+        to: &mut RowSums,
+    ) -> Result<(), Error>;
+    /// Computes what the update rule needs of whole rows, `[rows, 2]`:
+    /// [`crate::ops::embedding_backward::row_terms`]. Zeros if updates are stopped.
+    ///
+    /// # Errors
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
+    fn row_terms(
+        &self,
+        queue: &Self::Queue,
+        tables: &mut Self::Tables,
+        sums: &RowSums,
+        scalars: &Self::Scalars,
+        terms: &mut Vec<f32>,
+    ) -> Result<(), Error>;
+    /// Updates rows with their summed gradients, and with the terms of whole rows where the rule
+    /// needs them: [`crate::ops::embedding_backward::apply_rows`]. The number of rows is added to
+    /// `scalars`.
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`Backend::row_terms`].
+    fn apply_rows(
+        &self,
+        queue: &Self::Queue,
+        tables: &mut Self::Tables,
+        sums: &RowSums,
+        terms: Option<&[f32]>,
+        scalars: &mut Self::Scalars,
+    ) -> Result<(), Error>;
     /// Assembles pooled vectors from the parts that all ranks looked up:
     /// [`crate::ops::exchange::assemble`].
     ///
@@ -607,6 +648,16 @@ pub struct TileValues {
     pub name: String,
     /// Position of the tile in its table.
     pub origin: TileOrigin,
+}
+
+/// Tiles that are looked up together, and the places of their vectors.
+#[derive(Debug)]
+pub struct TableValues {
+    pub tiles: Vec<TileValues>,
+    /// One slot per key of a batch.
+    pub slots: Vec<Slot>,
+    /// Form of the output, which is not a sequence.
+    pub output: SlotOutput,
 }
 
 /// A range of rows of one tile.

@@ -262,6 +262,7 @@ impl SingleWork {
             vectors: 1,
             uses: batch as f64 * pooling as f64,
             longest_bag: pooling,
+            uses_of_all: None,
             popularity: Popularity::uniform(rows),
         };
         let terms = TileTerms::new(&tile, Optimizer::Sgd, None);

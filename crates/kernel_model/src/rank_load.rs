@@ -36,6 +36,7 @@ pub const BACKWARD_LAUNCHES: u32 = 12;
 pub struct TileTerms {
     /// Number of columns that the tile adds to each sample.
     width: f64,
+    dim: f64,
     bags: f64,
     uses: f64,
     longest: f64,
@@ -53,6 +54,10 @@ pub struct TileTerms {
     gradient_reads: f64,
     /// Number of lookups of the most popular row.
     hottest: f64,
+    /// Number of distinct rows that a batch uses.
+    rows_used: f64,
+    /// Whether every rank holds the tile's table.
+    is_replica: bool,
     weights: u64,
     states: u64,
 }
@@ -75,6 +80,7 @@ impl TileTerms {
         let ids = if bags > 0.0 { uses / bags } else { 0.0 };
         Self {
             width: (tile.vectors * tile.dim) as f64,
+            dim,
             bags,
             uses,
             longest: tile.longest_bag as f64,
@@ -87,6 +93,8 @@ impl TileTerms {
             gradient_bytes: bags * 4.0 * dim,
             gradient_reads: uses * 4.0 * dim,
             hottest: uses * tile.popularity.hottest(),
+            rows_used,
+            is_replica: tile.uses_of_all.is_some(),
             weights: tile.rows.saturating_mul(row),
             states: tile.rows.saturating_mul(4 * rule.state_per_row(tile.dim) as u64),
         }
@@ -96,8 +104,15 @@ impl TileTerms {
 /// Time and memory of the tiles of one rank: lookups, row updates, weights and optimizer states.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankLoad {
-    /// Number of columns that the rank's tiles add to each sample.
+    /// Number of columns that the rank's tiles add to each sample, without replicated tables.
     pub width: f64,
+    /// Number of ids and of bags that ranks exchange for the rank's tiles.
+    pub exchanged_uses: f64,
+    pub exchanged_bags: f64,
+    /// Number of distinct rows of the rank's tiles that a batch uses, without replicated tables.
+    pub tile_rows: f64,
+    /// Number of gradients of replicated tables that are summed over ranks.
+    pub replica_values: f64,
     /// Number of ids looked up in a batch.
     pub uses: f64,
     /// Number of bags looked up in a batch.
@@ -149,7 +164,14 @@ impl RankLoad {
     }
 
     fn add(&mut self, tile: &TileTerms) {
-        self.width += tile.width;
+        if tile.is_replica {
+            self.replica_values += tile.rows_used * tile.dim;
+        } else {
+            self.width += tile.width;
+            self.exchanged_uses += tile.uses;
+            self.exchanged_bags += tile.bags;
+            self.tile_rows += tile.rows_used;
+        }
         self.uses += tile.uses;
         self.bags += tile.bags;
         self.weights = self.weights.saturating_add(tile.weights);

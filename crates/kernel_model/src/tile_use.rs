@@ -23,18 +23,24 @@ pub struct TileUse {
     pub uses: f64,
     /// Number of ids in the longest bag that select the tile's rows.
     pub longest_bag: u64,
+    /// For a replicated table, number of ids in the batch of all ranks. `uses` and `bags` count
+    /// those of the rank's own samples.
+    pub uses_of_all: Option<f64>,
     pub popularity: Popularity,
 }
 
 impl TileUse {
-    /// Returns the expected number of distinct rows that a batch uses.
+    /// Returns the expected number of distinct rows that a batch of all ranks uses, which are the
+    /// rows that the rank updates.
     #[must_use]
     pub fn rows_used(&self) -> f64 {
-        self.popularity.rows_used(self.uses).min(self.uses)
+        let uses = self.uses_of_all.unwrap_or(self.uses);
+        self.popularity.rows_used(uses).min(uses)
     }
 }
 
-/// Lists the tiles of a plan for a batch of `samples` over all ranks. Row shards get a share of the
+/// Lists the tiles of a plan for a batch of `samples` over all ranks, then those of replicated
+/// tables, rank by rank. Row shards get a share of the
 /// ids in proportion to their rows, because popular rows are scattered.
 ///
 /// `features` follow the order of the model. All features of a table use the id distribution of its
@@ -65,7 +71,7 @@ pub fn list_tiles(
         computed.push((rows, feature, made.clone()));
         made
     };
-    let one = |tile: &Tile| {
+    let mut describe = |tile: &Tile, samples: usize| {
         let at = tile.table.index();
         let table = &model.tables[at];
         let of_table = &features[first[at]..first[at] + table.features.len()];
@@ -86,8 +92,19 @@ pub fn list_tiles(
             vectors: table.features.len() * table.vectors(),
             uses: ids * samples as f64 * share,
             longest_bag: (longest as f64 * share).ceil() as u64,
+            uses_of_all: None,
             popularity: if share < 1.0 { whole.part(share) } else { whole },
         }
     };
-    plan.tiles().iter().map(one).collect()
+    let mut tiles: Vec<TileUse> = plan.tiles().iter().map(|tile| describe(tile, samples)).collect();
+    let ranks = plan.world_size() as usize;
+    let cut = |rank: usize| samples * rank / ranks.max(1);
+    for rank in 0..ranks {
+        for tile in plan.replicas() {
+            let uses_of_all = Some(describe(tile, samples).uses);
+            let own = describe(tile, cut(rank + 1) - cut(rank));
+            tiles.push(TileUse { rank, uses_of_all, ..own });
+        }
+    }
+    tiles
 }

@@ -42,7 +42,8 @@ impl Workload<'_> {
         cut(rank + 1) - cut(rank)
     }
 
-    /// Returns the expected use of each tile, in the order of the plan.
+    /// Returns the expected use of each tile, in the order of the plan, then that of replicated
+    /// tables on each rank.
     #[must_use]
     pub fn tiles(&self) -> Vec<TileUse> {
         let samples = self.config.training.batch_size;
@@ -72,8 +73,9 @@ impl Workload<'_> {
                 format!("{samples} samples, {ranks} ranks"),
             );
         }
-        let held = self.plan.tiles().iter().map(|tile| u128::from(tile.rows.end)).max();
-        let last = self.plan.tiles().iter().map(|tile| tile.table.index()).max();
+        let tiles = || self.plan.tiles().iter().chain(self.plan.replicas());
+        let held = tiles().map(|tile| u128::from(tile.rows.end)).max();
+        let last = tiles().map(|tile| tile.table.index()).max();
         let most = model.tables.iter().map(|table| u128::from(table.rows)).max();
         if held > most || last.map_or(0, |last| last + 1) != model.tables.len() {
             let got = format!("a plan of {} tables", last.map_or(0, |last| last + 1));

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::config_error::ConfigError;
 use crate::model::{ModelConfig, TableConfig};
-use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
+use crate::optimizer::{LearningRateSchedule, OptimizerConfig, SplitRowRule};
 use crate::reference;
 use crate::source::{CategoryKind, DataConfig, DataFormat, DenseTransform, IdMode};
 use crate::synthetic::SyntheticConfig;
@@ -19,6 +19,10 @@ use crate::training::TrainingConfig;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizers {
+    /// The columns over which row-wise Adagrad and LAMB take the mean or the norms of a table's row
+    /// where a plan splits its columns.
+    #[serde(default, skip_serializing_if = "SplitRowRule::is_default")]
+    pub row_scope: SplitRowRule,
     /// Optimizer of the tables, whose update is fused into the embedding backward.
     pub sparse: OptimizerConfig,
     /// Optimizer of the dense parameters, which are those of MLPs and cross layers.
@@ -134,6 +138,14 @@ impl JobConfig {
         }
         self.optimizer.sparse.check("optimizer.sparse")?;
         self.optimizer.dense.check("optimizer.dense")?;
+        let sparse = self.optimizer.sparse.kind;
+        if self.optimizer.row_scope == SplitRowRule::ColumnTiles && !sparse.looks_at_rows() {
+            let text = format!(
+                "expected \"whole_rows\" with optimizer.sparse.kind = \"{sparse}\", whose update of \
+                 a weight does not depend on its row, got \"column_tiles\""
+            );
+            return Err(ConfigError::shape("optimizer.row_scope", text));
+        }
         self.synthetic.check(&self.model.tables)?;
         if !(0.0..1.0).contains(&self.data.hold_out) {
             let text = format!("expected a share in [0, 1), got {}", self.data.hold_out);

@@ -41,7 +41,7 @@ pub use feature_stats::{FeatureStats, FeatureStatsError};
 pub use model::{DataType, Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};
 pub use op::{GemmProduct, Op, OpWork, Pass};
 pub use optimizer::{
-    Granularity, LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode,
+    Granularity, LearningRateSchedule, Optimizer, OptimizerConfig, SplitRowRule, WeightDecayMode,
 };
 pub use plan::{ShardingPlan, Tile};
 pub use row_scope::RowScope;

@@ -112,6 +112,25 @@ pub enum WeightDecayMode {
     Decoupled,
 }
 
+/// The columns over which row-wise Adagrad and LAMB take the mean or the norms of a row where a plan
+/// splits its columns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SplitRowRule {
+    /// All columns of the row. Ranks exchange what they need of the row, and the plan does not
+    /// change the rule.
+    #[default]
+    WholeRows,
+    /// The columns of each tile, as in TorchRec's column-wise sharding.
+    ColumnTiles,
+}
+
+impl SplitRowRule {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// An optimizer with its constants, as configured.
 ///
 /// ```

@@ -1,5 +1,5 @@
-//! Sharding plans. A plan is a tiling of every table by rectangles over rows × columns, each on one
-//! rank.
+//! Sharding plans. A plan replicates some tables on every rank. It is a tiling of every other table
+//! by rectangles over rows × columns, each on one rank.
 //!
 //! Table-, row- and column-wise sharding and their mixes are all tilings. The runtime needs only
 //! two rules: tiles over split rows are summed, and tiles over split columns are concatenated.
@@ -64,6 +64,19 @@ pub enum PlanError {
         /// Index of the second tile in the plan.
         second: usize,
     },
+    /// A table has tiles and is replicated.
+    #[error("table {table:?} is replicated: expected no tile of it, got tile {tile}")]
+    TiledReplica {
+        table: String,
+        /// Index of the tile in the plan.
+        tile: usize,
+    },
+    #[error("replicated tables: expected numbers below {tables}, each once, got {} as well", table.0)]
+    Replicated {
+        /// Number of tables.
+        tables: usize,
+        table: TableId,
+    },
     #[error("table {table:?}: expected tiles over {expected} weights, got {got}")]
     Uncovered {
         table: String,
@@ -73,8 +86,8 @@ pub enum PlanError {
     },
 }
 
-/// A sharding plan: the tiles of all tables over `world_size` ranks. Every weight is on exactly one
-/// rank.
+/// A sharding plan: the tiles of tables over `world_size` ranks, and the tables that every rank
+/// holds whole. Every weight of another table is on exactly one rank.
 ///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};
@@ -96,6 +109,13 @@ pub enum PlanError {
 pub struct ShardingPlan {
     world_size: u32,
     tiles: Vec<Tile>,
+    /// One tile per replicated table, which covers it. Its rank is the one that saves the table.
+    #[serde(
+        rename = "replicated",
+        serialize_with = "tables_of",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    replicas: Vec<Tile>,
 }
 
 impl ShardingPlan {
@@ -106,17 +126,44 @@ impl ShardingPlan {
     /// Returns a [`PlanError`] that names the tile and the table.
     pub fn new(
         world_size: u32,
-        mut tiles: Vec<Tile>,
+        tiles: Vec<Tile>,
         tables: &[TableConfig],
     ) -> Result<Self, PlanError> {
+        Self::with_replicas(world_size, tiles, &[], tables)
+    }
+
+    /// Creates a plan that keeps the `replicated` tables whole on every rank, from tiles that cover
+    /// each other table exactly once.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and if a table is both replicated and tiled.
+    pub fn with_replicas(
+        world_size: u32,
+        mut tiles: Vec<Tile>,
+        replicated: &[TableId],
+        tables: &[TableConfig],
+    ) -> Result<Self, PlanError> {
+        for (i, &table) in replicated.iter().enumerate() {
+            if table.index() >= tables.len() || replicated[..i].contains(&table) {
+                return Err(PlanError::Replicated { tables: tables.len(), table });
+            }
+            if let Some(tile) = tiles.iter().position(|tile| tile.table == table) {
+                let table = tables[table.index()].name.clone();
+                return Err(PlanError::TiledReplica { table, tile });
+            }
+        }
         for (i, tile) in tiles.iter().enumerate() {
             check_tile(i, tile, world_size, tables)?;
         }
         tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
-        for (id, table) in tables.iter().enumerate() {
-            check_cover(id, table, &tiles)?;
+        let is_tiled = |id: &usize| !replicated.contains(&TableId(*id as u32));
+        for id in (0..tables.len()).filter(is_tiled) {
+            check_cover(id, &tables[id], &tiles)?;
         }
-        Ok(Self { world_size, tiles })
+        let mut replicas: Vec<Tile> =
+            replicated.iter().map(|&id| replica(id, &tables[id.index()])).collect();
+        replicas.sort_by_key(|tile| tile.table);
+        Ok(Self { world_size, tiles, replicas })
     }
 
     /// Returns the number of ranks.
@@ -131,7 +178,25 @@ impl ShardingPlan {
         &self.tiles
     }
 
-    /// Returns the tiles of one rank in plan order.
+    /// Returns one tile per replicated table, in the order of tables. Each covers its table.
+    #[must_use]
+    pub fn replicas(&self) -> &[Tile] {
+        &self.replicas
+    }
+
+    /// Returns the replicated tables, in order.
+    #[must_use]
+    pub fn replicated(&self) -> Vec<TableId> {
+        self.replicas.iter().map(|tile| tile.table).collect()
+    }
+
+    /// Returns all tiles that one rank holds: its own in plan order, then those of replicated
+    /// tables.
+    pub fn held_by(&self, rank: Rank) -> impl Iterator<Item = &Tile> {
+        self.tiles_of(rank).chain(&self.replicas)
+    }
+
+    /// Returns the tiles of one rank in plan order, without replicated tables.
     pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = &Tile> {
         self.tiles.iter().filter(move |tile| tile.rank == rank)
     }
@@ -215,11 +280,28 @@ impl ShardingPlan {
         Self::from_tiles(world_size, tiles)
     }
 
+    /// Keeps every table whole on every rank.
+    #[must_use]
+    pub fn replicate(tables: &[TableConfig], world_size: u32) -> Self {
+        let replicas = (0..).zip(tables).map(|(id, table)| replica(TableId(id), table)).collect();
+        Self { world_size, tiles: Vec::new(), replicas }
+    }
+
     fn from_tiles(world_size: u32, mut tiles: Vec<Tile>) -> Self {
         tiles.retain(|tile| !tile.rows.is_empty() && !tile.columns.is_empty());
         tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
-        Self { world_size, tiles }
+        Self { world_size, tiles, replicas: Vec::new() }
     }
+}
+
+/// Serializes the tables of replicas, as plan files list them.
+fn tables_of<S: serde::Serializer>(replicas: &[Tile], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(replicas.iter().map(|tile| tile.table))
+}
+
+/// Returns the tile of a replicated table.
+fn replica(table: TableId, config: &TableConfig) -> Tile {
+    Tile { table, rows: 0..config.rows, columns: 0..config.dim, rank: Rank(0) }
 }
 
 fn grid(table: &TableConfig) -> Vec<Tile> {
@@ -317,6 +399,26 @@ mod tests {
             refused(vec![tile(0..11, 0..4)]),
             PlanError::OutOfRange { tile: 0, what: "last row", bound: 10, got: 10 }
         );
+    }
+
+    #[test]
+    fn a_table_is_tiled_or_replicated() {
+        let tables = [table(10, 4), table(5, 4)];
+        let made = |tiles, replicated: &[u32]| {
+            let replicated: Vec<TableId> = replicated.iter().map(|&id| TableId(id)).collect();
+            ShardingPlan::with_replicas(2, tiles, &replicated, &tables)
+        };
+        let plan = made(vec![tile(0..10, 0..4)], &[1]).unwrap();
+        let held: Vec<u32> = plan.held_by(Rank(1)).map(|tile| tile.table.0).collect();
+        assert_eq!((held, plan.replicated()), (vec![1], vec![TableId(1)]));
+        let refused = |tiles, replicated| made(tiles, replicated).unwrap_err().to_string();
+        let text = refused(vec![tile(0..10, 0..4)], &[0, 1]);
+        assert_eq!(text, "table \"10x4\" is replicated: expected no tile of it, got tile 0");
+        let text = "replicated tables: expected numbers below 2, each once, got ";
+        assert_eq!(refused(vec![], &[0, 1, 1]), format!("{text}1 as well"));
+        assert_eq!(refused(vec![], &[2]), format!("{text}2 as well"));
+        assert!(refused(vec![tile(0..10, 0..4)], &[]).contains("expected tiles over 20 weights"));
+        assert_eq!(made(vec![], &[1, 0]), Ok(ShardingPlan::replicate(&tables, 2)));
     }
 
     proptest! {

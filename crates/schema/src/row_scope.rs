@@ -1,15 +1,16 @@
 //! The columns over which an optimizer takes a row's mean or norm: the whole row, or each column
 //! tile separately. With column tiles, row-wise Adagrad and LAMB give other results than with whole
-//! rows.
+//! rows. Over whole rows, ranks that split columns exchange terms of each row in every step.
 
 use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Optimizers;
 use crate::model::TableConfig;
-use crate::optimizer::Optimizer;
-use crate::plan::Tile;
+use crate::optimizer::{Optimizer, SplitRowRule};
+use crate::plan::{ShardingPlan, Tile};
 
 /// The columns over which an update rule takes its mean or norm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,15 +50,35 @@ pub struct ScopeDifference {
 const LISTED: usize = 6;
 
 impl RowScope {
-    /// Determines the scope of `optimizer` under a tiling of `tables`.
+    /// Determines the scope of an optimizer under a tiling of `tables`.
     #[must_use]
-    pub fn new(optimizer: Optimizer, tiles: &[Tile], tables: &[TableConfig]) -> Self {
+    pub fn new(
+        optimizer: Optimizer,
+        rule: SplitRowRule,
+        tiles: &[Tile],
+        tables: &[TableConfig],
+    ) -> Self {
         if !optimizer.looks_at_rows() {
             return Self::EachWeight;
+        }
+        if rule == SplitRowRule::WholeRows {
+            return Self::WholeRows;
         }
         let splits: Vec<ColumnSplit> =
             (0..).zip(tables).flat_map(|(id, table)| splits_of(id, table, tiles)).collect();
         if splits.is_empty() { Self::WholeRows } else { Self::ColumnTiles(splits) }
+    }
+
+    /// Whether ranks exchange terms of rows, because the rule is that of whole rows and the plan
+    /// splits the columns of some.
+    #[must_use]
+    pub fn exchanges_terms(optimizers: &Optimizers, plan: &ShardingPlan) -> bool {
+        // A table without split columns has one tile per row, so its tiles cover disjoint rows.
+        let shares_rows =
+            |pair: &[Tile]| pair[0].table == pair[1].table && pair[1].rows.start < pair[0].rows.end;
+        optimizers.sparse.kind.looks_at_rows()
+            && optimizers.row_scope == SplitRowRule::WholeRows
+            && plan.tiles().windows(2).any(shares_rows)
     }
 
     /// Whether optimizer state of this scope can continue under `other` without changing the update
@@ -173,9 +194,9 @@ fn splits_of(id: u32, table: &TableConfig, tiles: &[Tile]) -> Vec<ColumnSplit> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ColumnSplit, RowScope};
+    use super::{ColumnSplit, Optimizers, RowScope, Tile};
     use crate::model::{DataType, Pooling, TableConfig};
-    use crate::optimizer::Optimizer;
+    use crate::optimizer::{Optimizer, OptimizerConfig, SplitRowRule};
     use crate::plan::ShardingPlan;
 
     fn tables() -> Vec<TableConfig> {
@@ -192,7 +213,7 @@ mod tests {
     }
 
     fn scope(kind: Optimizer, plan: &ShardingPlan) -> RowScope {
-        RowScope::new(kind, plan.tiles(), &tables())
+        RowScope::new(kind, SplitRowRule::ColumnTiles, plan.tiles(), &tables())
     }
 
     #[test]
@@ -239,14 +260,37 @@ mod tests {
     }
 
     #[test]
+    fn terms_are_exchanged_where_whole_rows_have_split_columns() {
+        let optimizers = |kind| {
+            let config = OptimizerConfig::new(kind, 0.1);
+            Optimizers { row_scope: SplitRowRule::WholeRows, sparse: config, dense: config }
+        };
+        let exchanges =
+            |kind, plan: &ShardingPlan| RowScope::exchanges_terms(&optimizers(kind), plan);
+        let column = ShardingPlan::column_wise(&tables(), 2);
+        assert!(exchanges(Optimizer::Lamb, &column));
+        assert!(!exchanges(Optimizer::Adam, &column));
+        let row_scope = SplitRowRule::ColumnTiles;
+        let tiles = Optimizers { row_scope, ..optimizers(Optimizer::Lamb) };
+        assert!(!RowScope::exchanges_terms(&tiles, &column));
+        let mixed = ShardingPlan::mixed(&tables(), 1);
+        assert!(exchanges(Optimizer::RowwiseAdagrad, &mixed));
+        for plan in [ShardingPlan::table_wise, ShardingPlan::row_wise, ShardingPlan::replicate] {
+            assert!(!exchanges(Optimizer::RowwiseAdagrad, &plan(&tables(), 3)));
+        }
+    }
+
+    #[test]
     fn scopes_are_described_as_text() {
         let plan = ShardingPlan::column_wise(&tables()[..1], 4);
-        let uneven = RowScope::new(Optimizer::Lamb, plan.tiles(), &tables()[..1]).to_string();
-        assert_eq!(uneven, "a: 3 column tiles of 2 columns");
+        let text = |tiles: &[Tile]| {
+            let rule = SplitRowRule::ColumnTiles;
+            RowScope::new(Optimizer::Lamb, rule, tiles, &tables()[..1]).to_string()
+        };
+        assert_eq!(text(plan.tiles()), "a: 3 column tiles of 2 columns");
         let mut tiles = plan.tiles().to_vec();
         tiles[1].columns = 2..5;
         tiles[2].columns = 5..6;
-        let uneven = RowScope::new(Optimizer::Lamb, &tiles, &tables()[..1]).to_string();
-        assert_eq!(uneven, "a: 3 column tiles (0..2, 2..5, 5..6)");
+        assert_eq!(text(&tiles), "a: 3 column tiles (0..2, 2..5, 5..6)");
     }
 }

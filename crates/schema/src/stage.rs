@@ -10,7 +10,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::JobConfig;
 use crate::model::{Interaction, ModelConfig};
+use crate::plan::ShardingPlan;
+use crate::row_scope::RowScope;
 
 /// Least number of dense buckets, if the model has as many layers.
 const BUCKETS_MIN: usize = 4;
@@ -33,8 +36,12 @@ pub enum Stage {
     DenseBackward(u16),
     /// Splits the gradient of the interaction into those of its inputs.
     InteractionBackward,
-    /// Sends gradients of pooled vectors to the owners of the rows.
+    /// Sends gradients of pooled vectors to the owners of the rows, and sums those of the rows of
+    /// replicated tables over ranks.
     GradientExchange,
+    /// Exchanges sums over the columns of rows whose columns are split, if the update rule needs
+    /// them of whole rows. Other steps lack this stage.
+    RowTerms,
     EmbeddingUpdate,
     /// Sums the gradients of a bucket over ranks.
     AllReduce(u16),
@@ -67,6 +74,7 @@ impl Stage {
             Self::DenseBackward(_) => "dense_backward",
             Self::InteractionBackward => "interaction_backward",
             Self::GradientExchange => "gradient_exchange",
+            Self::RowTerms => "row_terms",
             Self::EmbeddingUpdate => "embedding_update",
             Self::AllReduce(_) => "all_reduce",
             Self::DenseUpdate(_) => "dense_update",
@@ -81,6 +89,7 @@ impl Stage {
             Self::InputDistribution
             | Self::PooledExchange
             | Self::GradientExchange
+            | Self::RowTerms
             | Self::AllReduce(_)
             | Self::LossSum => Resource::Link,
             Self::Copy => Resource::HostThread,
@@ -88,13 +97,14 @@ impl Stage {
         }
     }
 
-    /// Returns the overlap that hides the stage, if there is one.
+    /// Returns the overlap to whose exchange the stage belongs. It hides the stage, except for
+    /// [`Self::RowTerms`].
     #[must_use]
     pub fn overlap(self) -> Option<Overlap> {
         match self {
             Self::InputDistribution => Some(Overlap::Input),
             Self::PooledExchange => Some(Overlap::Pooled),
-            Self::GradientExchange => Some(Overlap::Gradient),
+            Self::GradientExchange | Self::RowTerms => Some(Overlap::Gradient),
             Self::AllReduce(_) => Some(Overlap::AllReduce),
             Self::LossSum => Some(Overlap::Control),
             _ => None,
@@ -130,8 +140,10 @@ impl Stage {
             Self::InteractionBackward => vec![last_before(Section::Bottom)],
             Self::GradientExchange => vec![Self::InteractionBackward],
             // The first bucket says whether the updates of any rank are stopped.
-            Self::EmbeddingUpdate if ranks > 1 => vec![Self::GradientExchange, Self::AllReduce(0)],
-            Self::EmbeddingUpdate => vec![Self::GradientExchange],
+            Self::EmbeddingUpdate | Self::RowTerms if ranks > 1 => {
+                vec![Self::GradientExchange, Self::AllReduce(0)]
+            }
+            Self::EmbeddingUpdate | Self::RowTerms => vec![Self::GradientExchange],
             Self::AllReduce(bucket) => vec![Self::DenseBackward(bucket)],
             Self::DenseUpdate(bucket) if ranks > 1 => vec![Self::AllReduce(bucket)],
             Self::DenseUpdate(bucket) => vec![Self::DenseBackward(bucket)],
@@ -391,15 +403,32 @@ pub struct StepGraph {
 }
 
 impl StepGraph {
-    /// Orders the stages of a model's step for a number of ranks.
+    /// Orders the stages of a job's step under a sharding plan.
     #[must_use]
-    pub fn new(model: &ModelConfig, bucket_bytes: usize, schedule: Schedule, ranks: u32) -> Self {
+    pub fn new(
+        config: &JobConfig,
+        bucket_bytes: usize,
+        schedule: Schedule,
+        plan: &ShardingPlan,
+    ) -> Self {
+        let ranks = plan.world_size();
         let schedule = schedule.for_ranks(ranks);
-        let buckets = dense_buckets(model, bucket_bytes);
+        let buckets = dense_buckets(&config.model, bucket_bytes);
         let mut graph = Self { buckets, actions: Vec::new() };
         graph.push_forward(schedule, ranks);
         graph.push_backward(schedule, ranks);
+        if RowScope::exchanges_terms(&config.optimizer, plan) {
+            graph.insert_row_terms(ranks);
+        }
         graph
+    }
+
+    fn insert_row_terms(&mut self, ranks: u32) {
+        let is_update = |action: &StageAction| action.stage == Stage::EmbeddingUpdate;
+        let Some(update) = self.actions.iter().position(is_update) else { return };
+        self.actions[update].inputs = vec![Stage::RowTerms];
+        self.push(Stage::RowTerms, ActionPart::Whole, ranks);
+        self.actions[update..].rotate_right(1);
     }
 
     fn push(&mut self, stage: Stage, part: ActionPart, ranks: u32) {

@@ -137,6 +137,8 @@ pub enum Sharding {
     Column,
     /// Divide tables in four ways in turn: whole, rows, columns, grid
     Mixed,
+    /// Keep every table whole on every rank
+    Replicated,
 }
 
 /// Finds the subcommand that the arguments of this process select, with its options. `verb` is the

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use schema::{ShardingPlan, TableConfig, Tile};
+use schema::{ShardingPlan, TableConfig, TableId, Tile};
 use serde::Deserialize;
 use serde::de::Error as _;
 
@@ -15,7 +15,11 @@ use crate::error::{Error, UsageError};
 #[serde(deny_unknown_fields)]
 struct PlanFile {
     world_size: u32,
+    #[serde(default)]
     tiles: Vec<Tile>,
+    /// Tables that every rank holds whole.
+    #[serde(default)]
+    replicated: Vec<TableId>,
 }
 
 /// A rule that divides tables among ranks. The rule becomes a plan once the tables are known.
@@ -35,6 +39,7 @@ impl Tiling {
             Self::Made(Sharding::Row, ranks) => ShardingPlan::row_wise(tables, *ranks),
             Self::Made(Sharding::Column, ranks) => ShardingPlan::column_wise(tables, *ranks),
             Self::Made(Sharding::Mixed, ranks) => ShardingPlan::mixed(tables, *ranks),
+            Self::Made(Sharding::Replicated, ranks) => ShardingPlan::replicate(tables, *ranks),
             Self::File(plan) => plan.clone(),
         }
     }
@@ -55,7 +60,8 @@ pub fn parse(path: &Path, text: &str, tables: &[TableConfig]) -> Result<Sharding
         let text = format!("world_size: expected 1..={RANKS_MAX}, got {got}");
         return Err(malformed(serde_json::Error::custom(text)));
     }
-    let plan = ShardingPlan::new(file.world_size, file.tiles, tables);
+    let PlanFile { world_size, tiles, replicated } = file;
+    let plan = ShardingPlan::with_replicas(world_size, tiles, &replicated, tables);
     Ok(plan
         .map_err(|source| UsageError::Plan { path: path.to_owned(), source: Box::new(source) })?)
 }

@@ -9,9 +9,9 @@ use std::path::Path;
 use data::Strictness;
 use device::Isa;
 use device::cpu::Bf16Products;
-use schema::{JobConfig, Schedule, ShardingPlan, Share, Tile};
+use schema::{JobConfig, Schedule, ShardingPlan, Share, TableId, Tile};
 use serde::{Deserialize, Serialize};
-use train::checkpoint::{self, Checkpoint};
+use train::checkpoint::{self, Checkpoint, Manifest};
 
 use crate::config::ResolvedJob;
 use crate::error::{Error, UsageError};
@@ -32,12 +32,22 @@ struct ResolvedRecord {
     strict: bool,
     world_size: u32,
     tiles: Vec<Tile>,
+    /// Tables that every rank holds whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    replicated: Vec<TableId>,
     /// Name of the instruction with which the CPU of this run multiplies bf16 matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bf16_products: Option<String>,
     /// The exchanges that ran beside other stages.
     #[serde(default)]
     schedule: Schedule,
+}
+
+/// The plan of a run as it was saved, before it is compared with the tables.
+struct SavedPlan {
+    world_size: u32,
+    tiles: Vec<Tile>,
+    replicated: Vec<TableId>,
 }
 
 /// The settings with which a run is resumed.
@@ -74,6 +84,7 @@ pub fn write(
         strict: strictness == Strictness::Stop,
         world_size: plan.world_size(),
         tiles: plan.tiles().to_vec(),
+        replicated: plan.replicated(),
         bf16_products: products.map(|products| products.name().to_owned()),
         schedule,
     };
@@ -96,24 +107,29 @@ pub fn resumed(
     };
     let origin = record.as_ref().map_or_else(|| run.display().to_string(), |r| r.origin.clone());
     let refused = |source| UsageError::Config { origin: origin.clone(), source: Box::new(source) };
-    let (text, tiling) = match (&newest, &record) {
+    let (text, saved) = match (&newest, &record) {
         (Some(folder), _) => {
             let checkpoint = Checkpoint::open(folder)?;
-            let manifest = checkpoint.manifest();
+            let Manifest { world_size, plan, replicated, .. } = checkpoint.manifest().clone();
             let text = checkpoint.config().to_toml().map_err(refused)?;
-            (text, (manifest.world_size, manifest.plan.clone()))
+            (text, SavedPlan { world_size, tiles: plan, replicated })
         }
-        (None, Some(record)) => (record.config.clone(), (record.world_size, record.tiles.clone())),
+        (None, Some(record)) => {
+            let ResolvedRecord { world_size, tiles, replicated, .. } = record;
+            let (tiles, replicated) = (tiles.clone(), replicated.clone());
+            (record.config.clone(), SavedPlan { world_size: *world_size, tiles, replicated })
+        }
         (None, None) => return Err(UsageError::NothingToResume { run: run.to_owned() }.into()),
     };
     let config = JobConfig::parse(&text, set).map_err(refused)?;
-    let (world_size, tiles) = tiling;
+    let SavedPlan { world_size, tiles, replicated } = saved;
     let strictness = record.map(|record| match record.strict {
         true => Strictness::Stop,
         false => Strictness::AtMost(Share(record.malformed_max)),
     });
     // An imported checkpoint has the plan of its import, which fits its tables too.
-    let plan = ShardingPlan::new(world_size, tiles, &config.model.tables).ok();
+    let tables = &config.model.tables;
+    let plan = ShardingPlan::with_replicas(world_size, tiles, &replicated, tables).ok();
     Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use comm::Communicator;
 use device::Backend;
 use schema::stage::{ActionPart, Overlap};
-use schema::{Rank, Schedule, Stage};
+use schema::{Rank, Schedule, ShardingPlan, Stage};
 
 use crate::Error;
 use crate::embedding::input_dist::IdExchange;
@@ -86,6 +86,8 @@ pub struct Streams {
     pub pooled: Lane<AllToAll<f32>>,
     /// Gradients of dense parameters.
     pub dense: Lane<GradientSums>,
+    /// Gradients of the rows of replicated tables.
+    pub replicas: Lane<GradientSums>,
     /// Losses and stop flags.
     pub losses: Lane<AllToAll<u8>>,
 }
@@ -96,6 +98,7 @@ impl From<Communicator> for Streams {
             input: Lane::new(&control),
             pooled: Lane::new(&control),
             dense: Lane::new(&control),
+            replicas: Lane::new(&control),
             losses: Lane::new(&control),
             control,
         }
@@ -133,18 +136,21 @@ impl Streams {
         self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the threads that a schedule needs. Exchanges of pooled vectors need none: they are
-    /// complete when the messages of all peers have arrived.
+    /// Creates the threads that a schedule needs under a plan. Exchanges of pooled vectors need
+    /// none: they are complete when the messages of all peers have arrived.
     ///
     /// # Errors
     /// [`Error::Thread`] if the operating system refuses.
-    pub fn spawn_lanes(&mut self, schedule: Schedule) -> Result<(), Error> {
+    pub fn spawn_lanes(&mut self, schedule: Schedule, plan: &ShardingPlan) -> Result<(), Error> {
         let schedule = schedule.for_ranks(self.world_size() as u32);
         if schedule.has(Overlap::Input) {
             self.input.spawn("input lane")?;
         }
         if schedule.has(Overlap::AllReduce) {
             self.dense.spawn("all-reduce lane")?;
+        }
+        if schedule.has(Overlap::Gradient) && !plan.replicas().is_empty() {
+            self.replicas.spawn("replica lane")?;
         }
         Ok(())
     }
@@ -153,14 +159,19 @@ impl Streams {
     fn take_wait(&mut self, stage: Stage) -> Option<ExchangeWait> {
         match stage.overlap()? {
             Overlap::Input => self.input.take_wait(),
-            Overlap::Pooled | Overlap::Gradient => self.pooled.take_wait(),
+            Overlap::Pooled => self.pooled.take_wait(),
+            Overlap::Gradient => {
+                let (pooled, replicas) = (self.pooled.take_wait(), self.replicas.take_wait());
+                ExchangeWait::both(pooled, replicas)
+            }
             Overlap::AllReduce => self.dense.take_wait(),
             Overlap::Control => self.losses.take_wait(),
         }
     }
 
-    fn all(&mut self) -> [&mut Communicator; 5] {
-        let Self { control, input, pooled, dense, losses } = self;
-        [control, input.settings(), pooled.settings(), dense.settings(), losses.settings()]
+    fn all(&mut self) -> [&mut Communicator; 6] {
+        let Self { control, input, pooled, dense, replicas, losses } = self;
+        let [dense, replicas] = [dense, replicas].map(Lane::settings);
+        [control, input.settings(), pooled.settings(), dense, replicas, losses.settings()]
     }
 }

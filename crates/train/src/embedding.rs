@@ -8,6 +8,9 @@ pub mod collection;
 pub mod input_dist;
 pub mod layout;
 pub mod output_dist;
+pub mod replicas;
+pub mod row_terms;
+pub mod tables;
 
 pub use collection::EmbeddingCollection;
 pub use layout::SlotLayout;

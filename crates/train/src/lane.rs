@@ -67,6 +67,19 @@ impl ExchangeWait {
     pub fn length(&self) -> Duration {
         self.ended - self.began
     }
+
+    /// Joins two waits of one stage into one. The time between the two counts as waiting.
+    #[must_use]
+    pub fn both(a: Option<Self>, b: Option<Self>) -> Option<Self> {
+        let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
+        let flight = match (a.flight, b.flight) {
+            (Some(a), Some(b)) => {
+                Some(Flight { sent: a.sent.min(b.sent), arrived: a.arrived.max(b.arrived) })
+            }
+            (a, b) => a.or(b),
+        };
+        Some(Self { began: a.began.min(b.began), ended: a.ended.max(b.ended), flight })
+    }
 }
 
 /// An exchange under way.

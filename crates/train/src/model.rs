@@ -56,7 +56,7 @@ pub struct ActionTime {
 pub struct RankParameters {
     /// Dense parameters, which every rank holds in full.
     pub dense: Vec<DenseParameter>,
-    /// The tiles of this rank, in plan order.
+    /// The tiles that this rank holds, in the order of [`ShardingPlan::held_by`].
     pub tiles: Vec<TileState>,
 }
 
@@ -110,7 +110,7 @@ impl<B: Backend> ForwardModel<B> {
         // SGD keeps no state, so it needs no memory. This optimizer is never applied, because this
         // type has no method that trains.
         let none = OptimizerConfig::new(Optimizer::Sgd, 0.0);
-        let optimizer = Optimizers { sparse: none, dense: none };
+        let optimizer = Optimizers { sparse: none, dense: none, ..config.optimizer };
         let config = JobConfig { optimizer, ..config.clone() };
         let model = Model::restored(device_queue, &config, plan, rank, batch_max, parameters)?;
         Ok(Self { model })
@@ -277,7 +277,7 @@ impl<B: Backend> Model<B> {
             state: Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
             tile: tile.clone(),
         };
-        let tiles = plan.tiles_of(rank).map(tile).collect();
+        let tiles = plan.held_by(rank).map(tile).collect();
         let (mut model, initial, room) = Self::build(
             CountingAllocator::new(device_queue.device),
             config,
@@ -326,7 +326,7 @@ impl<B: Backend> Model<B> {
         let room = CountingAllocator::counting();
         let (model, _, mut room) = Self::build(room, config, plan, rank, batch_max, Vec::new());
         let (optimizer, kind) = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
-        for tile in plan.tiles_of(rank) {
+        for tile in plan.held_by(rank) {
             let (rows, dim) = (tile.row_count(), tile.dim());
             let data_type = config.model.tables[tile.table.index()].data_type;
             // Saturate, because a configuration may have more rows than fit into any machine.
@@ -337,7 +337,7 @@ impl<B: Backend> Model<B> {
         }
         let messages = model.embedding.step_memory(rank, traffic, &mut room);
         let (saved_dense, gradients) = parameter::dense_bytes(&config.model, kind);
-        let tiles = plan.tiles_of(rank);
+        let tiles = plan.held_by(rank);
         let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();
         RankMemory {
             held: room.counts(),
@@ -381,8 +381,8 @@ impl<B: Backend> Model<B> {
             top,
             logit,
             logit_after_relu: !hidden.is_empty(),
-            embedding: EmbeddingCollection::new(&mut room, model, plan, rank, tiles, sparse.kind),
-            graph: StepGraph::new(model, BUCKET_BYTES, Schedule::SERIAL, plan.world_size()),
+            embedding: EmbeddingCollection::new(&mut room, config, plan, rank, tiles),
+            graph: StepGraph::new(config, BUCKET_BYTES, Schedule::SERIAL, plan),
             action_times: Vec::new(),
             optimizers: (sparse, dense),
             scalars: room.scalars(),
@@ -437,7 +437,14 @@ impl<B: Backend> Model<B> {
         &self.parameters
     }
 
-    /// Returns the tiles of the embedding tables that this rank owns.
+    /// Returns all tiles that this rank holds: its own in plan order, then replicated tables.
+    #[must_use]
+    pub fn held_tiles(&self) -> &[schema::Tile] {
+        self.embedding.held_tiles()
+    }
+
+    /// Returns the tiles of the embedding tables that this rank saves. They come first among those
+    /// that it holds, and include replicated tables on rank 0 only.
     #[must_use]
     pub fn tiles(&self) -> &[schema::Tile] {
         self.embedding.tiles()

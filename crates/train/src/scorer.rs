@@ -295,7 +295,7 @@ fn read_weights(
         Some(tables) => tables.rows(host, tile.table.index(), &[]),
         None => checkpoint.read_tile_weights(&config.model.tables[tile.table.index()].name, tile),
     };
-    let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
+    let tiles = plan.held_by(rank).map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };
     parameters.check_finite(host, checkpoint.folder(), config)?;
     Ok(parameters)

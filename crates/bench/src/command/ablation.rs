@@ -14,7 +14,7 @@ use analyze::distribution;
 use comm::{Communicator, Delayed, DelayedLink, InProcess};
 use device::Cpu;
 use schema::stage::{ActionBatch, ActionPart, Overlap, Resource};
-use schema::{JobConfig, Rank, Schedule, Stage, StepGraph};
+use schema::{JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
 use serde::Serialize;
 use train::context::Streams;
 use train::memory::WeightSource;
@@ -110,6 +110,7 @@ struct AblationRank {
 /// The ranks, and everything that they have in common.
 struct AblationBench {
     config: JobConfig,
+    plan: ShardingPlan,
     ranks: Vec<AblationRank>,
     /// Stages beside each exchange in the pipelined schedule.
     beside: Vec<Vec<Stage>>,
@@ -193,11 +194,11 @@ impl AblationBench {
             Ok(AblationRank { context, model, shares, step: 0 })
         };
         let ranks = (0..args.ranks).map(rank).collect::<Result<_, Error>>()?;
-        let graph = StepGraph::new(&config.model, BUCKET_BYTES, Schedule::PIPELINED, args.ranks);
+        let graph = StepGraph::new(&config, BUCKET_BYTES, Schedule::PIPELINED, &plan);
         let beside = EXCHANGES.map(|(overlap, _)| stages_beside(&graph, overlap)).to_vec();
         let link = DelayedLink { latency: args.delay, bandwidth: args.bandwidth };
         let link = (!args.delay.is_zero()).then_some(link);
-        Ok(Self { config, ranks, beside, link, steps: args.steps })
+        Ok(Self { config, plan, ranks, beside, link, steps: args.steps })
     }
 
     /// Runs all schedules, in an order that changes from round to round.
@@ -224,19 +225,19 @@ impl AblationBench {
     /// Trains some steps under a schedule, on new communicators.
     fn measure(&mut self, schedule: Schedule) -> Result<Vec<AblationStep>, Error> {
         let size = self.ranks.len() as u32;
-        let graph = StepGraph::new(&self.config.model, BUCKET_BYTES, schedule, size);
+        let graph = StepGraph::new(&self.config, BUCKET_BYTES, schedule, &self.plan);
         let ends = InProcess::ends(size).into_iter().map(|end| match self.link {
             None => Communicator::over(Arc::new(end)),
             Some(link) => Communicator::over(Arc::new(Delayed::new(Arc::new(end), link))),
         });
         let (steps, batch_size) = (self.steps, self.config.training.batch_size);
-        let beside = &self.beside;
+        let (beside, plan) = (&self.beside, &self.plan);
         let by_rank = std::thread::scope(|scope| {
             let mut ranks = Vec::new();
             for (rank, end) in self.ranks.iter_mut().zip(ends) {
                 let graph = graph.clone();
                 ranks.push(scope.spawn(move || {
-                    rank.join(end, schedule, graph)?;
+                    rank.join(end, schedule, plan, graph)?;
                     rank.train(steps, batch_size, beside)
                 }));
             }
@@ -321,10 +322,11 @@ impl AblationRank {
         &mut self,
         end: Communicator,
         schedule: Schedule,
+        plan: &ShardingPlan,
         graph: StepGraph,
     ) -> Result<(), Error> {
         self.context.comm = Streams::from(end);
-        self.context.comm.spawn_lanes(schedule)?;
+        self.context.comm.spawn_lanes(schedule, plan)?;
         self.model.set_graph(graph);
         Ok(())
     }
@@ -499,14 +501,15 @@ fn table(report: &AblationReport) -> String {
 #[cfg(test)]
 mod tests {
     use schema::stage::Overlap;
-    use schema::{Schedule, Stage, StepGraph};
+    use schema::{Schedule, ShardingPlan, Stage, StepGraph};
 
     use super::{mean_interval, stages_beside};
 
     #[test]
     fn exchanges_run_beside_the_stages_of_the_graph() {
         let job = setup::config::job("dlrm-ddp", &[]).unwrap();
-        let graph = StepGraph::new(&job.config.model, 1 << 20, Schedule::PIPELINED, 2);
+        let plan = ShardingPlan::table_wise(&job.config.model.tables, 2);
+        let graph = StepGraph::new(&job.config, 1 << 20, Schedule::PIPELINED, &plan);
         let names = |overlap| {
             let stages = stages_beside(&graph, overlap).into_iter();
             stages.map(Stage::name).collect::<std::collections::BTreeSet<_>>()

@@ -67,6 +67,9 @@ struct Info {
     samples: u64,
     world_size: u32,
     tables: usize,
+    /// Number of tables that the run replicated on every rank.
+    #[serde(skip_serializing_if = "is_zero")]
+    replicated: usize,
     table_rows: u64,
     sparse_optimizer: schema::Optimizer,
     row_scope: schema::RowScope,
@@ -88,6 +91,7 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
         samples: manifest.samples,
         world_size: manifest.world_size,
         tables: model.tables.len(),
+        replicated: manifest.replicated.len(),
         table_rows: model.tables.iter().map(|table| table.rows).sum(),
         sparse_optimizer: manifest.sparse_optimizer,
         row_scope: opened.row_scope(),
@@ -105,7 +109,7 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
             ("step", render::count(info.step)),
             ("samples", render::count(info.samples)),
             ("ranks that wrote it", info.world_size.to_string()),
-            ("tables", format!("{} with {}", info.tables, render::counted(info.table_rows, "row"))),
+            ("tables", describe_tables(info)),
             ("optimizer of the tables", describe_optimizer(info)),
             (
                 "size",
@@ -119,6 +123,18 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
     })?;
     session.console.detail(&manifest.config);
     Ok(())
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+fn describe_tables(info: &Info) -> String {
+    let text = format!("{} with {}", info.tables, render::counted(info.table_rows, "row"));
+    match info.replicated {
+        0 => text,
+        replicated => format!("{text}; {replicated} of them on every rank"),
+    }
 }
 
 /// Names the optimizer of the tables. For an optimizer that computes a value per row, also says

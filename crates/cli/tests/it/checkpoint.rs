@@ -98,7 +98,7 @@ fn resume_from_sets_checkpoints_aside_only_when_it_is_accepted_and_resume_report
     for (more, code) in [
         ("--set model.top=[4,1]", 1),
         ("--set optimizer.sparse.kind=sgd", 1),
-        ("--ranks 2 --sharding column", 1),
+        ("--ranks 2 --sharding column --set optimizer.row_scope=column_tiles", 1),
         ("--trace t --trace-steps 900..910", 1),
         ("--evaluation nowhere.csv", 2),
     ] {

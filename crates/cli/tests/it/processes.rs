@@ -80,7 +80,7 @@ pub fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Tilings of the tables. All are values of `--sharding`, except `grid`, which is a plan file.
-const TILINGS: [&str; 5] = ["table", "row", "column", "mixed", "grid"];
+const TILINGS: [&str; 6] = ["table", "row", "column", "mixed", "grid", "replicated"];
 /// Optimizers of the embedding tables.
 const OPTIMIZERS: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb"];
 
@@ -90,7 +90,7 @@ type Case = (u32, &'static str, &'static str);
 /// Returns all cases in the full stage, and in other stages each tiling and each optimizer once.
 fn cases() -> Vec<Case> {
     if !is_full() {
-        let pairs = TILINGS.into_iter().zip(OPTIMIZERS).enumerate();
+        let pairs = TILINGS.into_iter().zip(OPTIMIZERS.into_iter().cycle()).enumerate();
         return pairs.map(|(i, (tiling, rule))| ([2, 2, 4][i % 3], tiling, rule)).collect();
     }
     let of_ranks = |ranks| TILINGS.map(|tiling| OPTIMIZERS.map(|rule| (ranks, tiling, rule)));

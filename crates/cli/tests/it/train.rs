@@ -210,20 +210,28 @@ fn a_run_records_its_schedule_and_resumes_with_it() {
     assert!(refused.stderr.contains("expected serial, pipelined, or a list"), "{refused:?}");
 }
 
-/// Row-wise Adagrad and LAMB use whole rows, so a plan that splits columns changes the optimizer
-/// rule.
+/// Over column tiles, a plan that splits columns changes the rule of row-wise Adagrad and LAMB. Over
+/// whole rows, which is the default, it does not.
 #[test]
-fn a_plan_that_splits_columns_warns_of_another_optimizer_rule() {
+fn a_plan_that_splits_columns_warns_of_another_rule_over_column_tiles() {
     let place = Place::new();
     let job = "train job.toml --train train.csv --set steps=2 --ranks 2";
     for kind in ["sgd", "adagrad", "rowwise_adagrad", "adam", "sparse_adam", "lamb"] {
+        let looks_at_rows = ["rowwise_adagrad", "lamb"].contains(&kind);
         let job = format!("{job} --set optimizer.sparse.kind={kind}");
+        let whole = place.done(&format!("{job} --sharding column --run {kind}-whole")).stderr;
+        assert!(!whole.contains("another rule"), "{whole}");
+        let more = "--set steps=3 --resume --sharding table --run";
+        place.done(&format!("{job} {more} {kind}-whole"));
+        let tiles = "--set optimizer.row_scope=column_tiles";
+        let refused = place.run(&format!("{job} {tiles} --sharding column --run {kind}-refused"));
+        assert_eq!(refused.code == Some(0), looks_at_rows, "{}", refused.stderr);
+        let job = if looks_at_rows { format!("{job} {tiles}") } else { job };
         let said = |sharding: &str| {
             let run = format!("{kind}-{sharding}");
             place.done(&format!("{job} --sharding {sharding} --run {run}")).stderr
         };
         let expected = format!("warning: {kind} on 2 tables with split columns is another rule");
-        let looks_at_rows = ["rowwise_adagrad", "lamb"].contains(&kind);
         assert_eq!(said("column").contains(&expected), looks_at_rows, "{kind}");
         assert!(!said("row").contains("another rule"), "{kind}");
         let info = place.done(&format!("checkpoint info {kind}-column")).stdout;
@@ -232,7 +240,6 @@ fn a_plan_that_splits_columns_warns_of_another_optimizer_rule() {
         if !looks_at_rows {
             continue;
         }
-        let more = "--set steps=3 --resume --sharding table --run";
         let refused = place.run(&format!("{job} {more} {kind}-column"));
         assert_eq!(refused.code, Some(1), "{}", refused.stderr);
         let text = format!("table \"a\": state of {kind}: expected one over whole rows, got");
@@ -331,4 +338,23 @@ fn a_plan_file_is_followed_or_refused_with_the_wrong_tile() {
         "{}",
         refused.stderr
     );
+
+    let replicate = |tables: &str| {
+        let tile = tile(1, r#"{"start": 0, "end": 20}"#, 1);
+        let plan = format!(r#"{{"world_size": 2, "tiles": [{tile}], "replicated": {tables}}}"#);
+        std::fs::write(place.path("plan.json"), plan).unwrap();
+    };
+    replicate("[0]");
+    place.done("train job.toml --train train.csv --run replicated --plan plan.json");
+    let text = place.done("checkpoint info replicated").stdout;
+    assert!(text.contains("; 1 of them on every rank"), "{text}");
+    // A resumed run keeps the replicated table.
+    place.done("train job.toml --train train.csv --run replicated --resume --set epochs=3");
+    assert_eq!(place.done("checkpoint info replicated --format json").last()["replicated"], 1);
+    replicate("[0, 1]");
+    let refused = place.run("train job.toml --train train.csv --run both --plan plan.json");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let text = "table \"b\" is replicated: expected no tile of it, got tile 0";
+    assert!(refused.stderr.contains(text), "{}", refused.stderr);
+    assert!(!place.path("both").exists());
 }

@@ -11,16 +11,16 @@ use super::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TileRoom, TileRows,
-    TileValues, VectorUpdate, WeightPart, WeightShape,
+    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TableValues, TileRoom,
+    TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::buffer::Array;
 use crate::cpu::{Cpu, Pool};
 use crate::error::Error;
-use crate::ops::embedding_backward::{Scratch, ScratchShape};
+use crate::ops::embedding_backward::{RowSums, Scratch, ScratchShape};
 use crate::ops::gemm::{self, LinearWeight, Matrix, OperandMut, column, pairs, panels};
-use crate::ops::{Slot, activation, cross, dense_update, exchange, extent, interaction, loss};
+use crate::ops::{activation, cross, dense_update, exchange, extent, interaction, loss};
 use crate::weights::{Weights, WeightsView};
 
 pub use tables::CpuTables;
@@ -172,8 +172,8 @@ impl Backend for Cpu {
         })
     }
 
-    fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<CpuTables, Error> {
-        Ok(CpuTables::new(tiles, slots))
+    fn tables(&self, values: TableValues) -> Result<CpuTables, Error> {
+        Ok(CpuTables::new(values))
     }
 
     fn exchange(&self, layout: ExchangeLayout) -> Result<ExchangeLayout, Error> {
@@ -643,8 +643,53 @@ impl Backend for Cpu {
             return Ok(());
         }
         let BatchIds { jagged, bag_scales, .. } = ids;
-        scalars.outcome.updated =
-            tables.update(self, jagged, bag_scales, gradient, scalars.step())?;
+        let updated = tables.update(self, jagged, bag_scales, gradient, scalars.step())?;
+        scalars.outcome.updated += updated;
+        Ok(())
+    }
+
+    fn sum_rows(
+        &self,
+        (): &(),
+        tables: &mut CpuTables,
+        ids: BatchIds<'_, Self>,
+        gradient: &Array<f32>,
+        scalars: &Scalars,
+        to: &mut RowSums,
+    ) -> Result<(), Error> {
+        let BatchIds { jagged, bag_scales, .. } = ids;
+        tables.sum_rows(self, jagged, bag_scales, gradient, scalars.step(), to)
+    }
+
+    fn row_terms(
+        &self,
+        (): &(),
+        tables: &mut CpuTables,
+        sums: &RowSums,
+        scalars: &Scalars,
+        terms: &mut Vec<f32>,
+    ) -> Result<(), Error> {
+        if scalars.is_stopped {
+            terms.clear();
+            terms.resize(2 * sums.rows.len(), 0.0);
+            return Ok(());
+        }
+        tables.row_terms(self, sums, scalars.step(), terms)
+    }
+
+    fn apply_rows(
+        &self,
+        (): &(),
+        tables: &mut CpuTables,
+        sums: &RowSums,
+        terms: Option<&[f32]>,
+        scalars: &mut Scalars,
+    ) -> Result<(), Error> {
+        if scalars.is_stopped {
+            return Ok(());
+        }
+        let updated = tables.apply_rows(self, sums, terms, scalars.step())?;
+        scalars.outcome.updated += updated;
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod gradients;
 mod handles;
 mod kernels;
 mod moments;
+mod opened;
 mod scalars;
 mod staging;
 mod tables;
@@ -21,77 +22,31 @@ use super::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TileRoom, TileRows,
-    TileValues, VectorUpdate, WeightPart, WeightShape,
+    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TableValues, TileRoom,
+    TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
-use crate::cpu::{Cpu, Pool};
-use crate::cuda::{Buffer, Driver, LibraryVersion, Stream};
+use crate::cpu::Pool;
 use crate::error::Error;
 use crate::ops::cross::cuda::{DeviceBackward, DeviceForward};
 use crate::ops::dense_update::cuda::{DeviceParameter, scratch_bytes};
-use crate::ops::embedding_backward::ScratchShape;
+use crate::ops::embedding_backward::{RowSums, ScratchShape};
 use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Operand, ProductTarget};
 use crate::ops::interaction::cuda::Interaction;
 use crate::ops::jagged::cuda::{Regroup, RegroupMode};
 use crate::ops::loss::cuda::LossBuffers;
-use crate::ops::{Slot, extent, gemm, interaction};
+use crate::ops::{extent, gemm, interaction};
 use crate::weights::WeightsView;
 
 pub use exchange::Exchange;
 pub use handles::{Jagged, Matrix, Queue, Vector, Weight};
 use handles::{WeightBuffers, grown};
-use kernels::Kernels;
 pub use kernels::SOURCES;
 pub use moments::QueueMoments;
+pub use opened::Cuda;
 pub use scalars::{Ended, Scalars};
 use tables::CudaBatch;
 pub use tables::Tables;
-
-/// A device of [`crate::cuda`] with its kernels, and a thread pool for work on the host.
-#[derive(Debug)]
-pub struct Cuda {
-    driver: Driver,
-    /// The stream of allocations and copies that happen before the first step.
-    setup: Stream,
-    kernels: Kernels,
-    host: Cpu,
-}
-
-impl Cuda {
-    /// Opens the device of `driver` with `threads` host threads. Compiles the kernels, or loads
-    /// them from the cache that an earlier run filled.
-    ///
-    /// # Errors
-    /// Fails with [`Error::Driver`] if the driver reports an error.
-    pub fn new(driver: Driver, threads: usize) -> Result<Self, Error> {
-        let kernels = Kernels::load(&driver)?;
-        let setup = driver.stream()?;
-        Ok(Self { driver, setup, kernels, host: Cpu::new(threads) })
-    }
-
-    /// Returns the version of cuBLASLt, or `None` if rowmill's own kernels compute products.
-    #[must_use]
-    pub fn library_version(&self) -> Option<LibraryVersion> {
-        self.kernels.gemm.library_version()
-    }
-
-    /// Returns the CPU device of the host.
-    #[must_use]
-    pub fn host_cpu(&self) -> &Cpu {
-        &self.host
-    }
-
-    /// Allocates device memory, and returns after the memory has been filled with zeros.
-    fn zeroed(&self, bytes: usize) -> Result<Buffer, Error> {
-        let buffer = self.driver.alloc(bytes)?;
-        if bytes > 0 {
-            self.setup.fill(&buffer, 0)?;
-            self.setup.synchronize()?;
-        }
-        Ok(buffer)
-    }
-}
 
 impl Backend for Cuda {
     type Queue = Queue;
@@ -169,8 +124,8 @@ impl Backend for Cuda {
         Ok(Weight { shape, buffers: Some(buffers) })
     }
 
-    fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Tables, Error> {
-        Ok(Tables::new(&self.setup, tiles, slots)?)
+    fn tables(&self, values: TableValues) -> Result<Tables, Error> {
+        Ok(Tables::new(&self.setup, values)?)
     }
 
     fn exchange(&self, layout: ExchangeLayout) -> Result<Exchange, Error> {
@@ -752,6 +707,44 @@ impl Backend for Cuda {
     ) -> Result<(), Error> {
         let kernels = &self.kernels.embedding_backward;
         tables.update(&queue.stream, kernels, CudaBatch::from_ids(&ids), gradient, scalars.block())
+    }
+
+    fn sum_rows(
+        &self,
+        queue: &Queue,
+        tables: &mut Tables,
+        ids: BatchIds<'_, Self>,
+        gradient: &Vector,
+        scalars: &Scalars,
+        to: &mut RowSums,
+    ) -> Result<(), Error> {
+        let kernels = &self.kernels.embedding_backward;
+        let batch = (CudaBatch::from_ids(&ids), ids.jagged.values.len());
+        tables.sum_rows(&queue.stream, kernels, batch, gradient, scalars.block(), to)
+    }
+
+    fn row_terms(
+        &self,
+        queue: &Queue,
+        tables: &mut Tables,
+        sums: &RowSums,
+        scalars: &Scalars,
+        terms: &mut Vec<f32>,
+    ) -> Result<(), Error> {
+        let kernels = &self.kernels.embedding_backward;
+        tables.row_terms(&queue.stream, kernels, sums, scalars.block(), terms)
+    }
+
+    fn apply_rows(
+        &self,
+        queue: &Queue,
+        tables: &mut Tables,
+        sums: &RowSums,
+        terms: Option<&[f32]>,
+        scalars: &mut Scalars,
+    ) -> Result<(), Error> {
+        let kernels = &self.kernels.embedding_backward;
+        tables.apply_rows(&queue.stream, kernels, sums, terms, scalars.block())
     }
 
     fn assemble(

@@ -17,14 +17,29 @@ pub struct Slot {
 }
 
 /// The form of a lookup's output for the ids of a bag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlotOutput {
     /// The weighted sum of the bag's rows, in a matrix `[B, Σ D]` in which each slot has its own
     /// columns.
+    #[default]
     Pooled,
+    /// Like [`SlotOutput::Pooled`], in rows of this many elements. Columns without a slot belong to
+    /// other calls, and are not written.
+    Columns(usize),
     /// The row of each id, key after key `[nnz_k, D_k]`, in the order of `values`. The column of
     /// a slot is unused.
     Sequence,
+}
+
+impl SlotOutput {
+    /// Returns the elements of a row of the output for slots with these dimensions. A sequence has
+    /// no rows of its own, and counts like a pooled output.
+    pub(crate) fn row_elements(self, dims: impl Iterator<Item = usize>) -> usize {
+        match self {
+            Self::Columns(row) => row,
+            Self::Pooled | Self::Sequence => dims.sum(),
+        }
+    }
 }
 
 /// The positions at which the vectors of a lookup's output begin, for all keys.
@@ -124,7 +139,8 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
             self.check_extent("columns of a tile, at least", dim.max(1), dim)?;
         }
         match self.output {
-            SlotOutput::Pooled => self.pooled_places(),
+            SlotOutput::Pooled => self.pooled_places(None),
+            SlotOutput::Columns(row) => self.pooled_places(Some(row)),
             SlotOutput::Sequence => Ok(self.sequence_places()),
         }
     }
@@ -133,17 +149,25 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         (self.shape)(slot.tile).dim
     }
 
-    fn pooled_places(&self) -> Result<KeyPlaces, Error> {
+    /// Returns the places of slots in rows of `row` elements. Without `row`, the slots must fill
+    /// the rows.
+    fn pooled_places(&self, row: Option<usize>) -> Result<KeyPlaces, Error> {
         let mut columns: Vec<(usize, usize)> =
             self.slots.iter().map(|slot| (slot.column, self.dim(slot))).collect();
         columns.sort_unstable();
         let width = columns.into_iter().try_fold(0, |next, (column, dim)| {
-            self.check_extent("first column of a slot, in column order", next, column)?;
-            Ok::<_, Error>(next + dim)
+            if row.is_none() || column < next {
+                self.check_extent("first column of a slot, in column order", next, column)?;
+            }
+            Ok::<_, Error>(column + dim)
         })?;
-        let place = |slot: &Slot| KeyPlace::Pooled { first: slot.column, stride: width };
+        let stride = row.unwrap_or(width);
+        if width > stride {
+            self.check_extent("columns of all slots, at most", stride, width)?;
+        }
+        let place = |slot: &Slot| KeyPlace::Pooled { first: slot.column, stride };
         let keys = self.slots.iter().map(place).collect();
-        Ok(KeyPlaces { keys, len: self.jagged.batch_size * width })
+        Ok(KeyPlaces { keys, len: self.jagged.batch_size * stride })
     }
 
     fn sequence_places(&self) -> KeyPlaces {

@@ -4,7 +4,7 @@
 //!
 //! If `‖w‖` or `‖r‖` is 0, the ratio is 1, so that a row of zeros can change and a row without a
 //! gradient does not become NaN. The norms are computed over the row that is passed. This is an
-//! embedding row, the columns of that row in a column tile, or a whole dense parameter. Like
+//! embedding row, a part of it in a column tile, or a whole dense parameter. Like
 //! apex's FusedLAMB, a dense parameter has one ratio. Long rows are processed in blocks, so that
 //! several threads can work on one row.
 //! # Source
@@ -29,6 +29,18 @@ pub fn update_row<R: Real>(
     gradient: &[R],
     [mean, square]: [&mut [R]; 2],
 ) {
+    let terms = terms(rule, weights, gradient, [&mut *mean, &mut *square]);
+    apply(rule, ratio(terms), weights, [mean, square]);
+}
+
+/// Updates the moments of a row, and returns `Σ w²` and `Σ r²`. The terms of column tiles add up to
+/// those of the row.
+pub(super) fn terms<R: Real>(
+    rule: &UpdateRule<R>,
+    weights: &[R],
+    gradient: &[R],
+    [mean, square]: [&mut [R]; 2],
+) -> [R; 2] {
     let mut squares = [R::ZERO; 2];
     for start in (0..weights.len()).step_by(BLOCK) {
         let block = start..weights.len().min(start + BLOCK);
@@ -36,7 +48,7 @@ pub fn update_row<R: Real>(
         let sums = moments(rule, &weights[block.clone()], &gradient[block], state);
         squares = [squares[0] + sums[0], squares[1] + sums[1]];
     }
-    apply(rule, ratio(squares), weights, [mean, square]);
+    squares
 }
 
 /// Returns `‖w‖ / ‖r‖` from the two sums of squares, or 1 if either sum is 0.
@@ -91,18 +103,34 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     gradient: &[f32],
     [mean, square]: [&mut [f32]; 2],
 ) {
-    let mut squares = [0.0; 2];
     // SAFETY: the caller guarantees the instruction set of `V`.
     unsafe {
-        for start in (0..weights.len()).step_by(BLOCK) {
-            let block = start..weights.len().min(start + BLOCK);
-            let state = [&mut mean[block.clone()], &mut square[block.clone()]];
-            let (weights, gradient) = (&weights[block.clone()], &gradient[block]);
-            let sums = moments_vector::<V>(rule, weights, gradient, state);
-            squares = [squares[0] + sums[0], squares[1] + sums[1]];
-        }
-        apply_vector::<V>(rule, ratio(squares), weights, [mean, square]);
+        let terms = terms_vector::<V>(rule, weights, gradient, [&mut *mean, &mut *square]);
+        apply_vector::<V>(rule, ratio(terms), weights, [mean, square]);
     }
+}
+
+/// Computes the terms of a row in vector code, like [`terms`].
+///
+/// # Safety
+/// The caller guarantees that the machine has the instruction set of `V`.
+#[inline(always)]
+pub(super) unsafe fn terms_vector<V: Vector>(
+    rule: &UpdateRule,
+    weights: &[f32],
+    gradient: &[f32],
+    [mean, square]: [&mut [f32]; 2],
+) -> [f32; 2] {
+    let mut squares = [0.0; 2];
+    for start in (0..weights.len()).step_by(BLOCK) {
+        let block = start..weights.len().min(start + BLOCK);
+        let state = [&mut mean[block.clone()], &mut square[block.clone()]];
+        let (weights, gradient) = (&weights[block.clone()], &gradient[block]);
+        // SAFETY: the caller guarantees the instruction set of `V`.
+        let sums = unsafe { moments_vector::<V>(rule, weights, gradient, state) };
+        squares = [squares[0] + sums[0], squares[1] + sums[1]];
+    }
+    squares
 }
 
 /// Updates the moments of one block in vector code, like [`moments`].

@@ -43,6 +43,41 @@ impl<R: Real> UpdateRule<R> {
             Optimizer::Lamb => lamb::update_row(self, weights, gradient, [first, second]),
         }
     }
+
+    /// Computes the first half of an update of a row, or of a column tile's part of it: the two
+    /// sums that the rule needs of the whole row. LAMB also updates its moments. Rules of single
+    /// weights need no sums.
+    ///
+    /// # Shapes
+    /// As for [`Self::update_row`].
+    pub fn row_terms(&self, weights: &[R], gradient: &[R], state: [&mut [R]; 2]) -> [R; 2] {
+        match self.kind {
+            Optimizer::RowwiseAdagrad => rowwise_adagrad::terms(self, weights, gradient),
+            Optimizer::Lamb => lamb::terms(self, weights, gradient, state),
+            _ => [R::ZERO; 2],
+        }
+    }
+
+    /// Computes the second half of an update, with the terms of the whole row.
+    ///
+    /// # Shapes
+    /// As for [`Self::update_row`].
+    pub fn finish_row(
+        &self,
+        terms: [R; 2],
+        weights: &mut [R],
+        gradient: &[R],
+        state: [&mut [R]; 2],
+    ) {
+        match self.kind {
+            Optimizer::RowwiseAdagrad => {
+                let [state, _] = state;
+                rowwise_adagrad::finish(self, terms, weights, gradient, &mut state[0]);
+            }
+            Optimizer::Lamb => lamb::apply(self, lamb::ratio(terms), weights, state),
+            _ => self.update_row(weights, gradient, state),
+        }
+    }
 }
 
 /// Splits the state of a row into its parts: first the sums or means, then the mean squares if
@@ -86,6 +121,60 @@ impl UpdateRule {
                 Optimizer::Lamb => {
                     lamb::update_row_vector::<V>(self, weights, gradient, [first, second]);
                 }
+            }
+        }
+    }
+    /// Computes the first half of an update with vectors of type `V`, like
+    /// [`UpdateRule::row_terms`].
+    ///
+    /// # Safety
+    /// As for [`Self::update_row_vector`].
+    #[expect(unsafe_code, reason = "calls vector instructions")]
+    #[inline(always)]
+    pub(crate) unsafe fn row_terms_vector<V: Vector>(
+        &self,
+        weights: &[f32],
+        gradient: &[f32],
+        state: [&mut [f32]; 2],
+    ) -> [f32; 2] {
+        // SAFETY: the caller guarantees the instruction set of `V`.
+        unsafe {
+            match self.kind {
+                Optimizer::RowwiseAdagrad => {
+                    rowwise_adagrad::terms_vector::<V>(self, weights, gradient)
+                }
+                Optimizer::Lamb => lamb::terms_vector::<V>(self, weights, gradient, state),
+                _ => [0.0; 2],
+            }
+        }
+    }
+
+    /// Computes the second half of an update with vectors of type `V`, like
+    /// [`UpdateRule::finish_row`].
+    ///
+    /// # Safety
+    /// As for [`Self::update_row_vector`].
+    #[expect(unsafe_code, reason = "calls vector instructions")]
+    #[inline(always)]
+    pub(crate) unsafe fn finish_row_vector<V: Vector>(
+        &self,
+        terms: [f32; 2],
+        weights: &mut [f32],
+        gradient: &[f32],
+        state: [&mut [f32]; 2],
+    ) {
+        // SAFETY: the caller guarantees the instruction set of `V`.
+        unsafe {
+            match self.kind {
+                Optimizer::RowwiseAdagrad => {
+                    let [state, _] = state;
+                    let state = &mut state[0];
+                    rowwise_adagrad::finish_vector::<V>(self, terms, weights, gradient, state);
+                }
+                Optimizer::Lamb => {
+                    lamb::apply_vector::<V>(self, lamb::ratio(terms), weights, state);
+                }
+                _ => self.update_row_vector::<V>(weights, gradient, state),
             }
         }
     }

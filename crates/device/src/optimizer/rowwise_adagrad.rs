@@ -3,8 +3,8 @@
 //! FBGEMM.
 //!
 //! The state `m` is one value per row and is updated before it is used, and ε is added outside
-//! the root. The mean is computed over the columns that are passed, so a column tile averages its
-//! own columns only.
+//! the root. The mean is computed over the columns that are passed, unless the terms of column
+//! tiles are added up between the two halves of an update.
 #![expect(unsafe_code, reason = "calls vector instructions")]
 
 use super::parts::{ScalarSum, VectorParts};
@@ -15,12 +15,29 @@ use crate::real::Real;
 /// Updates a row in scalar code. `weights` and `gradient` are `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[R], state: &mut R) {
+    finish(rule, terms(rule, weights, gradient), weights, gradient, state);
+}
+
+/// Returns what the rule needs of a row: the sum of `g'²` and the number of columns. The terms of
+/// column tiles add up to those of the row.
+pub(super) fn terms<R: Real>(rule: &UpdateRule<R>, weights: &[R], gradient: &[R]) -> [R; 2] {
     let mut squares = ScalarSum::new();
     for (column, (&weight, &gradient)) in weights.iter().zip(gradient).enumerate() {
         let gradient = gradient + rule.l2 * weight;
         squares.add(column, gradient * gradient);
     }
-    *state += squares.total() / R::from_f64(gradient.len() as f64);
+    [squares.total(), R::from_f64(gradient.len() as f64)]
+}
+
+/// Updates a row, of which `weights` and `gradient` may be a part, with the terms of the whole row.
+pub(super) fn finish<R: Real>(
+    rule: &UpdateRule<R>,
+    [squares, columns]: [R; 2],
+    weights: &mut [R],
+    gradient: &[R],
+    state: &mut R,
+) {
+    *state += squares / columns;
     let (factor, shrink) = factors(rule, *state);
     for (weight, &gradient) in weights.iter_mut().zip(gradient) {
         *weight = shrink * *weight - factor * gradient;
@@ -45,6 +62,23 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     gradient: &[f32],
     state: &mut f32,
 ) {
+    // SAFETY: the caller guarantees the instruction set of `V`.
+    unsafe {
+        let terms = terms_vector::<V>(rule, weights, gradient);
+        finish_vector::<V>(rule, terms, weights, gradient, state);
+    }
+}
+
+/// Computes the terms of a row in vector code, like [`terms`].
+///
+/// # Safety
+/// The caller guarantees that the machine has the instruction set of `V`.
+#[inline(always)]
+pub(super) unsafe fn terms_vector<V: Vector>(
+    rule: &UpdateRule,
+    weights: &[f32],
+    gradient: &[f32],
+) -> [f32; 2] {
     let dim = weights.len();
     assert!(gradient.len() == dim);
     // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim`
@@ -59,8 +93,29 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
             squares.add(at, gradient.mul(gradient));
             at += V::LANES;
         }
-        *state += squares.total() / dim as f32;
-        let (factor, shrink) = factors(rule, *state);
+        [squares.total(), dim as f32]
+    }
+}
+
+/// Updates a row in vector code, like [`finish`].
+///
+/// # Safety
+/// The caller guarantees that the machine has the instruction set of `V`.
+#[inline(always)]
+pub(super) unsafe fn finish_vector<V: Vector>(
+    rule: &UpdateRule,
+    [squares, columns]: [f32; 2],
+    weights: &mut [f32],
+    gradient: &[f32],
+    state: &mut f32,
+) {
+    let dim = weights.len();
+    assert!(gradient.len() == dim);
+    *state += squares / columns;
+    let (factor, shrink) = factors(rule, *state);
+    // SAFETY: `at < dim`, and at most `dim − at` floats are accessed in two slices of `dim`
+    // floats. The caller guarantees the instruction set of `V`.
+    unsafe {
         let (factor, shrink) = (V::splat(factor), V::splat(shrink));
         let mut at = 0;
         while at < dim {

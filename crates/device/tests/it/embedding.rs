@@ -6,7 +6,8 @@ pub mod cuda;
 
 use device::buffer::Array;
 use device::ops::embedding_backward::{
-    self, Scratch, TileMut, TileOrigin, Updated, scalar::OracleTile,
+    self, BackwardArguments, RowArguments, RowSums, Scratch, TileMut, TileOrigin, Updated,
+    scalar::OracleTile,
 };
 use device::ops::embedding_forward::{self, TileView};
 use device::ops::{Slot, SlotOutput};
@@ -86,6 +87,7 @@ impl Form<'_> {
         let of_key = |(key, &tile): (usize, &usize)| jagged.feature(key).len() * self.tiles[tile].1;
         let elements = match self.output {
             SlotOutput::Pooled => self.batch_size * width,
+            SlotOutput::Columns(row) => self.batch_size * row,
             SlotOutput::Sequence => self.slots.iter().enumerate().map(of_key).sum(),
         };
         Case {
@@ -232,7 +234,7 @@ impl Case {
                 embedding_forward::scalar::run(tables, dims, slots, jagged, scales, &mut out);
                 out
             }
-            SlotOutput::Sequence => {
+            SlotOutput::Columns(_) | SlotOutput::Sequence => {
                 embedding_forward::scalar::sequence(tables, dims, slots, jagged, scales)
             }
         }
@@ -283,6 +285,40 @@ impl Case {
         tiles: &mut [OracleTile<f32>],
         scratch: &mut Scratch,
     ) -> Result<Updated, Error> {
+        self.with_arguments(rule, tiles, |arguments| {
+            embedding_backward::run(cpu, arguments, scratch)
+        })
+    }
+
+    /// Updates tiles in two halves, as where ranks exchange something between them.
+    fn backward_in_halves(
+        &self,
+        cpu: &Cpu,
+        rule: UpdateRule,
+        tiles: &mut [OracleTile<f32>],
+        has_terms: bool,
+    ) -> Result<Updated, Error> {
+        self.with_arguments(rule, tiles, |arguments| {
+            let (mut sums, mut terms) = (RowSums::default(), Vec::new());
+            let scratch = &mut Scratch::default();
+            let BackwardArguments { tiles, rounding, .. } = arguments;
+            let summed = BackwardArguments { tiles: &mut *tiles, ..arguments };
+            embedding_backward::sum_rows(cpu, summed, scratch, &mut sums)?;
+            if has_terms {
+                let rows = RowArguments { tiles: &mut *tiles, sums: &sums, rule, rounding };
+                embedding_backward::row_terms(cpu, rows, scratch, &mut terms)?;
+            }
+            let rows = RowArguments { tiles, sums: &sums, rule, rounding };
+            embedding_backward::apply_rows(cpu, rows, scratch, has_terms.then_some(&terms))
+        })
+    }
+
+    fn with_arguments<T>(
+        &self,
+        rule: UpdateRule,
+        tiles: &mut [OracleTile<f32>],
+        run: impl FnOnce(BackwardArguments<'_, '_>) -> T,
+    ) -> T {
         let mut weights = self.stored(tiles.iter().map(|tile| tile.weights.clone()));
         let mut views: Vec<TileMut<'_>> = (0..)
             .zip(tiles.iter_mut().zip(&mut weights))
@@ -295,7 +331,7 @@ impl Case {
                 origin: Self::origin(t),
             })
             .collect();
-        let arguments = embedding_backward::BackwardArguments {
+        let result = run(BackwardArguments {
             tiles: &mut views,
             slots: &self.slots,
             jagged: &self.jagged,
@@ -304,12 +340,11 @@ impl Case {
             gradient: &self.gradient,
             rule,
             rounding: rounding(),
-        };
-        let updated = embedding_backward::run(cpu, arguments, scratch);
+        });
         for (tile, weights) in tiles.iter_mut().zip(&weights) {
             tile.weights = weights.view().to_f32();
         }
-        updated
+        result
     }
 
     /// Counts the distinct rows, their elements and their bytes by a simple method.
@@ -404,6 +439,69 @@ fn backward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
             }
         }
     }
+}
+
+#[test]
+fn an_update_in_two_halves_gives_the_bytes_of_the_fused_one() {
+    let devices = devices();
+    for (number, case) in cases().iter().enumerate() {
+        for kind in Optimizer::ALL {
+            let (mut expected, rule) = (case.tiles(kind), rule(kind));
+            let scratch = &mut Scratch::default();
+            case.backward(&devices[0], rule, &mut expected, scratch).unwrap();
+            let cpu = &devices[number % devices.len()];
+            for has_terms in [false, true] {
+                let mut got = case.tiles(kind);
+                let updated = case.backward_in_halves(cpu, rule, &mut got, has_terms).unwrap();
+                assert_eq!(updated, case.touched(), "case {number}, {kind:?}, {cpu:?}");
+                let bits = |tiles: &[OracleTile<f32>]| -> Vec<_> {
+                    tiles.iter().map(|tile| (bits(&tile.weights), bits(&tile.state))).collect()
+                };
+                assert!(bits(&got) == bits(&expected), "case {number}, {kind:?}, {cpu:?}");
+            }
+        }
+    }
+}
+
+/// Two slots write into rows that have other columns between theirs.
+#[test]
+fn columns_of_other_calls_are_neither_written_nor_read() {
+    let form = Form {
+        seed: 5,
+        batch_size: 70,
+        tiles: &[(40, 16), (30, 3)],
+        slots: &[0, 1],
+        longest_bag: 3,
+        hot: 0.2,
+        weighted: true,
+        scaled: true,
+        output: SlotOutput::Pooled,
+        data_types: &DATA_TYPES[..1],
+    };
+    let (cpu, rule) = (Cpu::new(2), rule(Optimizer::Adagrad));
+    let pooled = form.case();
+    let mut columns = form.case();
+    (columns.slots[0].column, columns.slots[1].column) = (2, 20);
+    columns.output = SlotOutput::Columns(25);
+    columns.gradient = vec![f32::NAN; 70 * 25];
+    for sample in 0..70 {
+        let from = &pooled.gradient[sample * 19..];
+        let to = &mut columns.gradient[sample * 25..];
+        to[2..18].copy_from_slice(&from[..16]);
+        to[20..23].copy_from_slice(&from[16..19]);
+    }
+    let (expected, got) = (pooled.forward(&cpu).unwrap(), columns.forward(&cpu).unwrap());
+    for (expected, got) in expected.chunks(19).zip(got.chunks(25)) {
+        assert!(got[2..18] == expected[..16] && got[20..23] == expected[16..]);
+        assert_eq!(got.iter().filter(|value| value.is_nan()).count(), 6);
+    }
+    let [mut expected, mut got] = [pooled.tiles(rule.kind), columns.tiles(rule.kind)];
+    let scratch = &mut Scratch::default();
+    pooled.backward(&cpu, rule, &mut expected, scratch).unwrap();
+    columns.backward(&cpu, rule, &mut got, scratch).unwrap();
+    assert!(expected == got);
+    columns.output = SlotOutput::Columns(22);
+    assert!(columns.forward(&cpu).unwrap_err().to_string().contains("columns of all slots"));
 }
 
 #[test]

@@ -139,10 +139,12 @@ impl MemoryTerms {
         // The load was described for another batch size, so the uses of rows are scaled to this
         // batch.
         let scale = all / described.max(1) as f64;
-        let (uses, bags) = (load.uses * scale, load.bags * scale);
+        let uses = load.uses * scale;
         let has_peers = self.ranks > 1;
-        let exchange = if has_peers { 2.0 * 4.0 * load.width * all } else { 0.0 };
-        let received = if has_peers { 8.0 * (uses + bags) } else { 0.0 };
+        let values = load.width * all + load.replica_values;
+        let exchange = if has_peers { 2.0 * 4.0 * values } else { 0.0 };
+        let received =
+            if has_peers { 8.0 * scale * (load.exchanged_uses + load.exchanged_bags) } else { 0.0 };
         let copies = if has_peers { 3 } else { 2 };
         let mut memory = Memory {
             table_weights: load.weights,

@@ -1,7 +1,7 @@
 //! Prices a step again after a tile moved to another rank, for searches over sharding plans. A move
 //! reprices only the two ranks involved, with the same result as pricing the whole step.
 
-use schema::{HardwareSpec, Rank};
+use schema::{HardwareSpec, Rank, RowScope};
 use serde::Serialize;
 
 use super::dense::{self, DensePart};
@@ -17,6 +17,8 @@ use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, Til
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
+/// Terms of a row that ranks exchange where its columns are split.
+const TERMS: f64 = 2.0;
 
 /// Marks the end of a rank's linked list of tiles.
 const NONE: u32 = u32::MAX;
@@ -51,6 +53,8 @@ pub struct StepPricer {
     bytes: Vec<u64>,
     sizes: MemoryTerms,
     dense: DensePart,
+    /// Whether ranks exchange terms of rows whose columns are split.
+    has_terms: bool,
     launch_ns: f64,
     /// The tile that moved last, with its previous rank.
     last: Option<(usize, u32)>,
@@ -92,6 +96,7 @@ impl StepPricer {
             sizes: MemoryTerms::from_workload(workload),
             dense: dense::price(workload, most, conditions, &peers),
             peers,
+            has_terms: RowScope::exchanges_terms(&workload.config.optimizer, workload.plan),
             owner: Vec::new(),
             launch_ns: conditions.launch_ns,
             last: None,
@@ -209,16 +214,31 @@ impl StepPricer {
             self.loads.iter().map(of).fold(Estimate::default(), Estimate::max)
         };
         let batch = self.batch.max(1) as f64;
-        let ids = |load: &RankLoad| (ID * load.uses + LENGTH * load.bags) / batch;
+        let ids =
+            |load: &RankLoad| (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch;
         let pooled = self.peers.to_samples(&self.loads, |load| VALUE * load.width);
         [
             self.peers.to_samples(&self.loads, ids),
             slowest(|load| load.forward),
             pooled,
             self.dense.time,
-            pooled,
+            pooled.plus(self.row_sums()),
             slowest(|load| load.backward),
         ]
+    }
+
+    /// Returns the time of the sums over ranks that precede the update of rows: gradients of
+    /// replicated tables, and terms of rows whose columns are split.
+    fn row_sums(&self) -> Estimate {
+        let most = |values: fn(&RankLoad) -> f64| {
+            VALUE * self.loads.iter().map(values).fold(0.0, f64::max)
+        };
+        let replicas = most(|load| load.replica_values);
+        let terms = if self.has_terms { most(|load| TERMS * load.tile_rows) } else { 0.0 };
+        let sum = |bytes: f64| {
+            if bytes > 0.0 { self.peers.sum(bytes) } else { Estimate::default() }
+        };
+        sum(replicas).plus(sum(terms))
     }
 
     fn launches(&self) -> u32 {

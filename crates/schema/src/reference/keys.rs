@@ -169,6 +169,13 @@ pub const KEYS: &[ConfigKey] = &[
         "{ name = \"user\", rows = 100000, dim = 16, features = [\"author\", \"reader\"] }",
     ),
     required("optimizer", Section, "").says("How weights are updated.", "[optimizer]"),
+    optional("optimizer.row_scope", Choice(&["whole_rows", "column_tiles"]), "")
+        .or("whole_rows")
+        .says(
+            "Columns over which rowwise_adagrad and lamb take a row's mean or norms where the plan \
+             splits columns: all columns, or those of each tile, as TorchRec does.",
+            "row_scope = \"column_tiles\"",
+        ),
     required("optimizer.sparse", Section, "").says(
         "The optimizer of the tables.",
         "sparse = { kind = \"rowwise_adagrad\", learning_rate = 0.02 }",

@@ -3,8 +3,10 @@ use super::{
 };
 use crate::config::JobConfig;
 use crate::model::ModelConfig;
+use crate::optimizer::Optimizer;
+use crate::plan::ShardingPlan;
 
-fn model(interaction: &str) -> ModelConfig {
+fn config(interaction: &str) -> JobConfig {
     let text = format!(
         r#"
 [model]
@@ -28,7 +30,11 @@ dense = [{{ column = "u" }}, {{ column = "v" }}]
 categorical = [{{ column = "a", kind = "integer" }}]
 "#
     );
-    JobConfig::parse(&text, &[]).unwrap().model
+    JobConfig::parse(&text, &[]).unwrap()
+}
+
+fn model(interaction: &str) -> ModelConfig {
+    config(interaction).model
 }
 
 fn schedules() -> impl Iterator<Item = Schedule> {
@@ -42,8 +48,12 @@ fn schedules() -> impl Iterator<Item = Schedule> {
 fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
     for interaction in [r#"{ kind = "dot" }"#, r#"{ kind = "dcn_v2", layers = 2, rank = 3 }"#] {
         for schedule in schedules() {
-            for ranks in [1, 2] {
-                let graph = StepGraph::new(&model(interaction), 1 << 20, schedule, ranks);
+            for (ranks, sparse) in [(1, Optimizer::Sgd), (2, Optimizer::Sgd), (2, Optimizer::Lamb)]
+            {
+                let mut config = config(interaction);
+                config.optimizer.sparse.kind = sparse;
+                let plan = ShardingPlan::column_wise(&config.model.tables, ranks);
+                let graph = StepGraph::new(&config, 1 << 20, schedule, &plan);
                 let mut complete: Vec<Stage> = Vec::new();
                 let mut under_way = Vec::new();
                 for action in &graph.actions {
@@ -72,6 +82,8 @@ fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
                 assert_eq!(once.len(), complete.len(), "{schedule}: a stage ran twice");
                 let has_sums = complete.contains(&Stage::AllReduce(3));
                 assert_eq!(has_sums, ranks > 1, "{schedule}");
+                let has_terms = complete.contains(&Stage::RowTerms);
+                assert_eq!(has_terms, sparse == Optimizer::Lamb, "{schedule}");
             }
         }
     }

@@ -228,8 +228,9 @@ pub fn suggest_for_train(error: &train::Error) -> Option<String> {
             "resume with the configuration that wrote the checkpoint, or begin a new run with --run"
         }
         train::Error::OtherRowScope { .. } => {
-            "keep to the plan that wrote the checkpoint (--ranks, --sharding, --plan), or accept the \
-             other rule with --accept-rule-change, whose help says what becomes of the state"
+            "keep the rule of the checkpoint with --set optimizer.row_scope=column_tiles and its plan \
+             (--ranks, --sharding, --plan), or accept the other rule with --accept-rule-change, \
+             whose help says what becomes of the state"
         }
         train::Error::Value { path, .. } if path.is_dir() => {
             "the model had diverged when it was saved: use an earlier checkpoint of the run"

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use data::Fingerprint;
 use data::checksum::{self, Seal};
-use schema::{DataType, Optimizer, RowScope, TableConfig, Tile};
+use schema::{DataType, Optimizer, RowScope, SplitRowRule, TableConfig, TableId, Tile};
 use serde::{Deserialize, Serialize};
 
 use super::Checksum;
@@ -39,6 +39,9 @@ pub struct Manifest {
     /// Sharding plan of the run that wrote the checkpoint. A run that loads the checkpoint may have
     /// another plan.
     pub plan: Vec<Tile>,
+    /// Tables that the plan replicates on every rank. The checkpoint holds them once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replicated: Vec<TableId>,
     /// The optimizer whose state is stored for the tables.
     pub sparse_optimizer: Optimizer,
     /// The columns of a row over which the optimizer state was accumulated. Checkpoints of earlier
@@ -186,7 +189,9 @@ impl Manifest {
     /// Returns the columns of a row over which the optimizer state of `tables` was accumulated.
     #[must_use]
     pub fn row_scope(&self, tables: &[TableConfig]) -> RowScope {
-        let plan_scope = || RowScope::new(self.sparse_optimizer, &self.plan, tables);
+        // The versions that did not record it knew only the rule of column tiles.
+        let rule = SplitRowRule::ColumnTiles;
+        let plan_scope = || RowScope::new(self.sparse_optimizer, rule, &self.plan, tables);
         self.row_scope.clone().unwrap_or_else(plan_scope)
     }
 

@@ -330,6 +330,7 @@ impl CheckpointWriter {
             samples: meta.samples,
             world_size: meta.plan.world_size(),
             plan: meta.plan.tiles().to_vec(),
+            replicated: meta.plan.replicated(),
             sparse_optimizer: config.optimizer.sparse.kind,
             row_scope: Some(meta.row_scope.clone()),
             seeds: Seeds { model: config.model.seed, training: config.training.seed },

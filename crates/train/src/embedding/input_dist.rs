@@ -1,6 +1,8 @@
 //! Sends ids to the ranks that own their rows: checks ids, splits them by tile, and assembles the
 //! received ones.
 //!
+//! Whole tables take this rank's own ids, and ranks only exchange which of their rows are used.
+//!
 //! The exchange takes up to four rounds of all-to-all: lengths, ids, and where needed scales and
 //! weights. Counts follow from the lengths, so no round of sizes comes first. Ids beyond the length
 //! of a sequence are checked like the others, but not sent. This file does not depend on weights or
@@ -13,6 +15,7 @@ use comm::Communicator;
 use schema::JaggedTensor;
 
 use super::layout::{Slot, SlotLayout};
+use super::replicas::TouchedRows;
 use crate::Error;
 use crate::lane::Exchange;
 use crate::share::RankBatch;
@@ -42,15 +45,34 @@ pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
     ids * size_of::<i64>() + bags * size_of::<i32>() + scales * size_of::<f32>()
 }
 
-/// The buffers for the exchange of ids. The buffers hold the sent data per peer, then the received
-/// data, slot-major over that peer's samples. A later step reuses the buffers.
+/// The purpose for which a batch is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchUse {
+    /// Rows that the batch looks up are updated.
+    Training,
+    Evaluation,
+}
+
+/// The exchange of a batch's ids, with its buffers. A later step reuses the buffers.
 #[derive(Default)]
 pub struct IdExchange {
     /// The batch to distribute, until that is done.
     pub batch: Option<RankBatch>,
     layout: Arc<SlotLayout>,
-    /// The ids that this rank owns, of all ranks' samples.
+    /// The ids for the tiles that this rank owns, of all ranks' samples.
     pub ids: LocalIds,
+    /// The ids of this rank's samples for whole tables, unless the batch's ids are used unchanged.
+    pub own: LocalIds,
+    /// The rows of replicated tables that the batch of all ranks looks up.
+    pub touched: TouchedRows,
+    parcels: Parcels,
+    own_parcel: Parcels,
+}
+
+/// Ids per peer. The buffers hold the sent data, then the received data, slot-major over that
+/// peer's samples.
+#[derive(Default)]
+struct Parcels {
     lengths: Vec<Vec<i32>>,
     values: Vec<Vec<i64>>,
     scales: Vec<Vec<f32>>,
@@ -67,7 +89,7 @@ impl Exchange for IdExchange {
 
     fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let Some(RankBatch { batch, first_sample }) = self.batch.take() else { return Ok(()) };
-        self.run(comm, &batch.sparse, first_sample)
+        self.run(comm, &batch.sparse, first_sample, BatchUse::Training)
     }
 }
 
@@ -75,12 +97,14 @@ impl IdExchange {
     /// Creates an exchange with empty buffers.
     #[must_use]
     pub fn new(layout: Arc<SlotLayout>) -> Self {
-        Self { layout, ..Self::default() }
+        let touched = TouchedRows::new(&layout.replica_rows);
+        Self { layout, touched, ..Self::default() }
     }
 
     /// Sends the ids of `sparse` to the owners of their rows, and writes the ids that this rank
-    /// owns to [`Self::ids`]. `sparse` has this rank's samples, which begin at `first_sample` of
-    /// the global batch.
+    /// owns to [`Self::ids`]. Ids for whole tables go to [`Self::own`]. For a training step, ranks
+    /// also exchange the rows of replicated tables that they look up. `sparse` has this rank's
+    /// samples, which begin at `first_sample` of the global batch.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] names table, feature, sample and id before anything is sent.
@@ -90,35 +114,32 @@ impl IdExchange {
         comm: &mut Communicator,
         sparse: &JaggedTensor,
         first_sample: usize,
+        batch_use: BatchUse,
     ) -> Result<(), Error> {
         let layout = &*Arc::clone(&self.layout);
         check_ids(layout, sparse, first_sample)?;
-        let size = layout.slots.len();
-        for_each_rank(size, &mut self.lengths);
-        for_each_rank(size, &mut self.values);
-        for_each_rank(size, &mut self.scales);
-        for_each_rank(size, &mut self.weights);
-        for (rank, slots) in layout.slots.iter().enumerate() {
-            self.pack(rank, slots, sparse, layout.any_mean);
+        let has_weights = sparse.weights.is_some();
+        if layout.has_tiles() {
+            self.parcels.clear(layout.slots.len());
+            for (rank, slots) in layout.slots.iter().enumerate() {
+                self.parcels.pack(rank, slots, sparse, layout.any_mean);
+            }
+            self.parcels.exchange(comm, layout.any_mean, has_weights)?;
+            let slots = layout.slots[comm.rank().index()].len();
+            self.parcels.put_together(slots, layout.any_mean, has_weights, &mut self.ids);
         }
-        comm.all_to_all(&mut self.lengths)?;
-        comm.all_to_all(&mut self.values)?;
-        if layout.any_mean {
-            comm.all_to_all(&mut self.scales)?;
+        if !layout.as_given && !layout.local.is_empty() {
+            let (slots, any_mean) = (&layout.local, layout.any_local_mean);
+            self.own_parcel.clear(1);
+            self.own_parcel.pack(0, slots, sparse, any_mean);
+            self.own_parcel.put_together(slots.len(), any_mean, has_weights, &mut self.own);
         }
-        if sparse.weights.is_some() {
-            comm.all_to_all(&mut self.weights)?;
+        if batch_use == BatchUse::Training && !layout.replica_rows.is_empty() {
+            let jagged = if layout.as_given { sparse } else { &self.own.jagged };
+            return self.touched.exchange(comm, &layout.local, jagged);
         }
-        let slots = layout.slots[comm.rank().index()].len();
-        self.put_together(slots, layout.any_mean, sparse.weights.is_some());
         Ok(())
     }
-}
-
-/// Clears the buffers and provides one of them per rank.
-fn for_each_rank<T>(size: usize, buffers: &mut Vec<Vec<T>>) {
-    buffers.resize_with(size, Vec::new);
-    buffers.iter_mut().for_each(Vec::clear);
 }
 
 /// Checks that every id of `sparse` is a row of its table.
@@ -151,7 +172,39 @@ pub fn check_ids(
     Ok(())
 }
 
-impl IdExchange {
+/// Clears the buffers and provides one of them per rank.
+fn for_each_rank<T>(size: usize, buffers: &mut Vec<Vec<T>>) {
+    buffers.resize_with(size, Vec::new);
+    buffers.iter_mut().for_each(Vec::clear);
+}
+
+impl Parcels {
+    /// Clears the buffers and provides one of each kind per rank.
+    fn clear(&mut self, ranks: usize) {
+        for_each_rank(ranks, &mut self.lengths);
+        for_each_rank(ranks, &mut self.values);
+        for_each_rank(ranks, &mut self.scales);
+        for_each_rank(ranks, &mut self.weights);
+    }
+
+    /// Exchanges the ids with all ranks.
+    fn exchange(
+        &mut self,
+        comm: &mut Communicator,
+        has_scales: bool,
+        has_weights: bool,
+    ) -> Result<(), Error> {
+        comm.all_to_all(&mut self.lengths)?;
+        comm.all_to_all(&mut self.values)?;
+        if has_scales {
+            comm.all_to_all(&mut self.scales)?;
+        }
+        if has_weights {
+            comm.all_to_all(&mut self.weights)?;
+        }
+        Ok(())
+    }
+
     /// Packs the ids that `rank` needs for its `slots`.
     fn pack(&mut self, rank: usize, slots: &[Slot], sparse: &JaggedTensor, any_mean: bool) {
         let mut parcel = Parcel {
@@ -176,8 +229,14 @@ impl IdExchange {
 
     /// Reorders the received ids from source-major to slot-major, so that the samples of all ranks
     /// are side by side under each slot.
-    fn put_together(&mut self, slots: usize, has_scales: bool, has_weights: bool) {
-        let Self { lengths, values, scales, weights, taken, ids, .. } = self;
+    fn put_together(
+        &mut self,
+        slots: usize,
+        has_scales: bool,
+        has_weights: bool,
+        ids: &mut LocalIds,
+    ) {
+        let Self { lengths, values, scales, weights, taken } = self;
         let LocalIds { jagged, scales: scales_out, batch_sizes } = ids;
         batch_sizes.clear();
         let samples = |lengths: &Vec<i32>| lengths.len().checked_div(slots).unwrap_or(0);

@@ -46,80 +46,148 @@ pub struct FeatureRows {
     pub rows: u64,
 }
 
-/// All slots of a plan, grouped by the rank that owns them.
+/// The estimated size of a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookupEstimate {
+    pub ids: usize,
+    pub bags: usize,
+    /// Sum of D over the ids.
+    pub elements: usize,
+}
+
+/// All slots of a plan: those of tiles, grouped by the rank that owns them, and those of whole
+/// tables in which each rank looks up its own samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotLayout {
-    /// The slots of rank r are `slots[r]`. The slots are sorted by feature, then by first row and
+    /// The slots of tiles of rank r are `slots[r]`. The slots are sorted by feature, then by first row and
     /// first column of the tile, then by position.
     pub slots: Vec<Vec<Slot>>,
-    /// All slots in the order in which partial sums are added: by feature, first row, first column.
+    /// All slots of tiles in the order in which partial sums are added: by feature, first row, first column.
     /// The order does not depend on the owner of a tile, so neither does the sum.
     pub in_sum_order: Vec<Slot>,
     /// The sum of D over the slots of rank r is `widths[r]`.
     pub widths: Vec<usize>,
     /// Sum of D over the vectors of all features.
     pub pooled_width: usize,
+    /// Sum of D over the vectors that are looked up in tiles.
+    pub tiled_width: usize,
     /// Table of each feature.
     pub features: Vec<FeatureRows>,
-    /// Whether any bag is averaged.
+    /// Whether any bag that is looked up in tiles is averaged.
     pub any_mean: bool,
-    /// Whether one rank holds every table whole, so that the lookup writes the pooled output
-    /// directly.
-    pub whole: bool,
-    /// Whether the slots equal the features, so that the batch's ids are used unchanged.
+    /// Slots of whole tables, in which each rank looks up its own samples directly into the pooled
+    /// output: replicated tables, or all tables of a single rank.
+    pub local: Vec<Slot>,
+    /// Whether any bag that is looked up in whole tables is averaged.
+    pub any_local_mean: bool,
+    /// Whether the slots of whole tables equal the features, so that the batch's ids are used
+    /// unchanged.
     pub as_given: bool,
+    /// Number of rows of each whole table that several ranks hold.
+    pub replica_rows: Vec<u64>,
 }
 
 impl SlotLayout {
     /// Unrolls `plan` over the features of `model`. The plan must be made for the model's tables.
     #[must_use]
     pub fn new(model: &ModelConfig, plan: &ShardingPlan) -> Self {
+        let whole_tiles = whole_tiles(model, plan);
         let world_size = plan.world_size() as usize;
-        let mut slots: Vec<Vec<Slot>> = vec![Vec::new(); world_size];
-        let mut widths = vec![0; world_size];
-        let mut features = Vec::new();
-        let held = tiles_by_table(model, plan);
+        let mut layout = Self {
+            slots: vec![Vec::new(); world_size],
+            widths: vec![0; world_size],
+            pooled_width: model.pooled_width(),
+            ..Self::default()
+        };
+        let held = tiles_by_table(model, plan.tiles(), world_size);
         for (feature, described) in model.features().iter().enumerate() {
             let table = &model.tables[described.table];
-            features.push(FeatureRows { table: table.name.clone(), rows: table.rows });
+            layout.features.push(FeatureRows { table: table.name.clone(), rows: table.rows });
+            let first = |tile: usize, held: &Tile, local_column: usize| Slot {
+                feature,
+                position: None,
+                all_rows: held.rows == (0..table.rows),
+                first: held.rows.start == 0,
+                rows: held.rows.start as i64..held.rows.end as i64,
+                dim: held.dim(),
+                column: described.column + held.columns.start,
+                local_column,
+                rank: held.rank,
+                tile,
+                mean: table.pooling == Pooling::Mean,
+            };
+            let is_of_table = |tile: &&Tile| tile.table.index() == described.table;
+            if let Some(tile) = whole_tiles.iter().position(is_of_table) {
+                let first = first(tile, whole_tiles[tile], described.column);
+                layout.local.extend(unrolled(first, table));
+                continue;
+            }
+            layout.tiled_width += table.dim * table.vectors();
             for rank in 0..world_size {
                 let own =
                     held[described.table].iter().filter(|(_, held)| held.rank.index() == rank);
                 for &(tile, held) in own {
-                    let first = Slot {
-                        feature,
-                        position: None,
-                        all_rows: held.rows == (0..table.rows),
-                        first: held.rows.start == 0,
-                        rows: held.rows.start as i64..held.rows.end as i64,
-                        dim: held.dim(),
-                        column: described.column + held.columns.start,
-                        local_column: widths[rank],
-                        rank: held.rank,
-                        tile,
-                        mean: table.pooling == Pooling::Mean,
-                    };
-                    widths[rank] += held.dim() * table.vectors();
-                    slots[rank].extend(unrolled(first, table));
+                    let first = first(tile, held, layout.widths[rank]);
+                    layout.widths[rank] += held.dim() * table.vectors();
+                    layout.slots[rank].extend(unrolled(first, table));
                 }
             }
         }
-        let mut in_sum_order: Vec<Slot> = slots.iter().flatten().cloned().collect();
-        in_sum_order.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
-        let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
-        // The lookup can write the output directly only if a slot has the same columns in both.
-        let in_place = |slot: &Slot| slot.all_rows && slot.local_column == slot.column;
-        let whole = world_size == 1 && in_sum_order.iter().all(in_place);
-        let as_given = whole
-            && !any_mean
-            && in_sum_order.len() == features.len()
-            && in_sum_order.iter().all(|slot| slot.position.is_none());
-        let pooled_width = model.pooled_width();
-        Self { slots, in_sum_order, widths, pooled_width, features, any_mean, whole, as_given }
+        layout.in_sum_order = layout.slots.iter().flatten().cloned().collect();
+        layout.in_sum_order.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
+        layout.any_mean = layout.in_sum_order.iter().any(|slot| slot.mean);
+        layout.any_local_mean = layout.local.iter().any(|slot| slot.mean);
+        layout.as_given = !layout.any_local_mean
+            && layout.local.len() == layout.features.len()
+            && layout.local.iter().all(|slot| slot.position.is_none());
+        if world_size > 1 {
+            let rows = |tile: &&Tile| tile.rows.end;
+            layout.replica_rows = whole_tiles.iter().map(rows).collect();
+        }
+        layout
+    }
+
+    /// Whether any rank looks up ids in tiles for the samples of all ranks.
+    #[must_use]
+    pub fn has_tiles(&self) -> bool {
+        !self.in_sum_order.is_empty()
     }
 }
 
+/// Returns the tiles in which each rank looks up its own samples: replicated tables, or all tables
+/// of a single rank that holds each of them in one tile.
+pub(super) fn whole_tiles<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<&'a Tile> {
+    let is_whole = |tile: &Tile| {
+        let table = &model.tables[tile.table.index()];
+        tile.rows == (0..table.rows) && tile.dim() == table.dim
+    };
+    let is_alone = plan.world_size() == 1 && plan.tiles().iter().all(is_whole);
+    let own = plan.tiles().iter().filter(|_| is_alone);
+    own.chain(plan.replicas()).collect()
+}
+
 impl SlotLayout {
+    /// Estimates the size of a lookup of `slots` for a batch, see [`Self::ids_per_bag`].
+    #[must_use]
+    pub fn lookup_size(
+        &self,
+        slots: &[Slot],
+        samples: usize,
+        ids_per_bag: &[f64],
+    ) -> LookupEstimate {
+        let (mut ids, mut elements) = (0.0, 0.0);
+        for slot in slots {
+            let of_slot = self.ids_per_bag(slot, ids_per_bag) * samples as f64;
+            ids += of_slot;
+            elements += of_slot * slot.dim as f64;
+        }
+        LookupEstimate {
+            ids: ids as usize,
+            bags: slots.len() * samples,
+            elements: elements as usize,
+        }
+    }
+
     /// Estimates the mean number of ids per bag of `slot`. The estimate assumes that ids spread
     /// evenly over rows, and that each feature has `ids_per_bag` ids per bag.
     #[must_use]
@@ -132,10 +200,14 @@ impl SlotLayout {
 }
 
 /// Lists the tiles of each table in plan order, each with its index among its owner's tiles.
-fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<(usize, &'a Tile)>> {
+fn tiles_by_table<'a>(
+    model: &ModelConfig,
+    tiles: &'a [Tile],
+    world_size: usize,
+) -> Vec<Vec<(usize, &'a Tile)>> {
     let mut tables = vec![Vec::new(); model.tables.len()];
-    let mut counts = vec![0; plan.world_size() as usize];
-    for tile in plan.tiles() {
+    let mut counts = vec![0; world_size];
+    for tile in tiles {
         let count = &mut counts[tile.rank.index()];
         tables[tile.table.index()].push((*count, tile));
         *count += 1;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use device::Backend;
 use device::MatrixShape;
-use device::backend::{ExchangeLayout, TileValues, WeightShape};
-use device::ops::{Slot, interaction};
+use device::backend::{ExchangeLayout, TableValues, WeightShape};
+use device::ops::interaction;
 use schema::Precision;
 
 use super::MemoryUse;
@@ -74,8 +74,8 @@ impl<'a, B: Backend> CountingAllocator<'a, B> {
     }
 
     /// Moves the tiles of a rank to the device. The bytes of the tiles are counted separately.
-    pub fn tables(&mut self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> B::Tables {
-        self.made(|device| device.tables(tiles, slots))
+    pub fn tables(&mut self, values: TableValues) -> B::Tables {
+        self.made(|device| device.tables(values))
     }
 
     /// Creates the device's part of the exchange of pooled vectors with other ranks.

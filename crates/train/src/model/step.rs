@@ -12,7 +12,7 @@ use super::{ActionTime, Buffers, Model, Purpose, RunStep};
 use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{BucketParameters, DenseStep};
-use crate::embedding::collection::IdCheck;
+use crate::embedding::input_dist::BatchUse;
 use crate::layer::interaction::InteractionGiven;
 use crate::layer::logit::LogitGiven;
 use crate::layer::mlp::MlpGiven;
@@ -93,9 +93,10 @@ impl<B: Backend> Model<B> {
             Stage::Loss => self.loss(context, share, purpose),
             Stage::InteractionBackward => self.backward_interaction(context, share.batch.size),
             Stage::GradientExchange => {
-                let d_pooled = &self.buffers.d_pooled;
-                self.embedding.exchange_gradients(context, part, d_pooled, share.batch.size)
+                let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
+                self.embedding.exchange_gradients(context, part, sparse, d_pooled, &self.scalars)
             }
+            Stage::RowTerms => self.embedding.exchange_terms(context, &self.scalars),
             Stage::EmbeddingUpdate => {
                 let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
                 self.embedding.update(context, sparse, d_pooled, &mut self.scalars)
@@ -127,17 +128,16 @@ impl<B: Backend> Model<B> {
         purpose: Purpose,
         part: ActionPart,
     ) -> Result<(), Error> {
-        let check = match purpose {
-            Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
-            _ => IdCheck::OnHost,
-        };
         let (sparse, first) = (&share.batch.sparse, share.first_sample);
         match (purpose, part) {
             (Purpose::Training(_), ActionPart::Finish) => {
-                self.embedding.finish_next(context, sparse, first, check)
+                self.embedding.finish_next(context, sparse, first)
+            }
+            (Purpose::Training(_), _) => {
+                self.embedding.distribute(context, sparse, first, BatchUse::Training)
             }
             // The exchange under way, if any, is that of a batch to be trained.
-            _ => self.embedding.distribute(context, sparse, first, check),
+            _ => self.embedding.distribute(context, sparse, first, BatchUse::Evaluation),
         }
     }
 

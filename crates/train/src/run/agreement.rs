@@ -59,7 +59,7 @@ fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
     let steps = request.trace.as_ref().map(|trace| &trace.steps);
     Ok([
         xxh3_64(config.as_bytes()),
-        text(&(request.plan.world_size(), request.plan.tiles(), shape)),
+        text(&(&request.plan, shape)),
         text(&data),
         text(&(checkpoint, request.rule_change, steps)),
         // The layout of gradients depends on the type of device, not on the GPU model.

@@ -117,7 +117,8 @@ impl StartState {
         let clock = Clock::start();
         let (optimizer, tables) =
             (request.config.optimizer.sparse.kind, &request.config.model.tables);
-        let row_scope = RowScope::new(optimizer, request.plan.tiles(), tables);
+        let rule = request.config.optimizer.row_scope;
+        let row_scope = RowScope::new(optimizer, rule, request.plan.tiles(), tables);
         let Start::Checkpoint(folder) = &request.start else {
             return Ok(Self {
                 step: 0,

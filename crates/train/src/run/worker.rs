@@ -128,7 +128,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         };
         let mut context = RankContext::new(open(threads)?, comm, profiler)?;
         let schedule = request.schedule.for_ranks(size as u32);
-        context.comm.spawn_lanes(schedule)?;
+        context.comm.spawn_lanes(schedule, &request.plan)?;
         let device_queue = context.device_queue();
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let (config, plan) = (&request.config, &request.plan);
@@ -140,8 +140,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Model::restored(device_queue, config, plan, rank, batch_max, parameters)?
             }
         };
-        let (bucket_bytes, ranks) = (request.bucket_bytes, plan.world_size());
-        model.set_graph(StepGraph::new(&config.model, bucket_bytes, schedule, ranks));
+        model.set_graph(StepGraph::new(config, request.bucket_bytes, schedule, plan));
         let (mut at_limit, mut room) = (vec![0; model.tiles().len()], TileRoom::default());
         for (tile, count) in at_limit.iter_mut().enumerate() {
             // A checkpoint may already contain weights at the limit of their format. This run
@@ -628,7 +627,7 @@ fn read_parameters(
         let name = &model.tables[tile.table.index()].name;
         checkpoint.read_tile(name, tile, optimizer.sparse.kind)
     };
-    let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
+    let tiles = plan.held_by(rank).map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };
     parameters.check_finite(host, checkpoint.folder(), config)?;
     Ok(parameters)

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use device::Weights;
 use device::weights::WeightsView;
-use schema::{DataType, JobConfig, Rank, RowScope, ShardingPlan, TableId};
+use schema::{DataType, JobConfig, Optimizers, Rank, RowScope, ShardingPlan, TableId};
 
 use super::{DenseName, Dialect, Mismatch, archive, dense_names, optimizer, table_name};
 use crate::checkpoint::{
@@ -86,7 +86,9 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
         parameters.push(read_dense(&source, name)?);
     }
     let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
-    let scope = RowScope::new(config.optimizer.sparse.kind, plan.tiles(), &config.model.tables);
+    let Optimizers { row_scope, sparse, .. } = config.optimizer;
+    let all = &config.model.tables;
+    let scope = RowScope::new(sparse.kind, row_scope, plan.tiles(), all);
     let row_scope = match (scope, request.optimizer) {
         // If no states are imported, all states are zero, so a later run may use any row scope.
         (RowScope::WholeRows, None) => RowScope::Undecided,

@@ -8,7 +8,7 @@ use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{
     Batch, DataType, Interaction, JaggedTensor, JobConfig, Loss, ModelConfig, Optimizer, Pooling,
-    Rank, ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
+    Rank, ShardingPlan, SplitRowRule, TableConfig, TriangleOrder, WeightDecayMode,
 };
 use train::context::DeviceQueue;
 use train::model::RankParameters;
@@ -128,6 +128,8 @@ fn on_every_tiling(config: &JobConfig) {
         ShardingPlan::row_wise,
         ShardingPlan::column_wise,
         ShardingPlan::mixed,
+        ShardingPlan::replicate,
+        crate::checkpoint::with_replicas,
     ];
     for ranks in 1..=3 {
         for (i, make) in tilings.iter().enumerate() {
@@ -139,9 +141,12 @@ fn on_every_tiling(config: &JobConfig) {
 }
 
 #[test]
-fn rowwise_adagrad_keeps_one_state_per_row_and_tile() {
+fn rowwise_adagrad_keeps_one_state_per_row_or_per_column_tile() {
     let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
-    on_every_tiling(&config(dot, Optimizer::RowwiseAdagrad));
+    let mut config = config(dot, Optimizer::RowwiseAdagrad);
+    on_every_tiling(&config);
+    config.optimizer.row_scope = SplitRowRule::ColumnTiles;
+    on_every_tiling(&config);
 }
 
 #[test]
@@ -156,6 +161,10 @@ fn adam_and_lamb_with_weight_decay_match_the_oracle() {
         config.optimizer.dense = config.optimizer.sparse;
         config.optimizer.dense.weight_decay_mode = WeightDecayMode::L2;
         on_every_tiling(&config);
+        if kind == Optimizer::Lamb {
+            config.optimizer.row_scope = SplitRowRule::ColumnTiles;
+            on_every_tiling(&config);
+        }
     }
 }
 

@@ -2,18 +2,19 @@
 
 use device::backend::StepScalars;
 use device::buffer::Counting;
-use device::ops::embedding_backward::{self, TileOrigin};
+use device::ops::embedding_backward::{self, RowArguments, RowSums, TileOrigin};
 use device::ops::{Slot, SlotOutput, embedding_forward};
 use device::optimizer::UpdateRule;
 use device::{Backend, Cpu, buffer::Array};
 use schema::random::CounterRng;
 use schema::stage::ActionPart;
 use schema::{
-    JaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan, TableConfig,
+    JaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, RowScope, ShardingPlan,
+    TableConfig,
 };
 use train::RankContext;
 use train::embedding::EmbeddingCollection;
-use train::embedding::collection::IdCheck;
+use train::embedding::input_dist::BatchUse;
 use train::memory::CountingAllocator;
 use train::parameter::TileState;
 use train::profile::Profiler;
@@ -39,7 +40,7 @@ fn tiles(model: &ModelConfig, plan: &ShardingPlan, rank: Rank, kind: Optimizer) 
         state: Array::zeroed(tile.row_count() * kind.state_per_row(tile.dim())),
         tile: tile.clone(),
     };
-    plan.tiles_of(rank).map(state_of).collect()
+    plan.held_by(rank).map(state_of).collect()
 }
 
 /// Creates bags of up to four ids.
@@ -59,13 +60,29 @@ fn bags(model: &ModelConfig, rank: Rank) -> JaggedTensor {
     sparse
 }
 
+/// The operations of an update.
+#[derive(Clone, Copy, PartialEq)]
+enum UpdateForm {
+    Fused,
+    /// Sums by row, and the update of rows.
+    Halves,
+    /// Also the terms of rows.
+    Terms,
+}
+
 /// Counts the allocations of the forward and backward kernels alone, for these slots and tiles.
-fn kernel_allocations(states: &mut [TileState], slots: &[Slot], rule: UpdateRule) -> u64 {
+fn kernel_allocations(
+    states: &mut [TileState],
+    slots: &[Slot],
+    rule: UpdateRule,
+    form: UpdateForm,
+) -> u64 {
     let cpu = Cpu::new(1);
     let jagged = JaggedTensor::empty(slots.len(), SAMPLES);
     let width: usize = slots.iter().map(|slot| states[slot.tile].tile.dim()).sum();
     let mut out = vec![0.0; SAMPLES * width];
     let mut scratch = embedding_backward::Scratch::default();
+    let (mut sums, mut terms) = (RowSums::default(), Vec::new());
     let mut counted = 0;
     for _ in 0..3 {
         let tiles: Vec<_> = states
@@ -110,7 +127,18 @@ fn kernel_allocations(states: &mut [TileState], slots: &[Slot], rule: UpdateRule
             rule,
             rounding: CounterRng::new(1, 1),
         };
-        embedding_backward::run(&cpu, arguments, &mut scratch).unwrap();
+        let rounding = arguments.rounding;
+        if form == UpdateForm::Fused {
+            embedding_backward::run(&cpu, arguments, &mut scratch).unwrap();
+        } else {
+            embedding_backward::sum_rows(&cpu, arguments, &mut scratch, &mut sums).unwrap();
+            if form == UpdateForm::Terms {
+                let rows = RowArguments { tiles: &mut tiles, sums: &sums, rule, rounding };
+                embedding_backward::row_terms(&cpu, rows, &mut scratch, &mut terms).unwrap();
+            }
+            let rows = RowArguments { tiles: &mut tiles, sums: &sums, rule, rounding };
+            embedding_backward::apply_rows(&cpu, rows, &mut scratch, None).unwrap();
+        }
         counted += Counting::allocations() - before;
     }
     counted
@@ -137,17 +165,19 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let rule = UpdateRule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 1);
     let mut states = tiles(&model, plan, place, kind);
     let of_rank = slots(&model, &states);
-    let kernels = kernel_allocations(&mut states, &of_rank, rule);
+    let config = crate::ranks::job(model.clone(), (kind, kind), 0.1, SAMPLES);
+    let form = if RowScope::exchanges_terms(&config.optimizer, plan) {
+        UpdateForm::Terms
+    } else if comm.world_size() > 1 && !plan.replicas().is_empty() {
+        UpdateForm::Halves
+    } else {
+        UpdateForm::Fused
+    };
+    let kernels = kernel_allocations(&mut states, &of_rank, rule, form);
     let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off()).unwrap();
     let cpu = Cpu::new(1);
-    let mut embedding = EmbeddingCollection::new(
-        &mut CountingAllocator::new(&cpu),
-        &model,
-        plan,
-        place,
-        states,
-        kind,
-    );
+    let mut embedding =
+        EmbeddingCollection::new(&mut CountingAllocator::new(&cpu), &config, plan, place, states);
     let mut scalars = cpu.scalars().unwrap();
     let sparse = bags(&model, place);
     let mut pooled = Array::zeroed(SAMPLES * model.pooled_width());
@@ -158,15 +188,17 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
         if step == WARM_UP {
             before = Counting::allocations();
         }
-        let (check, part, out) = (IdCheck::OnHost, ActionPart::Whole, &mut pooled);
-        embedding.distribute(&mut context, &sparse, first_sample, check).unwrap();
+        let (part, out) = (ActionPart::Whole, &mut pooled);
+        let training = BatchUse::Training;
+        embedding.distribute(&mut context, &sparse, first_sample, training).unwrap();
         embedding.copy(context.device_queue(), &sparse).unwrap();
         embedding.look_up(&mut context, &sparse, out, &mut scalars).unwrap();
         embedding.exchange_vectors(&mut context, part, out, SAMPLES).unwrap();
         let rounding = train::initial::rounding(model.seed, step);
         let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
         cpu.begin(&(), &numbers, &mut scalars).unwrap();
-        embedding.exchange_gradients(&mut context, part, &pooled, SAMPLES).unwrap();
+        embedding.exchange_gradients(&mut context, part, &sparse, &pooled, &scalars).unwrap();
+        embedding.exchange_terms(&mut context, &scalars).unwrap();
         embedding.update(&mut context, &sparse, &pooled, &mut scalars).unwrap();
     }
     (Counting::allocations() - before, STEPS * kernels)
@@ -175,11 +207,12 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
 #[test]
 fn issue_28_a_steady_embedding_step_allocates_only_in_its_kernels() {
     type Make = fn(&[TableConfig], u32) -> ShardingPlan;
-    let makes: [(&str, Make); 4] = [
+    let makes: [(&str, Make); 5] = [
         ("table", ShardingPlan::table_wise),
         ("row", ShardingPlan::row_wise),
         ("column", ShardingPlan::column_wise),
         ("mixed", ShardingPlan::mixed),
+        ("replicated", ShardingPlan::replicate),
     ];
     for ranks in [1, 2] {
         for (name, make) in makes {

@@ -54,6 +54,19 @@ fn tiling(tables: &[TableConfig], world_size: u32, seed: u64) -> ShardingPlan {
     ShardingPlan::new(world_size, tiles, tables).unwrap()
 }
 
+/// Replicates every other table, and splits the others by columns or in all ways.
+pub fn with_replicas(tables: &[TableConfig], world_size: u32) -> ShardingPlan {
+    let column = ShardingPlan::column_wise(tables, world_size);
+    let mixed = ShardingPlan::mixed(tables, world_size);
+    let tiles_of = |plan: &ShardingPlan, of: u32| -> Vec<Tile> {
+        plan.tiles().iter().filter(|tile| tile.table.0 % 4 == of).cloned().collect()
+    };
+    let tiles = [tiles_of(&column, 1), tiles_of(&mixed, 3)].concat();
+    let ids = (0..tables.len() as u32).step_by(2);
+    let replicated: Vec<TableId> = ids.map(TableId).collect();
+    ShardingPlan::with_replicas(world_size, tiles, &replicated, tables).unwrap()
+}
+
 /// Computes from its definition, in f64, the row-wise state that the tile `wanted` must get from
 /// the tiles of `saved`.
 fn averaged(saved: &ShardingPlan, wanted: &Tile) -> Vec<f32> {
@@ -116,6 +129,8 @@ fn table_row_and_column_wise_plans_and_dense_parameters_round_trip() {
         ShardingPlan::row_wise(&model.tables, 3),
         ShardingPlan::column_wise(&model.tables, 3),
         ShardingPlan::mixed(&model.tables, 6),
+        ShardingPlan::replicate(&model.tables, 3),
+        with_replicas(&model.tables, 3),
     ];
     for (step, saved) in (0..).zip(&plans) {
         save(run.path(), step, &config, saved);
@@ -134,6 +149,7 @@ fn table_row_and_column_wise_plans_and_dense_parameters_round_trip() {
         assert_eq!(manifest.position["batch"].as_u64(), Some(u64::MAX));
         assert_eq!((manifest.seeds.model, manifest.seeds.training), (7, 9));
         assert_eq!(manifest.plan, saved.tiles());
+        assert_eq!(manifest.replicated, saved.replicated());
     }
 }
 

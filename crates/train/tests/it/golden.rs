@@ -11,8 +11,8 @@ use device::Weights;
 use device::buffer::Array;
 use schema::model::DenseInit;
 use schema::{
-    Batch, Interaction, JaggedTensor, JobConfig, Loss, ModelConfig, Optimizer, Rank, RowScope,
-    ShardingPlan, TableConfig, TriangleOrder,
+    Batch, Interaction, JaggedTensor, JobConfig, Loss, ModelConfig, Optimizer, Rank, ShardingPlan,
+    SplitRowRule, TableConfig, TriangleOrder,
 };
 use train::model::RankParameters;
 use train::parameter::{DenseParameter, TileState, dense_shapes};
@@ -142,7 +142,7 @@ impl Golden {
             let state = Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim()));
             TileState { tile: tile.clone(), weight, state }
         };
-        RankParameters { dense: self.dense("init"), tiles: plan.tiles_of(rank).map(tile).collect() }
+        RankParameters { dense: self.dense("init"), tiles: plan.held_by(rank).map(tile).collect() }
     }
 
     fn run(&self, plan: &ShardingPlan, threads: usize) -> Trained {
@@ -162,12 +162,6 @@ impl Golden {
             threads,
             parameters: &|rank| self.parameters(plan, rank),
         })
-    }
-
-    /// Returns the row scope of the tables' optimizer under `plan`.
-    fn scope(&self, plan: &ShardingPlan) -> RowScope {
-        let kind = self.config.optimizer.sparse.kind;
-        RowScope::new(kind, plan.tiles(), &self.config.model.tables)
     }
 
     /// Computes losses and tables of the run in f64, under the update rule that `plan` implies.
@@ -286,11 +280,13 @@ fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobC
 /// A named tiling, and the function that creates it.
 type Tiling = (&'static str, fn(&[TableConfig], u32) -> ShardingPlan);
 
-const TILINGS: [Tiling; 4] = [
+const TILINGS: [Tiling; 6] = [
     ("table", ShardingPlan::table_wise),
     ("row", ShardingPlan::row_wise),
     ("column", ShardingPlan::column_wise),
     ("mixed", ShardingPlan::mixed),
+    ("replicated", ShardingPlan::replicate),
+    ("mixed with replicated", crate::checkpoint::with_replicas),
 ];
 
 #[test]
@@ -301,18 +297,15 @@ fn golden_runs_match_on_any_number_of_ranks_and_tiling() {
             for (tiling, make) in TILINGS {
                 let plan = make(&golden.config.model.tables, ranks);
                 let (trained, what) = (golden.run(&plan, 1), format!("{name}, {ranks}, {tiling}"));
-                match golden.scope(&plan) {
-                    RowScope::ColumnTiles(_) => golden.check_tile_rule(&plan, &trained, &what),
-                    _ => golden.check(&trained, &what),
-                }
+                golden.check(&trained, &what);
             }
         }
     }
 }
 
 /// Repeats the golden runs with GPU kernels, emulated or on the GPU of `ROWMILL_GPU`. Every run is
-/// repeated on one rank, and two runs also on two ranks whose tables are split by rows and by
-/// columns. The variable `ROWMILL_GOLDEN_RUN` selects one run.
+/// repeated on one rank, and three runs also on two ranks whose tables are split by rows and by
+/// columns, or replicated. The variable `ROWMILL_GOLDEN_RUN` selects one run.
 #[test]
 fn golden_runs_match_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };
@@ -320,7 +313,7 @@ fn golden_runs_match_on_the_emulated_gpu() {
     if let Some(wanted) = &wanted {
         assert!(RUNS.contains(&wanted.as_str()), "ROWMILL_GOLDEN_RUN: no run {wanted:?}");
     }
-    let split = ["mid_bce_sgd", "torchrec_dcnv2_adagrad"];
+    let split = ["mid_bce_sgd", "torchrec_dcnv2_adagrad", "mid_bce_rowwise_adagrad"];
     let alone = RUNS.into_iter().map(|name| (name, 1));
     for (name, ranks) in alone.chain(split.into_iter().map(|name| (name, 2))) {
         if wanted.as_ref().is_some_and(|wanted| wanted != name) {
@@ -330,6 +323,7 @@ fn golden_runs_match_on_the_emulated_gpu() {
         let tables = &golden.config.model.tables;
         let plan = match ranks {
             1 => ShardingPlan::table_wise(tables, 1),
+            _ if name == split[2] => crate::checkpoint::with_replicas(tables, ranks),
             _ => ShardingPlan::mixed(tables, ranks),
         };
         let trained = golden.run_by(&plan, 1, |job| ranks::train_emulated(job, &driver));
@@ -341,7 +335,9 @@ fn golden_runs_match_on_the_emulated_gpu() {
 /// results of both scopes must differ.
 #[test]
 fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
-    let golden = Golden::read("mid_bce_rowwise_adagrad");
+    let mut golden = Golden::read("mid_bce_rowwise_adagrad");
+    golden.config.optimizer.row_scope = SplitRowRule::ColumnTiles;
+    let golden = golden;
     let tables = &golden.config.model.tables;
     let whole = ShardingPlan::table_wise(tables, 1);
     let (expected, _) = golden.oracle(&whole);

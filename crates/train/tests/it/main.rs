@@ -16,6 +16,7 @@ mod processes;
 mod rank_steps;
 mod ranks;
 mod regression;
+mod row_scope;
 mod run;
 mod samples;
 mod sequence;

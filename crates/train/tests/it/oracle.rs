@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use schema::{
     Batch, Interaction, JobConfig, Loss, Optimizer, OptimizerConfig, Pooling, ShardingPlan,
-    TriangleOrder, WeightDecayMode,
+    SplitRowRule, Tile, TriangleOrder, WeightDecayMode,
 };
 use train::model::RankParameters;
 
@@ -15,7 +15,8 @@ type Vector = Vec<f64>;
 /// Parameters and optimizer state in f64.
 pub struct Oracle<'a> {
     config: &'a JobConfig,
-    plan: &'a ShardingPlan,
+    /// Tiles over whose columns the rules of rows work.
+    tiles: Vec<Tile>,
     pub dense: BTreeMap<String, Vector>,
     dense_state: BTreeMap<String, Vec<[f64; 2]>>,
     step: i32,
@@ -35,7 +36,7 @@ struct Gradients {
 
 impl<'a> Oracle<'a> {
     /// Starts from the parameters of one rank under a plan with whole tables.
-    pub fn new(config: &'a JobConfig, plan: &'a ShardingPlan, start: &RankParameters) -> Self {
+    pub fn new(config: &'a JobConfig, plan: &ShardingPlan, start: &RankParameters) -> Self {
         let wide = |values: &[f32]| values.iter().map(|&v| f64::from(v)).collect::<Vector>();
         let dense: BTreeMap<_, _> =
             start.dense.iter().map(|p| (p.name.clone(), wide(&p.weight))).collect();
@@ -44,7 +45,14 @@ impl<'a> Oracle<'a> {
         let state =
             |table: &schema::TableConfig| vec![vec![[0.0; 2]; table.dim]; table.rows as usize];
         let table_state = config.model.tables.iter().map(state).collect();
-        Self { config, plan, dense, dense_state, step: 0, tables, table_state }
+        let whole = ShardingPlan::table_wise(&config.model.tables, 1);
+        let tiles = match config.optimizer.row_scope {
+            SplitRowRule::WholeRows => whole.tiles().to_vec(),
+            SplitRowRule::ColumnTiles => {
+                plan.tiles().iter().chain(plan.replicas()).cloned().collect()
+            }
+        };
+        Self { config, tiles, dense, dense_state, step: 0, tables, table_state }
     }
 
     /// Trains one step and returns the mean loss before the update.
@@ -64,10 +72,10 @@ impl<'a> Oracle<'a> {
             let dim = gradient.len();
             let weights = &mut self.tables[table][row * dim..][..dim];
             let state = &mut self.table_state[table][row];
-            let tiles =
-                self.plan.tiles().iter().filter(|tile| {
-                    tile.table.index() == table && tile.rows.contains(&(row as u64))
-                });
+            let tiles = self
+                .tiles
+                .iter()
+                .filter(|tile| tile.table.index() == table && tile.rows.contains(&(row as u64)));
             for tile in tiles {
                 let columns = tile.columns.clone();
                 let (weights, gradient) =

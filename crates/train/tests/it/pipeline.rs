@@ -192,7 +192,7 @@ fn a_steady_pipelined_step_allocates_no_more_than_a_serial_one() {
     let config = config();
     let batches: Vec<Batch> = (0..STEPS).map(|number| batch(number as usize % 3, 8)).collect();
     for ranks in [1, 2, 3] {
-        let plan = &ShardingPlan::mixed(&config.model.tables, ranks);
+        let plan = &crate::checkpoint::with_replicas(&config.model.tables, ranks);
         let run = |schedule| {
             let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
             let ranks = steps.run(comm::world(ranks)).into_iter().map(Result::unwrap);
@@ -227,7 +227,7 @@ fn an_id_out_of_range_names_its_stage_and_step() {
 fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
     let config = config();
     let batches: Vec<Batch> = (0..4).map(|number| batch(number, 8)).collect();
-    let plan = &ShardingPlan::mixed(&config.model.tables, 3);
+    let plan = &crate::checkpoint::with_replicas(&config.model.tables, 3);
     for schedule in overlapped().chain([Schedule::SERIAL]) {
         let mut stages = std::collections::BTreeSet::new();
         for sends in (0..).step_by(5) {
@@ -243,8 +243,79 @@ fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
                 stages.insert(stage.name());
             }
         }
-        for stage in ["input_distribution", "pooled_exchange", "gradient_exchange", "all_reduce"] {
+        for stage in [
+            "input_distribution",
+            "pooled_exchange",
+            "gradient_exchange",
+            "row_terms",
+            "all_reduce",
+        ] {
             assert!(stages.contains(stage), "{schedule}: {stages:?}");
+        }
+    }
+}
+
+/// Plans that replicate tables or split their columns, with every optimizer: pipelined steps give
+/// the bytes of serial ones, replicas have the same bytes on all ranks, and losses follow those of a
+/// single rank.
+#[test]
+fn replicated_and_column_plans_follow_the_losses_of_a_single_rank() {
+    const STEPS: usize = 50;
+    let has_time = testkit::has_time("all plans and optimizers over 50 steps");
+    let makes =
+        [ShardingPlan::replicate, crate::checkpoint::with_replicas, ShardingPlan::column_wise];
+    let batches: Vec<Batch> = (0..STEPS).map(|number| batch(number, 1 + number % 8)).collect();
+    let interaction =
+        schema::Interaction::Dot { order: schema::TriangleOrder::Lower, itself: false };
+    for (number, kind) in Optimizer::ALL.into_iter().enumerate() {
+        let mut config =
+            ranks::job(model(interaction, schema::Pooling::Mean), (kind, kind), 0.02, 8);
+        // A large epsilon keeps rounding of sums near 0 from deciding the direction of a step.
+        config.optimizer.sparse.epsilon = 1e-3;
+        config.optimizer.dense.epsilon = 1e-3;
+        let run = |make: Make, ranks: u32, schedule| -> Vec<Ended> {
+            let plan = &make(&config.model.tables, ranks);
+            let steps = Steps { config: &config, plan, schedule, batches: &batches };
+            steps.run(comm::world(ranks)).into_iter().map(Result::unwrap).collect()
+        };
+        let losses = |ranks: &[Ended]| -> Vec<f64> {
+            let sum = |step: usize| ranks.iter().map(|own| f64::from_bits(own.losses[step])).sum();
+            let mean = |(step, batch): (usize, &Batch)| -> f64 {
+                let sum: f64 = sum(step);
+                sum / batch.size as f64
+            };
+            batches.iter().enumerate().map(mean).collect()
+        };
+        let expected = losses(&run(ShardingPlan::table_wise, 1, Schedule::SERIAL));
+        let bound = if kind == Optimizer::Sgd { 1e-6 } else { 1e-5 };
+        for (ranks, (at, make)) in [1, 2, 4]
+            .into_iter()
+            .flat_map(|ranks| makes.iter().enumerate().map(move |m| (ranks, m)))
+        {
+            if !has_time && (ranks == 4 || (at + number) % makes.len() != 0) {
+                continue;
+            }
+            let what = format!("{kind}, {ranks} ranks, plan {at}");
+            let serial = run(*make, ranks, Schedule::SERIAL);
+            for (got, expected) in losses(&serial).iter().zip(&expected) {
+                assert!(((got - expected) / expected).abs() < bound, "{what}: {got} {expected}");
+            }
+            let plan = make(&config.model.tables, ranks);
+            for replica in plan.replicas() {
+                let of_rank = |own: &Ended| {
+                    let tiles = own.parameters.tiles.iter();
+                    let found = tiles.rev().find(|state| state.tile == *replica).unwrap();
+                    (found.weight.clone(), found.state.clone())
+                };
+                assert!(serial.iter().all(|own| of_rank(own) == of_rank(&serial[0])), "{what}");
+            }
+            let pipelined = run(*make, ranks, Schedule::PIPELINED);
+            for (serial, pipelined) in serial.iter().zip(&pipelined) {
+                let trained = |own: &Ended| {
+                    (own.parameters.dense.clone(), own.parameters.tiles.clone(), own.losses.clone())
+                };
+                assert!(trained(serial) == trained(pipelined), "{what}");
+            }
         }
     }
 }

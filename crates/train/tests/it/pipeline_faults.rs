@@ -220,7 +220,7 @@ fn run_random(case: u64) -> bool {
     let pooling = if rng.below(4, 2) == 0 { Pooling::Mean } else { Pooling::Sum };
     let cross = schema::Interaction::DcnV2 { layers: 2, rank: 3 };
     let config = ranks::job(model(cross, pooling), (kinds[0], kinds[1]), 0.1, 8);
-    let plan = PLANS[rng.below(5, 4) as usize](&config.model.tables, ranks);
+    let plan = PLANS[rng.below(5, PLANS.len() as u64) as usize](&config.model.tables, ranks);
     let bits = rng.below(6, 32) as usize;
     let overlaps = Overlap::ALL.into_iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
     let schedule = overlaps.fold(Schedule::SERIAL, |all, (_, overlap)| all.with(overlap));

@@ -56,11 +56,12 @@ pub fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn issue_28_ranks_that_read_their_own_data_write_the_same_checkpoint() {
     type Make = fn(&[TableConfig], u32) -> ShardingPlan;
-    let makes: [Make; 4] = [
+    let makes: [Make; 5] = [
         ShardingPlan::table_wise,
         ShardingPlan::row_wise,
         ShardingPlan::column_wise,
         ShardingPlan::mixed,
+        crate::checkpoint::with_replicas,
     ];
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());

@@ -22,11 +22,13 @@ use crate::stub::model;
 
 pub type Make = fn(&[TableConfig], u32) -> ShardingPlan;
 
-pub const PLANS: [Make; 4] = [
+pub const PLANS: [Make; 6] = [
     ShardingPlan::table_wise,
     ShardingPlan::row_wise,
     ShardingPlan::column_wise,
     ShardingPlan::mixed,
+    ShardingPlan::replicate,
+    crate::checkpoint::with_replicas,
 ];
 
 /// Returns each overlap alone, and all together.
@@ -180,10 +182,10 @@ impl<'a> Steps<'a> {
         let Self { config, plan, schedule, batches, first, .. } = *self;
         let (rank, size) = (comm.rank(), comm.world_size());
         let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
-        context.comm.spawn_lanes(schedule)?;
+        context.comm.spawn_lanes(schedule, plan)?;
         let batch_max = config.training.batch_size;
         let mut model = Model::initial(context.device_queue(), config, plan, rank, batch_max)?;
-        model.set_graph(StepGraph::new(&config.model, 64, schedule, plan.world_size()));
+        model.set_graph(StepGraph::new(config, 64, schedule, plan));
         let cut = |batch: &Batch| {
             let at = |rank: usize| batch.size * rank / size;
             let (first_sample, end) = (at(rank.index()), at(rank.index() + 1));

@@ -12,6 +12,7 @@ use schema::source::DataFormat;
 use schema::training::TrainingConfig;
 use schema::{
     Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
+    SplitRowRule,
 };
 use train::context::DeviceQueue;
 use train::model::RankParameters;
@@ -44,6 +45,7 @@ pub fn tiles_of(model: &Model<Cpu>) -> Vec<TileState> {
     tiles_on(DeviceQueue { device: &Cpu::new(1), queue: &() }, model)
 }
 
+/// Copies all tiles that a rank holds, replicated tables included.
 fn tiles_on<B: Backend>(device_queue: DeviceQueue<'_, B>, model: &Model<B>) -> Vec<TileState> {
     let mut room = TileRoom::default();
     let copy = |(number, tile): (usize, &schema::Tile)| {
@@ -56,7 +58,7 @@ fn tiles_on<B: Backend>(device_queue: DeviceQueue<'_, B>, model: &Model<B>) -> V
         };
         TileState { tile: view.tile, weight, state: view.state.into() }
     };
-    model.tiles().iter().enumerate().map(copy).collect()
+    model.held_tiles().iter().enumerate().map(copy).collect()
 }
 
 /// Copies all parameters that a rank trains.
@@ -161,7 +163,11 @@ pub fn job(
     let optimizer = |kind| OptimizerConfig::new(kind, learning_rate);
     JobConfig {
         model,
-        optimizer: Optimizers { sparse: optimizer(sparse), dense: optimizer(dense) },
+        optimizer: Optimizers {
+            row_scope: SplitRowRule::default(),
+            sparse: optimizer(sparse),
+            dense: optimizer(dense),
+        },
         schedule: LearningRateSchedule::default(),
         training: TrainingConfig {
             batch_size,

@@ -1,7 +1,9 @@
 //! Small jobs, and the values that their checkpoints contain.
 
 use device::Weights;
-use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
+use schema::{
+    DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, SplitRowRule, TableConfig, Tile,
+};
 use train::checkpoint::{Checkpoint, CheckpointWriter, Committed, Meta, SeenData};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 
@@ -127,7 +129,10 @@ pub fn save(
                     let table = &config.model.tables[tile.table.index()];
                     narrow_tile_state(tile, kind, table.data_type)
                 };
-                let tiles: Vec<TileState> = plan.tiles_of(Rank(rank)).map(tile).collect();
+                let tiles: Vec<TileState> = {
+                    let saved = plan.held_by(Rank(rank)).filter(|tile| tile.rank == Rank(rank));
+                    saved.map(tile).collect()
+                };
                 writer.write_rank(Rank(rank), &tiles, kind).unwrap()
             })
         };
@@ -139,7 +144,12 @@ pub fn save(
         samples: step * 16,
         config,
         plan,
-        row_scope: RowScope::new(kind, plan.tiles(), &config.model.tables),
+        row_scope: RowScope::new(
+            kind,
+            SplitRowRule::ColumnTiles,
+            plan.tiles(),
+            &config.model.tables,
+        ),
         fitted: serde_json::json!({ "mean": [0.1, 1.0 / 3.0] }),
         position: serde_json::json!({ "epoch": 1, "batch": u64::MAX }),
         data: SeenData::default(),
@@ -149,7 +159,7 @@ pub fn save(
 
 /// Reads every tile of `plan` and compares it bit for bit with [`tile_state`].
 pub fn check_tiles(checkpoint: &Checkpoint, plan: &ShardingPlan, optimizer: Optimizer) {
-    for tile in plan.tiles() {
+    for tile in plan.tiles().iter().chain(plan.replicas()) {
         // SGD has no state, so only the weights are read.
         let got = match optimizer {
             Optimizer::Sgd => checkpoint.read_tile_weights(&name(tile), tile).unwrap(),

@@ -12,7 +12,7 @@ use schema::stage::ActionPart;
 use schema::{DataType, JaggedTensor, JobConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan};
 use train::context::DeviceQueue;
 use train::embedding::EmbeddingCollection;
-use train::embedding::collection::IdCheck;
+use train::embedding::input_dist::BatchUse;
 use train::initial;
 use train::memory::CountingAllocator;
 use train::profile::Profiler;
@@ -93,14 +93,8 @@ fn trained(
         let own = Rank(rank as u32);
         let model = Model::initial(context.device_queue(), config, plan, own, BATCH).unwrap();
         let tiles = ranks::tiles_of(&model);
-        let mut embedding = EmbeddingCollection::new(
-            &mut CountingAllocator::new(cpu),
-            &config.model,
-            plan,
-            own,
-            tiles,
-            optimizer,
-        );
+        let mut embedding =
+            EmbeddingCollection::new(&mut CountingAllocator::new(cpu), config, plan, own, tiles);
         let mut scalars = cpu.scalars().unwrap();
         let samples = BATCH * rank / ranks..BATCH * (rank + 1) / ranks;
         let mut looked_up = Vec::new();
@@ -110,7 +104,7 @@ fn trained(
             // NaN reveals positions that the lookup does not write.
             pooled.fill(f32::NAN);
             let (first, part, out) = (samples.start, ActionPart::Whole, &mut pooled);
-            embedding.distribute(context, &own, first, IdCheck::OnHost).unwrap();
+            embedding.distribute(context, &own, first, BatchUse::Training).unwrap();
             embedding.copy(context.device_queue(), &own).unwrap();
             embedding.look_up(context, &own, out, &mut scalars).unwrap();
             embedding.exchange_vectors(context, part, out, samples.len()).unwrap();
@@ -122,7 +116,8 @@ fn trained(
             let rounding = initial::rounding(config.model.seed, step);
             let numbers = StepScalars { dense: sparse, sparse, normaliser: 1.0, rounding };
             cpu.begin(&(), &numbers, &mut scalars).unwrap();
-            embedding.exchange_gradients(context, part, &gradient, samples.len()).unwrap();
+            embedding.exchange_gradients(context, part, &own, &gradient, &scalars).unwrap();
+            embedding.exchange_terms(context, &scalars).unwrap();
             embedding.update(context, &own, &gradient, &mut scalars).unwrap();
             looked_up.push(pooled.to_vec());
         }

@@ -16,7 +16,7 @@ pub fn list_warnings(
         let plural = if tables == 1 { "" } else { "s" };
         warnings.push(format!(
             "{optimizer} on {tables} table{plural} with split columns is another rule than on whole \
-             rows: {} ({scope}); --sharding table or row keeps rows whole",
+             rows: {} ({scope}); optimizer.row_scope = \"whole_rows\" makes it independent of the plan",
             tile_rule(optimizer)
         ));
     }

@@ -2,11 +2,13 @@
 
 use schema::JaggedTensor;
 
-use crate::backend::{StepScalars, TileRows, TileValues};
+use crate::backend::{StepScalars, TableValues, TileRows, TileValues};
 use crate::buffer::Array;
 use crate::cpu::Cpu;
 use crate::error::Error;
-use crate::ops::embedding_backward::{self, Scratch, TileMut, Updated};
+use crate::ops::embedding_backward::{
+    self, BackwardArguments, RowArguments, RowSums, Scratch, TileMut, Updated,
+};
 use crate::ops::embedding_forward::{self, TileView};
 use crate::ops::{Slot, SlotOutput, extent};
 use crate::weights::WeightsView;
@@ -16,7 +18,8 @@ use crate::weights::WeightsView;
 pub struct CpuTables {
     tiles: Vec<TileValues>,
     slots: Vec<Slot>,
-    /// Elements of a pooled row: the sum of `D` over all slots.
+    output: SlotOutput,
+    /// Elements of a pooled row.
     width: usize,
     scratch: Scratch,
     /// Lists of tile views. The lists are empty between calls and are kept only to reuse their
@@ -26,10 +29,11 @@ pub struct CpuTables {
 }
 
 impl CpuTables {
-    pub(super) fn new(tiles: Vec<TileValues>, slots: Vec<Slot>) -> Self {
-        let width = slots.iter().filter_map(|slot| tiles.get(slot.tile)).map(|tile| tile.dim).sum();
+    pub(super) fn new(TableValues { tiles, slots, output }: TableValues) -> Self {
+        let dims = slots.iter().filter_map(|slot| tiles.get(slot.tile)).map(|tile| tile.dim);
+        let width = output.row_elements(dims);
         let (scratch, views, views_mut) = (Scratch::default(), Vec::new(), Vec::new());
-        Self { tiles, slots, width, scratch, views, views_mut }
+        Self { tiles, slots, output, width, scratch, views, views_mut }
     }
 
     /// Returns the weights and the optimizer state of a range of rows of a tile.
@@ -57,7 +61,7 @@ impl CpuTables {
             slots: &self.slots,
             jagged,
             bag_scales,
-            output: SlotOutput::Pooled,
+            output: self.output,
             out: &mut out[..len],
         };
         let looked_up = embedding_forward::run(cpu, arguments);
@@ -75,23 +79,92 @@ impl CpuTables {
         gradient: &Array<f32>,
         step: &StepScalars,
     ) -> Result<Updated, Error> {
+        self.backward(jagged, bag_scales, gradient, step, |arguments, scratch| {
+            embedding_backward::run(cpu, arguments, scratch)
+        })
+    }
+
+    /// Sums the gradients of the rows of the last lookup.
+    pub(super) fn sum_rows(
+        &mut self,
+        cpu: &Cpu,
+        jagged: &JaggedTensor,
+        bag_scales: Option<&[f32]>,
+        gradient: &Array<f32>,
+        step: &StepScalars,
+        to: &mut RowSums,
+    ) -> Result<(), Error> {
+        self.backward(jagged, bag_scales, gradient, step, |arguments, scratch| {
+            embedding_backward::sum_rows(cpu, arguments, scratch, to)
+        })
+    }
+
+    /// Computes the terms of rows with summed gradients.
+    pub(super) fn row_terms(
+        &mut self,
+        cpu: &Cpu,
+        sums: &RowSums,
+        step: &StepScalars,
+        terms: &mut Vec<f32>,
+    ) -> Result<(), Error> {
+        self.with_rows(sums, step, |arguments, scratch| {
+            embedding_backward::row_terms(cpu, arguments, scratch, terms)
+        })
+    }
+
+    /// Updates rows with their summed gradients.
+    pub(super) fn apply_rows(
+        &mut self,
+        cpu: &Cpu,
+        sums: &RowSums,
+        terms: Option<&[f32]>,
+        step: &StepScalars,
+    ) -> Result<Updated, Error> {
+        self.with_rows(sums, step, |arguments, scratch| {
+            embedding_backward::apply_rows(cpu, arguments, scratch, terms)
+        })
+    }
+
+    fn backward<T>(
+        &mut self,
+        jagged: &JaggedTensor,
+        bag_scales: Option<&[f32]>,
+        gradient: &Array<f32>,
+        step: &StepScalars,
+        run: impl FnOnce(BackwardArguments<'_, '_>, &mut Scratch) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let len = jagged.batch_size * self.width;
         extent::within("embedding_backward", "gradient [B, ΣD]", gradient.len(), len)?;
         let mut tiles = emptied(std::mem::take(&mut self.views_mut));
         tiles.extend(self.tiles.iter_mut().map(view_mut));
-        let arguments = embedding_backward::BackwardArguments {
+        let arguments = BackwardArguments {
             tiles: &mut tiles,
             slots: &self.slots,
             jagged,
             bag_scales,
-            output: SlotOutput::Pooled,
+            output: self.output,
             gradient: &gradient[..len],
             rule: step.sparse,
             rounding: step.rounding,
         };
-        let updated = embedding_backward::run(cpu, arguments, &mut self.scratch);
+        let result = run(arguments, &mut self.scratch);
         self.views_mut = emptied(tiles);
-        updated
+        result
+    }
+
+    fn with_rows<T>(
+        &mut self,
+        sums: &RowSums,
+        step: &StepScalars,
+        run: impl FnOnce(RowArguments<'_, '_>, &mut Scratch) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut tiles = emptied(std::mem::take(&mut self.views_mut));
+        tiles.extend(self.tiles.iter_mut().map(view_mut));
+        let (rule, rounding) = (step.sparse, step.rounding);
+        let result =
+            run(RowArguments { tiles: &mut tiles, sums, rule, rounding }, &mut self.scratch);
+        self.views_mut = emptied(tiles);
+        result
     }
 }
 

@@ -1,19 +1,21 @@
 //! The tiles of one rank in GPU memory, with the sort buffers of their updates.
 
-use super::handles::{Jagged, Vector};
+use super::handles::{Jagged, Vector, grown};
 use super::scalars::ScalarBlock;
-use crate::backend::{Backend, BatchIds, TileRoom, TileRows, TileValues};
+use crate::backend::{Backend, BatchIds, TableValues, TileRoom, TileRows, TileValues};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
-    DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
+    DeviceGradient, EmbeddingBackward, RowPart, Workspace, WorkspaceShape,
 };
-use crate::ops::embedding_backward::{Factors, ScratchShape, TileOrigin};
+use crate::ops::embedding_backward::{Factors, RowSums, ScratchShape, TileOrigin};
 use crate::ops::embedding_forward::cuda::{
     DeviceLookup, DeviceTile, EmbeddingForward, slot_bytes, tile_bytes,
 };
-use crate::ops::{Slot, SlotOutput, extent};
+use crate::ops::{Slot, extent};
 use crate::weights::{Weights, WeightsView};
+
+const OP: &str = "embedding_backward";
 
 /// Tiles with their optimizer states and slots, and the sort buffers of their updates.
 #[derive(Debug, Default)]
@@ -21,10 +23,14 @@ pub struct Tables {
     tiles: Vec<CudaTile>,
     slots: Vec<Slot>,
     blocks: Option<Blocks>,
-    /// Elements of a pooled row: the sum of `D` over all slots.
+    /// Elements of a pooled row.
     width: usize,
     widest: usize,
     workspace: Option<(WorkspaceShape, Workspace)>,
+    /// Buffers of updates with given sums of gradients.
+    rows: Option<(WorkspaceShape, Workspace)>,
+    sums: Option<Buffer>,
+    terms: Option<Buffer>,
 }
 
 /// Lists of tiles and slots in device memory, which the kernels read.
@@ -69,11 +75,8 @@ impl<'a> CudaBatch<'a> {
 }
 
 impl Tables {
-    pub(super) fn new(
-        stream: &Stream,
-        tiles: Vec<TileValues>,
-        slots: Vec<Slot>,
-    ) -> Result<Self, DriverError> {
+    pub(super) fn new(stream: &Stream, values: TableValues) -> Result<Self, DriverError> {
+        let TableValues { tiles, slots, output } = values;
         let tiles = tiles
             .into_iter()
             .map(|tile| CudaTile::new(stream, &tile))
@@ -82,14 +85,14 @@ impl Tables {
         let views: Vec<DeviceTile<'_>> = tiles.iter().map(CudaTile::view).collect();
         let blocks = Blocks {
             tiles: put(stream, &tile_bytes(&views))?,
-            slots: put(stream, &slot_bytes(&slots, &dims, SlotOutput::Pooled, &[]))?,
+            slots: put(stream, &slot_bytes(&slots, &dims, output, &[]))?,
         };
         // The host's lists are freed when this function returns, so the copies must have read them
         // by then.
         stream.synchronize()?;
-        let width = slots.iter().map(|slot| dims[slot.tile]).sum();
+        let width = output.row_elements(slots.iter().map(|slot| dims[slot.tile]));
         let widest = dims.iter().copied().max().unwrap_or(0);
-        Ok(Self { tiles, slots, blocks: Some(blocks), width, widest, workspace: None })
+        Ok(Self { tiles, slots, blocks: Some(blocks), width, widest, ..Self::default() })
     }
 
     fn lookup_of<'a>(&'a self, batch: &CudaBatch<'a>) -> Option<DeviceLookup<'a>> {
@@ -138,12 +141,27 @@ impl Tables {
         gradient: &Vector,
         scalars: &ScalarBlock,
     ) -> Result<(), Error> {
-        const OP: &str = "embedding_backward";
         extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
         if self.slots.is_empty() {
             return Ok(());
         }
+        self.prepare(stream, batch, gradient)?;
         let on_device = gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
+        let (Some(lookup), Some((_, workspace))) = (self.lookup_of(&batch), &self.workspace) else {
+            return Err(unsent(OP));
+        };
+        let gradient = gradient_of(on_device, scalars);
+        Ok(kernels.launch(stream, &lookup, &gradient, workspace)?)
+    }
+
+    /// Allocates the buffers for the sort of a batch.
+    fn prepare(
+        &mut self,
+        stream: &Stream,
+        batch: CudaBatch<'_>,
+        gradient: &Vector,
+    ) -> Result<(), Error> {
+        gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
         let sent = batch.ids.sent(batch.factors[0], batch.factors[1]).ok_or_else(|| unsent(OP))?;
         let has_factors = batch.factors.contains(&true);
         let shape = WorkspaceShape {
@@ -154,23 +172,134 @@ impl Tables {
             gradient: gradient.len,
             factors: if has_factors { Factors::Present } else { Factors::Absent },
         };
-        if self.workspace.as_ref().is_none_or(|(made, _)| *made != shape) {
-            // The old workspace is freed first, so that the old and the new workspace need not
-            // fit into device memory at the same time.
-            self.workspace = None;
-            self.workspace = Some((shape, Workspace::new(stream.driver(), shape)?));
+        remake(&mut self.workspace, stream, shape)
+    }
+
+    /// Sums the gradients of the rows of the last lookup, which has `ids` ids.
+    pub(super) fn sum_rows(
+        &mut self,
+        stream: &Stream,
+        kernels: &EmbeddingBackward,
+        (batch, ids): (CudaBatch<'_>, usize),
+        gradient: &Vector,
+        scalars: &ScalarBlock,
+        to: &mut RowSums,
+    ) -> Result<(), Error> {
+        extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
+        to.rows.clear();
+        to.sums.clear();
+        if self.slots.is_empty() {
+            return Ok(());
         }
-        let (Some(lookup), Some((_, workspace))) = (self.lookup_of(&batch), &self.workspace) else {
+        self.prepare(stream, batch, gradient)?;
+        let on_device = gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
+        let all_rows = self.tiles.iter().map(|tile| tile.rows).sum::<usize>();
+        let bytes = ids.min(all_rows).max(1) * self.widest * size_of::<f32>();
+        let sums = grown(stream.driver(), &mut self.sums, bytes)?;
+        let (Some(lookup), Some((shape, workspace))) = (self.lookup_of(&batch), &self.workspace)
+        else {
             return Err(unsent(OP));
         };
-        let gradient = DeviceGradient {
-            gradient: on_device,
-            rule: &scalars.sparse,
-            first_bad: &scalars.first_bad,
-            stop: &scalars.stop,
-            updated: &scalars.updated,
+        let gradient = gradient_of(on_device, scalars);
+        let sorted = kernels.launch_sums(stream, &lookup, &gradient, workspace, &sums)?;
+        let (mut unique, mut pairs) = ([0u32], vec![0u64; ids]);
+        stream.download(workspace.unique(), 0, bytemuck::cast_slice_mut(&mut unique))?;
+        stream.download(sorted, 0, bytemuck::cast_slice_mut(&mut pairs))?;
+        to.rows.extend(pairs.iter().map(|pair| pair >> shape.payload_bits()));
+        to.rows.dedup();
+        extent::check(OP, "distinct rows", to.rows.len(), unique[0] as usize)?;
+        let mut wide = vec![0.0f32; to.rows.len() * self.widest];
+        stream.download(&sums, 0, bytemuck::cast_slice_mut(&mut wide))?;
+        // The device writes every sum with the width of the widest tile.
+        let (mut tile, mut end) = (0, self.tiles[0].rows as u64);
+        for (&row, sum) in to.rows.iter().zip(wide.chunks(self.widest)) {
+            while row >= end {
+                tile += 1;
+                end += self.tiles[tile].rows as u64;
+            }
+            to.sums.extend_from_slice(&sum[..self.tiles[tile].dim]);
+        }
+        Ok(())
+    }
+
+    /// Computes the terms of rows with summed gradients.
+    pub(super) fn row_terms(
+        &mut self,
+        stream: &Stream,
+        kernels: &EmbeddingBackward,
+        sums: &RowSums,
+        scalars: &ScalarBlock,
+        terms: &mut Vec<f32>,
+    ) -> Result<(), Error> {
+        terms.clear();
+        terms.resize(2 * sums.rows.len(), 0.0);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(terms);
+        let on_device = grown(stream.driver(), &mut self.terms, bytes.len().max(1))?;
+        // The kernel writes nothing if updates are stopped.
+        stream.upload(&on_device, 0, bytes)?;
+        self.launch_rows(stream, kernels, sums, scalars, RowPart::Terms(&on_device))?;
+        Ok(stream.download(&on_device, 0, bytes)?)
+    }
+
+    /// Updates rows with their summed gradients.
+    pub(super) fn apply_rows(
+        &mut self,
+        stream: &Stream,
+        kernels: &EmbeddingBackward,
+        sums: &RowSums,
+        terms: Option<&[f32]>,
+        scalars: &ScalarBlock,
+    ) -> Result<(), Error> {
+        let Some(terms) = terms else {
+            return self.launch_rows(stream, kernels, sums, scalars, RowPart::Update);
         };
-        Ok(kernels.launch(stream, &lookup, &gradient, workspace)?)
+        extent::check(OP, "terms [rows, 2]", 2 * sums.rows.len(), terms.len())?;
+        let on_device = grown(stream.driver(), &mut self.terms, size_of_val(terms).max(1))?;
+        stream.upload(&on_device, 0, bytemuck::cast_slice(terms))?;
+        self.launch_rows(stream, kernels, sums, scalars, RowPart::Finish(&on_device))
+    }
+
+    fn launch_rows(
+        &mut self,
+        stream: &Stream,
+        kernels: &EmbeddingBackward,
+        RowSums { rows, sums }: &RowSums,
+        scalars: &ScalarBlock,
+        part: RowPart<'_>,
+    ) -> Result<(), Error> {
+        let Some(blocks) = &self.blocks else { return Err(unsent(OP)) };
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let shape = WorkspaceShape {
+            capacity: rows.len().next_power_of_two(),
+            rows: self.tiles.iter().map(|tile| tile.rows).sum(),
+            tiles: self.tiles.len(),
+            widest: self.widest,
+            gradient: sums.len().next_power_of_two(),
+            factors: Factors::Absent,
+        };
+        remake(&mut self.rows, stream, shape)?;
+        let Some((_, workspace)) = &self.rows else { return Err(unsent(OP)) };
+        let (mut pairs, mut at) = (Vec::with_capacity(rows.len()), 0);
+        let (mut tile, mut end) = (0, self.tiles[0].rows as u64);
+        for &row in rows {
+            while row >= end {
+                tile += 1;
+                extent::within(OP, "tiles of the rows", self.tiles.len(), tile + 1)?;
+                end += self.tiles[tile].rows as u64;
+            }
+            pairs.push(row << shape.payload_bits() | at);
+            at += self.tiles[tile].dim as u64;
+        }
+        extent::check(OP, "sums", at as usize, sums.len())?;
+        let (to, count) = workspace.row_pairs();
+        stream.upload(to, 0, bytemuck::cast_slice(&pairs))?;
+        stream.upload(count, 0, bytemuck::cast_slice(&[rows.len() as u64]))?;
+        let on_device = grown(stream.driver(), &mut self.sums, size_of_val(&sums[..]))?;
+        stream.upload(&on_device, 0, bytemuck::cast_slice(sums))?;
+        let gradient = gradient_of(&on_device, scalars);
+        Ok(kernels.launch_rows(stream, &blocks.tiles, &gradient, workspace, part)?)
     }
 
     /// Copies the weights and the optimizer state of a range of rows of a tile to `room`.
@@ -222,6 +351,32 @@ impl CudaTile {
             origin: self.origin,
         }
     }
+}
+
+/// Returns the buffers of an update whose gradient is in `gradient`.
+fn gradient_of<'a>(gradient: &'a Buffer, scalars: &'a ScalarBlock) -> DeviceGradient<'a> {
+    DeviceGradient {
+        gradient,
+        rule: &scalars.sparse,
+        first_bad: &scalars.first_bad,
+        stop: &scalars.stop,
+        updated: &scalars.updated,
+    }
+}
+
+/// Replaces a workspace of another shape.
+fn remake(
+    workspace: &mut Option<(WorkspaceShape, Workspace)>,
+    stream: &Stream,
+    shape: WorkspaceShape,
+) -> Result<(), Error> {
+    if workspace.as_ref().is_none_or(|(made, _)| *made != shape) {
+        // The old workspace is freed first, so that the old and the new workspace need not fit
+        // into device memory at the same time.
+        *workspace = None;
+        *workspace = Some((shape, Workspace::new(stream.driver(), shape)?));
+    }
+    Ok(())
 }
 
 /// Allocates a device buffer and uploads these bytes to it.

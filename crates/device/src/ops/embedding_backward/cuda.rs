@@ -105,6 +105,19 @@ impl Workspace {
         })
     }
 
+    /// Returns the buffer for pairs that are not sorted on the device, and that of their number,
+    /// u64 `[1]`.
+    #[must_use]
+    pub fn row_pairs(&self) -> (&Buffer, &Buffer) {
+        (&self.pairs[0], &self.pairs[1])
+    }
+
+    /// Returns the number of distinct rows of the last launch, u32 `[1]`.
+    #[must_use]
+    pub fn unique(&self) -> &Buffer {
+        &self.unique
+    }
+
     /// Returns the total number of bytes of a workspace.
     #[must_use]
     pub fn bytes(shape: &WorkspaceShape) -> usize {
@@ -137,7 +150,9 @@ impl WorkspaceShape {
         2 * self.widest * size_of::<f32>()
     }
 
-    fn payload_bits(&self) -> u32 {
+    /// Returns the number of low bits of a pair that hold the place of a gradient.
+    #[must_use]
+    pub fn payload_bits(&self) -> u32 {
         let payloads = match self.factors {
             super::Factors::Absent => self.gradient,
             super::Factors::Present => self.capacity,
@@ -162,6 +177,28 @@ pub struct DeviceGradient<'a> {
     pub updated: &'a Buffer,
 }
 
+/// The part of an update that a launch carries out, see [`super::update::RowForm`].
+#[derive(Clone, Copy, Debug)]
+pub enum RowPart<'a> {
+    Update,
+    /// Writes the sums, f32 `[rows, widest]`.
+    Sums(&'a Buffer),
+    /// Writes the terms, f32 `[rows, 2]`.
+    Terms(&'a Buffer),
+    /// Reads the terms of whole rows, f32 `[rows, 2]`.
+    Finish(&'a Buffer),
+}
+
+/// Pairs in row order on the device: those of a batch after its sort, or one per given row.
+#[derive(Clone, Copy, Debug)]
+struct SortedPairs<'a> {
+    pairs: &'a Buffer,
+    /// Address of the number of pairs, u64 `[1]`.
+    count: u64,
+    /// The tiles, encoded by [`crate::ops::embedding_forward::cuda::tile_bytes`].
+    tiles: &'a Buffer,
+}
+
 /// The embedding backward kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct EmbeddingBackward {
@@ -173,6 +210,9 @@ pub struct EmbeddingBackward {
     partials: Kernel,
     updated: Kernel,
     update: Kernel,
+    sums: Kernel,
+    terms: Kernel,
+    finish: Kernel,
     prefix_sum: PrefixSum,
 }
 
@@ -192,6 +232,9 @@ impl EmbeddingBackward {
             partials: module.kernel("embedding_backward_partials")?,
             updated: module.kernel("embedding_backward_updated")?,
             update: module.kernel("embedding_backward_update")?,
+            sums: module.kernel("embedding_backward_sums")?,
+            terms: module.kernel("embedding_backward_terms")?,
+            finish: module.kernel("embedding_backward_finish")?,
             prefix_sum: PrefixSum::load(driver)?,
         })
     }
@@ -208,7 +251,55 @@ impl EmbeddingBackward {
         gradient: &DeviceGradient<'_>,
         workspace: &Workspace,
     ) -> Result<(), DriverError> {
-        let Workspace { shape, pairs, heads, indices, starts, unique, scratch, .. } = workspace;
+        let sorted = self.sort_ids(stream, lookup, gradient, workspace)?;
+        self.run(stream, sorted, gradient, workspace, RowPart::Update)
+    }
+
+    /// Sums the gradients of the rows of a batch, like [`super::sum_rows`], and writes them to
+    /// `sums`. Returns the buffer of the pairs in row order.
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`Stream::launch`].
+    pub fn launch_sums<'a>(
+        &self,
+        stream: &Stream,
+        lookup: &'a DeviceLookup<'_>,
+        gradient: &DeviceGradient<'_>,
+        workspace: &'a Workspace,
+        sums: &Buffer,
+    ) -> Result<&'a Buffer, DriverError> {
+        let sorted = self.sort_ids(stream, lookup, gradient, workspace)?;
+        self.run(stream, sorted, gradient, workspace, RowPart::Sums(sums))?;
+        Ok(sorted.pairs)
+    }
+
+    /// Carries out a part of the update of rows, one for each of the pairs that were written to
+    /// [`Workspace::row_pairs`].
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`Stream::launch`].
+    pub fn launch_rows(
+        &self,
+        stream: &Stream,
+        tiles: &Buffer,
+        gradient: &DeviceGradient<'_>,
+        workspace: &Workspace,
+        part: RowPart<'_>,
+    ) -> Result<(), DriverError> {
+        let (pairs, count) = workspace.row_pairs();
+        let sorted = SortedPairs { pairs, count: count.address(), tiles };
+        self.run(stream, sorted, gradient, workspace, part)
+    }
+
+    /// Writes the pairs of a batch and sorts them by row.
+    fn sort_ids<'a>(
+        &self,
+        stream: &Stream,
+        lookup: &'a DeviceLookup<'_>,
+        gradient: &DeviceGradient<'_>,
+        workspace: &'a Workspace,
+    ) -> Result<SortedPairs<'a>, DriverError> {
+        let Workspace { shape, pairs, .. } = workspace;
         let (capacity, payload_bits) = (shape.capacity, shape.payload_bits());
         let bags = lookup.features * lookup.batch_size;
         // The last offset of the batch equals its number of ids, so kernels read the count from
@@ -230,9 +321,25 @@ impl EmbeddingBackward {
             .u32(payload_bits)
             .u32(u32::from(lookup.id_bytes == size_of::<u64>()));
         stream.launch(&self.pairs, per_id, &arguments)?;
-        let sorted = &pairs[self.sort(stream, workspace, count)?];
+        let pairs = &pairs[self.sort(stream, workspace, count)?];
+        Ok(SortedPairs { pairs, count, tiles: lookup.tiles })
+    }
+
+    /// Finds the distinct rows of sorted pairs, and carries out a part of their update.
+    fn run(
+        &self,
+        stream: &Stream,
+        sorted: SortedPairs<'_>,
+        gradient: &DeviceGradient<'_>,
+        workspace: &Workspace,
+        part: RowPart<'_>,
+    ) -> Result<(), DriverError> {
+        let Workspace { shape, heads, indices, starts, unique, scratch, .. } = workspace;
+        let (capacity, payload_bits) = (shape.capacity, shape.payload_bits());
+        let per_id = Grid::over(capacity, THREADS, THREADS);
+        let SortedPairs { pairs, count, tiles } = sorted;
         let arguments = KernelArguments::new()
-            .buffer(sorted)
+            .buffer(pairs)
             .u64(count)
             .buffer(heads)
             .buffer(indices)
@@ -253,23 +360,25 @@ impl EmbeddingBackward {
         // At least one thread must run, because it writes the end of the last row, or records
         // that the batch has no rows.
         stream.launch(&self.starts, Grid::over(capacity.max(1), THREADS, THREADS), &arguments)?;
-        let arguments = KernelArguments::new()
-            .buffer(lookup.tiles)
-            .buffer(sorted)
-            .buffer(indices)
-            .buffer(unique)
-            .u64(count)
-            .buffer(gradient.first_bad)
-            .buffer(gradient.stop)
-            .buffer(gradient.updated)
-            .u32(shape.tiles as u32)
-            .u32(payload_bits);
-        stream.launch(
-            &self.updated,
-            Grid::over(shape.tiles, THREADS / WARP, THREADS),
-            &arguments,
-        )?;
-        self.update(stream, lookup, gradient, workspace, sorted, count)
+        if matches!(part, RowPart::Update | RowPart::Finish(_)) {
+            let arguments = KernelArguments::new()
+                .buffer(tiles)
+                .buffer(pairs)
+                .buffer(indices)
+                .buffer(unique)
+                .u64(count)
+                .buffer(gradient.first_bad)
+                .buffer(gradient.stop)
+                .buffer(gradient.updated)
+                .u32(shape.tiles as u32)
+                .u32(payload_bits);
+            stream.launch(
+                &self.updated,
+                Grid::over(shape.tiles, THREADS / WARP, THREADS),
+                &arguments,
+            )?;
+        }
+        self.update(stream, sorted, gradient, workspace, part)
     }
 
     /// Sorts the pairs by row and returns the index of the buffer that holds the result.
@@ -311,17 +420,22 @@ impl EmbeddingBackward {
     fn update(
         &self,
         stream: &Stream,
-        lookup: &DeviceLookup<'_>,
+        SortedPairs { pairs, count, tiles }: SortedPairs<'_>,
         gradient: &DeviceGradient<'_>,
         workspace: &Workspace,
-        sorted: &Buffer,
-        count: u64,
+        part: RowPart<'_>,
     ) -> Result<(), DriverError> {
         let Workspace { shape, heads, indices, starts, unique, partials, .. } = workspace;
+        let (kernel, rows) = match part {
+            RowPart::Update => (&self.update, None),
+            RowPart::Sums(sums) => (&self.sums, Some(sums)),
+            RowPart::Terms(terms) => (&self.terms, Some(terms)),
+            RowPart::Finish(terms) => (&self.finish, Some(terms)),
+        };
         let arguments = KernelArguments::new()
-            .buffer(lookup.tiles)
+            .buffer(tiles)
             .buffer(gradient.rule)
-            .buffer(sorted)
+            .buffer(pairs)
             .optional(workspace.sources.as_ref())
             .buffer(gradient.gradient)
             .buffer(starts)
@@ -332,6 +446,7 @@ impl EmbeddingBackward {
             .buffer(partials)
             .buffer(gradient.first_bad)
             .buffer(gradient.stop)
+            .optional(rows)
             .u32(shape.tiles as u32)
             .u32(shape.payload_bits())
             .u32(shape.widest as u32)
@@ -349,6 +464,6 @@ impl EmbeddingBackward {
         let warps_needed = shape.capacity.min(shape.rows).div_ceil(ROWS_PER_WARP);
         let grid = Grid::over(warps_needed, warps, warps * WARP);
         let grid = Grid { shared_bytes: warps as usize * row_bytes, ..grid };
-        stream.launch(&self.update, grid, &arguments)
+        stream.launch(kernel, grid, &arguments)
     }
 }

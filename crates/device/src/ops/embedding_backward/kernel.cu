@@ -9,6 +9,9 @@
 //    updated   for every tile, in parallel: distinct rows = heads before its end − before its start
 //    update    for every row, in parallel: sum = Σ gradients (or Σ partials); apply the rule
 //
+// Where ranks exchange something between the sums and the rule, the last kernel is one of `sums`,
+// `terms` and `finish`, which carry out a part of `update`.
+//
 // 1. A pair holds the row and the place of its gradient in 64 bits, so that the sort moves only
 //   one array.
 // 2. Each partial sum has a fixed place, so no scan is needed. In any window of 512 positions, at
@@ -192,6 +195,7 @@ struct Update {
   u64 tiles, rule, pairs, sources, gradient;
   u64 starts, unique, heads, indices, count;
   u64 partials, first_bad, stop;
+  u64 rows;  // f32 by distinct row: sums [rows, widest] or terms [rows, 2], otherwise 0
   u32 tile_count, payload_bits, widest, padding;
 };
 
@@ -498,20 +502,44 @@ DEVICE void apply(const Rule &given, const Row &row, u32 column, float *sums, fl
   if (!IS_STAGED) write_weights(row, column, weights);
 }
 
-// Applies the remaining part of a rule whose step depends on the whole row.
-DEVICE void finish_row(const Rule &rule, const Row &row, const float *vector, const float *terms) {
+// Returns whether the step of a weight depends on its whole row.
+DEVICE bool looks_at_rows(const Rule &rule) {
+  return rule.kind == ROWWISE_ADAGRAD || rule.kind == LAMB;
+}
+
+// Computes the two sums that a rule needs of the whole row, in all lanes.
+DEVICE void terms_of_row(const Rule &rule, const Row &row, const float *vector, const float *terms,
+                         float *sums) {
   // The columns that a lane wrote are read by other lanes below.
   __syncwarp();
-  const float squares = total_of_squares(terms, row.dim);
+  sums[0] = total_of_squares(terms, row.dim);
+  sums[1] = rule.kind == LAMB ? total_of_squares(vector, row.dim) : (float)row.dim;
+}
+
+// Writes the direction of LAMB to `vector`, from moments that are already updated.
+DEVICE void stage_direction(const Rule &rule, const Row &row, u32 column, const float *weights,
+                            float *vector) {
+  u32 one[COLUMNS], two[COLUMNS];
+  read_words(row.state, row, column, one);
+  read_words(row.state + 4 * row.dim, row, column, two);
+  for (u32 c = 0; c < COLUMNS; ++c)
+    if (LESS(column + c, row.dim))
+      vector[column + c] = corrected(rule, f32_of_bits(one[c]), f32_of_bits(two[c])) +
+                           rule.decoupled * weights[c];
+}
+
+// Applies the remaining part of a rule whose step depends on the whole row.
+DEVICE void finish_row(const Rule &rule, const Row &row, const float *vector, const float *sums) {
+  const float squares = sums[0];
   float shrink = 1.0f, factor;
   if (rule.kind == ROWWISE_ADAGRAD) {
-    const float mean = *(const float *)row.state + squares / (float)row.dim;
+    const float mean = *(const float *)row.state + squares / sums[1];
     __syncwarp();
     if (lane_of_thread() == 0) *(float *)row.state = mean;
     factor = rule.learning_rate / (sqrtf(mean) + rule.epsilon);
     shrink = shrink_of(rule) - factor * rule.l2;
   } else {
-    const float step_squares = total_of_squares(vector, row.dim);
+    const float step_squares = sums[1];
     const bool has_ratio = squares > 0.0f && step_squares > 0.0f;
     factor = rule.learning_rate * (has_ratio ? sqrtf(squares) / sqrtf(step_squares) : 1.0f);
   }
@@ -528,17 +556,34 @@ DEVICE void finish_row(const Rule &rule, const Row &row, const float *vector, co
   __syncwarp();
 }
 
-DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, float *vector) {
-  float *terms = vector + a.widest;
+// The part of an update that a kernel carries out.
+#define WHOLE 0u
+#define SUMS 1u
+#define TERMS 2u
+#define FINISH 3u
+
+template <u32 PART>
+DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, u64 number,
+                       float *vector) {
+  float *terms = vector + a.widest, *rows = (float *)a.rows;
   for (u32 column = COLUMNS * lane_of_thread(); LESS(column, row.dim); column += COLUMNS * WARP) {
     float sums[COLUMNS], weights[COLUMNS];
-    read_weights(row, column, weights);
+    if (PART != SUMS) read_weights(row, column, weights);
+    if (PART == FINISH && rule.kind == LAMB) {
+      stage_direction(rule, row, column, weights, vector);
+      continue;
+    }
     if (row.end - row.begin > IDS_PER_PART)
       sum_vectors<PARTIAL_SUMS>(a, row.begin, row.end, column, row.dim, sums);
     else if (a.sources)
       sum_vectors<SCALED_GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
     else
       sum_vectors<GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
+    if (PART == SUMS) {
+      for (u32 c = 0; c < COLUMNS; ++c)
+        if (LESS(column + c, row.dim)) rows[number * a.widest + column + c] = sums[c];
+      continue;
+    }
     switch (rule.kind) {
       case SGD: apply<SGD>(rule, row, column, sums, weights, vector, terms); break;
       case ADAGRAD: apply<ADAGRAD>(rule, row, column, sums, weights, vector, terms); break;
@@ -547,17 +592,28 @@ DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, float 
       default: apply<ROWWISE_ADAGRAD>(rule, row, column, sums, weights, vector, terms);
     }
   }
-  if (rule.kind == ROWWISE_ADAGRAD || rule.kind == LAMB) finish_row(rule, row, vector, terms);
+  if (PART == SUMS || !looks_at_rows(rule)) return;
+  float sums[2];
+  if (PART == FINISH) sums[0] = rows[2 * number], sums[1] = rows[2 * number + 1];
+  else terms_of_row(rule, row, vector, terms, sums);
+  if (PART == TERMS) {
+    if (lane_of_thread() == 0) rows[2 * number] = sums[0], rows[2 * number + 1] = sums[1];
+    // All lanes have read this row before the next row of the warp overwrites it.
+    __syncwarp();
+  } else {
+    finish_row(rule, row, vector, sums);
+  }
 }
 
 // Updates the rows, with a warp for every `ROWS_PER_WARP` rows. Its lanes find the rows in
 // parallel and prefetch their memory. Then all lanes update one row after the other.
-KERNEL(embedding_backward_update, Update, 128) {
-  DYNAMIC_SHARED(float, shared);
+template <u32 PART>
+DEVICE void update_rows(const Update &a, float *shared) {
   const u64 first = global_thread() / WARP * ROWS_PER_WARP, unique = *(const u32 *)a.unique;
   if (!LESS(first, unique)) return;
-  if (*(const u64 *)a.first_bad != NO_BAD || *(const u32 *)a.stop) return;
+  if (*(const u64 *)a.first_bad != NO_BAD || (PART != SUMS && *(const u32 *)a.stop)) return;
   const Rule rule = *(const Rule *)a.rule;
+  if (PART == TERMS && !looks_at_rows(rule)) return;
   const u32 states = rule.kind == ADAGRAD ? 1 : rule.kind == ADAM || rule.kind == LAMB ? 2 : 0;
   const u32 rows = LESS(first + ROWS_PER_WARP, unique) ? ROWS_PER_WARP : (u32)(unique - first);
   const u32 turn = lane_of_thread() % ROWS_PER_WARP, lines = WARP / ROWS_PER_WARP;
@@ -568,5 +624,29 @@ KERNEL(embedding_backward_update, Update, 128) {
   for (u32 at = line; at < states * found.dim * 4; at += lines * LINE_BYTES)
     prefetch_line(found.state + at);
   for (u32 i = 0; i < rows; ++i)
-    update_row(a, rule, broadcast(found, i), shared + 2 * warp_of_thread() * a.widest);
+    update_row<PART>(a, rule, broadcast(found, i), first + i,
+                     shared + 2 * warp_of_thread() * a.widest);
+}
+
+KERNEL(embedding_backward_update, Update, 128) {
+  DYNAMIC_SHARED(float, shared);
+  update_rows<WHOLE>(a, shared);
+}
+
+// Writes the summed gradient of each row, and changes no row.
+KERNEL(embedding_backward_sums, Update, 128) {
+  DYNAMIC_SHARED(float, shared);
+  update_rows<SUMS>(a, shared);
+}
+
+// Writes what the rule needs of each row. LAMB also updates its moments.
+KERNEL(embedding_backward_terms, Update, 128) {
+  DYNAMIC_SHARED(float, shared);
+  update_rows<TERMS>(a, shared);
+}
+
+// Updates each row with the terms of the whole row, of which it may be a part.
+KERNEL(embedding_backward_finish, Update, 128) {
+  DYNAMIC_SHARED(float, shared);
+  update_rows<FINISH>(a, shared);
 }

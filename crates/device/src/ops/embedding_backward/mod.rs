@@ -8,6 +8,7 @@ pub mod cuda;
 mod gather;
 mod numbering;
 mod pack;
+mod row_sums;
 pub mod scalar;
 mod scratch;
 mod simd;
@@ -17,8 +18,10 @@ mod update;
 mod update_rows;
 
 use numbering::Numbering;
+pub use row_sums::{RowArguments, RowSums, apply_rows, row_terms, sum_rows};
 pub use scratch::Scratch;
 pub use tile::{IDS_PER_PART, TileMut, TileOrigin, Updated};
+use update::{RowForm, UpdateTarget};
 
 use schema::JaggedTensor;
 use schema::random::CounterRng;
@@ -112,38 +115,58 @@ pub fn run(
     arguments: BackwardArguments<'_, '_>,
     scratch: &mut Scratch,
 ) -> Result<Updated, Error> {
-    let BackwardArguments { tiles, slots, jagged, bag_scales, output, gradient, rule, rounding } =
+    let sorted = sort_ids(cpu, &arguments, scratch)?;
+    let BackwardArguments { tiles, gradient, rule, rounding, .. } = arguments;
+    let targets = targets(tiles, &sorted.numbering.first_rows, rule, rounding);
+    let Scratch { pairs, sources, long, partials, .. } = scratch;
+    let gradient = if sorted.is_packed { &scratch.gradient[..] } else { gradient };
+    let payload_bits = sorted.numbering.payload_bits;
+    let batch = update::UpdateBatch { gradient, pairs, sources, payload_bits };
+    Ok(update_rows::run(cpu, &batch, &targets, rule, RowForm::Update, long, partials))
+}
+
+/// The pairs of a batch after their sort, which are in the scratch.
+struct SortedIds {
+    numbering: Numbering,
+    /// Whether the scratch has a copy of the gradient, which the pairs refer to.
+    is_packed: bool,
+}
+
+/// Checks the arguments, and sorts the ids by row.
+fn sort_ids(
+    cpu: &Cpu,
+    arguments: &BackwardArguments<'_, '_>,
+    scratch: &mut Scratch,
+) -> Result<SortedIds, Error> {
+    let BackwardArguments { tiles, slots, jagged, bag_scales, output, gradient, rule, .. } =
         arguments;
-    let is_packed;
-    // The block borrows the tiles for reading, which must end before the update borrows them for
-    // writing.
-    let numbering = {
-        let shape = |tile: usize| {
-            let TileMut { rows, dim, name, .. } = &tiles[tile];
-            TileShape { rows: *rows, dim: *dim, name }
-        };
-        let lookup = Lookup { op: OP, slots, jagged, bag_scales, output, shape };
-        let places = check(&lookup, tiles, gradient, rule)?;
-        let dims: Vec<usize> = slots.iter().map(|slot| tiles[slot.tile].dim).collect();
-        let packed = pack::run(&cpu.pool, jagged, &dims, gradient, &places, &mut scratch.gradient);
-        is_packed = packed.is_some();
-        let places = packed.unwrap_or(places);
-        let numbering = Numbering::new(tiles, &lookup, &places)?;
-        gather::run(cpu, &lookup, &numbering, &places, scratch)?;
-        numbering
+    let (slots, jagged, gradient) = (*slots, *jagged, *gradient);
+    let shape = |tile: usize| {
+        let TileMut { rows, dim, name, .. } = &tiles[tile];
+        TileShape { rows: *rows, dim: *dim, name }
     };
+    let lookup = Lookup { op: OP, slots, jagged, bag_scales: *bag_scales, output: *output, shape };
+    let places = check(&lookup, tiles, gradient, *rule)?;
+    let dims: Vec<usize> = slots.iter().map(|slot| tiles[slot.tile].dim).collect();
+    let packed = pack::run(&cpu.pool, jagged, &dims, gradient, &places, &mut scratch.gradient);
+    let is_packed = packed.is_some();
+    let places = packed.unwrap_or(places);
+    let numbering = Numbering::new(tiles, &lookup, &places)?;
+    gather::run(cpu, &lookup, &numbering, &places, scratch)?;
     let groups = numbering.groups(slots, jagged);
     sort::run(&cpu.pool, numbering.key_bits(), &groups, scratch);
-    let Scratch { pairs, sources, long, partials, .. } = scratch;
-    let gradient = if is_packed { &scratch.gradient[..] } else { gradient };
-    let batch =
-        update::UpdateBatch { gradient, pairs, sources, payload_bits: numbering.payload_bits };
-    let targets: Vec<update::UpdateTarget<'_>> = tiles
-        .iter_mut()
-        .zip(&numbering.first_rows)
-        .map(|(tile, &first_row)| update::UpdateTarget::new(tile, first_row, rule.kind, rounding))
-        .collect();
-    Ok(update_rows::run(cpu, &batch, &targets, rule, long, partials))
+    Ok(SortedIds { numbering, is_packed })
+}
+
+/// Returns the tiles in the form in which the third phase takes them.
+fn targets<'a>(
+    tiles: &'a mut [TileMut<'_>],
+    first_rows: &[usize],
+    rule: UpdateRule,
+    rounding: CounterRng,
+) -> Vec<UpdateTarget<'a>> {
+    let target = |(tile, &first_row)| UpdateTarget::new(tile, first_row, rule.kind, rounding);
+    tiles.iter_mut().zip(first_rows).map(target).collect()
 }
 
 /// Checks the sizes of all arguments of the call.

@@ -26,11 +26,7 @@ impl Numbering {
         lookup: &Lookup<'_, Shape>,
         places: &KeyPlaces,
     ) -> Result<Self, Error> {
-        let mut first_rows = vec![0];
-        first_rows.extend(tiles.iter().scan(0usize, |rows, tile| {
-            *rows += tile.rows;
-            Some(*rows)
-        }));
+        let first_rows = first_rows_of(tiles);
         let factors = lookup.jagged.weights.is_some() || lookup.bag_scales.is_some();
         let payloads = if factors { lookup.jagged.values.len() } else { places.len };
         let row_bits = bits_below(first_rows[tiles.len()]);
@@ -74,6 +70,16 @@ impl Numbering {
     pub(super) fn key_bits(&self) -> std::ops::Range<u32> {
         self.payload_bits..self.payload_bits + self.row_bits
     }
+}
+
+/// Returns the first row number of each tile, followed by the total number of rows, `[T + 1]`.
+pub(super) fn first_rows_of(tiles: &[TileMut<'_>]) -> Vec<usize> {
+    let mut first_rows = vec![0];
+    first_rows.extend(tiles.iter().scan(0usize, |rows, tile| {
+        *rows += tile.rows;
+        Some(*rows)
+    }));
+    first_rows
 }
 
 /// Returns the number of bits that represent every number below `count`.

@@ -80,6 +80,7 @@ pub fn run<R: Real>(
                 let factor = R::from_f64(f64::from(weight)) * scale;
                 let start = match output {
                     SlotOutput::Pooled => sample * width + slot.column,
+                    SlotOutput::Columns(row) => sample * row + slot.column,
                     SlotOutput::Sequence => written,
                 };
                 written += tiles[slot.tile].dim;

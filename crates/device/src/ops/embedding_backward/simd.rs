@@ -100,6 +100,22 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn terms<E: VectorElement>(
+            rule: &UpdateRule,
+            weights: &mut [E],
+            buffer: &mut [f32],
+            sum: &[f32],
+            state: &mut [f32],
+        ) -> [f32; 2] {
+            // SAFETY: the caller guarantees the instruction set of `V`. `take` checks that the row
+            // and its buffer have the same length.
+            unsafe {
+                let wide = E::take::<V>(weights, buffer);
+                rule.row_terms_vector::<V>(wide, sum, split_state(rule.kind, state))
+            }
+        }
+
+        #[inline(always)]
         unsafe fn update<E: VectorElement>(
             rule: &UpdateRule,
             weights: &mut [E],
@@ -107,12 +123,17 @@ mod x86 {
             noise: RowNoise,
             sum: &[f32],
             state: &mut [f32],
+            terms: Option<[f32; 2]>,
         ) {
             // SAFETY: the caller guarantees the instruction set of `V`. `take` and `put` check
             // that the row and its buffer have the same length.
             unsafe {
                 let wide = E::take::<V>(weights, buffer);
-                rule.update_row_vector::<V>(wide, sum, split_state(rule.kind, state));
+                let state = split_state(rule.kind, state);
+                match terms {
+                    None => rule.update_row_vector::<V>(wide, sum, state),
+                    Some(terms) => rule.finish_row_vector::<V>(terms, wide, sum, state),
+                }
                 E::put::<V>(weights, buffer, noise);
             }
         }

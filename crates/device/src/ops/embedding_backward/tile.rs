@@ -44,3 +44,11 @@ pub struct Updated {
     /// Total size in bytes of the updated rows' weights.
     pub unique_bytes: usize,
 }
+
+impl std::ops::AddAssign for Updated {
+    fn add_assign(&mut self, other: Self) {
+        self.unique_rows += other.unique_rows;
+        self.unique_elements += other.unique_elements;
+        self.unique_bytes += other.unique_bytes;
+    }
+}

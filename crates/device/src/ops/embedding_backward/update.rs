@@ -1,5 +1,5 @@
 //! Third phase of the embedding backward: sums the gradients of each distinct row and updates the
-//! row in place. The pairs are already sorted, and the update rules are in [`crate::optimizer`].
+//! row in place, or carries out a part of that. The pairs are already sorted, and the update rules are in [`crate::optimizer`].
 #![expect(unsafe_code, reason = "each chunk updates its own rows of a shared table")]
 
 use std::ops::Range;
@@ -47,6 +47,29 @@ pub(super) struct UpdateTarget<'a> {
     noise: CounterRng,
     first_row: u64,
     first_column: u32,
+    pub sums: TileSums,
+}
+
+/// The place of a tile's rows among the distinct rows of a batch, and of their summed gradients.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TileSums {
+    /// Number of distinct rows of the tiles before it.
+    pub first_row: usize,
+    /// Number of values of their gradients.
+    pub first_value: usize,
+}
+
+/// What is done with the summed gradient of each row.
+pub(super) enum RowForm<'a> {
+    /// The rule updates the row.
+    Update,
+    /// The sum is written to its place among those of the distinct `rows`.
+    Sum { rows: &'a [u64], sums: DisjointMut<'a, f32> },
+    /// The terms of the row are computed, `[rows, 2]`. Each row has one pair.
+    Terms(DisjointMut<'a, f32>),
+    /// The rule updates the row with the terms of the whole row, `[rows, 2]`. Each row has one
+    /// pair.
+    Finish(&'a [f32]),
 }
 
 /// The weights of a tile, `[rows, dim]`, in their number format.
@@ -114,7 +137,13 @@ impl<'a> UpdateTarget<'a> {
             noise: rounding.child(u64::from(tile.origin.table)),
             first_row: tile.origin.row,
             first_column: tile.origin.column,
+            sums: TileSums::default(),
         }
+    }
+
+    /// Returns the number that follows those of the tile's rows.
+    pub fn end_row(&self) -> usize {
+        self.rows.end
     }
 
     /// Returns the weights and the state of one row, given by its number over all tiles.
@@ -165,8 +194,21 @@ pub(super) trait RowKernel {
     /// for it.
     unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]);
 
+    /// Computes the terms of one row, see [`UpdateRule::row_terms`]. `buffer` is scratch of the
+    /// row's length.
+    ///
+    /// # Safety
+    /// The caller guarantees the same conditions as for `sum`.
+    unsafe fn terms<E: VectorElement>(
+        rule: &UpdateRule,
+        weights: &mut [E],
+        buffer: &mut [f32],
+        sum: &[f32],
+        state: &mut [f32],
+    ) -> [f32; 2];
+
     /// Applies the update rule to one row with its summed gradient and its state. `buffer` is
-    /// scratch of the row's length.
+    /// scratch of the row's length. With `terms`, only the second half of the update is left.
     ///
     /// # Safety
     /// The caller guarantees the same conditions as for `sum`.
@@ -177,6 +219,7 @@ pub(super) trait RowKernel {
         noise: RowNoise,
         sum: &[f32],
         state: &mut [f32],
+        terms: Option<[f32; 2]>,
     );
 }
 
@@ -190,6 +233,7 @@ pub(super) struct UpdateWork<'a> {
     pub batch: &'a UpdateBatch<'a>,
     pub targets: &'a [UpdateTarget<'a>],
     pub rule: UpdateRule,
+    pub form: RowForm<'a>,
     pub long: &'a [LongSegment],
     pub partials: &'a [f32],
 }
@@ -330,6 +374,13 @@ impl UpdateWork<'_> {
         // `dim` equals `target.dim`. The value is taken from `sum`, because the length of `sum`
         // is a constant in the instances for common dimensions.
         let dim = sum.len();
+        let first = match self.form {
+            RowForm::Sum { rows, .. } => {
+                let row = self.batch.row(*at) as u64;
+                rows.partition_point(|&other| other < row)
+            }
+            _ => *at,
+        };
         let mut rows = 0;
         while *at < end {
             let row = self.batch.row(*at);
@@ -338,14 +389,31 @@ impl UpdateWork<'_> {
             }
             let segment = *at..self.batch.segment_end(*at, row);
             *at = segment.end;
+            let index = first + rows;
             rows += 1;
-            // SAFETY: the caller guarantees the instruction set. `gather` checked the row, and
-            // only the chunk that holds the first pair of a row accesses the row.
+            // SAFETY: the caller guarantees the instruction set. `gather` or `run_rows` checked
+            // the row, and only the chunk that holds the first pair of a row accesses the row and
+            // its outputs.
             unsafe {
                 self.sum_segment::<K, E>(target, weights, segment, sum);
+                if let RowForm::Sum { sums, .. } = &self.form {
+                    let TileSums { first_row, first_value } = target.sums;
+                    let start = first_value + (index - first_row) * dim;
+                    sums.part(start..start + dim).copy_from_slice(sum);
+                    continue;
+                }
                 let noise = target.row_noise(row);
                 let (weights, state) = target.row(weights, dim, row);
-                K::update(&self.rule, weights, &mut *buffer, noise, &*sum, state);
+                let terms = match &self.form {
+                    RowForm::Terms(terms) => {
+                        let row_terms = K::terms(&self.rule, weights, &mut *buffer, &*sum, state);
+                        terms.part(2 * index..2 * index + 2).copy_from_slice(&row_terms);
+                        continue;
+                    }
+                    RowForm::Finish(terms) => Some([terms[2 * index], terms[2 * index + 1]]),
+                    RowForm::Update | RowForm::Sum { .. } => None,
+                };
+                K::update(&self.rule, weights, &mut *buffer, noise, &*sum, state, terms);
             }
         }
         rows
@@ -423,6 +491,20 @@ impl RowKernel for Portable {
     }
 
     #[inline(always)]
+    unsafe fn terms<E: VectorElement>(
+        rule: &UpdateRule,
+        weights: &mut [E],
+        buffer: &mut [f32],
+        sum: &[f32],
+        state: &mut [f32],
+    ) -> [f32; 2] {
+        for (wide, weight) in buffer.iter_mut().zip(&*weights) {
+            *wide = weight.widen();
+        }
+        rule.row_terms(buffer, sum, split_state(rule.kind, state))
+    }
+
+    #[inline(always)]
     unsafe fn update<E: VectorElement>(
         rule: &UpdateRule,
         weights: &mut [E],
@@ -430,11 +512,16 @@ impl RowKernel for Portable {
         noise: RowNoise,
         sum: &[f32],
         state: &mut [f32],
+        terms: Option<[f32; 2]>,
     ) {
         for (wide, weight) in buffer.iter_mut().zip(&*weights) {
             *wide = weight.widen();
         }
-        rule.update_row(buffer, sum, split_state(rule.kind, state));
+        let state = split_state(rule.kind, state);
+        match terms {
+            None => rule.update_row(buffer, sum, state),
+            Some(terms) => rule.finish_row(terms, buffer, sum, state),
+        }
         for (column, (weight, &wide)) in weights.iter_mut().zip(&*buffer).enumerate() {
             *weight = E::round(wide, noise.at(column));
         }

@@ -8,25 +8,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::scratch::LongSegment;
 use super::simd;
 use super::tile::{IDS_PER_PART, Updated};
-use super::update::{Portable, RowKernel, UpdateBatch, UpdateTarget, UpdateWork, tile_of};
+use super::update::{Portable, RowForm, RowKernel, UpdateBatch, UpdateTarget, UpdateWork, tile_of};
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::optimizer::UpdateRule;
 
 /// Number of sorted pairs per chunk. A chunk updates the rows whose first pair lies inside it.
 const PAIRS_PER_CHUNK: usize = 512;
 
-/// Updates all rows of the batch, and returns the numbers of updated rows, elements and bytes.
+/// Updates all rows of the batch, or carries out the part of it that `form` describes. Returns the
+/// numbers of rows, elements and bytes.
 pub(super) fn run(
     cpu: &Cpu,
     batch: &UpdateBatch<'_>,
     targets: &[UpdateTarget<'_>],
     rule: UpdateRule,
+    form: RowForm<'_>,
     long: &mut Vec<LongSegment>,
     partials: &mut Vec<f32>,
 ) -> Updated {
     find_long_segments(batch, targets, long);
     sum_parts(cpu, batch, long, partials);
-    let work = UpdateWork { batch, targets, rule, long, partials };
+    let work = UpdateWork { batch, targets, rule, form, long, partials };
     let (rows, elements, bytes) = Default::default();
     let add = |sum: &AtomicUsize, value| sum.fetch_add(value, Ordering::Relaxed);
     cpu.pool.run(batch.pairs.len().div_ceil(PAIRS_PER_CHUNK), |chunk| {

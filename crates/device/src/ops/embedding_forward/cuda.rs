@@ -82,6 +82,7 @@ pub fn slot_bytes(
         let stride = dims[slot.tile];
         let place = match output {
             SlotOutput::Pooled => KeyPlace::Pooled { first: slot.column, stride: width },
+            SlotOutput::Columns(row) => KeyPlace::Pooled { first: slot.column, stride: row },
             SlotOutput::Sequence => {
                 let first = len.wrapping_sub(position.wrapping_mul(stride));
                 len += ids_per_key[key] * stride;

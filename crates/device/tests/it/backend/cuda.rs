@@ -6,16 +6,16 @@ use device::backend::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, Cuda, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepScalars, TileRoom, TileRows, TileValues,
-    VectorUpdate, WeightPart, WeightShape,
+    LinearForward, LossArguments, Probabilities, StepScalars, TableValues, TileRoom, TileRows,
+    TileValues, VectorUpdate, WeightPart, WeightShape,
 };
 use device::buffer::Array;
 use device::cuda::{BlockOrder, Checks, Driver, Emulation, H100_SHARED_BYTES};
-use device::ops::embedding_backward::TileOrigin;
+use device::ops::embedding_backward::{RowSums, TileOrigin};
 use device::ops::exchange::{OwnedColumns, PooledColumns};
 use device::ops::gemm::Activation;
 use device::ops::interaction::cuda::Interaction;
-use device::ops::{Slot, interaction};
+use device::ops::{Slot, SlotOutput, interaction};
 use device::optimizer::UpdateRule;
 use device::{Cpu, Weights};
 use schema::random::CounterRng;
@@ -350,6 +350,10 @@ const SLOTS: [Slot; 4] = [
 ];
 const WIDTH: usize = 17;
 
+fn pooled(tiles: Vec<TileValues>, slots: &[Slot]) -> TableValues {
+    TableValues { tiles, slots: slots.to_vec(), output: SlotOutput::Pooled }
+}
+
 fn batch(samples: usize, seed: u64, weighted: bool) -> JaggedTensor {
     let rng = CounterRng::new(seed, 1);
     let lengths: Vec<usize> =
@@ -373,11 +377,11 @@ fn tile(t: usize, optimizer: Optimizer) -> TileValues {
 }
 
 /// Runs lookups and updates over batches with various numbers of ids, including no ids, with and
-/// without weights.
+/// without weights. Updates run in one operation, and in halves.
 fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
-    let mut tables = device.tables(tiles, SLOTS.to_vec()).unwrap();
+    let mut tables = device.tables(pooled(tiles, &SLOTS)).unwrap();
     let (mut on_device, mut out) = (B::Jagged::default(), device.vector(b * WIDTH).unwrap());
     let scales = floats(11, 4 * b);
     for (seed, weighted, scaled) in [(1, false, false), (2, true, true), (3, false, true)] {
@@ -394,22 +398,39 @@ fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case)
         let gradient = bench.vector(4, b * WIDTH);
         let scalars = &mut bench.scalars;
         device.update_rows(&bench.queue, &mut tables, ids(), &gradient, scalars).unwrap();
-        for (t, &rows) in ROWS.iter().enumerate() {
-            let mut room = TileRoom::default();
-            let rows = TileRows { tile: t, rows: 1..rows };
-            let (weights, state) = device.tile(&bench.queue, &tables, rows, &mut room).unwrap();
-            bench.results.push((format!("tile {t}"), weights.to_f32()));
-            bench.results.push((format!("state {t}"), state.to_vec()));
+        keep_tiles(bench, &tables);
+        let (mut sums, mut terms) = (RowSums::default(), Vec::new());
+        let (queue, scalars) = (&bench.queue, &mut bench.scalars);
+        device.sum_rows(queue, &mut tables, ids(), &gradient, scalars, &mut sums).unwrap();
+        device.row_terms(queue, &mut tables, &sums, scalars, &mut terms).unwrap();
+        let rows = sums.rows.iter().map(|&row| row as f32).collect();
+        // The terms of rows of which the tiles hold a half.
+        let whole: Vec<f32> = terms.iter().map(|term| 2.0 * term).collect();
+        device.apply_rows(queue, &mut tables, &sums, Some(&whole), scalars).unwrap();
+        for (name, values) in [("rows", rows), ("sums", sums.sums.clone()), ("terms", terms)] {
+            bench.results.push((name.to_owned(), values));
         }
+        keep_tiles(bench, &tables);
+        device.apply_rows(&bench.queue, &mut tables, &sums, None, &mut bench.scalars).unwrap();
+        keep_tiles(bench, &tables);
     }
 }
 
-/// Reports the updated rows of each update in a separate scalar block, because the CPU overwrites
-/// the counts of the previous update.
+fn keep_tiles<B: Backend>(bench: &mut Bench<'_, B>, tables: &B::Tables) {
+    for (t, &rows) in ROWS.iter().enumerate() {
+        let mut room = TileRoom::default();
+        let rows = TileRows { tile: t, rows: 1..rows };
+        let (weights, state) = bench.device.tile(&bench.queue, tables, rows, &mut room).unwrap();
+        bench.results.push((format!("tile {t}"), weights.to_f32()));
+        bench.results.push((format!("state {t}"), state.to_vec()));
+    }
+}
+
+/// Reports the updated rows of an update.
 fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
-    let mut tables = device.tables(tiles, SLOTS.to_vec()).unwrap();
+    let mut tables = device.tables(pooled(tiles, &SLOTS)).unwrap();
     let (mut on_device, jagged) = (B::Jagged::default(), batch(b, 1, false));
     device.send_ids(&bench.queue, &jagged, None, &mut on_device).unwrap();
     let ids = || BatchIds { jagged: &jagged, bag_scales: None, on_device: &on_device };
@@ -545,7 +566,7 @@ fn an_error_stops_this_step_and_later_ones() {
     let device = Cuda::new(Driver::emulated(emulation), 1).unwrap();
     let optimizer = Optimizer::Sgd;
     let mut bench = Bench::new(&device, optimizer, 5);
-    let mut tables = device.tables(vec![tile(0, optimizer)], SLOTS[..1].to_vec()).unwrap();
+    let mut tables = device.tables(pooled(vec![tile(0, optimizer)], &SLOTS[..1])).unwrap();
     let mut on_device = Default::default();
     let mut out = device.vector(20).unwrap();
     for (step, ids) in [[0, 1, 9, 2, -1], [0, 1, 2, 3, 4]].into_iter().enumerate() {

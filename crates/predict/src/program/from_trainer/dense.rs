@@ -51,8 +51,7 @@ pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> 
 
 /// Returns the actions of a step under the default schedule of training.
 pub fn graph(workload: Workload<'_>) -> StepGraph {
-    let ranks = workload.ranks() as u32;
-    StepGraph::new(&workload.config.model, BUCKET_BYTES, Schedule::PIPELINED, ranks)
+    StepGraph::new(workload.config, BUCKET_BYTES, Schedule::PIPELINED, workload.plan)
 }
 
 /// Returns the input and output width of each layer of an MLP.

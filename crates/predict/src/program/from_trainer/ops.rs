@@ -29,7 +29,14 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     let samples = workload.samples(rank);
     let [distribution, lookup, vectors] = forward_ops(workload, held(), samples);
     let [gradients, rows] = backward_ops(workload, held(), samples);
-    let is_whole = is_whole(workload);
+    let has_tiles = has_tiles(workload);
+    let values = |of: fn(&TileUse) -> f64, is_replica: bool| {
+        let tiles = held().filter(|tile| tile.uses_of_all.is_some() == is_replica);
+        tiles.map(of).sum::<f64>().round() as usize
+    };
+    let replicas = values(|tile| tile.rows_used() * tile.dim as f64, true);
+    let terms = values(|tile| 2.0 * tile.rows_used(), false);
+    let is_summed = workload.ranks() > 1 && !workload.plan.replicas().is_empty();
     let graph = dense::graph(workload);
     let mut dense = DenseWriter::new(workload, samples, DenseUpdates::WithinProducts);
     let mut ops = Vec::new();
@@ -37,11 +44,15 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
         match action.stage {
             Stage::InputDistribution => ops.push(distribution),
             Stage::Lookup => ops.push(lookup),
-            // The lookup writes directly into the input of the interaction, so no exchange of
-            // pooled vectors takes place.
-            Stage::PooledExchange | Stage::GradientExchange if is_whole => {}
-            Stage::PooledExchange => ops.push(vectors),
-            Stage::GradientExchange => ops.push(gradients),
+            // Lookups in whole tables write directly into the input of the interaction, so no
+            // exchange of their pooled vectors takes place.
+            Stage::PooledExchange => ops.extend(has_tiles.then_some(vectors)),
+            Stage::GradientExchange => {
+                let sums = Op::AllReduce { elements: replicas };
+                ops.extend(is_summed.then_some(sums));
+                ops.extend(has_tiles.then_some(gradients));
+            }
+            Stage::RowTerms => ops.push(Op::AllReduce { elements: terms }),
             Stage::EmbeddingUpdate => ops.push(rows),
             _ => ops.extend(dense.list_stage(&graph, action)),
         }
@@ -56,15 +67,22 @@ pub fn list_dense_ops(workload: Workload<'_>, samples: usize, updates: DenseUpda
     dense::list_ops(workload, samples, updates)
 }
 
-/// Returns whether one rank holds every table whole. Lookups then write the pooled output directly.
-fn is_whole(workload: Workload<'_>) -> bool {
+/// Returns whether ids are looked up in tiles for the samples of all ranks. A single rank that
+/// holds every table whole writes the pooled output directly.
+fn has_tiles(workload: Workload<'_>) -> bool {
     let tables = &workload.config.model.tables;
-    let in_place = |tile: &schema::Tile| {
+    let is_whole = |tile: &schema::Tile| {
         let table = &tables[tile.table.index()];
-        let is_one = table.vectors() == 1 || tile.dim() == table.dim;
-        tile.rows == (0..table.rows) && is_one
+        tile.rows == (0..table.rows) && tile.dim() == table.dim
     };
-    workload.ranks() == 1 && workload.plan.tiles().iter().all(in_place)
+    let tiles = workload.plan.tiles();
+    let is_alone = workload.ranks() == 1 && tiles.iter().all(is_whole);
+    !is_alone && !tiles.is_empty()
+}
+
+/// Returns the number of values that lookups in these tiles write.
+fn pooled_elements<'a>(tiles: impl Iterator<Item = &'a TileUse>) -> usize {
+    tiles.map(|tile| tile.bags * tile.dim).sum()
 }
 
 /// Lists the input distribution, the lookup and the output distribution of one rank.
@@ -75,8 +93,7 @@ fn forward_ops<'a>(
 ) -> [Op; 3] {
     let stats = workload.features.iter();
     let ids: f64 = stats.map(|stats| stats.ids_per_bag * samples as f64).sum();
-    let width: usize = held.clone().map(|tile| tile.vectors * tile.dim).sum();
-    let elements = workload.config.training.batch_size * width;
+    let tiled = held.clone().filter(|tile| tile.uses_of_all.is_none());
     let sum = |of: &dyn Fn(&TileUse) -> f64| held.clone().map(of).sum::<f64>().round() as usize;
     [
         Op::InputDist { ids: ids.round() as usize },
@@ -84,10 +101,10 @@ fn forward_ops<'a>(
             bags: held.clone().map(|tile| tile.bags).sum(),
             ids: sum(&|tile| tile.uses),
             elements: sum(&|tile| tile.uses * tile.dim as f64),
-            pooled_elements: elements,
+            pooled_elements: pooled_elements(held.clone()),
             row_bytes: sum(&|tile| tile.uses * (tile.dim * tile.weight_bytes) as f64),
         },
-        Op::OutputDist { elements },
+        Op::OutputDist { elements: pooled_elements(tiled) },
     ]
 }
 
@@ -97,17 +114,21 @@ fn backward_ops<'a>(
     held: impl Iterator<Item = &'a TileUse> + Clone,
     samples: usize,
 ) -> [Op; 2] {
-    let width: usize = held.clone().map(|tile| tile.vectors * tile.dim).sum();
+    let replicated = workload.plan.replicated();
+    let is_tiled = |id: &usize| !replicated.iter().any(|table| table.index() == *id);
+    let tables = &workload.config.model.tables;
+    let width = |id: usize| tables[id].dim * tables[id].vectors() * tables[id].features.len();
+    let width: usize = (0..tables.len()).filter(is_tiled).map(width).sum();
     let sum = |of: &dyn Fn(&TileUse) -> f64| held.clone().map(of).sum::<f64>().round() as usize;
     [
-        Op::GradientDist { elements: samples * workload.config.model.pooled_width() },
+        Op::GradientDist { elements: samples * width },
         Op::EmbeddingBackward {
             ids: sum(&|tile| tile.uses),
             unique_rows: sum(&TileUse::rows_used),
             elements: sum(&|tile| tile.uses * tile.dim as f64),
             unique_elements: sum(&|tile| tile.rows_used() * tile.dim as f64),
             unique_row_bytes: sum(&|tile| tile.rows_used() * (tile.dim * tile.weight_bytes) as f64),
-            pooled_elements: workload.config.training.batch_size * width,
+            pooled_elements: pooled_elements(held.clone()),
             optimizer: workload.config.optimizer.sparse.kind,
         },
     ]

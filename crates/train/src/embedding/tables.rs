@@ -1,0 +1,194 @@
+//! Tiles that a rank looks up together: their weights, their optimizer state and the device's copy
+//! of their ids. Where ids and gradients come from is decided by the collection.
+
+use device::Backend;
+use device::backend::{BatchIds, TableValues, TileRoom, TileRows, TileValues};
+use device::ops::embedding_backward::TileOrigin;
+use device::ops::{Slot, SlotOutput};
+use schema::{JaggedTensor, TableConfig, Tile};
+
+use crate::Error;
+use crate::context::DeviceQueue;
+use crate::memory::CountingAllocator;
+use crate::parameter::{TileState, TileView};
+
+/// Tiles of a rank that are looked up and updated in one operation.
+pub struct TableGroup<B: Backend> {
+    tiles: Vec<Tile>,
+    /// The configuration of each tile's table.
+    configs: Vec<TableConfig>,
+    tables: B::Tables,
+    slots: Vec<Slot>,
+    output: SlotOutput,
+    /// The device's copy of the ids of the last forward pass.
+    on_device: B::Jagged,
+}
+
+/// Sizes of a lookup or of an update, for its record in a trace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LookupSize {
+    pub bags: usize,
+    pub ids: usize,
+    /// Number of weights of all rows that the ids look up, each time they do.
+    pub elements: usize,
+    pub row_bytes: usize,
+}
+
+impl std::ops::Add for LookupSize {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            bags: self.bags + other.bags,
+            ids: self.ids + other.ids,
+            elements: self.elements + other.elements,
+            row_bytes: self.row_bytes + other.row_bytes,
+        }
+    }
+}
+
+impl<B: Backend> TableGroup<B> {
+    /// Moves `tiles` of `rectangles` to the device. While memory is only counted, there are no
+    /// tiles.
+    pub fn new(
+        room: &mut CountingAllocator<'_, B>,
+        tables: &[TableConfig],
+        rectangles: Vec<Tile>,
+        tiles: Vec<TileState>,
+        slots: Vec<Slot>,
+        output: SlotOutput,
+    ) -> Self {
+        let config = |tile: &Tile| tables[tile.table.index()].clone();
+        let configs: Vec<TableConfig> = rectangles.iter().map(config).collect();
+        let values = values(tiles, &configs, &slots, output);
+        let (tables, on_device) = (room.tables(values), B::Jagged::default());
+        Self { tiles: rectangles, configs, tables, slots, output, on_device }
+    }
+
+    /// Returns the tiles in the order of their numbers.
+    #[must_use]
+    pub fn tiles(&self) -> &[Tile] {
+        &self.tiles
+    }
+
+    /// Whether nothing is looked up in the tiles.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Returns the weights and state of some rows of a tile.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn tile<'a>(
+        &'a self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        rows: TileRows,
+        room: &'a mut TileRoom,
+    ) -> Result<TileView<'a>, Error> {
+        let whole = &self.tiles[rows.tile];
+        let first = whole.rows.start;
+        let range = first + rows.rows.start as u64..first + rows.rows.end as u64;
+        let tile = Tile { rows: range, ..whole.clone() };
+        let (weight, state) = device.tile(queue, &self.tables, rows, room)?;
+        Ok(TileView { tile, weight, state })
+    }
+
+    /// Replaces the tiles by other tiles of the same tables, which contain the rows of the next
+    /// batch's ids.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device has not enough memory.
+    pub fn replace(&mut self, device: &B, tiles: Vec<TileState>) -> Result<(), Error> {
+        assert_eq!(tiles.len(), self.tiles.len(), "the new tiles belong to the same tables");
+        self.tiles = tiles.iter().map(|state| state.tile.clone()).collect();
+        self.tables = device.tables(values(tiles, &self.configs, &self.slots, self.output))?;
+        Ok(())
+    }
+
+    /// Copies ids to the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn send(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        jagged: &JaggedTensor,
+        bag_scales: Option<&[f32]>,
+    ) -> Result<(), Error> {
+        Ok(device.send_ids(queue, jagged, bag_scales, &mut self.on_device)?)
+    }
+
+    /// Looks up ids that were copied to the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn look_up(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        jagged: &JaggedTensor,
+        bag_scales: Option<&[f32]>,
+        out: &mut B::Vector,
+        scalars: &mut B::Scalars,
+    ) -> Result<(), Error> {
+        let (tables, on_device) = self.parts();
+        let ids = BatchIds { jagged, bag_scales, on_device };
+        Ok(device.lookup(queue, tables, ids, out, scalars)?)
+    }
+
+    /// Updates the rows of the last lookup from the gradient of its output.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn update(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        jagged: &JaggedTensor,
+        bag_scales: Option<&[f32]>,
+        gradient: &B::Vector,
+        scalars: &mut B::Scalars,
+    ) -> Result<(), Error> {
+        let (tables, on_device) = self.parts();
+        let ids = BatchIds { jagged, bag_scales, on_device };
+        Ok(device.update_rows(queue, tables, ids, gradient, scalars)?)
+    }
+
+    /// Returns the tiles on the device, and the device's copy of the ids.
+    pub fn parts(&mut self) -> (&mut B::Tables, &B::Jagged) {
+        (&mut self.tables, &self.on_device)
+    }
+
+    /// Returns the sizes of a lookup of `jagged`.
+    #[must_use]
+    pub fn lookup_size(&self, jagged: &JaggedTensor) -> LookupSize {
+        let slot_size = |(key, slot): (usize, &Slot)| {
+            let ids = jagged.feature(key).len();
+            let elements = ids * self.tiles[slot.tile].dim();
+            let row_bytes = elements * self.configs[slot.tile].data_type.bytes();
+            LookupSize { bags: jagged.batch_size, ids, elements, row_bytes }
+        };
+        let sizes = self.slots.iter().enumerate().map(slot_size);
+        sizes.fold(LookupSize::default(), std::ops::Add::add)
+    }
+}
+
+/// Converts tiles to the form in which a device takes ownership of them.
+fn values(
+    tiles: Vec<TileState>,
+    configs: &[TableConfig],
+    slots: &[Slot],
+    output: SlotOutput,
+) -> TableValues {
+    let value = |(TileState { tile, weight, state }, config): (TileState, &TableConfig)| {
+        let (rows, dim, name) = (tile.row_count(), tile.dim(), config.name.clone());
+        let origin = TileOrigin {
+            table: tile.table.0,
+            row: tile.rows.start,
+            column: tile.columns.start as u32,
+        };
+        TileValues { weights: weight, state, rows, dim, name, origin }
+    };
+    let tiles = tiles.into_iter().zip(configs).map(value).collect();
+    TableValues { tiles, slots: slots.to_vec(), output }
+}
