@@ -10,9 +10,10 @@ use schema::{Batch, Optimizer, Schedule, ShardingPlan};
 use train::{Error, RunEvent, Start, TraceRequest};
 
 use crate::processes::{as_processes, files};
-use crate::rank_steps::{PLANS, Steps, batch, config, failing_world, overlapped};
+use crate::rank_steps::{Ended, Make, PLANS, Steps, batch, config, failing_world, overlapped};
 use crate::ranks;
 use crate::run::{dataset, plan, request};
+use crate::stub::model;
 
 #[test]
 fn every_schedule_writes_the_checkpoints_of_the_serial_one() {
@@ -275,7 +276,7 @@ fn replicated_and_column_plans_follow_the_losses_of_a_single_rank() {
         config.optimizer.dense.epsilon = 1e-3;
         let run = |make: Make, ranks: u32, schedule| -> Vec<Ended> {
             let plan = &make(&config.model.tables, ranks);
-            let steps = Steps { config: &config, plan, schedule, batches: &batches };
+            let steps = Steps { schedule, ..Steps::serial(&config, plan, &batches) };
             steps.run(comm::world(ranks)).into_iter().map(Result::unwrap).collect()
         };
         let losses = |ranks: &[Ended]| -> Vec<f64> {

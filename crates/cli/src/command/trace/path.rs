@@ -4,7 +4,7 @@
 use analyze::critical_path::Path;
 use analyze::graph::measured::MeasuredGraph;
 use analyze::what_if::{self, Question, WhatIf};
-use analyze::{JobFacts, Scope};
+use analyze::JobFacts;
 use trace::store::Trace;
 
 use super::collective::is_usable;
