@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use data::{
     BatchShare, Dataset, Error, Loaded, Loader, LoaderOptions, Position, RowSharing, Shuffle,
 };
+use schema::random::CounterRng;
 
 use crate::fixture::{Folder, in_order};
 use crate::loading::{ROWS, damage, dataset, features, load, shuffled};
@@ -152,6 +153,38 @@ fn loaders_that_are_finished_early_do_not_wait_for_each_other() {
             loader.take(taken).map(Result::unwrap).count()
         });
         assert!(counts.iter().all(|(count, _)| *count == taken));
+    }
+}
+
+#[test]
+fn random_options_and_ends_give_parts_of_the_same_batches() {
+    let folder = Folder::new();
+    let dataset = dataset(&folder);
+    for case in 0..150 {
+        let rng = CounterRng::new(case, 0);
+        let below = |at, end| rng.below(at, end);
+        let first = below(0, 400);
+        let options = LoaderOptions {
+            batch_size: 1 + below(1, 90) as usize,
+            shuffle: (below(2, 4) > 0)
+                .then(|| Shuffle { seed: case, buffer_rows: 1 + below(3, 700) as usize }),
+            drop_last: below(4, 2) == 0,
+            rows: first..first + 100 + below(5, 500),
+            start: Position::default(),
+            epochs: Some(1 + below(6, 3)),
+            batches: (below(7, 2) == 0).then(|| 1 + below(8, 40)),
+        };
+        let whole = load(&dataset, options.clone());
+        // Some runs end before their data.
+        let taken = whole.len() - (below(9, 2) * below(10, whole.len() as u64)) as usize;
+        let ranks = 2 + below(11, 5) as usize;
+        let shared = on_ranks(&dataset, &options, ranks, |_, loader| {
+            loader.take(taken).map(|loaded| loaded.unwrap().batch).collect::<Vec<_>>()
+        });
+        for (number, Loaded { batch, .. }) in whole[..taken].iter().enumerate() {
+            let labels = shared.iter().flat_map(|(batches, _)| &batches[number].labels);
+            assert!(labels.eq(&batch.labels), "case {case}: batch {number}");
+        }
     }
 }
 
