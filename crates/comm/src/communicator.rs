@@ -98,6 +98,10 @@ impl Communicator {
         self.transport.name()
     }
 
+    pub(crate) fn host_name(&self) -> &str {
+        self.transport.host_name()
+    }
+
     /// Tags every later operation with this step of the run. Operations at different steps do not
     /// match.
     pub fn set_step(&mut self, step: u64) {

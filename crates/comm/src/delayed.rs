@@ -80,6 +80,10 @@ impl Transport for Delayed {
         self.inner.world_size()
     }
 
+    fn host_name(&self) -> &str {
+        self.inner.host_name()
+    }
+
     fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
         if to == self.rank() {
             return self.inner.send(to, message);

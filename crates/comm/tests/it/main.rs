@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod conformance;
+mod hosts;
 mod launcher;
 mod message;
 mod mpi;
