@@ -6,6 +6,7 @@
 //! of waiting. The crate does not depend on tables, batches or plans.
 
 mod communicator;
+mod counted;
 mod delayed;
 mod element;
 mod error;
@@ -18,7 +19,8 @@ mod transport;
 mod verb;
 
 pub use communicator::Communicator;
-pub use delayed::{Delayed, DelayedLink};
+pub use counted::{Counted, LinkTraffic, Traffic};
+pub use delayed::{Delayed, DelayedLink, HostLinks};
 pub use element::{CommElement, ElementType, Load, Payload, Pool};
 pub use error::Error;
 pub use host::HostCommunicators;

@@ -1,6 +1,12 @@
-//! Tests how ranks are grouped by host.
+//! Tests how ranks are grouped by host, and how messages within and between hosts are told apart.
 
-use comm::{Error, HostCommunicators, world};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm::{
+    Communicator, Counted, Delayed, DelayedLink, ElementType, Error, HostCommunicators, HostLinks,
+    InProcess, LinkTraffic, Traffic, Verb, world,
+};
 use schema::{HostLayout, HostLayoutError, Rank};
 
 use crate::on_ranks;
@@ -51,5 +57,51 @@ fn all_ranks_refuse_layouts_that_do_not_fit() {
         let expected =
             "rank 0 has the ranks on hosts [0, 0, 1, 1]; rank 2 has them on [0, 1, 0, 1]";
         assert_eq!(text, expected);
+    }
+}
+
+/// Creates a rank's communicator over links that are ten times slower between hosts, and returns it
+/// with the counter of the messages that the rank sends.
+fn slow_between_hosts(end: InProcess, layout: &HostLayout) -> (Communicator, Arc<Counted>) {
+    let within = DelayedLink { latency: Duration::from_micros(200), bandwidth: 200e6 };
+    let between = DelayedLink { latency: Duration::from_millis(2), bandwidth: 20e6 };
+    let links = HostLinks { within, between };
+    let delayed = Delayed::by_host(Arc::new(end), links, layout);
+    let counted = Arc::new(Counted::new(Arc::new(delayed), layout.clone()));
+    (Communicator::over(Arc::clone(&counted) as _), counted)
+}
+
+#[test]
+fn messages_between_hosts_are_slower_and_counted_separately() {
+    let layout = HostLayout::with_ranks_per_host(4, 2).unwrap();
+    let ranks: Vec<_> =
+        InProcess::ends(4).into_iter().map(|end| slow_between_hosts(end, &layout)).collect();
+    let (ends, counters): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
+    let times = on_ranks(ends, |end| {
+        let mut levels = HostCommunicators::split(end, &layout).unwrap();
+        [0, 1].map(|level| {
+            // Peers send only after they have received this rank's message of the barrier.
+            let began = Instant::now();
+            end.barrier().unwrap();
+            let comm = if level == 0 { levels.within() } else { levels.between() };
+            comm.all_to_all(&mut [vec![1u8; 1_000_000], vec![2u8; 1_000_000]]).unwrap();
+            began.elapsed()
+        })
+    });
+    // A megabyte takes 5 ms at 200 MB/s, and 50 ms and a latency of 2 ms at 20 MB/s.
+    let fastest = |level: usize| times.iter().map(|levels| levels[level]).min().unwrap();
+    let (within, between) = (fastest(0), fastest(1));
+    assert!(within >= Duration::from_millis(5) && within < between, "{within:?}");
+    assert!(between >= Duration::from_millis(52), "{between:?}");
+    for counted in counters {
+        let sent = LinkTraffic { messages: 1, bytes: 1_000_000 };
+        let exchanged = |verb, element| verb == Verb::AllToAll && element == ElementType::U8;
+        assert_eq!(counted.traffic(exchanged), Traffic { within: sent, between: sent });
+        // Each of the two barriers is a message to the host's other rank, and to both of the other
+        // host.
+        let barriers = counted.traffic(|verb, _| verb == Verb::Barrier);
+        assert_eq!((barriers.within.messages, barriers.between.messages), (2, 4));
+        let all = counted.traffic(|_, _| true);
+        assert!(all.within.bytes > sent.bytes && all.between.bytes > sent.bytes);
     }
 }
