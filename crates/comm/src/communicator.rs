@@ -204,6 +204,11 @@ impl Communicator {
         (0..self.members.len()).filter(move |&peer| peer != own)
     }
 
+    /// Returns the rank of a peer in the transport, for messages.
+    pub(crate) fn world_rank(&self, peer: usize) -> u32 {
+        self.members[peer] as u32
+    }
+
     pub(crate) fn pool(&self) -> &Pool {
         self.transport.pool()
     }

@@ -29,6 +29,9 @@ pub struct HostCommunicators {
     pub(crate) rank: Rank,
     pub(crate) within: Communicator,
     pub(crate) between: Communicator,
+    /// Position in `between` of the rank on each host. Communicators number their members in rank
+    /// order, in which the ranks of a place need not be in the order of their hosts.
+    pub(crate) positions: Vec<usize>,
 }
 
 impl HostCommunicators {
@@ -54,7 +57,13 @@ impl HostCommunicators {
         layout.ranks_per_host()?;
         let within = comm.split(layout.host(rank) as u32)?;
         let between = comm.split(layout.place(rank) as u32)?;
-        Ok(Self { layout: layout.clone(), rank, within, between })
+        let same_place = |host| layout.ranks_of(host)[layout.place(rank)];
+        let earlier = |host| {
+            let is_earlier = |&other: &usize| same_place(other) < same_place(host);
+            (0..layout.host_count()).filter(is_earlier).count()
+        };
+        let positions = (0..layout.host_count()).map(earlier).collect();
+        Ok(Self { layout: layout.clone(), rank, within, between, positions })
     }
 
     /// Creates other communicators of the same ranks. All ranks must call it at the same point of
@@ -62,7 +71,8 @@ impl HostCommunicators {
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let (within, between) = (self.within.duplicate(), self.between.duplicate());
-        Self { layout: self.layout.clone(), rank: self.rank, within, between }
+        let (layout, positions) = (self.layout.clone(), self.positions.clone());
+        Self { layout, rank: self.rank, within, between, positions }
     }
 
     /// Copies tags and timeout from a communicator of any of the ranks.

@@ -27,4 +27,4 @@ pub use host::HostCommunicators;
 pub use in_process::{InProcess, world};
 pub use message::{HEADER_BYTES, MessageHeader, MessageOperation, Phase, RankMessage, Verb};
 pub use transport::{Deadline, SharedTransport, Transport, TransportFailure};
-pub use verb::{StartedCollective, VectorParts};
+pub use verb::{StartedByHost, StartedCollective, VectorParts};

@@ -62,7 +62,7 @@ fn all_ranks_refuse_layouts_that_do_not_fit() {
 
 /// Creates a rank's communicator over links that are ten times slower between hosts, and returns it
 /// with the counter of the messages that the rank sends.
-fn slow_between_hosts(end: InProcess, layout: &HostLayout) -> (Communicator, Arc<Counted>) {
+pub fn slow_between_hosts(end: InProcess, layout: &HostLayout) -> (Communicator, Arc<Counted>) {
     let within = DelayedLink { latency: Duration::from_micros(200), bandwidth: 200e6 };
     let between = DelayedLink { latency: Duration::from_millis(2), bandwidth: 20e6 };
     let links = HostLinks { within, between };

@@ -2,6 +2,7 @@
 //! or leave.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod by_host;
 mod conformance;
 mod hosts;
 mod launcher;
