@@ -16,6 +16,7 @@ pub mod facts;
 pub mod feature_stats;
 pub mod file_format;
 pub mod host_layout;
+pub mod host_tiling;
 pub mod median;
 pub mod model;
 pub mod op;
