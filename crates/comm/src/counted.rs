@@ -13,13 +13,13 @@ use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
 pub struct Counted {
     inner: SharedTransport,
     layout: HostLayout,
-    /// Traffic by verb and element type, in the order of their codes.
-    traffic: Mutex<[[Traffic; ElementType::ALL.len()]; Verb::ALL.len()]>,
+    /// HostTraffic by verb and element type, in the order of their codes.
+    traffic: Mutex<[[HostTraffic; ElementType::ALL.len()]; Verb::ALL.len()]>,
 }
 
 /// Messages that a rank has sent over the links within its host and between hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct HostTraffic {
     pub within: LinkTraffic,
     pub between: LinkTraffic,
 }
@@ -39,7 +39,7 @@ impl LinkTraffic {
     }
 }
 
-impl Traffic {
+impl HostTraffic {
     fn add(&mut self, other: Self) {
         self.within.add(other.within);
         self.between.add(other.between);
@@ -59,9 +59,9 @@ impl Counted {
 
     /// Returns the traffic of the messages whose verb and element type `is_wanted` accepts.
     #[must_use]
-    pub fn traffic(&self, is_wanted: impl Fn(Verb, ElementType) -> bool) -> Traffic {
+    pub fn traffic(&self, is_wanted: impl Fn(Verb, ElementType) -> bool) -> HostTraffic {
         let traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sum = Traffic::default();
+        let mut sum = HostTraffic::default();
         for (verb, by_element) in Verb::ALL.into_iter().zip(traffic.iter()) {
             for (element, &part) in ElementType::ALL.into_iter().zip(by_element) {
                 if is_wanted(verb, element) {

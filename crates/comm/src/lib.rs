@@ -3,7 +3,8 @@
 //! The crate has two layers. A [`Transport`] moves bytes between ranks, and the collectives are
 //! written once above it. Reductions add in rank order, so results depend neither on the transport
 //! nor on which rank arrives first. When a rank leaves, the collectives of its peers fail instead
-//! of waiting. The crate does not depend on tables, batches or plans.
+//! of waiting. [`HostCommunicators`] has exchanges that send less between hosts than within one.
+//! The crate does not depend on tables, batches or plans.
 
 mod communicator;
 mod counted;
@@ -19,7 +20,7 @@ mod transport;
 mod verb;
 
 pub use communicator::Communicator;
-pub use counted::{Counted, LinkTraffic, Traffic};
+pub use counted::{Counted, HostTraffic, LinkTraffic};
 pub use delayed::{Delayed, DelayedLink, HostLinks};
 pub use element::{CommElement, ElementType, Load, Payload, Pool};
 pub use error::Error;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm::{
-    Communicator, Counted, ElementType, Error, HostCommunicators, InProcess, Traffic, Verb, world,
+    Communicator, Counted, ElementType, Error, HostCommunicators, HostTraffic, InProcess, Verb,
+    world,
 };
 use schema::random::CounterRng;
 use schema::{HostLayout, Rank};
@@ -173,7 +174,7 @@ fn ranks_of_a_host_that_disagree_about_a_length_are_named() {
 
 /// Payload bytes per rank and time of one forward and one backward exchange.
 struct Measured {
-    traffic: Traffic,
+    traffic: HostTraffic,
     time: Duration,
 }
 
@@ -220,7 +221,7 @@ fn issue_45_two_levels_send_a_quarter_of_the_bytes_between_hosts() {
     let b = (SAMPLES * COLUMNS * size_of::<f32>()) as u64;
     // The formulas of `HostCommunicators::reduce_by_host` for H = L = 2, in both directions.
     let bytes = |measured: &Measured| {
-        let Traffic { within, between } = measured.traffic;
+        let HostTraffic { within, between } = measured.traffic;
         (within.bytes / REPEATS, between.bytes / REPEATS)
     };
     assert_eq!(bytes(&flat), (2 * 2 * b, 2 * 4 * b));

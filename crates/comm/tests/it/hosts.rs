@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use comm::{
     Communicator, Counted, Delayed, DelayedLink, ElementType, Error, HostCommunicators, HostLinks,
-    InProcess, LinkTraffic, Traffic, Verb, world,
+    HostTraffic, InProcess, LinkTraffic, Verb, world,
 };
 use schema::{HostLayout, HostLayoutError, Rank};
 
@@ -96,7 +96,7 @@ fn messages_between_hosts_are_slower_and_counted_separately() {
     for counted in counters {
         let sent = LinkTraffic { messages: 1, bytes: 1_000_000 };
         let exchanged = |verb, element| verb == Verb::AllToAll && element == ElementType::U8;
-        assert_eq!(counted.traffic(exchanged), Traffic { within: sent, between: sent });
+        assert_eq!(counted.traffic(exchanged), HostTraffic { within: sent, between: sent });
         // Each of the two barriers is a message to the host's other rank, and to both of the other
         // host.
         let barriers = counted.traffic(|verb, _| verb == Verb::Barrier);
