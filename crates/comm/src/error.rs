@@ -39,8 +39,11 @@ pub enum Error {
     #[error(transparent)]
     Hosts(#[from] HostLayoutError),
     /// Two ranks have different host layouts, for example because their command lines differ.
-    #[error("rank {here} has the ranks on hosts {expected:?}; rank {there} has them on {got:?}")]
-    HostMismatch { here: u32, expected: Vec<u32>, there: u32, got: Vec<u32> },
+    #[error(
+        "rank {here} has rank {rank} on host {expected}; rank {there} has it on host {got}; \
+         start all ranks with the same options"
+    )]
+    HostMismatch { here: u32, there: u32, rank: u32, expected: u32, got: u32 },
     /// The transport failed, and no more messages can arrive.
     #[error("{transport}: {problem}")]
     Transport { transport: &'static str, problem: String },

@@ -47,12 +47,15 @@ impl HostCommunicators {
         assert_eq!(layout.world_size(), comm.world_size(), "the layout has all ranks");
         let rank = comm.rank();
         // The layouts are compared before anything else, so that all ranks return the same error.
-        let expected: Vec<i32> = layout.hosts().iter().map(|&host| host as i32).collect();
-        let layouts = comm.all_gather(&expected)?;
-        if let Some(there) = layouts.iter().position(|got| *got != layouts[0]) {
-            let hosts = |rank: usize| layouts[rank].iter().map(|&host| host as u32).collect();
-            let (expected, got) = (hosts(0), hosts(there));
-            return Err(Error::HostMismatch { here: 0, expected, there: there as u32, got });
+        let hosts: Vec<i32> = layout.hosts().iter().map(|&host| host as i32).collect();
+        let layouts = comm.all_gather(&hosts)?;
+        for (there, got) in (0..).zip(&layouts) {
+            let differs = |(expected, got): (&i32, &i32)| expected != got;
+            if let Some(rank) = layouts[0].iter().zip(got).position(differs) {
+                let (expected, got) = (layouts[0][rank] as u32, got[rank] as u32);
+                let rank = rank as u32;
+                return Err(Error::HostMismatch { here: 0, there, rank, expected, got });
+            }
         }
         layout.ranks_per_host()?;
         let within = comm.split(layout.host(rank) as u32)?;

@@ -104,6 +104,8 @@ fn host_that_reduces(tile: &Tile, table: &[Tile], layout: &HostLayout) -> Option
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::{grid, hosts_that_reduce, table_row_wise};
     use crate::host_layout::HostLayout;
     use crate::model::{DataType, Pooling, TableConfig};
@@ -125,15 +127,6 @@ mod tests {
     #[test]
     fn a_table_row_wise_plan_keeps_each_table_on_one_host() {
         let tables = tables(&[(100, 8), (90, 8), (3, 8), (1, 8)]);
-        for hosts in [&[0, 0, 1, 1][..], &[0, 1, 0, 1], &[0, 1, 1, 0], &[0, 0, 0, 1]] {
-            let layout = HostLayout::from_hosts(hosts);
-            let tiles = table_row_wise(&tables, &layout);
-            let plan = ShardingPlan::new(4, tiles, &tables).unwrap();
-            for (tile, host) in plan.tiles().iter().zip(reduced(&plan, &layout)) {
-                let is_split = tile.rows != (0..tables[tile.table.index()].rows);
-                assert_eq!(host, is_split.then_some(layout.host(tile.rank)), "{tile:?}");
-            }
-        }
         let layout = HostLayout::with_ranks_per_host(4, 2).unwrap();
         let tiles = table_row_wise(&tables, &layout);
         let plan = ShardingPlan::new(4, tiles, &tables).unwrap();
@@ -172,5 +165,24 @@ mod tests {
         assert_eq!(hosts_that_reduce(&tiles, &layout), [None; 2]);
         let alone = HostLayout::with_ranks_per_host(4, 4).unwrap();
         assert_eq!(reduced(&ShardingPlan::row_wise(&tables, 4), &alone), [Some(0); 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_plan_over_hosts_is_a_tiling_that_hosts_can_add_up(
+            shapes in proptest::collection::vec((1u64..40, 1usize..20), 1..9),
+            hosts in proptest::collection::vec(0usize..4, 1..9),
+        ) {
+            let tables = tables(&shapes);
+            let layout = HostLayout::from_hosts(&hosts);
+            for make in [table_row_wise, grid] {
+                let tiles = make(&tables, &layout);
+                let plan = ShardingPlan::new(hosts.len() as u32, tiles, &tables).unwrap();
+                for (tile, host) in plan.tiles().iter().zip(reduced(&plan, &layout)) {
+                    let is_split = tile.rows != (0..tables[tile.table.index()].rows);
+                    prop_assert_eq!(host, is_split.then_some(layout.host(tile.rank)));
+                }
+            }
+        }
     }
 }

@@ -172,6 +172,26 @@ fn ranks_of_a_host_that_disagree_about_a_length_are_named() {
     assert!(matches!(results[0], Some(Error::PeerLeft { rank: 2, .. })), "{:?}", results[0]);
 }
 
+#[test]
+fn a_rank_that_leaves_ends_the_exchange_of_all_hosts() {
+    let layout = &HostLayout::with_ranks_per_host(4, 2).unwrap();
+    let results = on_ranks(world(4), |end| {
+        end.set_timeout(Some(Duration::from_secs(20)));
+        let mut hosts = HostCommunicators::split(end, layout).unwrap();
+        if end.rank() == Rank(3) {
+            return None;
+        }
+        Some(hosts.gather_by_host(&mut vec![vec![1f32; 9]; 2]))
+    });
+    // Rank 0 waits for rank 2, which ends because rank 3 has left.
+    for (rank, left) in [(0, [1, 2]), (1, [0, 3]), (2, [0, 3])] {
+        let Some(Err(Error::PeerLeft { rank: peer, .. })) = results[rank] else {
+            panic!("rank {rank}: {:?}", results[rank]);
+        };
+        assert!(left.contains(&peer), "rank {rank}: {peer}");
+    }
+}
+
 /// Payload bytes per rank and time of one forward and one backward exchange.
 struct Measured {
     traffic: HostTraffic,
