@@ -112,6 +112,10 @@ impl Communicator {
         self.transport.name()
     }
 
+    pub(crate) fn host_name(&self) -> &str {
+        self.transport.host_name()
+    }
+
     /// Tags every later operation with this step of the run. Operations at different steps do not
     /// match.
     pub fn set_step(&mut self, step: u64) {
@@ -222,6 +226,11 @@ impl Communicator {
     pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let own = self.position;
         (0..self.members.len()).filter(move |&peer| peer != own)
+    }
+
+    /// Returns the rank of a peer in the transport, for messages.
+    pub(crate) fn world_rank(&self, peer: usize) -> u32 {
+        self.members[peer] as u32
     }
 
     pub(crate) fn pool(&self) -> &Pool {

@@ -18,7 +18,9 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I64, Self::U8];
+    /// All types, indexed by their code in an encoded header.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I64, Self::U8];
 
     /// Returns the size of one element in bytes.
     #[must_use]

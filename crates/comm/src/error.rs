@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use schema::HostLayoutError;
+
 /// Errors of a collective. After the first one, every later call on the same communicator fails
 /// with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +35,15 @@ pub enum Error {
         operation: String,
         waited: Duration,
     },
+    /// The ranks cannot be grouped by host as an exchange needs it.
+    #[error(transparent)]
+    Hosts(#[from] HostLayoutError),
+    /// Two ranks have different host layouts, for example because their command lines differ.
+    #[error(
+        "rank {here} has rank {rank} on host {expected}; rank {there} has it on host {got}; \
+         start all ranks with the same options"
+    )]
+    HostMismatch { here: u32, there: u32, rank: u32, expected: u32, got: u32 },
     /// The transport failed, and no more messages can arrive.
     #[error("{transport}: {problem}")]
     Transport { transport: &'static str, problem: String },

@@ -105,14 +105,18 @@ type Told = mpsc::Sender<Result<Mpi, String>>;
 fn serve<H: Copy>(table: Result<MpiFunctions<H>, OpenError>, piece: usize, told: &Told) {
     // The caller of `start` waits for the answer, so every answer is received.
     let started = table.map_err(|error| error.to_string());
-    let started = started.and_then(|table| table.init().map(|world| (table, world)));
-    let (table, world) = match started {
+    let started = started.and_then(|table| {
+        let world = table.init()?;
+        let host_name = table.processor_name()?;
+        Ok((table, world, host_name))
+    });
+    let (table, world, host_name) = match started {
         Ok(started) => started,
         Err(problem) => return told.send(Err(problem)).unwrap_or_default(),
     };
     let shared = Arc::new(ProgressShared::new(world.size, piece));
-    let sums = table.sums();
-    if told.send(Ok(Mpi { world, sums, shared: Arc::clone(&shared) })).is_ok() {
+    let mpi = Mpi { world, host_name, sums: table.sums(), shared: Arc::clone(&shared) };
+    if told.send(Ok(mpi)).is_ok() {
         progress::serve(&table, &shared, world);
     }
 }
@@ -120,6 +124,7 @@ fn serve<H: Copy>(table: Result<MpiFunctions<H>, OpenError>, piece: usize, told:
 /// The transport of this process over the ranks of `MPI_COMM_WORLD`.
 pub struct Mpi {
     world: Initialized,
+    host_name: String,
     sums: bool,
     shared: Arc<ProgressShared>,
 }
@@ -162,6 +167,10 @@ impl Transport for Mpi {
 
     fn world_size(&self) -> usize {
         self.world.size
+    }
+
+    fn host_name(&self) -> &str {
+        &self.host_name
     }
 
     fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {

@@ -17,6 +17,12 @@ pub trait Transport: Send + Sync {
 
     fn world_size(&self) -> usize;
 
+    /// Returns the name of this rank's host. Ranks that can share memory have the same name, which
+    /// is empty for threads of one process.
+    fn host_name(&self) -> &str {
+        ""
+    }
+
     /// Sends `message` to rank `to`, which may be this rank, without waiting until it is received.
     ///
     /// # Errors

@@ -15,22 +15,24 @@ use crate::error::Error;
 use crate::message::{MessageOperation, Phase, Verb};
 
 mod all_reduce;
+mod by_host;
 
 pub use all_reduce::VectorParts;
+pub use by_host::StartedByHost;
 
 /// A collective that was started. The collective owns its buffers until [`StartedCollective::wait`]
 /// returns them.
 #[must_use = "peers wait until this collective completes; call `wait`"]
-pub struct StartedCollective<B, R = B> {
+pub struct StartedCollective<B, R = B, C = Communicator> {
     operation: MessageOperation,
     buffers: B,
-    finish: fn(&mut Communicator, MessageOperation, B) -> Result<R, Error>,
+    finish: fn(&mut C, MessageOperation, B) -> Result<R, Error>,
 }
 
 /// The root of a broadcast and its values.
 type Rooted<T> = (Rank, Vec<T>);
 
-impl<B, R> StartedCollective<B, R> {
+impl<B, R, C> StartedCollective<B, R, C> {
     /// Waits until the collective is complete. On every rank, collectives of a communicator must be
     /// waited for in the order in which they were started.
     ///
@@ -38,7 +40,7 @@ impl<B, R> StartedCollective<B, R> {
     /// Returns the same errors as the blocking form.
     /// # Panics
     /// Panics if a collective that was started before this one has not been waited for.
-    pub fn wait(self, communicator: &mut Communicator) -> Result<R, Error> {
+    pub fn wait(self, communicator: &mut C) -> Result<R, Error> {
         (self.finish)(communicator, self.operation, self.buffers)
     }
 }
@@ -377,7 +379,7 @@ impl Communicator {
         if expected == got {
             return Ok(());
         }
-        let (verb, rank) = (operation.verb.name(), peer as u32);
+        let (verb, rank) = (operation.verb.name(), self.world_rank(peer));
         Err(self.fail(Error::Length { verb, rank, expected, got }))
     }
 }

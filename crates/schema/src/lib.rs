@@ -15,6 +15,8 @@ pub mod distribution;
 pub mod facts;
 pub mod feature_stats;
 pub mod file_format;
+pub mod host_layout;
+pub mod host_tiling;
 pub mod median;
 pub mod model;
 pub mod op;
@@ -38,6 +40,7 @@ pub use config::{JobConfig, Optimizers};
 pub use config_error::ConfigError;
 pub use distribution::{IdLaw, IndexDistribution};
 pub use feature_stats::{FeatureStats, FeatureStatsError};
+pub use host_layout::{HostLayout, HostLayoutError};
 pub use model::{DataType, Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};
 pub use op::{GemmProduct, Op, OpWork, Pass};
 pub use optimizer::{

@@ -97,6 +97,7 @@ impl MpiHandle {
             abort: function!(c"MPI_Abort", Abort<H>),
             comm_rank: function!(c"MPI_Comm_rank", CommPlace<H>),
             comm_size: function!(c"MPI_Comm_size", CommPlace<H>),
+            get_processor_name: function!(c"MPI_Get_processor_name", GetText),
             set_errhandler: function!(c"MPI_Comm_set_errhandler", SetErrhandler<H>),
             error_string: function!(c"MPI_Error_string", ErrorString),
             iallreduce: function!(c"MPI_Iallreduce", Iallreduce<H>),
@@ -113,7 +114,7 @@ fn version_of(handle: *mut c_void, name: &str) -> Result<String, OpenError> {
     let address = symbol(handle, name, c"MPI_Get_library_version")?;
     // SAFETY: `address` is `MPI_Get_library_version`, whose signature the MPI standard defines.
     // `MPI_Get_library_version` may be called before initialization.
-    let get = unsafe { std::mem::transmute::<*mut c_void, Version>(address) };
+    let get = unsafe { std::mem::transmute::<*mut c_void, GetText>(address) };
     let (mut text, mut len) = (vec![0u8; VERSION_BYTES], 0);
     // SAFETY: `text` has `VERSION_BYTES` bytes, as many as the longest version text of any
     // interface, and `len` is a valid place for its length.
@@ -189,8 +190,8 @@ type Isend<H> = unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *
 type SetErrhandler<H> = unsafe extern "C" fn(H, H) -> c_int;
 /// The C signature of `MPI_Test`.
 type Test<H> = unsafe extern "C" fn(*mut H, *mut c_int, *mut Status) -> c_int;
-/// The C signature of `MPI_Get_library_version`.
-type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+/// The common C signature of `MPI_Get_library_version` and `MPI_Get_processor_name`.
+type GetText = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
 /// The functions of an MPI library. All of them are called from one thread.
 pub struct MpiFunctions<H> {
@@ -200,6 +201,7 @@ pub struct MpiFunctions<H> {
     abort: Abort<H>,
     comm_rank: CommPlace<H>,
     comm_size: CommPlace<H>,
+    get_processor_name: GetText,
     set_errhandler: SetErrhandler<H>,
     error_string: ErrorString,
     iallreduce: Iallreduce<H>,
@@ -287,6 +289,18 @@ impl<H: Copy> MpiFunctions<H> {
         // valid place for the result.
         self.check("MPI_Comm_size", unsafe { (self.comm_size)(world, &raw mut size) })?;
         Ok(Initialized { rank: rank as usize, size: size as usize, thread_level })
+    }
+
+    /// Returns the name of the host, as MPI reports it.
+    pub fn processor_name(&self) -> Result<String, String> {
+        let (mut text, mut len) = (vec![0u8; VERSION_BYTES], 0);
+        // SAFETY: MPI is initialized, `text` is longer than the longest processor name of any
+        // interface, and `len` is a valid place for its length.
+        self.check("MPI_Get_processor_name", unsafe {
+            (self.get_processor_name)(text.as_mut_ptr().cast(), &raw mut len)
+        })?;
+        text.truncate(len as usize);
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Calls `MPI_Finalize`. No MPI function may be called after it.

@@ -2,7 +2,9 @@
 //! or leave.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod by_host;
 mod conformance;
+mod hosts;
 mod launcher;
 mod message;
 mod mpi;

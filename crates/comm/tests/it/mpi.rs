@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use comm::mpi::{LauncherKind, Mpi, MpiLibrary, OpenError, PIECE_BYTES, launcher};
 use comm::{Communicator, Error};
+use schema::HostLayout;
 use testkit::ProgramOutput;
 
-use crate::conformance;
+use crate::{by_host, conformance};
 
 /// Environment variable that makes the test program a rank of one part of the suite.
 const PART: &str = "ROWMILL_TEST_PART";
@@ -109,7 +110,11 @@ fn a_rank_that_a_launcher_started() {
     let mut end = Communicator::over(Arc::clone(&mpi) as _);
     match part.as_str() {
         "conformance" => {
+            let hosts = end.gather_host_layout().unwrap();
+            assert_eq!(hosts.host_count(), 1, "all ranks are on this machine");
             conformance::check(&mut end, 0..60);
+            let hosts = HostLayout::with_ranks_per_host(end.world_size(), 2).unwrap();
+            by_host::check(&mut end, &hosts, 0..20);
             println!("rank {} of {} conforms", end.rank().0, end.world_size());
         }
         "size" => {

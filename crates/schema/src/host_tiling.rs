@@ -1,0 +1,188 @@
+//! Places tables on hosts, as tiles of a sharding plan, and finds the tiles whose partial sums can
+//! be added within a host.
+//!
+//! A hierarchical plan is a tiling like any other ([`crate::plan`]). Only the ranks of its tiles
+//! differ.
+
+use std::ops::Range;
+
+use crate::host_layout::HostLayout;
+use crate::model::TableConfig;
+use crate::plan::Tile;
+use crate::unit::TableId;
+
+/// A range of a table's columns, which one host holds.
+struct HostPart {
+    table: TableId,
+    rows: u64,
+    columns: Range<usize>,
+}
+
+impl HostPart {
+    fn weights(&self) -> u128 {
+        u128::from(self.rows) * self.columns.len() as u128
+    }
+}
+
+/// Returns the tiles of a table-row-wise plan. Each table is on one host, and its rows are split
+/// over the ranks of that host in blocks of equal size. The largest table comes first, and goes to
+/// the host with the fewest weights per rank so far.
+#[must_use]
+pub fn table_row_wise(tables: &[TableConfig], layout: &HostLayout) -> Vec<Tile> {
+    place(split_columns(tables, 1), layout)
+}
+
+/// Returns the tiles of a grid plan. The columns of each table are split over at most as many hosts
+/// as there are, in blocks of ⌈D/H⌉ columns. Each block is placed as [`table_row_wise`] places a
+/// table.
+#[must_use]
+pub fn grid(tables: &[TableConfig], layout: &HostLayout) -> Vec<Tile> {
+    place(split_columns(tables, layout.host_count()), layout)
+}
+
+fn split_columns(tables: &[TableConfig], blocks: usize) -> Vec<HostPart> {
+    let mut parts = Vec::new();
+    for (id, table) in (0..).zip(tables) {
+        let block = table.dim.div_ceil(blocks.max(1)).max(1);
+        for start in (0..table.dim).step_by(block) {
+            let columns = start..(start + block).min(table.dim);
+            parts.push(HostPart { table: TableId(id), rows: table.rows, columns });
+        }
+    }
+    parts
+}
+
+fn place(mut parts: Vec<HostPart>, layout: &HostLayout) -> Vec<Tile> {
+    // Placing the largest parts first keeps the loads of the hosts close together.
+    parts.sort_by_key(|part| std::cmp::Reverse(part.weights()));
+    let mut loads = vec![0u128; layout.host_count()];
+    let mut tiles = Vec::new();
+    for part in parts {
+        let load_per_rank = |&host: &usize| loads[host] / layout.ranks_of(host).len() as u128;
+        let Some(host) = (0..loads.len()).min_by_key(load_per_rank) else { break };
+        loads[host] += part.weights();
+        let ranks = layout.ranks_of(host);
+        let block = part.rows.div_ceil(ranks.len() as u64);
+        for (place, &rank) in (0..).zip(ranks) {
+            let rows = (place * block).min(part.rows)..((place + 1) * block).min(part.rows);
+            if !rows.is_empty() {
+                tiles.push(Tile { table: part.table, rows, columns: part.columns.clone(), rank });
+            }
+        }
+    }
+    tiles
+}
+
+/// Returns for each tile the host whose ranks can add up its partial sums, or `None` if receivers
+/// must add them, or if there is nothing to add.
+///
+/// A host can add up the tiles of some columns of a table if it holds all rows of these columns,
+/// and if the order of rows is the order of ranks. The sum then has the same bytes as that of a
+/// receiver, which adds in the order of rows. `tiles` are in the order of a
+/// [`crate::ShardingPlan`].
+#[must_use]
+pub fn hosts_that_reduce(tiles: &[Tile], layout: &HostLayout) -> Vec<Option<usize>> {
+    let tables = tiles.chunk_by(|a, b| a.table == b.table);
+    tables
+        .flat_map(|table| table.iter().map(|tile| host_that_reduces(tile, table, layout)))
+        .collect()
+}
+
+fn host_that_reduces(tile: &Tile, table: &[Tile], layout: &HostLayout) -> Option<usize> {
+    let shares_columns = |other: &&Tile| {
+        other.columns.start < tile.columns.end && tile.columns.start < other.columns.end
+    };
+    let host = layout.host(tile.rank);
+    let is_on_host =
+        |other: &Tile| other.columns == tile.columns && layout.host(other.rank) == host;
+    let group = || table.iter().filter(shares_columns);
+    let is_reduced = group().count() > 1
+        && group().all(is_on_host)
+        && group().is_sorted_by(|a, b| a.rank < b.rank);
+    is_reduced.then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{grid, hosts_that_reduce, table_row_wise};
+    use crate::host_layout::HostLayout;
+    use crate::model::{DataType, Pooling, TableConfig};
+    use crate::plan::ShardingPlan;
+
+    fn tables(shapes: &[(u64, usize)]) -> Vec<TableConfig> {
+        let table = |&(rows, dim): &(u64, usize)| {
+            let name = format!("{rows}x{dim}");
+            let (features, pooling, data_type) = (vec![name.clone()], Pooling::Sum, DataType::F32);
+            TableConfig { name, rows, dim, pooling, sequence_length: None, data_type, features }
+        };
+        shapes.iter().map(table).collect()
+    }
+
+    fn reduced(plan: &ShardingPlan, layout: &HostLayout) -> Vec<Option<usize>> {
+        hosts_that_reduce(plan.tiles(), layout)
+    }
+
+    #[test]
+    fn a_table_row_wise_plan_keeps_each_table_on_one_host() {
+        let tables = tables(&[(100, 8), (90, 8), (3, 8), (1, 8)]);
+        let layout = HostLayout::with_ranks_per_host(4, 2).unwrap();
+        let tiles = table_row_wise(&tables, &layout);
+        let plan = ShardingPlan::new(4, tiles, &tables).unwrap();
+        let ranks: Vec<u32> = plan.tiles().iter().map(|tile| tile.rank.0).collect();
+        assert_eq!(ranks, [0, 1, 2, 3, 2, 3, 2]);
+    }
+
+    #[test]
+    fn a_grid_plan_splits_columns_over_hosts_and_rows_within() {
+        let tables = tables(&[(100, 8), (7, 3), (4, 1)]);
+        let layout = HostLayout::with_ranks_per_host(6, 2).unwrap();
+        let plan = ShardingPlan::new(6, grid(&tables, &layout), &tables).unwrap();
+        let hosts = reduced(&plan, &layout);
+        assert!(hosts.iter().all(Option::is_some), "{hosts:?}");
+        let first: Vec<_> = plan
+            .tiles()
+            .iter()
+            .zip(&hosts)
+            .take(3)
+            .map(|(tile, host)| (&tile.columns, host))
+            .collect();
+        assert_eq!(first, [(&(0..3), &Some(0)), (&(3..6), &Some(1)), (&(6..8), &Some(2))]);
+    }
+
+    #[test]
+    fn receivers_add_sums_that_no_host_can_add_in_rank_order() {
+        let tables = tables(&[(100, 8)]);
+        let layout = HostLayout::with_ranks_per_host(4, 2).unwrap();
+        assert_eq!(reduced(&ShardingPlan::row_wise(&tables, 4), &layout), [None; 4]);
+        assert_eq!(reduced(&ShardingPlan::column_wise(&tables, 4), &layout), [None; 4]);
+        let mut tiles = table_row_wise(&tables, &layout);
+        assert_eq!(hosts_that_reduce(&tiles, &layout), [Some(0); 2]);
+        // The order of rows must be the order of ranks.
+        let [first, second] = &mut tiles[..] else { unreachable!() };
+        std::mem::swap(&mut first.rank, &mut second.rank);
+        assert_eq!(hosts_that_reduce(&tiles, &layout), [None; 2]);
+        let alone = HostLayout::with_ranks_per_host(4, 4).unwrap();
+        assert_eq!(reduced(&ShardingPlan::row_wise(&tables, 4), &alone), [Some(0); 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_plan_over_hosts_is_a_tiling_that_hosts_can_add_up(
+            shapes in proptest::collection::vec((1u64..40, 1usize..20), 1..9),
+            hosts in proptest::collection::vec(0usize..4, 1..9),
+        ) {
+            let tables = tables(&shapes);
+            let layout = HostLayout::from_hosts(&hosts);
+            for make in [table_row_wise, grid] {
+                let tiles = make(&tables, &layout);
+                let plan = ShardingPlan::new(hosts.len() as u32, tiles, &tables).unwrap();
+                for (tile, host) in plan.tiles().iter().zip(reduced(&plan, &layout)) {
+                    let is_split = tile.rows != (0..tables[tile.table.index()].rows);
+                    prop_assert_eq!(host, is_split.then_some(layout.host(tile.rank)));
+                }
+            }
+        }
+    }
+}
