@@ -10,6 +10,12 @@ pub fn is_cpu_run(trace: &Trace) -> bool {
     trace.tracks.iter().any(|track| is_own(&track.process_name, &track.process_label))
 }
 
+/// Returns whether a row of this name is a part of an exchange between ranks, which has neither
+/// launch nor operator because a thread beside the operators carries it out.
+pub fn is_exchange(name: &str) -> bool {
+    name.starts_with("rowmill_sendrecv ") || name.starts_with("rowmill_copy ")
+}
+
 /// Returns whether the device of every trace of a job is a pool of CPU threads; `false` for a job
 /// without traces.
 pub fn are_cpu_runs<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> bool {

@@ -13,7 +13,7 @@ fn exposed_times_agree_with_the_trace_of_the_same_steps() {
     let words = format!("train dlrm-ddp {set} --set log_every=4 --synthetic 4000 --ranks 2");
     let trace = format!("--trace traces --trace-steps 0..{STEPS}");
     let finished = place.done(&format!("{words} --run run {trace} --format json")).last();
-    let table = place.done("trace overlap traces --top 100 --format csv").stdout;
+    let table = place.done("trace overlap traces --window all --top 100 --format csv").stdout;
     let ns = |rank: u32, classes: &str| {
         let start = format!("{rank},,{classes},");
         let row = table.lines().find_map(|line| line.strip_prefix(&start));
@@ -32,10 +32,8 @@ fn exposed_times_agree_with_the_trace_of_the_same_steps() {
         let exposed_ms = sum_ms(&|name| name.starts_with("exposed") && !name.contains("control"));
         let trace_ms = ns(rank, "communication") / 1e6;
         let name = format!("rank {rank}: {exposed_ms} ms, {trace_ms} ms in the trace, {row}");
-        assert!(exposed_ms > 0.0 && trace_ms > 0.9 * exposed_ms, "{name}");
-        // Besides the waits, the host may work while messages are under way.
-        let most_ms = sum_ms(&|name| name == "host_ms");
-        assert!(trace_ms < 1.1 * most_ms + 20.0, "{name}");
+        let slack_ms = 0.15 * exposed_ms + STEPS as f64;
+        assert!(exposed_ms > 0.0 && (trace_ms - exposed_ms).abs() < slack_ms, "{name}");
         assert!(ns(rank, "compute+communication") > 0.0, "{name}");
         let parts = sum_ms(&|name| ["device_ms", "host_ms"].contains(&name));
         assert!((parts - sum_ms(&|name| name == "step_ms")).abs() < 1e-6, "{name}");

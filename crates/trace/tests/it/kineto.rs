@@ -100,7 +100,7 @@ fn exchanges_that_overlap_are_on_streams_of_their_own() {
     let text = written(&recorder);
     assert!(text.contains("stream 4: all_reduce"), "{text}");
     assert!(text.contains("rowmill_copy pooled_exchange"), "{text}");
-    assert!(text.contains("rowmill_exchange all_reduce 1 (in place of ncclKernel)"), "{text}");
+    assert!(text.contains("rowmill_sendrecv all_reduce 1 (in place of ncclKernel)"), "{text}");
 }
 
 #[test]

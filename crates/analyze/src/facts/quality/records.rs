@@ -9,6 +9,7 @@ use super::{losses, unknown};
 use crate::facts::attribution::OwnerMethod;
 use crate::facts::captures::Captures;
 use crate::facts::coverage;
+use crate::facts::cpu_run::is_exchange;
 use crate::facts::job::RankFacts;
 use crate::facts::named::{is_named, names};
 use crate::facts::refuted::{self, Straggler};
@@ -323,7 +324,7 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     let is_much = !others.iter().all(has_launch)
         || percent(rank.total(&others), all).is_none_or(|share| share >= UNOWNED_PCT);
     let others = others.len() as u64;
-    let could = rank.attribution().methods.len() as u64 - of_graphs;
+    let could = could_have_operators(rank).count() as u64 - of_graphs;
     let covered = percent((could - others) as i64, could as i64);
     let covered = covered.filter(|covered| *covered < COVERED_PCT);
     // If the recording has no operators, device work cannot be attributed at all.
@@ -343,8 +344,8 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
         };
         issues.push(kind.issue(Some(trace.rank), others, what).share(Some(covered)));
     }
-    let is_orphan = |method: &&OwnerMethod| **method == OwnerMethod::Orphan;
-    let orphans = rank.attribution().methods.iter().filter(is_orphan).count();
+    let is_orphan = |(_, method): &(u32, OwnerMethod)| *method == OwnerMethod::Orphan;
+    let orphans = could_have_operators(rank).filter(is_orphan).count();
     if orphans > 0 {
         let kind = IssueKind {
             id: "orphans",
@@ -361,11 +362,18 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     issues
 }
 
+/// Returns the device work that a launch within an operator may have caused, with the way in which
+/// its operator was found.
+fn could_have_operators(rank: &RankFacts<'_>) -> impl Iterator<Item = (u32, OwnerMethod)> {
+    let works = rank.scope.device_rows.iter().zip(&rank.attribution().methods);
+    let works = works.map(|(row, method)| (*row, *method));
+    works.filter(|(row, _)| !is_exchange(rank.scope.trace.name(*row)))
+}
+
 /// Counts the device work without an operator, separately for graph launches and for other calls.
 fn without_operator(rank: &RankFacts<'_>) -> (u64, Vec<u32>) {
-    let works = rank.scope.device_rows.iter().zip(&rank.attribution().methods);
-    let open = works.filter(|(_, method)| !method.is_covered());
+    let open = could_have_operators(rank).filter(|(_, method)| !method.is_covered());
     let (of_graphs, others): (Vec<u32>, Vec<u32>) =
-        open.map(|(row, _)| *row).partition(|row| rank.is_of_graph(*row));
+        open.map(|(row, _)| row).partition(|row| rank.is_of_graph(*row));
     (of_graphs.len() as u64, others)
 }

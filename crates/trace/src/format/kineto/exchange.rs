@@ -55,9 +55,10 @@ pub fn write<W: Write>(rows: &mut RowWriter<'_, W>, exchanges: &[ExchangeSpan]) 
         let arguments =
             ExchangeArguments { device: DEVICE, stream: stream.number, stage: stage.to_string() };
         let (category, name) = match work {
-            // Readers recognize communication only by the word `ncclKernel`.
+            // Other tools recognize communication by the word `ncclKernel`, and ours by the words
+            // before the parenthesis.
             ExchangeWork::Messages => {
-                ("kernel", format!("rowmill_exchange {stage} (in place of ncclKernel)"))
+                ("kernel", format!("rowmill_sendrecv {stage} (in place of ncclKernel)"))
             }
             ExchangeWork::Copy => ("gpu_memcpy", format!("rowmill_copy {stage}")),
         };
