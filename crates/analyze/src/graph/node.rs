@@ -87,7 +87,7 @@ impl EdgeArrays {
         self.weights.reserve(edges);
     }
 
-    /// Adds an edge.
+    /// Adds an edge after all others.
     pub fn push(&mut self, edge: Edge) {
         self.kinds.push(edge.kind);
         self.sources.push(edge.source);
