@@ -112,8 +112,8 @@ pub enum WeightDecayMode {
     Decoupled,
 }
 
-/// The columns over which row-wise Adagrad and LAMB take the mean or the norms of a row where a plan
-/// splits its columns.
+/// The columns over which row-wise Adagrad and LAMB take the mean or the norms of a row where a
+/// plan splits its columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SplitRowRule {

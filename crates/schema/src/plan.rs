@@ -73,7 +73,7 @@ pub enum PlanError {
     },
     #[error("replicated tables: expected numbers below {tables}, each once, got {} as well", table.0)]
     Replicated {
-        /// Number of tables.
+        /// Number of tables of the model.
         tables: usize,
         table: TableId,
     },

@@ -11,6 +11,7 @@ pub mod output_dist;
 pub mod replicas;
 pub mod row_terms;
 pub mod tables;
+pub mod touched_rows;
 
 pub use collection::EmbeddingCollection;
 pub use layout::SlotLayout;

@@ -210,8 +210,8 @@ fn a_run_records_its_schedule_and_resumes_with_it() {
     assert!(refused.stderr.contains("expected serial, pipelined, or a list"), "{refused:?}");
 }
 
-/// Over column tiles, a plan that splits columns changes the rule of row-wise Adagrad and LAMB. Over
-/// whole rows, which is the default, it does not.
+/// Over column tiles, a plan that splits columns changes the rule of row-wise Adagrad and LAMB.
+/// Over whole rows, which is the default, it does not.
 #[test]
 fn a_plan_that_splits_columns_warns_of_another_rule_over_column_tiles() {
     let place = Place::new();

@@ -719,7 +719,7 @@ impl Backend for Cuda {
         to: &mut RowSums,
     ) -> Result<(), Error> {
         let kernels = &self.kernels.embedding_backward;
-        let batch = (CudaBatch::from_ids(&ids), ids.jagged.values.len());
+        let batch = CudaBatch::from_ids(&ids);
         tables.sum_rows(&queue.stream, kernels, batch, gradient, scalars.block(), to)
     }
 

@@ -15,7 +15,7 @@ use comm::Communicator;
 use schema::JaggedTensor;
 
 use super::layout::{Slot, SlotLayout};
-use super::replicas::TouchedRows;
+use super::touched_rows::TouchedRows;
 use crate::Error;
 use crate::lane::Exchange;
 use crate::share::RankBatch;

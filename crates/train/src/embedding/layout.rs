@@ -59,11 +59,11 @@ pub struct LookupEstimate {
 /// tables in which each rank looks up its own samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotLayout {
-    /// The slots of tiles of rank r are `slots[r]`. The slots are sorted by feature, then by first row and
-    /// first column of the tile, then by position.
+    /// The slots of tiles of rank r are `slots[r]`. The slots are sorted by feature, then by first
+    /// row and first column of the tile, then by position.
     pub slots: Vec<Vec<Slot>>,
-    /// All slots of tiles in the order in which partial sums are added: by feature, first row, first column.
-    /// The order does not depend on the owner of a tile, so neither does the sum.
+    /// All slots of tiles in the order in which partial sums are added: by feature, first row,
+    /// first column. The order does not depend on the owner of a tile, so neither does the sum.
     pub in_sum_order: Vec<Slot>,
     /// The sum of D over the slots of rank r is `widths[r]`.
     pub widths: Vec<usize>,

@@ -25,7 +25,7 @@ pub struct RowTermExchange {
     /// Rows that tiles of this rank share with other tiles, in the order in which their terms are
     /// sent.
     sent: Vec<SharedRows>,
-    /// The same rows in the order in which the terms of the other tiles are received.
+    /// Shared rows in the order in which the terms of the other tiles are received.
     received: Vec<SharedRows>,
     /// Terms that make up those of this rank's tiles, by tile and column: a position in
     /// `received`, or the tile's own terms.

@@ -489,7 +489,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
         let sum = exchange.parts.iter().map(loss).sum();
         if self.context.comm.rank() == Rank(0) {
-            let times = |message: &Vec<u8>| SummedTimes::read(message.get(17..).unwrap_or_default());
+            let times = |bytes: &Vec<u8>| SummedTimes::read(bytes.get(17..).unwrap_or_default());
             timing::add_times(&mut self.rank_times, exchange.parts.iter().map(times));
         }
         let lane = &self.context.comm.losses;

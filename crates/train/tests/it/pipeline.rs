@@ -257,8 +257,8 @@ fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
 }
 
 /// Plans that replicate tables or split their columns, with every optimizer: pipelined steps give
-/// the bytes of serial ones, replicas have the same bytes on all ranks, and losses follow those of a
-/// single rank.
+/// the bytes of serial ones, replicas have the same bytes on all ranks, and losses follow those of
+/// a single rank.
 #[test]
 fn replicated_and_column_plans_follow_the_losses_of_a_single_rank() {
     const STEPS: usize = 50;

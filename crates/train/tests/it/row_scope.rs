@@ -1,5 +1,5 @@
-//! Runs whose plan splits columns: the update rule of row-wise Adagrad and LAMB, and what becomes of
-//! it under another plan.
+//! Runs whose plan splits columns: the update rule of row-wise Adagrad and LAMB, and what becomes
+//! of it under another plan.
 
 use device::Cpu;
 use schema::{Optimizer, ShardingPlan, SplitRowRule, TableConfig};

@@ -59,6 +59,7 @@ pub(super) struct CudaBatch<'a> {
     pub ids: &'a Jagged,
     /// `[F, B]`: the number of slots and the number of samples.
     pub shape: [usize; 2],
+    pub id_count: usize,
     /// Whether ids have weights, and whether bags have scales.
     pub factors: [bool; 2],
 }
@@ -69,6 +70,7 @@ impl<'a> CudaBatch<'a> {
         Self {
             ids: ids.on_device,
             shape: [ids.jagged.features, ids.jagged.batch_size],
+            id_count: ids.jagged.values.len(),
             factors: [ids.jagged.weights.is_some(), ids.bag_scales.is_some()],
         }
     }
@@ -175,12 +177,12 @@ impl Tables {
         remake(&mut self.workspace, stream, shape)
     }
 
-    /// Sums the gradients of the rows of the last lookup, which has `ids` ids.
+    /// Sums the gradients of the rows of the last lookup.
     pub(super) fn sum_rows(
         &mut self,
         stream: &Stream,
         kernels: &EmbeddingBackward,
-        (batch, ids): (CudaBatch<'_>, usize),
+        batch: CudaBatch<'_>,
         gradient: &Vector,
         scalars: &ScalarBlock,
         to: &mut RowSums,
@@ -194,7 +196,7 @@ impl Tables {
         self.prepare(stream, batch, gradient)?;
         let on_device = gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
         let all_rows = self.tiles.iter().map(|tile| tile.rows).sum::<usize>();
-        let bytes = ids.min(all_rows).max(1) * self.widest * size_of::<f32>();
+        let bytes = batch.id_count.min(all_rows).max(1) * self.widest * size_of::<f32>();
         let sums = grown(stream.driver(), &mut self.sums, bytes)?;
         let (Some(lookup), Some((shape, workspace))) = (self.lookup_of(&batch), &self.workspace)
         else {
@@ -202,7 +204,7 @@ impl Tables {
         };
         let gradient = gradient_of(on_device, scalars);
         let sorted = kernels.launch_sums(stream, &lookup, &gradient, workspace, &sums)?;
-        let (mut unique, mut pairs) = ([0u32], vec![0u64; ids]);
+        let (mut unique, mut pairs) = ([0u32], vec![0u64; batch.id_count]);
         stream.download(workspace.unique(), 0, bytemuck::cast_slice_mut(&mut unique))?;
         stream.download(sorted, 0, bytemuck::cast_slice_mut(&mut pairs))?;
         to.rows.extend(pairs.iter().map(|pair| pair >> shape.payload_bits()));

@@ -1,5 +1,6 @@
 //! Third phase of the embedding backward: sums the gradients of each distinct row and updates the
-//! row in place, or carries out a part of that. The pairs are already sorted, and the update rules are in [`crate::optimizer`].
+//! row in place, or carries out a part of that. The pairs are already sorted, and the update rules
+//! are in [`crate::optimizer`].
 #![expect(unsafe_code, reason = "each chunk updates its own rows of a shared table")]
 
 use std::ops::Range;
