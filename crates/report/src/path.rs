@@ -53,11 +53,11 @@ pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> PathPart {
 pub(crate) fn marked_rows(job: &JobFacts<'_>) -> Vec<(u32, u32)> {
     let found = job.paths();
     let main = found.job.as_ref().or(found.ranks.first());
-    main.map_or_else(Vec::new, |path| path.overlay(job))
+    main.map_or_else(Vec::new, |path| path.overlay(job.path_job()))
 }
 
 fn view(job: &JobFacts<'_>, path: &Path, zero: &Zero) -> PathView {
-    let segments = path.segments(job);
+    let segments = path.segments(job.path_job());
     let rank = segments.first().map(|first| first.rank).or(path.rank).unwrap_or_default();
     let place = |category: PathCategory| {
         let place = path.parts.iter().position(|part| part.category == category);

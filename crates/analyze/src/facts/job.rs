@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use crate::facts::collectives::{self, Collectives};
 use crate::facts::quality::{self, Issue, QualityVerdict};
 use crate::facts::scope::Scope;
-use crate::graph::critical_path::{self, CriticalPath};
+use crate::graph::critical_path::{self, CriticalPath, PathJob};
 use crate::graph::measured::{self, MeasuredGraph, Pauses, RowNodes};
 use crate::tables::stragglers::{self, Stragglers};
 
@@ -108,6 +108,11 @@ impl<'a> JobFacts<'a> {
     /// them.
     pub fn paths(&self) -> &CriticalPath {
         self.paths.get_or_init(|| critical_path::find_critical_paths(self.scopes, self.measured()))
+    }
+
+    /// Returns what a walk along one of [`Self::paths`] reads.
+    pub fn path_job(&self) -> PathJob<'_, 'a> {
+        PathJob { scopes: self.scopes, measured: self.measured() }
     }
 
     /// Returns which ranks arrived late at collectives, and why.

@@ -14,7 +14,6 @@ use schema::TableRow;
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
-use crate::facts::job::JobFacts;
 use crate::facts::scope::Scope;
 use crate::graph::measured::{CATEGORIES, MeasuredGraph, ThreadLabel, WaitEvidence};
 use crate::graph::{EdgeKind, NodeTimes};
@@ -153,8 +152,8 @@ pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option
 
 impl Path {
     /// Returns the segments of the path as table rows.
-    pub fn rows(&self, job: &JobFacts<'_>) -> Vec<SegmentRow> {
-        let scopes = job.scopes();
+    pub fn rows(&self, job: PathJob<'_, '_>) -> Vec<SegmentRow> {
+        let scopes = job.scopes;
         let path_part = |(index, one): (usize, &PathSegment)| {
             let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
             let trace = scope.trace;
@@ -181,7 +180,7 @@ impl Path {
     ///
     /// # Cost
     /// Walks the path again, because a path may have as many segments as the trace has rows.
-    pub fn segments(&self, job: &JobFacts<'_>) -> Vec<PathSegment> {
+    pub fn segments(&self, job: PathJob<'_, '_>) -> Vec<PathSegment> {
         let mut segments = Vec::new();
         self.visit(job, |one| segments.push(*one));
         segments.reverse();
@@ -190,7 +189,7 @@ impl Path {
 
     /// Returns the trace rows on the path without repetition, sorted by rank and row, so that a
     /// timeline can mark them.
-    pub fn overlay(&self, job: &JobFacts<'_>) -> Vec<(u32, u32)> {
+    pub fn overlay(&self, job: PathJob<'_, '_>) -> Vec<(u32, u32)> {
         let mut rows = Vec::new();
         self.visit(job, |one| rows.extend(one.ran().map(|row| (one.rank, row))));
         // The path visits the rows of each thread in order, so this sort finds long sorted runs.
@@ -200,8 +199,7 @@ impl Path {
     }
 
     /// Passes the segments to `visit`, the latest first.
-    pub(crate) fn visit(&self, job: &JobFacts<'_>, visit: impl FnMut(&PathSegment)) {
-        let job = PathJob { scopes: job.scopes(), measured: job.measured() };
+    pub(crate) fn visit(&self, job: PathJob<'_, '_>, visit: impl FnMut(&PathSegment)) {
         each_segment(&job, self.last, self.reach, visit);
     }
 }
@@ -216,9 +214,10 @@ impl PathSegment {
 }
 
 /// The traces of a job and the graph built from them, which every walk along a critical path reads.
-struct PathJob<'a, 'b> {
-    scopes: &'a [Scope<'b>],
-    measured: &'a MeasuredGraph,
+#[derive(Clone, Copy)]
+pub struct PathJob<'a, 'b> {
+    pub scopes: &'a [Scope<'b>],
+    pub measured: &'a MeasuredGraph,
 }
 
 /// Builds the recorded path that ends at the end of the window of rank `last`.

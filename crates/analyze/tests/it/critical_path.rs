@@ -9,7 +9,7 @@ use crate::graph::TRACES;
 
 fn check_tiles(name: &str, job: &JobFacts<'_>, path: &Path) {
     let mut at = path.window_start_ns;
-    for one in path.segments(job) {
+    for one in path.segments(job.path_job()) {
         assert!(one.start_ns == at && one.end_ns > at, "{name}: {one:?} at {at}");
         at = one.end_ns;
     }
@@ -77,7 +77,7 @@ fn dlrm8_waits_for_rank_7_most_often() {
         println!("{one:?}");
     }
     let waits = |path: &Path| {
-        let segments = path.segments(&job);
+        let segments = path.segments(job.path_job());
         let waiting = segments.iter().filter(|s| s.category == PathCategory::CommunicationWait);
         waiting.map(|one| (one.peer, one.end_ns - one.start_ns)).collect::<Vec<_>>()
     };
@@ -112,7 +112,7 @@ fn a_blocking_copy_is_not_host_time() {
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
     let job = JobFacts::new(&scopes);
-    let rows = job.paths().ranks[0].rows(&job);
+    let rows = job.paths().ranks[0].rows(job.path_job());
     let of_copies = rows.iter().filter(|row| row.name == "cudaMemcpyAsync");
     let spent: i64 = of_copies
         .filter(|row| row.category == PathCategory::RuntimeCall)

@@ -27,7 +27,9 @@ pub(super) const RULE: Rule = Rule {
 fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
     let hotspots = |(rank, path): (&RankFacts<'_>, &crate::graph::critical_path::Path)| {
         let mut on_path = vec![false; rank.scope.trace.slices.name.len()];
-        path.visit(job, |one| one.ran().into_iter().for_each(|row| on_path[row as usize] = true));
+        path.visit(job.path_job(), |one| {
+            one.ran().into_iter().for_each(|row| on_path[row as usize] = true);
+        });
         Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
     };
     // The finding of one rank is enough, because the finding is only informational.

@@ -275,7 +275,7 @@ fn issue_24_stacks_of_operators_count_as_frames() {
     let path = &job.paths().ranks[0];
     let python = path.contributors.iter().find(|one| one.category == PathCategory::PythonFrame);
     assert_eq!(python.unwrap().name, "train.py(3): step");
-    let rows = path.rows(&job);
+    let rows = path.rows(job.path_job());
     let row = rows.iter().find(|row| row.category == PathCategory::PythonFrame).unwrap();
     assert_eq!((&*row.name, row.row), ("train.py(3): step", None));
 }

@@ -47,7 +47,7 @@ fn print_segments(
     job: &JobFacts<'_>,
     path: Option<&Path>,
 ) -> Result<(), Error> {
-    query.put(&path.map_or_else(Vec::new, |path| path.rows(job)))
+    query.put(&path.map_or_else(Vec::new, |path| path.rows(job.path_job())))
 }
 
 fn print_what_if(
