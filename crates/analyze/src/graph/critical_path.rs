@@ -135,9 +135,7 @@ pub struct SegmentRow {
 /// The cost is linear in the length of the paths, and `O(n log n)` in the names on them.
 pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
     let job = PathJob { scopes, measured };
-    let rank = |at: usize| {
-        path(&job, Some(measured.ranks[at].rank), at, Reach::Rank)
-    };
+    let rank = |at: usize| path(&job, Some(measured.ranks[at].rank), at, Reach::Rank);
     let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
     let last = last_to_end(measured, &measured.times).filter(|_| ranks.len() > 1);
     let hopping = last.map(|last| path(&job, None, last, Reach::Job));

@@ -26,12 +26,12 @@ type ListRows = fn(&RankFacts<'_>) -> Vec<u32>;
 
 /// Kinds of work that a sharding plan can move from one rank to another.
 const KINDS: [(&str, ListRows); 3] = [
-    ("embedding lookups", |rank| list_rows(rank, |kernel| {
-        is_embedding(rank.name(kernel.row)) && !is_backward(rank, kernel)
-    })),
-    ("embedding updates", |rank| list_rows(rank, |kernel| {
-        is_embedding(rank.name(kernel.row)) && is_backward(rank, kernel)
-    })),
+    ("embedding lookups", |rank| {
+        list_rows(rank, |kernel| is_embedding(rank.name(kernel.row)) && !is_backward(rank, kernel))
+    }),
+    ("embedding updates", |rank| {
+        list_rows(rank, |kernel| is_embedding(rank.name(kernel.row)) && is_backward(rank, kernel))
+    }),
     ("matrix products", |rank| {
         let products = Products::new(rank);
         list_rows(rank, |kernel| products.contains(kernel))

@@ -235,8 +235,7 @@ impl<'d, 'a, 'b> ChainDraft<'d, 'a, 'b> {
             self.add_call(segment);
         } else {
             self.chain.works = true;
-            let awaited =
-                self.rank.waits.find_pool_work(segment, self.launched, self.rank.device);
+            let awaited = self.rank.waits.find_pool_work(segment, self.launched, self.rank.device);
             self.add_step(segment, NodeKind::HostWork, awaited);
         }
     }

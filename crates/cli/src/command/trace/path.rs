@@ -1,10 +1,10 @@
 //! The command `rowmill trace critical-path`, which prints the chain of work that determines how
 //! long the window takes. With `--what-if`, it prints how an edit would change the window.
 
+use analyze::JobFacts;
 use analyze::critical_path::Path;
 use analyze::graph::measured::MeasuredGraph;
 use analyze::what_if::{self, Question, WhatIf};
-use analyze::JobFacts;
 use trace::store::Trace;
 
 use super::collective::is_usable;
