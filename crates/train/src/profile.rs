@@ -3,7 +3,7 @@
 //! Without a trace, an operation costs one extra branch. Spans go to `trace::record`, which owns
 //! the file format.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use device::Error;
 use device::backend::QueueMoments;
@@ -12,9 +12,6 @@ use schema::{Nanos, Op, Stage};
 use trace::{Clock, ExchangeSpan, ExchangeWork, OpSpan, Recorder};
 
 use crate::lane::ExchangeWait;
-
-/// Shortest time of copying messages that is recorded.
-const COPY_MIN: Duration = Duration::from_micros(1);
 
 /// An action of a step, with the interval in which the compute thread carried it out.
 #[derive(Clone, Copy, Debug)]
@@ -135,17 +132,19 @@ impl Profiler {
             let (start, end) = (self.clock.at(start), self.clock.at(end));
             recorder.push_exchange(ExchangeSpan { work, stage: action.stage, start, end });
         };
-        if let Some(flight) = wait.and_then(|wait| wait.flight) {
+        let flight = wait.and_then(|wait| wait.flight);
+        if let Some(flight) = flight {
             push(ExchangeWork::Messages, [flight.sent, flight.arrived]);
         }
         if self.device.is_some() {
             return;
         }
-        let (began, ended) = wait.map_or((action.ended, action.ended), |w| (w.began, w.ended));
-        for [start, end] in [[action.began, began], [ended, action.ended]] {
-            if end - start >= COPY_MIN {
-                push(ExchangeWork::Copy, [start, end]);
-            }
+        // Every recording of a step has the same rows, however short they are.
+        if action.part == ActionPart::Start {
+            push(ExchangeWork::Copy, [action.began, action.ended]);
+        } else if let Some(wait) = wait.filter(|_| flight.is_some()) {
+            push(ExchangeWork::Copy, [action.began, wait.began]);
+            push(ExchangeWork::Copy, [wait.ended, action.ended]);
         }
         if let Some(wait) = wait {
             let (began, ended) = (self.clock.at(wait.began), self.clock.at(wait.ended));

@@ -348,8 +348,8 @@ fn a_plan_file_is_followed_or_refused_with_the_wrong_tile() {
     place.done("train job.toml --train train.csv --run replicated --plan plan.json");
     let text = place.done("checkpoint info replicated").stdout;
     assert!(text.contains("; 1 of them on every rank"), "{text}");
-    // A resumed run keeps the replicated table.
-    place.done("train job.toml --train train.csv --run replicated --resume --set epochs=3");
+    // A run that is resumed by its folder alone keeps the replicated table.
+    place.done("train --run replicated --resume --set epochs=3");
     assert_eq!(place.done("checkpoint info replicated --format json").last()["replicated"], 1);
     replicate("[0, 1]");
     let refused = place.run("train job.toml --train train.csv --run both --plan plan.json");
