@@ -86,8 +86,9 @@ pub enum PlanError {
     },
 }
 
-/// A sharding plan: the tiles of tables over `world_size` ranks, and the tables that every rank
-/// holds whole. Every weight of another table is on exactly one rank.
+/// A sharding plan divides the tables among `world_size` ranks. Every rank holds a copy of each
+/// replicated table. The other tables are cut into tiles, and each of their weights is on exactly
+/// one rank.
 ///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};
@@ -109,7 +110,8 @@ pub enum PlanError {
 pub struct ShardingPlan {
     world_size: u32,
     tiles: Vec<Tile>,
-    /// One tile per replicated table, which covers it. Its rank is the one that saves the table.
+    /// One tile for each replicated table. It covers the whole table, and its rank is the one that
+    /// saves the table to checkpoints.
     #[serde(
         rename = "replicated",
         serialize_with = "tables_of",
@@ -178,7 +180,8 @@ impl ShardingPlan {
         &self.tiles
     }
 
-    /// Returns one tile per replicated table, in the order of tables. Each covers its table.
+    /// Returns one tile for each replicated table, in the order of tables. A tile covers the whole
+    /// table.
     #[must_use]
     pub fn replicas(&self) -> &[Tile] {
         &self.replicas

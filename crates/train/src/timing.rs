@@ -16,8 +16,8 @@ const OVERLAPS: usize = Overlap::ALL.len();
 pub struct SummedTimes {
     pub steps: u64,
     pub step_ns: u64,
-    /// Time in which the device computed. Of an asynchronous device, the time in which the host
-    /// waited for it.
+    /// Time in which the device computed. For an asynchronous device such as a GPU, the time for
+    /// which the host waited for it.
     pub device_ns: u64,
     /// Time in which the compute thread waited for exchanges, by [`Overlap`].
     pub exposed_ns: [u64; OVERLAPS],
@@ -30,7 +30,7 @@ impl SummedTimes {
     /// Size of the times in a message.
     pub(crate) const BYTES: usize = 8 * VALUES;
 
-    /// Adds a wait of the compute thread for an exchange.
+    /// Adds the time for which the compute thread waited for the end of an exchange.
     pub(crate) fn add_wait(&mut self, overlap: Overlap, waited: Duration) {
         self.exposed_ns[overlap as usize] += nanoseconds(waited);
     }
@@ -79,8 +79,8 @@ pub struct RankTiming {
     pub rank: u32,
     /// Time of a step without the wait for input.
     pub step_ms: f64,
-    /// Time in which the device computed. Of an asynchronous device, the time in which the host
-    /// waited for it.
+    /// Time in which the device computed. For an asynchronous device such as a GPU, the time for
+    /// which the host waited for it.
     pub device_ms: f64,
     pub host_ms: f64,
     pub host_without_waits_ms: f64,
@@ -88,7 +88,8 @@ pub struct RankTiming {
     pub exposed_pooled_exchange_ms: f64,
     pub exposed_gradient_exchange_ms: f64,
     pub exposed_all_reduce_ms: f64,
-    /// Waits for the commands of rank 0 and for the losses of other ranks.
+    /// Time for which the compute thread waited for a command of rank 0, or for the losses of other
+    /// ranks.
     pub exposed_control_ms: f64,
 }
 

@@ -51,7 +51,7 @@ pub struct Path {
     pub parts: Vec<CategoryPart>,
     /// The categories and names with the most time on the path, longest time first.
     pub contributors: Vec<Contributor>,
-    /// Index of the rank among the scopes at the end of whose window the path ends.
+    /// Index of a rank among the scopes. The path ends where the window of this rank ends.
     #[serde(skip)]
     last: usize,
     #[serde(skip)]

@@ -44,7 +44,7 @@ const EXCHANGES: [(Overlap, &str); 4] = [
 /// Number of schedules: serial, each overlap alone, and pipelined.
 const SCHEDULES: usize = EXCHANGES.len() + 2;
 
-/// Medians over all rounds.
+/// The result of the measurement. Times are medians over all rounds.
 #[derive(Debug, Serialize)]
 struct AblationReport {
     config: String,
@@ -52,7 +52,7 @@ struct AblationReport {
     ranks: u32,
     threads_per_rank: usize,
     delay_us: f64,
-    /// Is `None` if messages pass directly.
+    /// Bandwidth of the simulated link; `None` if messages are not delayed.
     bandwidth_gb_per_s: Option<f64>,
     rounds: usize,
     steps_per_round: u64,

@@ -48,18 +48,20 @@ impl Problem<'_> {
         (0..len as u64).map(value).collect()
     }
 
-    /// The pooled vectors that rank `from` sends: its partial sums for the samples of each rank.
+    /// Returns the pooled vectors that rank `from` sends, which are its partial sums for the
+    /// samples of each rank.
     fn partial_sums(&self, from: usize) -> Vec<Vec<f32>> {
         let host = self.layout.hosts()[from];
         (0..self.layout.world_size()).map(|to| self.values(from, to, host)).collect()
     }
 
-    /// The gradients that rank `from` sends: for its samples, the columns of each host.
+    /// Returns the gradients that rank `from` sends. Each host gets the gradients of the columns
+    /// that it holds, for the samples of `from`.
     fn gradients(&self, from: usize) -> Vec<Vec<f32>> {
         (0..self.layout.host_count()).map(|host| self.values(from, from, host)).collect()
     }
 
-    /// The sums that rank `to` receives, added in rank order by a plain loop.
+    /// Returns the sums that rank `to` should receive, which a plain loop adds in rank order.
     fn sums(&self, to: usize) -> Vec<Vec<f32>> {
         let sum = |host: usize| {
             let ranks = self.layout.ranks_of(host).iter().map(|rank| rank.index());

@@ -141,7 +141,8 @@ impl DecodeQueue {
         self.submitted.pop_front()
     }
 
-    /// Submits the windows that follow for decoding, without waiting for them.
+    /// Gives the next windows to the decoder threads until enough pieces are queued, and does not
+    /// wait for the results.
     pub(crate) fn prefetch(&mut self) {
         let pieces = |(window, _): &(GroupWindow, _)| window.pieces.len();
         while self.submitted.iter().map(pieces).sum::<usize>() < self.pieces && self.submit_window()

@@ -388,7 +388,7 @@ impl WindowSource {
         }
     }
 
-    /// Submits the windows that follow for decoding, unless another thread does.
+    /// Gives the next windows to the decoder threads, unless another thread does so.
     fn prefetch(&mut self) {
         if let Self::Own(queue) = self {
             queue.prefetch();

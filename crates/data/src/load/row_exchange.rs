@@ -143,8 +143,8 @@ impl RowExchanger {
         routes
     }
 
-    /// Sends the rows of this rank's pieces, or the error of reading them, to all ranks. Returns
-    /// the rows that they send.
+    /// Sends each rank the rows that it needs among those that this rank has decoded. If decoding
+    /// failed, sends the error instead. Returns the rows that the other ranks have sent.
     fn exchange(
         &mut self,
         routes: &RowRoutes,

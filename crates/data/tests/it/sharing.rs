@@ -1,5 +1,5 @@
-//! Tests loaders of several ranks that share the reading of a dataset. The ranks are threads, and
-//! exchange rows over channels.
+//! Tests loaders of several ranks that share the reading of a dataset. Here each rank is a thread
+//! of the test, and channels between the threads carry the rows that ranks exchange.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 

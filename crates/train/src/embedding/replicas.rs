@@ -85,7 +85,7 @@ impl ReplicaSums {
         Ok(())
     }
 
-    /// The sums over ranks that were waited for last.
+    /// Returns the gradient sums of the exchange that ended last.
     #[must_use]
     pub fn sums(&self) -> &RowSums {
         &self.all

@@ -24,12 +24,12 @@ pub struct TableGroup<B: Backend> {
     on_device: B::Jagged,
 }
 
-/// Sizes of a lookup or of an update, for its record in a trace.
+/// The amount of work of one lookup or update, which a trace records with the operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookupSize {
     pub bags: usize,
     pub ids: usize,
-    /// Number of weights of all rows that the ids look up, each time they do.
+    /// Number of weights that are read. A row that several ids look up counts once for each id.
     pub elements: usize,
     pub row_bytes: usize,
 }

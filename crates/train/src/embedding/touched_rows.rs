@@ -59,8 +59,8 @@ impl TouchedRows {
     /// Finds the rows that the ids of `jagged` look up on any rank. Key `k` of `jagged` has the
     /// slot `slots[k]`.
     ///
-    /// Each rank sends the touched rows of each table as a list or as a mask, whichever is shorter.
-    /// The number of rows, which comes first, says which.
+    /// For each table, a rank sends the number of touched rows, and then these rows as a list or as
+    /// a mask, whichever is shorter. The receiver knows from the number which form follows.
     ///
     /// # Errors
     /// [`Error::Communication`] if a peer left.

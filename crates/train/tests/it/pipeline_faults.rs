@@ -21,16 +21,16 @@ use crate::ranks;
 use crate::run::{dataset, plan, request};
 use crate::stub::model;
 
-/// Number of random runs every day, and of all of them.
+/// Number of random runs in the daily tests, and in the long ones.
 const EVERYDAY: u64 = 100;
 const FULL: u64 = 1000;
 
-/// Communicators of which every rank delays its messages by random times.
+/// Creates communicators that delay every message by a random time.
 fn jittering(ranks: u32, rng: CounterRng) -> Vec<Communicator> {
     failing(ranks, rng, None)
 }
 
-/// Communicators with random delays. The message of a rank with a number cannot be sent.
+/// Creates communicators with random delays. One rank cannot send its message of a given number.
 fn failing(ranks: u32, rng: CounterRng, fails: Option<(usize, usize)>) -> Vec<Communicator> {
     let end = |(rank, inner): (usize, InProcess)| {
         let (rng, sent) = (rng.child(rank as u64), AtomicUsize::new(0));
@@ -47,7 +47,7 @@ fn failing(ranks: u32, rng: CounterRng, fails: Option<(usize, usize)>) -> Vec<Co
     InProcess::ends(ranks).into_iter().enumerate().map(end).collect()
 }
 
-/// A side stream was read before it had written.
+/// In the reported fault, a stage read data before the stage on another stream had written it.
 #[test]
 fn torchrec_4191_a_stage_waits_for_what_it_reads() {
     let config = config();
@@ -63,7 +63,8 @@ fn torchrec_4191_a_stage_waits_for_what_it_reads() {
     }
 }
 
-/// State of the next batch was used for this one. Quality dropped, and nothing failed.
+/// In the reported fault, the state of the next batch was used for the current one. The model's
+/// quality dropped, although nothing failed.
 #[test]
 fn torchrec_3870_every_batch_in_flight_has_buffers_of_its_own() {
     let config = config();
@@ -77,7 +78,8 @@ fn torchrec_3870_every_batch_in_flight_has_buffers_of_its_own() {
     }
 }
 
-/// A pipeline that was primed again drew a batch more than it trained. Runs that are stopped are in
+/// In the reported fault, a pipeline was filled again at every step, and took one batch more from
+/// the loader than it trained. Stopped runs are tested in
 /// `pipeline::a_pipelined_run_that_was_stopped_resumes_to_the_bytes_of_an_uninterrupted_one`.
 #[test]
 fn torchrec_4503_batches_drawn_are_batches_trained_for_every_length_of_a_run() {
@@ -103,7 +105,8 @@ fn torchrec_4503_batches_drawn_are_batches_trained_for_every_length_of_a_run() {
     }
 }
 
-/// A rank that was a step ahead entered an exchange, and the others waited.
+/// In the reported fault, a rank that was a step ahead began an exchange too early, and the other
+/// ranks waited for it in vain.
 #[test]
 fn torcheasyrec_497_ranks_at_different_steps_are_named() {
     let config = config();
@@ -130,7 +133,8 @@ fn torcheasyrec_497_ranks_at_different_steps_are_named() {
     }
 }
 
-/// A stage on a side stream still wrote to weights after the step.
+/// In the reported fault, a stage that ran beside the others was still writing weights after the
+/// step had ended.
 #[test]
 fn torchrec_3306_the_end_of_a_step_waits_for_every_stage_that_writes_weights() {
     let config = config();
@@ -146,13 +150,14 @@ fn torchrec_3306_the_end_of_a_step_waits_for_every_stage_that_writes_weights() {
     }
 }
 
-/// Reading a length on the host waited for an exchange of the next batch.
+/// In the reported fault, the host could read a length of this batch only after an exchange of the
+/// next batch had ended.
 #[test]
 fn torchrec_4131_a_step_does_not_wait_for_the_exchange_of_another_batch() {
     let config = config();
     let batches: Vec<Batch> = (0..4).map(|number| batch(number, 8)).collect();
     let plan = &ShardingPlan::row_wise(&config.model.tables, 2);
-    // Channels of the communicators of the lane for ids. Channel 0 is that of commands.
+    // The communicators that distribute ids have these channels. Commands use channel 0.
     let is_input = |channel: u32| (1..=4).contains(&channel);
     let serial = Steps::serial(&config, plan, &batches).train(comm::world(2));
     for schedule in [Schedule::SERIAL.with(Overlap::Input), Schedule::PIPELINED] {

@@ -64,7 +64,8 @@ impl Chain {
         self.entries.get(step).copied()
     }
 
-    /// Returns the wait of the last step for changes, which is added if there is none.
+    /// Returns the wait of the last step, so that it can be changed. If the step has none, an empty
+    /// one is added first.
     fn last_wait(&mut self) -> &mut StepWait {
         let step = self.len() - 1;
         if self.waits.last().is_none_or(|wait| wait.step != step) {

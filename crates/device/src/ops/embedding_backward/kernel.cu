@@ -566,9 +566,19 @@ template <u32 PART>
 DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, u64 number,
                        float *vector) {
   float *terms = vector + a.widest, *rows = (float *)a.rows;
+  if (PART == SUMS) {
+    float *out = rows + number * a.widest;
+    if (row.end - row.begin > IDS_PER_PART)
+      write_sums<PARTIAL_SUMS>(a, row.begin, row.end, row.dim, out);
+    else if (a.sources)
+      write_sums<SCALED_GRADIENTS>(a, row.begin, row.end, row.dim, out);
+    else
+      write_sums<GRADIENTS>(a, row.begin, row.end, row.dim, out);
+    return;
+  }
   for (u32 column = COLUMNS * lane_of_thread(); LESS(column, row.dim); column += COLUMNS * WARP) {
     float sums[COLUMNS], weights[COLUMNS];
-    if (PART != SUMS) read_weights(row, column, weights);
+    read_weights(row, column, weights);
     if (PART == FINISH && rule.kind == LAMB) {
       stage_direction(rule, row, column, weights, vector);
       continue;
@@ -579,11 +589,6 @@ DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, u64 nu
       sum_vectors<SCALED_GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
     else
       sum_vectors<GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
-    if (PART == SUMS) {
-      for (u32 c = 0; c < COLUMNS; ++c)
-        if (LESS(column + c, row.dim)) rows[number * a.widest + column + c] = sums[c];
-      continue;
-    }
     switch (rule.kind) {
       case SGD: apply<SGD>(rule, row, column, sums, weights, vector, terms); break;
       case ADAGRAD: apply<ADAGRAD>(rule, row, column, sums, weights, vector, terms); break;
@@ -592,7 +597,7 @@ DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, u64 nu
       default: apply<ROWWISE_ADAGRAD>(rule, row, column, sums, weights, vector, terms);
     }
   }
-  if (PART == SUMS || !looks_at_rows(rule)) return;
+  if (!looks_at_rows(rule)) return;
   float sums[2];
   if (PART == FINISH) sums[0] = rows[2 * number], sums[1] = rows[2 * number + 1];
   else terms_of_row(rule, row, vector, terms, sums);
