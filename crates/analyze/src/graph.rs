@@ -42,10 +42,11 @@ pub use node::{Edge, EdgeArrays, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 pub struct DependencyGraph {
     /// Shared by all copies, which differ in their weights alone.
     shape: Arc<GraphShape>,
-    /// Nanoseconds from start to end, by node.
-    node_weights: Vec<i64>,
+    /// Nanoseconds from start to end, by node. Copies share the weights of nodes until one of them
+    /// sets one, and likewise those of edges.
+    node_weights: Arc<Vec<i64>>,
     /// Nanoseconds from the end of the source to the earliest start of the target, by edge.
-    edge_weights: Vec<i64>,
+    edge_weights: Arc<Vec<i64>>,
 }
 
 /// Everything of a graph but its weights, one array per property: relaxing reads sources alone.
@@ -68,12 +69,12 @@ struct GraphShape {
     first_leaving: Vec<u32>,
 }
 
-/// Start and end times of all nodes of a graph, indexed by node id.
+/// Times of all nodes of a graph. [`DependencyGraph::start`] derives their starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTimes {
     /// Time at which nodes without predecessors start.
     pub origin: i64,
-    pub start: Vec<i64>,
+    /// Ends of the nodes, indexed by node id.
     pub end: Vec<i64>,
 }
 
@@ -155,7 +156,8 @@ impl DependencyGraph {
             leaving,
             first_leaving,
         };
-        Ok(Self { shape: Arc::new(shape), node_weights, edge_weights })
+        let (shape, node_weights) = (Arc::new(shape), Arc::new(node_weights));
+        Ok(Self { shape, node_weights, edge_weights: Arc::new(edge_weights) })
     }
 
     /// Returns the number of nodes.
@@ -208,6 +210,11 @@ impl DependencyGraph {
         &self.shape.order
     }
 
+    /// Returns the start of a node, which is its end minus its weight.
+    pub fn start(&self, times: &NodeTimes, node: NodeId) -> i64 {
+        times.end[node.index()] - self.node_weights[node.index()]
+    }
+
     /// Returns the place of a node in [`Self::order`].
     pub fn place(&self, node: NodeId) -> u32 {
         self.shape.place[node.index()]
@@ -215,13 +222,13 @@ impl DependencyGraph {
 
     /// Sets the weight of a node. Call [`relax_from`] afterwards to update the times.
     pub fn set_node_weight(&mut self, node: NodeId, weight: i64) {
-        self.node_weights[node.index()] = weight;
+        Arc::make_mut(&mut self.node_weights)[node.index()] = weight;
     }
 
     /// Sets the weight of an edge. Call [`relax_from`] on its target afterwards to update the
     /// times.
     pub fn set_edge_weight(&mut self, edge: EdgeId, weight: i64) {
-        self.edge_weights[edge.0 as usize] = weight;
+        Arc::make_mut(&mut self.edge_weights)[edge.0 as usize] = weight;
     }
 
     fn range(&self, node: NodeId) -> std::ops::Range<usize> {
@@ -230,7 +237,7 @@ impl DependencyGraph {
     }
 }
 
-/// Computes the start and end of every node, assuming that no node waits longer than its
+/// Computes the end of every node, assuming that no node waits longer than its
 /// predecessors require.
 ///
 /// `start(n) = max over edges e into n of (end(source(e)) + weight(e))`, `origin` without edges;
@@ -247,7 +254,6 @@ pub fn relax(graph: &DependencyGraph, origin: i64) -> NodeTimes {
 /// Like [`relax`], but starts from `times.origin` and reuses the memory of earlier times, which may
 /// belong to another graph.
 pub fn relax_into(graph: &DependencyGraph, times: &mut NodeTimes) {
-    times.start.resize(graph.len(), 0);
     times.end.resize(graph.len(), 0);
     relax_places(graph, times, 0);
 }
@@ -293,7 +299,6 @@ fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
     let ready =
         sources.iter().zip(weights).map(|(source, ns)| times.end[source.index()] + ns).max();
     let start = ready.unwrap_or(times.origin);
-    times.start[node.index()] = start;
     times.end[node.index()] = start + graph.node_weights[node.index()];
 }
 
@@ -301,7 +306,7 @@ fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
 /// the lowest node is returned, and then the one with the lowest id. The result is `None` for a
 /// node without edges into it.
 pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -> Option<EdgeId> {
-    let start = times.start[node.index()];
+    let start = graph.start(times, node);
     let decides =
         |(_, edge): &(EdgeId, Edge)| times.end[edge.source.index()] + edge.weight == start;
     let deciding = graph.edges_into(node).filter(decides);

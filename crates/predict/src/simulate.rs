@@ -64,7 +64,7 @@ impl Simulation {
     /// Returns the begin and end of a device work.
     pub fn work_ns(&self, rank: usize, work: WorkId) -> (i64, i64) {
         let (first, last) = self.ranks[rank].works[work as usize];
-        (self.times.start[first.index()], self.end(last))
+        (self.graph.start(&self.times, first), self.end(last))
     }
 
     /// Returns the node whose weight is the own time of an action. For actions that only wait, this

@@ -144,7 +144,7 @@ pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> Cr
 
 /// Returns the rank whose window ends last, or the first of several such ranks.
 pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option<usize> {
-    let end = |at: usize| times.start[measured.ranks[at].end.index()];
+    let end = |at: usize| times.end[measured.ranks[at].end.index()];
     (0..measured.ranks.len()).max_by_key(|at| (end(*at), std::cmp::Reverse(*at)))
 }
 
@@ -220,7 +220,7 @@ pub struct PathJob<'a, 'b> {
 
 /// Builds the recorded path that ends at the end of the window of rank `last`.
 fn path(job: &PathJob<'_, '_>, rank: Option<u32>, last: usize, reach: Reach) -> Path {
-    let window_end_ns = job.measured.times.start[job.measured.ranks[last].end.index()];
+    let window_end_ns = job.measured.times.end[job.measured.ranks[last].end.index()];
     let mut window_start_ns = window_end_ns;
     let mut sums: Vec<NameSums> = job.scopes.iter().map(|_| NameSums::default()).collect();
     let mut durations = [0; CATEGORIES.len()];
@@ -290,16 +290,16 @@ fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec
             let source = measured.origins[edge.source.index()];
             // The end of the window has no track, so an edge into it lies on the track of its
             // source.
-            (if target.track.is_some() { target } else { source }, stretch.category)
+            (if target.track().is_some() { target } else { source }, stretch.category)
         }
     };
     let peer = stretch.peer.map(|node| measured.origins[node.index()].scope);
     let rank = |scope: u32| job.scopes[scope as usize].trace.rank;
     let one = PathSegment {
         rank: rank(origin.scope),
-        row: origin.row,
+        row: origin.row(),
         frame: None,
-        track: origin.track.map(|TrackId(track)| track),
+        track: origin.track().map(|TrackId(track)| track),
         category,
         via: stretch.via,
         peer: peer.map(rank),

@@ -136,7 +136,6 @@ impl<'a> Editor<'a> {
     pub fn update(&self, times: &mut NodeTimes) {
         let measured = &self.measured.times;
         times.origin = measured.origin;
-        times.start.clone_from(&measured.start);
         times.end.clone_from(&measured.end);
         if let Some(earliest) = self.earliest {
             relax_from(&self.graph, times, self.graph.order()[earliest as usize]);
@@ -186,7 +185,7 @@ impl<'a> Editor<'a> {
     fn shorten(&mut self, nodes: &[NodeId], ns: i64) {
         let row = |node: &NodeId| {
             let origin = self.measured.origins[node.index()];
-            (origin.scope, origin.row)
+            (origin.scope, origin.row())
         };
         let mut totals: BTreeMap<_, i64> = BTreeMap::new();
         for node in nodes {

@@ -104,8 +104,9 @@ pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) 
     // added.
     rendezvous::join(&mut draft, &meetings);
     draft.times.origin = origin;
-    let Draft { times, origins, kinds, edges, evidence, .. } = draft;
-    let weights = times.end.iter().zip(&times.start).map(|(end, start)| end - start).collect();
+    let Draft { starts, times, origins, kinds, edges, evidence, .. } = draft;
+    let mut weights = starts;
+    weights.iter_mut().zip(&times.end).for_each(|(start, end)| *start = end - *start);
     let graph = DependencyGraph::from_arrays(kinds, weights, edges);
     let framed = scopes().map(framed).collect();
     MeasuredGraph { graph, times, origins, ranks, labels, framed, loaders, evidence }
@@ -123,14 +124,14 @@ impl MeasuredGraph {
     pub fn host_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let Markers { start, end, .. } = self.ranks[rank];
         // Edits to work before the window do not move the start of the window.
-        times.start[end.index()] - self.times.start[start.index()]
+        times.end[end.index()] - self.times.end[start.index()]
     }
 
     /// Returns the length of the devices' steps, if they were measured to be longer than the
     /// host's.
     pub fn device_ns(&self, rank: usize, times: &NodeTimes) -> Option<i64> {
         let (from, to) = self.ranks[rank].device?;
-        Some(times.start[to.index()] - times.start[from.index()])
+        Some(times.end[to.index()] - times.end[from.index()])
     }
 
     /// Returns the annotation around a time in which a thread ran nothing else that was recorded.
@@ -143,7 +144,7 @@ impl MeasuredGraph {
     /// Returns whether a node belongs to a thread that loads input for another one, so that pauses
     /// of the other thread are waits for this one.
     fn is_loading(&self, of: NodeOrigin) -> bool {
-        of.track.is_some_and(|track| self.loaders[of.scope as usize].contains(&track))
+        of.track().is_some_and(|track| self.loaders[of.scope as usize].contains(&track))
     }
 
     /// Returns how much of the time across an edge was spent in recorded Python frames, and the
@@ -151,10 +152,11 @@ impl MeasuredGraph {
     pub fn framed_ns(&self, edge: &Edge) -> (i64, i64) {
         let (target, source) =
             (self.origins[edge.target.index()], self.origins[edge.source.index()]);
-        let span = (self.times.end[edge.source.index()], self.times.start[edge.target.index()]);
-        let origin = if target.track.is_some() { target } else { source };
+        let span =
+            (self.times.end[edge.source.index()], self.graph.start(&self.times, edge.target));
+        let origin = if target.track().is_some() { target } else { source };
         let track_spans = |track: TrackId| self.framed[origin.scope as usize].get(track.0 as usize);
-        let framed = origin.track.and_then(track_spans).map_or(&[][..], Vec::as_slice);
+        let framed = origin.track().and_then(track_spans).map_or(&[][..], Vec::as_slice);
         let passed = (span.1 - span.0).max(0);
         (if passed > 0 { interval::length_within(framed, span) } else { 0 }, passed)
     }

@@ -110,7 +110,7 @@ pub fn answer_questions(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     }
     let ends = |times: &NodeTimes| {
         let last = critical_path::last_to_end(measured, times)?;
-        let length = times.start[measured.ranks[last].end.index()] - times.origin;
+        let length = times.end[measured.ranks[last].end.index()] - times.origin;
         let longest = (0..measured.ranks.len()).map(|at| measured.length_ns(at, times)).max()?;
         Some((last, length.max(longest)))
     };

@@ -25,7 +25,7 @@ pub use stream::{StreamCause, StreamIdle};
 
 /// The idle time of a rank's streams and devices, with its causes, owners and gaps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Idle {
+pub struct Idle<'a> {
     /// One row per stream and cause, which together sum to the window minus the stream's busy time.
     pub streams: Vec<StreamIdle>,
     /// One row per device and cause. The rows of a device sum to its `idle_ns` in
@@ -34,7 +34,7 @@ pub struct Idle {
     /// The operators that own most of a device's idle time, sorted by device, longest time first.
     pub owners: Vec<IdleOwner>,
     /// All gaps of each device, sorted by device and start.
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<Gap<'a>>,
 }
 
 /// Computes the idle time of the streams and devices that have work in the window. `tree` must be
@@ -42,7 +42,11 @@ pub struct Idle {
 ///
 /// # Cost
 /// The cost is `O(n log n)` in the device rows and in the host rows inside gaps.
-pub fn compute_idle_time(scope: &Scope<'_>, tree: &OperatorTree, settings: &IdleSettings) -> Idle {
+pub fn compute_idle_time<'a>(
+    scope: &Scope<'a>,
+    tree: &OperatorTree,
+    settings: &IdleSettings,
+) -> Idle<'a> {
     let device::DeviceIdleTime { devices, owners, gaps } =
         device::compute_device_idle(scope, tree, settings);
     Idle { streams: stream::compute_stream_idle(scope, settings), devices, owners, gaps }

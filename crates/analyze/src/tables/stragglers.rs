@@ -187,7 +187,7 @@ fn arrivals(measured: &MeasuredGraph) -> HashMap<(u32, u32), NodeId> {
         origin.category == PathCategory::CommunicationWait && is_arrival(*at)
     });
     arrivals
-        .filter_map(|(at, origin)| Some(((origin.scope, origin.row?), NodeId(at as u32))))
+        .filter_map(|(at, origin)| Some(((origin.scope, origin.row()?), NodeId(at as u32))))
         .collect()
 }
 
@@ -259,17 +259,17 @@ impl StragglerJob<'_, '_> {
         };
         let origin = self.measured.origins[node.index()];
         let scope = &self.scopes[origin.scope as usize];
-        if let (PathCategory::PythonFrame, Some(track)) = (stretch.category, origin.track)
+        if let (PathCategory::PythonFrame, Some(track)) = (stretch.category, origin.track())
             && let Some(frame) = scope.frames().at(track, stretch.end - 1)
         {
             let name = scope.frames().all()[frame as usize].name;
             return scope.trace.strings.get(name).to_owned();
         }
-        let row = match origin.track {
+        let row = match origin.track() {
             Some(track) if stretch.category == PathCategory::UntracedHost => {
                 self.measured.label(origin.scope, track, stretch.end - 1)
             }
-            _ => origin.row,
+            _ => origin.row(),
         };
         row.map_or_else(String::new, |row| scope.trace.name(row).to_owned())
     }

@@ -2,8 +2,8 @@
 //! and its weights are ignored.
 
 use analyze::collectives::{self, CollectiveOperation};
-use analyze::graph::EdgeKind;
 use analyze::graph::measured::{self, MeasuredGraph, NodeOrigin};
+use analyze::graph::{EdgeKind, NodeId};
 use analyze::skew::Skew;
 use analyze::{JobFacts, Scope};
 use trace::store::TrackId;
@@ -62,7 +62,7 @@ impl Structure {
         for (_, edge) in measured.graph.edges() {
             let (from, to) = (edge.source.index(), edge.target.index());
             let (source, target) = (measured.origins[from], measured.origins[to]);
-            let (Some(awaited), Some(waiting)) = (source.row, target.row) else { continue };
+            let (Some(awaited), Some(waiting)) = (source.row(), target.row()) else { continue };
             let waits = &mut ranks[target.scope as usize];
             let kind = |origin: NodeOrigin, row| scopes[origin.scope as usize].trace.kind(row);
             let is_device = |origin, row| kind(origin, row).is_device_work();
@@ -97,9 +97,9 @@ impl Structure {
 fn hand_off(measured: &MeasuredGraph, from: usize, to: usize) -> Option<HandOff> {
     let (source, target) = (measured.origins[from], measured.origins[to]);
     Some(HandOff {
-        to: target.track?,
-        resumed: measured.times.start[to],
-        from: source.track?,
+        to: target.track()?,
+        resumed: measured.graph.start(&measured.times, NodeId(to as u32)),
+        from: source.track()?,
         done: measured.times.end[from],
     })
 }

@@ -50,7 +50,7 @@ pub struct RankFacts<'a> {
     breakdown: OnceLock<Breakdown>,
     steps: OnceLock<Vec<StepRow>>,
     memory: OnceLock<MemoryFacts>,
-    idle: OnceLock<Idle>,
+    idle: OnceLock<Idle<'a>>,
     launches: OnceLock<Vec<LaunchRow<'a>>>,
     calls: OnceLock<Vec<u32>>,
     copies: OnceLock<Vec<Copy>>,
@@ -181,19 +181,19 @@ impl<'a> RankFacts<'a> {
     }
 
     /// Returns the idle time of streams and devices, with its owners and gaps.
-    pub fn idle(&self) -> &Idle {
+    pub fn idle(&self) -> &Idle<'a> {
         self.idle.get_or_init(|| {
             idle::compute_idle_time(self.scope, self.tree(), &idle::IdleSettings::USUAL)
         })
     }
 
     /// Returns each gap in which a device of this rank was idle.
-    pub fn gaps(&self) -> &[Gap] {
+    pub fn gaps(&self) -> &[Gap<'a>] {
         &self.idle().gaps
     }
 
     /// Returns the gap, on any device, that contains a given time.
-    pub(crate) fn gap_at(&self, time: i64) -> Option<&Gap> {
+    pub(crate) fn gap_at(&self, time: i64) -> Option<&Gap<'a>> {
         self.gaps_near((time, time)).find(|gap| gap.start_ns <= time && time < gap.end_ns)
     }
 
@@ -202,7 +202,7 @@ impl<'a> RankFacts<'a> {
     /// # Cost
     /// The search takes two binary searches per device, because gaps are sorted by device and
     /// start.
-    pub(crate) fn gaps_near(&self, (from, to): Interval) -> impl Iterator<Item = &Gap> {
+    pub(crate) fn gaps_near(&self, (from, to): Interval) -> impl Iterator<Item = &Gap<'a>> {
         let mut rest = self.gaps();
         let devices = std::iter::from_fn(move || {
             let device = rest.first()?.device;

@@ -7,7 +7,7 @@ use crate::tables::idle::{DeviceCause, Gap};
 #[derive(Debug)]
 pub(crate) struct Stalls<'a> {
     /// Gaps sorted by device and start.
-    pub gaps: Vec<&'a Gap>,
+    pub gaps: Vec<&'a Gap<'a>>,
     /// Number of devices that had work, at least 1.
     pub device_count: i64,
     /// Total time of the gaps, averaged over the devices.
@@ -51,12 +51,12 @@ impl RankFacts<'_> {
     pub(crate) fn stalls(&self, start_ns: i64) -> Stalls<'_> {
         let window = &self.scope.window;
         let is_unknown =
-            |gap: &&Gap| window.steps.is_empty() && gap.start_ns - window.start < start_ns;
-        let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
-        let (unknown, gaps): (Vec<&Gap>, Vec<&Gap>) =
+            |gap: &&Gap<'_>| window.steps.is_empty() && gap.start_ns - window.start < start_ns;
+        let is_stall = |gap: &&Gap<'_>| gap.cause == DeviceCause::Dependency;
+        let (unknown, gaps): (Vec<_>, Vec<_>) =
             self.gaps().iter().filter(is_stall).partition(is_unknown);
         let device_count = i64::from(self.breakdown().device_count).max(1);
-        let is_of_graph = |gap: &&&Gap| gap.ending_row.is_some_and(|row| self.is_of_graph(row));
+        let is_of_graph = |gap: &&&Gap<'_>| gap.ending_row.is_some_and(|row| self.is_of_graph(row));
         let in_graphs: i64 = gaps.iter().filter(is_of_graph).map(|gap| gap.idle_ns).sum();
         Stalls {
             device_count,

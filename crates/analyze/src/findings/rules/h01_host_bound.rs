@@ -166,7 +166,7 @@ fn owners<'a>(rank: &'a RankFacts<'_>, apart: &[Interval]) -> Vec<(&'a str, i64)
         }
     }
     for gap in rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause)) {
-        let own = gap.owner.as_deref().and_then(|name| named.get_mut(name));
+        let own = gap.owner.and_then(|name| named.get_mut(name));
         if let Some(own) = own {
             *own -= interval::length_within(apart, (gap.start_ns, gap.end_ns));
         }

@@ -98,9 +98,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 /// Returns, for each step except the first, the longest device gap at the start of the step.
 fn gaps_at_boundaries(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     let near = rank.step_ns() / 100;
-    let stall = |gap: &Gap| Stall {
+    let stall = |gap: &Gap<'_>| Stall {
         ns: gap.idle_ns,
-        owner: gap.owner.clone(),
+        owner: gap.owner.map(str::to_owned),
         ended_by: gap.call_row,
         span: (gap.start_ns, gap.end_ns),
     };

@@ -22,8 +22,8 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    let is_short = |gap: &&Gap| gap.cause == DeviceCause::KernelWait;
-    let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_short).collect();
+    let is_short = |gap: &&Gap<'_>| gap.cause == DeviceCause::KernelWait;
+    let gaps: Vec<&Gap<'_>> = rank.gaps().iter().filter(is_short).collect();
     let devices = i64::from(rank.breakdown().device_count).max(1);
     let idle_ns = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / devices;
     let share = rank.share(idle_ns);

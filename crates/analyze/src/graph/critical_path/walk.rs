@@ -111,7 +111,7 @@ impl PathWalk<'_> {
         let is_start = node == measured.ranks[origin.scope as usize].start;
         let next = if is_start { None } else { step(self.relaxed, node, self.reach) };
         let via = next.as_ref().map(|step| graph.edge(step.edge).kind);
-        let start = times.start[node.index()];
+        let start = graph.start(times, node);
         let goes_on = self.at.min(start) > self.until;
         self.place = next.filter(|_| goes_on).map(WalkPlace::Edge);
         let (what, category) = (StretchPlace::Node(node), origin.category);
@@ -151,13 +151,13 @@ fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkSte
     let deciding = graph::deciding_edge(graph, times, node)?;
     let edge = graph.edge(deciding);
     let leaves =
-        edge.kind == EdgeKind::Rendezvous && measured.origins[edge.source.index()].row.is_none();
+        edge.kind == EdgeKind::Rendezvous && measured.origins[edge.source.index()].row().is_none();
     if reach == Reach::Job || !leaves {
         return Some(WalkStep { edge: deciding, peer: None });
     }
     // The node at which ranks meet would lead to another rank, so the walk takes the arrival of its
     // own rank.
-    let is_own = |source: NodeId| measured.origins[source.index()].row.is_some();
+    let is_own = |source: NodeId| measured.origins[source.index()].row().is_some();
     let own = graph.edges_into(node).find(|(_, edge)| is_own(edge.source));
     let last = graph::deciding_edge(graph, times, edge.source);
     let peer = last.map(|last| graph.edge(last).source);

@@ -86,8 +86,8 @@ impl DeviceWork {
                 let Some(span) = span(scope, row, shift, call) else { continue };
                 launched = launched.max(call.unwrap_or(i64::MIN));
                 let category = category(trace.kind(row), class);
-                let track = Some(trace.slices.track[row as usize]);
-                let origin = NodeOrigin { scope: at, row: Some(row), track, category };
+                let track = trace.slices.track[row as usize];
+                let origin = NodeOrigin::of_row(at, row, track, category);
                 let work = work(draft, scope, origin, row, span, meetings);
                 device.work_of[row as usize] = device.works.len() as u32;
                 device.works.push(work);
@@ -214,10 +214,10 @@ fn nodes(
     let kind = NodeKind::Collective;
     // Two nodes separate waiting for the last rank from the transfer, so that edits can change one
     // without the other.
-    let arrival = NodeOrigin { category: PathCategory::CommunicationWait, ..origin };
+    let arrival = origin.with_category(PathCategory::CommunicationWait);
     let order = NodeOrder::Device;
     let enter = draft.add(DraftNode { kind, start, end: start, order, origin: arrival });
-    let transfer = NodeOrigin { category: PathCategory::CommunicationTransfer, ..origin };
+    let transfer = origin.with_category(PathCategory::CommunicationTransfer);
     let order = NodeOrder::Transfer;
     let leave = draft.add(DraftNode { kind, start: met, end, order, origin: transfer });
     meetings.take_part(origin, enter, leave);

@@ -8,7 +8,9 @@ use crate::graph::{Edge, EdgeArrays, EdgeKind, NodeId, NodeKind, NodeTimes};
 /// over.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
-    /// Measured times of the nodes.
+    /// Measured starts of the nodes.
+    pub starts: Vec<i64>,
+    /// Measured ends of the nodes.
     pub times: NodeTimes,
     pub origins: Vec<NodeOrigin>,
     pub kinds: Vec<NodeKind>,
@@ -52,7 +54,7 @@ impl Draft {
     /// Adds a node and returns its id. Ids count up from 0 in the order in which nodes are added.
     pub fn add(&mut self, node: DraftNode) -> NodeId {
         let DraftNode { kind, start, end, order, origin } = node;
-        self.times.start.push(start);
+        self.starts.push(start);
         self.times.end.push(end);
         self.origins.push(origin);
         self.kinds.push(kind);
@@ -62,7 +64,7 @@ impl Draft {
 
     /// Makes room for more nodes and for the edges into them.
     pub fn reserve(&mut self, nodes: usize) {
-        self.times.start.reserve(nodes);
+        self.starts.reserve(nodes);
         self.times.end.reserve(nodes);
         self.origins.reserve(nodes);
         self.kinds.reserve(nodes);
@@ -79,7 +81,7 @@ impl Draft {
     /// Adds a node of zero length that marks a moment.
     pub fn marker(&mut self, scope: u32, time: i64, order: NodeOrder) -> NodeId {
         let category = PathCategory::UntracedHost;
-        let origin = NodeOrigin { scope, row: None, track: None, category };
+        let origin = NodeOrigin::without_row(scope, category);
         let kind = NodeKind::StepMarker;
         self.add(DraftNode { kind, start: time, end: time, order, origin })
     }
@@ -100,7 +102,7 @@ impl Draft {
     /// Candidates that contradict the measured times are left out. If none remains, `otherwise`
     /// decides.
     pub fn bind(&mut self, target: NodeId, candidates: &[Candidate], otherwise: Candidate) {
-        let start = self.times.start[target.index()];
+        let start = self.starts[target.index()];
         let is_possible = |draft: &Self, one: &Candidate| {
             draft.end(one.source) <= start && draft.precedes(one.source, target)
         };
@@ -127,7 +129,7 @@ impl Draft {
     }
 
     fn precedes(&self, a: NodeId, b: NodeId) -> bool {
-        let place = |id: NodeId| (self.times.start[id.index()], self.orders[id.index()], id);
+        let place = |id: NodeId| (self.starts[id.index()], self.orders[id.index()], id);
         place(a) < place(b)
     }
 }

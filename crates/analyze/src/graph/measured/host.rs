@@ -286,7 +286,7 @@ impl<'d, 'a, 'b> ChainDraft<'d, 'a, 'b> {
         let last = self.add_step(&rest, kind, awaited);
         if let Some(HeldUp { resume, .. }) = held_up {
             // The time to wake up after the wait counts as part of the wait.
-            let start = &mut self.draft.times.start[last.index()];
+            let start = &mut self.draft.starts[last.index()];
             *start = (*start).max(resume);
         }
         self.connect(&works, segment.end, launch, last);
@@ -329,8 +329,8 @@ impl<'d, 'a, 'b> ChainDraft<'d, 'a, 'b> {
             _ if start > entry => PathCategory::SynchronizationReturn,
             _ => PathCategory::HostOperator,
         };
-        let track = Some(trace.slices.track[segment.row as usize]);
-        let origin = NodeOrigin { scope: rank.at, row: Some(segment.row), track, category };
+        let track = trace.slices.track[segment.row as usize];
+        let origin = NodeOrigin::of_row(rank.at, segment.row, track, category);
         let (end, order) = (segment.end, NodeOrder::Host);
         let node = draft.add(DraftNode { kind, start, end, order, origin });
         debug_assert_eq!(node, chain.node(chain.len()), "ids of a chain are consecutive");

@@ -68,16 +68,46 @@ pub enum Party {
 }
 
 /// The rank, row, track and category from which a node was made.
+///
+/// A long trace has millions of nodes, so the row and its track are kept without the word that an
+/// `Option` would add to each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeOrigin {
     /// Index of the rank among the scopes.
     pub scope: u32,
-    /// Row of the trace; `None` for markers and for meetings of ranks.
-    pub row: Option<u32>,
-    /// Thread or stream; `None` for markers and for meetings of ranks.
-    pub track: Option<TrackId>,
+    /// `u32::MAX` for markers and for meetings of ranks.
+    row: u32,
+    /// Meaningless without a row.
+    track: TrackId,
     /// The activity on which the time of the node is spent.
     pub category: PathCategory,
+}
+
+impl NodeOrigin {
+    /// Creates the origin of a node that represents time of a row on its thread or stream.
+    pub fn of_row(scope: u32, row: u32, track: TrackId, category: PathCategory) -> Self {
+        Self { scope, row, track, category }
+    }
+
+    /// Creates the origin of a marker or of a meeting of ranks.
+    pub fn without_row(scope: u32, category: PathCategory) -> Self {
+        Self { scope, row: u32::MAX, track: TrackId(u32::MAX), category }
+    }
+
+    /// Returns the same origin with another category.
+    pub fn with_category(self, category: PathCategory) -> Self {
+        Self { category, ..self }
+    }
+
+    /// Returns the row of the trace; `None` for markers and for meetings of ranks.
+    pub fn row(&self) -> Option<u32> {
+        (self.row != u32::MAX).then_some(self.row)
+    }
+
+    /// Returns the thread or stream; `None` for markers and for meetings of ranks.
+    pub fn track(&self) -> Option<TrackId> {
+        self.row().map(|_| self.track)
+    }
 }
 
 /// A stretch of a thread in which only an annotation was open.

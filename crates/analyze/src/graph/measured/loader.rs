@@ -106,7 +106,7 @@ pub(super) fn find(
         let mut hand_offs = Vec::new();
         for (step, entry) in chain.entries().enumerate() {
             let node = chain.node(step);
-            let row = draft.origins[node.index()].row;
+            let row = draft.origins[node.index()].row();
             let fetches = row.is_some_and(|row| is_fetching(trace, row));
             let ended = draft.end(node);
             let until = done.partition_point(|(end, _)| *end <= ended);
@@ -114,8 +114,8 @@ pub(super) fn find(
             let Some((end, source)) = last.filter(|(end, _)| fetches && *end > entry) else {
                 continue;
             };
-            if draft.times.start[source.index()] < end {
-                draft.times.start[node.index()] = end;
+            if draft.starts[source.index()] < end {
+                draft.starts[node.index()] = end;
                 hand_offs.push(HandOff { step, source, worked: 0 });
                 draft.evidence.hand_offs += 1;
             }

@@ -59,13 +59,13 @@ impl MeasuredGraph {
         let is_pause = edge.kind == EdgeKind::ProgramOrder && edge.weight > 0;
         // The node of the window's start comes before the first node of a thread, and that of its
         // end after the last.
-        let origin = match self.origins[target].track {
+        let origin = match self.origins[target].track() {
             Some(_) => self.origins[target],
             None => self.origins[source],
         };
         let is_host = is_pause && !origin.category.is_of_device() && !self.is_loading(origin);
         let start = self.times.end[source];
         let span = (start, start + edge.weight);
-        origin.track.filter(|_| is_host).map(|track| (origin.scope, track, span))
+        origin.track().filter(|_| is_host).map(|track| (origin.scope, track, span))
     }
 }

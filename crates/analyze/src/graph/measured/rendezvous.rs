@@ -74,7 +74,7 @@ impl Meetings {
     }
 
     fn place(&self, of: NodeOrigin) -> Option<usize> {
-        self.meeting.get(&(of.scope, of.row?)).copied()
+        self.meeting.get(&(of.scope, of.row()?)).copied()
     }
 }
 
@@ -82,7 +82,7 @@ impl Meetings {
 pub(super) fn join(draft: &mut Draft, meetings: &Meetings) {
     for (time, ranks) in meetings.time.iter().zip(meetings.nodes.borrow().iter()) {
         let category = PathCategory::CommunicationWait;
-        let origin = NodeOrigin { scope: 0, row: None, track: None, category };
+        let origin = NodeOrigin::without_row(0, category);
         let (kind, order) = (NodeKind::Collective, NodeOrder::Meeting);
         let hub = draft.add(DraftNode { kind, start: *time, end: *time, order, origin });
         for &(arrival, transfer) in ranks {

@@ -21,28 +21,28 @@ impl RowNodes {
     pub fn new(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> Self {
         let rows = |scope: &Scope<'_>| vec![0u32; scope.trace.slices.len() + 1];
         let mut first: Vec<Vec<u32>> = scopes.iter().map(rows).collect();
-        let origins = || measured.origins.iter().enumerate();
-        for (_, origin) in origins() {
-            if let Some(row) = origin.row {
-                first[origin.scope as usize][row as usize + 1] += 1;
+        let origins = measured.origins.iter().enumerate();
+        for (_, origin) in origins.clone() {
+            if let Some(row) = origin.row() {
+                first[origin.scope as usize][row as usize] += 1;
             }
         }
-        // Turn the counts into offsets, then place the nodes: a counting sort that is linear in
-        // nodes and rows.
+        // A counting sort: turn the counts into the ends of the rows, then place the nodes from the
+        // last to the first, which moves each end to the start of its row.
+        let mut nodes = Vec::new();
         for first in &mut first {
-            for row in 1..first.len() {
-                first[row] += first[row - 1];
+            let mut end = 0;
+            for count in first.iter_mut() {
+                end += *count;
+                *count = end;
             }
+            nodes.push(vec![NodeId(0); end as usize]);
         }
-        let mut next = first.clone();
-        let empty =
-            |first: &Vec<u32>| vec![NodeId(0); first.last().copied().unwrap_or_default() as usize];
-        let mut nodes: Vec<Vec<NodeId>> = first.iter().map(empty).collect();
-        for (node, origin) in origins() {
-            if let Some(row) = origin.row {
-                let place = &mut next[origin.scope as usize][row as usize];
+        for (node, origin) in origins.rev() {
+            if let Some(row) = origin.row() {
+                let place = &mut first[origin.scope as usize][row as usize];
+                *place -= 1;
                 nodes[origin.scope as usize][*place as usize] = NodeId(node as u32);
-                *place += 1;
             }
         }
         Self { first, nodes }

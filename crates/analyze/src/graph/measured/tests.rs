@@ -52,7 +52,7 @@ impl Sketch {
 
 /// Returns the pairs of rows that are joined by synchronization edges, as (source, target).
 fn waits(graph: &MeasuredGraph) -> Vec<(u32, u32)> {
-    let row = |node: NodeId| graph.origins[node.index()].row;
+    let row = |node: NodeId| graph.origins[node.index()].row();
     let mut waits: Vec<_> = graph
         .graph
         .edges()
@@ -231,7 +231,7 @@ fn python_frames_reveal_a_pinning_thread() {
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let graph = build_measured_graph(&[RankFacts::new(&scope)], &Collectives::default());
     let hand_off = graph.graph.edges().find(|(_, edge)| edge.kind == EdgeKind::Data).unwrap().1;
-    let row = |node: NodeId| graph.origins[node.index()].row;
+    let row = |node: NodeId| graph.origins[node.index()].row();
     assert_eq!((row(hand_off.source), row(hand_off.target)), (Some(3), Some(0)));
 }
 

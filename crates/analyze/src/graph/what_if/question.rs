@@ -230,7 +230,7 @@ pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
         .collect();
     let takes = |node: usize| {
         let origin = measured.origins[node];
-        let (at, Some(row)) = (origin.scope as usize, origin.row) else { return false };
+        let (at, Some(row)) = (origin.scope as usize, origin.row()) else { return false };
         let trace = scopes[at].trace;
         question.selectors.iter().zip(&named).all(|(one, named)| {
             let is_named = |row: u32| named[at][trace.slices.name[row as usize].0 as usize];

@@ -83,7 +83,7 @@ pub struct IdleOwner {
 
 /// A stretch of the window in which no stream of a device had work.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
-pub struct Gap {
+pub struct Gap<'a> {
     pub rank: u32,
     pub device: i32,
     /// Start of the gap, in absolute nanoseconds.
@@ -94,7 +94,7 @@ pub struct Gap {
     /// The cause with the largest part of the gap.
     pub cause: DeviceCause,
     /// The owner of most of the part with that cause.
-    pub owner: Option<String>,
+    pub owner: Option<&'a str>,
     /// Whether the thread was waiting for the device when the gap began.
     pub is_after_sync: bool,
     /// The row of the work that ended the gap; `None` for a gap after the last work.
@@ -134,17 +134,17 @@ struct IdleSums {
 }
 
 /// Collects the idle time of the devices of a rank.
-pub(super) struct DeviceIdleTime {
+pub(super) struct DeviceIdleTime<'a> {
     pub devices: Vec<DeviceIdle>,
     pub owners: Vec<IdleOwner>,
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<Gap<'a>>,
 }
 
-pub(super) fn compute_device_idle(
-    scope: &Scope<'_>,
+pub(super) fn compute_device_idle<'a>(
+    scope: &Scope<'a>,
     tree: &OperatorTree,
     settings: &IdleSettings,
-) -> DeviceIdleTime {
+) -> DeviceIdleTime<'a> {
     let mut devices = BTreeMap::<i32, IdleSums>::new();
     let mut gaps = Vec::new();
     each(scope, tree, settings, |bare, parts| {
@@ -201,7 +201,7 @@ fn owner_rows(
 }
 
 /// Builds a gap with its cause and owner, or returns `None` if it lies outside the window.
-fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
+fn gap<'a>(scope: &Scope<'a>, bare: &Bare, parts: &GapParts) -> Option<Gap<'a>> {
     // If several causes have equal time, the first one is taken.
     let (cause, _, owners) = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns)?;
     let owner = owners.iter().rev().max_by_key(|(.., ns)| *ns).and_then(|owner| owner.1);
@@ -213,7 +213,7 @@ fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
         end_ns,
         idle_ns: end_ns - start_ns,
         cause,
-        owner: owner.map(|id| scope.trace.strings.get(id).to_owned()),
+        owner: owner.map(|id| scope.trace.strings.get(id)),
         is_after_sync: parts.is_after_sync,
         ending_row: bare.ending,
         call_row: bare.ending.and_then(|row| scope.links().call(row)),
