@@ -79,9 +79,8 @@ pub(crate) fn build_part(job: &JobFacts<'_>) -> HostPart {
             annotations::list_annotations(rank.scope, rank.tree(), rank.attribution());
         of_rank.truncate(ANNOTATIONS);
         annotated.extend(of_rank);
-        let rows = rank.launches();
-        let by_call = launches::distributions(rows).into_iter();
-        calls.extend(by_call.filter(|one| one.grouped_by == GroupedBy::Call));
+        let rows: Vec<_> = rank.launches().collect();
+        calls.extend(launches::distributions(&rows, GroupedBy::Call));
         sums.push(launches::summary(rank.scope, rows));
     }
     let mut operators: Vec<OperatorView> = found.into_values().collect();

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 
 use analyze::JobFacts;
-use analyze::idle::{DeviceCause, DeviceIdle, IdleOwner};
+use analyze::idle::{DeviceCause, DeviceIdle, Gap, IdleOwner};
+use analyze::job::RankFacts;
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -40,22 +41,25 @@ pub struct GapView {
 pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> IdlePart {
     let mut part =
         IdlePart { causes: Vec::new(), owners: Vec::new(), gaps: Vec::new(), gap_count: 0 };
+    let mut longest = Vec::new();
     for rank in &job.ranks {
         let found = rank.idle();
         part.causes.extend(found.devices.iter().cloned());
         part.owners.extend(found.owners.iter().cloned());
         part.gap_count += found.gaps.len() as u64;
-        part.gaps.extend(found.gaps.iter().map(|gap| GapView {
-            rank: gap.rank,
-            device: gap.device,
-            at_ns: zero.at(gap.rank, gap.start_ns),
-            idle_ns: gap.idle_ns,
-            cause: gap.cause,
-            owner: gap.owner.clone(),
-            ended_by: gap.ending_row.map(|row| rank.scope.trace.name(row).to_owned()),
-        }));
+        longest.extend(found.gaps.iter().map(|gap| (rank, gap)));
     }
-    part.gaps.sort_by_key(|gap| (Reverse(gap.idle_ns), gap.rank, gap.at_ns));
-    part.gaps.truncate(GAPS);
+    longest
+        .sort_by_key(|(_, gap)| (Reverse(gap.idle_ns), gap.rank, zero.at(gap.rank, gap.start_ns)));
+    let view = |(rank, gap): (&RankFacts<'_>, &Gap<'_>)| GapView {
+        rank: gap.rank,
+        device: gap.device,
+        at_ns: zero.at(gap.rank, gap.start_ns),
+        idle_ns: gap.idle_ns,
+        cause: gap.cause,
+        owner: gap.owner.map(str::to_owned),
+        ended_by: gap.ending_row.map(|row| rank.scope.trace.name(row).to_owned()),
+    };
+    part.gaps = longest.into_iter().take(GAPS).map(view).collect();
     part
 }

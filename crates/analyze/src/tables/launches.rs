@@ -130,15 +130,19 @@ pub struct LaunchDistribution {
     pub mean_ns: f64,
 }
 
-/// Lists the launched work of the window, sorted by start of the work.
+/// Iterates over the launched work of the window, sorted by start of the work.
 ///
 /// # Cost
-/// The cost is `O(n)` in the rows of the scope and of graphs.
-pub fn list_launches<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<LaunchRow<'a>> {
+/// The cost is `O(n)` in the rows of the scope and of graphs. The rows of a long trace take more
+/// memory than the trace, so collect only those that are needed.
+pub fn list_launches<'s, 'a>(
+    scope: &'s Scope<'a>,
+    settings: &'s LaunchSettings,
+) -> impl Iterator<Item = LaunchRow<'a>> + use<'s, 'a> {
     let slices = &scope.trace.slices;
-    let order = |row: u32| (slices.start(row), row);
+    let order = move |row: u32| (slices.start(row), row);
     let mut first_of_call = HashMap::<u32, u32>::new();
-    let mut first = |call: u32| {
+    let mut first = move |call: u32| {
         let work = scope.links().work(call);
         // Almost all calls launch one row, so only calls with several rows need an entry of the
         // table.
@@ -151,53 +155,47 @@ pub fn list_launches<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<La
     };
     let launched =
         scope.device_rows.iter().filter_map(|row| Some((*row, scope.links().call(*row)?)));
-    launched
-        .map(|(row, call)| {
-            let call_ns = slices.duration[call as usize];
-            let device_ns = slices.duration[row as usize];
-            let delay_ns = slices.start(row) - slices.end(call);
-            let is_first = first(call) == Some(row);
-            let is_slow_call = call_ns > settings.slow_call_ns;
-            LaunchRow {
-                rank: scope.trace.rank,
-                call_row: call,
-                device_row: row,
-                call: scope.trace.name(call),
-                name: scope.trace.name(row),
-                device: scope.trace.device(row),
-                stream: scope.trace.stream(row),
-                start_ns: slices.start(call),
-                call_ns,
-                device_ns,
-                delay_ns,
-                work_count: scope.links().work(call).len() as u64,
-                is_first,
-                is_short: !is_slow_call && device_ns < call_ns,
-                is_slow_call,
-                is_late: is_first && delay_ns > settings.late_ns,
-            }
-        })
-        .collect()
+    launched.map(move |(row, call)| {
+        let call_ns = slices.duration[call as usize];
+        let device_ns = slices.duration[row as usize];
+        let delay_ns = slices.start(row) - slices.end(call);
+        let is_first = first(call) == Some(row);
+        let is_slow_call = call_ns > settings.slow_call_ns;
+        LaunchRow {
+            rank: scope.trace.rank,
+            call_row: call,
+            device_row: row,
+            call: scope.trace.name(call),
+            name: scope.trace.name(row),
+            device: scope.trace.device(row),
+            stream: scope.trace.stream(row),
+            start_ns: slices.start(call),
+            call_ns,
+            device_ns,
+            delay_ns,
+            work_count: scope.links().work(call).len() as u64,
+            is_first,
+            is_short: !is_slow_call && device_ns < call_ns,
+            is_slow_call,
+            is_late: is_first && delay_ns > settings.late_ns,
+        }
+    })
 }
 
 /// Summarizes the rows of [`list_launches`], and counts calls and work whose partner is missing.
-pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
+pub fn summary<'a>(
+    scope: &Scope<'_>,
+    rows: impl IntoIterator<Item = LaunchRow<'a>>,
+) -> LaunchSummary {
     let slices = &scope.trace.slices;
     let mut summary = LaunchSummary {
         rank: scope.trace.rank,
-        work_count: rows.len() as u64,
-        work_without_call_count: (scope.device_rows.len() - rows.len()) as u64,
         call_without_work_count: calls_without_work(scope),
         ..LaunchSummary::default()
     };
-    let mut calls: Vec<u32> = rows.iter().map(|row| row.call_row).collect();
-    calls.sort_unstable();
-    calls.dedup();
-    summary.call_count = calls.len() as u64;
-    summary.call_ns = calls.iter().map(|call| slices.duration[*call as usize]).sum();
-    let is_graph = |call: &&u32| scope.links().work(**call).len() > 1;
-    summary.graph_call_count = calls.iter().filter(is_graph).count() as u64;
+    let mut calls = Vec::new();
     for row in rows {
+        calls.push(row.call_row);
         // The delay counts from the end of the call, so the length of the call is added to compare
         // with its start.
         let before_call_ns = -(row.delay_ns + row.call_ns);
@@ -211,6 +209,14 @@ pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
         summary.device_ns += row.device_ns;
         summary.delay_ns += if row.is_first { row.delay_ns.max(0) } else { 0 };
     }
+    summary.work_count = calls.len() as u64;
+    summary.work_without_call_count = (scope.device_rows.len() - calls.len()) as u64;
+    calls.sort_unstable();
+    calls.dedup();
+    summary.call_count = calls.len() as u64;
+    summary.call_ns = calls.iter().map(|call| slices.duration[*call as usize]).sum();
+    let is_graph = |call: &&u32| scope.links().work(**call).len() > 1;
+    summary.graph_call_count = calls.iter().filter(is_graph).count() as u64;
     summary
 }
 
@@ -226,18 +232,12 @@ fn calls_without_work(scope: &Scope<'_>) -> u64 {
     trace.rows().filter(is_lost).count() as u64
 }
 
-/// Computes distributions by name of the call and by name of the work, both sorted by total time in
-/// descending order, then by name.
+/// Computes distributions by name of the call or of the work, sorted by total time in descending
+/// order, then by name.
 ///
 /// # Cost
 /// The cost is `O(n log n)` in the rows.
-pub fn distributions(rows: &[LaunchRow<'_>]) -> Vec<LaunchDistribution> {
-    let mut all = distributions_by(rows, GroupedBy::Call);
-    all.extend(distributions_by(rows, GroupedBy::Work));
-    all
-}
-
-fn distributions_by(rows: &[LaunchRow<'_>], grouped_by: GroupedBy) -> Vec<LaunchDistribution> {
+pub fn distributions(rows: &[LaunchRow<'_>], grouped_by: GroupedBy) -> Vec<LaunchDistribution> {
     let name = |row: &LaunchRow<'_>| match grouped_by {
         GroupedBy::Call => row.call.to_owned(),
         GroupedBy::Work => row.name.to_owned(),

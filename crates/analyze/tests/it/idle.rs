@@ -83,14 +83,13 @@ fn parts_of_every_window_and_device_sum_to_it() {
 #[test]
 fn launches_queues_and_rates_agree_with_the_rows() {
     each(|path, scope| {
-        let rows = launches::list_launches(scope, &launches::LaunchSettings::USUAL);
-        let summary = launches::summary(scope, &rows);
+        let rows = || launches::list_launches(scope, &launches::LaunchSettings::USUAL);
+        let summary = launches::summary(scope, rows());
         let all = summary.work_count + summary.work_without_call_count;
         assert_eq!(all, scope.device_rows.len() as u64, "{path}");
-        let calls = launches::distributions(&rows).into_iter().filter(|row| {
-            (row.grouped_by, row.quantity)
-                == (launches::GroupedBy::Call, launches::Quantity::Device)
-        });
+        let rows: Vec<_> = rows().collect();
+        let calls = launches::distributions(&rows, launches::GroupedBy::Call).into_iter();
+        let calls = calls.filter(|row| row.quantity == launches::Quantity::Device);
         assert_eq!(calls.map(|row| row.total_ns).sum::<i64>(), summary.device_ns, "{path}");
         let mut area = BTreeMap::<(i32, i32), i64>::new();
         let series = queue::series(scope);

@@ -40,7 +40,7 @@ fn scope(trace: &Trace) -> Scope<'_> {
 
 fn summary(trace: &Trace) -> LaunchSummary {
     let scope = scope(trace);
-    launches::summary(&scope, &launches::list_launches(&scope, &launches::LaunchSettings::USUAL))
+    launches::summary(&scope, launches::list_launches(&scope, &launches::LaunchSettings::USUAL))
 }
 
 /// Returns nanoseconds by stream and cause.

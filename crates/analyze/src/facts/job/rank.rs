@@ -51,7 +51,6 @@ pub struct RankFacts<'a> {
     steps: OnceLock<Vec<StepRow>>,
     memory: OnceLock<MemoryFacts>,
     idle: OnceLock<Idle<'a>>,
-    launches: OnceLock<Vec<LaunchRow<'a>>>,
     calls: OnceLock<Vec<u32>>,
     copies: OnceLock<Vec<Copy>>,
     pub(super) kernels: OnceLock<Vec<WindowKernel>>,
@@ -75,7 +74,6 @@ impl<'a> RankFacts<'a> {
             steps: OnceLock::new(),
             memory: OnceLock::new(),
             idle: OnceLock::new(),
-            launches: OnceLock::new(),
             calls: OnceLock::new(),
             copies: OnceLock::new(),
             kernels: OnceLock::new(),
@@ -252,10 +250,9 @@ impl<'a> RankFacts<'a> {
             && !trace.strings.iter().any(is_exchange)
     }
 
-    /// Returns the launches of the window, each with the delay until its work started.
-    pub fn launches(&self) -> &[LaunchRow<'a>] {
-        self.launches
-            .get_or_init(|| launches::list_launches(self.scope, &launches::LaunchSettings::USUAL))
+    /// Iterates over the launches of the window, each with the delay until its work started.
+    pub fn launches(&self) -> impl Iterator<Item = LaunchRow<'a>> + use<'_, 'a> {
+        launches::list_launches(self.scope, &launches::LaunchSettings::USUAL)
     }
 
     /// Returns the runtime and driver calls that start in the window, sorted by start.

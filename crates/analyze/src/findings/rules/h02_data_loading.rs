@@ -40,7 +40,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let training: BTreeSet<TrackId> = if is_host_only {
         rank.scope.window.steps.iter().map(|step| track(step.row)).collect()
     } else {
-        rank.launches().iter().map(|row| track(row.call_row)).collect()
+        rank.launches().map(|row| track(row.call_row)).collect()
     };
     // Fetches on the threads of loader workers do not block the training thread, so they do not
     // count.

@@ -1,6 +1,6 @@
 //! Rule H04 finds a single host thread that feeds several devices in turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::store::TrackId;
 
@@ -26,14 +26,10 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    let mut devices: BTreeMap<TrackId, Vec<i32>> = BTreeMap::new();
+    let mut devices: BTreeMap<TrackId, BTreeSet<i32>> = BTreeMap::new();
     for row in rank.launches() {
         let track = rank.scope.trace.slices.track[row.call_row as usize];
-        devices.entry(track).or_default().push(row.device);
-    }
-    for fed in devices.values_mut() {
-        fed.sort_unstable();
-        fed.dedup();
+        devices.entry(track).or_default().insert(row.device);
     }
     let (thread, fed) = devices.into_iter().max_by_key(|(_, fed)| fed.len())?;
     let each = breakdown::by_device(rank.scope);

@@ -33,10 +33,10 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if rank.breakdown().device_count == 0 || idle_pct < limits.value("idle_pct") {
         return None;
     }
-    let is_kernel = |row: &&LaunchRow<'_>| {
+    let is_kernel = |row: &LaunchRow<'_>| {
         row.work_count == 1 && rank.scope.trace.kind(row.device_row) == EventKind::Kernel
     };
-    let launches: Vec<&LaunchRow<'_>> = rank.launches().iter().filter(is_kernel).collect();
+    let launches: Vec<LaunchRow<'_>> = rank.launches().filter(is_kernel).collect();
     let tiny = tiny(&launches);
     let share = 100.0 * tiny.len() as f64 / launches.len().max(1) as f64;
     let per_step = rank.count_per_step(tiny.len());
@@ -72,7 +72,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 
 /// Returns the launches of kernels that are shorter than their call while nothing else waits on
 /// their stream, with the time since the previous launch on that stream.
-fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)> {
+fn tiny<'a, 'b>(launches: &'a [LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)> {
     let mut streams: BTreeMap<(i32, i32), Vec<&'a LaunchRow<'b>>> = BTreeMap::new();
     for row in launches {
         streams.entry((row.device, row.stream)).or_default().push(row);

@@ -40,7 +40,7 @@ fn launches_are_counted_with_and_without_their_work() {
     let trace = example();
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let settings = LaunchSettings { slow_call_ns: 20, late_ns: 8 };
-    let rows = list_launches(&scope, &settings);
+    let rows: Vec<_> = list_launches(&scope, &settings).collect();
     let seen: Vec<_> = rows.iter().map(|row| (row.name, row.delay_ns, row.is_first)).collect();
     let expected = [
         ("gemm", 5, true),
@@ -68,14 +68,16 @@ fn launches_are_counted_with_and_without_their_work() {
         device_ns: 51,
         delay_ns: 15,
     };
-    assert_eq!(summary(&scope, &rows), expected);
+    assert_eq!(summary(&scope, rows), expected);
 }
 
 #[test]
 fn distributions_count_a_call_once() {
     let trace = example();
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let all = distributions(&list_launches(&scope, &LaunchSettings::USUAL));
+    let rows: Vec<_> = list_launches(&scope, &LaunchSettings::USUAL).collect();
+    let by = |grouped_by| distributions(&rows, grouped_by);
+    let all = [by(GroupedBy::Call), by(GroupedBy::Work)].concat();
     let row = |name: &str, quantity: Quantity| {
         let row = all.iter().find(|row| row.name == name && row.quantity == quantity).unwrap();
         (row.count, row.total_ns, row.min_ns, row.p50_ns, row.p95_ns)

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use analyze::idle::IdleSettings;
+use analyze::idle::{Idle, IdleSettings};
 use analyze::job::{JobFacts, RankFacts};
 use analyze::launches::GroupedBy;
 use analyze::{breakdown, idle, kernels, launches, overlap, queue};
@@ -31,14 +31,20 @@ pub fn idle(query: &TraceQuery<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(
     let settings = IdleSettings { kernel_wait_ns, ..IdleSettings::USUAL };
     let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let idle_rows =
-        |rank: &RankFacts<'_>| idle::compute_idle_time(rank.scope, rank.tree(), &settings);
     match by {
-        IdleBy::Device => query.put(&rows_of_ranks(&job, |rank| idle_rows(rank).devices)),
-        IdleBy::Stream => query.put(&rows_of_ranks(&job, |rank| idle_rows(rank).streams)),
-        IdleBy::Gap => query.put(&rows_of_ranks(&job, |rank| idle_rows(rank).gaps)),
-        IdleBy::Op => query.put(&rows_of_ranks(&job, |rank| idle_rows(rank).owners)),
+        IdleBy::Device => {
+            query.put(&rows_of_ranks(&job, |rank| idle_rows(rank, &settings).devices))
+        }
+        IdleBy::Stream => {
+            query.put(&rows_of_ranks(&job, |rank| idle_rows(rank, &settings).streams))
+        }
+        IdleBy::Gap => query.put(&rows_of_ranks(&job, |rank| idle_rows(rank, &settings).gaps)),
+        IdleBy::Op => query.put(&rows_of_ranks(&job, |rank| idle_rows(rank, &settings).owners)),
     }
+}
+
+fn idle_rows<'a>(rank: &RankFacts<'a>, settings: &IdleSettings) -> Idle<'a> {
+    idle::compute_idle_time(rank.scope, rank.tree(), settings)
 }
 
 /// Prints the rows of `rowmill trace overlap`.
@@ -80,9 +86,7 @@ pub fn launches(query: &TraceQuery<'_>, by: LaunchesBy) -> Result<(), Error> {
     let job = JobFacts::new(&scopes);
     let distributions = |grouped_by| {
         let launch_rows = |rank: &RankFacts<'_>| {
-            let mut found = launches::distributions(rank.launches());
-            found.retain(|one| one.grouped_by == grouped_by);
-            found
+            launches::distributions(&rank.launches().collect::<Vec<_>>(), grouped_by)
         };
         query.put(&rows_of_ranks(&job, launch_rows))
     };
