@@ -231,6 +231,12 @@ impl DependencyGraph {
         Arc::make_mut(&mut self.edge_weights)[edge.0 as usize] = weight;
     }
 
+    /// Returns the sources and the weights of the edges into a node.
+    fn edge_parts(&self, node: NodeId) -> (&[NodeId], &[i64]) {
+        let edges = self.range(node);
+        (&self.shape.sources[edges.clone()], &self.edge_weights[edges])
+    }
+
     fn range(&self, node: NodeId) -> std::ops::Range<usize> {
         let first = &self.shape.first_edge;
         first[node.index()] as usize..first[node.index() + 1] as usize
@@ -293,9 +299,7 @@ fn relax_places(graph: &DependencyGraph, times: &mut NodeTimes, first: usize) {
 }
 
 fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
-    let edges = graph.range(node);
-    let sources = &graph.shape.sources[edges.clone()];
-    let weights = &graph.edge_weights[edges];
+    let (sources, weights) = graph.edge_parts(node);
     let ready =
         sources.iter().zip(weights).map(|(source, ns)| times.end[source.index()] + ns).max();
     let start = ready.unwrap_or(times.origin);
@@ -307,10 +311,12 @@ fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
 /// node without edges into it.
 pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -> Option<EdgeId> {
     let start = graph.start(times, node);
+    let (sources, weights) = graph.edge_parts(node);
     let decides =
-        |(_, edge): &(EdgeId, Edge)| times.end[edge.source.index()] + edge.weight == start;
-    let deciding = graph.edges_into(node).filter(decides);
-    deciding.min_by_key(|(id, edge)| (edge.source, *id)).map(|(id, _)| id)
+        |(_, (source, ns)): &(usize, (&NodeId, &i64))| times.end[source.index()] + **ns == start;
+    let deciding = graph.range(node).zip(sources.iter().zip(weights)).filter(decides);
+    let deciding = deciding.min_by_key(|(edge, (source, _))| (**source, *edge));
+    deciding.map(|(edge, _)| EdgeId(edge as u32))
 }
 
 /// Returns the critical path to a node in forward order, found by following the deciding edges

@@ -34,10 +34,11 @@ pub(super) const RULE: Rule = Rule {
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let most = limits.value("blocks_per_sm");
+    let elementwise = rank.names(is_elementwise);
     let coarse: Vec<(&WindowKernel, f64, f64)> = rank
         .compute_kernels()
         .filter(|kernel| kernel.duration >= limits.ns("kernel_ns"))
-        .filter(|kernel| is_elementwise(rank.name(kernel.row)))
+        .filter(|kernel| rank.is_named(&elementwise, kernel.row))
         .filter_map(|kernel| {
             let blocks = kernel.blocks_per_sm().filter(|blocks| *blocks < most)?;
             let threads = kernel.blocks() * kernel.threads_per_block();

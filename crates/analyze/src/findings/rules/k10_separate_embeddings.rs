@@ -32,10 +32,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if rank.scope.device_rows.is_empty() {
         return on_the_host(rank, limits);
     }
-    let is_one = |kernel: &&WindowKernel| {
-        let name = rank.name(kernel.row);
-        is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
-    };
+    let separate =
+        rank.names(|name| is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part)));
+    let is_one = |kernel: &&WindowKernel| rank.is_named(&separate, kernel.row);
     // Lookups with rows of equal width have equal thread blocks, so the block size groups tables
     // that could be batched.
     let mut groups: BTreeMap<(bool, Option<[u32; 3]>), Vec<&WindowKernel>> = BTreeMap::new();
