@@ -48,7 +48,8 @@ pub fn build(trace: &Trace) -> OperatorTree {
         if rows.is_empty() {
             continue;
         }
-        rows.sort_unstable();
+        // Files have long sorted stretches, which a stable sort recognizes.
+        rows.sort();
         let first = tree.nodes.len() as u32;
         stack(trace, &rows, &mut tree);
         finish(&mut tree, track, first);

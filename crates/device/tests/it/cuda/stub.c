@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static FILE *out(void) {
   static FILE *file;
@@ -18,6 +19,15 @@ static uintptr_t next = 1;
  * `recorded` counts the records of events, and the events recorded up to `done` have passed. */
 static long moments[1 << 16], recorded, done;
 static unsigned event_flags[1 << 16];
+
+/* Quarters of a millisecond of the host's clock. */
+static long host_time(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 4000 + now.tv_nsec / 250000;
+}
+/* The host's time at moment 0, once the host has waited for an event. */
+static long zero;
 
 /* The result that every later call of a context returns after the device has failed, or 0. Retaining
  * the primary context again clears it. */
@@ -88,10 +98,17 @@ int cuEventCreate(void **event, unsigned flags) {
   return SAY("cuEventCreate %u\n", flags);
 }
 int cuEventDestroy_v2(void *event) { return SAY("cuEventDestroy\n"); }
-int cuEventRecord(void *event, void *stream) { moments[(uintptr_t)event % (1 << 16)] = ++recorded; return SAY("cuEventRecord stream %p\n", stream); }
+int cuEventRecord(void *event, void *stream) {
+  /* A device cannot reach an event before the host records it. */
+  const long now = zero ? host_time() - zero : 0;
+  recorded = (recorded < now ? now : recorded) + 1;
+  moments[(uintptr_t)event % (1 << 16)] = recorded;
+  return SAY("cuEventRecord stream %p\n", stream);
+}
 int cuEventSynchronize(void *event) {
   const long moment = moments[(uintptr_t)event % (1 << 16)];
   if (moment > done) done = moment;
+  zero = host_time() - moment;
   return SAY("cuEventSynchronize\n");
 }
 /* The result 600 is CUDA_ERROR_NOT_READY. */
@@ -99,7 +116,7 @@ int cuEventQuery(void *event) { return moments[(uintptr_t)event % (1 << 16)] > d
 #ifdef OLD_DRIVER
 #define cuEventElapsedTime_v2 cuEventElapsedTime
 #endif
-/* A quarter of a millisecond passes from each record of an event to the next. The result 400 is
+/* At least a quarter of a millisecond passes from each record of an event to the next. The result 400 is
  * CUDA_ERROR_INVALID_HANDLE, for an event that records no time. */
 int cuEventElapsedTime_v2(float *elapsed, void *from, void *to) {
   if ((event_flags[(uintptr_t)from % (1 << 16)] | event_flags[(uintptr_t)to % (1 << 16)]) & 2) return 400;
