@@ -9,7 +9,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use comm::{CommElement, Communicator, Flight, StartedCollective, VectorParts};
+use comm::{
+    CommElement, Communicator, Flight, HostCommunicators, StartedByHost, StartedCollective,
+    VectorParts,
+};
 
 use crate::Error;
 
@@ -17,31 +20,87 @@ use crate::Error;
 /// for the oldest.
 const QUEUED_MAX: usize = 16;
 
-/// Communicators with which a lane begins, for exchanges that are under way together.
-const COMMUNICATORS: usize = 3;
+/// Links with which a lane begins, for exchanges that are under way together.
+const LINKS: usize = 3;
+
+/// What carries the messages of an exchange: one communicator, or those of the levels of a job over
+/// several hosts.
+pub trait ExchangeLink: Send + 'static {
+    /// Creates another link between the same ranks. All ranks must call it at the same point of the
+    /// program.
+    #[must_use]
+    fn duplicate(&self) -> Self;
+
+    /// Returns a communicator of this link, for settings and buffers.
+    fn settings(&mut self) -> &mut Communicator;
+
+    /// Copies tags and timeout from a communicator of any of the ranks.
+    fn copy_settings(&mut self, other: &Communicator);
+
+    /// Returns the interval in which the messages since the last call were under way.
+    fn take_flight(&mut self) -> Option<Flight>;
+}
+
+impl ExchangeLink for Communicator {
+    fn duplicate(&self) -> Self {
+        Self::duplicate(self)
+    }
+
+    fn settings(&mut self) -> &mut Communicator {
+        self
+    }
+
+    fn copy_settings(&mut self, other: &Communicator) {
+        Self::copy_settings(self, other);
+    }
+
+    fn take_flight(&mut self) -> Option<Flight> {
+        Self::take_flight(self)
+    }
+}
+
+impl ExchangeLink for HostCommunicators {
+    fn duplicate(&self) -> Self {
+        Self::duplicate(self)
+    }
+
+    fn settings(&mut self) -> &mut Communicator {
+        self.within()
+    }
+
+    fn copy_settings(&mut self, other: &Communicator) {
+        Self::copy_settings(self, other);
+    }
+
+    fn take_flight(&mut self) -> Option<Flight> {
+        Self::take_flight(self)
+    }
+}
 
 /// An exchange with other ranks, together with its buffers.
 pub trait Exchange: Send + 'static {
+    type Link: ExchangeLink;
+
     /// Sends what this rank contributes. Runs on the compute thread and does not wait for peers.
     ///
     /// # Errors
     /// [`Error::Communication`].
-    fn start(&mut self, comm: &mut Communicator) -> Result<(), Error>;
+    fn start(&mut self, link: &mut Self::Link) -> Result<(), Error>;
 
     /// Receives what the peers contribute. Runs on the thread of the lane, if it has one.
     ///
     /// # Errors
     /// [`Error::Communication`], and errors of this rank's contribution.
-    fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error>;
+    fn finish(&mut self, link: &mut Self::Link) -> Result<(), Error>;
 }
 
 /// The exchanges of one kind, which are finished in the order in which they were started. Each has
-/// a communicator of its own, so that starting one does not wait for the end of another. Without a
-/// thread, the compute thread finishes them.
+/// a link of its own, so that starting one does not wait for the end of another. Without a thread,
+/// the compute thread finishes them.
 pub struct Lane<E: Exchange> {
-    /// Never carries a message. Has the tags of later exchanges, and creates communicators.
-    own: Communicator,
-    idle: VecDeque<Communicator>,
+    /// Never carries a message. Has the tags of later exchanges, and creates links.
+    own: E::Link,
+    idle: VecDeque<E::Link>,
     /// Exchanges of a lane without a thread.
     under_way: VecDeque<LaneJob<E>>,
     thread: Option<LaneThread<E>>,
@@ -73,9 +132,7 @@ impl ExchangeWait {
     pub fn both(a: Option<Self>, b: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
         let flight = match (a.flight, b.flight) {
-            (Some(a), Some(b)) => {
-                Some(Flight { sent: a.sent.min(b.sent), arrived: a.arrived.max(b.arrived) })
-            }
+            (Some(a), Some(b)) => Some(a.join(b)),
             (a, b) => a.or(b),
         };
         Some(Self { began: a.began.min(b.began), ended: a.ended.max(b.ended), flight })
@@ -83,8 +140,8 @@ impl ExchangeWait {
 }
 
 /// An exchange under way.
-struct LaneJob<E> {
-    comm: Communicator,
+struct LaneJob<E: Exchange> {
+    link: E::Link,
     exchange: E,
 }
 
@@ -92,7 +149,7 @@ struct LaneJob<E> {
 type LaneDone<E> = (LaneJob<E>, Result<(), Error>);
 
 /// The thread that finishes the exchanges of a lane.
-struct LaneThread<E> {
+struct LaneThread<E: Exchange> {
     /// Is `None` once the lane is dropped.
     jobs: Option<SyncSender<LaneJob<E>>>,
     done: Receiver<LaneDone<E>>,
@@ -102,11 +159,11 @@ struct LaneThread<E> {
 impl<E: Exchange> Lane<E> {
     /// Creates a lane without a thread. All ranks must create their lanes in the same order.
     #[must_use]
-    pub fn new(comm: &Communicator) -> Self {
+    pub fn new(link: &E::Link) -> Self {
         Self {
-            own: comm.duplicate(),
+            own: link.duplicate(),
             // Taken in turn, so that ranks agree although one finishes an exchange earlier.
-            idle: (0..COMMUNICATORS).map(|_| comm.duplicate()).collect(),
+            idle: (0..LINKS).map(|_| link.duplicate()).collect(),
             under_way: VecDeque::new(),
             thread: None,
             done: VecDeque::new(),
@@ -124,7 +181,7 @@ impl<E: Exchange> Lane<E> {
         let (finished, done) = sync_channel(QUEUED_MAX);
         let work = move || {
             for mut job in started {
-                let result = job.exchange.finish(&mut job.comm);
+                let result = job.exchange.finish(&mut job.link);
                 if finished.send((job, result)).is_err() {
                     return;
                 }
@@ -138,12 +195,12 @@ impl<E: Exchange> Lane<E> {
 
     /// A communicator for settings and buffers. It must not carry messages.
     pub fn settings(&mut self) -> &mut Communicator {
-        &mut self.own
+        self.own.settings()
     }
 
     /// Returns a buffer of a message to the pool.
-    pub fn keep<T: CommElement>(&self, buffer: Vec<T>) {
-        self.own.keep(buffer);
+    pub fn keep<T: CommElement>(&mut self, buffer: Vec<T>) {
+        self.settings().keep(buffer);
     }
 
     /// The number of exchanges under way.
@@ -152,11 +209,11 @@ impl<E: Exchange> Lane<E> {
         self.count
     }
 
-    fn take_comm(&mut self) -> Communicator {
+    fn take_link(&mut self) -> E::Link {
         // Only lanes whose exchanges all ranks finish at the same points of the program grow.
-        let mut comm = self.idle.pop_front().unwrap_or_else(|| self.own.duplicate());
-        comm.copy_settings(&self.own);
-        comm
+        let mut link = self.idle.pop_front().unwrap_or_else(|| self.own.duplicate());
+        link.copy_settings(self.own.settings());
+        link
     }
 
     /// Starts an exchange.
@@ -164,9 +221,9 @@ impl<E: Exchange> Lane<E> {
     /// # Errors
     /// As [`Exchange::start`].
     pub fn start(&mut self, mut exchange: E) -> Result<(), Error> {
-        let mut comm = self.take_comm();
-        exchange.start(&mut comm)?;
-        let job = LaneJob { comm, exchange };
+        let mut link = self.take_link();
+        exchange.start(&mut link)?;
+        let job = LaneJob { link, exchange };
         match &mut self.thread {
             None => self.under_way.push_back(job),
             Some(thread) => {
@@ -192,14 +249,14 @@ impl<E: Exchange> Lane<E> {
         self.count -= 1;
         let began = Instant::now();
         let finish = |mut job: LaneJob<E>| {
-            let result = job.exchange.finish(&mut job.comm);
+            let result = job.exchange.finish(&mut job.link);
             (job, result)
         };
         let done = self.done.pop_front().or_else(|| self.under_way.pop_front().map(finish));
         let done = done.or_else(|| self.thread.as_mut().map(LaneThread::wait));
         let (mut job, result) = done.unwrap_or_else(|| unreachable!("the lane has counted it"));
-        self.end_wait(began, &mut job.comm);
-        self.idle.push_back(job.comm);
+        self.end_wait(began, &mut job.link);
+        self.idle.push_back(job.link);
         result.map(|()| job.exchange)
     }
 
@@ -209,18 +266,18 @@ impl<E: Exchange> Lane<E> {
     /// Those of `exchange`.
     pub fn run_with(
         &mut self,
-        exchange: impl FnOnce(&mut Communicator) -> Result<(), Error>,
+        exchange: impl FnOnce(&mut E::Link) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut comm = self.take_comm();
+        let mut link = self.take_link();
         let began = Instant::now();
-        exchange(&mut comm)?;
-        self.end_wait(began, &mut comm);
-        self.idle.push_back(comm);
+        exchange(&mut link)?;
+        self.end_wait(began, &mut link);
+        self.idle.push_back(link);
         Ok(())
     }
 
-    fn end_wait(&mut self, began: Instant, comm: &mut Communicator) {
-        self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: comm.take_flight() });
+    fn end_wait(&mut self, began: Instant, link: &mut E::Link) {
+        self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: link.take_flight() });
     }
 
     /// Returns the wait for the exchange that was finished last, once.
@@ -229,7 +286,7 @@ impl<E: Exchange> Lane<E> {
     }
 }
 
-impl<E> LaneThread<E> {
+impl<E: Exchange> LaneThread<E> {
     fn wait(&mut self) -> LaneDone<E> {
         self.done.recv().unwrap_or_else(|_| {
             self.jobs = None;
@@ -246,7 +303,7 @@ impl<E: Exchange> Drop for Lane<E> {
         let Some(LaneThread { jobs, done, handle }) = self.thread.take() else { return };
         if self.count > self.done.len() {
             // After an error, peers may never send what the thread waits for.
-            self.own.leave();
+            self.own.settings().leave();
         }
         drop((jobs, done));
         if let Some(handle) = handle {
@@ -270,6 +327,8 @@ impl<T> Default for AllToAll<T> {
 }
 
 impl<T: CommElement> Exchange for AllToAll<T> {
+    type Link = Communicator;
+
     fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.started = Some(comm.start_all_to_all(std::mem::take(&mut self.parts))?);
         Ok(())
@@ -283,6 +342,46 @@ impl<T: CommElement> Exchange for AllToAll<T> {
     }
 }
 
+/// An exchange over two levels, which sends less between hosts than within one.
+#[derive(Default)]
+pub struct HostExchange {
+    pub direction: HostDirection,
+    /// See [`HostDirection`].
+    pub parts: Vec<Vec<f32>>,
+    started: Option<StartedByHost<f32>>,
+}
+
+/// Whether an exchange over two levels leads from tiles to samples or back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostDirection {
+    /// `parts[r]` is this rank's contribution to the sum of its host for rank r, and then
+    /// `parts[h]` is the sum of host h for this rank.
+    #[default]
+    Reduce,
+    /// `parts[h]` goes to all ranks of host h, and then `parts[r]` is what rank r sent.
+    Gather,
+}
+
+impl Exchange for HostExchange {
+    type Link = HostCommunicators;
+
+    fn start(&mut self, link: &mut HostCommunicators) -> Result<(), Error> {
+        let parts = std::mem::take(&mut self.parts);
+        self.started = Some(match self.direction {
+            HostDirection::Reduce => link.start_reduce_by_host(parts)?,
+            HostDirection::Gather => link.start_gather_by_host(parts)?,
+        });
+        Ok(())
+    }
+
+    fn finish(&mut self, link: &mut HostCommunicators) -> Result<(), Error> {
+        if let Some(started) = self.started.take() {
+            self.parts = started.wait(link)?;
+        }
+        Ok(())
+    }
+}
+
 /// Sums the gradients of a bucket over ranks.
 #[derive(Default)]
 pub struct GradientSums {
@@ -291,6 +390,8 @@ pub struct GradientSums {
 }
 
 impl Exchange for GradientSums {
+    type Link = Communicator;
+
     fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.started = Some(comm.start_sum(std::mem::take(&mut self.sums))?);
         Ok(())

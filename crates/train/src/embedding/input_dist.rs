@@ -82,6 +82,8 @@ struct Parcels {
 }
 
 impl Exchange for IdExchange {
+    type Link = Communicator;
+
     // The thread of the lane also splits the ids by owner, which takes longer than sending them.
     fn start(&mut self, _: &mut Communicator) -> Result<(), Error> {
         Ok(())

@@ -9,7 +9,7 @@ use device::{Backend, Cpu, buffer::Array};
 use schema::random::CounterRng;
 use schema::stage::ActionPart;
 use schema::{
-    JaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, RowScope, ShardingPlan,
+    JaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, RowScope, Schedule, ShardingPlan,
     TableConfig,
 };
 use train::RankContext;
@@ -175,6 +175,7 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     };
     let kernels = kernel_allocations(&mut states, &of_rank, rule, form);
     let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off()).unwrap();
+    context.comm.open_lanes(Schedule::SERIAL, plan).unwrap();
     let cpu = Cpu::new(1);
     let mut embedding =
         EmbeddingCollection::new(&mut CountingAllocator::new(&cpu), &config, plan, place, states);

@@ -182,7 +182,7 @@ impl<'a> Steps<'a> {
         let Self { config, plan, schedule, batches, first, .. } = *self;
         let (rank, size) = (comm.rank(), comm.world_size());
         let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
-        context.comm.spawn_lanes(schedule, plan)?;
+        context.comm.open_lanes(schedule, plan)?;
         let batch_max = config.training.batch_size;
         let mut model = Model::initial(context.device_queue(), config, plan, rank, batch_max)?;
         model.set_graph(StepGraph::new(config, 64, schedule, plan));
