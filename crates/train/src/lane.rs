@@ -20,18 +20,18 @@ use crate::Error;
 /// for the oldest.
 const QUEUED_MAX: usize = 16;
 
-/// Links with which a lane begins, for exchanges that are under way together.
-const LINKS: usize = 3;
+/// Communicators with which a lane begins, for exchanges that are under way together.
+const COMMUNICATORS: usize = 3;
 
-/// What carries the messages of an exchange: one communicator, or those of the levels of a job over
-/// several hosts.
-pub trait ExchangeLink: Send + 'static {
-    /// Creates another link between the same ranks. All ranks must call it at the same point of the
-    /// program.
+/// The communicator that an exchange needs: of all ranks, or of the two levels of a job over several
+/// hosts.
+pub trait LaneCommunicator: Send + 'static {
+    /// Creates another communicator of the same ranks. All ranks must call it at the same point of
+    /// the program.
     #[must_use]
     fn duplicate(&self) -> Self;
 
-    /// Returns a communicator of this link, for settings and buffers.
+    /// Returns the communicator that has the settings and the buffers.
     fn settings(&mut self) -> &mut Communicator;
 
     /// Copies tags and timeout from a communicator of any of the ranks.
@@ -41,7 +41,7 @@ pub trait ExchangeLink: Send + 'static {
     fn take_flight(&mut self) -> Option<Flight>;
 }
 
-impl ExchangeLink for Communicator {
+impl LaneCommunicator for Communicator {
     fn duplicate(&self) -> Self {
         Self::duplicate(self)
     }
@@ -59,7 +59,7 @@ impl ExchangeLink for Communicator {
     }
 }
 
-impl ExchangeLink for HostCommunicators {
+impl LaneCommunicator for HostCommunicators {
     fn duplicate(&self) -> Self {
         Self::duplicate(self)
     }
@@ -79,28 +79,28 @@ impl ExchangeLink for HostCommunicators {
 
 /// An exchange with other ranks, together with its buffers.
 pub trait Exchange: Send + 'static {
-    type Link: ExchangeLink;
+    type Comm: LaneCommunicator;
 
     /// Sends what this rank contributes. Runs on the compute thread and does not wait for peers.
     ///
     /// # Errors
     /// [`Error::Communication`].
-    fn start(&mut self, link: &mut Self::Link) -> Result<(), Error>;
+    fn start(&mut self, comm: &mut Self::Comm) -> Result<(), Error>;
 
     /// Receives what the peers contribute. Runs on the thread of the lane, if it has one.
     ///
     /// # Errors
     /// [`Error::Communication`], and errors of this rank's contribution.
-    fn finish(&mut self, link: &mut Self::Link) -> Result<(), Error>;
+    fn finish(&mut self, comm: &mut Self::Comm) -> Result<(), Error>;
 }
 
 /// The exchanges of one kind, which are finished in the order in which they were started. Each has
-/// a link of its own, so that starting one does not wait for the end of another. Without a thread,
-/// the compute thread finishes them.
+/// a communicator of its own, so that starting one does not wait for the end of another. Without a
+/// thread, the compute thread finishes them.
 pub struct Lane<E: Exchange> {
-    /// Never carries a message. Has the tags of later exchanges, and creates links.
-    own: E::Link,
-    idle: VecDeque<E::Link>,
+    /// Never carries a message. Has the tags of later exchanges, and creates communicators.
+    own: E::Comm,
+    idle: VecDeque<E::Comm>,
     /// Exchanges of a lane without a thread.
     under_way: VecDeque<LaneJob<E>>,
     thread: Option<LaneThread<E>>,
@@ -141,7 +141,7 @@ impl ExchangeWait {
 
 /// An exchange under way.
 struct LaneJob<E: Exchange> {
-    link: E::Link,
+    comm: E::Comm,
     exchange: E,
 }
 
@@ -159,11 +159,11 @@ struct LaneThread<E: Exchange> {
 impl<E: Exchange> Lane<E> {
     /// Creates a lane without a thread. All ranks must create their lanes in the same order.
     #[must_use]
-    pub fn new(link: &E::Link) -> Self {
+    pub fn new(comm: &E::Comm) -> Self {
         Self {
-            own: link.duplicate(),
+            own: comm.duplicate(),
             // Taken in turn, so that ranks agree although one finishes an exchange earlier.
-            idle: (0..LINKS).map(|_| link.duplicate()).collect(),
+            idle: (0..COMMUNICATORS).map(|_| comm.duplicate()).collect(),
             under_way: VecDeque::new(),
             thread: None,
             done: VecDeque::new(),
@@ -181,7 +181,7 @@ impl<E: Exchange> Lane<E> {
         let (finished, done) = sync_channel(QUEUED_MAX);
         let work = move || {
             for mut job in started {
-                let result = job.exchange.finish(&mut job.link);
+                let result = job.exchange.finish(&mut job.comm);
                 if finished.send((job, result)).is_err() {
                     return;
                 }
@@ -209,11 +209,11 @@ impl<E: Exchange> Lane<E> {
         self.count
     }
 
-    fn take_link(&mut self) -> E::Link {
+    fn take_comm(&mut self) -> E::Comm {
         // Only lanes whose exchanges all ranks finish at the same points of the program grow.
-        let mut link = self.idle.pop_front().unwrap_or_else(|| self.own.duplicate());
-        link.copy_settings(self.own.settings());
-        link
+        let mut comm = self.idle.pop_front().unwrap_or_else(|| self.own.duplicate());
+        comm.copy_settings(self.own.settings());
+        comm
     }
 
     /// Starts an exchange.
@@ -221,9 +221,9 @@ impl<E: Exchange> Lane<E> {
     /// # Errors
     /// As [`Exchange::start`].
     pub fn start(&mut self, mut exchange: E) -> Result<(), Error> {
-        let mut link = self.take_link();
-        exchange.start(&mut link)?;
-        let job = LaneJob { link, exchange };
+        let mut comm = self.take_comm();
+        exchange.start(&mut comm)?;
+        let job = LaneJob { comm, exchange };
         match &mut self.thread {
             None => self.under_way.push_back(job),
             Some(thread) => {
@@ -249,14 +249,14 @@ impl<E: Exchange> Lane<E> {
         self.count -= 1;
         let began = Instant::now();
         let finish = |mut job: LaneJob<E>| {
-            let result = job.exchange.finish(&mut job.link);
+            let result = job.exchange.finish(&mut job.comm);
             (job, result)
         };
         let done = self.done.pop_front().or_else(|| self.under_way.pop_front().map(finish));
         let done = done.or_else(|| self.thread.as_mut().map(LaneThread::wait));
         let (mut job, result) = done.unwrap_or_else(|| unreachable!("the lane has counted it"));
-        self.end_wait(began, &mut job.link);
-        self.idle.push_back(job.link);
+        self.end_wait(began, &mut job.comm);
+        self.idle.push_back(job.comm);
         result.map(|()| job.exchange)
     }
 
@@ -266,18 +266,18 @@ impl<E: Exchange> Lane<E> {
     /// Those of `exchange`.
     pub fn run_with(
         &mut self,
-        exchange: impl FnOnce(&mut E::Link) -> Result<(), Error>,
+        exchange: impl FnOnce(&mut E::Comm) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut link = self.take_link();
+        let mut comm = self.take_comm();
         let began = Instant::now();
-        exchange(&mut link)?;
-        self.end_wait(began, &mut link);
-        self.idle.push_back(link);
+        exchange(&mut comm)?;
+        self.end_wait(began, &mut comm);
+        self.idle.push_back(comm);
         Ok(())
     }
 
-    fn end_wait(&mut self, began: Instant, link: &mut E::Link) {
-        self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: link.take_flight() });
+    fn end_wait(&mut self, began: Instant, comm: &mut E::Comm) {
+        self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: comm.take_flight() });
     }
 
     /// Returns the wait for the exchange that was finished last, once.
@@ -327,7 +327,7 @@ impl<T> Default for AllToAll<T> {
 }
 
 impl<T: CommElement> Exchange for AllToAll<T> {
-    type Link = Communicator;
+    type Comm = Communicator;
 
     fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.started = Some(comm.start_all_to_all(std::mem::take(&mut self.parts))?);
@@ -363,20 +363,20 @@ pub enum HostDirection {
 }
 
 impl Exchange for HostExchange {
-    type Link = HostCommunicators;
+    type Comm = HostCommunicators;
 
-    fn start(&mut self, link: &mut HostCommunicators) -> Result<(), Error> {
+    fn start(&mut self, comm: &mut HostCommunicators) -> Result<(), Error> {
         let parts = std::mem::take(&mut self.parts);
         self.started = Some(match self.direction {
-            HostDirection::Reduce => link.start_reduce_by_host(parts)?,
-            HostDirection::Gather => link.start_gather_by_host(parts)?,
+            HostDirection::Reduce => comm.start_reduce_by_host(parts)?,
+            HostDirection::Gather => comm.start_gather_by_host(parts)?,
         });
         Ok(())
     }
 
-    fn finish(&mut self, link: &mut HostCommunicators) -> Result<(), Error> {
+    fn finish(&mut self, comm: &mut HostCommunicators) -> Result<(), Error> {
         if let Some(started) = self.started.take() {
-            self.parts = started.wait(link)?;
+            self.parts = started.wait(comm)?;
         }
         Ok(())
     }
@@ -390,7 +390,7 @@ pub struct GradientSums {
 }
 
 impl Exchange for GradientSums {
-    type Link = Communicator;
+    type Comm = Communicator;
 
     fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.started = Some(comm.start_sum(std::mem::take(&mut self.sums))?);

@@ -195,11 +195,11 @@ errors_with_hints! {
         #[error("the option '--{option}' applies only to several ranks, got 1")]
         #[hint("leave the option out, or ask for more ranks with --ranks N")]
         OneRank { option: &'static str },
-        #[error("--sharding {sharding}: expected several hosts, got one host with {ranks} ranks")]
-        #[hint(
-            "choose --sharding row, which is the same plan on one host, or group ranks into hosts \
-             with --ranks-per-host N"
+        #[error(
+            "--sharding {sharding}: expected several hosts, got one host with {ranks} ranks, on which \
+             --sharding row is the same plan"
         )]
+        #[hint("group ranks into hosts with --ranks-per-host N, or choose --sharding row")]
         OneHost { sharding: String, ranks: usize },
         #[error("{source}")]
         #[hint("give --ranks-per-host a divisor of the ranks, or choose a plan without hosts")]

@@ -82,7 +82,7 @@ struct Parcels {
 }
 
 impl Exchange for IdExchange {
-    type Link = Communicator;
+    type Comm = Communicator;
 
     // The thread of the lane also splits the ids by owner, which takes longer than sending them.
     fn start(&mut self, _: &mut Communicator) -> Result<(), Error> {
