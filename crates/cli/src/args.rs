@@ -164,6 +164,7 @@ Examples:
   rowmill train my.toml --trace traces --trace-steps 20..30
   rowmill train my.toml --ranks 4 --sharding row
   mpirun -n 4 rowmill train my.toml --sharding row
+  mpirun -n 16 rowmill train my.toml --sharding table-row
 
 Text and Parquet files are prepared once into RUN/data and reused by the next run on the same files.
 RUN/metrics.jsonl has the metrics of every interval and evaluation, a JSON object per line.
@@ -221,7 +222,13 @@ pub struct Train {
     pub ranks: Option<u32>,
     #[command(flatten)]
     pub processes: Processes,
-    /// How tables are split over ranks [default: table]
+    /// Group each N consecutive ranks into a host, between which messages are sent sparingly.
+    /// Results do not depend on the hosts, except through --sharding [default: all ranks on one
+    /// host, or the hosts of the processes]
+    #[arg(long, value_name = "N", value_parser = rank_count())]
+    pub ranks_per_host: Option<u32>,
+    /// How tables are split over ranks; table-row and grid also split them over hosts [default:
+    /// table]
     #[arg(long, value_enum)]
     pub sharding: Option<Sharding>,
     /// A file with a sharding plan, such as:

@@ -4,7 +4,7 @@
 
 use schema::{HostLayout, Rank};
 
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Flight};
 use crate::error::Error;
 
 impl Communicator {
@@ -85,6 +85,13 @@ impl HostCommunicators {
             // A transport sums over all ranks only.
             comm.set_native(false);
         }
+    }
+
+    /// Returns the interval in which the messages since the last call were under way on either
+    /// communicator; see [`Communicator::take_flight`].
+    pub fn take_flight(&mut self) -> Option<Flight> {
+        let flights = [self.within.take_flight(), self.between.take_flight()];
+        flights.into_iter().flatten().reduce(Flight::join)
     }
 
     /// Returns the hosts of all ranks.

@@ -44,6 +44,12 @@ impl HostLayout {
         Ok(Self::from_hosts(&hosts))
     }
 
+    /// Creates the layout in which all ranks share a host.
+    #[must_use]
+    pub fn on_one_host(ranks: usize) -> Self {
+        Self::from_hosts(&vec![0; ranks])
+    }
+
     /// Creates the layout in which ranks share a host if their host has the same name. `names[r]`
     /// is the name, or any other identity, of the host of rank r.
     #[must_use]

@@ -1,5 +1,5 @@
-//! Places tables on hosts, as tiles of a sharding plan, and finds the tiles whose partial sums can
-//! be added within a host.
+//! Makes sharding plans that place tables on hosts, and finds the tiles whose partial sums can be
+//! added within a host.
 //!
 //! A hierarchical plan is a tiling like any other ([`crate::plan`]). Only the ranks of its tiles
 //! differ.
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::host_layout::HostLayout;
 use crate::model::TableConfig;
-use crate::plan::Tile;
+use crate::plan::{ShardingPlan, Tile};
 use crate::unit::TableId;
 
 /// A range of a table's columns, which one host holds.
@@ -24,20 +24,44 @@ impl HostPart {
     }
 }
 
-/// Returns the tiles of a table-row-wise plan. Each table is on one host, and its rows are split
-/// over the ranks of that host in blocks of equal size. The largest table comes first, and goes to
-/// the host with the fewest weights per rank so far.
-#[must_use]
-pub fn table_row_wise(tables: &[TableConfig], layout: &HostLayout) -> Vec<Tile> {
-    place(split_columns(tables, 1), layout)
-}
+impl ShardingPlan {
+    /// Keeps each table on one host, and splits its rows over the ranks of that host in blocks of
+    /// equal size. The largest table comes first, and goes to the host with the fewest weights per
+    /// rank so far.
+    #[must_use]
+    pub fn table_row_wise(tables: &[TableConfig], hosts: &HostLayout) -> Self {
+        Self::from_parts(split_columns(tables, 1), hosts)
+    }
 
-/// Returns the tiles of a grid plan. The columns of each table are split over at most as many hosts
-/// as there are, in blocks of ⌈D/H⌉ columns. Each block is placed as [`table_row_wise`] places a
-/// table.
-#[must_use]
-pub fn grid(tables: &[TableConfig], layout: &HostLayout) -> Vec<Tile> {
-    place(split_columns(tables, layout.host_count()), layout)
+    /// Splits the columns of each table over at most as many hosts as there are, in blocks of ⌈D/H⌉
+    /// columns. Each block is placed as [`Self::table_row_wise`] places a table.
+    #[must_use]
+    pub fn grid(tables: &[TableConfig], hosts: &HostLayout) -> Self {
+        Self::from_parts(split_columns(tables, hosts.host_count()), hosts)
+    }
+
+    fn from_parts(parts: Vec<HostPart>, hosts: &HostLayout) -> Self {
+        Self::from_tiles(hosts.world_size() as u32, place(parts, hosts)).on_hosts(hosts.clone())
+    }
+
+    /// Returns for each tile the host whose ranks can add up its partial sums, or `None` if
+    /// receivers must add them, or if there is nothing to add.
+    ///
+    /// A host can add up the tiles of some columns of a table if it holds all rows of these
+    /// columns, and if the order of rows is the order of ranks. The sum then has the same bytes as
+    /// that of a receiver, which adds in the order of rows. If hosts have different numbers of
+    /// ranks, none adds up tiles.
+    #[must_use]
+    pub fn hosts_that_reduce(&self) -> Vec<Option<usize>> {
+        let hosts = self.hosts();
+        if hosts.ranks_per_host().is_err() {
+            return vec![None; self.tiles().len()];
+        }
+        let tables = self.tiles().chunk_by(|a, b| a.table == b.table);
+        tables
+            .flat_map(|table| table.iter().map(|tile| host_that_reduces(tile, table, hosts)))
+            .collect()
+    }
 }
 
 fn split_columns(tables: &[TableConfig], blocks: usize) -> Vec<HostPart> {
@@ -73,21 +97,6 @@ fn place(mut parts: Vec<HostPart>, layout: &HostLayout) -> Vec<Tile> {
     tiles
 }
 
-/// Returns for each tile the host whose ranks can add up its partial sums, or `None` if receivers
-/// must add them, or if there is nothing to add.
-///
-/// A host can add up the tiles of some columns of a table if it holds all rows of these columns,
-/// and if the order of rows is the order of ranks. The sum then has the same bytes as that of a
-/// receiver, which adds in the order of rows. `tiles` are in the order of a
-/// [`crate::ShardingPlan`].
-#[must_use]
-pub fn hosts_that_reduce(tiles: &[Tile], layout: &HostLayout) -> Vec<Option<usize>> {
-    let tables = tiles.chunk_by(|a, b| a.table == b.table);
-    tables
-        .flat_map(|table| table.iter().map(|tile| host_that_reduces(tile, table, layout)))
-        .collect()
-}
-
 fn host_that_reduces(tile: &Tile, table: &[Tile], layout: &HostLayout) -> Option<usize> {
     let shares_columns = |other: &&Tile| {
         other.columns.start < tile.columns.end && tile.columns.start < other.columns.end
@@ -106,7 +115,6 @@ fn host_that_reduces(tile: &Tile, table: &[Tile], layout: &HostLayout) -> Option
 mod tests {
     use proptest::prelude::*;
 
-    use super::{grid, hosts_that_reduce, table_row_wise};
     use crate::host_layout::HostLayout;
     use crate::model::{DataType, Pooling, TableConfig};
     use crate::plan::ShardingPlan;
@@ -120,16 +128,11 @@ mod tests {
         shapes.iter().map(table).collect()
     }
 
-    fn reduced(plan: &ShardingPlan, layout: &HostLayout) -> Vec<Option<usize>> {
-        hosts_that_reduce(plan.tiles(), layout)
-    }
-
     #[test]
     fn a_table_row_wise_plan_keeps_each_table_on_one_host() {
         let tables = tables(&[(100, 8), (90, 8), (3, 8), (1, 8)]);
         let layout = HostLayout::with_ranks_per_host(4, 2).unwrap();
-        let tiles = table_row_wise(&tables, &layout);
-        let plan = ShardingPlan::new(4, tiles, &tables).unwrap();
+        let plan = ShardingPlan::table_row_wise(&tables, &layout);
         let ranks: Vec<u32> = plan.tiles().iter().map(|tile| tile.rank.0).collect();
         assert_eq!(ranks, [0, 1, 2, 3, 2, 3, 2]);
     }
@@ -138,8 +141,8 @@ mod tests {
     fn a_grid_plan_splits_columns_over_hosts_and_rows_within() {
         let tables = tables(&[(100, 8), (7, 3), (4, 1)]);
         let layout = HostLayout::with_ranks_per_host(6, 2).unwrap();
-        let plan = ShardingPlan::new(6, grid(&tables, &layout), &tables).unwrap();
-        let hosts = reduced(&plan, &layout);
+        let plan = ShardingPlan::grid(&tables, &layout);
+        let hosts = plan.hosts_that_reduce();
         assert!(hosts.iter().all(Option::is_some), "{hosts:?}");
         let first: Vec<_> = plan
             .tiles()
@@ -155,16 +158,20 @@ mod tests {
     fn receivers_add_sums_that_no_host_can_add_in_rank_order() {
         let tables = tables(&[(100, 8)]);
         let layout = HostLayout::with_ranks_per_host(4, 2).unwrap();
-        assert_eq!(reduced(&ShardingPlan::row_wise(&tables, 4), &layout), [None; 4]);
-        assert_eq!(reduced(&ShardingPlan::column_wise(&tables, 4), &layout), [None; 4]);
-        let mut tiles = table_row_wise(&tables, &layout);
-        assert_eq!(hosts_that_reduce(&tiles, &layout), [Some(0); 2]);
+        let reduced = |plan: ShardingPlan| plan.on_hosts(layout.clone()).hosts_that_reduce();
+        assert_eq!(reduced(ShardingPlan::row_wise(&tables, 4)), [None; 4]);
+        assert_eq!(reduced(ShardingPlan::column_wise(&tables, 4)), [None; 4]);
+        let plan = ShardingPlan::table_row_wise(&tables, &layout);
+        assert_eq!(plan.hosts_that_reduce(), [Some(0); 2]);
         // The order of rows must be the order of ranks.
+        let mut tiles = plan.tiles().to_vec();
         let [first, second] = &mut tiles[..] else { unreachable!() };
         std::mem::swap(&mut first.rank, &mut second.rank);
-        assert_eq!(hosts_that_reduce(&tiles, &layout), [None; 2]);
-        let alone = HostLayout::with_ranks_per_host(4, 4).unwrap();
-        assert_eq!(reduced(&ShardingPlan::row_wise(&tables, 4), &alone), [Some(0); 4]);
+        assert_eq!(reduced(ShardingPlan::new(4, tiles, &tables).unwrap()), [None; 2]);
+        let alone = ShardingPlan::row_wise(&tables, 4);
+        assert_eq!(alone.hosts_that_reduce(), [Some(0); 4]);
+        let unequal = HostLayout::from_hosts(&[0, 0, 0, 1]);
+        assert_eq!(plan.on_hosts(unequal).hosts_that_reduce(), [None; 2]);
     }
 
     proptest! {
@@ -175,12 +182,16 @@ mod tests {
         ) {
             let tables = tables(&shapes);
             let layout = HostLayout::from_hosts(&hosts);
-            for make in [table_row_wise, grid] {
-                let tiles = make(&tables, &layout);
-                let plan = ShardingPlan::new(hosts.len() as u32, tiles, &tables).unwrap();
-                for (tile, host) in plan.tiles().iter().zip(reduced(&plan, &layout)) {
+            let is_equal = layout.ranks_per_host().is_ok();
+            for make in [ShardingPlan::table_row_wise, ShardingPlan::grid] {
+                let plan = make(&tables, &layout);
+                let tiles = plan.tiles().to_vec();
+                let checked = ShardingPlan::new(hosts.len() as u32, tiles, &tables).unwrap();
+                prop_assert_eq!(&checked.on_hosts(layout.clone()), &plan);
+                for (tile, host) in plan.tiles().iter().zip(plan.hosts_that_reduce()) {
                     let is_split = tile.rows != (0..tables[tile.table.index()].rows);
-                    prop_assert_eq!(host, is_split.then_some(layout.host(tile.rank)));
+                    let expected = (is_split && is_equal).then_some(layout.host(tile.rank));
+                    prop_assert_eq!(host, expected);
                 }
             }
         }

@@ -3,12 +3,14 @@
 //!
 //! Table-, row- and column-wise sharding and their mixes are all tilings. The runtime needs only
 //! two rules: tiles over split rows are summed, and tiles over split columns are concatenated.
-//! [`crate::row_scope`] describes how split columns affect rules that use whole rows.
+//! [`crate::host_tiling`] makes the plans that place tables on hosts, and [`crate::row_scope`]
+//! describes how split columns affect rules that use whole rows.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::host_layout::HostLayout;
 use crate::model::TableConfig;
 use crate::unit::{Rank, TableId};
 
@@ -90,6 +92,9 @@ pub enum PlanError {
 /// replicated table. The other tables are cut into tiles, and each of their weights is on exactly
 /// one rank.
 ///
+/// A plan also knows the hosts of its ranks, because exchanges between ranks use them. Plan files do
+/// not contain the hosts, since a job may move to other hosts. A new plan has all ranks on one host.
+///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};
 ///
@@ -118,6 +123,8 @@ pub struct ShardingPlan {
         skip_serializing_if = "Vec::is_empty"
     )]
     replicas: Vec<Tile>,
+    #[serde(skip)]
+    hosts: HostLayout,
 }
 
 impl ShardingPlan {
@@ -165,7 +172,24 @@ impl ShardingPlan {
         let mut replicas: Vec<Tile> =
             replicated.iter().map(|&id| replica(id, &tables[id.index()])).collect();
         replicas.sort_by_key(|tile| tile.table);
-        Ok(Self { world_size, tiles, replicas })
+        let hosts = HostLayout::on_one_host(world_size as usize);
+        Ok(Self { world_size, tiles, replicas, hosts })
+    }
+
+    /// Replaces the hosts of the ranks.
+    ///
+    /// # Panics
+    /// Panics if the layout has another number of ranks than the plan.
+    #[must_use]
+    pub fn on_hosts(self, hosts: HostLayout) -> Self {
+        assert_eq!(hosts.world_size(), self.world_size as usize, "the layout has all ranks");
+        Self { hosts, ..self }
+    }
+
+    /// Returns the hosts of the ranks.
+    #[must_use]
+    pub fn hosts(&self) -> &HostLayout {
+        &self.hosts
     }
 
     /// Returns the number of ranks.
@@ -272,7 +296,7 @@ impl ShardingPlan {
                 0 => Self::table_wise(one, 1),
                 1 => Self::row_wise(one, world_size),
                 2 => Self::column_wise(one, world_size),
-                _ => Self::from_tiles(4, grid(table)),
+                _ => Self::from_tiles(4, quarters(table)),
             };
             for mut tile in plan.tiles {
                 tile.table = TableId(id as u32);
@@ -287,13 +311,14 @@ impl ShardingPlan {
     #[must_use]
     pub fn replicate(tables: &[TableConfig], world_size: u32) -> Self {
         let replicas = (0..).zip(tables).map(|(id, table)| replica(TableId(id), table)).collect();
-        Self { world_size, tiles: Vec::new(), replicas }
+        Self { replicas, ..Self::from_tiles(world_size, Vec::new()) }
     }
 
-    fn from_tiles(world_size: u32, mut tiles: Vec<Tile>) -> Self {
+    pub(crate) fn from_tiles(world_size: u32, mut tiles: Vec<Tile>) -> Self {
         tiles.retain(|tile| !tile.rows.is_empty() && !tile.columns.is_empty());
         tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
-        Self { world_size, tiles, replicas: Vec::new() }
+        let hosts = HostLayout::on_one_host(world_size as usize);
+        Self { world_size, tiles, replicas: Vec::new(), hosts }
     }
 }
 
@@ -307,7 +332,7 @@ fn replica(table: TableId, config: &TableConfig) -> Tile {
     Tile { table, rows: 0..config.rows, columns: 0..config.dim, rank: Rank(0) }
 }
 
-fn grid(table: &TableConfig) -> Vec<Tile> {
+fn quarters(table: &TableConfig) -> Vec<Tile> {
     let (row, column) = (table.rows.div_ceil(2), table.dim.div_ceil(2));
     let halves = [(0..row, 0..column), (0..row, column..table.dim)];
     let lower = [(row..table.rows, 0..column), (row..table.rows, column..table.dim)];

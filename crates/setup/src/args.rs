@@ -139,6 +139,10 @@ pub enum Sharding {
     Mixed,
     /// Keep every table whole on every rank
     Replicated,
+    /// Keep each table on one host, and split its rows over the ranks of that host
+    TableRow,
+    /// Split the columns of every table over hosts, and the rows over the ranks of each host
+    Grid,
 }
 
 /// Finds the subcommand that the arguments of this process select, with its options. `verb` is the

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use schema::{ShardingPlan, TableConfig, TableId, Tile};
+use clap::ValueEnum;
+use schema::{HostLayout, ShardingPlan, TableConfig, TableId, Tile};
 use serde::Deserialize;
 use serde::de::Error as _;
 
@@ -25,23 +26,53 @@ struct PlanFile {
 /// A rule that divides tables among ranks. The rule becomes a plan once the tables are known.
 #[derive(Clone, Debug)]
 pub enum Tiling {
-    /// A ready-made rule, with the number of ranks.
-    Made(Sharding, u32),
+    /// A ready-made rule, with the hosts of the ranks.
+    Made(Sharding, HostLayout),
     /// A plan from a file, which fits only the tables for which it was written.
     File(ShardingPlan),
 }
 
 impl Tiling {
+    /// Creates a ready-made rule for ranks on these hosts.
+    ///
+    /// # Errors
+    /// Rules that place tables on hosts need several hosts, with equally many ranks.
+    pub fn new(sharding: Sharding, hosts: HostLayout) -> Result<Self, UsageError> {
+        if sharding.is_by_host() {
+            if hosts.host_count() == 1 {
+                let value = sharding.to_possible_value();
+                let sharding = value.map_or_else(String::new, |value| value.get_name().to_owned());
+                return Err(UsageError::OneHost { sharding, ranks: hosts.world_size() });
+            }
+            hosts.ranks_per_host().map_err(|source| UsageError::Hosts { source })?;
+        }
+        Ok(Self::Made(sharding, hosts))
+    }
+
     /// Creates the plan for `tables` from this rule.
     pub fn plan(&self, tables: &[TableConfig]) -> ShardingPlan {
-        match self {
-            Self::Made(Sharding::Table, ranks) => ShardingPlan::table_wise(tables, *ranks),
-            Self::Made(Sharding::Row, ranks) => ShardingPlan::row_wise(tables, *ranks),
-            Self::Made(Sharding::Column, ranks) => ShardingPlan::column_wise(tables, *ranks),
-            Self::Made(Sharding::Mixed, ranks) => ShardingPlan::mixed(tables, *ranks),
-            Self::Made(Sharding::Replicated, ranks) => ShardingPlan::replicate(tables, *ranks),
-            Self::File(plan) => plan.clone(),
-        }
+        let (sharding, hosts) = match self {
+            Self::Made(sharding, hosts) => (sharding, hosts),
+            Self::File(plan) => return plan.clone(),
+        };
+        let ranks = hosts.world_size() as u32;
+        let plan = match sharding {
+            Sharding::Table => ShardingPlan::table_wise(tables, ranks),
+            Sharding::Row => ShardingPlan::row_wise(tables, ranks),
+            Sharding::Column => ShardingPlan::column_wise(tables, ranks),
+            Sharding::Mixed => ShardingPlan::mixed(tables, ranks),
+            Sharding::Replicated => ShardingPlan::replicate(tables, ranks),
+            Sharding::TableRow => ShardingPlan::table_row_wise(tables, hosts),
+            Sharding::Grid => ShardingPlan::grid(tables, hosts),
+        };
+        plan.on_hosts(hosts.clone())
+    }
+}
+
+impl Sharding {
+    /// Returns whether the plan places tables on hosts, and not only on ranks.
+    pub fn is_by_host(self) -> bool {
+        matches!(self, Self::TableRow | Self::Grid)
     }
 }
 

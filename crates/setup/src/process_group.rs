@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use comm::mpi::{Launcher, LauncherKind, Mpi, MpiLibrary, PIECE_BYTES, launcher};
 use comm::{Communicator, SharedTransport};
-use schema::Rank;
+use schema::{HostLayout, Rank};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -89,8 +89,10 @@ pub struct World {
     mpi: Arc<Mpi>,
     /// The kind of MPI library, for messages.
     library: &'static str,
-    /// The host name of each rank.
+    /// The host name of each rank, for messages.
     hosts: Vec<String>,
+    /// The hosts of the ranks, as the MPI library names them.
+    layout: HostLayout,
     launcher: Option<LauncherKind>,
     /// Number of ranks on this host that may use the same CPUs as this rank, including itself.
     sharers: usize,
@@ -148,6 +150,7 @@ impl World {
             String::from_utf8_lossy(place).lines().next().unwrap_or_default().to_owned()
         };
         let hosts = all.iter().map(host).collect();
+        let layout = comm.gather_host_layout().map_err(train::Error::from)?;
         let mut farewell = comm.duplicate();
         if comm::Transport::rank(&*mpi) == 0 {
             // Rank 0 arrives last at the barrier, so the other ranks wait longer.
@@ -160,6 +163,7 @@ impl World {
             mpi,
             library,
             hosts,
+            layout,
             launcher,
             sharers,
             run_folder,
@@ -193,9 +197,12 @@ impl World {
 
     /// Lists the ranks on the host of this rank, including itself.
     pub fn ranks_of_host(&self) -> Vec<Rank> {
-        let own = self.hosts.get(self.rank() as usize);
-        let of_host = (0..).zip(&self.hosts).filter(|(_, host)| Some(*host) == own);
-        of_host.map(|(rank, _)| Rank(rank)).collect()
+        self.layout.ranks_of(self.layout.host(Rank(self.rank()))).to_vec()
+    }
+
+    /// Returns the hosts of all ranks.
+    pub fn layout(&self) -> &HostLayout {
+        &self.layout
     }
 
     /// Returns the number of ranks of the job.

@@ -1,7 +1,7 @@
 //! Describes a training step that was never run, with its configuration, its sharding plan and its
 //! ids.
 
-use schema::{FeatureStats, IdLaw, ShardingPlan};
+use schema::{FeatureStats, HostLayout, IdLaw, ShardingPlan};
 
 use crate::args::{NeverRunStep, RANKS_MAX, Sharding};
 use crate::config::{self, ResolvedJob};
@@ -19,10 +19,24 @@ pub struct Workload {
     pub features: Vec<FeatureStats>,
 }
 
+/// The hosts of the hardware on which a step would run.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadHosts {
+    /// Number of ranks over all hosts.
+    pub ranks: u64,
+    /// Is `None` if all ranks are on one host.
+    pub ranks_per_host: Option<u32>,
+}
+
+impl WorkloadHosts {
+    /// One host with one rank.
+    pub const ONE_RANK: Self = Self { ranks: 1, ranks_per_host: None };
+}
+
 impl Workload {
     /// Resolves the configuration `name` with the options `asked`. Without an option for ranks or a
-    /// plan, the step runs on `ranks` ranks.
-    pub fn resolve(name: &str, asked: &NeverRunStep, ranks: u64) -> Result<Self, Error> {
+    /// plan, the step runs on all ranks of the `hosts`.
+    pub fn resolve(name: &str, asked: &NeverRunStep, hosts: WorkloadHosts) -> Result<Self, Error> {
         let mut overrides = asked.set.clone();
         let size =
             asked.batch_size.map(|size| ("training.batch_size".to_owned(), size.to_string()));
@@ -32,13 +46,16 @@ impl Workload {
         let tiling = match &asked.plan {
             Some(path) => Tiling::File(plan::read(path, tables)?),
             None => {
-                let ranks = asked.ranks.map_or(ranks, u64::from);
+                let ranks = asked.ranks.map_or(hosts.ranks, u64::from);
                 let known = u32::try_from(ranks).ok().filter(|ranks| *ranks <= RANKS_MAX);
                 let ranks = known.ok_or_else(|| predict::Error::Workload {
                     expected: format!("at most {RANKS_MAX} ranks"),
                     got: ranks.to_string(),
                 })?;
-                Tiling::Made(asked.sharding.unwrap_or(Sharding::Table), ranks)
+                let per_host = hosts.ranks_per_host.unwrap_or(ranks).max(1);
+                let hosts: Vec<u32> = (0..ranks).map(|rank| rank / per_host).collect();
+                let sharding = asked.sharding.unwrap_or(Sharding::Table);
+                Tiling::new(sharding, HostLayout::from_hosts(&hosts))?
             }
         };
         let plan = tiling.plan(tables);

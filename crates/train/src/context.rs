@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use comm::Communicator;
+use comm::{Communicator, HostCommunicators};
 use device::Backend;
 use schema::stage::{ActionPart, Overlap};
 use schema::{Rank, Schedule, ShardingPlan, Stage};
 
 use crate::Error;
 use crate::embedding::input_dist::IdExchange;
-use crate::lane::{AllToAll, ExchangeWait, GradientSums, Lane};
+use crate::lane::{AllToAll, ExchangeWait, GradientSums, HostExchange, Lane};
 use crate::profile::{Profiler, TimedAction};
 
 /// The device, communicators and profiler of one rank, which are passed to every layer. Parameters
@@ -83,7 +83,7 @@ pub struct Streams {
     /// Ids on their way to the ranks that own their rows.
     pub input: Lane<IdExchange>,
     /// Pooled vectors and their gradients.
-    pub pooled: Lane<AllToAll<f32>>,
+    pub pooled: PooledLanes,
     /// Gradients of dense parameters.
     pub dense: Lane<GradientSums>,
     /// Gradients of the rows of replicated tables.
@@ -92,11 +92,19 @@ pub struct Streams {
     pub losses: Lane<AllToAll<u8>>,
 }
 
+/// The lanes of pooled vectors and their gradients.
+pub struct PooledLanes {
+    /// Messages between any two ranks. Also carries terms of rows.
+    pub by_rank: Lane<AllToAll<f32>>,
+    /// Sums of hosts. Is `None` if no host adds up tiles under the plan.
+    by_host: Option<Lane<HostExchange>>,
+}
+
 impl From<Communicator> for Streams {
     fn from(control: Communicator) -> Self {
         Self {
             input: Lane::new(&control),
-            pooled: Lane::new(&control),
+            pooled: PooledLanes { by_rank: Lane::new(&control), by_host: None },
             dense: Lane::new(&control),
             replicas: Lane::new(&control),
             losses: Lane::new(&control),
@@ -121,28 +129,36 @@ impl Streams {
     /// Tags every later exchange of a step with this number, so that ranks at different steps are
     /// detected. Commands may come a step ahead, and name their step themselves.
     pub fn set_step(&mut self, step: u64) {
-        let [_, exchanges @ ..] = self.all();
-        exchanges.into_iter().for_each(|stream| stream.set_step(step));
+        self.all().skip(1).for_each(|stream| stream.set_step(step));
     }
 
     /// Tags every later message with the hash of the job, so that ranks of different jobs are
     /// detected.
     pub fn set_plan(&mut self, plan: u64) {
-        self.all().into_iter().for_each(|stream| stream.set_plan(plan));
+        self.all().for_each(|stream| stream.set_plan(plan));
     }
 
     /// Sets how long to wait for a message. `None` waits without limit.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
+        self.all().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the threads that a schedule needs under a plan. Exchanges of pooled vectors need
-    /// none: they are complete when the messages of all peers have arrived.
+    /// Creates the lanes that a plan needs, and their threads for a schedule. All ranks must call it
+    /// at the same point of the program, before they exchange pooled vectors.
     ///
     /// # Errors
-    /// [`Error::Thread`] if the operating system refuses.
-    pub fn spawn_lanes(&mut self, schedule: Schedule, plan: &ShardingPlan) -> Result<(), Error> {
+    /// [`Error::Communication`], and [`Error::Thread`] if the operating system refuses a thread.
+    pub fn open_lanes(&mut self, schedule: Schedule, plan: &ShardingPlan) -> Result<(), Error> {
         let schedule = schedule.for_ranks(self.world_size() as u32);
+        if plan.hosts_that_reduce().iter().any(Option::is_some) {
+            let hosts = HostCommunicators::split(&mut self.control, plan.hosts())?;
+            let by_host = self.pooled.by_host.insert(Lane::new(&hosts));
+            // An exchange between ranks is complete when the messages of all peers have arrived.
+            // Ranks of a host add and pass on what they receive, which takes a thread.
+            if schedule.has(Overlap::Pooled) || schedule.has(Overlap::Gradient) {
+                by_host.spawn("host lane")?;
+            }
+        }
         if schedule.has(Overlap::Input) {
             self.input.spawn("input lane")?;
         }
@@ -169,9 +185,34 @@ impl Streams {
         }
     }
 
-    fn all(&mut self) -> [&mut Communicator; 6] {
+    fn all(&mut self) -> impl Iterator<Item = &mut Communicator> {
         let Self { control, input, pooled, dense, replicas, losses } = self;
+        let PooledLanes { by_rank, by_host } = pooled;
         let [dense, replicas] = [dense, replicas].map(Lane::settings);
-        [control, input.settings(), pooled.settings(), dense, replicas, losses.settings()]
+        [control, input.settings(), by_rank.settings(), dense, replicas, losses.settings()]
+            .into_iter()
+            .chain(by_host.as_mut().map(Lane::settings))
+    }
+}
+
+impl PooledLanes {
+    /// Returns the lane of the sums of hosts.
+    ///
+    /// # Panics
+    /// Panics if no host adds up tiles under the plan of [`Streams::open_lanes`].
+    pub fn by_host(&mut self) -> &mut Lane<HostExchange> {
+        let lane = self.by_host.as_mut();
+        lane.unwrap_or_else(|| unreachable!("the lanes are opened for the plan of the model"))
+    }
+
+    /// Takes a buffer of `len` values from the pool. The content of the buffer is arbitrary.
+    #[must_use]
+    pub fn buffer(&mut self, len: usize) -> Vec<f32> {
+        if len == 0 { Vec::new() } else { self.by_rank.settings().buffer(len) }
+    }
+
+    fn take_wait(&mut self) -> Option<ExchangeWait> {
+        let by_host = self.by_host.as_mut().and_then(Lane::take_wait);
+        ExchangeWait::both(self.by_rank.take_wait(), by_host)
     }
 }

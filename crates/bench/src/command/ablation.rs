@@ -14,7 +14,7 @@ use analyze::distribution;
 use comm::{Communicator, Delayed, DelayedLink, InProcess};
 use device::Cpu;
 use schema::stage::{ActionBatch, ActionPart, Overlap, Resource};
-use schema::{JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
+use schema::{HostLayout, JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
 use serde::Serialize;
 use train::context::Streams;
 use train::memory::WeightSource;
@@ -154,7 +154,7 @@ fn check_memory(args: &BenchAblation, job: &ResolvedJob, session: &Session) -> R
     let run = memory_check::RunSize {
         job,
         data: DataSize::for_batches(&job.config, rows, args.pooling),
-        tiling: &Tiling::Made(args.sharding, args.ranks),
+        tiling: &tiling(args)?,
         threads: session.threads,
         processes: None,
         traced_steps: 0,
@@ -162,6 +162,11 @@ fn check_memory(args: &BenchAblation, job: &ResolvedJob, session: &Session) -> R
         schedule: Schedule::PIPELINED,
     };
     run.check(&run.compare())
+}
+
+/// Returns the tiling over ranks that are all on one host.
+fn tiling(args: &BenchAblation) -> Result<Tiling, Error> {
+    Ok(Tiling::new(args.sharding, HostLayout::on_one_host(args.ranks as usize))?)
 }
 
 fn list_schedules() -> [Schedule; SCHEDULES] {
@@ -176,7 +181,7 @@ fn list_schedules() -> [Schedule; SCHEDULES] {
 impl AblationBench {
     fn new(config: JobConfig, args: &BenchAblation, threads: usize) -> Result<Self, Error> {
         let threads = (threads / args.ranks as usize).max(1);
-        let plan = Tiling::Made(args.sharding, args.ranks).plan(&config.model.tables);
+        let plan = tiling(args)?.plan(&config.model.tables);
         let batch_size = config.training.batch_size;
         let count = batches::distinct_batches(batch_size);
         let host = device::Pool::new(threads);
@@ -326,7 +331,7 @@ impl AblationRank {
         graph: StepGraph,
     ) -> Result<(), Error> {
         self.context.comm = Streams::from(end);
-        self.context.comm.spawn_lanes(schedule, plan)?;
+        self.context.comm.open_lanes(schedule, plan)?;
         self.model.set_graph(graph);
         Ok(())
     }

@@ -10,7 +10,7 @@ use ::device::Isa;
 use ::device::cpu::Bf16Products;
 use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
-use schema::{Figure, Interaction, Precision, Schedule, TrainingConfig};
+use schema::{Figure, HostLayout, Interaction, Precision, Schedule, TrainingConfig};
 use serde::Serialize;
 use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
@@ -112,8 +112,8 @@ struct TrainRequest {
 
 impl TrainRequest {
     /// Builds the request from the named configuration, or else from the run that is resumed.
-    /// `started` is the number of processes that a launcher started.
-    fn new(args: &Train, started: Option<u32>) -> Result<Self, Error> {
+    /// `started` has the hosts of the processes that a launcher started.
+    fn new(args: &Train, started: Option<&HostLayout>) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
@@ -250,7 +250,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
 
 /// Trains as the only process, or as rank 0 of the processes of `world`.
 fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
-    let mut request = TrainRequest::new(args, world.as_ref().map(|world| world.size()))?;
+    let mut request = TrainRequest::new(args, world.as_ref().map(|world| world.layout()))?;
     if args.print_config {
         let origin = request.job.origin.clone();
         let text = request.job.config.to_toml();

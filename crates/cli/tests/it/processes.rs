@@ -79,8 +79,9 @@ pub fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|path| (name(&path), fs::read(&path).unwrap())).collect()
 }
 
-/// Tilings of the tables. All are values of `--sharding`, except `grid`, which is a plan file.
-const TILINGS: [&str; 6] = ["table", "row", "column", "mixed", "grid", "replicated"];
+/// Tilings of the tables. All are values of `--sharding`, except `quarters`, which is a plan file.
+const TILINGS: [&str; 7] =
+    ["table", "row", "table-row", "column", "mixed", "quarters", "replicated"];
 /// Optimizers of the embedding tables.
 const OPTIMIZERS: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb"];
 
@@ -103,8 +104,12 @@ pub fn is_full() -> bool {
 
 /// Returns the options that select a tiling.
 fn split(place: &Place, ranks: u32, tiling: &str) -> String {
-    if tiling != "grid" {
-        let sharding = format!("--sharding {tiling}");
+    if tiling != "quarters" {
+        let hosts = match tiling {
+            "table-row" => format!("--ranks-per-host {}", ranks / 2),
+            _ => String::new(),
+        };
+        let sharding = format!("--sharding {tiling} {hosts}");
         return if ranks == 1 { String::new() } else { sharding };
     }
     // Each table is split into two halves of rows and two halves of columns. The tiles are assigned
@@ -127,8 +132,8 @@ fn split(place: &Place, ranks: u32, tiling: &str) -> String {
     };
     let tiles: Vec<_> = [50, 20].into_iter().enumerate().flat_map(of_table).collect();
     let plan = serde_json::json!({ "world_size": ranks, "tiles": tiles }).to_string();
-    fs::write(place.path(&format!("grid-{ranks}.json")), plan).unwrap();
-    format!("--plan grid-{ranks}.json")
+    fs::write(place.path(&format!("quarters-{ranks}.json")), plan).unwrap();
+    format!("--plan quarters-{ranks}.json")
 }
 
 /// Trains with threads and with processes of `launcher`. Checkpoints and metrics must be the same.
@@ -143,7 +148,7 @@ fn trains_as_threads_do(launcher: Launcher) {
             let split = split(&place, ranks, tiling);
             format!("{TRAIN} {split} --set optimizer.sparse.kind={rule} --run {run}")
         };
-        let alone = if tiling == "grid" { String::new() } else { format!("--ranks {ranks}") };
+        let alone = if tiling == "quarters" { String::new() } else { format!("--ranks {ranks}") };
         let one = place.done(&format!("{} {alone}", words(&format!("t-{i}")))).last();
         // The size of the buckets must not change the sums.
         let words = format!("{} --transport mpi --bucket 300", words(&format!("p-{i}")));

@@ -73,18 +73,55 @@ fn the_same_run_is_the_same_to_the_bit_for_any_number_of_threads() {
 }
 
 #[test]
-fn two_ranks_reach_the_loss_of_one_under_every_sharding() {
+fn several_ranks_reach_the_loss_of_one_under_every_sharding() {
     let place = Place::new();
     let loss = |run: &str, more: &str| {
         let words = format!("train job.toml --train train.csv --run {run} --format json {more}");
         place.done(&words).last()["evaluation"]["loss"].as_f64().unwrap()
     };
     let one = loss("one", "--set optimizer.sparse.kind=sgd");
-    for sharding in ["table", "row", "column", "mixed"] {
-        let more = format!("--set optimizer.sparse.kind=sgd --ranks 2 --sharding {sharding}");
-        let two = loss(sharding, &more);
-        assert!((one - two).abs() < 1e-4, "{sharding}: {one} and {two}");
+    let two = ["table", "row", "column", "mixed"].map(|sharding| (sharding, "--ranks 2"));
+    let four = ["table-row", "grid"].map(|sharding| (sharding, "--ranks 4 --ranks-per-host 2"));
+    for (sharding, ranks) in two.into_iter().chain(four) {
+        let more = format!("--set optimizer.sparse.kind=sgd {ranks} --sharding {sharding}");
+        let several = loss(sharding, &more);
+        assert!((one - several).abs() < 1e-4, "{sharding}: {one} and {several}");
     }
+}
+
+#[test]
+fn ranks_that_do_not_fit_their_hosts_are_refused_before_a_file_is_written() {
+    let place = Place::new();
+    let job = "train job.toml --train train.csv";
+    let refused = |words: &str, run: &str, problem: &str, hint: &str| {
+        let ran = place.run(&format!("{words} --run {run}"));
+        assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains(problem), "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("hint: {hint}")), "{words}: {}", ran.stderr);
+    };
+    let indivisible = "ranks per host: expected a divisor of the 4 ranks, got 3";
+    let divisor = "give --ranks-per-host a divisor of the ranks";
+    let one_host = "expected several hosts, got one host with 4 ranks";
+    let row = "group ranks into hosts with --ranks-per-host N";
+    let one_rank = "the option '--ranks-per-host' applies only to several ranks";
+    for (more, problem, hint) in [
+        ("--ranks 4 --ranks-per-host 3", indivisible, divisor),
+        ("--ranks 4 --ranks-per-host 3 --sharding grid", indivisible, divisor),
+        ("--ranks 4 --sharding table-row", one_host, row),
+        ("--ranks 4 --ranks-per-host 4 --sharding grid", one_host, row),
+        ("--ranks 1 --ranks-per-host 1", one_rank, "leave the option out"),
+    ] {
+        refused(&format!("{job} {more}"), "refused", problem, hint);
+        assert!(!place.path("refused").exists(), "{more}");
+    }
+    // A plan fits any hosts. A run resumes on others, but not on hosts that its ranks do not fill.
+    let hosts = "--ranks 4 --ranks-per-host 2 --sharding table-row";
+    place.done(&format!("{job} {hosts} --set steps=2 --run run"));
+    let resume = "train --resume --set steps=3";
+    refused(&format!("{resume} --ranks-per-host 3"), "run", indivisible, divisor);
+    refused(&format!("{resume} --sharding grid"), "run", one_host, row);
+    place.done(&format!("{resume} --run run"));
+    place.done("train --resume --set steps=4 --ranks-per-host 1 --run run");
 }
 
 #[test]

@@ -195,6 +195,15 @@ errors_with_hints! {
         #[error("the option '--{option}' applies only to several ranks, got 1")]
         #[hint("leave the option out, or ask for more ranks with --ranks N")]
         OneRank { option: &'static str },
+        #[error(
+            "--sharding {sharding}: expected several hosts, got one host with {ranks} ranks, on which \
+             --sharding row is the same plan"
+        )]
+        #[hint("group ranks into hosts with --ranks-per-host N, or choose --sharding row")]
+        OneHost { sharding: String, ranks: usize },
+        #[error("{source}")]
+        #[hint("give --ranks-per-host a divisor of the ranks, or choose a plan without hosts")]
+        Hosts { source: schema::HostLayoutError },
         #[error("{}: {source}", path.display())]
         #[hint("rowmill train --help shows the form of a plan")]
         PlanFile { path: PathBuf, source: serde_json::Error },

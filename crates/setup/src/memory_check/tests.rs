@@ -1,7 +1,9 @@
 //! Tests of the changes that are suggested for runs that do not fit. Each suggestion must fit by
 //! the same estimate.
 
-use schema::{Bytes, Schedule};
+use std::sync::LazyLock;
+
+use schema::{Bytes, HostLayout, Schedule};
 use train::memory::WeightSource;
 
 use super::{DataSize, MemoryComparison, RunSize};
@@ -12,7 +14,8 @@ use crate::machine::available_memory::{AvailableMemory, MemoryLimit};
 use crate::memory_fix::MemoryFix;
 use crate::plan::Tiling;
 
-const ONE_RANK: Tiling = Tiling::Made(Sharding::Table, 1);
+static ONE_RANK: LazyLock<Tiling> =
+    LazyLock::new(|| Tiling::Made(Sharding::Table, HostLayout::on_one_host(1)));
 
 fn job(name: &str, overrides: &[(&str, String)]) -> ResolvedJob {
     let owned: Vec<_> = overrides.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
@@ -107,7 +110,7 @@ fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
         &[("model.tables", "[{name=\"t{0..999}\",rows=1000000000,dim=16}]".into())],
     );
     let began = std::time::Instant::now();
-    let tiling = Tiling::Made(Sharding::Column, 7);
+    let tiling = Tiling::Made(Sharding::Column, HostLayout::on_one_host(7));
     assert!(suggested(&run(&job, &tiling), 16).is_some());
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
@@ -115,7 +118,7 @@ fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
 #[test]
 fn issue_28_processes_of_a_host_take_a_program_and_a_reader_each() {
     let job = job("dlrm-default", &[]);
-    let tiling = Tiling::Made(Sharding::Row, 4);
+    let tiling = Tiling::Made(Sharding::Row, HostLayout::on_one_host(4));
     let total = |processes: Option<Vec<schema::Rank>>| {
         let run = RunSize { processes, ..run(&job, &tiling) };
         run.compare().estimate.total().0

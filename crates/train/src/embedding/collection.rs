@@ -63,9 +63,15 @@ impl<B: Backend> EmbeddingCollection<B> {
     ) -> Self {
         let (model, optimizers) = (&config.model, &config.optimizer);
         let layout = Arc::new(SlotLayout::new(model, plan));
-        let slot = |slot: &layout::Slot| Slot { tile: slot.tile, column: slot.local_column };
+        let slot = |slot: &layout::Slot| Slot {
+            tile: slot.tile,
+            column: layout.local_column(rank.index(), slot),
+        };
+        let whole_slot =
+            |slot: &layout::Slot| Slot { tile: slot.tile, column: slot.message_column };
         let slots: Vec<Slot> = layout.slots[rank.index()].iter().map(slot).collect();
-        let local: Vec<Slot> = layout.local.iter().map(slot).collect();
+        let local: Vec<Slot> = layout.local.iter().map(whole_slot).collect();
+        let local_columns = SlotOutput::Columns(layout.local_width(rank.index()));
         let held: Vec<Tile> = plan.held_by(rank).cloned().collect();
         let split = held.len() - layout::whole_tiles(model, plan).len();
         let whole_tiles = tiles.split_off(split.min(tiles.len()));
@@ -74,7 +80,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         };
         let columns = SlotOutput::Columns(layout.pooled_width);
         Self {
-            tiled: group(&held[..split], tiles, slots, SlotOutput::Pooled),
+            tiled: group(&held[..split], tiles, slots, local_columns),
             whole: group(&held[split..], whole_tiles, local, columns),
             saved: held.iter().filter(|tile| tile.rank == rank).count(),
             tiles: held,
@@ -83,9 +89,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             this: IdExchange::new(Arc::clone(&layout)),
             spare: Some(IdExchange::new(Arc::clone(&layout))),
             next: None,
-            output: output_dist::PooledExchange::new(
-                room.exchange(output_dist::layout_of(&layout)),
-            ),
+            output: output_dist::PooledExchange::new(room, Arc::clone(&layout), rank),
             replicas: ReplicaSums::default(),
             terms: RowScope::exchanges_terms(optimizers, plan)
                 .then(|| RowTermExchange::new(plan, rank)),
@@ -165,7 +169,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             return 0;
         }
         let (slots, samples) = (&layout.slots[rank.index()], traffic.batch_size);
-        let width = layout.widths[rank.index()];
+        let width = layout.local_width(rank.index());
         let size = layout.lookup_size(slots, samples, traffic.ids_per_bag);
         let gradient = samples * width;
         count_updates::<B>(room, slots.len(), size, gradient, layout.any_mean);
@@ -326,7 +330,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         profiler.op(op, || {
             if self.layout.has_tiles() {
                 let LocalIds { jagged, scales, .. } = &self.this.ids;
-                let width = self.layout.widths[comm.rank().index()];
+                let width = self.layout.local_width(comm.rank().index());
                 device.grow(&mut self.local, jagged.batch_size * width)?;
                 let (scales, out) = (scales.as_deref(), &mut self.local);
                 self.tiled.look_up(device_queue, jagged, scales, out, scalars)?;
@@ -355,20 +359,20 @@ impl<B: Backend> EmbeddingCollection<B> {
             return Ok(());
         }
         let RankContext { device, queue, comm, profiler } = context;
-        let (batch_sizes, width) =
-            (&self.this.ids.batch_sizes[..], self.layout.widths[comm.rank().index()]);
+        let batch_sizes = &self.this.ids.batch_sizes[..];
+        let width = self.layout.looked_up_width(comm.rank().index());
         let op = Op::OutputDist { elements: batch_sizes.iter().sum::<usize>() * width };
-        let (output, vectors, lane) = (&mut self.output, &self.local, &mut comm.pooled);
+        let (output, vectors, lanes) = (&mut self.output, &self.local, &mut comm.pooled);
         let device_queue = DeviceQueue { device: &*device, queue };
-        let local = LocalVectors { vectors, batch_sizes, width };
+        let local = LocalVectors { vectors, batch_sizes };
         if part == ActionPart::Start {
-            return output.send_vectors(device_queue, lane, local);
+            return output.send_vectors(device_queue, lanes, local);
         }
         profiler.op(op, || {
             if part == ActionPart::Whole {
-                output.send_vectors(device_queue, lane, local)?;
+                output.send_vectors(device_queue, lanes, local)?;
             }
-            output.receive_vectors(device_queue, lane, local, pooled, samples)
+            output.receive_vectors(device_queue, lanes, local, pooled, samples)
         })
     }
 
@@ -393,16 +397,16 @@ impl<B: Backend> EmbeddingCollection<B> {
         let samples = sparse.batch_size;
         let RankContext { device, queue, comm, profiler } = context;
         let op = Op::GradientDist { elements: samples * self.layout.tiled_width };
-        let (layout, output, lane) = (&self.layout, &mut self.output, &mut comm.pooled);
+        let (output, lanes) = (&mut self.output, &mut comm.pooled);
         let device_queue = DeviceQueue { device: &*device, queue };
         if part == ActionPart::Start {
-            return output.send_gradient(layout, device_queue, lane, d_pooled, samples);
+            return output.send_gradient(device_queue, lanes, d_pooled, samples);
         }
         profiler.op(op, || {
             if part == ActionPart::Whole {
-                output.send_gradient(layout, device_queue, lane, d_pooled, samples)?;
+                output.send_gradient(device_queue, lanes, d_pooled, samples)?;
             }
-            output.receive_gradient(device_queue, lane)
+            output.receive_gradient(device_queue, lanes)
         })
     }
 
@@ -448,7 +452,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let RankContext { device, queue, comm, profiler } = context;
         terms.sum(DeviceQueue { device: &*device, queue }, &mut self.tiled, given)?;
         let op = Op::AllReduce { elements: terms.rows().1.len() };
-        profiler.op(op, || terms.exchange(&mut comm.pooled))
+        profiler.op(op, || terms.exchange(&mut comm.pooled.by_rank))
     }
 
     /// Updates the rows of the last lookup from the exchanged gradients. Whole tables of a single
@@ -518,7 +522,7 @@ impl<B: Backend> EmbeddingCollection<B> {
 
     /// Returns the number of values that the lookup writes.
     fn looked_up_elements(&self, rank: Rank, sparse: &JaggedTensor) -> usize {
-        let tiled = self.this.ids.jagged.batch_size * self.layout.widths[rank.index()];
+        let tiled = self.this.ids.jagged.batch_size * self.layout.looked_up_width(rank.index());
         tiled + sparse.batch_size * (self.layout.pooled_width - self.layout.tiled_width)
     }
 }

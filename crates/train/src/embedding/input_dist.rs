@@ -82,6 +82,8 @@ struct Parcels {
 }
 
 impl Exchange for IdExchange {
+    type Comm = Communicator;
+
     // The thread of the lane also splits the ids by owner, which takes longer than sending them.
     fn start(&mut self, _: &mut Communicator) -> Result<(), Error> {
         Ok(())
@@ -212,6 +214,10 @@ impl Parcels {
             values: &mut self.values[rank],
             weights: &mut self.weights[rank],
         };
+        if slots.is_empty() {
+            // The rank still adds up vectors of its host for these samples.
+            parcel.lengths.push(sparse.batch_size as i32);
+        }
         for slot in slots {
             // A tile with all rows takes every id of its feature, so one copy replaces a test per
             // id.
@@ -239,9 +245,12 @@ impl Parcels {
         let Self { lengths, values, scales, weights, taken } = self;
         let LocalIds { jagged, scales: scales_out, batch_sizes } = ids;
         batch_sizes.clear();
-        let samples = |lengths: &Vec<i32>| lengths.len().checked_div(slots).unwrap_or(0);
         // Every slot has one length per sample, so the number of lengths gives a rank's number of
-        // samples.
+        // samples. Without slots, the only value is this number.
+        let samples = |lengths: &Vec<i32>| match slots {
+            0 => lengths.first().map_or(0, |&samples| samples as usize),
+            _ => lengths.len() / slots,
+        };
         batch_sizes.extend(lengths.iter().map(samples));
         (jagged.features, jagged.batch_size) = (slots, batch_sizes.iter().sum());
         jagged.offsets.clear();

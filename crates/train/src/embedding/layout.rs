@@ -1,12 +1,16 @@
-//! Maps pooled columns to tiles and ranks, by unrolling the sharding plan over features.
+//! Maps pooled columns to tiles and to the messages that carry them, by unrolling the sharding plan
+//! over features.
 //!
 //! A position of a sequence is a slot like a feature, with bags of at most one id. The lookup then
 //! writes each row where the interaction reads it, and writes zeros where an id is absent. The
 //! layout is the same on every rank, so ranks need not announce what they send.
+//!
+//! A rank receives one message of each rank, and one of each host: the sums of the tiles that the
+//! host adds up.
 
 use std::ops::Range;
 
-use schema::{ModelConfig, Pooling, Rank, ShardingPlan, TableConfig, Tile};
+use schema::{ModelConfig, Pooling, ShardingPlan, TableConfig, Tile};
 
 /// One feature, or one position of a sequence feature, that is looked up in one tile. If a table's
 /// rows are split, its tiles give partial sums of the same columns.
@@ -26,10 +30,11 @@ pub struct Slot {
     pub dim: usize,
     /// First column of the slot in the pooled output `[B, ΣD]`.
     pub column: usize,
-    /// First column of the slot in the owner's local output `[B_global, width]`.
-    pub local_column: usize,
-    /// The rank that owns the tile.
-    pub rank: Rank,
+    /// The message with the slot: a rank r, or W + h for the sums of host h. Is unused for whole
+    /// tables.
+    pub message: usize,
+    /// First column of the slot in a row of its message, or for whole tables in the pooled output.
+    pub message_column: usize,
     /// Index of the tile among the owner's tiles.
     pub tile: usize,
     /// Whether the slot's bags are averaged. The sums of bags are scaled by 1/L, which is known
@@ -62,11 +67,14 @@ pub struct SlotLayout {
     /// The slots of tiles of rank r are `slots[r]`. The slots are sorted by feature, then by first
     /// row and first column of the tile, then by position.
     pub slots: Vec<Vec<Slot>>,
-    /// All slots of tiles in the order in which partial sums are added: by feature, first row,
-    /// first column. The order does not depend on the owner of a tile, so neither does the sum.
+    /// The slots that receivers add up, in this order: by feature, first row, first column. The
+    /// order does not depend on the owner of a tile, so neither does the sum. A sum of a host has
+    /// one slot, that of its first rows.
     pub in_sum_order: Vec<Slot>,
-    /// The sum of D over the slots of rank r is `widths[r]`.
+    /// Number of columns of each message.
     pub widths: Vec<usize>,
+    /// Host of each rank.
+    hosts: Vec<usize>,
     /// Sum of D over the vectors of all features.
     pub pooled_width: usize,
     /// Sum of D over the vectors that are looked up in tiles.
@@ -92,18 +100,19 @@ impl SlotLayout {
     #[must_use]
     pub fn new(model: &ModelConfig, plan: &ShardingPlan) -> Self {
         let whole_tiles = whole_tiles(model, plan);
-        let world_size = plan.world_size() as usize;
+        let (world_size, hosts) = (plan.world_size() as usize, plan.hosts());
         let mut layout = Self {
             slots: vec![Vec::new(); world_size],
-            widths: vec![0; world_size],
+            widths: vec![0; world_size + hosts.host_count()],
+            hosts: hosts.hosts().to_vec(),
             pooled_width: model.pooled_width(),
             ..Self::default()
         };
-        let held = tiles_by_table(model, plan.tiles(), world_size);
+        let held = tiles_by_table(model, plan);
         for (feature, described) in model.features().iter().enumerate() {
             let table = &model.tables[described.table];
             layout.features.push(FeatureRows { table: table.name.clone(), rows: table.rows });
-            let first = |tile: usize, held: &Tile, local_column: usize| Slot {
+            let slot = |tile: usize, held: &Tile| Slot {
                 feature,
                 position: None,
                 all_rows: held.rows == (0..table.rows),
@@ -111,29 +120,35 @@ impl SlotLayout {
                 rows: held.rows.start as i64..held.rows.end as i64,
                 dim: held.dim(),
                 column: described.column + held.columns.start,
-                local_column,
-                rank: held.rank,
+                message: 0,
+                message_column: described.column,
                 tile,
                 mean: table.pooling == Pooling::Mean,
             };
             let is_of_table = |tile: &&Tile| tile.table.index() == described.table;
             if let Some(tile) = whole_tiles.iter().position(is_of_table) {
-                let first = first(tile, whole_tiles[tile], described.column);
-                layout.local.extend(unrolled(first, table));
+                layout.local.extend(unrolled(slot(tile, whole_tiles[tile]), table));
                 continue;
             }
             layout.tiled_width += table.dim * table.vectors();
-            for rank in 0..world_size {
-                let own =
-                    held[described.table].iter().filter(|(_, held)| held.rank.index() == rank);
-                for &(tile, held) in own {
-                    let first = first(tile, held, layout.widths[rank]);
-                    layout.widths[rank] += held.dim() * table.vectors();
-                    layout.slots[rank].extend(unrolled(first, table));
+            let sums_of_feature = layout.in_sum_order.len();
+            for &HeldTile { number, tile, host } in &held[described.table] {
+                let message = host.map_or(tile.rank.index(), |host| world_size + host);
+                let column = described.column + tile.columns.start;
+                // Later rows of a host are added to its first ones.
+                let mut sums = layout.in_sum_order[sums_of_feature..].iter();
+                let sum = sums.find(|sum| host.is_some() && sum.column == column);
+                let known_column = sum.map(|sum| sum.message_column);
+                let message_column = known_column.unwrap_or(layout.widths[message]);
+                let first = Slot { message, message_column, ..slot(number, tile) };
+                let slots = unrolled(first, table);
+                if known_column.is_none() {
+                    layout.widths[message] += tile.dim() * table.vectors();
+                    layout.in_sum_order.extend(slots.clone());
                 }
+                layout.slots[tile.rank.index()].extend(slots);
             }
         }
-        layout.in_sum_order = layout.slots.iter().flatten().cloned().collect();
         layout.in_sum_order.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
         layout.any_mean = layout.in_sum_order.iter().any(|slot| slot.mean);
         layout.any_local_mean = layout.local.iter().any(|slot| slot.mean);
@@ -151,6 +166,52 @@ impl SlotLayout {
     #[must_use]
     pub fn has_tiles(&self) -> bool {
         !self.in_sum_order.is_empty()
+    }
+
+    /// Returns the number of ranks.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the message with the sums of the host of `rank`.
+    #[must_use]
+    pub fn host_message(&self, rank: usize) -> usize {
+        self.world_size() + self.hosts[rank]
+    }
+
+    /// Returns the number of columns of the pooled vectors of a rank's tiles: those of its own
+    /// message, then those of its host's. In the columns of other ranks of the host, the vectors
+    /// are zero.
+    #[must_use]
+    pub fn local_width(&self, rank: usize) -> usize {
+        self.widths[rank] + self.widths[self.host_message(rank)]
+    }
+
+    /// Returns the number of those columns of [`Self::local_width`] that `rank` looks up.
+    #[must_use]
+    pub fn looked_up_width(&self, rank: usize) -> usize {
+        self.slots[rank].iter().map(|slot| slot.dim).sum()
+    }
+
+    /// Returns the first column of a slot in the pooled vectors of `rank`, see
+    /// [`Self::local_width`].
+    #[must_use]
+    pub fn local_column(&self, rank: usize, slot: &Slot) -> usize {
+        let is_own = slot.message < self.world_size();
+        slot.message_column + if is_own { 0 } else { self.widths[rank] }
+    }
+
+    /// Whether ranks send vectors to the ranks of their samples directly.
+    #[must_use]
+    pub fn sends_by_rank(&self) -> bool {
+        self.widths[..self.world_size()].iter().any(|&width| width > 0)
+    }
+
+    /// Whether hosts add up vectors before they are sent.
+    #[must_use]
+    pub fn sends_by_host(&self) -> bool {
+        self.widths[self.world_size()..].iter().any(|&width| width > 0)
     }
 }
 
@@ -199,29 +260,34 @@ impl SlotLayout {
     }
 }
 
-/// Lists the tiles of each table in plan order, each with its index among its owner's tiles.
-fn tiles_by_table<'a>(
-    model: &ModelConfig,
-    tiles: &'a [Tile],
-    world_size: usize,
-) -> Vec<Vec<(usize, &'a Tile)>> {
-    let mut tables = vec![Vec::new(); model.tables.len()];
-    let mut counts = vec![0; world_size];
-    for tile in tiles {
-        let count = &mut counts[tile.rank.index()];
-        tables[tile.table.index()].push((*count, tile));
-        *count += 1;
+/// A tile of a plan.
+struct HeldTile<'a> {
+    /// Index of the tile among its owner's tiles.
+    number: usize,
+    tile: &'a Tile,
+    /// The host that adds up the tile.
+    host: Option<usize>,
+}
+
+/// Lists the tiles of each table in plan order.
+fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<HeldTile<'a>>> {
+    let mut tables: Vec<Vec<HeldTile<'a>>> = model.tables.iter().map(|_| Vec::new()).collect();
+    let mut counts = vec![0; plan.world_size() as usize];
+    for (tile, host) in plan.tiles().iter().zip(plan.hosts_that_reduce()) {
+        let number = counts[tile.rank.index()];
+        tables[tile.table.index()].push(HeldTile { number, tile, host });
+        counts[tile.rank.index()] += 1;
     }
     tables
 }
 
 /// Derives the slots of all vectors of a bag from the first slot.
-fn unrolled(first: Slot, table: &TableConfig) -> impl Iterator<Item = Slot> {
+fn unrolled(first: Slot, table: &TableConfig) -> impl Iterator<Item = Slot> + Clone {
     let (length, dim) = (table.sequence_length, table.dim);
     (0..table.vectors()).map(move |position| Slot {
         position: length.map(|_| position),
         column: first.column + position * dim,
-        local_column: first.local_column + position * first.dim,
+        message_column: first.message_column + position * first.dim,
         ..first.clone()
     })
 }

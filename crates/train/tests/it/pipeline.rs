@@ -7,10 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use device::Cpu;
 use device::backend::Cuda;
 use schema::{Batch, Optimizer, Schedule, ShardingPlan};
+use train::model::RankParameters;
 use train::{Error, RunEvent, Start, TraceRequest};
 
 use crate::processes::{as_processes, files};
-use crate::rank_steps::{Ended, Make, PLANS, Steps, batch, config, failing_world, overlapped};
+use crate::rank_steps::{
+    Ended, Make, PLANS, PLANS_OF_ONE_HOST, Steps, batch, config, failing_world, overlapped,
+};
 use crate::ranks;
 use crate::run::{dataset, plan, request};
 use crate::stub::model;
@@ -19,9 +22,11 @@ use crate::stub::model;
 fn every_schedule_writes_the_checkpoints_of_the_serial_one() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
-    for (number, (ranks, make)) in
-        [1, 2, 4].into_iter().flat_map(|ranks| PLANS.map(|make| (ranks, make))).enumerate()
-    {
+    // More ranks have more plans that differ.
+    let plans = [(1, 1..3), (2, 0..PLANS_OF_ONE_HOST), (4, 0..PLANS.len())];
+    let cases = plans.into_iter().flat_map(|(ranks, plans)| plans.map(move |at| (ranks, at)));
+    for (number, (ranks, at)) in cases.enumerate() {
+        let make = PLANS[at];
         let run = |schedule: Schedule| {
             let folder = folder.path().join(format!("{number}-{schedule}"));
             let mut request = request(&folder, &dataset, plan(make, ranks));
@@ -256,15 +261,14 @@ fn a_message_that_cannot_be_sent_ends_all_ranks_with_stage_and_step() {
     }
 }
 
-/// Plans that replicate tables or split their columns, with every optimizer: pipelined steps give
-/// the bytes of serial ones, replicas have the same bytes on all ranks, and losses follow those of
-/// a single rank.
+/// Every plan with every optimizer on up to eight ranks: overlapped steps give the bytes of serial
+/// ones, replicas have the same bytes on all ranks, and losses follow those of a single rank.
 #[test]
-fn replicated_and_column_plans_follow_the_losses_of_a_single_rank() {
+fn every_plan_follows_the_losses_of_a_single_rank() {
     const STEPS: usize = 50;
+    /// One in this many cases runs every day, with one overlap alone and with all.
+    const SAMPLED: usize = 10;
     let has_time = testkit::has_time("all plans and optimizers over 50 steps");
-    let makes =
-        [ShardingPlan::replicate, crate::checkpoint::with_replicas, ShardingPlan::column_wise];
     let batches: Vec<Batch> = (0..STEPS).map(|number| batch(number, 1 + number % 8)).collect();
     let interaction =
         schema::Interaction::Dot { order: schema::TriangleOrder::Lower, itself: false };
@@ -289,15 +293,15 @@ fn replicated_and_column_plans_follow_the_losses_of_a_single_rank() {
         };
         let expected = losses(&run(ShardingPlan::table_wise, 1, Schedule::SERIAL));
         let bound = if kind == Optimizer::Sgd { 1e-6 } else { 1e-5 };
-        for (ranks, (at, make)) in [1, 2, 4]
-            .into_iter()
-            .flat_map(|ranks| makes.iter().enumerate().map(move |m| (ranks, m)))
-        {
-            if !has_time && (ranks == 4 || (at + number) % makes.len() != 0) {
+        let cases =
+            [1, 2, 4, 8].into_iter().flat_map(|ranks| (0..PLANS.len()).map(move |at| (ranks, at)));
+        for (case, (ranks, at)) in cases.enumerate() {
+            if !has_time && (case + 3 * number) % SAMPLED != 0 {
                 continue;
             }
+            let make = PLANS[at];
             let what = format!("{kind}, {ranks} ranks, plan {at}");
-            let serial = run(*make, ranks, Schedule::SERIAL);
+            let serial = run(make, ranks, Schedule::SERIAL);
             for (got, expected) in losses(&serial).iter().zip(&expected) {
                 assert!(((got - expected) / expected).abs() < bound, "{what}: {got} {expected}");
             }
@@ -310,12 +314,18 @@ fn replicated_and_column_plans_follow_the_losses_of_a_single_rank() {
                 };
                 assert!(serial.iter().all(|own| of_rank(own) == of_rank(&serial[0])), "{what}");
             }
-            let pipelined = run(*make, ranks, Schedule::PIPELINED);
-            for (serial, pipelined) in serial.iter().zip(&pipelined) {
-                let trained = |own: &Ended| {
-                    (own.parameters.dense.clone(), own.parameters.tiles.clone(), own.losses.clone())
-                };
-                assert!(trained(serial) == trained(pipelined), "{what}");
+            let is_wanted = |(at, schedule): &(usize, Schedule)| {
+                has_time || *schedule == Schedule::PIPELINED || *at == number
+            };
+            for (_, schedule) in overlapped().enumerate().filter(is_wanted) {
+                let overlapped = run(make, ranks, schedule);
+                for (serial, overlapped) in serial.iter().zip(&overlapped) {
+                    let trained = |own: &Ended| {
+                        let RankParameters { dense, tiles } = &own.parameters;
+                        (dense.clone(), tiles.clone(), own.losses.clone())
+                    };
+                    assert!(trained(serial) == trained(overlapped), "{what}, {schedule}");
+                }
             }
         }
     }

@@ -12,7 +12,9 @@ use comm::{
 use device::Cpu;
 use device::buffer::Counting;
 use schema::stage::Overlap;
-use schema::{Batch, JobConfig, Optimizer, Schedule, ShardingPlan, StepGraph, TableConfig};
+use schema::{
+    Batch, HostLayout, JobConfig, Optimizer, Schedule, ShardingPlan, StepGraph, TableConfig,
+};
 use train::model::RankParameters;
 use train::profile::Profiler;
 use train::{Error, Model, RankBatch, RankContext, RunStep};
@@ -22,14 +24,39 @@ use crate::stub::model;
 
 pub type Make = fn(&[TableConfig], u32) -> ShardingPlan;
 
-pub const PLANS: [Make; 6] = [
+/// Plans for any number of ranks. The last three place ranks on hosts.
+pub const PLANS: [Make; 9] = [
     ShardingPlan::table_wise,
     ShardingPlan::row_wise,
     ShardingPlan::column_wise,
     ShardingPlan::mixed,
     ShardingPlan::replicate,
     crate::checkpoint::with_replicas,
+    |tables, ranks| ShardingPlan::table_row_wise(tables, &two_hosts(ranks)),
+    |tables, ranks| ShardingPlan::grid(tables, &two_hosts(ranks)),
+    partly_by_host,
 ];
+
+/// The number of [`PLANS`] that do not name hosts.
+pub const PLANS_OF_ONE_HOST: usize = 6;
+
+/// Splits the rows of every second table over the ranks of one host, and those of the others over
+/// the ranks of all hosts.
+pub fn partly_by_host(tables: &[TableConfig], ranks: u32) -> ShardingPlan {
+    let hosts = two_hosts(ranks);
+    let by_host = ShardingPlan::table_row_wise(tables, &hosts);
+    let by_rank = ShardingPlan::row_wise(tables, ranks);
+    let mut tiles = by_host.tiles().to_vec();
+    tiles.retain(|tile| tile.table.0.is_multiple_of(2));
+    tiles.extend(by_rank.tiles().iter().filter(|tile| tile.table.0 % 2 == 1).cloned());
+    ShardingPlan::new(ranks, tiles, tables).unwrap().on_hosts(hosts)
+}
+
+/// Places each half of the ranks on a host, or all ranks if their number is odd.
+pub fn two_hosts(ranks: u32) -> HostLayout {
+    let ranks_per_host = if ranks.is_multiple_of(2) { ranks / 2 } else { ranks };
+    HostLayout::with_ranks_per_host(ranks as usize, ranks_per_host).unwrap()
+}
 
 /// Returns each overlap alone, and all together.
 pub fn overlapped() -> impl Iterator<Item = Schedule> {
@@ -182,7 +209,7 @@ impl<'a> Steps<'a> {
         let Self { config, plan, schedule, batches, first, .. } = *self;
         let (rank, size) = (comm.rank(), comm.world_size());
         let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
-        context.comm.spawn_lanes(schedule, plan)?;
+        context.comm.open_lanes(schedule, plan)?;
         let batch_max = config.training.batch_size;
         let mut model = Model::initial(context.device_queue(), config, plan, rank, batch_max)?;
         model.set_graph(StepGraph::new(config, 64, schedule, plan));

@@ -90,6 +90,7 @@ fn trained(
         let rank = comm.rank().index();
         let cpu = &Cpu::new(1);
         let context = &mut RankContext::new(Cpu::new(threads), comm, Profiler::off()).unwrap();
+        context.comm.open_lanes(schema::Schedule::SERIAL, plan).unwrap();
         let own = Rank(rank as u32);
         let model = Model::initial(context.device_queue(), config, plan, own, BATCH).unwrap();
         let tiles = ranks::tiles_of(&model);

@@ -22,7 +22,7 @@ use setup::error::{Error, UsageError};
 use setup::kernel_files::{model_path, read_model};
 use setup::render;
 use setup::table_output::{self, TableTarget};
-use setup::workload::Workload;
+use setup::workload::{Workload, WorkloadHosts};
 
 /// The row of `--by step`: the predicted step with its bounds, on the slowest rank.
 #[derive(Serialize, TableRow)]
@@ -152,11 +152,14 @@ impl Hardware {
         Ok(Self::Devices(Box::new(topology), Box::new(own?)))
     }
 
-    /// The default number of ranks of a step on this hardware.
-    pub fn ranks(&self) -> u64 {
+    /// The default hosts of a step on this hardware.
+    pub fn hosts(&self) -> WorkloadHosts {
         match self {
-            Self::Devices(topology, _) => topology.ranks(),
-            Self::Cpu(_) => 1,
+            Self::Devices(topology, _) => WorkloadHosts {
+                ranks: topology.ranks(),
+                ranks_per_host: Some(topology.ranks_per_host),
+            },
+            Self::Cpu(_) => WorkloadHosts::ONE_RANK,
         }
     }
 
@@ -232,7 +235,7 @@ pub fn run(
 ) -> Result<(), Error> {
     let launch_ns = find_launch_ns(args, session)?;
     let hardware = Hardware::from_name(hardware_name, args.host.models.as_deref())?;
-    let workload = Workload::resolve(config, &args.workload, hardware.ranks())?;
+    let workload = Workload::resolve(config, &args.workload, hardware.hosts())?;
     let pooling = args.workload.pooling;
     let priced = hardware.price(&workload, pooling, launch_ns)?;
     let price = &priced.price;

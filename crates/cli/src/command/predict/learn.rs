@@ -27,7 +27,7 @@ use setup::error::{Error, UsageError};
 use setup::output;
 use setup::render;
 use setup::suite::SUITE;
-use setup::workload::Workload;
+use setup::workload::{Workload, WorkloadHosts};
 
 /// Name of the file with the measured steps, in the output folder.
 const STEPS: &str = "steps.jsonl";
@@ -129,7 +129,7 @@ fn workload(step: &MeasuredStep) -> Result<Workload, Error> {
         sharding: None,
         plan: None,
     };
-    Workload::resolve(&step.config, &options, 1)
+    Workload::resolve(&step.config, &options, WorkloadHosts::ONE_RANK)
 }
 
 fn format_report(report: &CpuReport) -> String {

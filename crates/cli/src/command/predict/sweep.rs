@@ -35,7 +35,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         sharding: args.sharding,
                         plan: None,
                     };
-                    let workload = Workload::resolve(model, &options, hardware.ranks())?;
+                    let workload = Workload::resolve(model, &options, hardware.hosts())?;
                     let priced = hardware.price(&workload, pooling, launch_ns)?;
                     rows.push(SweepRow::new(model, name, batch_size, &priced.price));
                 }

@@ -14,7 +14,7 @@ use crate::args::PredictStep;
 use setup::Session;
 use setup::error::Error;
 use setup::table_output::{self, TableTarget};
-use setup::workload::Workload;
+use setup::workload::{Workload, WorkloadHosts};
 
 /// The predicted step of one rank, with the configuration and batch size of the step.
 #[derive(Serialize, TableRow)]
@@ -34,7 +34,7 @@ pub fn run(
     args: &PredictStep,
     session: &Session,
 ) -> Result<(), Error> {
-    let workload = Workload::resolve(config, &args.workload, 1)?;
+    let workload = Workload::resolve(config, &args.workload, WorkloadHosts::ONE_RANK)?;
     let calibration = read_calibration(calibration)?;
     report_machine(&calibration.machine, session);
     let ranks = workload.plan.world_size();

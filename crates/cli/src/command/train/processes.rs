@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use data::Dataset;
 use device::cpu::Bf16Products;
-use schema::{JobConfig, Precision, Schedule};
+use schema::{HostLayout, JobConfig, Precision, Schedule};
 use serde::{Deserialize, Serialize};
 use train::run::{
     PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, check_shared,
@@ -29,6 +29,8 @@ pub struct ProcessRun {
     config: String,
     /// The sharding plan, encoded as the JSON of a plan file.
     plan: String,
+    /// The host of each rank.
+    hosts: Vec<usize>,
     train: PathBuf,
     train_rows: Range<u64>,
     evaluation: Option<(PathBuf, Range<u64>)>,
@@ -85,6 +87,7 @@ impl ProcessRun {
                 source: Box::new(source),
             })?,
             plan: serde_json::to_string(&request.plan)?,
+            hosts: request.plan.hosts().hosts().to_vec(),
             train: absolute(request.train.dir()),
             train_rows: request.train_rows.clone(),
             evaluation: evaluation.map(|(data, rows)| (absolute(data.dir()), rows.clone())),
@@ -123,7 +126,8 @@ impl ProcessRun {
             origin: origin.to_owned(),
             source: Box::new(source),
         })?;
-        let plan = plan::parse(Path::new(origin), &self.plan, &config.model.tables)?;
+        let plan = plan::parse(Path::new(origin), &self.plan, &config.model.tables)?
+            .on_hosts(HostLayout::from_hosts(&self.hosts));
         let train = Arc::new(Dataset::open(&self.train)?);
         let evaluation = match self.evaluation {
             None => None,

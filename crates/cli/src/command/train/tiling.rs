@@ -1,7 +1,7 @@
 //! Chooses how a training run splits its tables over ranks, from its options, its launcher and the
 //! run that it resumes.
 
-use schema::{ShardingPlan, TableConfig};
+use schema::{HostLayout, ShardingPlan, TableConfig};
 use setup::args::Sharding;
 use setup::error::{Error, UsageError};
 use setup::plan::{self, Tiling};
@@ -9,46 +9,52 @@ use setup::plan::{self, Tiling};
 use crate::args::Train;
 
 /// Chooses the tiling that the options of `train` request, or else the plan of the `resumed` run.
-/// `started` is the number of processes that a launcher started.
+/// `started` has the hosts of the processes that a launcher started.
 ///
 /// # Errors
-/// The plan does not fit the tables, or its number of ranks is not the launcher's number of
-/// processes.
+/// The plan does not fit the tables, its number of ranks is not the launcher's number of processes,
+/// or the plan or the ranks do not fit the hosts.
 pub fn choose_tiling(
     train: &Train,
     tables: &[TableConfig],
     resumed: Option<&ShardingPlan>,
-    started: Option<u32>,
+    started: Option<&HostLayout>,
 ) -> Result<Tiling, Error> {
+    let processes = started.map(|hosts| hosts.world_size() as u32);
     let has_all_ranks =
-        |plan: &&ShardingPlan| started.is_none_or(|ranks| ranks == plan.world_size());
+        |plan: &&ShardingPlan| processes.is_none_or(|ranks| ranks == plan.world_size());
     let resumed = resumed.filter(has_all_ranks).filter(|_| train.ranks.is_none());
-    let tiling = match (&train.plan, resumed) {
-        (Some(path), _) => plan::read(path, tables).map(Tiling::File)?,
+    let plan = match &train.plan {
+        Some(path) => Some(plan::read(path, tables)?),
         // A resumed run keeps its plan, unless the user requests another sharding.
-        (None, Some(plan)) => match train.sharding {
-            Some(sharding) => Tiling::Made(sharding, plan.world_size()),
-            None => Tiling::File(plan.clone()),
-        },
-        (None, None) => {
-            let sharding = train.sharding.unwrap_or(Sharding::Table);
-            Tiling::Made(sharding, train.ranks.or(started).unwrap_or(1))
-        }
+        None => resumed.filter(|_| train.sharding.is_none()).cloned(),
     };
-    let ranks = match &tiling {
-        Tiling::Made(_, ranks) => *ranks,
-        Tiling::File(plan) => plan.world_size(),
-    };
+    let ranks = plan.as_ref().or(resumed).map(ShardingPlan::world_size);
+    let ranks = ranks.or(train.ranks).or(processes).unwrap_or(1);
     // Under a launcher the check is skipped, because scripts pass the same options for any number
     // of processes.
     if started.is_none() {
-        let bucket = train.bucket.map(|_| "bucket");
-        check_ranks(ranks, bucket.or(train.schedule.map(|_| "schedule")))?;
+        let option = train.bucket.map(|_| "bucket");
+        let option = option.or(train.schedule.map(|_| "schedule"));
+        check_ranks(ranks, option.or(train.ranks_per_host.map(|_| "ranks-per-host")))?;
     }
-    match started.filter(|&started| started != ranks) {
-        None => Ok(tiling),
-        Some(started) => Err(UsageError::OtherRanks { asked: ranks, started }.into()),
+    if let Some(started) = processes.filter(|&started| started != ranks) {
+        return Err(UsageError::OtherRanks { asked: ranks, started }.into());
     }
+    let hosts = match train.ranks_per_host {
+        Some(ranks_per_host) => HostLayout::with_ranks_per_host(ranks as usize, ranks_per_host)
+            .map_err(|source| UsageError::Hosts { source })?,
+        None => started.cloned().unwrap_or_else(|| HostLayout::on_one_host(ranks as usize)),
+    };
+    if let Some(plan) = plan {
+        return Ok(Tiling::File(plan.on_hosts(hosts)));
+    }
+    let sharding = train.sharding.unwrap_or(Sharding::Table);
+    if started.is_some() && sharding.is_by_host() && hosts.host_count() == 1 {
+        // Scripts also pass the same options for any number of hosts. One host splits all rows.
+        return Ok(Tiling::new(Sharding::Row, hosts)?);
+    }
+    Ok(Tiling::new(sharding, hosts)?)
 }
 
 /// Refuses an option that has an effect only with several ranks if there is only one rank.
