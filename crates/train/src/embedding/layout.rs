@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use device::ops::jagged::IdSlot;
 use schema::{ModelConfig, Pooling, Rank, ShardingPlan, TableConfig, Tile};
 
 /// One feature, or one position of a sequence feature, that is looked up in one tile. If a table's
@@ -35,6 +36,15 @@ pub struct Slot {
     /// Whether the slot's bags are averaged. The sums of bags are scaled by 1/L, which is known
     /// before rows are split.
     pub mean: bool,
+}
+
+impl Slot {
+    /// Returns the ids that are looked up in this slot.
+    #[must_use]
+    pub fn id_slot(&self) -> IdSlot {
+        let Self { feature, position, ref rows, all_rows, mean, .. } = *self;
+        IdSlot { feature, position, rows: rows.clone(), all_rows, mean }
+    }
 }
 
 /// The name and size of a feature's table, for range checks of ids.
@@ -151,6 +161,12 @@ impl SlotLayout {
     #[must_use]
     pub fn has_tiles(&self) -> bool {
         !self.in_sum_order.is_empty()
+    }
+
+    /// Whether the ids for whole tables are not those of the batch.
+    #[must_use]
+    pub fn has_own_ids(&self) -> bool {
+        !self.as_given && !self.local.is_empty()
     }
 }
 

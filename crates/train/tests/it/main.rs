@@ -6,6 +6,7 @@ mod allocation;
 mod checkpoint;
 mod damage;
 mod golden;
+mod input_distribution;
 mod metric;
 mod oracle;
 mod pipeline;
