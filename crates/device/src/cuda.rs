@@ -140,8 +140,8 @@ impl Driver {
         matches!(&*self.machine, GpuMachine::Emulated(_))
     }
 
-    /// Returns how often the emulator has run each kernel, so that a test can prove that kernels did
-    /// the work. Empty for a GPU.
+    /// Returns how often the emulator has run each kernel, so that a test can prove that kernels
+    /// did the work. Empty for a GPU.
     #[must_use]
     pub fn emulated_launches(&self) -> BTreeMap<&'static str, u64> {
         match &*self.machine {

@@ -285,8 +285,8 @@ impl<B: Backend> EmbeddingCollection<B> {
         })
     }
 
-    /// Copies ids that are looked up unchanged to the device. Distributed ids are there already, and
-    /// the queue waits for them.
+    /// Copies ids that are looked up unchanged to the device. Distributed ids are there already,
+    /// and the queue waits for them.
     ///
     /// # Errors
     /// [`Error::Device`] if the device failed.

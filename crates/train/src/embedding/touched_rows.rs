@@ -58,8 +58,8 @@ impl TouchedRows {
         (words + rows) * size_of::<u64>()
     }
 
-    /// Finds the rows of replicated tables that any rank's samples look up. `sparse` has this rank's
-    /// samples, and `slots` are those of the tables.
+    /// Finds the rows of replicated tables that any rank's samples look up. `sparse` has this
+    /// rank's samples, and `slots` are those of the tables.
     ///
     /// For each table, a rank sends the number of touched rows, and then these rows as a list or as
     /// a mask, whichever is shorter. The receiver knows from the number which form follows.

@@ -1,5 +1,5 @@
-//! Tests the exchange of ids on the emulated GPU. Two ranks receive the ids that they receive on the
-//! CPU, and then train tables to the bytes of the CPU.
+//! Tests the exchange of ids on the emulated GPU. Two ranks receive the ids that they receive on
+//! the CPU, and then train tables to the bytes of the CPU.
 
 use std::sync::Arc;
 
@@ -154,8 +154,8 @@ fn ranks_on_the_emulated_gpu_receive_the_bytes_of_the_cpu() {
     }
 }
 
-/// The bits of the pooled vectors of each step, and of the weights and states of the tiles after the
-/// last one.
+/// The bits of the pooled vectors of each step, and of the weights and states of the tiles after
+/// the last one.
 type TrainedTables = (Vec<Vec<u32>>, Vec<(Vec<u32>, Vec<u32>)>);
 
 fn bits(values: &[f32]) -> Vec<u32> {

@@ -60,6 +60,13 @@ pub(super) fn grown(
     }
 }
 
+/// Allocates a device buffer and uploads these bytes to it.
+pub(super) fn put(stream: &Stream, bytes: &[u8]) -> Result<Buffer, DriverError> {
+    let buffer = stream.driver().alloc(bytes.len())?;
+    stream.upload(&buffer, 0, bytes)?;
+    Ok(buffer)
+}
+
 /// A row of f32 values in GPU memory.
 #[derive(Debug, Default)]
 pub struct Vector {

@@ -6,9 +6,8 @@ use std::ops::Range;
 use bytemuck::Pod;
 use schema::JaggedTensor;
 
-use super::handles::grown;
+use super::handles::{grown, put};
 use super::staging::Staging;
-use super::tables::put;
 use crate::backend::DistributedIds;
 use crate::cuda::{Buffer, Driver, DriverError, EventPurpose, Stream, StreamEvent};
 use crate::error::Error;
@@ -402,9 +401,9 @@ impl DeviceIdExchange {
             }
         }
         let per_rank = |slot: usize| {
-            let of_slot = |samples: usize| slot * samples..(slot + 1) * samples;
+            let bags = |samples: usize| slot * samples..(slot + 1) * samples;
             let ranks = lengths.iter().zip(&counts.batch_sizes);
-            ranks.map(|(lengths, &samples)| count_ids(&lengths[of_slot(samples)])).sum::<usize>()
+            ranks.map(|(lengths, &samples)| count_ids(&lengths[bags(samples)])).sum::<usize>()
         };
         counts.ids_per_slot.extend((0..features).map(per_rank));
         let (batch_size, ids) = (counts.samples(), counts.ids());

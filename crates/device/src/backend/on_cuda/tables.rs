@@ -1,6 +1,6 @@
 //! The tiles of one rank in GPU memory, with the sort buffers of their updates.
 
-use super::handles::{Vector, grown};
+use super::handles::{Vector, grown, put};
 use super::ids::{BagShape, CudaIds};
 use super::scalars::ScalarBlock;
 use crate::backend::{TableValues, TileRoom, TileRows, TileValues};
@@ -144,8 +144,11 @@ impl Tables {
         gradient.get(OP, "gradient [B, ΣD]", batch.shape().batch_size * self.width)?;
         let bags = batch.bags().ok_or_else(|| unsent(OP))?;
         let has_factors = bags.weights.is_some() || bags.scales.is_some();
+        // Batches come from several buffers of ids. With the largest capacity so far, a change of
+        // buffers does not remake the workspace.
+        let made = self.workspace.as_ref().map_or(0, |(made, _)| made.capacity);
         let shape = WorkspaceShape {
-            capacity: bags.capacity,
+            capacity: bags.capacity.max(made),
             rows: self.tiles.iter().map(|tile| tile.rows).sum(),
             tiles: self.tiles.len(),
             widest: self.widest,
@@ -358,13 +361,6 @@ fn remake(
         *workspace = Some((shape, Workspace::new(stream.driver(), shape)?));
     }
     Ok(())
-}
-
-/// Allocates a device buffer and uploads these bytes to it.
-pub(super) fn put(stream: &Stream, bytes: &[u8]) -> Result<Buffer, DriverError> {
-    let buffer = stream.driver().alloc(bytes.len())?;
-    stream.upload(&buffer, 0, bytes)?;
-    Ok(buffer)
 }
 
 /// Returns the error for a batch whose ids were not uploaded.

@@ -73,8 +73,8 @@ impl IdLayout {
         self.slots.iter().map(Vec::len).sum()
     }
 
-    /// Returns how many slots look up an id of each of `features` features, at most. The slots of an
-    /// id are those of the column tiles of its row.
+    /// Returns how many slots look up an id of each of `features` features, at most. The slots of
+    /// an id are those of the column tiles of its row.
     #[must_use]
     pub fn copies(&self, features: usize) -> Vec<usize> {
         // A feature may have slots of whole bags beside those of positions, and each position has
