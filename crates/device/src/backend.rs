@@ -7,6 +7,7 @@
 //! depend on layers, ranks or files.
 
 mod arguments;
+mod ids;
 mod on_cpu;
 mod on_cuda;
 
@@ -15,6 +16,7 @@ pub use arguments::{
     CrossForward, ExchangeLayout, Gather, InteractionBackward, InteractionForward, JoinShape,
     LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, VectorUpdate,
 };
+pub use ids::{BatchIds, DistributedIds};
 pub use on_cuda::{Cuda, QueueMoments, SOURCES};
 use schema::random::CounterRng;
 use schema::{JaggedTensor, Optimizer, Precision};
@@ -23,6 +25,7 @@ use crate::MatrixShape;
 use crate::cpu::Pool;
 use crate::error::Error;
 use crate::ops::embedding_backward::{RowSums, TileOrigin, Updated};
+use crate::ops::jagged::IdLayout;
 use crate::ops::{Slot, SlotOutput, interaction};
 use crate::optimizer::UpdateRule;
 use crate::weights::{Weights, WeightsView};
@@ -35,12 +38,13 @@ use crate::weights::{Weights, WeightsView};
 /// - No operation of a step allocates device memory or waits for the device, except
 ///   [`Backend::lend`], [`Backend::lend_gradient`] and [`Backend::read`], which pass values to
 ///   the host.
-/// - Operations of one queue take effect in the order in which they were called.
+/// - Operations of one queue take effect in the order in which they were called. The exchange of
+///   ids has a queue of its own ([`DistributedIds`]), so another thread can run it meanwhile.
 /// - Callers pass the sizes in use, such as `samples`. An operation fails before it writes
 ///   anything if they exceed a handle.
 /// - Results have the same bytes for any number of threads and any division of the work.
 /// - A non-finite loss stops all later updates, so it never changes a weight.
-pub trait Backend: Sized + Send {
+pub trait Backend: Sized + Send + 'static {
     /// An ordered queue of operations: a stream on a GPU, the calling thread on a CPU.
     type Queue: Send;
     /// A matrix of activations or of their gradients, in the layout that the device's matrix
@@ -56,8 +60,8 @@ pub trait Backend: Sized + Send {
     /// the sort buffers of an update. A lookup or an update processes all tiles of the rank in
     /// one call.
     type Tables: Default + Send;
-    /// The device's copy of the ids of a batch, if it needs one.
-    type Jagged: Default + Send;
+    /// The ids of a batch that are looked up, with the buffers of their exchange between ranks.
+    type Ids: DistributedIds;
     /// The layout and buffers of an exchange of pooled vectors with other ranks.
     type Exchange: Default + Send;
     /// The scalars of a step, which the host writes before it, and the results that the step
@@ -90,6 +94,9 @@ pub trait Backend: Sized + Send {
     fn weight_bytes(shape: WeightShape) -> usize;
     /// Returns the memory size in bytes of `len` tile weights in this number format.
     fn table_bytes(data_type: schema::DataType, len: usize) -> usize;
+    /// Returns the memory size in bytes of the exchange of `ids` ids in `bags` bags, of which
+    /// `scales` have a factor. Messages to other ranks are not included.
+    fn id_bytes(ids: usize, bags: usize, scales: usize) -> usize;
     /// Returns the device memory in bytes for the ids of a batch and for the sort of its update.
     /// The host's copy of the ids is not included.
     fn update_bytes(shape: crate::ops::embedding_backward::ScratchShape) -> usize;
@@ -132,6 +139,11 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// Fails if the device cannot allocate the memory.
     fn tables(&self, values: TableValues) -> Result<Self::Tables, Error>;
+    /// Creates the buffers of an exchange of ids.
+    ///
+    /// # Errors
+    /// Fails if the device cannot allocate the memory.
+    fn ids(&self, layout: IdLayout) -> Result<Self::Ids, Error>;
     /// Creates the exchange of pooled vectors for this layout.
     ///
     /// # Errors
@@ -179,9 +191,23 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         jagged: &JaggedTensor,
-        scales: Option<&[f32]>,
-        to: &mut Self::Jagged,
+        to: &mut Self::Ids,
     ) -> Result<(), Error>;
+    /// Makes later operations of the queue wait for the exchange of these ids.
+    ///
+    /// # Errors
+    /// Fails if the device rejects the call.
+    fn acquire_ids(&self, _queue: &Self::Queue, _ids: &Self::Ids) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Makes the next exchange of these ids wait for the operations that were queued so far, before
+    /// it overwrites the ids.
+    ///
+    /// # Errors
+    /// Fails if the device rejects the call.
+    fn release_ids(&self, _queue: &Self::Queue, _ids: &Self::Ids) -> Result<(), Error> {
+        Ok(())
+    }
     /// Returns the first `len` values of a vector. The values are borrowed in place if the host
     /// can read them, and copied to `room` otherwise. Waits for the queue.
     ///
@@ -698,15 +724,6 @@ pub struct StepOutcome {
     pub updated: Updated,
     /// First position in `values` of an out-of-range id, on devices that check ids asynchronously.
     pub bad_id: Option<usize>,
-}
-
-/// The ids to look up: the ids of this rank's batch, or the ids that all ranks sent to this one.
-pub struct BatchIds<'a, B: Backend> {
-    pub jagged: &'a JaggedTensor,
-    /// One scale factor per bag, `[F·B]`, feature-major.
-    pub bag_scales: Option<&'a [f32]>,
-    /// The device's copy of the ids, made by [`Backend::send_ids`].
-    pub on_device: &'a B::Jagged,
 }
 
 /// A gradient summed over all ranks.

@@ -24,6 +24,7 @@ pub mod nvrtc;
 mod options;
 mod source;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -137,6 +138,16 @@ impl Driver {
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         matches!(&*self.machine, GpuMachine::Emulated(_))
+    }
+
+    /// Returns how often the emulator has run each kernel, so that a test can prove that kernels
+    /// did the work. Empty for a GPU.
+    #[must_use]
+    pub fn emulated_launches(&self) -> BTreeMap<&'static str, u64> {
+        match &*self.machine {
+            GpuMachine::Native(_) => BTreeMap::new(),
+            GpuMachine::Emulated(device) => device.launches(),
+        }
     }
 
     /// Returns the free and the total bytes of device memory, or `None` for the emulator, which

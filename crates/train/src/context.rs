@@ -17,7 +17,7 @@ use crate::profile::{Profiler, TimedAction};
 pub struct RankContext<B: Backend> {
     pub device: B,
     pub queue: B::Queue,
-    pub comm: Streams,
+    pub comm: Streams<B>,
     /// Records operations while a trace is being taken.
     pub profiler: Profiler,
 }
@@ -77,11 +77,11 @@ impl<B: Backend> RankContext<B> {
 
 /// One lane per logical stream, so that messages in flight on one stream never block those of
 /// another.
-pub struct Streams {
+pub struct Streams<B: Backend> {
     /// Commands of rank 0, and the replies to them.
     pub control: Communicator,
     /// Ids on their way to the ranks that own their rows.
-    pub input: Lane<IdExchange>,
+    pub input: Lane<IdExchange<B>>,
     /// Pooled vectors and their gradients.
     pub pooled: PooledLanes,
     /// Gradients of dense parameters.
@@ -100,7 +100,7 @@ pub struct PooledLanes {
     by_host: Option<Lane<HostExchange>>,
 }
 
-impl From<Communicator> for Streams {
+impl<B: Backend> From<Communicator> for Streams<B> {
     fn from(control: Communicator) -> Self {
         Self {
             input: Lane::new(&control),
@@ -113,7 +113,7 @@ impl From<Communicator> for Streams {
     }
 }
 
-impl Streams {
+impl<B: Backend> Streams<B> {
     /// Returns the position of this rank among all ranks of the job.
     #[must_use]
     pub fn rank(&self) -> Rank {

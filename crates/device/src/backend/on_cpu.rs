@@ -1,6 +1,7 @@
 //! The CPU as a [`Backend`]: runs the operations of [`crate::ops`] immediately on the calling
 //! thread and its pool. Queues are empty, and ids are read in place.
 
+mod ids;
 mod tables;
 
 use std::ops::Range;
@@ -20,9 +21,11 @@ use crate::cpu::{Cpu, Pool};
 use crate::error::Error;
 use crate::ops::embedding_backward::{RowSums, Scratch, ScratchShape};
 use crate::ops::gemm::{self, LinearWeight, Matrix, OperandMut, column, pairs, panels};
+use crate::ops::jagged::{IdLayout, LocalIds};
 use crate::ops::{activation, cross, dense_update, exchange, extent, interaction, loss};
 use crate::weights::{Weights, WeightsView};
 
+pub use ids::CpuIds;
 pub use tables::CpuTables;
 
 /// A weight with its gradient and its optimizer state, which all use the same panel layout.
@@ -107,7 +110,7 @@ impl Backend for Cpu {
     type Vector = Array<f32>;
     type Weight = CpuWeight;
     type Tables = CpuTables;
-    type Jagged = ();
+    type Ids = CpuIds;
     type Exchange = ExchangeLayout;
     type Scalars = Scalars;
     type Event = StepOutcome;
@@ -144,6 +147,10 @@ impl Backend for Cpu {
         Weights::bytes(data_type, len)
     }
 
+    fn id_bytes(ids: usize, bags: usize, scales: usize) -> usize {
+        LocalIds::bytes(ids, bags, scales)
+    }
+
     fn update_bytes(shape: ScratchShape) -> usize {
         Scratch::bytes(shape)
     }
@@ -174,6 +181,10 @@ impl Backend for Cpu {
 
     fn tables(&self, values: TableValues) -> Result<CpuTables, Error> {
         Ok(CpuTables::new(values))
+    }
+
+    fn ids(&self, layout: IdLayout) -> Result<CpuIds, Error> {
+        Ok(CpuIds::new(layout))
     }
 
     fn exchange(&self, layout: ExchangeLayout) -> Result<ExchangeLayout, Error> {
@@ -207,13 +218,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn send_ids(
-        &self,
-        (): &(),
-        _: &JaggedTensor,
-        _: Option<&[f32]>,
-        (): &mut (),
-    ) -> Result<(), Error> {
+    fn send_ids(&self, (): &(), _: &JaggedTensor, _: &mut CpuIds) -> Result<(), Error> {
         Ok(())
     }
 
@@ -628,7 +633,8 @@ impl Backend for Cpu {
         out: &mut Array<f32>,
         _: &mut Scalars,
     ) -> Result<(), Error> {
-        tables.lookup(self, ids.jagged, ids.bag_scales, out)
+        let (jagged, bag_scales) = ids.parts();
+        tables.lookup(self, jagged, bag_scales, out)
     }
 
     fn update_rows(
@@ -642,7 +648,7 @@ impl Backend for Cpu {
         if scalars.is_stopped {
             return Ok(());
         }
-        let BatchIds { jagged, bag_scales, .. } = ids;
+        let (jagged, bag_scales) = ids.parts();
         let updated = tables.update(self, jagged, bag_scales, gradient, scalars.step())?;
         scalars.outcome.updated += updated;
         Ok(())
@@ -657,7 +663,7 @@ impl Backend for Cpu {
         scalars: &Scalars,
         to: &mut RowSums,
     ) -> Result<(), Error> {
-        let BatchIds { jagged, bag_scales, .. } = ids;
+        let (jagged, bag_scales) = ids.parts();
         tables.sum_rows(self, jagged, bag_scales, gradient, scalars.step(), to)
     }
 

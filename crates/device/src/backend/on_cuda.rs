@@ -7,6 +7,7 @@
 mod exchange;
 mod gradients;
 mod handles;
+mod ids;
 mod kernels;
 mod moments;
 mod opened;
@@ -33,19 +34,20 @@ use crate::ops::dense_update::cuda::{DeviceParameter, scratch_bytes};
 use crate::ops::embedding_backward::{RowSums, ScratchShape};
 use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Operand, ProductTarget};
 use crate::ops::interaction::cuda::Interaction;
+use crate::ops::jagged::IdLayout;
 use crate::ops::jagged::cuda::{Regroup, RegroupMode};
 use crate::ops::loss::cuda::LossBuffers;
 use crate::ops::{extent, gemm, interaction};
 use crate::weights::WeightsView;
 
 pub use exchange::Exchange;
-pub use handles::{Jagged, Matrix, Queue, Vector, Weight};
+pub use handles::{Matrix, Queue, Vector, Weight};
 use handles::{WeightBuffers, grown};
+pub use ids::CudaIds;
 pub use kernels::SOURCES;
 pub use moments::QueueMoments;
 pub use opened::Cuda;
 pub use scalars::{Ended, Scalars};
-use tables::CudaBatch;
 pub use tables::Tables;
 
 impl Backend for Cuda {
@@ -54,7 +56,7 @@ impl Backend for Cuda {
     type Vector = Vector;
     type Weight = Weight;
     type Tables = Tables;
-    type Jagged = Jagged;
+    type Ids = CudaIds;
     type Exchange = Exchange;
     type Scalars = Scalars;
     type Event = Ended;
@@ -93,6 +95,10 @@ impl Backend for Cuda {
         len.saturating_mul(data_type.bytes())
     }
 
+    fn id_bytes(ids: usize, bags: usize, scales: usize) -> usize {
+        ids::exchange_bytes(ids, bags, scales)
+    }
+
     fn update_bytes(shape: ScratchShape) -> usize {
         tables::update_bytes(shape)
     }
@@ -126,6 +132,10 @@ impl Backend for Cuda {
 
     fn tables(&self, values: TableValues) -> Result<Tables, Error> {
         Ok(Tables::new(&self.setup, values)?)
+    }
+
+    fn ids(&self, layout: IdLayout) -> Result<CudaIds, Error> {
+        Ok(CudaIds::new(&self.driver, &self.kernels.bags, layout)?)
     }
 
     fn exchange(&self, layout: ExchangeLayout) -> Result<Exchange, Error> {
@@ -177,11 +187,18 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         jagged: &JaggedTensor,
-        scales: Option<&[f32]>,
-        to: &mut Jagged,
+        to: &mut CudaIds,
     ) -> Result<(), Error> {
         jagged.check().map_err(|cause| Error::Jagged { op: "send ids", cause })?;
-        Ok(to.send(&self.host.pool, &queue.stream, jagged, scales)?)
+        Ok(to.send(&queue.stream, jagged, |from, to| self.host.pool.copy(from, to))?)
+    }
+
+    fn acquire_ids(&self, queue: &Queue, ids: &CudaIds) -> Result<(), Error> {
+        Ok(ids.acquire(&queue.stream)?)
+    }
+
+    fn release_ids(&self, queue: &Queue, ids: &CudaIds) -> Result<(), Error> {
+        Ok(ids.release(&queue.stream)?)
     }
 
     fn read<'a>(
@@ -220,11 +237,7 @@ impl Backend for Cuda {
         values: &[f32],
         to: &mut Weight,
     ) -> Result<(), Error> {
-        let buffers = to.buffers();
-        let (buffer, len) = match part {
-            WeightPart::Values => (&buffers.values, to.len()),
-            WeightPart::State => (&buffers.state, to.state_len()),
-        };
+        let (buffer, len) = to.part(part);
         extent::check("part of a weight", "values", len, values.len())?;
         queue.stream.upload(buffer, 0, bytemuck::cast_slice(values))?;
         Ok(self.renew(queue, to)?)
@@ -237,20 +250,14 @@ impl Backend for Cuda {
         from: &Weight,
         to: &mut [f32],
     ) -> Result<(), Error> {
-        let buffers = from.buffers();
-        let (buffer, len) = match part {
-            WeightPart::Values => (&buffers.values, from.len()),
-            WeightPart::State => (&buffers.state, from.state_len()),
-        };
+        let (buffer, len) = from.part(part);
         extent::check("part of a weight", "values", len, to.len())?;
         Ok(queue.stream.download(buffer, 0, bytemuck::cast_slice_mut(to))?)
     }
 
     fn is_finite(&self, queue: &Queue, weight: &Weight) -> Result<bool, Error> {
         let mut lent = queue.lent.borrow_mut();
-        let buffers = weight.buffers();
-        for (buffer, len) in [(&buffers.values, weight.len()), (&buffers.state, weight.state_len())]
-        {
+        for (buffer, len) in [WeightPart::Values, WeightPart::State].map(|part| weight.part(part)) {
             lent.resize(len, 0.0);
             queue.stream.download(buffer, 0, bytemuck::cast_slice_mut(&mut lent))?;
             if !WeightsView::F32(&lent).are_finite(0..len) {
@@ -694,7 +701,7 @@ impl Backend for Cuda {
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
         let kernel = &self.kernels.embedding_forward;
-        tables.lookup(kernel, &queue.stream, CudaBatch::from_ids(&ids), out, scalars.block())
+        tables.lookup(kernel, &queue.stream, ids.ids, out, scalars.block())
     }
 
     fn update_rows(
@@ -706,7 +713,7 @@ impl Backend for Cuda {
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
         let kernels = &self.kernels.embedding_backward;
-        tables.update(&queue.stream, kernels, CudaBatch::from_ids(&ids), gradient, scalars.block())
+        tables.update(&queue.stream, kernels, ids.ids, gradient, scalars.block())
     }
 
     fn sum_rows(
@@ -719,8 +726,7 @@ impl Backend for Cuda {
         to: &mut RowSums,
     ) -> Result<(), Error> {
         let kernels = &self.kernels.embedding_backward;
-        let batch = CudaBatch::from_ids(&ids);
-        tables.sum_rows(&queue.stream, kernels, batch, gradient, scalars.block(), to)
+        tables.sum_rows(&queue.stream, kernels, ids.ids, gradient, scalars.block(), to)
     }
 
     fn row_terms(

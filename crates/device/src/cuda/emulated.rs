@@ -5,6 +5,7 @@
 mod compile;
 mod ffi;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,8 @@ struct EmulatedMemory {
     /// Number of the launch, by which `runtime.cpp` distinguishes accesses of this launch from
     /// accesses of earlier launches (`Task`).
     stamp: u32,
+    /// Number of launches of each kernel.
+    launches: BTreeMap<&'static str, u64>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -128,11 +131,16 @@ impl EmulatedDevice {
         Ok(())
     }
 
+    /// Returns the number of launches of each kernel so far.
+    pub fn launches(&self) -> BTreeMap<&'static str, u64> {
+        locked(&self.memory).launches.clone()
+    }
+
     /// Runs a kernel to its end on the host, and reports its first fault as an error.
     pub fn launch(
         &self,
         entry: &Entry,
-        name: &str,
+        name: &'static str,
         grid: CheckedGrid,
         arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
@@ -161,7 +169,8 @@ impl EmulatedDevice {
             BlockOrder::Shuffled(seed) => 2 + u32::from(seed),
         };
         // The memory stays locked during the launch, because the kernel may access every buffer.
-        let EmulatedMemory { buffers, stamp } = &mut *locked(&self.memory);
+        let EmulatedMemory { buffers, stamp, launches } = &mut *locked(&self.memory);
+        *launches.entry(name).or_default() += 1;
         let settings = ffi::LaunchOptions {
             order,
             checked: u32::from(self.emulation.checks == Checks::Every),

@@ -1,7 +1,7 @@
 //! Tests of the CPU through the trait [`Backend`]: arguments that it must reject, and logits that
 //! have no probability.
 
-mod cuda;
+pub mod cuda;
 
 use device::Cpu;
 use device::MatrixShape;

@@ -7,5 +7,6 @@ mod cuda;
 mod dense;
 mod embedding;
 mod exchange;
+mod ids;
 mod optimizer;
 mod pool;

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use device::Backend;
-use device::backend::{TileRoom, TileRows};
+use device::backend::{BatchIds, DistributedIds, TileRoom, TileRows};
 use device::ops::embedding_backward::{Factors, ScratchShape, Updated};
+use device::ops::jagged::IdMessages;
 use device::ops::{Slot, SlotOutput};
 use schema::stage::ActionPart;
 use schema::{JaggedTensor, JobConfig, Op, Optimizer, Rank, RowScope, ShardingPlan, Tile};
 
-use super::input_dist::{self, BatchUse, IdExchange, LocalIds};
+use super::input_dist::{self, BatchUse, IdExchange};
 use super::layout::{self, LookupEstimate, SlotLayout};
 use super::output_dist::{self, LocalVectors};
 use super::replicas::{ReplicaGradient, ReplicaSums};
@@ -18,7 +19,6 @@ use super::row_terms::{RowTermExchange, TileGradient};
 use super::tables::{LookupSize, TableGroup};
 use crate::Error;
 use crate::context::{DeviceQueue, RankContext};
-use crate::lane::Lane;
 use crate::memory::{CountingAllocator, MemoryUse, Traffic};
 use crate::parameter::{TileState, TileView};
 use crate::share::RankBatch;
@@ -39,9 +39,9 @@ pub struct EmbeddingCollection<B: Backend> {
     /// Pooled rows of this rank's tiles for all ranks' samples, `[B_global, width]`.
     local: B::Vector,
     /// Ids of this batch.
-    this: IdExchange,
+    this: IdExchange<B>,
     /// Buffers of the next batch, while it is not being distributed.
-    spare: Option<IdExchange>,
+    spare: Option<IdExchange<B>>,
     /// The batch of the next step, until its distribution starts.
     next: Option<RankBatch>,
     output: output_dist::PooledExchange<B>,
@@ -86,8 +86,8 @@ impl<B: Backend> EmbeddingCollection<B> {
             tiles: held,
             optimizer: optimizers.sparse.kind,
             local: B::Vector::default(),
-            this: IdExchange::new(Arc::clone(&layout)),
-            spare: Some(IdExchange::new(Arc::clone(&layout))),
+            this: IdExchange::new(room, Arc::clone(&layout), rank),
+            spare: Some(IdExchange::new(room, Arc::clone(&layout), rank)),
             next: None,
             output: output_dist::PooledExchange::new(room, Arc::clone(&layout), rank),
             replicas: ReplicaSums::default(),
@@ -176,13 +176,13 @@ impl<B: Backend> EmbeddingCollection<B> {
         let LookupEstimate { ids, bags, elements } = size;
         let scales = if layout.any_mean { bags } else { 0 };
         let buffers = traffic.id_buffers;
-        room.count(MemoryUse::Exchange, buffers * LocalIds::bytes(ids, bags, scales));
+        room.count(MemoryUse::Exchange, buffers * B::id_bytes(ids, bags, scales));
         if self.terms.is_some() {
             room.count(MemoryUse::Exchange, RowTermExchange::bytes(ids, elements));
         }
         let vectors = gradient * size_of::<f32>();
         room.count(MemoryUse::Exchange, vectors);
-        let arriving = buffers * input_dist::arriving_bytes(ids, bags, scales);
+        let arriving = buffers * IdMessages::bytes(ids, bags, scales);
         (arriving + output_dist::message_bytes(vectors, layout.slots.len())) as u64
     }
 
@@ -199,11 +199,9 @@ impl<B: Backend> EmbeddingCollection<B> {
         let mut messages = 0;
         if !layout.as_given {
             let scales = if layout.any_local_mean { bags } else { 0 };
-            room.count(
-                MemoryUse::Exchange,
-                traffic.id_buffers * LocalIds::bytes(ids, bags, scales),
-            );
-            messages += traffic.id_buffers * input_dist::arriving_bytes(ids, bags, scales);
+            let buffers = traffic.id_buffers;
+            room.count(MemoryUse::Exchange, buffers * B::id_bytes(ids, bags, scales));
+            messages += buffers * IdMessages::bytes(ids, bags, scales);
         }
         if !layout.replica_rows.is_empty() {
             // At most all rows are touched, by the batch of all ranks.
@@ -229,12 +227,13 @@ impl<B: Backend> EmbeddingCollection<B> {
     /// Starts the distribution of the ids of the next batch, if it is known.
     ///
     /// # Errors
-    /// [`Error::Communication`].
-    pub fn start_next(&mut self, lane: &mut Lane<IdExchange>) -> Result<(), Error> {
+    /// [`Error::Communication`], or [`Error::Device`] if the device failed.
+    pub fn start_next(&mut self, context: &mut RankContext<B>) -> Result<(), Error> {
         let Some(next) = self.next.take() else { return Ok(()) };
         let Some(mut exchange) = self.spare.take() else { return Ok(()) };
         exchange.batch = Some(next);
-        lane.start(exchange)
+        release(context.device_queue(), &exchange)?;
+        context.comm.input.start(exchange)
     }
 
     /// Waits for the distribution of ids that the step before has started. Without one, distributes
@@ -275,6 +274,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         first_sample: usize,
         batch_use: BatchUse,
     ) -> Result<(), Error> {
+        release(context.device_queue(), &self.this)?;
         let RankContext { comm, profiler, .. } = context;
         let op = Op::InputDist { ids: sparse.values.len() };
         let is_given = self.layout.as_given && comm.world_size() == 1;
@@ -289,24 +289,23 @@ impl<B: Backend> EmbeddingCollection<B> {
         })
     }
 
-    /// Copies the distributed ids to the device.
+    /// Copies ids that are looked up unchanged to the device. Distributed ids are there already,
+    /// and the queue waits for them.
     ///
     /// # Errors
     /// [`Error::Device`] if the device failed.
     pub fn copy(
         &mut self,
-        device_queue: DeviceQueue<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         sparse: &JaggedTensor,
     ) -> Result<(), Error> {
-        if self.layout.has_tiles() {
-            let LocalIds { jagged, scales, .. } = &self.this.ids;
-            self.tiled.send(device_queue, jagged, scales.as_deref())?;
+        let IdExchange { tiled, own, .. } = &mut self.this;
+        device.acquire_ids(queue, tiled)?;
+        device.acquire_ids(queue, own)?;
+        if self.layout.as_given && !self.whole.is_empty() {
+            device.send_ids(queue, sparse, own)?;
         }
-        if self.whole.is_empty() {
-            return Ok(());
-        }
-        let (jagged, scales) = own_ids(&self.layout, &self.this, sparse);
-        self.whole.send(device_queue, jagged, scales)
+        Ok(())
     }
 
     /// Looks up the distributed ids. Writes the pooled vectors of whole tables to their columns of
@@ -326,20 +325,18 @@ impl<B: Backend> EmbeddingCollection<B> {
         let RankContext { device, queue, comm, profiler } = context;
         let LookupSize { bags, ids, elements, row_bytes } = size;
         let op = Op::EmbeddingForward { bags, ids, elements, pooled_elements, row_bytes };
-        let device_queue = DeviceQueue { device: &*device, queue };
         profiler.op(op, || {
             if self.layout.has_tiles() {
-                let LocalIds { jagged, scales, .. } = &self.this.ids;
                 let width = self.layout.local_width(comm.rank().index());
-                device.grow(&mut self.local, jagged.batch_size * width)?;
-                let (scales, out) = (scales.as_deref(), &mut self.local);
-                self.tiled.look_up(device_queue, jagged, scales, out, scalars)?;
+                device.grow(&mut self.local, self.this.tiled.counts().samples() * width)?;
+                let (tables, ids) = (self.tiled.on_device(), tile_ids(&self.this));
+                device.lookup(queue, tables, ids, &mut self.local, scalars)?;
             }
             if self.whole.is_empty() {
                 return Ok(());
             }
-            let (jagged, scales) = own_ids(&self.layout, &self.this, sparse);
-            self.whole.look_up(device_queue, jagged, scales, pooled, scalars)
+            let ids = own_ids(&self.layout, &self.this, sparse);
+            Ok(device.lookup(queue, self.whole.on_device(), ids, pooled, scalars)?)
         })
     }
 
@@ -359,7 +356,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             return Ok(());
         }
         let RankContext { device, queue, comm, profiler } = context;
-        let batch_sizes = &self.this.ids.batch_sizes[..];
+        let batch_sizes = &self.this.tiled.counts().batch_sizes[..];
         let width = self.layout.looked_up_width(comm.rank().index());
         let op = Op::OutputDist { elements: batch_sizes.iter().sum::<usize>() * width };
         let (output, vectors, lanes) = (&mut self.output, &self.local, &mut comm.pooled);
@@ -423,8 +420,8 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
         let RankContext { device, queue, comm, profiler } = context;
         let device_queue = DeviceQueue { device: &*device, queue };
-        let (jagged, bag_scales) = own_ids(&self.layout, &self.this, sparse);
-        let gradient = ReplicaGradient { jagged, bag_scales, d_pooled, scalars };
+        let ids = own_ids(&self.layout, &self.this, sparse);
+        let gradient = ReplicaGradient { ids, d_pooled, scalars };
         let (lane, touched) = (&mut comm.replicas, &self.this.touched);
         if part != ActionPart::Finish {
             self.replicas.start(device_queue, lane, &mut self.whole, touched, gradient)?;
@@ -446,9 +443,8 @@ impl<B: Backend> EmbeddingCollection<B> {
         scalars: &B::Scalars,
     ) -> Result<(), Error> {
         let Some(terms) = &mut self.terms else { return Ok(()) };
-        let LocalIds { jagged, scales, .. } = &self.this.ids;
-        let (bag_scales, gradient) = (scales.as_deref(), self.output.gradient());
-        let given = TileGradient { jagged, bag_scales, gradient, scalars };
+        let (ids, gradient) = (tile_ids(&self.this), self.output.gradient());
+        let given = TileGradient { ids, gradient, scalars };
         let RankContext { device, queue, comm, profiler } = context;
         terms.sum(DeviceQueue { device: &*device, queue }, &mut self.tiled, given)?;
         let op = Op::AllReduce { elements: terms.rows().1.len() };
@@ -487,53 +483,70 @@ impl<B: Backend> EmbeddingCollection<B> {
                 return Ok(());
             }
             if !self.layout.replica_rows.is_empty() {
-                let (tables, _) = self.whole.parts();
-                let sums = self.replicas.sums();
+                let (tables, sums) = (self.whole.on_device(), self.replicas.sums());
                 return Ok(device.apply_rows(queue, tables, sums, None, scalars)?);
             }
-            let (jagged, scales) = own_ids(&self.layout, &self.this, sparse);
-            self.whole.update(device_queue, jagged, scales, d_pooled, scalars)
+            let ids = own_ids(&self.layout, &self.this, sparse);
+            Ok(device.update_rows(queue, self.whole.on_device(), ids, d_pooled, scalars)?)
         })
     }
 
     fn update_tiles(
         &mut self,
-        device_queue: DeviceQueue<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
         if !self.layout.has_tiles() {
             return Ok(());
         }
+        let tables = self.tiled.on_device();
         if let Some(terms) = &self.terms {
-            let ((tables, _), (sums, totals)) = (self.tiled.parts(), terms.rows());
-            let DeviceQueue { device, queue } = device_queue;
+            let (sums, totals) = terms.rows();
             return Ok(device.apply_rows(queue, tables, sums, Some(totals), scalars)?);
         }
-        let LocalIds { jagged, scales, .. } = &self.this.ids;
-        let gradient = self.output.gradient();
-        self.tiled.update(device_queue, jagged, scales.as_deref(), gradient, scalars)
+        let (ids, gradient) = (tile_ids(&self.this), self.output.gradient());
+        Ok(device.update_rows(queue, tables, ids, gradient, scalars)?)
     }
 
     /// Returns the sizes of the lookup of the distributed ids.
     fn lookup_size(&self, sparse: &JaggedTensor) -> LookupSize {
-        let (jagged, _) = own_ids(&self.layout, &self.this, sparse);
-        self.tiled.lookup_size(&self.this.ids.jagged) + self.whole.lookup_size(jagged)
+        let (tiled, own) = (self.this.tiled.counts(), self.this.own.counts());
+        let own_ids = |slot| match self.layout.as_given {
+            true => sparse.feature(slot).len(),
+            false => own.ids_per_slot[slot],
+        };
+        self.tiled.lookup_size(tiled.samples(), |slot| tiled.ids_per_slot[slot])
+            + self.whole.lookup_size(sparse.batch_size, own_ids)
     }
 
     /// Returns the number of values that the lookup writes.
     fn looked_up_elements(&self, rank: Rank, sparse: &JaggedTensor) -> usize {
-        let tiled = self.this.ids.jagged.batch_size * self.layout.looked_up_width(rank.index());
+        let tiled = self.this.tiled.counts().samples() * self.layout.looked_up_width(rank.index());
         tiled + sparse.batch_size * (self.layout.pooled_width - self.layout.tiled_width)
     }
 }
 
-/// Returns the ids of this rank's samples for whole tables, and the scales of their bags.
-fn own_ids<'a>(
+/// Makes the next exchange in these buffers wait for the operations that read them.
+fn release<B: Backend>(
+    DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+    ids: &IdExchange<B>,
+) -> Result<(), Error> {
+    device.release_ids(queue, &ids.tiled)?;
+    Ok(device.release_ids(queue, &ids.own)?)
+}
+
+/// Returns the ids of all ranks' samples for tiles.
+fn tile_ids<B: Backend>(ids: &IdExchange<B>) -> BatchIds<'_, B> {
+    BatchIds { unchanged: None, ids: &ids.tiled }
+}
+
+/// Returns the ids of this rank's samples for whole tables.
+fn own_ids<'a, B: Backend>(
     layout: &SlotLayout,
-    ids: &'a IdExchange,
+    ids: &'a IdExchange<B>,
     sparse: &'a JaggedTensor,
-) -> (&'a JaggedTensor, Option<&'a [f32]>) {
-    if layout.as_given { (sparse, None) } else { (&ids.own.jagged, ids.own.scales.as_deref()) }
+) -> BatchIds<'a, B> {
+    BatchIds { unchanged: layout.as_given.then_some(sparse), ids: &ids.own }
 }
 
 /// Counts the memory for the sort of the updates.

@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use device::ops::jagged::IdSlot;
 use schema::{ModelConfig, Pooling, ShardingPlan, TableConfig, Tile};
 
 /// One feature, or one position of a sequence feature, that is looked up in one tile. If a table's
@@ -40,6 +41,15 @@ pub struct Slot {
     /// Whether the slot's bags are averaged. The sums of bags are scaled by 1/L, which is known
     /// before rows are split.
     pub mean: bool,
+}
+
+impl Slot {
+    /// Returns the ids that are looked up in this slot.
+    #[must_use]
+    pub fn id_slot(&self) -> IdSlot {
+        let Self { feature, position, ref rows, all_rows, mean, .. } = *self;
+        IdSlot { feature, position, rows: rows.clone(), all_rows, mean }
+    }
 }
 
 /// The name and size of a feature's table, for range checks of ids.
@@ -212,6 +222,12 @@ impl SlotLayout {
     #[must_use]
     pub fn sends_by_host(&self) -> bool {
         self.widths[self.world_size()..].iter().any(|&width| width > 0)
+    }
+
+    /// Whether the ids for whole tables are not those of the batch.
+    #[must_use]
+    pub fn has_own_ids(&self) -> bool {
+        !self.as_given && !self.local.is_empty()
     }
 }
 

@@ -7,7 +7,6 @@
 use device::Backend;
 use device::backend::BatchIds;
 use device::ops::embedding_backward::RowSums;
-use schema::JaggedTensor;
 
 use super::tables::TableGroup;
 use super::touched_rows::TouchedRows;
@@ -43,12 +42,10 @@ impl ReplicaSums {
         lane: &mut Lane<GradientSums>,
         group: &mut TableGroup<B>,
         touched: &TouchedRows,
-        ids: ReplicaGradient<'_, B>,
+        gradient: ReplicaGradient<'_, B>,
     ) -> Result<(), Error> {
-        let ReplicaGradient { jagged, bag_scales, d_pooled, scalars } = ids;
-        let (tables, on_device) = group.parts();
-        let ids = BatchIds { jagged, bag_scales, on_device };
-        device.sum_rows(queue, tables, ids, d_pooled, scalars, &mut self.own)?;
+        let ReplicaGradient { ids, d_pooled, scalars } = gradient;
+        device.sum_rows(queue, group.on_device(), ids, d_pooled, scalars, &mut self.own)?;
         let dims = || group.tiles().iter().map(schema::Tile::dim);
         let values = dims().zip(&touched.counts).map(|(dim, count)| dim * count).sum();
         self.zeros.resize(dims().max().unwrap_or(0), 0.0);
@@ -94,8 +91,7 @@ impl ReplicaSums {
 
 /// The ids of this rank's samples for replicated tables, and the gradient of their vectors.
 pub struct ReplicaGradient<'a, B: Backend> {
-    pub jagged: &'a JaggedTensor,
-    pub bag_scales: Option<&'a [f32]>,
+    pub ids: BatchIds<'a, B>,
     /// Gradient of the pooled vectors of all tables, `[B, ΣD]`.
     pub d_pooled: &'a B::Vector,
     pub scalars: &'a B::Scalars,

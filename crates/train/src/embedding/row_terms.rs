@@ -10,7 +10,7 @@ use std::ops::Range;
 use device::Backend;
 use device::backend::BatchIds;
 use device::ops::embedding_backward::RowSums;
-use schema::{JaggedTensor, Rank, ShardingPlan, Tile};
+use schema::{Rank, ShardingPlan, Tile};
 
 use super::tables::TableGroup;
 use crate::Error;
@@ -58,8 +58,7 @@ enum TermSource {
 
 /// The ids of all ranks' samples for the tiles of this rank, and the gradient of their vectors.
 pub struct TileGradient<'a, B: Backend> {
-    pub jagged: &'a JaggedTensor,
-    pub bag_scales: Option<&'a [f32]>,
+    pub ids: BatchIds<'a, B>,
     /// `[B_global, width]` over this rank's slots.
     pub gradient: &'a B::Vector,
     pub scalars: &'a B::Scalars,
@@ -122,9 +121,8 @@ impl RowTermExchange {
         group: &mut TableGroup<B>,
         given: TileGradient<'_, B>,
     ) -> Result<(), Error> {
-        let TileGradient { jagged, bag_scales, gradient, scalars } = given;
-        let (tables, on_device) = group.parts();
-        let ids = BatchIds { jagged, bag_scales, on_device };
+        let TileGradient { ids, gradient, scalars } = given;
+        let tables = group.on_device();
         device.sum_rows(queue, tables, ids, gradient, scalars, &mut self.sums)?;
         device.row_terms(queue, tables, &self.sums, scalars, &mut self.own)?;
         self.totals.clear();

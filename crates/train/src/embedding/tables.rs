@@ -2,10 +2,10 @@
 //! of their ids. Where ids and gradients come from is decided by the collection.
 
 use device::Backend;
-use device::backend::{BatchIds, TableValues, TileRoom, TileRows, TileValues};
+use device::backend::{TableValues, TileRoom, TileRows, TileValues};
 use device::ops::embedding_backward::TileOrigin;
 use device::ops::{Slot, SlotOutput};
-use schema::{JaggedTensor, TableConfig, Tile};
+use schema::{TableConfig, Tile};
 
 use crate::Error;
 use crate::context::DeviceQueue;
@@ -20,8 +20,6 @@ pub struct TableGroup<B: Backend> {
     tables: B::Tables,
     slots: Vec<Slot>,
     output: SlotOutput,
-    /// The device's copy of the ids of the last forward pass.
-    on_device: B::Jagged,
 }
 
 /// The amount of work of one lookup or update, which a trace records with the operation.
@@ -61,8 +59,8 @@ impl<B: Backend> TableGroup<B> {
         let config = |tile: &Tile| tables[tile.table.index()].clone();
         let configs: Vec<TableConfig> = rectangles.iter().map(config).collect();
         let values = values(tiles, &configs, &slots, output);
-        let (tables, on_device) = (room.tables(values), B::Jagged::default());
-        Self { tiles: rectangles, configs, tables, slots, output, on_device }
+        let tables = room.tables(values);
+        Self { tiles: rectangles, configs, tables, slots, output }
     }
 
     /// Returns the tiles in the order of their numbers.
@@ -107,66 +105,20 @@ impl<B: Backend> TableGroup<B> {
         Ok(())
     }
 
-    /// Copies ids to the device.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if the device failed.
-    pub fn send(
-        &mut self,
-        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
-        jagged: &JaggedTensor,
-        bag_scales: Option<&[f32]>,
-    ) -> Result<(), Error> {
-        Ok(device.send_ids(queue, jagged, bag_scales, &mut self.on_device)?)
+    /// Returns the tiles on the device.
+    pub fn on_device(&mut self) -> &mut B::Tables {
+        &mut self.tables
     }
 
-    /// Looks up ids that were copied to the device.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if the device failed.
-    pub fn look_up(
-        &mut self,
-        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
-        jagged: &JaggedTensor,
-        bag_scales: Option<&[f32]>,
-        out: &mut B::Vector,
-        scalars: &mut B::Scalars,
-    ) -> Result<(), Error> {
-        let (tables, on_device) = self.parts();
-        let ids = BatchIds { jagged, bag_scales, on_device };
-        Ok(device.lookup(queue, tables, ids, out, scalars)?)
-    }
-
-    /// Updates the rows of the last lookup from the gradient of its output.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if the device failed.
-    pub fn update(
-        &mut self,
-        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
-        jagged: &JaggedTensor,
-        bag_scales: Option<&[f32]>,
-        gradient: &B::Vector,
-        scalars: &mut B::Scalars,
-    ) -> Result<(), Error> {
-        let (tables, on_device) = self.parts();
-        let ids = BatchIds { jagged, bag_scales, on_device };
-        Ok(device.update_rows(queue, tables, ids, gradient, scalars)?)
-    }
-
-    /// Returns the tiles on the device, and the device's copy of the ids.
-    pub fn parts(&mut self) -> (&mut B::Tables, &B::Jagged) {
-        (&mut self.tables, &self.on_device)
-    }
-
-    /// Returns the sizes of a lookup of `jagged`.
+    /// Returns the sizes of a lookup of `samples` samples, of which `ids` ids are looked up in each
+    /// slot.
     #[must_use]
-    pub fn lookup_size(&self, jagged: &JaggedTensor) -> LookupSize {
+    pub fn lookup_size(&self, samples: usize, ids: impl Fn(usize) -> usize) -> LookupSize {
         let slot_size = |(key, slot): (usize, &Slot)| {
-            let ids = jagged.feature(key).len();
+            let ids = ids(key);
             let elements = ids * self.tiles[slot.tile].dim();
             let row_bytes = elements * self.configs[slot.tile].data_type.bytes();
-            LookupSize { bags: jagged.batch_size, ids, elements, row_bytes }
+            LookupSize { bags: samples, ids, elements, row_bytes }
         };
         let sizes = self.slots.iter().enumerate().map(slot_size);
         sizes.fold(LookupSize::default(), std::ops::Add::add)

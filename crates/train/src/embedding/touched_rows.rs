@@ -1,6 +1,8 @@
 //! Finds the rows of replicated tables that any rank looks up, while ids are distributed. Gradients
 //! of these rows are summed by `replicas`.
 
+use std::ops::Range;
+
 use comm::Communicator;
 use schema::JaggedTensor;
 
@@ -56,8 +58,8 @@ impl TouchedRows {
         (words + rows) * size_of::<u64>()
     }
 
-    /// Finds the rows that the ids of `jagged` look up on any rank. Key `k` of `jagged` has the
-    /// slot `slots[k]`.
+    /// Finds the rows of replicated tables that any rank's samples look up. `sparse` has this
+    /// rank's samples, and `slots` are those of the tables.
     ///
     /// For each table, a rank sends the number of touched rows, and then these rows as a list or as
     /// a mask, whichever is shorter. The receiver knows from the number which form follows.
@@ -68,16 +70,22 @@ impl TouchedRows {
         &mut self,
         comm: &mut Communicator,
         slots: &[Slot],
-        jagged: &JaggedTensor,
+        sparse: &JaggedTensor,
     ) -> Result<(), Error> {
         let words = self.tables.last().map_or(0, |last| last.first_word + last.word_count);
         self.words.clear();
         self.words.resize(words, 0);
-        for (key, slot) in slots.iter().enumerate() {
-            let first = self.tables[slot.tile].first_word;
-            for &id in &jagged.values[jagged.feature(key)] {
-                set_bit(&mut self.words[first..], id as usize);
+        for slot in slots {
+            let words = &mut self.words[self.tables[slot.tile].first_word..];
+            let mut touch = |positions: Range<usize>| {
+                sparse.values[positions].iter().for_each(|&id| set_bit(words, id as usize));
+            };
+            if slot.position.is_none() {
+                touch(sparse.feature(slot.feature));
+                continue;
             }
+            let ids = slot.id_slot();
+            (0..sparse.batch_size).for_each(|sample| touch(ids.positions(sparse, sample)));
         }
         self.messages.resize_with(comm.world_size(), Vec::new);
         let own = comm.rank().index();

@@ -7,6 +7,7 @@ use device::Backend;
 use device::MatrixShape;
 use device::backend::{ExchangeLayout, TableValues, WeightShape};
 use device::ops::interaction;
+use device::ops::jagged::IdLayout;
 use schema::Precision;
 
 use super::MemoryUse;
@@ -76,6 +77,11 @@ impl<'a, B: Backend> CountingAllocator<'a, B> {
     /// Moves the tiles of a rank to the device. The bytes of the tiles are counted separately.
     pub fn tables(&mut self, values: TableValues) -> B::Tables {
         self.made(|device| device.tables(values))
+    }
+
+    /// Creates the buffers of an exchange of ids, which grow with the batches.
+    pub fn ids(&mut self, layout: IdLayout) -> B::Ids {
+        self.made(|device| device.ids(layout))
     }
 
     /// Creates the device's part of the exchange of pooled vectors with other ranks.

@@ -41,9 +41,7 @@ impl<B: Backend> Model<B> {
                     self.run_stage(context, share, Purpose::Training(step), stage, part),
                     step.number,
                 ),
-                ActionBatch::Next => {
-                    (self.embedding.start_next(&mut context.comm.input), step.number + 1)
-                }
+                ActionBatch::Next => (self.embedding.start_next(context), step.number + 1),
             };
             result.map_err(Error::in_stage(stage, step))?;
             let ended = Instant::now();

@@ -7,6 +7,7 @@ mod checkpoint;
 mod damage;
 mod golden;
 mod hosts;
+mod input_distribution;
 mod metric;
 mod oracle;
 mod pipeline;

@@ -1,15 +1,14 @@
-//! The trainer's handles to GPU memory: matrices, vectors, weights, ids, and the queue that
-//! orders the work on them. This module does not depend on the operations.
+//! The trainer's handles to GPU memory: matrices, vectors, weights, and the queue that orders the
+//! work on them. This module does not depend on the operations.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use schema::{Granularity, JaggedTensor, Optimizer, Precision};
+use schema::{Granularity, Optimizer, Precision};
 
 use super::staging::Staging;
 use crate::MatrixShape;
-use crate::backend::WeightShape;
-use crate::cpu::Pool;
+use crate::backend::{WeightPart, WeightShape};
 use crate::cuda::{Buffer, Driver, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::dense_update::cuda::scratch_bytes;
@@ -59,6 +58,13 @@ pub(super) fn grown(
         Some(buffer) if buffer.bytes() >= bytes => Ok(buffer.clone()),
         _ => Ok(buffer.insert(driver.alloc(bytes)?).clone()),
     }
+}
+
+/// Allocates a device buffer and uploads these bytes to it.
+pub(super) fn put(stream: &Stream, bytes: &[u8]) -> Result<Buffer, DriverError> {
+    let buffer = stream.driver().alloc(bytes.len())?;
+    stream.upload(&buffer, 0, bytes)?;
+    Ok(buffer)
 }
 
 /// A row of f32 values in GPU memory.
@@ -162,6 +168,15 @@ impl Weight {
         self.shape.n * self.shape.optimizer.state_per_row(self.shape.k)
     }
 
+    /// Returns the buffer of a part of the weight, and its number of elements.
+    pub(super) fn part(&self, part: WeightPart) -> (&Buffer, usize) {
+        let buffers = self.buffers();
+        match part {
+            WeightPart::Values => (&buffers.values, self.len()),
+            WeightPart::State => (&buffers.state, self.state_len()),
+        }
+    }
+
     pub(super) fn buffers(&self) -> &WeightBuffers {
         let Some(buffers) = &self.buffers else {
             unreachable!("operations never get an empty handle")
@@ -219,97 +234,4 @@ pub(super) fn weight_bytes(shape: WeightShape) -> usize {
         bytes += scratch_bytes(n * k);
     }
     bytes
-}
-
-/// The ids of a batch in GPU memory. The capacity for ids is a power of two, so few reallocations
-/// are needed until every batch fits.
-#[derive(Debug, Default)]
-pub struct Jagged {
-    ids: Option<Buffer>,
-    offsets: Option<Buffer>,
-    weights: Option<Buffer>,
-    scales: Option<Buffer>,
-    /// Numbers of ids and of bags that the device buffers can hold.
-    capacity: (usize, usize),
-    staging: Staging,
-}
-
-/// A part of a batch during its upload: its position in pinned memory and its target buffer.
-struct StagedPart<'a> {
-    at: usize,
-    bytes: &'a [u8],
-    to: Buffer,
-}
-
-/// The uploaded ids of a batch.
-pub(super) struct Sent<'a> {
-    pub ids: &'a Buffer,
-    pub offsets: &'a Buffer,
-    pub weights: Option<&'a Buffer>,
-    pub scales: Option<&'a Buffer>,
-    /// Number of ids that the device buffers can hold.
-    pub capacity: usize,
-}
-
-impl Jagged {
-    /// Uploads a batch whose layout has already been checked.
-    pub(super) fn send(
-        &mut self,
-        host: &Pool,
-        stream: &Stream,
-        jagged: &JaggedTensor,
-        scales: Option<&[f32]>,
-    ) -> Result<(), DriverError> {
-        let (ids, bags) = (jagged.values.len(), jagged.offsets.len() - 1);
-        // The capacity for ids grows to a power of two, so that a slightly larger batch needs no
-        // new buffers.
-        if ids > self.capacity.0 || bags > self.capacity.1 || self.ids.is_none() {
-            self.capacity.0 = self.capacity.0.max(ids.next_power_of_two());
-            self.capacity.1 = self.capacity.1.max(bags);
-        }
-        let (most, most_bags) = self.capacity;
-        let weights = jagged.weights.as_deref().map(bytemuck::cast_slice);
-        let scales = scales.map(bytemuck::cast_slice);
-        let mut parts: Vec<StagedPart<'_>> = Vec::with_capacity(4);
-        let mut room = 0;
-        let mut add = |buffer: &mut Option<Buffer>, bytes: Option<_>, capacity: usize| {
-            if let Some(bytes) = bytes {
-                parts.push(StagedPart {
-                    at: room,
-                    bytes,
-                    to: grown(stream.driver(), buffer, capacity)?,
-                });
-                room += capacity;
-            }
-            Ok::<_, DriverError>(())
-        };
-        let offsets = Some(bytemuck::cast_slice(&jagged.offsets));
-        add(&mut self.offsets, offsets, (most_bags + 1) * size_of::<u64>())?;
-        let ids = Some(bytemuck::cast_slice(&jagged.values));
-        add(&mut self.ids, ids, most * size_of::<i64>())?;
-        add(&mut self.weights, weights, most * size_of::<f32>())?;
-        add(&mut self.scales, scales, most_bags * size_of::<f32>())?;
-        // All parts share one pinned block, so that a batch needs only one event.
-        let (mut pinned, done) = self.staging.take(stream.driver(), room)?;
-        for StagedPart { at, bytes, .. } in &parts {
-            host.copy(bytes, &mut pinned.bytes_mut()[*at..at + bytes.len()]);
-        }
-        let copies: Vec<_> =
-            parts.iter().map(|part| (part.at..part.at + part.bytes.len(), &part.to)).collect();
-        let flight = stream.upload_pinned(pinned, done, &copies)?;
-        self.staging.put(flight);
-        Ok(())
-    }
-
-    /// Returns the uploaded buffers, including the weights of ids and the scales of bags if the
-    /// batch has them.
-    pub(super) fn sent(&self, has_weights: bool, has_scales: bool) -> Option<Sent<'_>> {
-        Some(Sent {
-            ids: self.ids.as_ref()?,
-            offsets: self.offsets.as_ref()?,
-            weights: if has_weights { Some(self.weights.as_ref()?) } else { None },
-            scales: if has_scales { Some(self.scales.as_ref()?) } else { None },
-            capacity: self.capacity.0,
-        })
-    }
 }

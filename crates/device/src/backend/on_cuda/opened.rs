@@ -33,6 +33,12 @@ impl Cuda {
         self.kernels.gemm.library_version()
     }
 
+    /// Returns the GPU's driver, or its emulation.
+    #[must_use]
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
     /// Returns the CPU device of the host.
     #[must_use]
     pub fn host_cpu(&self) -> &Cpu {

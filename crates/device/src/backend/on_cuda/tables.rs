@@ -1,8 +1,9 @@
 //! The tiles of one rank in GPU memory, with the sort buffers of their updates.
 
-use super::handles::{Jagged, Vector, grown};
+use super::handles::{Vector, grown, put};
+use super::ids::{BagShape, CudaIds};
 use super::scalars::ScalarBlock;
-use crate::backend::{Backend, BatchIds, TableValues, TileRoom, TileRows, TileValues};
+use crate::backend::{TableValues, TileRoom, TileRows, TileValues};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
@@ -52,30 +53,6 @@ struct CudaTile {
     origin: TileOrigin,
 }
 
-/// A batch whose ids are to be looked up or whose rows are to be updated.
-#[derive(Clone, Copy)]
-pub(super) struct CudaBatch<'a> {
-    /// Ids of the batch as they were uploaded.
-    pub ids: &'a Jagged,
-    /// `[F, B]`: the number of slots and the number of samples.
-    pub shape: [usize; 2],
-    pub id_count: usize,
-    /// Whether ids have weights, and whether bags have scales.
-    pub factors: [bool; 2],
-}
-
-impl<'a> CudaBatch<'a> {
-    /// Describes the ids of a batch that are already on the device.
-    pub(super) fn from_ids<B: Backend<Jagged = Jagged>>(ids: &BatchIds<'a, B>) -> Self {
-        Self {
-            ids: ids.on_device,
-            shape: [ids.jagged.features, ids.jagged.batch_size],
-            id_count: ids.jagged.values.len(),
-            factors: [ids.jagged.weights.is_some(), ids.bag_scales.is_some()],
-        }
-    }
-}
-
 impl Tables {
     pub(super) fn new(stream: &Stream, values: TableValues) -> Result<Self, DriverError> {
         let TableValues { tiles, slots, output } = values;
@@ -97,17 +74,17 @@ impl Tables {
         Ok(Self { tiles, slots, blocks: Some(blocks), width, widest, ..Self::default() })
     }
 
-    fn lookup_of<'a>(&'a self, batch: &CudaBatch<'a>) -> Option<DeviceLookup<'a>> {
-        let ([features, batch_size], blocks) = (batch.shape, self.blocks.as_ref()?);
-        let sent = batch.ids.sent(batch.factors[0], batch.factors[1])?;
+    fn lookup_of<'a>(&'a self, batch: &'a CudaIds) -> Option<DeviceLookup<'a>> {
+        let (bags, blocks) = (batch.bags()?, self.blocks.as_ref()?);
+        let BagShape { features, batch_size, .. } = batch.shape();
         Some(DeviceLookup {
             tiles: &blocks.tiles,
             slots: &blocks.slots,
-            ids: sent.ids,
+            ids: bags.ids,
             id_bytes: size_of::<i64>(),
-            offsets: sent.offsets,
-            weights: sent.weights,
-            bag_scales: sent.scales,
+            offsets: bags.offsets,
+            weights: bags.weights,
+            bag_scales: bags.scales,
             features,
             batch_size,
             widest: self.widest,
@@ -119,17 +96,17 @@ impl Tables {
         &self,
         kernel: &EmbeddingForward,
         stream: &Stream,
-        batch: CudaBatch<'_>,
+        batch: &CudaIds,
         out: &Vector,
         scalars: &ScalarBlock,
     ) -> Result<(), Error> {
         const OP: &str = "embedding_forward";
-        extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
+        extent::check(OP, "slots: one per key", batch.shape().features, self.slots.len())?;
         if self.slots.is_empty() {
             return Ok(());
         }
-        let out = out.get(OP, "out [B, ΣD]", batch.shape[1] * self.width)?;
-        let Some(lookup) = self.lookup_of(&batch) else { return Err(unsent(OP)) };
+        let out = out.get(OP, "out [B, ΣD]", batch.shape().batch_size * self.width)?;
+        let Some(lookup) = self.lookup_of(batch) else { return Err(unsent(OP)) };
         Ok(kernel.launch(stream, &lookup, [out, &scalars.first_bad])?)
     }
 
@@ -139,17 +116,18 @@ impl Tables {
         &mut self,
         stream: &Stream,
         kernels: &EmbeddingBackward,
-        batch: CudaBatch<'_>,
+        batch: &CudaIds,
         gradient: &Vector,
         scalars: &ScalarBlock,
     ) -> Result<(), Error> {
-        extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
+        extent::check(OP, "slots: one per key", batch.shape().features, self.slots.len())?;
         if self.slots.is_empty() {
             return Ok(());
         }
         self.prepare(stream, batch, gradient)?;
-        let on_device = gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
-        let (Some(lookup), Some((_, workspace))) = (self.lookup_of(&batch), &self.workspace) else {
+        let on_device =
+            gradient.get(OP, "gradient [B, ΣD]", batch.shape().batch_size * self.width)?;
+        let (Some(lookup), Some((_, workspace))) = (self.lookup_of(batch), &self.workspace) else {
             return Err(unsent(OP));
         };
         let gradient = gradient_of(on_device, scalars);
@@ -160,14 +138,17 @@ impl Tables {
     fn prepare(
         &mut self,
         stream: &Stream,
-        batch: CudaBatch<'_>,
+        batch: &CudaIds,
         gradient: &Vector,
     ) -> Result<(), Error> {
-        gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
-        let sent = batch.ids.sent(batch.factors[0], batch.factors[1]).ok_or_else(|| unsent(OP))?;
-        let has_factors = batch.factors.contains(&true);
+        gradient.get(OP, "gradient [B, ΣD]", batch.shape().batch_size * self.width)?;
+        let bags = batch.bags().ok_or_else(|| unsent(OP))?;
+        let has_factors = bags.weights.is_some() || bags.scales.is_some();
+        // Batches come from several buffers of ids. With the largest capacity so far, a change of
+        // buffers does not remake the workspace.
+        let made = self.workspace.as_ref().map_or(0, |(made, _)| made.capacity);
         let shape = WorkspaceShape {
-            capacity: sent.capacity,
+            capacity: bags.capacity.max(made),
             rows: self.tiles.iter().map(|tile| tile.rows).sum(),
             tiles: self.tiles.len(),
             widest: self.widest,
@@ -182,29 +163,30 @@ impl Tables {
         &mut self,
         stream: &Stream,
         kernels: &EmbeddingBackward,
-        batch: CudaBatch<'_>,
+        batch: &CudaIds,
         gradient: &Vector,
         scalars: &ScalarBlock,
         to: &mut RowSums,
     ) -> Result<(), Error> {
-        extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
+        extent::check(OP, "slots: one per key", batch.shape().features, self.slots.len())?;
         to.rows.clear();
         to.sums.clear();
         if self.slots.is_empty() {
             return Ok(());
         }
         self.prepare(stream, batch, gradient)?;
-        let on_device = gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
+        let on_device =
+            gradient.get(OP, "gradient [B, ΣD]", batch.shape().batch_size * self.width)?;
         let all_rows = self.tiles.iter().map(|tile| tile.rows).sum::<usize>();
-        let bytes = batch.id_count.min(all_rows).max(1) * self.widest * size_of::<f32>();
+        let bytes = batch.shape().ids.min(all_rows).max(1) * self.widest * size_of::<f32>();
         let sums = grown(stream.driver(), &mut self.sums, bytes)?;
-        let (Some(lookup), Some((shape, workspace))) = (self.lookup_of(&batch), &self.workspace)
+        let (Some(lookup), Some((shape, workspace))) = (self.lookup_of(batch), &self.workspace)
         else {
             return Err(unsent(OP));
         };
         let gradient = gradient_of(on_device, scalars);
         let sorted = kernels.launch_sums(stream, &lookup, &gradient, workspace, &sums)?;
-        let (mut unique, mut pairs) = ([0u32], vec![0u64; batch.id_count]);
+        let (mut unique, mut pairs) = ([0u32], vec![0u64; batch.shape().ids]);
         stream.download(workspace.unique(), 0, bytemuck::cast_slice_mut(&mut unique))?;
         stream.download(sorted, 0, bytemuck::cast_slice_mut(&mut pairs))?;
         to.rows.extend(pairs.iter().map(|pair| pair >> shape.payload_bits()));
@@ -379,13 +361,6 @@ fn remake(
         *workspace = Some((shape, Workspace::new(stream.driver(), shape)?));
     }
     Ok(())
-}
-
-/// Allocates a device buffer and uploads these bytes to it.
-pub(super) fn put(stream: &Stream, bytes: &[u8]) -> Result<Buffer, DriverError> {
-    let buffer = stream.driver().alloc(bytes.len())?;
-    stream.upload(&buffer, 0, bytes)?;
-    Ok(buffer)
 }
 
 /// Returns the error for a batch whose ids were not uploaded.

@@ -1,6 +1,7 @@
-//! Launches of the operations on bags. Between two such launches, a scan converts lengths to
-//! offsets.
+//! Launches of the exchange of ids, and of copies of columns. Between two launches of an exchange,
+//! a scan converts lengths to offsets.
 
+use super::IdSlot;
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
 };
@@ -11,36 +12,67 @@ pub const SOURCE: KernelSource =
     KernelSource { name: "ops/jagged/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
-/// Bags on the device: u64 offsets `[bags + 1]`, u64 ids, and optional f32 weights.
+/// Bags on the device. The buffers of ids have a fixed capacity, and the number of ids in them is
+/// the last offset, which only the device has to know. A launch depends on the capacity, so the
+/// same launches serve every batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Bags<'a> {
     /// Offsets of the bags, u64 `[bags + 1]`.
     pub offsets: &'a Buffer,
-    /// Ids of all bags, u64 `[nnz]`.
+    /// Ids of all bags, i64 `[capacity]`.
     pub ids: &'a Buffer,
-    /// Weights of the ids, f32 `[nnz]`.
+    /// Weights of the ids, f32 `[capacity]`.
     pub weights: Option<&'a Buffer>,
+    /// Factors of the bags, f32 `[bags]`.
+    pub scales: Option<&'a Buffer>,
+    /// Largest number of ids.
+    pub capacity: usize,
 }
 
 /// Buffers for computing offsets: the u32 lengths `[bags]` and the scratch memory of the scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths<'a> {
-    /// Lengths of the bags, u32 `[bags]`, overwritten.
     pub lengths: &'a Buffer,
     /// Scratch memory of [`crate::ops::prefix_sum::cuda::scratch_bytes`] bytes.
     pub scratch: &'a Buffer,
 }
 
-/// Arguments of [`Jagged::bucketise`], which splits ids by the rank that owns their rows.
+/// Arguments of [`Jagged::split`].
 #[derive(Clone, Copy, Debug)]
-pub struct Bucketise<'a> {
-    /// Number of rows per shard, one u64 for each key.
-    pub blocks: &'a Buffer,
-    /// Previous position of each id, u32 `[nnz]`, overwritten.
-    pub positions: &'a Buffer,
-    pub features: usize,
+pub struct Split<'a> {
+    /// Slots in the format of [`slot_bytes`].
+    pub slots: &'a Buffer,
+    pub slot_count: usize,
     pub batch_size: usize,
-    pub shards: usize,
+}
+
+/// Arguments of [`Jagged::join`].
+#[derive(Clone, Copy, Debug)]
+pub struct Join<'a> {
+    /// Number of samples of the ranks before each rank, u32 `[ranks + 1]`.
+    pub bases: &'a Buffer,
+    pub ranks: usize,
+    /// Number of slots of this rank.
+    pub slots: usize,
+    /// Number of samples of all ranks.
+    pub samples: usize,
+}
+
+/// Returns slots in the format of the kernels.
+#[must_use]
+pub fn slot_bytes<'a>(slots: impl IntoIterator<Item = &'a IdSlot>) -> Vec<u8> {
+    const NO_POSITION: u32 = u32::MAX;
+    let bytes = |slot: &IdSlot| {
+        KernelArguments::new()
+            .u64(slot.rows.start as u64)
+            .u64(slot.rows.end as u64)
+            .u32(slot.feature as u32)
+            .u32(slot.position.map_or(NO_POSITION, |position| position as u32))
+            .u32(u32::from(slot.all_rows))
+            .u32(u32::from(slot.mean))
+            .bytes()
+    };
+    slots.into_iter().flat_map(bytes).collect()
 }
 
 /// Arguments of [`Jagged::regroup`]: the columns of `from` that are moved, and their place in
@@ -70,8 +102,8 @@ pub enum RegroupMode {
 /// The jagged kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct Jagged {
-    permute: [Kernel; 2],
-    bucketise: [Kernel; 2],
+    split: [Kernel; 2],
+    join: [Kernel; 2],
     regroup: Kernel,
     prefix_sum: PrefixSum,
 }
@@ -84,8 +116,8 @@ impl Jagged {
     pub fn load(driver: &Driver) -> Result<Self, DriverError> {
         let module = driver.module(SOURCE)?;
         Ok(Self {
-            permute: [module.kernel("permute_lengths")?, module.kernel("permute_ids")?],
-            bucketise: [module.kernel("bucketise_lengths")?, module.kernel("bucketise_ids")?],
+            split: [module.kernel("split_lengths")?, module.kernel("split_ids")?],
+            join: [module.kernel("join_lengths")?, module.kernel("join_ids")?],
             regroup: module.kernel("regroup")?,
             prefix_sum: PrefixSum::load(driver)?,
         })
@@ -109,68 +141,68 @@ impl Jagged {
         self.prefix_sum.launch(stream, &scan)
     }
 
-    /// Reorders bags: bag `i` of `to` is bag `sources[i]` of `from`, where `sources` is u32
-    /// `[bags]`.
+    /// Computes [`super::split`] for the slots of all ranks, in one tensor `[slots, B]`. `lengths`
+    /// are overwritten.
     ///
     /// # Errors
     /// Fails in the same cases as [`Stream::launch`].
-    pub fn permute(
+    pub fn split(
         &self,
         stream: &Stream,
-        sources: &Buffer,
-        bags: usize,
+        Split { slots, slot_count, batch_size }: Split<'_>,
         [from, to]: [Bags<'_>; 2],
         lengths: Lengths<'_>,
     ) -> Result<(), DriverError> {
+        let bags = slot_count * batch_size;
         let arguments = KernelArguments::new()
-            .buffer(sources)
             .buffer(from.offsets)
             .buffer(from.ids)
             .optional(from.weights)
+            .buffer(slots)
             .buffer(lengths.lengths)
             .buffer(to.offsets)
             .buffer(to.ids)
             .optional(to.weights)
-            .u32(bags as u32)
-            .u32(0);
+            .optional(to.scales)
+            .u32(slot_count as u32)
+            .u32(batch_size as u32);
         let grid = Grid::over(bags, THREADS, THREADS);
-        stream.launch(&self.permute[0], grid, &arguments)?;
+        stream.launch(&self.split[0], grid, &arguments)?;
         self.offsets(stream, lengths, to.offsets, bags)?;
-        stream.launch(&self.permute[1], grid, &arguments)
+        stream.launch(&self.split[1], grid, &arguments)
     }
 
-    /// Groups the ids of `from` by the shard that holds their rows. `to` has bags `[shards, F,
-    /// B]`.
+    /// Computes [`super::join`]. The lengths of `from` are given, and its offsets are overwritten.
+    /// The lengths of `to` are overwritten.
     ///
     /// # Errors
     /// Fails in the same cases as [`Stream::launch`].
-    pub fn bucketise(
+    pub fn join(
         &self,
         stream: &Stream,
-        arguments: Bucketise<'_>,
+        Join { bases, ranks, slots, samples }: Join<'_>,
         [from, to]: [Bags<'_>; 2],
-        lengths: Lengths<'_>,
+        [sent, joined]: [Lengths<'_>; 2],
     ) -> Result<(), DriverError> {
-        let Bucketise { blocks, positions, features, batch_size, shards } = arguments;
-        let bags = features * batch_size * shards;
+        let bags = slots * samples;
         let arguments = KernelArguments::new()
+            .buffer(sent.lengths)
             .buffer(from.offsets)
             .buffer(from.ids)
             .optional(from.weights)
-            .buffer(blocks)
-            .buffer(lengths.lengths)
+            .optional(from.scales)
+            .buffer(bases)
+            .buffer(joined.lengths)
             .buffer(to.offsets)
             .buffer(to.ids)
             .optional(to.weights)
-            .buffer(positions)
-            .u32(features as u32)
-            .u32(batch_size as u32)
-            .u32(shards as u32)
-            .u32(0);
-        let grid = Grid::over(bags, THREADS, THREADS);
-        stream.launch(&self.bucketise[0], grid, &arguments)?;
-        self.offsets(stream, lengths, to.offsets, bags)?;
-        stream.launch(&self.bucketise[1], grid, &arguments)
+            .optional(to.scales)
+            .u32(slots as u32)
+            .u32(ranks as u32);
+        stream.launch(&self.join[0], Grid::over(bags, THREADS, THREADS), &arguments)?;
+        self.offsets(stream, sent, from.offsets, bags)?;
+        self.offsets(stream, joined, to.offsets, bags)?;
+        stream.launch(&self.join[1], Grid::over(to.capacity, THREADS, THREADS), &arguments)
     }
 
     /// Copies or adds columns of one row-major f32 matrix to another matrix.

@@ -1,74 +1,135 @@
-// Operations on bags that distribute a batch on one device. Their oracle is `scalar.rs`.
+// The local halves of an exchange of ids, and copies of columns. Their oracle is `scalar.rs`.
 //
-//   permute    bag i of the output is bag source_i of the input: lengths, then (after a scan of
-//              them) ids and weights
-//   bucketise  an id of a key belongs to the shard whose rows hold it: shards have `block` rows
-//              each; the local id is the rest. Per shard and bag: lengths, then (after a scan) ids
-//              in their old order with weights
-//   regroup    columns of a matrix are copied (a slot's columns to their place) or added (shards
-//              of rows of one table)
+//   split     for every slot and sample of the batch, in parallel: the number of ids that are rows of
+//             the slot's tile; then, after a scan of these lengths, the ids and weights
+//   join      the ids of a slot, which lie apart because every rank sent its samples together, are
+//             put side by side: bag by bag for lengths and scales; then, after scans of the old and
+//             the new lengths, id by id
+//   regroup   columns of a matrix are copied (a slot's columns to their place) or added (shards
+//             of rows of one table)
 //
-// Each thread processes one bag, because bags are short and the bags of neighboring threads are
-// adjacent in memory.
+// A thread of `split` processes one bag, because bags are short and the bags of neighboring threads
+// are adjacent in memory. A thread of `join_ids` copies one id: the ids of a slot and a rank lie
+// together in both orders, so a thread finds its id by a search over slots and ranks. The number of
+// ids is read from device memory, so a launch depends on the capacity for ids alone.
 
-struct Permute {
-  u64 sources;                              // u32 [bags]
-  u64 offsets, ids, weights;                // u64, in
-  u64 lengths, out_offsets, out_ids, out_weights;
-  u32 bags, padding;
+#define NO_POSITION 0xffffffffu
+
+// The ids of one feature that one tile looks up.
+struct IdSlot {
+  i64 first, end;          // rows of the tile
+  u32 feature, position;   // NO_POSITION for a slot that uses whole bags
+  u32 all_rows, mean;
 };
 
-KERNEL(permute_lengths, Permute, 256) {
-  const u64 bag = global_thread();
-  if (!LESS(bag, a.bags)) return;
-  const u32 source = ((const u32 *)a.sources)[bag];
-  const u64 *offsets = (const u64 *)a.offsets;
-  ((u32 *)a.lengths)[bag] = (u32)(offsets[source + 1] - offsets[source]);
-}
+struct Split {
+  u64 offsets, ids, weights;                // of the batch: u64 [features * batch + 1], i64, f32
+  u64 slots;                                // IdSlot [slot_count]
+  u64 lengths;                              // u32 [slot_count, batch]
+  u64 out_offsets, out_ids, out_weights, scales;
+  u32 slot_count, batch;
+};
 
-KERNEL(permute_ids, Permute, 256) {
-  const u64 bag = global_thread();
-  if (!LESS(bag, a.bags)) return;
-  const u32 source = ((const u32 *)a.sources)[bag];
-  const u64 start = ((const u64 *)a.offsets)[source], end = ((const u64 *)a.offsets)[source + 1];
-  const u64 to = ((const u64 *)a.out_offsets)[bag];
-  for (u64 i = 0; i < end - start; ++i) {
-    ((u64 *)a.out_ids)[to + i] = ((const u64 *)a.ids)[start + i];
-    if (a.weights) ((float *)a.out_weights)[to + i] = ((const float *)a.weights)[start + i];
+// The ids of a bag that a slot looks up.
+struct Positions {
+  u64 start, end;
+};
+
+DEVICE Positions positions_of(const Split &a, const IdSlot &slot, u64 sample) {
+  const u64 *offsets = (const u64 *)a.offsets + (u64)slot.feature * a.batch + sample;
+  Positions bag = {offsets[0], offsets[1]};
+  if (slot.position != NO_POSITION) {
+    const u64 at = bag.start + slot.position;
+    const bool is_there = at < bag.end;
+    bag.start = is_there ? at : bag.end;
+    bag.end = is_there ? at + 1 : bag.end;
   }
+  return bag;
 }
 
-struct Bucketise {
-  u64 offsets, ids, weights, blocks;        // in; blocks u64 [features]: rows of a shard
-  u64 lengths, out_offsets, out_ids, out_weights, positions;  // [shards, features, batch], …
-  u32 features, batch, shards, padding;
-};
-
-KERNEL(bucketise_lengths, Bucketise, 256) {
-  const u64 place = global_thread(), bags = (u64)a.features * a.batch;
-  if (!LESS(place, bags * a.shards)) return;
-  const u64 bag = place % bags, shard = place / bags;
-  const u64 block = ((const u64 *)a.blocks)[bag / a.batch];
-  u32 length = 0;
-  for (u64 i = ((const u64 *)a.offsets)[bag]; i < ((const u64 *)a.offsets)[bag + 1]; ++i)
-    length += ((const u64 *)a.ids)[i] / block == shard;
-  ((u32 *)a.lengths)[place] = length;
+DEVICE bool is_row_of(const IdSlot &slot, i64 id) {
+  return slot.all_rows || (id >= slot.first && id < slot.end);
 }
 
-KERNEL(bucketise_ids, Bucketise, 256) {
-  const u64 place = global_thread(), bags = (u64)a.features * a.batch;
-  if (!LESS(place, bags * a.shards)) return;
-  const u64 bag = place % bags, shard = place / bags;
-  const u64 block = ((const u64 *)a.blocks)[bag / a.batch];
-  u64 to = ((const u64 *)a.out_offsets)[place];
-  for (u64 i = ((const u64 *)a.offsets)[bag]; i < ((const u64 *)a.offsets)[bag + 1]; ++i) {
-    const u64 id = ((const u64 *)a.ids)[i];
-    if (id / block != shard) continue;
-    ((u64 *)a.out_ids)[to] = id % block;
-    ((u32 *)a.positions)[to] = (u32)i;
+KERNEL(split_lengths, Split, 256) {
+  const u64 bag = global_thread();
+  if (!LESS(bag, (u64)a.slot_count * a.batch)) return;
+  const IdSlot slot = ((const IdSlot *)a.slots)[bag / a.batch];
+  const Positions at = positions_of(a, slot, bag % a.batch);
+  u32 length = (u32)(at.end - at.start);
+  if (a.scales) ((float *)a.scales)[bag] = slot.mean && length > 0 ? 1.0f / (float)length : 1.0f;
+  if (!slot.all_rows) {
+    length = 0;
+    for (u64 i = at.start; i < at.end; ++i) length += is_row_of(slot, ((const i64 *)a.ids)[i]);
+  }
+  ((u32 *)a.lengths)[bag] = length;
+}
+
+KERNEL(split_ids, Split, 256) {
+  const u64 bag = global_thread();
+  if (!LESS(bag, (u64)a.slot_count * a.batch)) return;
+  const IdSlot slot = ((const IdSlot *)a.slots)[bag / a.batch];
+  const Positions at = positions_of(a, slot, bag % a.batch);
+  u64 to = ((const u64 *)a.out_offsets)[bag];
+  for (u64 i = at.start; i < at.end; ++i) {
+    const i64 id = ((const i64 *)a.ids)[i];
+    if (!is_row_of(slot, id)) continue;
+    ((i64 *)a.out_ids)[to] = id - slot.first;
     if (a.weights) ((float *)a.out_weights)[to] = ((const float *)a.weights)[i];
     ++to;
   }
+}
+
+struct Join {
+  u64 lengths, offsets;                     // u32 [bags], u64 [bags + 1], by rank, slot and sample
+  u64 ids, weights, scales;                 // in the order of `offsets`
+  u64 bases;                                // u32 [ranks + 1]: samples of the ranks before
+  u64 out_lengths, out_offsets;             // u32 [bags], u64 [bags + 1], by slot and sample
+  u64 out_ids, out_weights, out_scales;
+  u32 slots, ranks;
+};
+
+// Returns the place of a bag in the messages. `sample` counts over the samples of all ranks.
+DEVICE u64 sent_bag(const Join &a, u64 slot, u32 rank, u64 sample) {
+  const u32 *bases = (const u32 *)a.bases;
+  const u64 base = bases[rank], samples = bases[rank + 1] - base;
+  return a.slots * base + slot * samples + sample - base;
+}
+
+KERNEL(join_lengths, Join, 256) {
+  const u32 *bases = (const u32 *)a.bases;
+  const u64 bag = global_thread(), samples = bases[a.ranks];
+  if (!LESS(bag, a.slots * samples)) return;
+  const u64 slot = bag / samples, sample = bag % samples;
+  // The last rank whose samples begin at or before this one. Ranks without samples come before.
+  u32 low = 0, high = a.ranks;
+  while (high - low > 1) {
+    const u32 middle = (low + high) / 2;
+    if (bases[middle] <= sample) low = middle; else high = middle;
+  }
+  const u64 sent = sent_bag(a, slot, low, sample);
+  ((u32 *)a.out_lengths)[bag] = ((const u32 *)a.lengths)[sent];
+  if (a.scales) ((float *)a.out_scales)[bag] = ((const float *)a.scales)[sent];
+}
+
+KERNEL(join_ids, Join, 256) {
+  const u32 *bases = (const u32 *)a.bases;
+  const u64 *out_offsets = (const u64 *)a.out_offsets;
+  const u64 i = global_thread(), samples = bases[a.ranks];
+  if (!LESS(i, out_offsets[a.slots * samples])) return;
+  // The last pair of a slot and a rank whose ids begin at or before this one. Pairs without ids
+  // come before.
+  u32 low = 0, high = a.slots * a.ranks;
+  while (high - low > 1) {
+    const u32 middle = (low + high) / 2;
+    const u64 first = middle / a.ranks * samples + bases[middle % a.ranks];
+    if (out_offsets[first] <= i) low = middle; else high = middle;
+  }
+  const u32 slot = low / a.ranks, rank = low % a.ranks;
+  const u64 start = out_offsets[slot * samples + bases[rank]];
+  const u64 from = ((const u64 *)a.offsets)[sent_bag(a, slot, rank, bases[rank])] + i - start;
+  ((i64 *)a.out_ids)[i] = ((const i64 *)a.ids)[from];
+  if (a.weights) ((float *)a.out_weights)[i] = ((const float *)a.weights)[from];
 }
 
 struct Regroup {

@@ -4,10 +4,10 @@
 use device::MatrixShape;
 use device::backend::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, Cuda, ExchangeLayout, Gather, GradientSum, InputGradient,
-    InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepScalars, TableValues, TileRoom, TileRows,
-    TileValues, VectorUpdate, WeightPart, WeightShape,
+    CrossBackward, CrossForward, Cuda, DistributedIds, ExchangeLayout, Gather, GradientSum,
+    InputGradient, InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput,
+    LinearBackwardWeight, LinearForward, LossArguments, Probabilities, StepScalars, TableValues,
+    TileRoom, TileRows, TileValues, VectorUpdate, WeightPart, WeightShape,
 };
 use device::buffer::Array;
 use device::cuda::{BlockOrder, Checks, Driver, Emulation, H100_SHARED_BYTES};
@@ -15,6 +15,7 @@ use device::ops::embedding_backward::{RowSums, TileOrigin};
 use device::ops::exchange::{OwnedColumns, PooledColumns};
 use device::ops::gemm::Activation;
 use device::ops::interaction::cuda::Interaction;
+use device::ops::jagged::{IdLayout, IdSlot};
 use device::ops::{Slot, SlotOutput, interaction};
 use device::optimizer::UpdateRule;
 use device::{Cpu, Weights};
@@ -382,16 +383,35 @@ fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case)
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
     let mut tables = device.tables(pooled(tiles, &SLOTS)).unwrap();
-    let (mut on_device, mut out) = (B::Jagged::default(), device.vector(b * WIDTH).unwrap());
-    let scales = floats(11, 4 * b);
-    for (seed, weighted, scaled) in [(1, false, false), (2, true, true), (3, false, true)] {
+    let mut out = device.vector(b * WIDTH).unwrap();
+    let mean = |feature| IdSlot {
+        feature,
+        position: None,
+        rows: 0..ROWS[SLOTS[feature].tile] as i64,
+        all_rows: true,
+        mean: true,
+    };
+    let slots = vec![(0..SLOTS.len()).map(mean).collect()];
+    let (mut sent, mut selected) =
+        (B::Ids::default(), device.ids(IdLayout { slots, own: 0, has_scales: true }).unwrap());
+    for (seed, weighted, scaled) in [(1, false, false), (2, true, true), (3, false, false)] {
         let mut jagged = batch(b, seed, weighted);
         if seed == 3 {
             jagged = JaggedTensor::from_lengths(4, &vec![0; 4 * b], Vec::new());
+            // Other buffers of ids, with less capacity than the buffers of the update.
+            sent = B::Ids::default();
         }
-        let bag_scales = scaled.then_some(&scales[..]);
-        device.send_ids(&bench.queue, &jagged, bag_scales, &mut on_device).unwrap();
-        let ids = || BatchIds { jagged: &jagged, bag_scales, on_device: &on_device };
+        if scaled {
+            device.release_ids(&bench.queue, &selected).unwrap();
+            selected.select(&jagged).unwrap();
+            device.acquire_ids(&bench.queue, &selected).unwrap();
+        } else {
+            device.send_ids(&bench.queue, &jagged, &mut sent).unwrap();
+        }
+        let ids = || match scaled {
+            true => BatchIds { unchanged: None, ids: &selected },
+            false => BatchIds { unchanged: Some(&jagged), ids: &sent },
+        };
         let scalars = &mut bench.scalars;
         device.lookup(&bench.queue, &mut tables, ids(), &mut out, scalars).unwrap();
         bench.keep("pooled", &out, b * WIDTH);
@@ -431,9 +451,9 @@ fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case
     let device = bench.device;
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
     let mut tables = device.tables(pooled(tiles, &SLOTS)).unwrap();
-    let (mut on_device, jagged) = (B::Jagged::default(), batch(b, 1, false));
-    device.send_ids(&bench.queue, &jagged, None, &mut on_device).unwrap();
-    let ids = || BatchIds { jagged: &jagged, bag_scales: None, on_device: &on_device };
+    let (mut on_device, jagged) = (B::Ids::default(), batch(b, 1, false));
+    device.send_ids(&bench.queue, &jagged, &mut on_device).unwrap();
+    let ids = || BatchIds { unchanged: Some(&jagged), ids: &on_device };
     let gradient = bench.vector(4, b * WIDTH);
     let scalars = &mut bench.scalars;
     device.update_rows(&bench.queue, &mut tables, ids(), &gradient, scalars).unwrap();
@@ -491,7 +511,7 @@ fn run<B: Backend>(device: &B, case: Case) -> Results {
 
 /// Returns the GPU of `ROWMILL_GPU`, or emulated GPUs if it is not set. Under the sanitizers the
 /// list is empty, because they use their own emulator.
-fn devices() -> Vec<Cuda> {
+pub fn devices() -> Vec<Cuda> {
     if let Some(bench) = gpu() {
         return vec![Cuda::new(bench.driver, 1).unwrap()];
     }
@@ -578,8 +598,8 @@ fn an_error_stops_this_step_and_later_ones() {
             rounding: CounterRng::new(1, 1),
         };
         device.begin(&bench.queue, &numbers, &mut bench.scalars).unwrap();
-        device.send_ids(&bench.queue, &jagged, None, &mut on_device).unwrap();
-        let ids = || BatchIds { jagged: &jagged, bag_scales: None, on_device: &on_device };
+        device.send_ids(&bench.queue, &jagged, &mut on_device).unwrap();
+        let ids = || BatchIds { unchanged: Some(&jagged), ids: &on_device };
         let scalars = &mut bench.scalars;
         device.lookup(&bench.queue, &mut tables, ids(), &mut out, scalars).unwrap();
         let logits = bench.vector(1, 5);

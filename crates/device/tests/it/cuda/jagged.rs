@@ -1,13 +1,18 @@
-//! Tests of exclusive sums and of the operations on bags, on the emulated device.
+//! Tests of exclusive sums, of splitting and joining ids, and of copies of columns, on the emulated
+//! device.
 
-use device::ops::jagged::cuda::{Bags, Bucketise, Jagged, Lengths, Regroup, RegroupMode};
-use device::ops::jagged::scalar;
+use device::cuda::Buffer;
+use device::ops::jagged::cuda::{
+    Bags, Jagged, Join, Lengths, Regroup, RegroupMode, Split, slot_bytes,
+};
+use device::ops::jagged::{IdLayout, IdSlot, LocalIds, scalar};
 use device::ops::prefix_sum::cuda::{PrefixSum, ScanArguments, SumWidth, scratch_bytes};
 use device::ops::prefix_sum::scalar::exclusive;
 use schema::JaggedTensor;
 use schema::random::CounterRng;
 
 use super::{Bench, benches, floats, random_sizes, same};
+use crate::ids;
 
 pub fn check_prefix_sum(bench: &Bench) {
     let kernels = PrefixSum::load(&bench.driver).unwrap();
@@ -44,96 +49,144 @@ pub fn check_prefix_sum(bench: &Bench) {
     }
 }
 
-fn batch(features: usize, samples: usize, weighted: bool) -> JaggedTensor {
-    let rng = CounterRng::new(9, 1);
-    let bags = features * samples;
-    let lengths: Vec<usize> = (0..bags as u64).map(|bag| rng.below(bag, 5) as usize).collect();
-    let ids: Vec<i64> = (0..lengths.iter().sum::<usize>() as u64)
-        .map(|i| rng.child(2).below(i, 97) as i64)
-        .collect();
-    let weights = weighted.then(|| floats(4, ids.len()));
-    JaggedTensor { weights, ..JaggedTensor::from_lengths(features, &lengths, ids) }
-}
-
-/// A batch of bags on the device, in buffers that are large enough for its ids.
+/// Bags on the device, in buffers that are just large enough.
 struct Stored {
-    offsets: device::cuda::Buffer,
-    ids: device::cuda::Buffer,
-    weights: Option<device::cuda::Buffer>,
+    offsets: Buffer,
+    ids: Buffer,
+    weights: Option<Buffer>,
+    scales: Option<Buffer>,
+    capacity: usize,
+    lengths: Buffer,
+    scratch: Buffer,
 }
 
 impl Stored {
+    /// Stores the ids of messages, one after the other, as they arrive: lengths instead of offsets.
+    fn arrived(bench: &Bench, sent: &[(JaggedTensor, Vec<f32>)], has_scales: bool) -> Self {
+        let lengths: Vec<u32> = sent.iter().flat_map(|(jagged, _)| lengths(jagged)).collect();
+        let ids: Vec<i64> = sent.iter().flat_map(|(jagged, _)| jagged.values.clone()).collect();
+        let weights: Vec<f32> = sent
+            .iter()
+            .flat_map(|(jagged, _)| jagged.weights.clone().unwrap_or_default())
+            .collect();
+        let scales: Vec<f32> = sent.iter().flat_map(|(_, scales)| scales.clone()).collect();
+        let is_weighted = sent.iter().any(|(jagged, _)| jagged.weights.is_some());
+        Self {
+            ids: bench.put(&ids),
+            weights: is_weighted.then(|| bench.put(&weights)),
+            scales: has_scales.then(|| bench.put(&scales)),
+            lengths: bench.put(&lengths),
+            ..Self::room(bench, lengths.len(), 0, [false; 2])
+        }
+    }
+
+    /// Stores a batch.
     fn put(bench: &Bench, jagged: &JaggedTensor) -> Self {
         let offsets: Vec<u64> = jagged.offsets.iter().map(|&offset| offset as u64).collect();
         Self {
             offsets: bench.put(&offsets),
             ids: bench.put(&jagged.values),
             weights: jagged.weights.as_ref().map(|weights| bench.put(weights)),
+            ..Self::room(bench, 0, 0, [false; 2])
         }
     }
 
-    fn room(bench: &Bench, (bags, ids): (usize, usize), weighted: bool) -> Self {
+    fn room(bench: &Bench, bags: usize, capacity: usize, [weighted, scaled]: [bool; 2]) -> Self {
         Self {
             offsets: bench.room::<u64>(bags + 1),
-            ids: bench.room::<u64>(ids),
-            weights: weighted.then(|| bench.room::<f32>(ids)),
+            ids: bench.room::<u64>(capacity),
+            weights: weighted.then(|| bench.room::<f32>(capacity)),
+            scales: scaled.then(|| bench.room::<f32>(bags)),
+            capacity,
+            lengths: bench.room::<u32>(bags),
+            scratch: bench.driver.alloc(scratch_bytes(bags)).unwrap(),
         }
     }
 
     fn bags(&self) -> Bags<'_> {
-        Bags { offsets: &self.offsets, ids: &self.ids, weights: self.weights.as_ref() }
+        let Self { offsets, ids, weights, scales, capacity, .. } = self;
+        let (weights, scales) = (weights.as_ref(), scales.as_ref());
+        Bags { offsets, ids, weights, scales, capacity: *capacity }
+    }
+
+    fn lengths(&self) -> Lengths<'_> {
+        Lengths { lengths: &self.lengths, scratch: &self.scratch }
     }
 
     #[track_caller]
-    fn same(&self, bench: &Bench, expected: &JaggedTensor) {
+    fn same(&self, bench: &Bench, expected: &JaggedTensor, scales: &[f32]) {
         let offsets: Vec<u64> = expected.offsets.iter().map(|&offset| offset as u64).collect();
         assert_eq!(bench.get::<u64>(&self.offsets, offsets.len()), offsets, "{}", bench.name);
+        assert_eq!(bench.get::<u32>(&self.lengths, offsets.len() - 1), lengths(expected));
         let ids = bench.get::<i64>(&self.ids, expected.values.len());
         assert_eq!(ids, expected.values, "{}", bench.name);
         if let (Some(buffer), Some(weights)) = (&self.weights, &expected.weights) {
             same("weights", &bench.get(buffer, weights.len()), weights);
         }
+        if let Some(buffer) = &self.scales {
+            same("scales", &bench.get(buffer, scales.len()), scales);
+        }
     }
+}
+
+fn lengths(jagged: &JaggedTensor) -> Vec<u32> {
+    jagged.offsets.windows(2).map(|bag| (bag[1] - bag[0]) as u32).collect()
 }
 
 pub fn check_jagged(bench: &Bench) {
     let kernels = Jagged::load(&bench.driver).unwrap();
-    let random = random_sizes([6, 90]).into_iter();
-    let random = random.map(|[features, samples]| (features, samples, samples % 2 == 0));
-    let cases = [(3, 100, true), (1, 1, false), (5, 60, false)];
-    for (features, samples, weighted) in cases.into_iter().chain(random) {
-        let jagged = batch(features, samples, weighted);
-        let (bags, nnz) = (features * samples, jagged.values.len());
-        let from = Stored::put(bench, &jagged);
-        let scratch = bench.driver.alloc(scratch_bytes(4 * bags)).unwrap();
-        let lengths = bench.room::<u32>(4 * bags);
-        let lengths = Lengths { lengths: &lengths, scratch: &scratch };
-
-        // The permutation takes every second bag in reverse order, and one of them twice.
-        let mut sources: Vec<u32> = (0..bags as u32).rev().step_by(2).collect();
-        sources.push(0);
-        let permuted = scalar::permute(&jagged, &sources);
-        let to = Stored::room(bench, (sources.len(), permuted.values.len()), weighted);
-        let (order, sides) = (bench.put(&sources), [from.bags(), to.bags()]);
-        kernels.permute(&bench.stream, &order, sources.len(), sides, lengths).unwrap();
-        to.same(bench, &permuted);
-
-        let (shards, blocks) = (4, vec![25u64; features]);
-        let (bucketised, expected) = scalar::bucketise(&jagged, &blocks, shards);
-        let to = Stored::room(bench, (shards * bags, nnz), weighted);
-        let (blocks, positions) = (bench.put(&blocks), bench.room::<u32>(nnz));
-        let arguments = Bucketise {
-            blocks: &blocks,
-            positions: &positions,
-            features,
-            batch_size: samples,
-            shards,
-        };
-        kernels.bucketise(&bench.stream, arguments, [from.bags(), to.bags()], lengths).unwrap();
-        to.same(bench, &bucketised);
-        assert_eq!(bench.get::<u32>(&positions, nnz), expected, "{}", bench.name);
+    let random = random_sizes([90, 9]).into_iter();
+    let random = random.map(|[samples, other]| ([samples, other, 0], samples % 2 == 0));
+    let cases = [(ids::SAMPLES, true), ([1, 1, 1], false), ([0, 0, 2], true)];
+    for (samples, is_weighted) in cases.into_iter().chain(random) {
+        let batches = [0, 1, 2].map(|rank| ids::batch(rank, samples[rank], is_weighted));
+        let layout = ids::layout(0, is_weighted, false);
+        for batch in batches.iter().filter(|batch| batch.batch_size > 0) {
+            check_split(bench, &kernels, &layout, batch);
+        }
+        for slots in &layout.slots {
+            check_join(bench, &kernels, slots, layout.has_scales, &batches);
+        }
     }
     check_regroup(bench, &kernels);
+}
+
+fn check_split(bench: &Bench, kernels: &Jagged, layout: &IdLayout, batch: &JaggedTensor) {
+    let all: Vec<IdSlot> = layout.slots.iter().flatten().cloned().collect();
+    let (expected, scales) = scalar::split(&all, batch);
+    let from = Stored::put(bench, batch);
+    let (bags, has) = (expected.offsets.len() - 1, [batch.weights.is_some(), layout.has_scales]);
+    let to = Stored::room(bench, bags, expected.values.len(), has);
+    let slots = bench.put(&slot_bytes(&all));
+    let split = Split { slots: &slots, slot_count: all.len(), batch_size: batch.batch_size };
+    kernels.split(&bench.stream, split, [from.bags(), to.bags()], to.lengths()).unwrap();
+    to.same(bench, &expected, &scales);
+}
+
+fn check_join(
+    bench: &Bench,
+    kernels: &Jagged,
+    slots: &[IdSlot],
+    has_scales: bool,
+    batches: &[JaggedTensor; 3],
+) {
+    let sent: Vec<_> = batches.iter().map(|batch| scalar::split(slots, batch)).collect();
+    let LocalIds { jagged: expected, scales } = scalar::join(&sent);
+    let from = Stored::arrived(bench, &sent, has_scales);
+    let (bags, count) = (expected.offsets.len() - 1, expected.values.len());
+    // The buffers have room for more ids than arrived, as in training.
+    let to = Stored::room(bench, bags, count + 70, [expected.weights.is_some(), has_scales]);
+    let mut bases = vec![0u32];
+    bases.extend(batches.iter().scan(0, |base, batch| {
+        *base += batch.batch_size as u32;
+        Some(*base)
+    }));
+    let bases = bench.put(&bases);
+    let samples = batches.iter().map(|batch| batch.batch_size).sum();
+    let join = Join { bases: &bases, ranks: batches.len(), slots: slots.len(), samples };
+    let (sides, lengths) = ([from.bags(), to.bags()], [from.lengths(), to.lengths()]);
+    kernels.join(&bench.stream, join, sides, lengths).unwrap();
+    to.same(bench, &expected, &scales.unwrap());
 }
 
 fn check_regroup(bench: &Bench, kernels: &Jagged) {
@@ -161,6 +214,6 @@ fn exclusive_sums_on_the_device_are_exact() {
 }
 
 #[test]
-fn bags_on_the_device_go_where_the_oracle_puts_them() {
+fn ids_on_the_device_go_where_the_oracle_puts_them() {
     benches().iter().for_each(check_jagged);
 }
