@@ -10,6 +10,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::model::TableConfig;
+use crate::replica_groups::ReplicaGroups;
 use crate::unit::{Rank, TableId};
 
 /// One rectangle of a table's rows and columns, stored on one rank.
@@ -86,9 +87,10 @@ pub enum PlanError {
     },
 }
 
-/// A sharding plan divides the tables among `world_size` ranks. Every rank holds a copy of each
+/// A sharding plan divides the tables among the ranks of a group. Every rank holds a copy of each
 /// replicated table. The other tables are cut into tiles, and each of their weights is on exactly
-/// one rank.
+/// one rank of the group. Usually all ranks of a job form one group. Otherwise each
+/// [replica group](ReplicaGroups) repeats the plan.
 ///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};
@@ -108,7 +110,10 @@ pub enum PlanError {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShardingPlan {
-    world_size: u32,
+    #[serde(rename = "world_size")]
+    group_size: u32,
+    #[serde(skip)]
+    groups: ReplicaGroups,
     tiles: Vec<Tile>,
     /// One tile for each replicated table. It covers the whole table, and its rank is the one that
     /// saves the table to checkpoints.
@@ -165,13 +170,37 @@ impl ShardingPlan {
         let mut replicas: Vec<Tile> =
             replicated.iter().map(|&id| replica(id, &tables[id.index()])).collect();
         replicas.sort_by_key(|tile| tile.table);
-        Ok(Self { world_size, tiles, replicas })
+        Ok(Self { replicas, ..Self::from_tiles(world_size, tiles) })
     }
 
-    /// Returns the number of ranks.
+    /// Repeats the plan of one group by all `groups`.
+    #[must_use]
+    pub fn in_groups(self, groups: ReplicaGroups) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// Returns the groups of ranks that repeat the plan.
+    #[must_use]
+    pub fn groups(&self) -> ReplicaGroups {
+        self.groups
+    }
+
+    /// Returns the number of ranks of all groups.
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.world_size
+        self.group_size.saturating_mul(self.groups.count.get())
+    }
+
+    /// Returns the number of ranks of one group, among which the tables are divided.
+    #[must_use]
+    pub fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    /// Returns the place of a rank in its group, which is the rank by which tiles refer to it.
+    #[must_use]
+    pub fn place(&self, rank: Rank) -> Rank {
+        Rank(rank.0 % self.group_size.max(1))
     }
 
     /// Returns all tiles, ordered by table, first row and first column.
@@ -201,7 +230,8 @@ impl ShardingPlan {
 
     /// Returns the tiles of one rank in plan order, without replicated tables.
     pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = &Tile> {
-        self.tiles.iter().filter(move |tile| tile.rank == rank)
+        let place = self.place(rank);
+        self.tiles.iter().filter(move |tile| tile.rank == place)
     }
 
     /// Assigns whole tables to ranks. The largest table comes first, and goes to the rank with the
@@ -287,13 +317,14 @@ impl ShardingPlan {
     #[must_use]
     pub fn replicate(tables: &[TableConfig], world_size: u32) -> Self {
         let replicas = (0..).zip(tables).map(|(id, table)| replica(TableId(id), table)).collect();
-        Self { world_size, tiles: Vec::new(), replicas }
+        Self { replicas, ..Self::from_tiles(world_size, Vec::new()) }
     }
 
     fn from_tiles(world_size: u32, mut tiles: Vec<Tile>) -> Self {
         tiles.retain(|tile| !tile.rows.is_empty() && !tile.columns.is_empty());
         tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
-        Self { world_size, tiles, replicas: Vec::new() }
+        let (groups, replicas) = (ReplicaGroups::SINGLE, Vec::new());
+        Self { group_size: world_size, groups, tiles, replicas }
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use comm::Communicator;
 use device::Backend;
 use schema::stage::{ActionPart, Overlap};
-use schema::{Rank, Schedule, ShardingPlan, Stage};
+use schema::{Rank, ReplicaGroups, Schedule, ShardingPlan, Stage};
 
 use crate::Error;
-use crate::embedding::input_dist::IdExchange;
+use crate::embedding::input_dist::{IdCommunicators, IdExchange};
 use crate::lane::{AllToAll, ExchangeWait, GradientSums, Lane};
 use crate::profile::{Profiler, TimedAction};
 
@@ -49,6 +49,14 @@ impl<B: Backend> RankContext<B> {
         Ok(Self { device, queue, comm: comm.into(), profiler })
     }
 
+    /// Divides the ranks into replica groups. All ranks must call it, and before their first step.
+    ///
+    /// # Errors
+    /// [`Error::Communication`] if a peer left.
+    pub fn in_groups(self, groups: ReplicaGroups) -> Result<Self, Error> {
+        Ok(Self { comm: self.comm.in_groups(groups)?, ..self })
+    }
+
     /// Creates the context of a job with a single rank.
     ///
     /// # Errors
@@ -80,9 +88,9 @@ impl<B: Backend> RankContext<B> {
 pub struct Streams {
     /// Commands of rank 0, and the replies to them.
     pub control: Communicator,
-    /// Ids on their way to the ranks that own their rows.
+    /// Ids on their way to the ranks of this group that own their rows.
     pub input: Lane<IdExchange>,
-    /// Pooled vectors and their gradients.
+    /// Pooled vectors and their gradients, within this group.
     pub pooled: Lane<AllToAll<f32>>,
     /// Gradients of dense parameters.
     pub dense: Lane<GradientSums>,
@@ -90,22 +98,49 @@ pub struct Streams {
     pub replicas: Lane<GradientSums>,
     /// Losses and stop flags.
     pub losses: Lane<AllToAll<u8>>,
+    /// Gradients or weights of tiles, between the ranks with the same place in all groups.
+    pub groups: Lane<GradientSums>,
+    place: Rank,
 }
 
 impl From<Communicator> for Streams {
+    /// Creates the streams of ranks that form one replica group.
     fn from(control: Communicator) -> Self {
         Self {
-            input: Lane::new(&control),
-            pooled: Lane::new(&control),
-            dense: Lane::new(&control),
-            replicas: Lane::new(&control),
-            losses: Lane::new(&control),
+            input: Lane::new(IdCommunicators::single(control.duplicate())),
+            pooled: Lane::new(control.duplicate()),
+            dense: Lane::new(control.duplicate()),
+            replicas: Lane::new(control.duplicate()),
+            losses: Lane::new(control.duplicate()),
+            groups: Lane::new(control.duplicate()),
+            place: control.rank(),
             control,
         }
     }
 }
 
 impl Streams {
+    /// Replaces the streams within a group and between groups by those of `groups`.
+    fn in_groups(mut self, groups: ReplicaGroups) -> Result<Self, Error> {
+        if groups.is_single() {
+            return Ok(self);
+        }
+        let group_size = self.world_size() as u32 / groups.count;
+        let (group, place) = (self.rank().0 / group_size, self.rank().0 % group_size);
+        let within = self.control.split(group)?;
+        let between = self.control.split(place)?;
+        let ids = IdCommunicators::grouped(&within, &between, &self.control);
+        (self.input, self.pooled) = (Lane::new(ids), Lane::new(within));
+        (self.groups, self.place) = (Lane::new(between), Rank(place));
+        Ok(self)
+    }
+
+    /// Returns the place of this rank in its replica group.
+    #[must_use]
+    pub fn place(&self) -> Rank {
+        self.place
+    }
+
     /// Returns the position of this rank among all ranks of the job.
     #[must_use]
     pub fn rank(&self) -> Rank {
@@ -152,11 +187,17 @@ impl Streams {
         if schedule.has(Overlap::Gradient) && !plan.replicas().is_empty() {
             self.replicas.spawn("replica lane")?;
         }
+        if schedule.has(Overlap::Gradient) && plan.groups().sums_gradients() {
+            self.groups.spawn("group lane")?;
+        }
         Ok(())
     }
 
     /// Returns the wait for the exchange of `stage` that was finished last, once.
     fn take_wait(&mut self, stage: Stage) -> Option<ExchangeWait> {
+        if stage == Stage::GroupExchange {
+            return self.groups.take_wait();
+        }
         match stage.overlap()? {
             Overlap::Input => self.input.take_wait(),
             Overlap::Pooled => self.pooled.take_wait(),
@@ -169,9 +210,9 @@ impl Streams {
         }
     }
 
-    fn all(&mut self) -> [&mut Communicator; 6] {
-        let Self { control, input, pooled, dense, replicas, losses } = self;
-        let [dense, replicas] = [dense, replicas].map(Lane::settings);
-        [control, input.settings(), pooled.settings(), dense, replicas, losses.settings()]
+    fn all(&mut self) -> [&mut Communicator; 7] {
+        let Self { control, input, pooled, dense, replicas, losses, groups, .. } = self;
+        let [dense, replicas, groups] = [dense, replicas, groups].map(Lane::settings);
+        [control, input.settings(), pooled.settings(), dense, replicas, losses.settings(), groups]
     }
 }

@@ -20,19 +20,57 @@ const QUEUED_MAX: usize = 16;
 /// Communicators with which a lane begins, for exchanges that are under way together.
 const COMMUNICATORS: usize = 3;
 
+/// The communicators of one exchange under way.
+pub trait ExchangeComm: Send + 'static {
+    /// Creates other communicators of the same ranks. All ranks must call it at the same point of
+    /// the program.
+    #[must_use]
+    fn duplicate(&self) -> Self;
+
+    /// Returns the communicator that creates buffers, and whose tags the others copy.
+    fn settings(&mut self) -> &mut Communicator;
+
+    /// Copies tags and timeout from the communicator of [`Self::settings`].
+    fn copy_settings(&mut self, other: &Communicator);
+
+    /// Returns the interval in which the messages since the last call were under way.
+    fn take_flight(&mut self) -> Option<Flight>;
+}
+
+impl ExchangeComm for Communicator {
+    fn duplicate(&self) -> Self {
+        self.duplicate()
+    }
+
+    fn settings(&mut self) -> &mut Communicator {
+        self
+    }
+
+    fn copy_settings(&mut self, other: &Communicator) {
+        self.copy_settings(other);
+    }
+
+    fn take_flight(&mut self) -> Option<Flight> {
+        self.take_flight()
+    }
+}
+
 /// An exchange with other ranks, together with its buffers.
 pub trait Exchange: Send + 'static {
+    /// The communicators that the exchange uses.
+    type Comm: ExchangeComm;
+
     /// Sends what this rank contributes. Runs on the compute thread and does not wait for peers.
     ///
     /// # Errors
     /// [`Error::Communication`].
-    fn start(&mut self, comm: &mut Communicator) -> Result<(), Error>;
+    fn start(&mut self, comm: &mut Self::Comm) -> Result<(), Error>;
 
     /// Receives what the peers contribute. Runs on the thread of the lane, if it has one.
     ///
     /// # Errors
     /// [`Error::Communication`], and errors of this rank's contribution.
-    fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error>;
+    fn finish(&mut self, comm: &mut Self::Comm) -> Result<(), Error>;
 }
 
 /// The exchanges of one kind, which are finished in the order in which they were started. Each has
@@ -40,8 +78,8 @@ pub trait Exchange: Send + 'static {
 /// thread, the compute thread finishes them.
 pub struct Lane<E: Exchange> {
     /// Never carries a message. Has the tags of later exchanges, and creates communicators.
-    own: Communicator,
-    idle: VecDeque<Communicator>,
+    own: E::Comm,
+    idle: VecDeque<E::Comm>,
     /// Exchanges of a lane without a thread.
     under_way: VecDeque<LaneJob<E>>,
     thread: Option<LaneThread<E>>,
@@ -72,19 +110,20 @@ impl ExchangeWait {
     #[must_use]
     pub fn both(a: Option<Self>, b: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
-        let flight = match (a.flight, b.flight) {
-            (Some(a), Some(b)) => {
-                Some(Flight { sent: a.sent.min(b.sent), arrived: a.arrived.max(b.arrived) })
-            }
-            (a, b) => a.or(b),
-        };
+        let flight = join_flights(a.flight, b.flight);
         Some(Self { began: a.began.min(b.began), ended: a.ended.max(b.ended), flight })
     }
 }
 
+/// Joins the flights of two communicators into one, from the first send to the last arrival.
+pub(crate) fn join_flights(a: Option<Flight>, b: Option<Flight>) -> Option<Flight> {
+    let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
+    Some(Flight { sent: a.sent.min(b.sent), arrived: a.arrived.max(b.arrived) })
+}
+
 /// An exchange under way.
-struct LaneJob<E> {
-    comm: Communicator,
+struct LaneJob<E: Exchange> {
+    comm: E::Comm,
     exchange: E,
 }
 
@@ -92,7 +131,7 @@ struct LaneJob<E> {
 type LaneDone<E> = (LaneJob<E>, Result<(), Error>);
 
 /// The thread that finishes the exchanges of a lane.
-struct LaneThread<E> {
+struct LaneThread<E: Exchange> {
     /// Is `None` once the lane is dropped.
     jobs: Option<SyncSender<LaneJob<E>>>,
     done: Receiver<LaneDone<E>>,
@@ -100,13 +139,14 @@ struct LaneThread<E> {
 }
 
 impl<E: Exchange> Lane<E> {
-    /// Creates a lane without a thread. All ranks must create their lanes in the same order.
+    /// Creates a lane without a thread over the ranks of `own`. All ranks must create their lanes
+    /// in the same order.
     #[must_use]
-    pub fn new(comm: &Communicator) -> Self {
+    pub fn new(own: E::Comm) -> Self {
         Self {
-            own: comm.duplicate(),
             // Taken in turn, so that ranks agree although one finishes an exchange earlier.
-            idle: (0..COMMUNICATORS).map(|_| comm.duplicate()).collect(),
+            idle: (0..COMMUNICATORS).map(|_| own.duplicate()).collect(),
+            own,
             under_way: VecDeque::new(),
             thread: None,
             done: VecDeque::new(),
@@ -138,12 +178,12 @@ impl<E: Exchange> Lane<E> {
 
     /// A communicator for settings and buffers. It must not carry messages.
     pub fn settings(&mut self) -> &mut Communicator {
-        &mut self.own
+        self.own.settings()
     }
 
     /// Returns a buffer of a message to the pool.
-    pub fn keep<T: CommElement>(&self, buffer: Vec<T>) {
-        self.own.keep(buffer);
+    pub fn keep<T: CommElement>(&mut self, buffer: Vec<T>) {
+        self.settings().keep(buffer);
     }
 
     /// The number of exchanges under way.
@@ -152,10 +192,10 @@ impl<E: Exchange> Lane<E> {
         self.count
     }
 
-    fn take_comm(&mut self) -> Communicator {
+    fn take_comm(&mut self) -> E::Comm {
         // Only lanes whose exchanges all ranks finish at the same points of the program grow.
         let mut comm = self.idle.pop_front().unwrap_or_else(|| self.own.duplicate());
-        comm.copy_settings(&self.own);
+        comm.copy_settings(self.own.settings());
         comm
     }
 
@@ -209,7 +249,7 @@ impl<E: Exchange> Lane<E> {
     /// Those of `exchange`.
     pub fn run_with(
         &mut self,
-        exchange: impl FnOnce(&mut Communicator) -> Result<(), Error>,
+        exchange: impl FnOnce(&mut E::Comm) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut comm = self.take_comm();
         let began = Instant::now();
@@ -219,7 +259,7 @@ impl<E: Exchange> Lane<E> {
         Ok(())
     }
 
-    fn end_wait(&mut self, began: Instant, comm: &mut Communicator) {
+    fn end_wait(&mut self, began: Instant, comm: &mut E::Comm) {
         self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: comm.take_flight() });
     }
 
@@ -229,7 +269,7 @@ impl<E: Exchange> Lane<E> {
     }
 }
 
-impl<E> LaneThread<E> {
+impl<E: Exchange> LaneThread<E> {
     fn wait(&mut self) -> LaneDone<E> {
         self.done.recv().unwrap_or_else(|_| {
             self.jobs = None;
@@ -246,7 +286,7 @@ impl<E: Exchange> Drop for Lane<E> {
         let Some(LaneThread { jobs, done, handle }) = self.thread.take() else { return };
         if self.count > self.done.len() {
             // After an error, peers may never send what the thread waits for.
-            self.own.leave();
+            self.own.settings().leave();
         }
         drop((jobs, done));
         if let Some(handle) = handle {
@@ -270,6 +310,8 @@ impl<T> Default for AllToAll<T> {
 }
 
 impl<T: CommElement> Exchange for AllToAll<T> {
+    type Comm = Communicator;
+
     fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.started = Some(comm.start_all_to_all(std::mem::take(&mut self.parts))?);
         Ok(())
@@ -291,6 +333,8 @@ pub struct GradientSums {
 }
 
 impl Exchange for GradientSums {
+    type Comm = Communicator;
+
     fn start(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.started = Some(comm.start_sum(std::mem::take(&mut self.sums))?);
         Ok(())

@@ -335,7 +335,7 @@ impl<B: Backend> Model<B> {
             let state = rows.saturating_mul(optimizer.state_per_row(dim));
             room.count(MemoryUse::TableStates, B::vector_bytes(state));
         }
-        let messages = model.embedding.step_memory(rank, traffic, &mut room);
+        let messages = model.embedding.step_memory(plan.place(rank), traffic, &mut room);
         let (saved_dense, gradients) = parameter::dense_bytes(&config.model, kind);
         let tiles = plan.held_by(rank);
         let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();

@@ -11,13 +11,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use comm::Communicator;
+use comm::{Communicator, Flight};
 use schema::JaggedTensor;
 
 use super::layout::{Slot, SlotLayout};
 use super::touched_rows::TouchedRows;
 use crate::Error;
-use crate::lane::Exchange;
+use crate::lane::{Exchange, ExchangeComm, join_flights};
 use crate::share::RankBatch;
 
 /// The ids of all ranks' samples for the tiles of this rank.
@@ -53,6 +53,69 @@ pub enum BatchUse {
     Evaluation,
 }
 
+/// The communicators of an exchange of ids.
+pub struct IdCommunicators {
+    /// The ranks of this replica group, which exchange ids.
+    within: Communicator,
+    /// Is `None` if all ranks form one group.
+    groups: Option<IdGroups>,
+}
+
+/// The communicators over which ranks of several groups exchange the rows that they look up.
+struct IdGroups {
+    /// The ranks with the same place in all groups, which hold the same tiles.
+    between: Communicator,
+    /// All ranks, which hold the same replicated tables.
+    all: Communicator,
+}
+
+impl IdCommunicators {
+    /// Creates the communicators of ranks that form one group.
+    #[must_use]
+    pub fn single(within: Communicator) -> Self {
+        Self { within, groups: None }
+    }
+
+    /// Creates communicators from those of the ranks within a group, of the ranks with the same
+    /// place in all groups, and of all ranks.
+    #[must_use]
+    pub fn grouped(within: &Communicator, between: &Communicator, all: &Communicator) -> Self {
+        let [within, between, all] = [within, between, all].map(Communicator::duplicate);
+        Self { within, groups: Some(IdGroups { between, all }) }
+    }
+
+    /// Returns the communicator of all ranks.
+    fn all(&mut self) -> &mut Communicator {
+        self.groups.as_mut().map_or(&mut self.within, |groups| &mut groups.all)
+    }
+}
+
+impl ExchangeComm for IdCommunicators {
+    fn duplicate(&self) -> Self {
+        match &self.groups {
+            None => Self::single(self.within.duplicate()),
+            Some(IdGroups { between, all }) => Self::grouped(&self.within, between, all),
+        }
+    }
+
+    fn settings(&mut self) -> &mut Communicator {
+        &mut self.within
+    }
+
+    fn copy_settings(&mut self, other: &Communicator) {
+        self.within.copy_settings(other);
+        if let Some(IdGroups { between, all }) = &mut self.groups {
+            [between, all].into_iter().for_each(|comm| comm.copy_settings(other));
+        }
+    }
+
+    fn take_flight(&mut self) -> Option<Flight> {
+        let within = self.within.take_flight();
+        let Some(IdGroups { between, all }) = &mut self.groups else { return within };
+        join_flights(within, join_flights(between.take_flight(), all.take_flight()))
+    }
+}
+
 /// The exchange of a batch's ids, with its buffers. A later step reuses the buffers.
 #[derive(Default)]
 pub struct IdExchange {
@@ -65,6 +128,9 @@ pub struct IdExchange {
     pub own: LocalIds,
     /// The rows of replicated tables that the batch of all ranks looks up.
     pub touched: TouchedRows,
+    /// The rows of this rank's tiles that the batch of all groups looks up. Empty unless groups
+    /// sum gradients.
+    pub touched_in_groups: TouchedRows,
     parcels: Parcels,
     own_parcel: Parcels,
 }
@@ -82,36 +148,40 @@ struct Parcels {
 }
 
 impl Exchange for IdExchange {
+    type Comm = IdCommunicators;
+
     // The thread of the lane also splits the ids by owner, which takes longer than sending them.
-    fn start(&mut self, _: &mut Communicator) -> Result<(), Error> {
+    fn start(&mut self, _: &mut IdCommunicators) -> Result<(), Error> {
         Ok(())
     }
 
-    fn finish(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+    fn finish(&mut self, comm: &mut IdCommunicators) -> Result<(), Error> {
         let Some(RankBatch { batch, first_sample }) = self.batch.take() else { return Ok(()) };
         self.run(comm, &batch.sparse, first_sample, BatchUse::Training)
     }
 }
 
 impl IdExchange {
-    /// Creates an exchange with empty buffers.
+    /// Creates an exchange with empty buffers. `tile_rows` is the number of rows of each tile of
+    /// this rank whose gradients replica groups sum.
     #[must_use]
-    pub fn new(layout: Arc<SlotLayout>) -> Self {
+    pub fn new(layout: Arc<SlotLayout>, tile_rows: &[u64]) -> Self {
         let touched = TouchedRows::new(&layout.replica_rows);
-        Self { layout, touched, ..Self::default() }
+        let touched_in_groups = TouchedRows::new(tile_rows);
+        Self { layout, touched, touched_in_groups, ..Self::default() }
     }
 
     /// Sends the ids of `sparse` to the owners of their rows, and writes the ids that this rank
     /// owns to [`Self::ids`]. Ids for whole tables go to [`Self::own`]. For a training step, ranks
-    /// also exchange the rows of replicated tables that they look up. `sparse` has this rank's
-    /// samples, which begin at `first_sample` of the global batch.
+    /// also exchange the rows of replicated tables that they look up, and groups those of their
+    /// tiles. `sparse` has this rank's samples, which begin at `first_sample` of the global batch.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] names table, feature, sample and id before anything is sent.
     /// [`Error::Communication`] if a peer left.
     pub fn run(
         &mut self,
-        comm: &mut Communicator,
+        comm: &mut IdCommunicators,
         sparse: &JaggedTensor,
         first_sample: usize,
         batch_use: BatchUse,
@@ -124,9 +194,13 @@ impl IdExchange {
             for (rank, slots) in layout.slots.iter().enumerate() {
                 self.parcels.pack(rank, slots, sparse, layout.any_mean);
             }
-            self.parcels.exchange(comm, layout.any_mean, has_weights)?;
-            let slots = layout.slots[comm.rank().index()].len();
-            self.parcels.put_together(slots, layout.any_mean, has_weights, &mut self.ids);
+            self.parcels.exchange(&mut comm.within, layout.any_mean, has_weights)?;
+            let slots = &layout.slots[comm.within.rank().index()];
+            self.parcels.put_together(slots.len(), layout.any_mean, has_weights, &mut self.ids);
+            let sums_tiles = batch_use == BatchUse::Training && self.touched_in_groups.has_tables();
+            if let Some(IdGroups { between, .. }) = comm.groups.as_mut().filter(|_| sums_tiles) {
+                self.touched_in_groups.exchange(between, slots, &self.ids.jagged)?;
+            }
         }
         if !layout.as_given && !layout.local.is_empty() {
             let (slots, any_mean) = (&layout.local, layout.any_local_mean);
@@ -136,7 +210,7 @@ impl IdExchange {
         }
         if batch_use == BatchUse::Training && !layout.replica_rows.is_empty() {
             let jagged = if layout.as_given { sparse } else { &self.own.jagged };
-            return self.touched.exchange(comm, &layout.local, jagged);
+            return self.touched.exchange(comm.all(), &layout.local, jagged);
         }
         Ok(())
     }

@@ -55,8 +55,8 @@ pub struct LookupEstimate {
     pub elements: usize,
 }
 
-/// All slots of a plan: those of tiles, grouped by the rank that owns them, and those of whole
-/// tables in which each rank looks up its own samples.
+/// All slots of a plan: those of tiles, listed by the rank that owns them, and those of whole
+/// tables in which each rank looks up its own samples. A rank is its place in the replica group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotLayout {
     /// The slots of tiles of rank r are `slots[r]`. The slots are sorted by feature, then by first
@@ -92,14 +92,14 @@ impl SlotLayout {
     #[must_use]
     pub fn new(model: &ModelConfig, plan: &ShardingPlan) -> Self {
         let whole_tiles = whole_tiles(model, plan);
-        let world_size = plan.world_size() as usize;
+        let group_size = plan.group_size() as usize;
         let mut layout = Self {
-            slots: vec![Vec::new(); world_size],
-            widths: vec![0; world_size],
+            slots: vec![Vec::new(); group_size],
+            widths: vec![0; group_size],
             pooled_width: model.pooled_width(),
             ..Self::default()
         };
-        let held = tiles_by_table(model, plan.tiles(), world_size);
+        let held = tiles_by_table(model, plan.tiles(), group_size);
         for (feature, described) in model.features().iter().enumerate() {
             let table = &model.tables[described.table];
             layout.features.push(FeatureRows { table: table.name.clone(), rows: table.rows });
@@ -123,7 +123,7 @@ impl SlotLayout {
                 continue;
             }
             layout.tiled_width += table.dim * table.vectors();
-            for rank in 0..world_size {
+            for rank in 0..group_size {
                 let own =
                     held[described.table].iter().filter(|(_, held)| held.rank.index() == rank);
                 for &(tile, held) in own {
@@ -140,7 +140,7 @@ impl SlotLayout {
         layout.as_given = !layout.any_local_mean
             && layout.local.len() == layout.features.len()
             && layout.local.iter().all(|slot| slot.position.is_none());
-        if world_size > 1 {
+        if plan.world_size() > 1 {
             let rows = |tile: &&Tile| tile.rows.end;
             layout.replica_rows = whole_tiles.iter().map(rows).collect();
         }
@@ -203,10 +203,10 @@ impl SlotLayout {
 fn tiles_by_table<'a>(
     model: &ModelConfig,
     tiles: &'a [Tile],
-    world_size: usize,
+    group_size: usize,
 ) -> Vec<Vec<(usize, &'a Tile)>> {
     let mut tables = vec![Vec::new(); model.tables.len()];
-    let mut counts = vec![0; world_size];
+    let mut counts = vec![0; group_size];
     for tile in tiles {
         let count = &mut counts[tile.rank.index()];
         tables[tile.table.index()].push((*count, tile));

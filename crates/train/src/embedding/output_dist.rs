@@ -45,6 +45,15 @@ pub struct PooledExchange<B: Backend> {
     gradient: B::Vector,
 }
 
+/// The gradient of the pooled vectors of this rank's samples.
+pub struct PooledGradient<'a, B: Backend> {
+    /// `[B, ΣD]`
+    pub d_pooled: &'a B::Vector,
+    pub samples: usize,
+    /// Factor of the gradients of tiles, if they are those of another loss than `d_pooled`.
+    pub factor: Option<f32>,
+}
+
 /// A reference to the pooled vectors that a rank looked up for the samples of all ranks.
 pub struct LocalVectors<'a, B: Backend> {
     /// `[B_global, width]` over this rank's slots.
@@ -121,7 +130,7 @@ impl<B: Backend> PooledExchange<B> {
         Ok(())
     }
 
-    /// Sends each owner its columns of the gradient `d_pooled` `[B, ΣD]` of this rank's `samples`.
+    /// Sends each owner its columns of a gradient.
     ///
     /// # Errors
     /// [`Error::Communication`] if a peer left.
@@ -130,14 +139,17 @@ impl<B: Backend> PooledExchange<B> {
         layout: &SlotLayout,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         lane: &mut Lane<AllToAll<f32>>,
-        d_pooled: &B::Vector,
-        samples: usize,
+        given: PooledGradient<'_, B>,
     ) -> Result<(), Error> {
+        let PooledGradient { d_pooled, samples, factor } = given;
         let mut exchange = std::mem::take(&mut self.spare);
         for (rank, &width) in layout.widths.iter().enumerate() {
             let mut part: Vec<f32> = lane.settings().buffer(samples * width);
             let arguments = Gather { rank, from: d_pooled, samples };
             device.gather(queue, &mut self.on_device, arguments, &mut part)?;
+            if let Some(factor) = factor {
+                part.iter_mut().for_each(|value| *value *= factor);
+            }
             exchange.parts.push(part);
         }
         lane.start(exchange)

@@ -1,5 +1,5 @@
-//! Finds the rows of replicated tables that any rank looks up, while ids are distributed. Gradients
-//! of these rows are summed by `replicas`.
+//! Finds the rows of tables that several ranks hold and any of them looks up, while ids are
+//! distributed. Gradients of these rows are summed by `replicas`.
 
 use comm::Communicator;
 use schema::JaggedTensor;
@@ -10,21 +10,21 @@ use crate::Error;
 /// Number of rows per word of a mask.
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// The rows of replicated tables that the batch of all ranks looks up, which are the same on all
-/// ranks.
+/// The rows of tables that several ranks hold and any of them looks up, which are the same on all
+/// these ranks. The tables are replicated tables of all ranks, or tiles that replica groups repeat.
 #[derive(Clone, Debug, Default)]
 pub struct TouchedRows {
     tables: Vec<ReplicaMask>,
     /// A bit per row, table after table.
     words: Vec<u64>,
     messages: Vec<Vec<i64>>,
-    /// Touched rows in ascending order, counted over all replicated tables.
+    /// Touched rows in ascending order, counted over all tables.
     pub rows: Vec<u64>,
     /// Number of touched rows of each table.
     pub counts: Vec<usize>,
 }
 
-/// The place of a replicated table in a mask of all of them.
+/// The place of a table in a mask of all of them.
 #[derive(Clone, Copy, Debug)]
 struct ReplicaMask {
     /// Number of rows of the tables before it.
@@ -47,6 +47,12 @@ impl TouchedRows {
         };
         let tables: Vec<ReplicaMask> = rows.iter().map(mask).collect();
         Self { tables, ..Self::default() }
+    }
+
+    /// Whether ranks have tables in common.
+    #[must_use]
+    pub fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
     }
 
     /// Returns the bytes of the masks and of up to `rows` touched rows.

@@ -93,9 +93,12 @@ impl<B: Backend> Model<B> {
             Stage::Loss => self.loss(context, share, purpose),
             Stage::InteractionBackward => self.backward_interaction(context, share.batch.size),
             Stage::GradientExchange => {
-                let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
-                self.embedding.exchange_gradients(context, part, sparse, d_pooled, &self.scalars)
+                let SampleShare { batch, global_size, .. } = share;
+                let (sparse, d_pooled) = (&batch.sparse, &self.buffers.d_pooled);
+                let (embedding, scalars) = (&mut self.embedding, &self.scalars);
+                embedding.exchange_gradients(context, part, sparse, global_size, d_pooled, scalars)
             }
+            Stage::GroupExchange => self.embedding.sum_groups(context, part, &self.scalars),
             Stage::RowTerms => self.embedding.exchange_terms(context, &self.scalars),
             Stage::EmbeddingUpdate => {
                 let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);

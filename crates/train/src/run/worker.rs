@@ -126,7 +126,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
-        let mut context = RankContext::new(open(threads)?, comm, profiler)?;
+        let context = RankContext::new(open(threads)?, comm, profiler)?;
+        let mut context = context.in_groups(request.plan.groups())?;
         let schedule = request.schedule.for_ranks(size as u32);
         context.comm.spawn_lanes(schedule, &request.plan)?;
         let device_queue = context.device_queue();
@@ -492,7 +493,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             let times = |bytes: &Vec<u8>| SummedTimes::read(bytes.get(17..).unwrap_or_default());
             timing::add_times(&mut self.rank_times, exchange.parts.iter().map(times));
         }
-        let lane = &self.context.comm.losses;
+        let lane = &mut self.context.comm.losses;
         exchange.parts.drain(..).for_each(|message| lane.keep(message));
         self.spare = exchange;
         Ok(sum)

@@ -6,6 +6,7 @@ mod allocation;
 mod checkpoint;
 mod damage;
 mod golden;
+mod groups;
 mod metric;
 mod oracle;
 mod pipeline;
