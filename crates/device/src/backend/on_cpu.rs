@@ -11,8 +11,8 @@ use super::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TableValues, TileRoom,
-    TileRows, VectorUpdate, WeightPart, WeightShape,
+    LinearForward, LossArguments, Probabilities, RowValues, StepOutcome, StepScalars, TableValues,
+    TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::buffer::Array;
@@ -306,6 +306,16 @@ impl Backend for Cpu {
         _: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
         Ok(tables.tile(&rows))
+    }
+
+    fn set_rows(
+        &self,
+        (): &(),
+        tables: &mut CpuTables,
+        rows: TileRows,
+        values: RowValues<'_>,
+    ) -> Result<(), Error> {
+        tables.set_rows(rows, values)
     }
 
     fn linear_forward(&self, (): &(), arguments: LinearForward<'_, Self>) -> Result<(), Error> {

@@ -22,8 +22,8 @@ use super::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TableValues, TileRoom,
-    TileRows, VectorUpdate, WeightPart, WeightShape,
+    LinearForward, LossArguments, Probabilities, RowValues, StepOutcome, StepScalars, TableValues,
+    TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::cpu::Pool;
@@ -295,6 +295,16 @@ impl Backend for Cuda {
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
         tables.tile(&queue.stream, &rows, room)
+    }
+
+    fn set_rows(
+        &self,
+        queue: &Queue,
+        tables: &mut Tables,
+        rows: TileRows,
+        values: RowValues<'_>,
+    ) -> Result<(), Error> {
+        tables.set_rows(&queue.stream, rows, values)
     }
 
     fn linear_forward(
