@@ -8,6 +8,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use serde::{Deserialize, Serialize};
 
 use crate::training::TrainingConfig;
+use crate::unit::counted;
 
 /// The number of groups that repeat a sharding plan, and how they are kept equal. Group g has
 /// neighboring ranks, which come before those of group g + 1.
@@ -22,7 +23,7 @@ pub struct ReplicaGroups {
 /// Groups do not fit the ranks or the intervals of a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaGroupsError {
-    #[error("replica groups: expected a divisor of {ranks} ranks, got {groups}")]
+    #[error("replica groups: expected a divisor of {}, got {groups}", counted(u64::from(*ranks), "rank"))]
     Ranks { groups: u32, ranks: u32 },
     #[error(
         "training.{key}: expected a multiple of {sync_every} steps, after which replica groups are \

@@ -263,6 +263,11 @@ impl<E: Exchange> Lane<E> {
         self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: comm.take_flight() });
     }
 
+    /// Sets the wait that [`Self::take_wait`] returns, if several exchanges belong together.
+    pub fn set_wait(&mut self, wait: Option<ExchangeWait>) {
+        self.last = wait;
+    }
+
     /// Returns the wait for the exchange that was finished last, once.
     pub fn take_wait(&mut self) -> Option<ExchangeWait> {
         self.last.take()

@@ -7,11 +7,13 @@ use device::Backend;
 use device::backend::{TileRoom, TileRows};
 use device::ops::embedding_backward::{Factors, ScratchShape, Updated};
 use device::ops::{Slot, SlotOutput};
+use schema::random::CounterRng;
 use schema::stage::ActionPart;
 use schema::{
     JaggedTensor, JobConfig, Op, Optimizer, Rank, ReplicaGroups, RowScope, ShardingPlan, Tile,
 };
 
+use super::group_average::GroupAverage;
 use super::input_dist::{self, BatchUse, IdExchange, LocalIds};
 use super::layout::{self, LookupEstimate, SlotLayout};
 use super::output_dist::{self, LocalVectors, PooledGradient};
@@ -54,6 +56,7 @@ pub struct EmbeddingCollection<B: Backend> {
     /// Gradients of the rows of tiles, if they are needed before the update. Replica groups may
     /// have summed them.
     tile_sums: ReplicaSums,
+    average: GroupAverage,
     /// Is `None` if the update rule needs nothing of other column tiles.
     terms: Option<RowTermExchange>,
 }
@@ -100,6 +103,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             ),
             replicas: ReplicaSums::default(),
             tile_sums: ReplicaSums::default(),
+            average: GroupAverage::default(),
             terms: RowScope::exchanges_terms(optimizers, plan)
                 .then(|| RowTermExchange::new(plan, rank)),
             layout,
@@ -192,6 +196,10 @@ impl<B: Backend> EmbeddingCollection<B> {
             room.count(MemoryUse::Exchange, RowTermExchange::bytes(ids));
         }
         let mut messages = 0;
+        if self.groups.averages_tables() {
+            room.count(MemoryUse::Exchange, GroupAverage::bytes());
+            messages += GroupAverage::message_bytes();
+        }
         if self.groups.sums_gradients() {
             let all = layout.lookup_size(slots, traffic.batch_size, traffic.ids_per_bag);
             let touched = &self.this.touched_in_groups;
@@ -490,6 +498,26 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
         let op = Op::AllReduce { elements: sums.sums().sums.len() };
         profiler.op(op, || sums.finish(lane))
+    }
+
+    /// Replaces this rank's tiles by their mean over replica groups. The random bits of `rounding`
+    /// must be the same on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn average_groups(
+        &mut self,
+        context: &mut RankContext<B>,
+        rounding: CounterRng,
+    ) -> Result<(), Error> {
+        let RankContext { device, queue, comm, profiler } = context;
+        let device_queue = DeviceQueue { device: &*device, queue };
+        let values = |tile: &Tile| {
+            tile.row_count() * (tile.dim() + self.optimizer.state_per_row(tile.dim()))
+        };
+        let op = Op::AllReduce { elements: self.tiled.tiles().iter().map(values).sum() };
+        let (lane, tiled, optimizer) = (&mut comm.groups, &mut self.tiled, self.optimizer);
+        profiler.op(op, || self.average.run(device_queue, lane, tiled, optimizer, rounding))
     }
 
     /// Exchanges what the update rule needs of rows whose columns are split.
