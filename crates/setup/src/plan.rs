@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use schema::{ShardingPlan, TableConfig, TableId, Tile};
+use schema::{ReplicaGroups, ShardingPlan, TableConfig, TableId, Tile};
 use serde::Deserialize;
 use serde::de::Error as _;
 
@@ -27,6 +27,8 @@ struct PlanFile {
 pub enum Tiling {
     /// A ready-made rule, with the number of ranks.
     Made(Sharding, u32),
+    /// A ready-made rule with the number of ranks of one group, which all groups repeat.
+    Grouped(Sharding, u32, ReplicaGroups),
     /// A plan from a file, which fits only the tables for which it was written.
     File(ShardingPlan),
 }
@@ -40,7 +42,28 @@ impl Tiling {
             Self::Made(Sharding::Column, ranks) => ShardingPlan::column_wise(tables, *ranks),
             Self::Made(Sharding::Mixed, ranks) => ShardingPlan::mixed(tables, *ranks),
             Self::Made(Sharding::Replicated, ranks) => ShardingPlan::replicate(tables, *ranks),
+            Self::Grouped(sharding, ranks, groups) => {
+                Self::Made(*sharding, *ranks).plan(tables).in_groups(*groups)
+            }
             Self::File(plan) => plan.clone(),
+        }
+    }
+
+    /// Returns the groups of ranks that repeat the plan.
+    pub fn groups(&self) -> ReplicaGroups {
+        match self {
+            Self::Made(..) => ReplicaGroups::SINGLE,
+            Self::Grouped(_, _, groups) => *groups,
+            Self::File(plan) => plan.groups(),
+        }
+    }
+
+    /// Returns the number of ranks of all groups.
+    pub fn world_size(&self) -> u32 {
+        match self {
+            Self::Made(_, ranks) => *ranks,
+            Self::Grouped(_, ranks, groups) => ranks.saturating_mul(groups.count.get()),
+            Self::File(plan) => plan.world_size(),
         }
     }
 }

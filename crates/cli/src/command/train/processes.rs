@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use data::Dataset;
 use device::cpu::Bf16Products;
-use schema::{JobConfig, Precision, Schedule};
+use schema::{JobConfig, Precision, ReplicaGroups, Schedule};
 use serde::{Deserialize, Serialize};
 use train::run::{
     PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, check_shared,
@@ -27,8 +27,9 @@ use setup::{Session, plan};
 #[derive(Serialize, Deserialize)]
 pub struct ProcessRun {
     config: String,
-    /// The sharding plan, encoded as the JSON of a plan file.
+    /// The sharding plan of a replica group, encoded as the JSON of a plan file.
     plan: String,
+    groups: ReplicaGroups,
     train: PathBuf,
     train_rows: Range<u64>,
     evaluation: Option<(PathBuf, Range<u64>)>,
@@ -85,6 +86,7 @@ impl ProcessRun {
                 source: Box::new(source),
             })?,
             plan: serde_json::to_string(&request.plan)?,
+            groups: request.plan.groups(),
             train: absolute(request.train.dir()),
             train_rows: request.train_rows.clone(),
             evaluation: evaluation.map(|(data, rows)| (absolute(data.dir()), rows.clone())),
@@ -124,6 +126,7 @@ impl ProcessRun {
             source: Box::new(source),
         })?;
         let plan = plan::parse(Path::new(origin), &self.plan, &config.model.tables)?;
+        let plan = plan.in_groups(self.groups);
         let train = Arc::new(Dataset::open(&self.train)?);
         let evaluation = match self.evaluation {
             None => None,

@@ -1,8 +1,8 @@
 //! Chooses how a training run splits its tables over ranks, from its options, its launcher and the
 //! run that it resumes.
 
-use schema::{ShardingPlan, TableConfig};
-use setup::args::Sharding;
+use schema::{ReplicaGroups, ShardingPlan, TableConfig};
+use setup::args::{RANKS_MAX, Sharding};
 use setup::error::{Error, UsageError};
 use setup::plan::{self, Tiling};
 
@@ -12,8 +12,8 @@ use crate::args::Train;
 /// `started` is the number of processes that a launcher started.
 ///
 /// # Errors
-/// The plan does not fit the tables, or its number of ranks is not the launcher's number of
-/// processes.
+/// The plan does not fit the tables, its number of ranks is not the launcher's number of processes,
+/// or replica groups do not divide the ranks.
 pub fn choose_tiling(
     train: &Train,
     tables: &[TableConfig],
@@ -23,22 +23,26 @@ pub fn choose_tiling(
     let has_all_ranks =
         |plan: &&ShardingPlan| started.is_none_or(|ranks| ranks == plan.world_size());
     let resumed = resumed.filter(has_all_ranks).filter(|_| train.ranks.is_none());
+    let groups = choose_groups(train, resumed)?;
+    let made = |ranks| {
+        let group_size = groups.divide(ranks);
+        let group_size = group_size.map_err(|source| UsageError::ReplicaGroups { source })?;
+        let sharding = train.sharding.unwrap_or(Sharding::Table);
+        Ok::<_, Error>(Tiling::Grouped(sharding, group_size, groups))
+    };
     let tiling = match (&train.plan, resumed) {
-        (Some(path), _) => plan::read(path, tables).map(Tiling::File)?,
-        // A resumed run keeps its plan, unless the user requests another sharding.
-        (None, Some(plan)) => match train.sharding {
-            Some(sharding) => Tiling::Made(sharding, plan.world_size()),
-            None => Tiling::File(plan.clone()),
-        },
-        (None, None) => {
-            let sharding = train.sharding.unwrap_or(Sharding::Table);
-            Tiling::Made(sharding, train.ranks.or(started).unwrap_or(1))
+        (Some(path), _) => Tiling::File(plan::read(path, tables)?.in_groups(groups)),
+        // A resumed run keeps its plan, unless the user requests another sharding or other groups.
+        (None, Some(plan)) if train.sharding.is_none() && groups.count == plan.groups().count => {
+            Tiling::File(plan.clone().in_groups(groups))
         }
+        (None, Some(plan)) => made(plan.world_size())?,
+        (None, None) => made(train.ranks.or(started).unwrap_or(1))?,
     };
-    let ranks = match &tiling {
-        Tiling::Made(_, ranks) => *ranks,
-        Tiling::File(plan) => plan.world_size(),
-    };
+    let ranks = tiling.world_size();
+    if ranks > RANKS_MAX {
+        return Err(UsageError::TooManyRanks { got: ranks }.into());
+    }
     // Under a launcher the check is skipped, because scripts pass the same options for any number
     // of processes.
     if started.is_none() {
@@ -48,6 +52,21 @@ pub fn choose_tiling(
     match started.filter(|&started| started != ranks) {
         None => Ok(tiling),
         Some(started) => Err(UsageError::OtherRanks { asked: ranks, started }.into()),
+    }
+}
+
+/// Chooses the replica groups that the options of `train` request, or else those of the `resumed`
+/// run.
+fn choose_groups(train: &Train, resumed: Option<&ShardingPlan>) -> Result<ReplicaGroups, Error> {
+    let saved = resumed.map_or(ReplicaGroups::SINGLE, ShardingPlan::groups);
+    let groups = ReplicaGroups {
+        count: train.groups.unwrap_or(saved.count),
+        sync_every: train.sync_every.unwrap_or(saved.sync_every),
+    };
+    match train.sync_every {
+        Some(_) if groups.is_single() => Err(UsageError::OneGroup.into()),
+        _ if groups.is_single() => Ok(ReplicaGroups::SINGLE),
+        _ => Ok(groups),
     }
 }
 
