@@ -286,7 +286,6 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         tables: &mut Self::Tables,
-        rows: TileRows,
         values: RowValues<'_>,
     ) -> Result<(), Error>;
 

@@ -528,8 +528,8 @@ impl<B: Backend> Model<B> {
         self.finish(context, started, share)
     }
 
-    /// Makes the tables of all replica groups equal after `steps` steps of the run, if groups update
-    /// alone.
+    /// Makes the tables of all replica groups equal after `steps` steps of the run, if groups
+    /// update alone.
     ///
     /// # Errors
     /// [`Error::Communication`].

@@ -4,15 +4,16 @@
 use schema::Loss;
 use schema::random::CounterRng;
 
-use super::{Backend, InputGradient};
+use super::{Backend, InputGradient, TileRows};
 use crate::MatrixShape;
 use crate::ops::exchange::{OwnedColumns, PooledColumns};
 use crate::ops::gemm::Activation;
 use crate::ops::interaction;
 
 /// New values of some rows of a tile, for [`Backend::set_rows`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RowValues<'a> {
+    pub rows: TileRows,
     /// `[rows, dim]`
     pub weights: &'a [f32],
     /// `[rows, Optimizer::state_per_row(dim)]`

@@ -312,10 +312,9 @@ impl Backend for Cpu {
         &self,
         (): &(),
         tables: &mut CpuTables,
-        rows: TileRows,
         values: RowValues<'_>,
     ) -> Result<(), Error> {
-        tables.set_rows(rows, values)
+        tables.set_rows(&values)
     }
 
     fn linear_forward(&self, (): &(), arguments: LinearForward<'_, Self>) -> Result<(), Error> {

@@ -297,14 +297,8 @@ impl Backend for Cuda {
         tables.tile(&queue.stream, &rows, room)
     }
 
-    fn set_rows(
-        &self,
-        queue: &Queue,
-        tables: &mut Tables,
-        rows: TileRows,
-        values: RowValues<'_>,
-    ) -> Result<(), Error> {
-        tables.set_rows(&queue.stream, rows, values)
+    fn set_rows(&self, queue: &Queue, to: &mut Tables, values: RowValues<'_>) -> Result<(), Error> {
+        to.set_rows(&queue.stream, &values)
     }
 
     fn linear_forward(

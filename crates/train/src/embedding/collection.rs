@@ -592,6 +592,9 @@ impl<B: Backend> EmbeddingCollection<B> {
             return Ok(());
         }
         if self.terms.is_some() || self.groups.sums_gradients() {
+            if self.tiled.is_empty() {
+                return Ok(());
+            }
             let ((tables, _), sums) = (self.tiled.parts(), self.tile_sums.sums());
             let totals = self.terms.as_ref().map(RowTermExchange::totals);
             let DeviceQueue { device, queue } = device_queue;
@@ -615,7 +618,8 @@ impl<B: Backend> EmbeddingCollection<B> {
     }
 }
 
-/// Returns the ids that were looked up in the tiles of this rank, and the gradient of their vectors.
+/// Returns the ids that were looked up in the tiles of this rank, and the gradient of their
+/// vectors.
 fn tile_gradient<'a, B: Backend>(
     ids: &'a LocalIds,
     output: &'a output_dist::PooledExchange<B>,

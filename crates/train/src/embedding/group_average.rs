@@ -41,7 +41,8 @@ impl GroupAverage {
     }
 
     /// Replaces all tiles of `group` by their mean over the ranks of `lane`. Weights of 16-bit
-    /// tables are rounded with the random bits of `rounding`, which must be the same on these ranks.
+    /// tables are rounded with the random bits of `rounding`, which must be the same on these
+    /// ranks.
     ///
     /// # Errors
     /// [`Error::Communication`], or [`Error::Device`] if the device failed.
@@ -66,8 +67,8 @@ impl GroupAverage {
                 let values = &mut self.values[..rows.len() * width];
                 values.iter_mut().for_each(|value| *value /= groups);
                 let (weights, state) = values.split_at(rows.len() * dim);
-                let values = RowValues { weights, state, rounding };
-                group.set_rows(device_queue, TileRows { tile, rows }, values)?;
+                let rows = TileRows { tile, rows };
+                group.set_rows(device_queue, RowValues { rows, weights, state, rounding })?;
             }
         }
         lane.set_wait(waited);

@@ -102,10 +102,9 @@ impl<B: Backend> TableGroup<B> {
     pub fn set_rows(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
-        rows: TileRows,
         values: RowValues<'_>,
     ) -> Result<(), Error> {
-        Ok(device.set_rows(queue, &mut self.tables, rows, values)?)
+        Ok(device.set_rows(queue, &mut self.tables, values)?)
     }
 
     /// Replaces the tiles by other tiles of the same tables, which contain the rows of the next

@@ -19,12 +19,19 @@ use crate::ranks::{self, Job};
 use crate::run::{dataset, request};
 use crate::stub::model;
 
-const PLANS: [Make; 4] = [
+const PLANS: [Make; 5] = [
     ShardingPlan::table_wise,
     ShardingPlan::row_wise,
     ShardingPlan::column_wise,
     crate::checkpoint::with_replicas,
+    on_first_rank,
 ];
+
+/// Leaves all ranks of a group but the first without tiles.
+fn on_first_rank(tables: &[TableConfig], ranks: u32) -> ShardingPlan {
+    let tiles = ShardingPlan::table_wise(tables, 1).tiles().to_vec();
+    ShardingPlan::new(ranks, tiles, tables).unwrap()
+}
 
 pub fn groups(count: u32, sync_every: u64) -> ReplicaGroups {
     let (count, sync_every) = (count.try_into().unwrap(), sync_every.try_into().unwrap());

@@ -45,13 +45,10 @@ impl CpuTables {
     }
 
     /// Overwrites the weights and the optimizer state of a range of rows of a tile.
-    pub(super) fn set_rows(
-        &mut self,
-        TileRows { tile, rows }: TileRows,
-        values: RowValues<'_>,
-    ) -> Result<(), Error> {
+    pub(super) fn set_rows(&mut self, values: &RowValues<'_>) -> Result<(), Error> {
         const OP: &str = "set_rows";
-        let TileValues { weights, state, rows: all, dim, origin, .. } = &mut self.tiles[tile];
+        let TileRows { tile, rows } = &values.rows;
+        let TileValues { weights, state, rows: all, dim, origin, .. } = &mut self.tiles[*tile];
         let width = state.len() / (*all).max(1);
         extent::check(OP, "weights [rows, D]", rows.len() * *dim, values.weights.len())?;
         extent::check(OP, "state [rows, state per row]", rows.len() * width, values.state.len())?;

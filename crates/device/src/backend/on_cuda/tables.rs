@@ -333,12 +333,12 @@ impl Tables {
     pub(super) fn set_rows(
         &mut self,
         stream: &Stream,
-        TileRows { tile, rows }: TileRows,
-        values: RowValues<'_>,
+        values: &RowValues<'_>,
     ) -> Result<(), Error> {
         const OP: &str = "set_rows";
+        let TileRows { tile, rows } = &values.rows;
         let CudaTile { weights, state, data_type, dim, state_width, origin, .. } =
-            &self.tiles[tile];
+            &self.tiles[*tile];
         let (len, states) = (rows.len() * dim, rows.len() * state_width);
         extent::check(OP, "weights [rows, D]", len, values.weights.len())?;
         extent::check(OP, "state [rows, state per row]", states, values.state.len())?;
