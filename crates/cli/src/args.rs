@@ -236,10 +236,10 @@ pub struct Train {
     /// [default: 1]
     #[arg(long, value_name = "N", value_parser = rank_count().try_map(NonZeroU32::try_from))]
     pub groups: Option<NonZeroU32>,
-    /// Make the tables of all groups equal after every N steps. With 1, gradients of rows are summed
-    /// over groups before each update, and results are those of one group. With more, each group
-    /// updates its tables alone and their mean is taken after N steps, which is another algorithm;
-    /// intervals of evaluations and checkpoints must be multiples of N [default: 1]
+    /// Make the tables of all groups equal after every N steps. With 1, gradients of rows are
+    /// summed over groups before each update, and results are those of one group. With more, each
+    /// group updates its tables alone and their mean is taken after N steps, which is another
+    /// algorithm; intervals of evaluations and checkpoints must be multiples of N [default: 1]
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..).try_map(NonZeroU64::try_from))]
     pub sync_every: Option<NonZeroU64>,
