@@ -24,6 +24,15 @@ pub struct Flight {
     pub arrived: Instant,
 }
 
+impl Flight {
+    /// Returns the shortest interval that contains both.
+    #[must_use]
+    pub fn join(self, other: Self) -> Self {
+        let (sent, arrived) = (self.sent.min(other.sent), self.arrived.max(other.arrived));
+        Self { sent, arrived }
+    }
+}
+
 /// One rank's handle of a communicator, on which all ranks call the same collectives in the same
 /// order.
 ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 use comm::Communicator;
 use device::Backend;
 use schema::stage::{ActionPart, Overlap};
-use schema::{Rank, ReplicaGroups, Schedule, ShardingPlan, Stage};
+use schema::{Rank, Schedule, ShardingPlan, Stage};
 
 use crate::Error;
 use crate::embedding::input_dist::{IdCommunicators, IdExchange};
@@ -47,14 +47,6 @@ impl<B: Backend> RankContext<B> {
         let moments = if profiler.records() { device.moments(&queue)? } else { None };
         let profiler = profiler.with_moments(moments);
         Ok(Self { device, queue, comm: comm.into(), profiler })
-    }
-
-    /// Divides the ranks into replica groups. All ranks must call it, and before their first step.
-    ///
-    /// # Errors
-    /// [`Error::Communication`] if a peer left.
-    pub fn in_groups(self, groups: ReplicaGroups) -> Result<Self, Error> {
-        Ok(Self { comm: self.comm.in_groups(groups)?, ..self })
     }
 
     /// Creates the context of a job with a single rank.
@@ -107,12 +99,12 @@ impl From<Communicator> for Streams {
     /// Creates the streams of ranks that form one replica group.
     fn from(control: Communicator) -> Self {
         Self {
-            input: Lane::new(IdCommunicators::single(control.duplicate())),
-            pooled: Lane::new(control.duplicate()),
-            dense: Lane::new(control.duplicate()),
-            replicas: Lane::new(control.duplicate()),
-            losses: Lane::new(control.duplicate()),
-            groups: Lane::new(control.duplicate()),
+            input: Lane::new(&IdCommunicators::single(control.duplicate())),
+            pooled: Lane::new(&control),
+            dense: Lane::new(&control),
+            replicas: Lane::new(&control),
+            losses: Lane::new(&control),
+            groups: Lane::new(&control),
             place: control.rank(),
             control,
         }
@@ -120,19 +112,16 @@ impl From<Communicator> for Streams {
 }
 
 impl Streams {
-    /// Replaces the streams within a group and between groups by those of `groups`.
-    fn in_groups(mut self, groups: ReplicaGroups) -> Result<Self, Error> {
-        if groups.is_single() {
-            return Ok(self);
-        }
-        let group_size = self.world_size() as u32 / groups.count;
-        let (group, place) = (self.rank().0 / group_size, self.rank().0 % group_size);
-        let within = self.control.split(group)?;
-        let between = self.control.split(place)?;
-        let ids = IdCommunicators::grouped(&within, &between, &self.control);
-        (self.input, self.pooled) = (Lane::new(ids), Lane::new(within));
-        (self.groups, self.place) = (Lane::new(between), Rank(place));
-        Ok(self)
+    /// Replaces the lanes within a group and between groups by those of the plan's groups.
+    fn divide_into_groups(&mut self, plan: &ShardingPlan) -> Result<(), Error> {
+        let (rank, place) = (self.rank(), plan.place(self.rank()));
+        let within = self.control.split(rank.0 / plan.group_size())?;
+        let between = self.control.split(place.0)?;
+        (self.pooled, self.groups) = (Lane::new(&within), Lane::new(&between));
+        self.input =
+            Lane::new(&IdCommunicators::grouped(within, between, self.control.duplicate()));
+        self.place = place;
+        Ok(())
     }
 
     /// Returns the place of this rank in its replica group.
@@ -171,12 +160,16 @@ impl Streams {
         self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the threads that a schedule needs under a plan. Exchanges of pooled vectors need
-    /// none: they are complete when the messages of all peers have arrived.
+    /// Creates the lanes that a plan needs, and their threads for a schedule. All ranks must call
+    /// it at the same point of the program, before their first step. Exchanges of pooled vectors
+    /// need no thread: they are complete when the messages of all peers have arrived.
     ///
     /// # Errors
-    /// [`Error::Thread`] if the operating system refuses.
-    pub fn spawn_lanes(&mut self, schedule: Schedule, plan: &ShardingPlan) -> Result<(), Error> {
+    /// [`Error::Communication`], and [`Error::Thread`] if the operating system refuses a thread.
+    pub fn open_lanes(&mut self, schedule: Schedule, plan: &ShardingPlan) -> Result<(), Error> {
+        if !plan.groups().is_single() {
+            self.divide_into_groups(plan)?;
+        }
         let schedule = schedule.for_ranks(self.world_size() as u32);
         if schedule.has(Overlap::Input) {
             self.input.spawn("input lane")?;

@@ -20,26 +20,26 @@ const QUEUED_MAX: usize = 16;
 /// Communicators with which a lane begins, for exchanges that are under way together.
 const COMMUNICATORS: usize = 3;
 
-/// The communicators of one exchange under way.
-pub trait ExchangeComm: Send + 'static {
-    /// Creates other communicators of the same ranks. All ranks must call it at the same point of
+/// The communicators that an exchange needs: of all ranks, or of several sets of them.
+pub trait LaneCommunicator: Send + 'static {
+    /// Creates another communicator of the same ranks. All ranks must call it at the same point of
     /// the program.
     #[must_use]
     fn duplicate(&self) -> Self;
 
-    /// Returns the communicator that creates buffers, and whose tags the others copy.
+    /// Returns the communicator that has the settings and the buffers.
     fn settings(&mut self) -> &mut Communicator;
 
-    /// Copies tags and timeout from the communicator of [`Self::settings`].
+    /// Copies tags and timeout from a communicator of any of the ranks.
     fn copy_settings(&mut self, other: &Communicator);
 
     /// Returns the interval in which the messages since the last call were under way.
     fn take_flight(&mut self) -> Option<Flight>;
 }
 
-impl ExchangeComm for Communicator {
+impl LaneCommunicator for Communicator {
     fn duplicate(&self) -> Self {
-        self.duplicate()
+        Self::duplicate(self)
     }
 
     fn settings(&mut self) -> &mut Communicator {
@@ -47,18 +47,17 @@ impl ExchangeComm for Communicator {
     }
 
     fn copy_settings(&mut self, other: &Communicator) {
-        self.copy_settings(other);
+        Self::copy_settings(self, other);
     }
 
     fn take_flight(&mut self) -> Option<Flight> {
-        self.take_flight()
+        Self::take_flight(self)
     }
 }
 
 /// An exchange with other ranks, together with its buffers.
 pub trait Exchange: Send + 'static {
-    /// The communicators that the exchange uses.
-    type Comm: ExchangeComm;
+    type Comm: LaneCommunicator;
 
     /// Sends what this rank contributes. Runs on the compute thread and does not wait for peers.
     ///
@@ -110,15 +109,12 @@ impl ExchangeWait {
     #[must_use]
     pub fn both(a: Option<Self>, b: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
-        let flight = join_flights(a.flight, b.flight);
+        let flight = match (a.flight, b.flight) {
+            (Some(a), Some(b)) => Some(a.join(b)),
+            (a, b) => a.or(b),
+        };
         Some(Self { began: a.began.min(b.began), ended: a.ended.max(b.ended), flight })
     }
-}
-
-/// Joins the flights of two communicators into one, from the first send to the last arrival.
-pub(crate) fn join_flights(a: Option<Flight>, b: Option<Flight>) -> Option<Flight> {
-    let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
-    Some(Flight { sent: a.sent.min(b.sent), arrived: a.arrived.max(b.arrived) })
 }
 
 /// An exchange under way.
@@ -139,14 +135,13 @@ struct LaneThread<E: Exchange> {
 }
 
 impl<E: Exchange> Lane<E> {
-    /// Creates a lane without a thread over the ranks of `own`. All ranks must create their lanes
-    /// in the same order.
+    /// Creates a lane without a thread. All ranks must create their lanes in the same order.
     #[must_use]
-    pub fn new(own: E::Comm) -> Self {
+    pub fn new(comm: &E::Comm) -> Self {
         Self {
+            own: comm.duplicate(),
             // Taken in turn, so that ranks agree although one finishes an exchange earlier.
-            idle: (0..COMMUNICATORS).map(|_| own.duplicate()).collect(),
-            own,
+            idle: (0..COMMUNICATORS).map(|_| comm.duplicate()).collect(),
             under_way: VecDeque::new(),
             thread: None,
             done: VecDeque::new(),

@@ -326,7 +326,7 @@ impl AblationRank {
         graph: StepGraph,
     ) -> Result<(), Error> {
         self.context.comm = Streams::from(end);
-        self.context.comm.spawn_lanes(schedule, plan)?;
+        self.context.comm.open_lanes(schedule, plan)?;
         self.model.set_graph(graph);
         Ok(())
     }

@@ -17,7 +17,7 @@ use schema::JaggedTensor;
 use super::layout::{Slot, SlotLayout};
 use super::touched_rows::TouchedRows;
 use crate::Error;
-use crate::lane::{Exchange, ExchangeComm, join_flights};
+use crate::lane::{Exchange, LaneCommunicator};
 use crate::share::RankBatch;
 
 /// The ids of all ranks' samples for the tiles of this rank.
@@ -79,8 +79,7 @@ impl IdCommunicators {
     /// Creates communicators from those of the ranks within a group, of the ranks with the same
     /// place in all groups, and of all ranks.
     #[must_use]
-    pub fn grouped(within: &Communicator, between: &Communicator, all: &Communicator) -> Self {
-        let [within, between, all] = [within, between, all].map(Communicator::duplicate);
+    pub fn grouped(within: Communicator, between: Communicator, all: Communicator) -> Self {
         Self { within, groups: Some(IdGroups { between, all }) }
     }
 
@@ -90,11 +89,13 @@ impl IdCommunicators {
     }
 }
 
-impl ExchangeComm for IdCommunicators {
+impl LaneCommunicator for IdCommunicators {
     fn duplicate(&self) -> Self {
         match &self.groups {
             None => Self::single(self.within.duplicate()),
-            Some(IdGroups { between, all }) => Self::grouped(&self.within, between, all),
+            Some(IdGroups { between, all }) => {
+                Self::grouped(self.within.duplicate(), between.duplicate(), all.duplicate())
+            }
         }
     }
 
@@ -110,9 +111,10 @@ impl ExchangeComm for IdCommunicators {
     }
 
     fn take_flight(&mut self) -> Option<Flight> {
-        let within = self.within.take_flight();
-        let Some(IdGroups { between, all }) = &mut self.groups else { return within };
-        join_flights(within, join_flights(between.take_flight(), all.take_flight()))
+        let groups = self.groups.as_mut();
+        let others = groups.map(|groups| [groups.between.take_flight(), groups.all.take_flight()]);
+        let others = others.into_iter().flatten();
+        others.chain([self.within.take_flight()]).flatten().reduce(Flight::join)
     }
 }
 

@@ -126,10 +126,9 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
-        let context = RankContext::new(open(threads)?, comm, profiler)?;
-        let mut context = context.in_groups(request.plan.groups())?;
+        let mut context = RankContext::new(open(threads)?, comm, profiler)?;
         let schedule = request.schedule.for_ranks(size as u32);
-        context.comm.spawn_lanes(schedule, &request.plan)?;
+        context.comm.open_lanes(schedule, &request.plan)?;
         let device_queue = context.device_queue();
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let (config, plan) = (&request.config, &request.plan);

@@ -159,7 +159,7 @@ fn torchrec_4131_a_step_does_not_wait_for_the_exchange_of_another_batch() {
     let batches: Vec<Batch> = (0..4).map(|number| batch(number, 8)).collect();
     let plan = &ShardingPlan::row_wise(&config.model.tables, 2);
     // The communicators that distribute ids have these channels. Commands use channel 0.
-    let is_input = |channel: u32| (1..=4).contains(&channel);
+    let is_input = |channel: u32| (1..=5).contains(&channel);
     let serial = Steps::serial(&config, plan, &batches).train(comm::world(2));
     for schedule in [Schedule::SERIAL.with(Overlap::Input), Schedule::PIPELINED] {
         let transports: Vec<Arc<Faulty>> = InProcess::ends(2)

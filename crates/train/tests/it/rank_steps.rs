@@ -181,9 +181,8 @@ impl<'a> Steps<'a> {
     pub fn run_rank(&self, comm: Communicator) -> Result<Ended, Error> {
         let Self { config, plan, schedule, batches, first, .. } = *self;
         let (rank, size) = (comm.rank(), comm.world_size());
-        let context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
-        let mut context = context.in_groups(plan.groups())?;
-        context.comm.spawn_lanes(schedule, plan)?;
+        let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off())?;
+        context.comm.open_lanes(schedule, plan)?;
         let batch_max = config.training.batch_size;
         let mut model = Model::initial(context.device_queue(), config, plan, rank, batch_max)?;
         model.set_graph(StepGraph::new(config, 64, schedule, plan));

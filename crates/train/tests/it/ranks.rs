@@ -11,8 +11,8 @@ use schema::optimizer::LearningRateSchedule;
 use schema::source::DataFormat;
 use schema::training::TrainingConfig;
 use schema::{
-    Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
-    SplitRowRule,
+    Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, Schedule,
+    ShardingPlan, SplitRowRule,
 };
 use train::context::DeviceQueue;
 use train::model::RankParameters;
@@ -135,8 +135,8 @@ fn train_on<B: Backend>(job: &Job<'_>, open: &(impl Fn(usize) -> B + Sync)) -> T
 
 fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) -> Rankful {
     let (rank, size) = (comm.rank(), comm.world_size());
-    let context = RankContext::new(device, comm, Profiler::off()).unwrap();
-    let mut context = context.in_groups(job.plan.groups()).unwrap();
+    let mut context = RankContext::new(device, comm, Profiler::off()).unwrap();
+    context.comm.open_lanes(Schedule::SERIAL, job.plan).unwrap();
     let batch_max = job.config.training.batch_size;
     let parameters = (job.parameters)(rank);
     let device_queue = context.device_queue();
