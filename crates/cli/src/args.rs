@@ -1,9 +1,11 @@
 //! The command line as typed. The types in this module only hold the arguments. `setup` resolves
 //! the arguments into a job, a device and a session.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Range;
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use schema::{IdLaw, Schedule};
@@ -236,6 +238,18 @@ pub struct Train {
     /// "columns": {"start": 0, "end": 16}, "rank": 0}, …], "replicated": [1, 2]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
+    /// Number of groups into which ranks are divided. Each group holds all tables and trains other
+    /// samples, so ids and vectors are exchanged only within a group. --plan is that of a group
+    /// [default: 1]
+    #[arg(long, value_name = "N", value_parser = rank_count().try_map(NonZeroU32::try_from))]
+    pub groups: Option<NonZeroU32>,
+    /// Make the tables of all groups equal after every N steps. With 1, gradients of rows are
+    /// summed over groups before each update, and results are those of one group. With more, each
+    /// group updates its tables alone and their mean is taken after N steps, which is another
+    /// algorithm; intervals of evaluations and checkpoints must be multiples of N [default: 1]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..).try_map(NonZeroU64::try_from))]
+    pub sync_every: Option<NonZeroU64>,
     /// Send dense gradients to other ranks in buckets of this size, such as 512K or 25M. Results
     /// are the same for any value [default: 25M]
     #[arg(long, value_name = "BYTES", value_parser = size)]

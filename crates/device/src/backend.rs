@@ -14,7 +14,8 @@ mod on_cuda;
 pub use arguments::{
     Assemble, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, CrossBackward,
     CrossForward, ExchangeLayout, Gather, InteractionBackward, InteractionForward, JoinShape,
-    LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, VectorUpdate,
+    LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, RowValues,
+    VectorUpdate,
 };
 pub use ids::{BatchIds, DistributedIds};
 pub use on_cuda::{Cuda, QueueMoments, SOURCES};
@@ -302,6 +303,17 @@ pub trait Backend: Sized + Send + 'static {
         rows: TileRows,
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error>;
+
+    /// Overwrites some rows of a tile and their optimizer state.
+    ///
+    /// # Errors
+    /// Fails with [`Error::Shape`] if an argument has the wrong size.
+    fn set_rows(
+        &self,
+        queue: &Self::Queue,
+        tables: &mut Self::Tables,
+        values: RowValues<'_>,
+    ) -> Result<(), Error>;
 
     /// Computes the output of a linear layer, `y = f(x Wᵀ + bias)`:
     /// [`crate::ops::gemm::forward`].

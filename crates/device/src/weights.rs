@@ -198,6 +198,17 @@ impl<'a> WeightsView<'a> {
         each!(WeightsView, self, values => values.iter().map(|&value| value.widen()).collect())
     }
 
+    /// Copies the weights to `to`, exactly.
+    ///
+    /// # Panics
+    /// Panics if the numbers of values and weights differ.
+    pub fn read(self, to: &mut [f32]) {
+        assert_eq!(to.len(), self.len(), "one value per weight");
+        each!(WeightsView, self, values => {
+            to.iter_mut().zip(values).for_each(|(to, &value)| *to = value.widen());
+        });
+    }
+
     /// Returns the bytes of the weights in memory order.
     #[must_use]
     pub fn bytes(self) -> &'a [u8] {
@@ -230,6 +241,16 @@ impl<'a> WeightsMut<'a> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns the weights in `range`.
+    #[must_use]
+    pub fn slice(self, range: Range<usize>) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&mut values[range]),
+            Self::F16(values) => Self::F16(&mut values[range]),
+            Self::Bf16(values) => Self::Bf16(&mut values[range]),
+        }
     }
 
     /// Overwrites all weights with `values`, each rounded to the nearest number of the format.

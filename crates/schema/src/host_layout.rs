@@ -71,6 +71,15 @@ impl HostLayout {
         Self { ranks, hosts, places }
     }
 
+    /// Returns the hosts of a group if each `group_size` consecutive ranks form a group. If groups
+    /// lie on hosts differently, the layout has a single host, so that exchanges do not use hosts.
+    #[must_use]
+    pub fn of_groups(&self, group_size: usize) -> Self {
+        let mut groups = self.hosts.chunks(group_size.max(1)).map(Self::from_hosts);
+        let first = groups.next().unwrap_or_else(|| Self::on_one_host(group_size));
+        if groups.all(|group| group == first) { first } else { Self::on_one_host(group_size) }
+    }
+
     /// Returns the number of ranks over all hosts.
     #[must_use]
     pub fn world_size(&self) -> usize {

@@ -26,6 +26,7 @@ pub mod plan;
 pub mod proposal;
 pub mod random;
 pub mod reference;
+pub mod replica_groups;
 pub mod row_scope;
 pub mod source;
 pub mod stage;
@@ -47,6 +48,7 @@ pub use optimizer::{
     Granularity, LearningRateSchedule, Optimizer, OptimizerConfig, SplitRowRule, WeightDecayMode,
 };
 pub use plan::{ShardingPlan, Tile};
+pub use replica_groups::{ReplicaGroups, ReplicaGroupsError};
 pub use row_scope::RowScope;
 pub use source::DataConfig;
 pub use stage::{Schedule, Stage, StepGraph};

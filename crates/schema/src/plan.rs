@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host_layout::HostLayout;
 use crate::model::TableConfig;
+use crate::replica_groups::ReplicaGroups;
 use crate::unit::{Rank, TableId};
 
 /// One rectangle of a table's rows and columns, stored on one rank.
@@ -88,9 +89,10 @@ pub enum PlanError {
     },
 }
 
-/// A sharding plan divides the tables among `world_size` ranks. Every rank holds a copy of each
+/// A sharding plan divides the tables among the ranks of a group. Every rank holds a copy of each
 /// replicated table. The other tables are cut into tiles, and each of their weights is on exactly
-/// one rank.
+/// one rank of the group. Usually all ranks of a job form one group. Otherwise each
+/// [replica group](ReplicaGroups) repeats the plan.
 ///
 /// A plan also knows the hosts of its ranks, because exchanges between ranks use them. Plan files do
 /// not contain the hosts, since a job may move to other hosts. A new plan has all ranks on one host.
@@ -113,7 +115,10 @@ pub enum PlanError {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShardingPlan {
-    world_size: u32,
+    #[serde(rename = "world_size")]
+    group_size: u32,
+    #[serde(skip)]
+    groups: ReplicaGroups,
     tiles: Vec<Tile>,
     /// One tile for each replicated table. It covers the whole table, and its rank is the one that
     /// saves the table to checkpoints.
@@ -172,30 +177,53 @@ impl ShardingPlan {
         let mut replicas: Vec<Tile> =
             replicated.iter().map(|&id| replica(id, &tables[id.index()])).collect();
         replicas.sort_by_key(|tile| tile.table);
-        let hosts = HostLayout::on_one_host(world_size as usize);
-        Ok(Self { world_size, tiles, replicas, hosts })
+        Ok(Self { replicas, ..Self::from_tiles(world_size, tiles) })
     }
 
-    /// Replaces the hosts of the ranks.
+    /// Replaces the hosts of the ranks of a group.
     ///
     /// # Panics
-    /// Panics if the layout has another number of ranks than the plan.
+    /// Panics if the layout has another number of ranks than a group.
     #[must_use]
     pub fn on_hosts(self, hosts: HostLayout) -> Self {
-        assert_eq!(hosts.world_size(), self.world_size as usize, "the layout has all ranks");
+        assert_eq!(hosts.world_size(), self.group_size as usize, "the layout has all ranks");
         Self { hosts, ..self }
     }
 
-    /// Returns the hosts of the ranks.
+    /// Returns the hosts of the ranks of a group, which are the same in all groups or one host.
     #[must_use]
     pub fn hosts(&self) -> &HostLayout {
         &self.hosts
     }
 
-    /// Returns the number of ranks.
+    /// Repeats the plan of one group by all `groups`.
+    #[must_use]
+    pub fn in_groups(self, groups: ReplicaGroups) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// Returns the groups of ranks that repeat the plan.
+    #[must_use]
+    pub fn groups(&self) -> ReplicaGroups {
+        self.groups
+    }
+
+    /// Returns the number of ranks of all groups.
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.world_size
+        self.group_size.saturating_mul(self.groups.count.get())
+    }
+
+    /// Returns the number of ranks of one group, among which the tables are divided.
+    #[must_use]
+    pub fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    /// Returns the place of a rank in its group, which is the rank by which tiles refer to it.
+    #[must_use]
+    pub fn place(&self, rank: Rank) -> Rank {
+        Rank(rank.0 % self.group_size.max(1))
     }
 
     /// Returns all tiles, ordered by table, first row and first column.
@@ -225,7 +253,8 @@ impl ShardingPlan {
 
     /// Returns the tiles of one rank in plan order, without replicated tables.
     pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = &Tile> {
-        self.tiles.iter().filter(move |tile| tile.rank == rank)
+        let place = self.place(rank);
+        self.tiles.iter().filter(move |tile| tile.rank == place)
     }
 
     /// Assigns whole tables to ranks. The largest table comes first, and goes to the rank with the
@@ -317,8 +346,9 @@ impl ShardingPlan {
     pub(crate) fn from_tiles(world_size: u32, mut tiles: Vec<Tile>) -> Self {
         tiles.retain(|tile| !tile.rows.is_empty() && !tile.columns.is_empty());
         tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
+        let (groups, replicas) = (ReplicaGroups::SINGLE, Vec::new());
         let hosts = HostLayout::on_one_host(world_size as usize);
-        Self { world_size, tiles, replicas: Vec::new(), hosts }
+        Self { group_size: world_size, groups, tiles, replicas, hosts }
     }
 }
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::JobConfig;
 use crate::model::{Interaction, ModelConfig};
 use crate::plan::ShardingPlan;
+use crate::replica_groups::ReplicaGroups;
 use crate::row_scope::RowScope;
 
 /// Least number of dense buckets, if the model has as many layers.
@@ -39,6 +40,10 @@ pub enum Stage {
     /// Sends gradients of pooled vectors to the owners of the rows, and sums those of the rows of
     /// replicated tables over ranks.
     GradientExchange,
+    /// Makes replica groups equal: sums the gradients of rows over groups before the update, or
+    /// averages weights and optimizer states after it, in the steps in which that is due. Steps
+    /// without groups lack this stage.
+    GroupExchange,
     /// Exchanges sums over the columns of rows whose columns are split, if the update rule needs
     /// them of whole rows. Other steps lack this stage.
     RowTerms,
@@ -74,6 +79,7 @@ impl Stage {
             Self::DenseBackward(_) => "dense_backward",
             Self::InteractionBackward => "interaction_backward",
             Self::GradientExchange => "gradient_exchange",
+            Self::GroupExchange => "group_exchange",
             Self::RowTerms => "row_terms",
             Self::EmbeddingUpdate => "embedding_update",
             Self::AllReduce(_) => "all_reduce",
@@ -89,6 +95,7 @@ impl Stage {
             Self::InputDistribution
             | Self::PooledExchange
             | Self::GradientExchange
+            | Self::GroupExchange
             | Self::RowTerms
             | Self::AllReduce(_)
             | Self::LossSum => Resource::Link,
@@ -98,13 +105,15 @@ impl Stage {
     }
 
     /// Returns the overlap to whose exchange the stage belongs. It hides the stage, except for
-    /// [`Self::RowTerms`].
+    /// [`Self::RowTerms`] and averages of [`Self::GroupExchange`].
     #[must_use]
     pub fn overlap(self) -> Option<Overlap> {
         match self {
             Self::InputDistribution => Some(Overlap::Input),
             Self::PooledExchange => Some(Overlap::Pooled),
-            Self::GradientExchange | Self::RowTerms => Some(Overlap::Gradient),
+            Self::GradientExchange | Self::GroupExchange | Self::RowTerms => {
+                Some(Overlap::Gradient)
+            }
             Self::AllReduce(_) => Some(Overlap::AllReduce),
             Self::LossSum => Some(Overlap::Control),
             _ => None,
@@ -115,39 +124,6 @@ impl Stage {
     #[must_use]
     pub fn is_forward(self) -> bool {
         self < Self::Loss
-    }
-
-    /// Returns the stages of the same batch whose results this stage reads.
-    fn inputs(self, buckets: &[DenseBucket], ranks: u32) -> Vec<Self> {
-        let last_before = |section: Section| {
-            let before = |bucket: &DenseBucket| bucket.section > section;
-            let bucket = buckets.iter().rposition(before);
-            bucket.map_or(Self::Loss, |bucket| Self::DenseBackward(bucket as u16))
-        };
-        match self {
-            Self::InputDistribution => Vec::new(),
-            Self::Copy => vec![Self::InputDistribution],
-            Self::BottomMlp | Self::Lookup => vec![Self::Copy],
-            Self::PooledExchange => vec![Self::Lookup],
-            Self::Interaction => vec![Self::PooledExchange, Self::BottomMlp],
-            Self::TopMlp => vec![Self::Interaction],
-            Self::Loss | Self::LossSum => vec![Self::TopMlp],
-            Self::DenseBackward(0) => vec![Self::Loss],
-            Self::DenseBackward(bucket) if is_first_of_bottom(buckets, bucket) => {
-                vec![Self::InteractionBackward]
-            }
-            Self::DenseBackward(bucket) => vec![Self::DenseBackward(bucket - 1)],
-            Self::InteractionBackward => vec![last_before(Section::Bottom)],
-            Self::GradientExchange => vec![Self::InteractionBackward],
-            // The first bucket says whether the updates of any rank are stopped.
-            Self::EmbeddingUpdate | Self::RowTerms if ranks > 1 => {
-                vec![Self::GradientExchange, Self::AllReduce(0)]
-            }
-            Self::EmbeddingUpdate | Self::RowTerms => vec![Self::GradientExchange],
-            Self::AllReduce(bucket) => vec![Self::DenseBackward(bucket)],
-            Self::DenseUpdate(bucket) if ranks > 1 => vec![Self::AllReduce(bucket)],
-            Self::DenseUpdate(bucket) => vec![Self::DenseBackward(bucket)],
-        }
     }
 }
 
@@ -361,11 +337,6 @@ fn merge_smallest(buckets: &mut Vec<DenseBucket>, limit: usize) -> bool {
     true
 }
 
-fn is_first_of_bottom(buckets: &[DenseBucket], bucket: u16) -> bool {
-    let section = |i: u16| buckets[usize::from(i)].section;
-    section(bucket) == Section::Bottom && section(bucket - 1) != Section::Bottom
-}
-
 /// The part of a stage that an action carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionPart {
@@ -412,35 +383,85 @@ impl StepGraph {
         plan: &ShardingPlan,
     ) -> Self {
         let ranks = plan.world_size();
-        let schedule = schedule.for_ranks(ranks);
-        let buckets = dense_buckets(&config.model, bucket_bytes);
-        let mut graph = Self { buckets, actions: Vec::new() };
-        graph.push_forward(schedule, ranks);
-        graph.push_backward(schedule, ranks);
-        if RowScope::exchanges_terms(&config.optimizer, plan) {
-            graph.insert_row_terms(ranks);
+        let mut order = StepOrder {
+            schedule: schedule.for_ranks(ranks),
+            ranks,
+            groups: plan.groups(),
+            has_row_terms: RowScope::exchanges_terms(&config.optimizer, plan),
+            buckets: dense_buckets(&config.model, bucket_bytes),
+            actions: Vec::new(),
+        };
+        order.push_forward();
+        order.push_backward();
+        Self { buckets: order.buckets, actions: order.actions }
+    }
+}
+
+/// Puts the stages of a step in order.
+struct StepOrder {
+    schedule: Schedule,
+    ranks: u32,
+    groups: ReplicaGroups,
+    has_row_terms: bool,
+    buckets: Vec<DenseBucket>,
+    actions: Vec<StageAction>,
+}
+
+impl StepOrder {
+    /// Returns the stages of the same batch whose results `stage` reads.
+    fn inputs(&self, stage: Stage) -> Vec<Stage> {
+        let last_before = |section: Section| {
+            let before = |bucket: &DenseBucket| bucket.section > section;
+            let bucket = self.buckets.iter().rposition(before);
+            bucket.map_or(Stage::Loss, |bucket| Stage::DenseBackward(bucket as u16))
+        };
+        let sums_groups = self.groups.sums_gradients();
+        match stage {
+            Stage::InputDistribution => Vec::new(),
+            Stage::Copy => vec![Stage::InputDistribution],
+            Stage::BottomMlp | Stage::Lookup => vec![Stage::Copy],
+            Stage::PooledExchange => vec![Stage::Lookup],
+            Stage::Interaction => vec![Stage::PooledExchange, Stage::BottomMlp],
+            Stage::TopMlp => vec![Stage::Interaction],
+            Stage::Loss | Stage::LossSum => vec![Stage::TopMlp],
+            Stage::DenseBackward(0) => vec![Stage::Loss],
+            Stage::DenseBackward(bucket) if self.is_first_of_bottom(bucket) => {
+                vec![Stage::InteractionBackward]
+            }
+            Stage::DenseBackward(bucket) => vec![Stage::DenseBackward(bucket - 1)],
+            Stage::InteractionBackward => vec![last_before(Section::Bottom)],
+            Stage::GradientExchange => vec![Stage::InteractionBackward],
+            Stage::GroupExchange if sums_groups => vec![Stage::GradientExchange],
+            Stage::GroupExchange => vec![Stage::EmbeddingUpdate],
+            Stage::EmbeddingUpdate if self.has_row_terms => vec![Stage::RowTerms],
+            Stage::EmbeddingUpdate | Stage::RowTerms => {
+                let gradient =
+                    if sums_groups { Stage::GroupExchange } else { Stage::GradientExchange };
+                // The first bucket says whether the updates of any rank are stopped.
+                let stopped = (self.ranks > 1).then_some(Stage::AllReduce(0));
+                [gradient].into_iter().chain(stopped).collect()
+            }
+            Stage::AllReduce(bucket) => vec![Stage::DenseBackward(bucket)],
+            Stage::DenseUpdate(bucket) if self.ranks > 1 => vec![Stage::AllReduce(bucket)],
+            Stage::DenseUpdate(bucket) => vec![Stage::DenseBackward(bucket)],
         }
-        graph
     }
 
-    fn insert_row_terms(&mut self, ranks: u32) {
-        let is_update = |action: &StageAction| action.stage == Stage::EmbeddingUpdate;
-        let Some(update) = self.actions.iter().position(is_update) else { return };
-        self.actions[update].inputs = vec![Stage::RowTerms];
-        self.push(Stage::RowTerms, ActionPart::Whole, ranks);
-        self.actions[update..].rotate_right(1);
+    fn is_first_of_bottom(&self, bucket: u16) -> bool {
+        let section = |i: u16| self.buckets[usize::from(i)].section;
+        section(bucket) == Section::Bottom && section(bucket - 1) != Section::Bottom
     }
 
-    fn push(&mut self, stage: Stage, part: ActionPart, ranks: u32) {
-        let inputs = stage.inputs(&self.buckets, ranks);
+    fn push(&mut self, stage: Stage, part: ActionPart) {
+        let inputs = self.inputs(stage);
         self.actions.push(StageAction { stage, part, batch: ActionBatch::This, inputs });
     }
 
-    fn push_forward(&mut self, schedule: Schedule, ranks: u32) {
+    fn push_forward(&mut self) {
         use ActionPart::{Finish, Start, Whole};
-        let is_ahead = schedule.has(Overlap::Input);
-        self.push(Stage::InputDistribution, if is_ahead { Finish } else { Whole }, ranks);
-        self.push(Stage::Copy, Whole, ranks);
+        let is_ahead = self.schedule.has(Overlap::Input);
+        self.push(Stage::InputDistribution, if is_ahead { Finish } else { Whole });
+        self.push(Stage::Copy, Whole);
         if is_ahead {
             self.actions.push(StageAction {
                 stage: Stage::InputDistribution,
@@ -449,60 +470,80 @@ impl StepGraph {
                 inputs: Vec::new(),
             });
         }
-        self.push(Stage::Lookup, Whole, ranks);
-        let is_beside = schedule.has(Overlap::Pooled);
-        self.push(Stage::PooledExchange, if is_beside { Start } else { Whole }, ranks);
-        self.push(Stage::BottomMlp, Whole, ranks);
+        self.push(Stage::Lookup, Whole);
+        let is_beside = self.schedule.has(Overlap::Pooled);
+        self.push(Stage::PooledExchange, if is_beside { Start } else { Whole });
+        self.push(Stage::BottomMlp, Whole);
         if is_beside {
-            self.push(Stage::PooledExchange, Finish, ranks);
+            self.push(Stage::PooledExchange, Finish);
         }
         for stage in [Stage::Interaction, Stage::TopMlp, Stage::Loss] {
-            self.push(stage, Whole, ranks);
+            self.push(stage, Whole);
         }
     }
 
-    fn push_backward(&mut self, schedule: Schedule, ranks: u32) {
+    fn push_backward(&mut self) {
         use ActionPart::{Finish, Start, Whole};
         let count = self.buckets.len() as u16;
         let is_bottom = |bucket: &DenseBucket| bucket.section == Section::Bottom;
         let bottom = self.buckets.iter().position(is_bottom).map_or(count, |at| at as u16);
-        let is_beside = schedule.has(Overlap::Gradient);
-        let sums_beside = schedule.has(Overlap::AllReduce);
+        let is_beside = self.schedule.has(Overlap::Gradient);
+        let sums_beside = self.schedule.has(Overlap::AllReduce);
         for bucket in 0..=count {
             if bucket == bottom {
-                self.push(Stage::InteractionBackward, Whole, ranks);
-                self.push(Stage::GradientExchange, if is_beside { Start } else { Whole }, ranks);
+                self.push(Stage::InteractionBackward, Whole);
+                self.push(Stage::GradientExchange, if is_beside { Start } else { Whole });
             }
             if bucket == count {
                 break;
             }
-            self.push(Stage::DenseBackward(bucket), Whole, ranks);
-            if ranks == 1 {
-                self.push(Stage::DenseUpdate(bucket), Whole, ranks);
+            self.push(Stage::DenseBackward(bucket), Whole);
+            if self.ranks == 1 {
+                self.push(Stage::DenseUpdate(bucket), Whole);
             } else if sums_beside {
-                self.push(Stage::AllReduce(bucket), Start, ranks);
+                self.push(Stage::AllReduce(bucket), Start);
             }
         }
-        if ranks > 1 && !sums_beside {
-            (0..count).for_each(|bucket| self.push(Stage::AllReduce(bucket), Start, ranks));
+        if self.ranks == 1 {
+            return self.push_update();
         }
-        for bucket in (0..count).filter(|_| ranks > 1) {
-            self.push(Stage::AllReduce(bucket), Finish, ranks);
-            if bucket == 0 {
-                self.push_update(is_beside, ranks);
+        if !sums_beside {
+            (0..count).for_each(|bucket| self.push(Stage::AllReduce(bucket), Start));
+        }
+        // Sums over groups can only begin when the gradients of the group have arrived. Dense
+        // updates then run beside them.
+        let groups_beside = is_beside && self.groups.sums_gradients();
+        if groups_beside {
+            self.push(Stage::GradientExchange, Finish);
+            self.push(Stage::GroupExchange, Start);
+        }
+        for bucket in 0..count {
+            self.push(Stage::AllReduce(bucket), Finish);
+            if bucket == 0 && !groups_beside {
+                self.push_update();
             }
-            self.push(Stage::DenseUpdate(bucket), Whole, ranks);
+            self.push(Stage::DenseUpdate(bucket), Whole);
         }
-        if ranks == 1 {
-            self.push_update(is_beside, ranks);
+        if groups_beside {
+            self.push_update();
         }
     }
 
-    fn push_update(&mut self, is_beside: bool, ranks: u32) {
-        if is_beside {
-            self.push(Stage::GradientExchange, ActionPart::Finish, ranks);
+    fn push_update(&mut self) {
+        use ActionPart::{Finish, Whole};
+        let is_beside = self.schedule.has(Overlap::Gradient);
+        if self.groups.sums_gradients() {
+            self.push(Stage::GroupExchange, if is_beside { Finish } else { Whole });
+        } else if is_beside {
+            self.push(Stage::GradientExchange, Finish);
         }
-        self.push(Stage::EmbeddingUpdate, ActionPart::Whole, ranks);
+        if self.has_row_terms {
+            self.push(Stage::RowTerms, Whole);
+        }
+        self.push(Stage::EmbeddingUpdate, Whole);
+        if self.groups.averages_tables() {
+            self.push(Stage::GroupExchange, Whole);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use schema::{HostLayout, ShardingPlan, TableConfig, TableId, Tile};
+use schema::{HostLayout, ReplicaGroups, ShardingPlan, TableConfig, TableId, Tile};
 use serde::Deserialize;
 use serde::de::Error as _;
 
@@ -26,18 +26,22 @@ struct PlanFile {
 /// A rule that divides tables among ranks. The rule becomes a plan once the tables are known.
 #[derive(Clone, Debug)]
 pub enum Tiling {
-    /// A ready-made rule, with the hosts of the ranks.
-    Made(Sharding, HostLayout),
+    /// A ready-made rule, with the hosts of the ranks of a group and the groups that repeat it.
+    Made(Sharding, HostLayout, ReplicaGroups),
     /// A plan from a file, which fits only the tables for which it was written.
     File(ShardingPlan),
 }
 
 impl Tiling {
-    /// Creates a ready-made rule for ranks on these hosts.
+    /// Creates a ready-made rule for the ranks of a group on these hosts, which all groups repeat.
     ///
     /// # Errors
     /// Rules that place tables on hosts need several hosts, with equally many ranks.
-    pub fn new(sharding: Sharding, hosts: HostLayout) -> Result<Self, UsageError> {
+    pub fn new(
+        sharding: Sharding,
+        hosts: HostLayout,
+        groups: ReplicaGroups,
+    ) -> Result<Self, UsageError> {
         if sharding.is_by_host() {
             if hosts.host_count() == 1 {
                 let value = sharding.to_possible_value();
@@ -46,13 +50,13 @@ impl Tiling {
             }
             hosts.ranks_per_host().map_err(|source| UsageError::Hosts { source })?;
         }
-        Ok(Self::Made(sharding, hosts))
+        Ok(Self::Made(sharding, hosts, groups))
     }
 
     /// Creates the plan for `tables` from this rule.
     pub fn plan(&self, tables: &[TableConfig]) -> ShardingPlan {
-        let (sharding, hosts) = match self {
-            Self::Made(sharding, hosts) => (sharding, hosts),
+        let (sharding, hosts, groups) = match self {
+            Self::Made(sharding, hosts, groups) => (sharding, hosts, *groups),
             Self::File(plan) => return plan.clone(),
         };
         let ranks = hosts.world_size() as u32;
@@ -65,7 +69,15 @@ impl Tiling {
             Sharding::TableRow => ShardingPlan::table_row_wise(tables, hosts),
             Sharding::Grid => ShardingPlan::grid(tables, hosts),
         };
-        plan.on_hosts(hosts.clone())
+        plan.on_hosts(hosts.clone()).in_groups(groups)
+    }
+
+    /// Returns the groups of ranks that repeat the plan.
+    pub fn groups(&self) -> ReplicaGroups {
+        match self {
+            Self::Made(_, _, groups) => *groups,
+            Self::File(plan) => plan.groups(),
+        }
     }
 }
 

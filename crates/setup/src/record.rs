@@ -9,7 +9,7 @@ use std::path::Path;
 use data::Strictness;
 use device::Isa;
 use device::cpu::Bf16Products;
-use schema::{JobConfig, Schedule, ShardingPlan, Share, TableId, Tile};
+use schema::{JobConfig, ReplicaGroups, Schedule, ShardingPlan, Share, TableId, Tile};
 use serde::{Deserialize, Serialize};
 use train::checkpoint::{self, Checkpoint, Manifest};
 
@@ -30,7 +30,10 @@ struct ResolvedRecord {
     /// Share of malformed rows that is allowed.
     malformed_max: f64,
     strict: bool,
+    /// Number of ranks of a replica group.
     world_size: u32,
+    #[serde(default, skip_serializing_if = "ReplicaGroups::is_single")]
+    groups: ReplicaGroups,
     tiles: Vec<Tile>,
     /// Tables that every rank holds whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -46,6 +49,7 @@ struct ResolvedRecord {
 /// The plan of a run as it was saved, before it is compared with the tables.
 struct SavedPlan {
     world_size: u32,
+    groups: ReplicaGroups,
     tiles: Vec<Tile>,
     replicated: Vec<TableId>,
 }
@@ -82,7 +86,8 @@ pub fn write(
         config: job.config.to_toml().map_err(refused)?,
         malformed_max,
         strict: strictness == Strictness::Stop,
-        world_size: plan.world_size(),
+        world_size: plan.group_size(),
+        groups: plan.groups(),
         tiles: plan.tiles().to_vec(),
         replicated: plan.replicated(),
         bf16_products: products.map(|products| products.name().to_owned()),
@@ -110,19 +115,25 @@ pub fn resumed(
     let (text, saved) = match (&newest, &record) {
         (Some(folder), _) => {
             let checkpoint = Checkpoint::open(folder)?;
-            let Manifest { world_size, plan, replicated, .. } = checkpoint.manifest().clone();
+            let Manifest { world_size, groups, plan, replicated, .. } =
+                checkpoint.manifest().clone();
             let text = checkpoint.config().to_toml().map_err(refused)?;
-            (text, SavedPlan { world_size, tiles: plan, replicated })
+            (text, SavedPlan { world_size, groups, tiles: plan, replicated })
         }
         (None, Some(record)) => {
-            let ResolvedRecord { world_size, tiles, replicated, .. } = record;
-            let (tiles, replicated) = (tiles.clone(), replicated.clone());
-            (record.config.clone(), SavedPlan { world_size: *world_size, tiles, replicated })
+            let ResolvedRecord { world_size, groups, tiles, replicated, .. } = record;
+            let saved = SavedPlan {
+                world_size: *world_size,
+                groups: *groups,
+                tiles: tiles.clone(),
+                replicated: replicated.clone(),
+            };
+            (record.config.clone(), saved)
         }
         (None, None) => return Err(UsageError::NothingToResume { run: run.to_owned() }.into()),
     };
     let config = JobConfig::parse(&text, set).map_err(refused)?;
-    let SavedPlan { world_size, tiles, replicated } = saved;
+    let SavedPlan { world_size, groups, tiles, replicated } = saved;
     let strictness = record.map(|record| match record.strict {
         true => Strictness::Stop,
         false => Strictness::AtMost(Share(record.malformed_max)),
@@ -130,6 +141,7 @@ pub fn resumed(
     // An imported checkpoint has the plan of its import, which fits its tables too.
     let tables = &config.model.tables;
     let plan = ShardingPlan::with_replicas(world_size, tiles, &replicated, tables).ok();
+    let plan = plan.map(|plan| plan.in_groups(groups));
     Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
 }
 

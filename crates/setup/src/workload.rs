@@ -1,7 +1,7 @@
 //! Describes a training step that was never run, with its configuration, its sharding plan and its
 //! ids.
 
-use schema::{FeatureStats, HostLayout, IdLaw, ShardingPlan};
+use schema::{FeatureStats, HostLayout, IdLaw, ReplicaGroups, ShardingPlan};
 
 use crate::args::{NeverRunStep, RANKS_MAX, Sharding};
 use crate::config::{self, ResolvedJob};
@@ -55,7 +55,7 @@ impl Workload {
                 let per_host = hosts.ranks_per_host.unwrap_or(ranks).max(1);
                 let hosts: Vec<u32> = (0..ranks).map(|rank| rank / per_host).collect();
                 let sharding = asked.sharding.unwrap_or(Sharding::Table);
-                Tiling::new(sharding, HostLayout::from_hosts(&hosts))?
+                Tiling::new(sharding, HostLayout::from_hosts(&hosts), ReplicaGroups::SINGLE)?
             }
         };
         let plan = tiling.plan(tables);

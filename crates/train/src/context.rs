@@ -8,7 +8,7 @@ use schema::stage::{ActionPart, Overlap};
 use schema::{Rank, Schedule, ShardingPlan, Stage};
 
 use crate::Error;
-use crate::embedding::input_dist::IdExchange;
+use crate::embedding::input_dist::{IdCommunicators, IdExchange};
 use crate::lane::{AllToAll, ExchangeWait, GradientSums, HostExchange, Lane};
 use crate::profile::{Profiler, TimedAction};
 
@@ -80,9 +80,9 @@ impl<B: Backend> RankContext<B> {
 pub struct Streams<B: Backend> {
     /// Commands of rank 0, and the replies to them.
     pub control: Communicator,
-    /// Ids on their way to the ranks that own their rows.
+    /// Ids on their way to the ranks of this group that own their rows.
     pub input: Lane<IdExchange<B>>,
-    /// Pooled vectors and their gradients.
+    /// Pooled vectors and their gradients, within this group.
     pub pooled: PooledLanes,
     /// Gradients of dense parameters.
     pub dense: Lane<GradientSums>,
@@ -90,6 +90,9 @@ pub struct Streams<B: Backend> {
     pub replicas: Lane<GradientSums>,
     /// Losses and stop flags.
     pub losses: Lane<AllToAll<u8>>,
+    /// Gradients or weights of tiles, between the ranks with the same place in all groups.
+    pub groups: Lane<GradientSums>,
+    place: Rank,
 }
 
 /// The lanes of pooled vectors and their gradients.
@@ -101,19 +104,40 @@ pub struct PooledLanes {
 }
 
 impl<B: Backend> From<Communicator> for Streams<B> {
+    /// Creates the streams of ranks that form one replica group.
     fn from(control: Communicator) -> Self {
         Self {
-            input: Lane::new(&control),
+            input: Lane::new(&IdCommunicators::single(control.duplicate())),
             pooled: PooledLanes { by_rank: Lane::new(&control), by_host: None },
             dense: Lane::new(&control),
             replicas: Lane::new(&control),
             losses: Lane::new(&control),
+            groups: Lane::new(&control),
+            place: control.rank(),
             control,
         }
     }
 }
 
 impl<B: Backend> Streams<B> {
+    /// Replaces the lanes within a group and between groups by those of the plan's groups.
+    fn divide_into_groups(&mut self, plan: &ShardingPlan) -> Result<(), Error> {
+        let (rank, place) = (self.rank(), plan.place(self.rank()));
+        let within = self.control.split(rank.0 / plan.group_size())?;
+        let between = self.control.split(place.0)?;
+        (self.pooled.by_rank, self.groups) = (Lane::new(&within), Lane::new(&between));
+        self.input =
+            Lane::new(&IdCommunicators::grouped(within, between, self.control.duplicate()));
+        self.place = place;
+        Ok(())
+    }
+
+    /// Returns the place of this rank in its replica group.
+    #[must_use]
+    pub fn place(&self) -> Rank {
+        self.place
+    }
+
     /// Returns the position of this rank among all ranks of the job.
     #[must_use]
     pub fn rank(&self) -> Rank {
@@ -143,15 +167,19 @@ impl<B: Backend> Streams<B> {
         self.all().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the lanes that a plan needs, and their threads for a schedule. All ranks must call it
-    /// at the same point of the program, before they exchange pooled vectors.
+    /// Creates the lanes that a plan needs, and their threads for a schedule. All ranks must call
+    /// it at the same point of the program, before their first step.
     ///
     /// # Errors
     /// [`Error::Communication`], and [`Error::Thread`] if the operating system refuses a thread.
     pub fn open_lanes(&mut self, schedule: Schedule, plan: &ShardingPlan) -> Result<(), Error> {
+        if !plan.groups().is_single() {
+            self.divide_into_groups(plan)?;
+        }
         let schedule = schedule.for_ranks(self.world_size() as u32);
         if plan.hosts_that_reduce().iter().any(Option::is_some) {
-            let hosts = HostCommunicators::split(&mut self.control, plan.hosts())?;
+            let mut group = self.pooled.by_rank.settings().duplicate();
+            let hosts = HostCommunicators::split(&mut group, plan.hosts())?;
             let by_host = self.pooled.by_host.insert(Lane::new(&hosts));
             // An exchange between ranks is complete when the messages of all peers have arrived.
             // Ranks of a host add and pass on what they receive, which takes a thread.
@@ -168,11 +196,17 @@ impl<B: Backend> Streams<B> {
         if schedule.has(Overlap::Gradient) && !plan.replicas().is_empty() {
             self.replicas.spawn("replica lane")?;
         }
+        if schedule.has(Overlap::Gradient) && plan.groups().sums_gradients() {
+            self.groups.spawn("group lane")?;
+        }
         Ok(())
     }
 
     /// Returns the wait for the exchange of `stage` that was finished last, once.
     fn take_wait(&mut self, stage: Stage) -> Option<ExchangeWait> {
+        if stage == Stage::GroupExchange {
+            return self.groups.take_wait();
+        }
         match stage.overlap()? {
             Overlap::Input => self.input.take_wait(),
             Overlap::Pooled => self.pooled.take_wait(),
@@ -186,10 +220,10 @@ impl<B: Backend> Streams<B> {
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Communicator> {
-        let Self { control, input, pooled, dense, replicas, losses } = self;
+        let Self { control, input, pooled, dense, replicas, losses, groups, .. } = self;
         let PooledLanes { by_rank, by_host } = pooled;
-        let [dense, replicas] = [dense, replicas].map(Lane::settings);
-        [control, input.settings(), by_rank.settings(), dense, replicas, losses.settings()]
+        let [dense, replicas, groups] = [dense, replicas, groups].map(Lane::settings);
+        [control, input.settings(), by_rank.settings(), dense, replicas, losses.settings(), groups]
             .into_iter()
             .chain(by_host.as_mut().map(Lane::settings))
     }

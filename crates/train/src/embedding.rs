@@ -5,6 +5,7 @@
 //! other.
 
 pub mod collection;
+pub mod group_average;
 pub mod input_dist;
 pub mod layout;
 pub mod output_dist;

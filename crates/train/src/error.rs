@@ -159,6 +159,8 @@ pub enum Error {
     Device(#[from] device::Error),
     #[error(transparent)]
     Communication(#[from] comm::Error),
+    #[error(transparent)]
+    ReplicaGroups(#[from] schema::ReplicaGroupsError),
     /// A rank was started with another request than rank 0.
     #[error("rank {rank}: its {subject} differs from that of rank 0")]
     OtherRequest { rank: u32, subject: &'static str },

@@ -12,6 +12,7 @@ use schema::{ModelConfig, Tile};
 const TABLE_STREAM: u64 = 1;
 const DENSE_STREAM: u64 = 2;
 const ROUNDING_STREAM: u64 = 3;
+const AVERAGE_STREAM: u64 = 4;
 
 /// Number of rows of a table that one chunk of work initializes.
 const ROWS_PER_CHUNK: usize = 4096;
@@ -22,6 +23,13 @@ const VALUES_PER_CHUNK: usize = 1 << 14;
 #[must_use]
 pub fn rounding(seed: u64, step: u64) -> CounterRng {
     CounterRng::new(seed, ROUNDING_STREAM).child(step)
+}
+
+/// Returns the generator of the random bits with which the average of replica groups after `steps`
+/// steps rounds weights of 16-bit tables.
+#[must_use]
+pub fn average_rounding(seed: u64, steps: u64) -> CounterRng {
+    CounterRng::new(seed, AVERAGE_STREAM).child(steps)
 }
 
 /// Draws the weights of one tile, `[rows, dim]`, from U(±1/√R), where R is the number of rows of

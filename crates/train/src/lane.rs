@@ -23,8 +23,8 @@ const QUEUED_MAX: usize = 16;
 /// Communicators with which a lane begins, for exchanges that are under way together.
 const COMMUNICATORS: usize = 3;
 
-/// The communicator that an exchange needs: of all ranks, or of the two levels of a job over several
-/// hosts.
+/// The communicators that an exchange needs: of all ranks, of the two levels of a job over several
+/// hosts, or of replica groups.
 pub trait LaneCommunicator: Send + 'static {
     /// Creates another communicator of the same ranks. All ranks must call it at the same point of
     /// the program.
@@ -278,6 +278,11 @@ impl<E: Exchange> Lane<E> {
 
     fn end_wait(&mut self, began: Instant, comm: &mut E::Comm) {
         self.last = Some(ExchangeWait { began, ended: Instant::now(), flight: comm.take_flight() });
+    }
+
+    /// Sets the wait that [`Self::take_wait`] returns, if several exchanges belong together.
+    pub fn set_wait(&mut self, wait: Option<ExchangeWait>) {
+        self.last = wait;
     }
 
     /// Returns the wait for the exchange that was finished last, once.

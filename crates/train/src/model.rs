@@ -14,7 +14,7 @@ use device::{Backend, Pool};
 use schema::stage::Resource;
 use schema::{
     Batch, JobConfig, Loss, ModelConfig, Optimizer, OptimizerConfig, Optimizers, Precision,
-    Schedule, ShardingPlan, StepGraph,
+    ReplicaGroups, Schedule, ShardingPlan, StepGraph,
 };
 
 use crate::Error;
@@ -172,6 +172,7 @@ pub struct Model<B: Backend> {
     /// layers.
     logit_after_relu: bool,
     embedding: EmbeddingCollection<B>,
+    groups: ReplicaGroups,
     graph: StepGraph,
     /// Times of the actions of the last step.
     action_times: Vec<ActionTime>,
@@ -335,7 +336,7 @@ impl<B: Backend> Model<B> {
             let state = rows.saturating_mul(optimizer.state_per_row(dim));
             room.count(MemoryUse::TableStates, B::vector_bytes(state));
         }
-        let messages = model.embedding.step_memory(rank, traffic, &mut room);
+        let messages = model.embedding.step_memory(plan.place(rank), traffic, &mut room);
         let (saved_dense, gradients) = parameter::dense_bytes(&config.model, kind);
         let tiles = plan.held_by(rank);
         let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();
@@ -382,6 +383,7 @@ impl<B: Backend> Model<B> {
             logit,
             logit_after_relu: !hidden.is_empty(),
             embedding: EmbeddingCollection::new(&mut room, config, plan, rank, tiles),
+            groups: plan.groups(),
             graph: StepGraph::new(config, BUCKET_BYTES, Schedule::SERIAL, plan),
             action_times: Vec::new(),
             optimizers: (sparse, dense),
@@ -524,6 +526,19 @@ impl<B: Backend> Model<B> {
     ) -> Result<f64, Error> {
         let started = self.start(context, share, step)?;
         self.finish(context, started, share)
+    }
+
+    /// Makes the tables of all replica groups equal after `steps` steps of the run, if groups
+    /// update alone.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn average_groups(
+        &mut self,
+        context: &mut RankContext<B>,
+        steps: u64,
+    ) -> Result<(), Error> {
+        self.embedding.average_groups(context, initial::average_rounding(self.seed, steps))
     }
 
     /// Submits one training step to the device. [`Self::finish`] waits for its end.

@@ -1,6 +1,7 @@
 //! The samples of one rank within the batch of all ranks. Batches come from `run`, and their ids
 //! and values go to `model`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use data::{BatchShare, Loaded};
@@ -33,6 +34,14 @@ pub enum ReadBatch {
     Own { own: RankBatch, global_size: usize },
 }
 
+/// Returns the samples of one part of a batch that is divided as evenly as possible. If a batch is
+/// divided over ranks, and these ranks are divided into equal groups of neighbors, the samples of
+/// a group are those of a part of the batch divided over groups.
+#[must_use]
+pub fn samples_of_part(samples: usize, part: usize, parts: usize) -> Range<usize> {
+    samples * part / parts..samples * (part + 1) / parts
+}
+
 impl ReadBatch {
     /// Returns the number of samples over all ranks.
     #[must_use]
@@ -52,9 +61,9 @@ impl ReadBatch {
                 RankBatch { batch: Arc::clone(batch), first_sample: 0 }
             }
             Self::Whole(batch) => {
-                let cut = |rank: usize| batch.size * rank / ranks;
-                let (first_sample, end) = (cut(rank.index()), cut(rank.index() + 1));
-                RankBatch { batch: Arc::new(batch.slice(first_sample..end)), first_sample }
+                let samples = samples_of_part(batch.size, rank.index(), ranks);
+                let first_sample = samples.start;
+                RankBatch { batch: Arc::new(batch.slice(samples)), first_sample }
             }
         }
     }

@@ -14,7 +14,9 @@ use analyze::distribution;
 use comm::{Communicator, Delayed, DelayedLink, InProcess};
 use device::Cpu;
 use schema::stage::{ActionBatch, ActionPart, Overlap, Resource};
-use schema::{HostLayout, JobConfig, Rank, Schedule, ShardingPlan, Stage, StepGraph};
+use schema::{
+    HostLayout, JobConfig, Rank, ReplicaGroups, Schedule, ShardingPlan, Stage, StepGraph,
+};
 use serde::Serialize;
 use train::context::Streams;
 use train::memory::WeightSource;
@@ -166,7 +168,8 @@ fn check_memory(args: &BenchAblation, job: &ResolvedJob, session: &Session) -> R
 
 /// Returns the tiling over ranks that are all on one host.
 fn tiling(args: &BenchAblation) -> Result<Tiling, Error> {
-    Ok(Tiling::new(args.sharding, HostLayout::on_one_host(args.ranks as usize))?)
+    let hosts = HostLayout::on_one_host(args.ranks as usize);
+    Ok(Tiling::new(args.sharding, hosts, ReplicaGroups::SINGLE)?)
 }
 
 fn list_schedules() -> [Schedule; SCHEDULES] {

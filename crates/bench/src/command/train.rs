@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use comm::world;
 use device::backend::Cuda;
 use device::{Backend, Cpu};
-use schema::{HostLayout, IdLaw, JobConfig, ModelConfig, Schedule, SyntheticConfig, TableConfig};
+use schema::{
+    HostLayout, IdLaw, JobConfig, ModelConfig, ReplicaGroups, Schedule, SyntheticConfig,
+    TableConfig,
+};
 use serde::Serialize;
 use train::memory::WeightSource;
 use train::run::OpenDevice;
@@ -140,7 +143,7 @@ fn check_memory(args: &BenchTrain, job: &ResolvedJob, session: &Session) -> Resu
     let run = memory_check::RunSize {
         job,
         data: DataSize::for_batches(&job.config, rows, args.pooling),
-        tiling: &Tiling::Made(Sharding::Table, HostLayout::on_one_host(1)),
+        tiling: &Tiling::Made(Sharding::Table, HostLayout::on_one_host(1), ReplicaGroups::SINGLE),
         threads: session.threads,
         processes: None,
         traced_steps: 0,

@@ -77,7 +77,7 @@ const SCOPES: [OptionScope; 27] = [
 ];
 
 /// Options of `train` that have no effect together with `--list`.
-const TRAIN_OPTIONS: [&str; 21] = [
+const TRAIN_OPTIONS: [&str; 23] = [
     "print-config",
     "set",
     "delimiter",
@@ -92,6 +92,8 @@ const TRAIN_OPTIONS: [&str; 21] = [
     "ranks",
     "sharding",
     "plan",
+    "groups",
+    "sync-every",
     "bucket",
     "schedule",
     "trace",

@@ -10,7 +10,8 @@ use ::device::Isa;
 use ::device::cpu::Bf16Products;
 use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
-use schema::{Figure, HostLayout, Interaction, Precision, Schedule, TrainingConfig};
+use schema::unit::counted;
+use schema::{Figure, HostLayout, Interaction, Precision, Schedule, ShardingPlan, TrainingConfig};
 use serde::Serialize;
 use train::memory::WeightSource;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
@@ -258,6 +259,10 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
             text.map_err(|source| UsageError::Config { origin, source: Box::new(source) })?;
         return session.console.print(text.trim_end()).map(|()| ExitCode::SUCCESS);
     }
+    let groups = request.tiling.groups();
+    groups
+        .check_intervals(&request.job.config.training)
+        .map_err(|source| UsageError::ReplicaGroups { source })?;
     if args.estimate {
         rows::check_known(&request.job.config, "--estimate")?;
     } else {
@@ -339,6 +344,7 @@ fn train_on(
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
+    report_groups(&plan, session.console);
     let launched = world.as_ref().map(|world| world.start());
     let request = RunRequest {
         plan: plan.clone(),
@@ -407,6 +413,22 @@ fn train_on(
         &run_folder,
         launched.as_deref(),
     )
+}
+
+/// Reports how ranks are divided into replica groups.
+fn report_groups(plan: &ShardingPlan, console: Console) {
+    let groups = plan.groups();
+    if groups.is_single() {
+        return;
+    }
+    let (count, size) = (groups.count, counted(u64::from(plan.group_size()), "rank"));
+    match groups.sync_every.get() {
+        1 => console.say(format_args!("{count} replica groups of {size} sum their gradients")),
+        steps => console.say(format_args!(
+            "{count} replica groups of {size} average their tables every {steps} steps, and \
+             Ctrl-C waits for the next time"
+        )),
+    }
 }
 
 /// Reports the size of the dot interaction if the model has no dense inputs, because the

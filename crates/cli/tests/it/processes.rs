@@ -166,6 +166,25 @@ fn trains_as_threads_do(launcher: Launcher) {
     }
 }
 
+#[test]
+fn replica_groups_of_processes_train_as_those_of_threads() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let place = Place::new();
+    for sync_every in [1, 5] {
+        let words = |run: &str| {
+            let groups = format!("--groups 2 --sync-every {sync_every}");
+            format!("{TRAIN} --sharding row {groups} --run {run}-{sync_every}")
+        };
+        let threads = place.done(&format!("{} --ranks 4", words("threads"))).last();
+        let ran = OPEN_MPI.done(&place, 4, &format!("{} --transport mpi", words("processes")));
+        assert_eq!(ran.last()["evaluation"], threads["evaluation"], "{sync_every}");
+        let more = "--resume --set steps=60 --set epochs=4 --transport mpi";
+        OPEN_MPI.done(&place, 4, &format!("train {more} --run processes-{sync_every}"));
+    }
+}
+
 /// Checks that different numbers of processes agree as closely as different numbers of threads do.
 #[test]
 fn issue_28_numbers_of_processes_agree() {

@@ -395,3 +395,46 @@ fn a_plan_file_is_followed_or_refused_with_the_wrong_tile() {
     assert!(refused.stderr.contains(text), "{}", refused.stderr);
     assert!(!place.path("both").exists());
 }
+
+#[test]
+fn a_run_records_its_replica_groups_and_resumes_with_them() {
+    let place = Place::new();
+    let job = "train job.toml --train train.csv --ranks 4 --sharding row --set steps=4";
+    let recorded = |run: &str| {
+        let text = std::fs::read_to_string(place.path(run).join("run.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+        (record["world_size"].clone(), record["groups"].clone())
+    };
+    let groups = |sync_every: u64| serde_json::json!({ "count": 2, "sync_every": sync_every });
+    let ran = place.done(&format!("{job} --groups 2 --run sums"));
+    assert!(ran.stderr.contains("2 replica groups of 2 ranks sum their gradients"), "{ran:?}");
+    assert_eq!(recorded("sums"), (2.into(), groups(1)));
+    place.done("train --resume --run sums --set steps=6");
+    assert_eq!(recorded("sums"), (2.into(), groups(1)));
+    place.done("train --resume --run sums --set steps=10 --sync-every 5");
+    assert_eq!(recorded("sums"), (2.into(), groups(5)));
+    place.done("train --resume --run sums --set steps=12 --groups 1");
+    assert_eq!(recorded("sums"), (4.into(), serde_json::Value::Null));
+}
+
+#[test]
+fn replica_groups_that_do_not_fit_are_refused_before_a_file_is_touched() {
+    let place = Place::new();
+    for (options, expected) in [
+        ("--ranks 3 --groups 2", "replica groups: expected a divisor of 3 ranks, got 2"),
+        ("--groups 2", "replica groups: expected a divisor of 1 rank, got 2"),
+        ("--ranks 2 --sync-every 3", "'--sync-every' applies only to several replica groups"),
+        ("--ranks 2 --groups 2 --sync-every 0", "invalid value '0' for '--sync-every <N>'"),
+        ("--ranks 2 --groups 0", "invalid value '0' for '--groups <N>'"),
+        (
+            "--ranks 2 --groups 2 --sync-every 10",
+            "training.checkpoint_every: expected a multiple of 10 steps",
+        ),
+        ("--ranks 2 --groups 2 --sync-every 10", "set training.checkpoint_every=30"),
+    ] {
+        let refused = place.run(&format!("train job.toml --train train.csv --run run {options}"));
+        assert_eq!(refused.code, Some(2), "{options}: {}", refused.stderr);
+        assert!(refused.stderr.contains(expected), "{options}: {}", refused.stderr);
+        assert!(!place.path("run").exists(), "{options}");
+    }
+}

@@ -2,12 +2,25 @@
 //! samples.
 
 use schema::Loss;
+use schema::random::CounterRng;
 
-use super::{Backend, InputGradient};
+use super::{Backend, InputGradient, TileRows};
 use crate::MatrixShape;
 use crate::ops::exchange::{OwnedColumns, PooledColumns};
 use crate::ops::gemm::Activation;
 use crate::ops::interaction;
+
+/// New values of some rows of a tile, for [`Backend::set_rows`].
+#[derive(Clone, Debug)]
+pub struct RowValues<'a> {
+    pub rows: TileRows,
+    /// `[rows, dim]`
+    pub weights: &'a [f32],
+    /// `[rows, Optimizer::state_per_row(dim)]`
+    pub state: &'a [f32],
+    /// Random bits with which the weights of 16-bit tables are rounded.
+    pub rounding: CounterRng,
+}
 
 /// Arguments of [`Backend::linear_forward`], the product of a linear layer.
 pub struct LinearForward<'a, B: Backend> {

@@ -34,11 +34,12 @@ pub trait DistributedIds: Default + Send {
     fn select(&mut self, sparse: &JaggedTensor) -> Result<(), Error>;
     /// Returns the counts of the ids that were joined or selected last.
     fn counts(&self) -> &IdCounts;
-    /// Returns a copy of the ids that were joined or selected last. Waits for the queue of the ids.
+    /// Returns the ids that were joined or selected last. They are borrowed in place if the host
+    /// can read them, and copied to `room` otherwise. Waits for the queue of the ids.
     ///
     /// # Errors
     /// Fails if the device reports an earlier failure.
-    fn read(&self) -> Result<LocalIds, Error>;
+    fn read<'a>(&'a self, room: &'a mut LocalIds) -> Result<&'a LocalIds, Error>;
 }
 
 /// The ids to look up: those of this rank's batch, or those that all ranks sent to this one.

@@ -12,8 +12,8 @@ use super::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TableValues, TileRoom,
-    TileRows, VectorUpdate, WeightPart, WeightShape,
+    LinearForward, LossArguments, Probabilities, RowValues, StepOutcome, StepScalars, TableValues,
+    TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::buffer::Array;
@@ -311,6 +311,15 @@ impl Backend for Cpu {
         _: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
         Ok(tables.tile(&rows))
+    }
+
+    fn set_rows(
+        &self,
+        (): &(),
+        tables: &mut CpuTables,
+        values: RowValues<'_>,
+    ) -> Result<(), Error> {
+        tables.set_rows(&values)
     }
 
     fn linear_forward(&self, (): &(), arguments: LinearForward<'_, Self>) -> Result<(), Error> {

@@ -23,8 +23,8 @@ use super::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TableValues, TileRoom,
-    TileRows, VectorUpdate, WeightPart, WeightShape,
+    LinearForward, LossArguments, Probabilities, RowValues, StepOutcome, StepScalars, TableValues,
+    TileRoom, TileRows, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::MatrixShape;
 use crate::cpu::Pool;
@@ -302,6 +302,10 @@ impl Backend for Cuda {
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
         tables.tile(&queue.stream, &rows, room)
+    }
+
+    fn set_rows(&self, queue: &Queue, to: &mut Tables, values: RowValues<'_>) -> Result<(), Error> {
+        to.set_rows(&queue.stream, &values)
     }
 
     fn linear_forward(

@@ -93,7 +93,7 @@ fn exchange<B: Backend>(
             device.release_ids(&queue, ids).unwrap();
             ids.join(messages).unwrap();
             device.acquire_ids(&queue, ids).unwrap();
-            joined.push(ids.read().unwrap());
+            joined.push(ids.read(&mut LocalIds::default()).unwrap().clone());
             counts.push((ids.counts().batch_sizes.clone(), ids.counts().ids_per_slot.clone()));
         }
         exchanged.push(Exchanged { sent, joined, counts });
@@ -174,7 +174,7 @@ fn selected_ids_have_the_bytes_of_the_oracle() {
             ids.select(&batch).unwrap();
             let (jagged, scales) = scalar::split(&layout.slots[0], &batch);
             let expected = LocalIds { jagged, scales: Some(scales) };
-            assert_eq!(ids.read().unwrap(), expected);
+            assert_eq!(*ids.read(&mut LocalIds::default()).unwrap(), expected);
             let sizes = (0..6).map(|key| expected.jagged.feature(key).len());
             assert!(ids.counts().ids_per_slot.iter().copied().eq(sizes));
             assert_eq!(ids.counts().batch_sizes, [samples]);

@@ -5,6 +5,7 @@ use crate::config::JobConfig;
 use crate::model::ModelConfig;
 use crate::optimizer::Optimizer;
 use crate::plan::ShardingPlan;
+use crate::replica_groups::ReplicaGroups;
 
 fn config(interaction: &str) -> JobConfig {
     let text = format!(
@@ -37,6 +38,11 @@ fn model(interaction: &str) -> ModelConfig {
     config(interaction).model
 }
 
+/// Two groups, which are made equal after every `sync_every` steps.
+fn groups(sync_every: u64) -> ReplicaGroups {
+    ReplicaGroups { count: 2.try_into().unwrap(), sync_every: sync_every.try_into().unwrap() }
+}
+
 fn schedules() -> impl Iterator<Item = Schedule> {
     let alone = Overlap::ALL.map(|overlap| Schedule::SERIAL.with(overlap));
     [Schedule::SERIAL, Schedule::PIPELINED].into_iter().chain(alone)
@@ -48,11 +54,17 @@ fn schedules() -> impl Iterator<Item = Schedule> {
 fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
     for interaction in [r#"{ kind = "dot" }"#, r#"{ kind = "dcn_v2", layers = 2, rank = 3 }"#] {
         for schedule in schedules() {
-            for (ranks, sparse) in [(1, Optimizer::Sgd), (2, Optimizer::Sgd), (2, Optimizer::Lamb)]
-            {
+            for (ranks, sparse, groups) in [
+                (1, Optimizer::Sgd, ReplicaGroups::SINGLE),
+                (2, Optimizer::Sgd, ReplicaGroups::SINGLE),
+                (2, Optimizer::Lamb, ReplicaGroups::SINGLE),
+                (2, Optimizer::Sgd, groups(1)),
+                (2, Optimizer::Lamb, groups(1)),
+                (2, Optimizer::Lamb, groups(3)),
+            ] {
                 let mut config = config(interaction);
                 config.optimizer.sparse.kind = sparse;
-                let plan = ShardingPlan::column_wise(&config.model.tables, ranks);
+                let plan = ShardingPlan::column_wise(&config.model.tables, ranks).in_groups(groups);
                 let graph = StepGraph::new(&config, 1 << 20, schedule, &plan);
                 let mut complete: Vec<Stage> = Vec::new();
                 let mut under_way = Vec::new();
@@ -84,6 +96,8 @@ fn every_action_follows_its_inputs_and_every_exchange_is_finished_once() {
                 assert_eq!(has_sums, ranks > 1, "{schedule}");
                 let has_terms = complete.contains(&Stage::RowTerms);
                 assert_eq!(has_terms, sparse == Optimizer::Lamb, "{schedule}");
+                let has_groups = complete.contains(&Stage::GroupExchange);
+                assert_eq!(has_groups, !groups.is_single(), "{schedule}");
             }
         }
     }

@@ -2,7 +2,21 @@
 
 use std::io;
 
-use schema::{ConfigError, Share};
+use schema::{ConfigError, ReplicaGroupsError, Share};
+
+/// Returns the hint for replica groups that do not fit a run.
+pub fn suggest_for_groups(error: &ReplicaGroupsError) -> String {
+    match error {
+        ReplicaGroupsError::Ranks { .. } => {
+            "choose --ranks, or the number of processes, as a multiple of --groups".to_owned()
+        }
+        ReplicaGroupsError::Interval { key, sync_every, got } => format!(
+            "set training.{key}={}, or choose --sync-every as a divisor of the intervals of \
+             evaluations and checkpoints",
+            got.next_multiple_of(*sync_every)
+        ),
+    }
+}
 
 /// Returns the hint for a configuration that is rejected.
 pub fn suggest_for_config(error: &ConfigError) -> Option<String> {
@@ -227,6 +241,7 @@ pub fn suggest_for_train(error: &train::Error) -> Option<String> {
         train::Error::OtherModel { .. } | train::Error::StateKind { .. } => {
             "resume with the configuration that wrote the checkpoint, or begin a new run with --run"
         }
+        train::Error::ReplicaGroups(error) => return Some(suggest_for_groups(error)),
         train::Error::OtherRowScope { .. } => {
             "keep the rule of the checkpoint with --set optimizer.row_scope=column_tiles and its plan \
              (--ranks, --sharding, --plan), or accept the other rule with --accept-rule-change, \

@@ -13,7 +13,7 @@ use train::memory::MemoryMoment;
 
 use super::define::errors_with_hints;
 use super::library_hint;
-use crate::args::DeviceName;
+use crate::args::{DeviceName, RANKS_MAX};
 use crate::device_cure::suggest_cure;
 use crate::machine::available_memory::AvailableMemory;
 use crate::memory_fix::{MemoryFix, list_largest_parts};
@@ -190,8 +190,20 @@ errors_with_hints! {
         )]
         OtherLauncher { launcher: comm::mpi::Launcher, library: String, size: u32 },
         #[error("expected {started} ranks, one for each process that was started, got {asked}")]
-        #[hint("leave --ranks out, and give a --plan for as many ranks as processes")]
+        #[hint(
+            "leave --ranks out, and give a --plan for as many ranks as processes, or as those of \
+             one of the --groups"
+        )]
         OtherRanks { asked: u32, started: u32 },
+        #[error("expected at most {RANKS_MAX} ranks over all replica groups, got {got}")]
+        #[hint("lower --groups, or give a --plan for fewer ranks")]
+        TooManyRanks { got: u32 },
+        #[error("the option '--sync-every' applies only to several replica groups, got 1")]
+        #[hint("leave the option out, or ask for more groups with --groups N")]
+        OneGroup,
+        #[error("{source}")]
+        #[hint("{}", library_hint::suggest_for_groups(source))]
+        ReplicaGroups { source: schema::ReplicaGroupsError },
         #[error("the option '--{option}' applies only to several ranks, got 1")]
         #[hint("leave the option out, or ask for more ranks with --ranks N")]
         OneRank { option: &'static str },

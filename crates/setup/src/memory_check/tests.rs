@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use schema::{Bytes, HostLayout, Schedule};
+use schema::{Bytes, HostLayout, ReplicaGroups, Schedule};
 use train::memory::WeightSource;
 
 use super::{DataSize, MemoryComparison, RunSize};
@@ -14,8 +14,9 @@ use crate::machine::available_memory::{AvailableMemory, MemoryLimit};
 use crate::memory_fix::MemoryFix;
 use crate::plan::Tiling;
 
-static ONE_RANK: LazyLock<Tiling> =
-    LazyLock::new(|| Tiling::Made(Sharding::Table, HostLayout::on_one_host(1)));
+static ONE_RANK: LazyLock<Tiling> = LazyLock::new(|| {
+    Tiling::Made(Sharding::Table, HostLayout::on_one_host(1), ReplicaGroups::SINGLE)
+});
 
 fn job(name: &str, overrides: &[(&str, String)]) -> ResolvedJob {
     let owned: Vec<_> = overrides.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
@@ -110,7 +111,7 @@ fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
         &[("model.tables", "[{name=\"t{0..999}\",rows=1000000000,dim=16}]".into())],
     );
     let began = std::time::Instant::now();
-    let tiling = Tiling::Made(Sharding::Column, HostLayout::on_one_host(7));
+    let tiling = Tiling::Made(Sharding::Column, HostLayout::on_one_host(7), ReplicaGroups::SINGLE);
     assert!(suggested(&run(&job, &tiling), 16).is_some());
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
@@ -118,7 +119,7 @@ fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
 #[test]
 fn issue_28_processes_of_a_host_take_a_program_and_a_reader_each() {
     let job = job("dlrm-default", &[]);
-    let tiling = Tiling::Made(Sharding::Row, HostLayout::on_one_host(4));
+    let tiling = Tiling::Made(Sharding::Row, HostLayout::on_one_host(4), ReplicaGroups::SINGLE);
     let total = |processes: Option<Vec<schema::Rank>>| {
         let run = RunSize { processes, ..run(&job, &tiling) };
         run.compare().estimate.total().0

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use data::Fingerprint;
 use data::checksum::{self, Seal};
-use schema::{DataType, Optimizer, RowScope, SplitRowRule, TableConfig, TableId, Tile};
+use schema::{
+    DataType, Optimizer, ReplicaGroups, RowScope, SplitRowRule, TableConfig, TableId, Tile,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Checksum;
@@ -34,8 +36,12 @@ pub struct Manifest {
     pub created_by: String,
     pub step: u64,
     pub samples: u64,
-    /// Number of ranks that wrote the checkpoint. Any other number of ranks may read it.
+    /// Number of ranks of a replica group of the run that wrote the checkpoint. Any other number of
+    /// ranks may read it.
     pub world_size: u32,
+    /// Replica groups of the run that wrote the checkpoint. A run that loads it may have others.
+    #[serde(default, skip_serializing_if = "ReplicaGroups::is_single")]
+    pub groups: ReplicaGroups,
     /// Sharding plan of the run that wrote the checkpoint. A run that loads the checkpoint may have
     /// another plan.
     pub plan: Vec<Tile>,

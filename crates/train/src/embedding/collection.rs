@@ -1,5 +1,5 @@
 //! The tables of one rank, and the operations that use them: tiles, whose ids and gradients come
-//! from all ranks, and whole tables, in which each rank looks up its own samples.
+//! from all ranks of a group, and whole tables, in which each rank looks up its own samples.
 
 use std::sync::Arc;
 
@@ -8,20 +8,25 @@ use device::backend::{BatchIds, DistributedIds, TileRoom, TileRows};
 use device::ops::embedding_backward::{Factors, ScratchShape, Updated};
 use device::ops::jagged::IdMessages;
 use device::ops::{Slot, SlotOutput};
+use schema::random::CounterRng;
 use schema::stage::ActionPart;
-use schema::{JaggedTensor, JobConfig, Op, Optimizer, Rank, RowScope, ShardingPlan, Tile};
+use schema::{
+    JaggedTensor, JobConfig, Op, Optimizer, Rank, ReplicaGroups, RowScope, ShardingPlan, Tile,
+};
 
+use super::group_average::GroupAverage;
 use super::input_dist::{self, BatchUse, IdExchange};
 use super::layout::{self, LookupEstimate, SlotLayout};
-use super::output_dist::{self, LocalVectors};
-use super::replicas::{ReplicaGradient, ReplicaSums};
-use super::row_terms::{RowTermExchange, TileGradient};
+use super::output_dist::{self, LocalVectors, PooledGradient};
+use super::replicas::{ReplicaSums, RowGradient};
+use super::row_terms::RowTermExchange;
 use super::tables::{LookupSize, TableGroup};
+use super::touched_rows::TouchedRows;
 use crate::Error;
 use crate::context::{DeviceQueue, RankContext};
 use crate::memory::{CountingAllocator, MemoryUse, Traffic};
 use crate::parameter::{TileState, TileView};
-use crate::share::RankBatch;
+use crate::share::{self, RankBatch};
 
 /// The embedding tables of a model on one rank. The exchanges carry ids to the tiles, and pooled
 /// vectors back to the ranks of the samples. Whole tables write the vectors in place.
@@ -31,12 +36,13 @@ pub struct EmbeddingCollection<B: Backend> {
     tiles: Vec<Tile>,
     /// Number of tiles that this rank saves. Only rank 0 saves replicated tables.
     saved: usize,
-    /// Tiles of this rank in which ids of all ranks are looked up.
+    groups: ReplicaGroups,
+    /// Tiles of this rank in which ids of all ranks of its group are looked up.
     tiled: TableGroup<B>,
     /// Whole tables in which ids of this rank's samples are looked up.
     whole: TableGroup<B>,
     optimizer: Optimizer,
-    /// Pooled rows of this rank's tiles for all ranks' samples, `[B_global, width]`.
+    /// Pooled rows of this rank's tiles for all samples of its group, `[B_group, width]`.
     local: B::Vector,
     /// Ids of this batch.
     this: IdExchange<B>,
@@ -45,7 +51,12 @@ pub struct EmbeddingCollection<B: Backend> {
     /// The batch of the next step, until its distribution starts.
     next: Option<RankBatch>,
     output: output_dist::PooledExchange<B>,
+    /// Gradients of the rows of whole tables, summed over all ranks.
     replicas: ReplicaSums,
+    /// Gradients of the rows of tiles, if they are needed before the update. Replica groups may
+    /// have summed them.
+    tile_sums: ReplicaSums,
+    average: GroupAverage,
     /// Is `None` if the update rule needs nothing of other column tiles.
     terms: Option<RowTermExchange>,
 }
@@ -63,15 +74,16 @@ impl<B: Backend> EmbeddingCollection<B> {
     ) -> Self {
         let (model, optimizers) = (&config.model, &config.optimizer);
         let layout = Arc::new(SlotLayout::new(model, plan));
+        let place = plan.place(rank);
         let slot = |slot: &layout::Slot| Slot {
             tile: slot.tile,
-            column: layout.local_column(rank.index(), slot),
+            column: layout.local_column(place.index(), slot),
         };
         let whole_slot =
             |slot: &layout::Slot| Slot { tile: slot.tile, column: slot.message_column };
-        let slots: Vec<Slot> = layout.slots[rank.index()].iter().map(slot).collect();
+        let slots: Vec<Slot> = layout.slots[place.index()].iter().map(slot).collect();
         let local: Vec<Slot> = layout.local.iter().map(whole_slot).collect();
-        let local_columns = SlotOutput::Columns(layout.local_width(rank.index()));
+        let local_columns = SlotOutput::Columns(layout.local_width(place.index()));
         let held: Vec<Tile> = plan.held_by(rank).cloned().collect();
         let split = held.len() - layout::whole_tiles(model, plan).len();
         let whole_tiles = tiles.split_off(split.min(tiles.len()));
@@ -79,18 +91,24 @@ impl<B: Backend> EmbeddingCollection<B> {
             TableGroup::new(room, &model.tables, rectangles.to_vec(), tiles, slots, output)
         };
         let columns = SlotOutput::Columns(layout.pooled_width);
+        let groups = plan.groups();
+        let summed = if groups.sums_gradients() { &held[..split] } else { &[] };
+        let rows: Vec<u64> = summed.iter().map(|tile| tile.rows.end - tile.rows.start).collect();
         Self {
+            groups,
             tiled: group(&held[..split], tiles, slots, local_columns),
             whole: group(&held[split..], whole_tiles, local, columns),
             saved: held.iter().filter(|tile| tile.rank == rank).count(),
             tiles: held,
             optimizer: optimizers.sparse.kind,
             local: B::Vector::default(),
-            this: IdExchange::new(room, Arc::clone(&layout), rank),
-            spare: Some(IdExchange::new(room, Arc::clone(&layout), rank)),
+            this: IdExchange::new(room, Arc::clone(&layout), place, &rows),
+            spare: Some(IdExchange::new(room, Arc::clone(&layout), place, &rows)),
             next: None,
-            output: output_dist::PooledExchange::new(room, Arc::clone(&layout), rank),
+            output: output_dist::PooledExchange::new(room, Arc::clone(&layout), place),
             replicas: ReplicaSums::default(),
+            tile_sums: ReplicaSums::default(),
+            average: GroupAverage::default(),
             terms: RowScope::exchanges_terms(optimizers, plan)
                 .then(|| RowTermExchange::new(plan, rank)),
             layout,
@@ -143,24 +161,25 @@ impl<B: Backend> EmbeddingCollection<B> {
         input_dist::check_ids(&self.layout, sparse, first_sample)
     }
 
-    /// Counts the memory that a step needs besides the tiles: ids, pooled vectors of the slots, and
-    /// the sort of the updates. Returns the size of the exchange's messages in bytes.
+    /// Counts the memory that a step needs besides the tiles on a rank with this place in its
+    /// group: ids, pooled vectors of the slots, and the sort of the updates. Returns the size of
+    /// the exchange's messages in bytes.
     pub fn step_memory(
         &self,
-        rank: Rank,
+        place: Rank,
         traffic: &Traffic<'_>,
         room: &mut CountingAllocator<'_, B>,
     ) -> u64 {
         let layout = &self.layout;
         let unrolled =
-            layout.slots[rank.index()].len() + layout.in_sum_order.len() + layout.local.len();
+            layout.slots[place.index()].len() + layout.in_sum_order.len() + layout.local.len();
         room.count(MemoryUse::Exchange, unrolled * size_of::<layout::Slot>());
-        self.tiled_memory(rank, traffic, room) + self.whole_memory(traffic, room)
+        self.tiled_memory(place, traffic, room) + self.whole_memory(traffic, room)
     }
 
     fn tiled_memory(
         &self,
-        rank: Rank,
+        place: Rank,
         traffic: &Traffic<'_>,
         room: &mut CountingAllocator<'_, B>,
     ) -> u64 {
@@ -168,8 +187,9 @@ impl<B: Backend> EmbeddingCollection<B> {
         if !layout.has_tiles() {
             return 0;
         }
-        let (slots, samples) = (&layout.slots[rank.index()], traffic.batch_size);
-        let width = layout.local_width(rank.index());
+        let (slots, width) = (&layout.slots[place.index()], layout.local_width(place.index()));
+        // The samples of all ranks of this rank's group.
+        let samples = traffic.batch_size.div_ceil(self.groups.count.get() as usize);
         let size = layout.lookup_size(slots, samples, traffic.ids_per_bag);
         let gradient = samples * width;
         count_updates::<B>(room, slots.len(), size, gradient, layout.any_mean);
@@ -178,20 +198,34 @@ impl<B: Backend> EmbeddingCollection<B> {
         let buffers = traffic.id_buffers;
         room.count(MemoryUse::Exchange, buffers * B::id_bytes(ids, bags, scales));
         if self.terms.is_some() {
-            room.count(MemoryUse::Exchange, RowTermExchange::bytes(ids, elements));
+            room.count(MemoryUse::Exchange, RowTermExchange::bytes(ids));
+        }
+        let mut messages = 0;
+        if self.groups.averages_tables() {
+            room.count(MemoryUse::Exchange, GroupAverage::bytes());
+            messages += GroupAverage::message_bytes();
+        }
+        if self.groups.sums_gradients() {
+            let all = layout.lookup_size(slots, traffic.batch_size, traffic.ids_per_bag);
+            let touched = &self.this.touched_in_groups;
+            messages += count_sums(room, self.tiled.tiles(), touched, all, buffers);
+        } else if self.terms.is_some() {
+            room.count(MemoryUse::Exchange, ReplicaSums::bytes(ids, elements) / 2);
         }
         let vectors = gradient * size_of::<f32>();
         room.count(MemoryUse::Exchange, vectors);
         let arriving = buffers * IdMessages::bytes(ids, bags, scales);
-        (arriving + output_dist::message_bytes(vectors, layout.slots.len())) as u64
+        messages += arriving + output_dist::message_bytes(vectors, layout.slots.len());
+        messages as u64
     }
 
     fn whole_memory(&self, traffic: &Traffic<'_>, room: &mut CountingAllocator<'_, B>) -> u64 {
-        let (layout, world_size) = (&self.layout, self.layout.slots.len());
+        let layout = &self.layout;
         if layout.local.is_empty() {
             return 0;
         }
-        let samples = traffic.batch_size.div_ceil(world_size);
+        let ranks = layout.slots.len() * self.groups.count.get() as usize;
+        let samples = traffic.batch_size.div_ceil(ranks);
         let size = layout.lookup_size(&layout.local, samples, traffic.ids_per_bag);
         let LookupEstimate { ids, bags, .. } = size;
         let gradient = samples * layout.pooled_width;
@@ -204,17 +238,9 @@ impl<B: Backend> EmbeddingCollection<B> {
             messages += buffers * IdMessages::bytes(ids, bags, scales);
         }
         if !layout.replica_rows.is_empty() {
-            // At most all rows are touched, by the batch of all ranks.
             let all = layout.lookup_size(&layout.local, traffic.batch_size, traffic.ids_per_bag);
-            let cells = |tile: &Tile| tile.row_count().saturating_mul(tile.dim());
-            let most = self.whole.tiles().iter().map(cells).fold(0, usize::saturating_add);
-            let most_rows =
-                layout.replica_rows.iter().fold(0u64, |sum, &rows| sum.saturating_add(rows));
-            let rows = all.ids.min(usize::try_from(most_rows).unwrap_or(usize::MAX));
-            let elements = all.elements.min(most);
-            let masks = traffic.id_buffers * self.this.touched.bytes(rows);
-            room.count(MemoryUse::Exchange, masks + ReplicaSums::bytes(rows, elements));
-            messages += 2 * elements * size_of::<f32>();
+            let (tiles, touched) = (self.whole.tiles(), &self.this.touched);
+            messages += count_sums(room, tiles, touched, all, traffic.id_buffers);
         }
         messages as u64
     }
@@ -321,13 +347,13 @@ impl<B: Backend> EmbeddingCollection<B> {
         scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
         let size = self.lookup_size(sparse);
-        let pooled_elements = self.looked_up_elements(context.comm.rank(), sparse);
+        let pooled_elements = self.looked_up_elements(context.comm.place(), sparse);
         let RankContext { device, queue, comm, profiler } = context;
         let LookupSize { bags, ids, elements, row_bytes } = size;
         let op = Op::EmbeddingForward { bags, ids, elements, pooled_elements, row_bytes };
         profiler.op(op, || {
             if self.layout.has_tiles() {
-                let width = self.layout.local_width(comm.rank().index());
+                let width = self.layout.local_width(comm.place().index());
                 device.grow(&mut self.local, self.this.tiled.counts().samples() * width)?;
                 let (tables, ids) = (self.tiled.on_device(), tile_ids(&self.this));
                 device.lookup(queue, tables, ids, &mut self.local, scalars)?;
@@ -357,7 +383,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
         let RankContext { device, queue, comm, profiler } = context;
         let batch_sizes = &self.this.tiled.counts().batch_sizes[..];
-        let width = self.layout.looked_up_width(comm.rank().index());
+        let width = self.layout.looked_up_width(comm.place().index());
         let op = Op::OutputDist { elements: batch_sizes.iter().sum::<usize>() * width };
         let (output, vectors, lanes) = (&mut self.output, &self.local, &mut comm.pooled);
         let device_queue = DeviceQueue { device: &*device, queue };
@@ -375,7 +401,7 @@ impl<B: Backend> EmbeddingCollection<B> {
 
     /// Carries out a part of the exchange of gradients: `d_pooled [B, ΣD]` of this rank's samples
     /// goes to the owners of the rows, and its sums by row of replicated tables are added over
-    /// ranks.
+    /// ranks. `global_size` is the number of samples of all ranks.
     ///
     /// # Errors
     /// [`Error::Communication`].
@@ -384,6 +410,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         context: &mut RankContext<B>,
         part: ActionPart,
         sparse: &JaggedTensor,
+        global_size: usize,
         d_pooled: &B::Vector,
         scalars: &B::Scalars,
     ) -> Result<(), Error> {
@@ -392,19 +419,33 @@ impl<B: Backend> EmbeddingCollection<B> {
             return Ok(());
         }
         let samples = sparse.batch_size;
+        let factor = self.tile_gradient_factor(context.comm.rank(), global_size);
         let RankContext { device, queue, comm, profiler } = context;
         let op = Op::GradientDist { elements: samples * self.layout.tiled_width };
         let (output, lanes) = (&mut self.output, &mut comm.pooled);
         let device_queue = DeviceQueue { device: &*device, queue };
+        let given = PooledGradient { d_pooled, samples, factor };
         if part == ActionPart::Start {
-            return output.send_gradient(device_queue, lanes, d_pooled, samples);
+            return output.send_gradient(device_queue, lanes, given);
         }
         profiler.op(op, || {
             if part == ActionPart::Whole {
-                output.send_gradient(device_queue, lanes, d_pooled, samples)?;
+                output.send_gradient(device_queue, lanes, given)?;
             }
             output.receive_gradient(device_queue, lanes)
         })
+    }
+
+    /// Returns the factor that turns gradients of the mean loss over all samples into those of the
+    /// mean loss over the samples of this group, if groups update alone.
+    fn tile_gradient_factor(&self, rank: Rank, global_size: usize) -> Option<f32> {
+        if !self.groups.averages_tables() {
+            return None;
+        }
+        let groups = self.groups.count.get() as usize;
+        let group = rank.index() / self.layout.slots.len();
+        let samples = share::samples_of_part(global_size, group, groups).len();
+        Some(global_size as f32 / samples as f32)
     }
 
     fn sum_replicas(
@@ -421,7 +462,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let RankContext { device, queue, comm, profiler } = context;
         let device_queue = DeviceQueue { device: &*device, queue };
         let ids = own_ids(&self.layout, &self.this, sparse);
-        let gradient = ReplicaGradient { ids, d_pooled, scalars };
+        let gradient = RowGradient { ids, gradient: d_pooled, scalars };
         let (lane, touched) = (&mut comm.replicas, &self.this.touched);
         if part != ActionPart::Finish {
             self.replicas.start(device_queue, lane, &mut self.whole, touched, gradient)?;
@@ -431,6 +472,54 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
         let op = Op::AllReduce { elements: self.replicas.sums().sums.len() };
         profiler.op(op, || self.replicas.finish(lane))
+    }
+
+    /// Carries out a part of the sum over replica groups of the gradients of this rank's tiles.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn sum_groups(
+        &mut self,
+        context: &mut RankContext<B>,
+        part: ActionPart,
+        scalars: &B::Scalars,
+    ) -> Result<(), Error> {
+        let touched = &self.this.touched_in_groups;
+        if !touched.has_tables() {
+            return Ok(());
+        }
+        let RankContext { device, queue, comm, profiler } = context;
+        let (lane, sums) = (&mut comm.groups, &mut self.tile_sums);
+        if part != ActionPart::Finish {
+            let device_queue = DeviceQueue { device: &*device, queue };
+            let gradient = tile_gradient(&self.this, &self.output, scalars);
+            sums.start(device_queue, lane, &mut self.tiled, touched, gradient)?;
+        }
+        if part == ActionPart::Start {
+            return Ok(());
+        }
+        let op = Op::AllReduce { elements: sums.sums().sums.len() };
+        profiler.op(op, || sums.finish(lane))
+    }
+
+    /// Replaces this rank's tiles by their mean over replica groups. The random bits of `rounding`
+    /// must be the same on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn average_groups(
+        &mut self,
+        context: &mut RankContext<B>,
+        rounding: CounterRng,
+    ) -> Result<(), Error> {
+        let RankContext { device, queue, comm, profiler } = context;
+        let device_queue = DeviceQueue { device: &*device, queue };
+        let values = |tile: &Tile| {
+            tile.row_count() * (tile.dim() + self.optimizer.state_per_row(tile.dim()))
+        };
+        let op = Op::AllReduce { elements: self.tiled.tiles().iter().map(values).sum() };
+        let (lane, tiled, optimizer) = (&mut comm.groups, &mut self.tiled, self.optimizer);
+        profiler.op(op, || self.average.run(device_queue, lane, tiled, optimizer, rounding))
     }
 
     /// Exchanges what the update rule needs of rows whose columns are split.
@@ -443,12 +532,16 @@ impl<B: Backend> EmbeddingCollection<B> {
         scalars: &B::Scalars,
     ) -> Result<(), Error> {
         let Some(terms) = &mut self.terms else { return Ok(()) };
-        let (ids, gradient) = (tile_ids(&self.this), self.output.gradient());
-        let given = TileGradient { ids, gradient, scalars };
         let RankContext { device, queue, comm, profiler } = context;
-        terms.sum(DeviceQueue { device: &*device, queue }, &mut self.tiled, given)?;
-        let op = Op::AllReduce { elements: terms.rows().1.len() };
-        profiler.op(op, || terms.exchange(&mut comm.pooled.by_rank))
+        let device_queue = DeviceQueue { device: &*device, queue };
+        if !self.groups.sums_gradients() {
+            let gradient = tile_gradient(&self.this, &self.output, scalars);
+            self.tile_sums.sum_own(device_queue, &mut self.tiled, gradient)?;
+        }
+        let sums = self.tile_sums.sums();
+        terms.compute(device_queue, &mut self.tiled, sums, scalars)?;
+        let op = Op::AllReduce { elements: terms.totals().len() };
+        profiler.op(op, || terms.exchange(&mut comm.pooled.by_rank, &sums.rows))
     }
 
     /// Updates the rows of the last lookup from the exchanged gradients. Whole tables of a single
@@ -472,7 +565,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             elements: size.elements,
             unique_elements: 0,
             unique_row_bytes: 0,
-            pooled_elements: self.looked_up_elements(context.comm.rank(), sparse),
+            pooled_elements: self.looked_up_elements(context.comm.place(), sparse),
             optimizer: self.optimizer,
         };
         let RankContext { device, queue, profiler, .. } = context;
@@ -499,10 +592,15 @@ impl<B: Backend> EmbeddingCollection<B> {
         if !self.layout.has_tiles() {
             return Ok(());
         }
+        let has_sums = self.terms.is_some() || self.groups.sums_gradients();
+        if has_sums && self.tiled.is_empty() {
+            return Ok(());
+        }
         let tables = self.tiled.on_device();
-        if let Some(terms) = &self.terms {
-            let (sums, totals) = terms.rows();
-            return Ok(device.apply_rows(queue, tables, sums, Some(totals), scalars)?);
+        if has_sums {
+            let sums = self.tile_sums.sums();
+            let totals = self.terms.as_ref().map(RowTermExchange::totals);
+            return Ok(device.apply_rows(queue, tables, sums, totals, scalars)?);
         }
         let (ids, gradient) = (tile_ids(&self.this), self.output.gradient());
         Ok(device.update_rows(queue, tables, ids, gradient, scalars)?)
@@ -520,8 +618,8 @@ impl<B: Backend> EmbeddingCollection<B> {
     }
 
     /// Returns the number of values that the lookup writes.
-    fn looked_up_elements(&self, rank: Rank, sparse: &JaggedTensor) -> usize {
-        let tiled = self.this.tiled.counts().samples() * self.layout.looked_up_width(rank.index());
+    fn looked_up_elements(&self, place: Rank, sparse: &JaggedTensor) -> usize {
+        let tiled = self.this.tiled.counts().samples() * self.layout.looked_up_width(place.index());
         tiled + sparse.batch_size * (self.layout.pooled_width - self.layout.tiled_width)
     }
 }
@@ -538,6 +636,16 @@ fn release<B: Backend>(
 /// Returns the ids of all ranks' samples for tiles.
 fn tile_ids<B: Backend>(ids: &IdExchange<B>) -> BatchIds<'_, B> {
     BatchIds { unchanged: None, ids: &ids.tiled }
+}
+
+/// Returns the ids that were looked up in the tiles of this rank, and the gradient of their
+/// vectors.
+fn tile_gradient<'a, B: Backend>(
+    ids: &'a IdExchange<B>,
+    output: &'a output_dist::PooledExchange<B>,
+    scalars: &'a B::Scalars,
+) -> RowGradient<'a, B> {
+    RowGradient { ids: tile_ids(ids), gradient: output.gradient(), scalars }
 }
 
 /// Returns the ids of this rank's samples for whole tables.
@@ -560,6 +668,24 @@ fn count_updates<B: Backend>(
     let factors = if has_factors { Factors::Present } else { Factors::Absent };
     let scratch = ScratchShape { ids, bags, slots, gradient, factors };
     room.count(MemoryUse::RowUpdates, B::update_bytes(scratch));
+}
+
+/// Counts the memory for the sums over ranks of the gradients of `tiles`, of which the batches of
+/// these ranks look up `all`. Returns the bytes of their messages.
+fn count_sums<B: Backend>(
+    room: &mut CountingAllocator<'_, B>,
+    tiles: &[Tile],
+    touched: &TouchedRows,
+    all: LookupEstimate,
+    id_buffers: usize,
+) -> usize {
+    let sum = |of: fn(&Tile) -> usize| tiles.iter().map(of).fold(0, usize::saturating_add);
+    // At most all rows are touched.
+    let rows = all.ids.min(sum(Tile::row_count));
+    let elements = all.elements.min(sum(|tile| tile.row_count().saturating_mul(tile.dim())));
+    let masks = id_buffers * touched.bytes(rows);
+    room.count(MemoryUse::Exchange, masks + ReplicaSums::bytes(rows, elements));
+    2 * elements * size_of::<f32>()
 }
 
 /// Sets the number of distinct rows of an update, which the device reports at the end of the step.

@@ -70,8 +70,8 @@ pub struct LookupEstimate {
     pub elements: usize,
 }
 
-/// All slots of a plan: those of tiles, grouped by the rank that owns them, and those of whole
-/// tables in which each rank looks up its own samples.
+/// All slots of a plan: those of tiles, listed by the rank that owns them, and those of whole
+/// tables in which each rank looks up its own samples. A rank is its place in the replica group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotLayout {
     /// The slots of tiles of rank r are `slots[r]`. The slots are sorted by feature, then by first
@@ -110,10 +110,10 @@ impl SlotLayout {
     #[must_use]
     pub fn new(model: &ModelConfig, plan: &ShardingPlan) -> Self {
         let whole_tiles = whole_tiles(model, plan);
-        let (world_size, hosts) = (plan.world_size() as usize, plan.hosts());
+        let (group_size, hosts) = (plan.group_size() as usize, plan.hosts());
         let mut layout = Self {
-            slots: vec![Vec::new(); world_size],
-            widths: vec![0; world_size + hosts.host_count()],
+            slots: vec![Vec::new(); group_size],
+            widths: vec![0; group_size + hosts.host_count()],
             hosts: hosts.hosts().to_vec(),
             pooled_width: model.pooled_width(),
             ..Self::default()
@@ -143,7 +143,7 @@ impl SlotLayout {
             layout.tiled_width += table.dim * table.vectors();
             let sums_of_feature = layout.in_sum_order.len();
             for &HeldTile { number, tile, host } in &held[described.table] {
-                let message = host.map_or(tile.rank.index(), |host| world_size + host);
+                let message = host.map_or(tile.rank.index(), |host| group_size + host);
                 let column = described.column + tile.columns.start;
                 // Later rows of a host are added to its first ones.
                 let mut sums = layout.in_sum_order[sums_of_feature..].iter();
@@ -165,7 +165,7 @@ impl SlotLayout {
         layout.as_given = !layout.any_local_mean
             && layout.local.len() == layout.features.len()
             && layout.local.iter().all(|slot| slot.position.is_none());
-        if world_size > 1 {
+        if plan.world_size() > 1 {
             let rows = |tile: &&Tile| tile.rows.end;
             layout.replica_rows = whole_tiles.iter().map(rows).collect();
         }
@@ -288,7 +288,7 @@ struct HeldTile<'a> {
 /// Lists the tiles of each table in plan order.
 fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<HeldTile<'a>>> {
     let mut tables: Vec<Vec<HeldTile<'a>>> = model.tables.iter().map(|_| Vec::new()).collect();
-    let mut counts = vec![0; plan.world_size() as usize];
+    let mut counts = vec![0; plan.group_size() as usize];
     for (tile, host) in plan.tiles().iter().zip(plan.hosts_that_reduce()) {
         let number = counts[tile.rank.index()];
         tables[tile.table.index()].push(HeldTile { number, tile, host });

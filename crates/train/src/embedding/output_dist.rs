@@ -63,6 +63,15 @@ pub struct PooledExchange<B: Backend> {
     gradient: B::Vector,
 }
 
+/// The gradient of the pooled vectors of this rank's samples.
+pub struct PooledGradient<'a, B: Backend> {
+    /// `[B, ΣD]`
+    pub d_pooled: &'a B::Vector,
+    pub samples: usize,
+    /// Factor of the gradients of tiles, if they are those of another loss than `d_pooled`.
+    pub factor: Option<f32>,
+}
+
 /// A reference to the pooled vectors that a rank looked up for the samples of all ranks.
 pub struct LocalVectors<'a, B: Backend> {
     /// `[B_global, width]`, see [`SlotLayout::local_width`].
@@ -159,7 +168,7 @@ impl<B: Backend> PooledExchange<B> {
         Ok(())
     }
 
-    /// Sends each owner its columns of the gradient `d_pooled` `[B, ΣD]` of this rank's `samples`.
+    /// Sends each owner its columns of a gradient.
     ///
     /// # Errors
     /// [`Error::Communication`] if a peer left.
@@ -169,9 +178,9 @@ impl<B: Backend> PooledExchange<B> {
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         lanes: &mut PooledLanes,
-        d_pooled: &B::Vector,
-        samples: usize,
+        given: PooledGradient<'_, B>,
     ) -> Result<(), Error> {
+        let PooledGradient { d_pooled, samples, factor } = given;
         let ranks = self.layout.world_size();
         for (message, &columns) in self.layout.widths.iter().enumerate() {
             let is_own = message == self.rank;
@@ -180,6 +189,9 @@ impl<B: Backend> PooledExchange<B> {
             if !part.is_empty() {
                 let arguments = Gather { rank: message, from: d_pooled, samples };
                 device.gather(queue, &mut self.on_device, arguments, &mut part)?;
+                if let Some(factor) = factor {
+                    part.iter_mut().for_each(|value| *value *= factor);
+                }
             }
             let parts =
                 if message < ranks { &mut self.by_rank.parts } else { &mut self.by_host.parts };

@@ -1,5 +1,5 @@
-//! Sums the gradients of replicated tables over ranks, row by row, so that every rank applies the
-//! same update.
+//! Sums the gradients of tables that several ranks hold, row by row, so that all of them apply the
+//! same update. They are replicated tables of all ranks, or tiles that replica groups repeat.
 //!
 //! The rows that any rank looks up are known before the forward pass. The gradients of these rows
 //! are all that ranks sum, so rules with moments leave other rows alone.
@@ -14,12 +14,12 @@ use crate::Error;
 use crate::context::DeviceQueue;
 use crate::lane::{GradientSums, Lane};
 
-/// The sum over ranks of the gradients of replicated tables. The next step reuses its buffers.
+/// The sum over ranks of the gradients of rows. The next step reuses its buffers.
 #[derive(Default)]
 pub struct ReplicaSums {
-    /// Rows that this rank's samples look up.
+    /// Rows that this rank looks up.
     own: RowSums,
-    /// Rows that any rank's samples look up.
+    /// Rows that any rank looks up.
     all: RowSums,
     spare: GradientSums,
     zeros: Vec<f32>,
@@ -32,20 +32,32 @@ impl ReplicaSums {
         2 * (rows * size_of::<u64>() + elements * size_of::<f32>())
     }
 
+    /// Sums the gradients of this rank by row, without a sum over ranks; see [`Self::sums`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn sum_own<B: Backend>(
+        &mut self,
+        device_queue: DeviceQueue<'_, B>,
+        group: &mut TableGroup<B>,
+        given: RowGradient<'_, B>,
+    ) -> Result<(), Error> {
+        sum_rows(device_queue, group, given, &mut self.all)
+    }
+
     /// Sums the gradients of this rank by row, and starts their sum over ranks.
     ///
     /// # Errors
     /// [`Error::Communication`], or [`Error::Device`] if the device failed.
     pub fn start<B: Backend>(
         &mut self,
-        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        device_queue: DeviceQueue<'_, B>,
         lane: &mut Lane<GradientSums>,
         group: &mut TableGroup<B>,
         touched: &TouchedRows,
-        gradient: ReplicaGradient<'_, B>,
+        given: RowGradient<'_, B>,
     ) -> Result<(), Error> {
-        let ReplicaGradient { ids, d_pooled, scalars } = gradient;
-        device.sum_rows(queue, group.on_device(), ids, d_pooled, scalars, &mut self.own)?;
+        sum_rows(device_queue, group, given, &mut self.own)?;
         let dims = || group.tiles().iter().map(schema::Tile::dim);
         let values = dims().zip(&touched.counts).map(|(dim, count)| dim * count).sum();
         self.zeros.resize(dims().max().unwrap_or(0), 0.0);
@@ -82,17 +94,27 @@ impl ReplicaSums {
         Ok(())
     }
 
-    /// Returns the gradient sums of the exchange that ended last.
+    /// Returns the gradient sums of the exchange that ended last, or those of this rank alone.
     #[must_use]
     pub fn sums(&self) -> &RowSums {
         &self.all
     }
 }
 
-/// The ids of this rank's samples for replicated tables, and the gradient of their vectors.
-pub struct ReplicaGradient<'a, B: Backend> {
+/// The ids of the last lookup in a group of tables, and the gradient of their vectors.
+pub struct RowGradient<'a, B: Backend> {
     pub ids: BatchIds<'a, B>,
-    /// Gradient of the pooled vectors of all tables, `[B, ΣD]`.
-    pub d_pooled: &'a B::Vector,
+    /// Gradient of the output of the lookup.
+    pub gradient: &'a B::Vector,
     pub scalars: &'a B::Scalars,
+}
+
+fn sum_rows<B: Backend>(
+    DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+    group: &mut TableGroup<B>,
+    given: RowGradient<'_, B>,
+    sums: &mut RowSums,
+) -> Result<(), Error> {
+    let RowGradient { ids, gradient, scalars } = given;
+    Ok(device.sum_rows(queue, group.on_device(), ids, gradient, scalars, sums)?)
 }

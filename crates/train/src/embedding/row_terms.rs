@@ -8,7 +8,6 @@
 use std::ops::Range;
 
 use device::Backend;
-use device::backend::BatchIds;
 use device::ops::embedding_backward::RowSums;
 use schema::{Rank, ShardingPlan, Tile};
 
@@ -30,7 +29,6 @@ pub struct RowTermExchange {
     /// Terms that make up those of this rank's tiles, by tile and column: a position in
     /// `received`, or the tile's own terms.
     parts: Vec<TermSource>,
-    sums: RowSums,
     own: Vec<f32>,
     totals: Vec<f32>,
     /// Place of each element of `received` in the message of its rank.
@@ -54,14 +52,6 @@ enum TermSource {
     Own(Range<u64>),
     /// Position in the list of received rows.
     Received(usize),
-}
-
-/// The ids of all ranks' samples for the tiles of this rank, and the gradient of their vectors.
-pub struct TileGradient<'a, B: Backend> {
-    pub ids: BatchIds<'a, B>,
-    /// `[B_global, width]` over this rank's slots.
-    pub gradient: &'a B::Vector,
-    pub scalars: &'a B::Scalars,
 }
 
 impl RowTermExchange {
@@ -97,7 +87,6 @@ impl RowTermExchange {
             sent,
             parts: parts.into_iter().map(source).collect(),
             received: received.into_iter().map(|(_, shared)| shared).collect(),
-            sums: RowSums::default(),
             own: Vec::new(),
             totals: Vec::new(),
             places: Vec::new(),
@@ -105,38 +94,36 @@ impl RowTermExchange {
         }
     }
 
-    /// Returns the bytes for `rows` rows with `elements` weights, beside the messages.
+    /// Returns the bytes for `rows` rows, beside the messages.
     #[must_use]
-    pub fn bytes(rows: usize, elements: usize) -> usize {
-        rows * size_of::<u64>() + (elements + 2 * TERMS * rows) * size_of::<f32>()
+    pub fn bytes(rows: usize) -> usize {
+        2 * TERMS * rows * size_of::<f32>()
     }
 
-    /// Sums the gradients of this rank's rows, and computes the terms of its columns.
+    /// Computes the terms of this rank's columns from the summed gradients of its rows.
     ///
     /// # Errors
     /// [`Error::Device`] if the device failed.
-    pub fn sum<B: Backend>(
+    pub fn compute<B: Backend>(
         &mut self,
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         group: &mut TableGroup<B>,
-        given: TileGradient<'_, B>,
+        sums: &RowSums,
+        scalars: &B::Scalars,
     ) -> Result<(), Error> {
-        let TileGradient { ids, gradient, scalars } = given;
-        let tables = group.on_device();
-        device.sum_rows(queue, tables, ids, gradient, scalars, &mut self.sums)?;
-        device.row_terms(queue, tables, &self.sums, scalars, &mut self.own)?;
+        device.row_terms(queue, group.on_device(), sums, scalars, &mut self.own)?;
         self.totals.clear();
         self.totals.resize(self.own.len(), 0.0);
         Ok(())
     }
 
-    /// Exchanges the terms of rows whose columns are split, and adds them up; see [`Self::rows`].
+    /// Exchanges the terms of `rows` whose columns are split, and adds them up; see
+    /// [`Self::totals`].
     ///
     /// # Errors
     /// [`Error::Communication`].
-    pub fn exchange(&mut self, lane: &mut Lane<AllToAll<f32>>) -> Result<(), Error> {
+    pub fn exchange(&mut self, lane: &mut Lane<AllToAll<f32>>, rows: &[u64]) -> Result<(), Error> {
         let mut exchange = std::mem::take(&mut self.spare);
-        let rows = &self.sums.rows;
         for rank in 0..lane.settings().world_size() {
             let sent = || self.sent.iter().filter(|shared| shared.rank == rank);
             let len = sent().map(|shared| terms_of(rows, &shared.rows).len()).sum();
@@ -150,15 +137,14 @@ impl RowTermExchange {
         }
         lane.start(exchange)?;
         let mut exchange = lane.finish()?;
-        self.add_up(&exchange.parts);
+        self.add_up(&exchange.parts, rows);
         exchange.parts.drain(..).for_each(|part| lane.keep(part));
         self.spare = exchange;
         Ok(())
     }
 
     /// Adds the terms of all tiles to the totals, which are zeros.
-    fn add_up(&mut self, messages: &[Vec<f32>]) {
-        let rows = &self.sums.rows;
+    fn add_up(&mut self, messages: &[Vec<f32>], rows: &[u64]) {
         self.places.clear();
         for (number, shared) in self.received.iter().enumerate() {
             let before = self.received[..number].iter().filter(|other| other.rank == shared.rank);
@@ -182,10 +168,10 @@ impl RowTermExchange {
         }
     }
 
-    /// The summed gradients of this rank's rows, and the terms of the whole rows `[rows, 2]`.
+    /// The terms of the whole rows of the exchange that ended last, `[rows, 2]`.
     #[must_use]
-    pub fn rows(&self) -> (&RowSums, &[f32]) {
-        (&self.sums, &self.totals)
+    pub fn totals(&self) -> &[f32] {
+        &self.totals
     }
 }
 

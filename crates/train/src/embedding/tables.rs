@@ -2,7 +2,7 @@
 //! of their ids. Where ids and gradients come from is decided by the collection.
 
 use device::Backend;
-use device::backend::{TableValues, TileRoom, TileRows, TileValues};
+use device::backend::{RowValues, TableValues, TileRoom, TileRows, TileValues};
 use device::ops::embedding_backward::TileOrigin;
 use device::ops::{Slot, SlotOutput};
 use schema::{TableConfig, Tile};
@@ -91,6 +91,18 @@ impl<B: Backend> TableGroup<B> {
         let tile = Tile { rows: range, ..whole.clone() };
         let (weight, state) = device.tile(queue, &self.tables, rows, room)?;
         Ok(TileView { tile, weight, state })
+    }
+
+    /// Overwrites some rows of a tile and their optimizer state.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device failed.
+    pub fn set_rows(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        values: RowValues<'_>,
+    ) -> Result<(), Error> {
+        Ok(device.set_rows(queue, &mut self.tables, values)?)
     }
 
     /// Replaces the tiles by other tiles of the same tables, which contain the rows of the next

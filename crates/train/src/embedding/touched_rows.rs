@@ -1,7 +1,5 @@
-//! Finds the rows of replicated tables that any rank looks up, while ids are distributed. Gradients
-//! of these rows are summed by `replicas`.
-
-use std::ops::Range;
+//! Finds the rows of tables that several ranks hold and any of them looks up, while ids are
+//! distributed. Gradients of these rows are summed by `replicas`.
 
 use comm::Communicator;
 use schema::JaggedTensor;
@@ -12,21 +10,21 @@ use crate::Error;
 /// Number of rows per word of a mask.
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// The rows of replicated tables that the batch of all ranks looks up, which are the same on all
-/// ranks.
+/// The rows of tables that several ranks hold and any of them looks up, which are the same on all
+/// these ranks. The tables are replicated tables of all ranks, or tiles that replica groups repeat.
 #[derive(Clone, Debug, Default)]
 pub struct TouchedRows {
     tables: Vec<ReplicaMask>,
     /// A bit per row, table after table.
     words: Vec<u64>,
     messages: Vec<Vec<i64>>,
-    /// Touched rows in ascending order, counted over all replicated tables.
+    /// Touched rows in ascending order, counted over all tables.
     pub rows: Vec<u64>,
     /// Number of touched rows of each table.
     pub counts: Vec<usize>,
 }
 
-/// The place of a replicated table in a mask of all of them.
+/// The place of a table in a mask of all of them.
 #[derive(Clone, Copy, Debug)]
 struct ReplicaMask {
     /// Number of rows of the tables before it.
@@ -51,6 +49,12 @@ impl TouchedRows {
         Self { tables, ..Self::default() }
     }
 
+    /// Whether ranks have tables in common.
+    #[must_use]
+    pub fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
     /// Returns the bytes of the masks and of up to `rows` touched rows.
     #[must_use]
     pub fn bytes(&self, rows: usize) -> usize {
@@ -58,35 +62,48 @@ impl TouchedRows {
         (words + rows) * size_of::<u64>()
     }
 
-    /// Finds the rows of replicated tables that any rank's samples look up. `sparse` has this
-    /// rank's samples, and `slots` are those of the tables.
+    /// Marks the rows that a batch looks up. `slots` are those of the tables.
+    pub fn mark_batch(&mut self, slots: &[Slot], sparse: &JaggedTensor) {
+        self.clear();
+        for slot in slots {
+            let ids = slot.id_slot();
+            if ids.position.is_none() {
+                self.mark(slot, &sparse.values[sparse.feature(slot.feature)]);
+                continue;
+            }
+            for sample in 0..sparse.batch_size {
+                self.mark(slot, &sparse.values[ids.positions(sparse, sample)]);
+            }
+        }
+    }
+
+    /// Marks the rows of ids that were distributed to `slots`, with one feature per slot.
+    pub fn mark_distributed(&mut self, slots: &[Slot], ids: &JaggedTensor) {
+        self.clear();
+        for (feature, slot) in slots.iter().enumerate() {
+            self.mark(slot, &ids.values[ids.feature(feature)]);
+        }
+    }
+
+    fn clear(&mut self) {
+        let words = self.tables.last().map_or(0, |last| last.first_word + last.word_count);
+        self.words.clear();
+        self.words.resize(words, 0);
+    }
+
+    fn mark(&mut self, slot: &Slot, ids: &[i64]) {
+        let words = &mut self.words[self.tables[slot.tile].first_word..];
+        ids.iter().for_each(|&id| set_bit(words, id as usize));
+    }
+
+    /// Adds the rows that the other ranks have marked, and lists all of them.
     ///
     /// For each table, a rank sends the number of touched rows, and then these rows as a list or as
     /// a mask, whichever is shorter. The receiver knows from the number which form follows.
     ///
     /// # Errors
     /// [`Error::Communication`] if a peer left.
-    pub fn exchange(
-        &mut self,
-        comm: &mut Communicator,
-        slots: &[Slot],
-        sparse: &JaggedTensor,
-    ) -> Result<(), Error> {
-        let words = self.tables.last().map_or(0, |last| last.first_word + last.word_count);
-        self.words.clear();
-        self.words.resize(words, 0);
-        for slot in slots {
-            let words = &mut self.words[self.tables[slot.tile].first_word..];
-            let mut touch = |positions: Range<usize>| {
-                sparse.values[positions].iter().for_each(|&id| set_bit(words, id as usize));
-            };
-            if slot.position.is_none() {
-                touch(sparse.feature(slot.feature));
-                continue;
-            }
-            let ids = slot.id_slot();
-            (0..sparse.batch_size).for_each(|sample| touch(ids.positions(sparse, sample)));
-        }
+    pub fn exchange(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         self.messages.resize_with(comm.world_size(), Vec::new);
         let own = comm.rank().index();
         for rank in (0..self.messages.len()).filter(|&rank| rank != own) {

@@ -91,9 +91,12 @@ impl<B: Backend> Model<B> {
             Stage::Loss => self.loss(context, share, purpose),
             Stage::InteractionBackward => self.backward_interaction(context, share.batch.size),
             Stage::GradientExchange => {
-                let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
-                self.embedding.exchange_gradients(context, part, sparse, d_pooled, &self.scalars)
+                let SampleShare { batch, global_size, .. } = share;
+                let (sparse, d_pooled) = (&batch.sparse, &self.buffers.d_pooled);
+                let (embedding, scalars) = (&mut self.embedding, &self.scalars);
+                embedding.exchange_gradients(context, part, sparse, global_size, d_pooled, scalars)
             }
+            Stage::GroupExchange => self.exchange_groups(context, purpose, part),
             Stage::RowTerms => self.embedding.exchange_terms(context, &self.scalars),
             Stage::EmbeddingUpdate => {
                 let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
@@ -116,6 +119,24 @@ impl<B: Backend> Model<B> {
                 self.parameters.update_from_sums(context, &self.scalars, bucket)
             }
             Stage::LossSum => Ok(()),
+        }
+    }
+
+    /// Sums gradients over replica groups, or averages tables over them if that is due.
+    fn exchange_groups(
+        &mut self,
+        context: &mut RankContext<B>,
+        purpose: Purpose,
+        part: ActionPart,
+    ) -> Result<(), Error> {
+        match purpose {
+            Purpose::Training(_) if self.groups.sums_gradients() => {
+                self.embedding.sum_groups(context, part, &self.scalars)
+            }
+            Purpose::Training(step) if self.groups.are_equal_after(step.number + 1) => {
+                self.average_groups(context, step.number + 1)
+            }
+            _ => Ok(()),
         }
     }
 

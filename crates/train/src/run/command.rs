@@ -25,6 +25,8 @@ pub enum Command {
         /// Whether the parameters must give a finite loss on the last batch.
         probe: bool,
     },
+    /// Averages the tables of replica groups after this number of steps of the run.
+    AverageGroups { steps: u64 },
     /// Writes the recorded trace.
     WriteTrace,
     /// Reads the outcome of the last training step.
@@ -55,6 +57,7 @@ impl Command {
             Self::Settle => (6, false, [0; 2]),
             Self::Pause => (7, false, [0; 2]),
             Self::ReadHeldOut => (8, false, [0; 2]),
+            Self::AverageGroups { steps } => (9, false, [steps, 0]),
         };
         let mut bytes = [0; BYTES];
         (bytes[0], bytes[1]) = (code, u8::from(flag));
@@ -85,6 +88,7 @@ impl Command {
             6 => Self::Settle,
             7 => Self::Pause,
             8 => Self::ReadHeldOut,
+            9 => Self::AverageGroups { steps: word(0) },
             _ => return None,
         })
     }
@@ -104,6 +108,7 @@ mod tests {
             Command::Begin,
             Command::Train(TrainStep { step, record: true }),
             Command::ReadHeldOut,
+            Command::AverageGroups { steps: 12 },
             Command::Evaluate,
             Command::Save { step: 7, probe: true },
             Command::WriteTrace,
@@ -113,7 +118,7 @@ mod tests {
         ] {
             assert_eq!(Command::from_bytes(&command.to_bytes()), Some(command));
         }
-        assert_eq!(Command::from_bytes(&[9; 18]), None);
+        assert_eq!(Command::from_bytes(&[10; 18]), None);
         assert_eq!(Command::from_bytes(&[]), None);
     }
 }

@@ -140,6 +140,10 @@ pub fn lead<'a, B: Backend>(
     };
     coordinator.begin()?;
     let mut interrupted = coordinator.train(input.batches)?;
+    // The last step need not be one after which groups average their tables.
+    if coordinator.step > start.step && !coordinator.are_groups_equal() {
+        coordinator.worker.lead_average_groups(coordinator.step)?;
+    }
     if request.config.training.keep_best.is_some() && !interrupted {
         // Evaluate before saving, because the checkpoint stores the best evaluation.
         coordinator.evaluate()?;
@@ -212,6 +216,11 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         Ok(())
     }
 
+    /// Whether all replica groups hold equal tables.
+    fn are_groups_equal(&self) -> bool {
+        self.request.plan.groups().are_equal_after(self.step)
+    }
+
     fn is_out_of_patience(&self) -> bool {
         let patience = self.request.config.training.patience;
         patience.zip(self.best).is_some_and(|(patience, best)| best.worse_since >= patience)
@@ -244,7 +253,9 @@ impl<B: Backend> Coordinator<'_, '_, B> {
         let request = self.request;
         let training = &request.config.training;
         while self.step < total_steps {
-            if self.worker.is_stopped() && self.announced.is_empty() {
+            // Groups that update alone train on until they are equal.
+            let may_stop = self.announced.is_empty() && self.are_groups_equal();
+            if may_stop && self.worker.is_stopped() {
                 return Ok(true);
             }
             if self.is_out_of_patience() || !self.step(loader, total_steps)? {

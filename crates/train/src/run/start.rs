@@ -115,6 +115,7 @@ impl StartState {
     /// Opens the starting point that `request` names and checks that it fits the request.
     pub fn read(request: &RunRequest) -> Result<Self, Error> {
         let clock = Clock::start();
+        request.plan.groups().check_intervals(&request.config.training)?;
         let (optimizer, tables) =
             (request.config.optimizer.sparse.kind, &request.config.model.tables);
         let rule = request.config.optimizer.row_scope;

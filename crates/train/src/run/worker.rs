@@ -233,6 +233,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
                     let probe = if probe { Some(feed.last()?) } else { None };
                     self.save(&writer, probe.as_ref())?;
                 }
+                Command::AverageGroups { steps } => self.average_groups(steps)?,
                 Command::Settle => self.settle()?,
                 Command::WriteTrace => drop(self.write_trace()?),
                 Command::Finish => {
@@ -290,6 +291,12 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             self.broadcast(Command::Settle, None)?;
         }
         self.settle()
+    }
+
+    /// Averages the tables of replica groups after `steps` steps of the run.
+    pub fn lead_average_groups(&mut self, steps: u64) -> Result<(), Error> {
+        self.broadcast(Command::AverageGroups { steps }, None)?;
+        self.average_groups(steps)
     }
 
     /// Makes the other ranks start reading the held-out data. Rank 0 must call it before it reads
@@ -419,6 +426,11 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         self.finish_losses(0)
     }
 
+    fn average_groups(&mut self, steps: u64) -> Result<(), Error> {
+        let averaged = self.model.average_groups(&mut self.context, steps);
+        averaged.map_err(Error::in_stage(Stage::GroupExchange, steps))
+    }
+
     /// Waits for the end of a step and starts the sum of its losses over all ranks.
     fn finish(&mut self, pending: PendingStep<B>) -> Result<(), Error> {
         let PendingStep { started, own, global_size } = pending;
@@ -517,9 +529,13 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         let optimizers = &self.request.config.optimizer;
         let (tiles, kind) = (self.model.tiles(), optimizers.sparse.kind);
         let (device_queue, mut room) = (self.context.device_queue(), TileRoom::default());
-        let mut written = vec![writer.write_tiles(rank, tiles, kind, &mut |rows, take| {
-            take(&self.model.tile(device_queue, rows, &mut room)?)
-        })?];
+        let mut written = Vec::new();
+        // All replica groups hold the same tables, and the first group saves them.
+        if self.request.plan.place(rank) == rank {
+            written.push(writer.write_tiles(rank, tiles, kind, &mut |rows, take| {
+                take(&self.model.tile(device_queue, rows, &mut room)?)
+            })?);
+        }
         if rank == Rank(0) {
             let dense = self.model.dense().to_parameters(device_queue)?;
             written.push(writer.write_dense(&dense, optimizers.dense.kind)?);

@@ -201,7 +201,9 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
         let rounding = train::initial::rounding(model.seed, step);
         let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
         cpu.begin(&(), &numbers, &mut scalars).unwrap();
-        embedding.exchange_gradients(&mut context, part, &sparse, &pooled, &scalars).unwrap();
+        embedding
+            .exchange_gradients(&mut context, part, &sparse, sparse.batch_size, &pooled, &scalars)
+            .unwrap();
         embedding.exchange_terms(&mut context, &scalars).unwrap();
         embedding.update(&mut context, &sparse, &pooled, &mut scalars).unwrap();
     }

@@ -13,7 +13,7 @@ use schema::random::CounterRng;
 use schema::stage::ActionPart;
 use schema::{JaggedTensor, JobConfig, Optimizer, OptimizerConfig, ShardingPlan, TableId};
 use train::context::DeviceQueue;
-use train::embedding::input_dist::{BatchUse, IdExchange};
+use train::embedding::input_dist::{BatchUse, IdCommunicators, IdExchange};
 use train::embedding::{EmbeddingCollection, SlotLayout};
 use train::memory::CountingAllocator;
 use train::parameter::TileState;
@@ -114,15 +114,17 @@ type ReceivedIds = (LocalIds, LocalIds, Vec<u64>);
 fn received<B: Backend>(open: &(impl Fn() -> B + Sync)) -> Vec<Vec<ReceivedIds>> {
     let config = config(Optimizer::Sgd);
     let layout = Arc::new(SlotLayout::new(&config.model, &plan(&config)));
-    on_two_ranks(|mut comm| {
+    on_two_ranks(|comm| {
         let (device, rank) = (open(), comm.rank());
+        let mut comm = IdCommunicators::single(comm);
         let room = &mut CountingAllocator::new(&device);
-        let mut exchange = IdExchange::new(room, Arc::clone(&layout), rank);
+        let mut exchange = IdExchange::new(room, Arc::clone(&layout), rank, &[]);
         let step = |step| {
             let first_sample = rank.index() * BATCH;
             let sparse = share(step, rank.index());
             exchange.run(&mut comm, &sparse, first_sample, BatchUse::Training).unwrap();
-            let [tiled, own] = [&exchange.tiled, &exchange.own].map(|ids| ids.read().unwrap());
+            let [tiled, own] = [&exchange.tiled, &exchange.own]
+                .map(|ids| ids.read(&mut LocalIds::default()).unwrap().clone());
             (tiled, own, exchange.touched.rows.clone())
         };
         (0..STEPS).map(step).collect()
@@ -217,7 +219,7 @@ fn run_step<B: Backend>(
     embedding.copy(context.device_queue(), &sparse).unwrap();
     embedding.look_up(context, &sparse, &mut pooled, &mut scalars).unwrap();
     embedding.exchange_vectors(context, part, &mut pooled, samples).unwrap();
-    embedding.exchange_gradients(context, part, &sparse, &d_pooled, &scalars).unwrap();
+    embedding.exchange_gradients(context, part, &sparse, 2 * BATCH, &d_pooled, &scalars).unwrap();
     embedding.exchange_terms(context, &scalars).unwrap();
     embedding.update(context, &sparse, &d_pooled, &mut scalars).unwrap();
     let (DeviceQueue { device, queue }, mut room) = (context.device_queue(), Vec::new());

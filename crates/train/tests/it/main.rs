@@ -6,6 +6,7 @@ mod allocation;
 mod checkpoint;
 mod damage;
 mod golden;
+mod groups;
 mod hosts;
 mod input_distribution;
 mod metric;

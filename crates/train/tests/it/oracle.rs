@@ -60,6 +60,51 @@ impl<'a> Oracle<'a> {
         let mut gradients = Gradients::default();
         let loss: f64 =
             (0..batch.size).map(|sample| self.sample(batch, sample, &mut gradients)).sum();
+        self.update(gradients);
+        loss / batch.size as f64
+    }
+
+    /// Trains one step of replica groups that update their tables alone, each with the gradient of
+    /// the mean loss over its part of the batch. Returns the mean loss over the batch.
+    pub fn step_in_groups(groups: &mut [Self], batch: &Batch) -> f64 {
+        let (count, mut loss, mut dense) = (groups.len(), 0.0, BTreeMap::new());
+        let mut rows = Vec::new();
+        for (number, group) in groups.iter().enumerate() {
+            let mut gradients = Gradients::default();
+            let samples = batch.size * number / count..batch.size * (number + 1) / count;
+            let factor = batch.size as f64 / samples.len() as f64;
+            loss += samples.map(|at| group.sample(batch, at, &mut gradients)).sum::<f64>();
+            for (name, gradient) in gradients.dense {
+                add(dense.entry(name).or_default(), &gradient);
+            }
+            gradients.rows.values_mut().flatten().for_each(|value| *value *= factor);
+            rows.push(gradients.rows);
+        }
+        for (group, rows) in groups.iter_mut().zip(rows) {
+            group.update(Gradients { dense: dense.clone(), rows });
+        }
+        loss / batch.size as f64
+    }
+
+    /// Replaces weights and states of the tables of all groups by their mean.
+    pub fn average(groups: &mut [Self]) {
+        let count = groups.len() as f64;
+        let weights = |group: &Self| group.tables.concat();
+        let states = |group: &Self| group.table_state.concat().concat().concat();
+        let [weights, states] = [&weights as &dyn Fn(&Self) -> Vector, &states].map(|values| {
+            let mut sum = Vector::new();
+            groups.iter().for_each(|group| add(&mut sum, &values(group)));
+            sum.into_iter().map(|value| value / count).collect::<Vector>()
+        });
+        for group in groups {
+            let to = group.tables.iter_mut().flatten();
+            to.zip(&weights).for_each(|(to, &value)| *to = value);
+            let to = group.table_state.iter_mut().flatten().flatten().flatten();
+            to.zip(&states).for_each(|(to, &value)| *to = value);
+        }
+    }
+
+    fn update(&mut self, gradients: Gradients) {
         let optimizers = self.config.optimizer;
         self.step += 1;
         let t = self.step;
@@ -83,7 +128,6 @@ impl<'a> Oracle<'a> {
                 update((&optimizers.sparse, t), weights, gradient, &mut state[columns]);
             }
         }
-        loss / batch.size as f64
     }
 
     fn sample(&self, batch: &Batch, sample: usize, gradients: &mut Gradients) -> f64 {

@@ -117,7 +117,9 @@ fn trained(
             let rounding = initial::rounding(config.model.seed, step);
             let numbers = StepScalars { dense: sparse, sparse, normaliser: 1.0, rounding };
             cpu.begin(&(), &numbers, &mut scalars).unwrap();
-            embedding.exchange_gradients(context, part, &own, &gradient, &scalars).unwrap();
+            embedding
+                .exchange_gradients(context, part, &own, own.batch_size, &gradient, &scalars)
+                .unwrap();
             embedding.exchange_terms(context, &scalars).unwrap();
             embedding.update(context, &own, &gradient, &mut scalars).unwrap();
             looked_up.push(pooled.to_vec());

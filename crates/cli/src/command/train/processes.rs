@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use data::Dataset;
 use device::cpu::Bf16Products;
-use schema::{HostLayout, JobConfig, Precision, Schedule};
+use schema::{HostLayout, JobConfig, Precision, ReplicaGroups, Schedule};
 use serde::{Deserialize, Serialize};
 use train::run::{
     PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, check_shared,
@@ -27,10 +27,11 @@ use setup::{Session, plan};
 #[derive(Serialize, Deserialize)]
 pub struct ProcessRun {
     config: String,
-    /// The sharding plan, encoded as the JSON of a plan file.
+    /// The sharding plan of a replica group, encoded as the JSON of a plan file.
     plan: String,
-    /// The host of each rank.
+    /// The host of each rank of a group.
     hosts: Vec<usize>,
+    groups: ReplicaGroups,
     train: PathBuf,
     train_rows: Range<u64>,
     evaluation: Option<(PathBuf, Range<u64>)>,
@@ -88,6 +89,7 @@ impl ProcessRun {
             })?,
             plan: serde_json::to_string(&request.plan)?,
             hosts: request.plan.hosts().hosts().to_vec(),
+            groups: request.plan.groups(),
             train: absolute(request.train.dir()),
             train_rows: request.train_rows.clone(),
             evaluation: evaluation.map(|(data, rows)| (absolute(data.dir()), rows.clone())),
@@ -126,8 +128,8 @@ impl ProcessRun {
             origin: origin.to_owned(),
             source: Box::new(source),
         })?;
-        let plan = plan::parse(Path::new(origin), &self.plan, &config.model.tables)?
-            .on_hosts(HostLayout::from_hosts(&self.hosts));
+        let plan = plan::parse(Path::new(origin), &self.plan, &config.model.tables)?;
+        let plan = plan.on_hosts(HostLayout::from_hosts(&self.hosts)).in_groups(self.groups);
         let train = Arc::new(Dataset::open(&self.train)?);
         let evaluation = match self.evaluation {
             None => None,

@@ -1,8 +1,8 @@
 //! Chooses how a training run splits its tables over ranks, from its options, its launcher and the
 //! run that it resumes.
 
-use schema::{HostLayout, ShardingPlan, TableConfig};
-use setup::args::Sharding;
+use schema::{HostLayout, ReplicaGroups, ShardingPlan, TableConfig};
+use setup::args::{RANKS_MAX, Sharding};
 use setup::error::{Error, UsageError};
 use setup::plan::{self, Tiling};
 
@@ -13,7 +13,7 @@ use crate::args::Train;
 ///
 /// # Errors
 /// The plan does not fit the tables, its number of ranks is not the launcher's number of processes,
-/// or the plan or the ranks do not fit the hosts.
+/// replica groups do not divide the ranks, or the plan or the ranks do not fit the hosts.
 pub fn choose_tiling(
     train: &Train,
     tables: &[TableConfig],
@@ -24,13 +24,22 @@ pub fn choose_tiling(
     let has_all_ranks =
         |plan: &&ShardingPlan| processes.is_none_or(|ranks| ranks == plan.world_size());
     let resumed = resumed.filter(has_all_ranks).filter(|_| train.ranks.is_none());
-    let plan = match &train.plan {
-        Some(path) => Some(plan::read(path, tables)?),
-        // A resumed run keeps its plan, unless the user requests another sharding.
-        None => resumed.filter(|_| train.sharding.is_none()).cloned(),
+    let groups = choose_groups(train, resumed)?;
+    let plan = match (&train.plan, resumed) {
+        (Some(path), _) => Some(plan::read(path, tables)?),
+        // A resumed run keeps its plan, unless the user requests another sharding or other groups.
+        (None, Some(plan)) if train.sharding.is_none() && groups.count == plan.groups().count => {
+            Some(plan.clone())
+        }
+        _ => None,
     };
+    let plan = plan.map(|plan| plan.in_groups(groups));
     let ranks = plan.as_ref().or(resumed).map(ShardingPlan::world_size);
     let ranks = ranks.or(train.ranks).or(processes).unwrap_or(1);
+    if ranks > RANKS_MAX {
+        return Err(UsageError::TooManyRanks { got: ranks }.into());
+    }
+    let group_size = groups.divide(ranks).map_err(|source| UsageError::ReplicaGroups { source })?;
     // Under a launcher the check is skipped, because scripts pass the same options for any number
     // of processes.
     if started.is_none() {
@@ -46,15 +55,31 @@ pub fn choose_tiling(
             .map_err(|source| UsageError::Hosts { source })?,
         None => started.cloned().unwrap_or_else(|| HostLayout::on_one_host(ranks as usize)),
     };
+    let hosts = hosts.of_groups(group_size as usize);
     if let Some(plan) = plan {
         return Ok(Tiling::File(plan.on_hosts(hosts)));
     }
     let sharding = train.sharding.unwrap_or(Sharding::Table);
     if started.is_some() && sharding.is_by_host() && hosts.host_count() == 1 {
         // Scripts also pass the same options for any number of hosts. One host splits all rows.
-        return Ok(Tiling::new(Sharding::Row, hosts)?);
+        return Ok(Tiling::new(Sharding::Row, hosts, groups)?);
     }
-    Ok(Tiling::new(sharding, hosts)?)
+    Ok(Tiling::new(sharding, hosts, groups)?)
+}
+
+/// Chooses the replica groups that the options of `train` request, or else those of the `resumed`
+/// run.
+fn choose_groups(train: &Train, resumed: Option<&ShardingPlan>) -> Result<ReplicaGroups, Error> {
+    let saved = resumed.map_or(ReplicaGroups::SINGLE, ShardingPlan::groups);
+    let groups = ReplicaGroups {
+        count: train.groups.unwrap_or(saved.count),
+        sync_every: train.sync_every.unwrap_or(saved.sync_every),
+    };
+    match train.sync_every {
+        Some(_) if groups.is_single() => Err(UsageError::OneGroup.into()),
+        _ if groups.is_single() => Ok(ReplicaGroups::SINGLE),
+        _ => Ok(groups),
+    }
 }
 
 /// Refuses an option that has an effect only with several ranks if there is only one rank.

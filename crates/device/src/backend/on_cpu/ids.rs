@@ -45,8 +45,8 @@ impl DistributedIds for CpuIds {
         &self.counts
     }
 
-    fn read(&self) -> Result<LocalIds, Error> {
-        Ok(self.local.clone())
+    fn read<'a>(&'a self, _: &'a mut LocalIds) -> Result<&'a LocalIds, Error> {
+        Ok(&self.local)
     }
 }
 

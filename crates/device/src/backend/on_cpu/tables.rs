@@ -2,12 +2,12 @@
 
 use schema::JaggedTensor;
 
-use crate::backend::{StepScalars, TableValues, TileRows, TileValues};
+use crate::backend::{RowValues, StepScalars, TableValues, TileRows, TileValues};
 use crate::buffer::Array;
 use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::embedding_backward::{
-    self, BackwardArguments, RowArguments, RowSums, Scratch, TileMut, Updated,
+    self, BackwardArguments, RowArguments, RowSums, Scratch, TileMut, TileOrigin, Updated,
 };
 use crate::ops::embedding_forward::{self, TileView};
 use crate::ops::{Slot, SlotOutput, extent};
@@ -42,6 +42,21 @@ impl CpuTables {
         let width = state.len() / (*all).max(1);
         let weights = weights.view().slice(rows.start * dim..rows.end * dim);
         (weights, &state[rows.start * width..rows.end * width])
+    }
+
+    /// Overwrites the weights and the optimizer state of a range of rows of a tile.
+    pub(super) fn set_rows(&mut self, values: &RowValues<'_>) -> Result<(), Error> {
+        const OP: &str = "set_rows";
+        let TileRows { tile, rows } = &values.rows;
+        let TileValues { weights, state, rows: all, dim, origin, .. } = &mut self.tiles[*tile];
+        let width = state.len() / (*all).max(1);
+        extent::check(OP, "weights [rows, D]", rows.len() * *dim, values.weights.len())?;
+        extent::check(OP, "state [rows, state per row]", rows.len() * width, values.state.len())?;
+        let to = weights.view_mut().slice(rows.start * *dim..rows.end * *dim);
+        let origin = TileOrigin { row: origin.row + rows.start as u64, ..*origin };
+        embedding_backward::write_rows(to, values.weights, *dim, origin, values.rounding);
+        state[rows.start * width..rows.end * width].copy_from_slice(values.state);
+        Ok(())
     }
 
     /// Pools the rows of a batch and writes them to the first elements of `out`.

@@ -296,9 +296,10 @@ impl DistributedIds for CudaIds {
         &self.counts
     }
 
-    fn read(&self) -> Result<LocalIds, Error> {
+    fn read<'a>(&'a self, room: &'a mut LocalIds) -> Result<&'a LocalIds, Error> {
         let (Some(bags), Some(exchange)) = (self.bags(), &self.exchange) else {
-            return Ok(LocalIds::default());
+            *room = LocalIds::default();
+            return Ok(room);
         };
         let (stream, shape) = (&exchange.stream, self.shape);
         let weights = bags.weights.map(|weights| downloaded(stream, weights, shape.ids));
@@ -310,7 +311,8 @@ impl DistributedIds for CudaIds {
             weights: weights.transpose()?,
         };
         let scales = bags.scales.map(|scales| downloaded(stream, scales, shape.bags()));
-        Ok(LocalIds { jagged, scales: scales.transpose()? })
+        *room = LocalIds { jagged, scales: scales.transpose()? };
+        Ok(room)
     }
 }
 

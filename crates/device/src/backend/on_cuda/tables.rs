@@ -3,13 +3,13 @@
 use super::handles::{Vector, grown, put};
 use super::ids::{BagShape, CudaIds};
 use super::scalars::ScalarBlock;
-use crate::backend::{TableValues, TileRoom, TileRows, TileValues};
+use crate::backend::{RowValues, TableValues, TileRoom, TileRows, TileValues};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, RowPart, Workspace, WorkspaceShape,
 };
-use crate::ops::embedding_backward::{Factors, RowSums, ScratchShape, TileOrigin};
+use crate::ops::embedding_backward::{Factors, RowSums, ScratchShape, TileOrigin, write_rows};
 use crate::ops::embedding_forward::cuda::{
     DeviceLookup, DeviceTile, EmbeddingForward, slot_bytes, tile_bytes,
 };
@@ -308,6 +308,29 @@ impl Tables {
         let start = rows.start * state_width * size_of::<f32>();
         stream.download(state, start, bytemuck::cast_slice_mut(to_state))?;
         Ok((to.view().slice(0..len), to_state))
+    }
+
+    /// Overwrites the weights and the optimizer state of a range of rows of a tile. Values of
+    /// 16-bit tables are rounded on the host.
+    pub(super) fn set_rows(
+        &mut self,
+        stream: &Stream,
+        values: &RowValues<'_>,
+    ) -> Result<(), Error> {
+        const OP: &str = "set_rows";
+        let TileRows { tile, rows } = &values.rows;
+        let CudaTile { weights, state, data_type, dim, state_width, origin, .. } =
+            &self.tiles[*tile];
+        let (len, states) = (rows.len() * dim, rows.len() * state_width);
+        extent::check(OP, "weights [rows, D]", len, values.weights.len())?;
+        extent::check(OP, "state [rows, state per row]", states, values.state.len())?;
+        let mut rounded = Weights::zeroed(*data_type, len);
+        let origin = TileOrigin { row: origin.row + rows.start as u64, ..*origin };
+        write_rows(rounded.view_mut(), values.weights, *dim, origin, values.rounding);
+        let start = rows.start * dim * data_type.bytes();
+        stream.upload(weights, start, rounded.view().bytes())?;
+        let start = rows.start * state_width * size_of::<f32>();
+        Ok(stream.upload(state, start, bytemuck::cast_slice(values.state))?)
     }
 }
 

@@ -20,7 +20,7 @@ mod update_rows;
 use numbering::Numbering;
 pub use row_sums::{RowArguments, RowSums, apply_rows, row_terms, sum_rows};
 pub use scratch::Scratch;
-pub use tile::{IDS_PER_PART, TileMut, TileOrigin, Updated};
+pub use tile::{IDS_PER_PART, TileMut, TileOrigin, Updated, write_rows};
 use update::{RowForm, UpdateTarget};
 
 use schema::JaggedTensor;

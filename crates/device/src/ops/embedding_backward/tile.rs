@@ -1,6 +1,9 @@
 //! The tiles that an update changes, with their optimizer state, and the counts of updated rows.
 
-use crate::weights::WeightsMut;
+use schema::random::CounterRng;
+
+use crate::rounding::RowNoise;
+use crate::weights::{StoredWeight, WeightsMut};
 
 /// Number of ids in a part. A row's gradients are summed in parts of this size, and the parts are
 /// added in order. With parts, a row that fills half of the batch does not occupy one thread
@@ -32,6 +35,43 @@ pub struct TileOrigin {
     pub table: u32,
     pub row: u64,
     pub column: u32,
+}
+
+/// Overwrites the weights of rows with `values`, both `[rows, dim]`. Values of 16-bit tables are
+/// rounded up or down at random, as an update rounds them. `origin` is the position of the first
+/// row in its table.
+///
+/// # Panics
+/// Panics if the numbers of values and weights differ.
+pub fn write_rows(
+    to: WeightsMut<'_>,
+    values: &[f32],
+    dim: usize,
+    origin: TileOrigin,
+    rounding: CounterRng,
+) {
+    assert_eq!(to.len(), values.len(), "one value per weight");
+    match to {
+        WeightsMut::F32(to) => to.copy_from_slice(values),
+        WeightsMut::F16(to) => round_rows(to, values, dim, origin, rounding),
+        WeightsMut::Bf16(to) => round_rows(to, values, dim, origin, rounding),
+    }
+}
+
+fn round_rows<E: StoredWeight>(
+    to: &mut [E],
+    values: &[f32],
+    dim: usize,
+    TileOrigin { table, row, column }: TileOrigin,
+    rounding: CounterRng,
+) {
+    let table = rounding.child(u64::from(table));
+    for (row, (to, values)) in (row..).zip(to.chunks_mut(dim).zip(values.chunks(dim))) {
+        let noise = RowNoise::new(table, row, column);
+        for (column, (to, &value)) in to.iter_mut().zip(values).enumerate() {
+            *to = E::round(value, noise.at(column));
+        }
+    }
 }
 
 /// The numbers of rows, elements and bytes that one call updated.
