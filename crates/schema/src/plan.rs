@@ -92,8 +92,8 @@ pub enum PlanError {
 /// replicated table. The other tables are cut into tiles, and each of their weights is on exactly
 /// one rank.
 ///
-/// A plan also knows the hosts of its ranks, because exchanges between ranks use them. Plan files do
-/// not contain the hosts, since a job may move to other hosts. A new plan has all ranks on one host.
+/// A plan also knows the hosts of its ranks, because exchanges between ranks use them. Plan files
+/// do not contain the hosts, since a job may move to others. A new plan has all ranks on one host.
 ///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};

@@ -143,7 +143,7 @@ impl Streams {
         self.all().for_each(|stream| stream.set_timeout(timeout));
     }
 
-    /// Creates the lanes that a plan needs, and their threads for a schedule. All ranks must call it
+    /// Creates the lanes that a plan needs, and the threads of a schedule. All ranks must call it
     /// at the same point of the program, before they exchange pooled vectors.
     ///
     /// # Errors

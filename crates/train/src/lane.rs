@@ -23,8 +23,8 @@ const QUEUED_MAX: usize = 16;
 /// Communicators with which a lane begins, for exchanges that are under way together.
 const COMMUNICATORS: usize = 3;
 
-/// The communicator that an exchange needs: of all ranks, or of the two levels of a job over several
-/// hosts.
+/// The communicator that an exchange needs: that of all ranks, or those of the two levels of a job
+/// over several hosts.
 pub trait LaneCommunicator: Send + 'static {
     /// Creates another communicator of the same ranks. All ranks must call it at the same point of
     /// the program.

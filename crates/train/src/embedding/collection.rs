@@ -183,7 +183,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let vectors = gradient * size_of::<f32>();
         room.count(MemoryUse::Exchange, vectors);
         let arriving = buffers * input_dist::arriving_bytes(ids, bags, scales);
-        (arriving + output_dist::message_bytes(vectors, layout.slots.len())) as u64
+        (arriving + output_dist::message_bytes(layout, rank.index(), samples)) as u64
     }
 
     fn whole_memory(&self, traffic: &Traffic<'_>, room: &mut CountingAllocator<'_, B>) -> u64 {

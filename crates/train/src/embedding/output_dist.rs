@@ -20,10 +20,12 @@ use crate::context::{DeviceQueue, PooledLanes};
 use crate::lane::{AllToAll, HostDirection, HostExchange};
 use crate::memory::CountingAllocator;
 
-/// Computes the size of the messages of an exchange. `bytes` is the size of the pooled vectors of a
-/// rank's slots. With several ranks, gradients exist twice: as received and concatenated.
-pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
-    if ranks > 1 { 2 * bytes } else { bytes }
+/// Computes the size of the messages of an exchange for a batch of all ranks. With several ranks,
+/// gradients exist twice: as received and concatenated. Sums of hosts exist once in each direction.
+pub(super) fn message_bytes(layout: &SlotLayout, rank: usize, samples: usize) -> usize {
+    let (ranks, vectors) = (layout.world_size(), samples * layout.local_width(rank));
+    let sums = samples.div_ceil(ranks) * layout.widths[ranks..].iter().sum::<usize>();
+    size_of::<f32>() * if ranks > 1 { 2 * (vectors + sums) } else { vectors }
 }
 
 /// Computes the layout of the exchange: the source and the destination of every column.
