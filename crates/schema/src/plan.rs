@@ -94,8 +94,8 @@ pub enum PlanError {
 /// one rank of the group. Usually all ranks of a job form one group. Otherwise each
 /// [replica group](ReplicaGroups) repeats the plan.
 ///
-/// A plan also knows the hosts of its ranks, because exchanges between ranks use them. Plan files do
-/// not contain the hosts, since a job may move to other hosts. A new plan has all ranks on one host.
+/// A plan also knows the hosts of its ranks, because exchanges between ranks use them. Plan files
+/// do not contain the hosts, since a job may move to others. A new plan has all ranks on one host.
 ///
 /// ```
 /// use schema::{Rank, ShardingPlan, TableConfig};

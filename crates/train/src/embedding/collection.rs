@@ -215,7 +215,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let vectors = gradient * size_of::<f32>();
         room.count(MemoryUse::Exchange, vectors);
         let arriving = buffers * IdMessages::bytes(ids, bags, scales);
-        messages += arriving + output_dist::message_bytes(vectors, layout.slots.len());
+        messages += arriving + output_dist::message_bytes(layout, place.index(), samples);
         messages as u64
     }
 

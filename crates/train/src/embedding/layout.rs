@@ -178,16 +178,16 @@ impl SlotLayout {
         !self.in_sum_order.is_empty()
     }
 
-    /// Returns the number of ranks.
+    /// Returns the number of ranks of a group.
     #[must_use]
-    pub fn world_size(&self) -> usize {
+    pub fn group_size(&self) -> usize {
         self.slots.len()
     }
 
     /// Returns the message with the sums of the host of `rank`.
     #[must_use]
     pub fn host_message(&self, rank: usize) -> usize {
-        self.world_size() + self.hosts[rank]
+        self.group_size() + self.hosts[rank]
     }
 
     /// Returns the number of columns of the pooled vectors of a rank's tiles: those of its own
@@ -208,20 +208,20 @@ impl SlotLayout {
     /// [`Self::local_width`].
     #[must_use]
     pub fn local_column(&self, rank: usize, slot: &Slot) -> usize {
-        let is_own = slot.message < self.world_size();
+        let is_own = slot.message < self.group_size();
         slot.message_column + if is_own { 0 } else { self.widths[rank] }
     }
 
     /// Whether ranks send vectors to the ranks of their samples directly.
     #[must_use]
     pub fn sends_by_rank(&self) -> bool {
-        self.widths[..self.world_size()].iter().any(|&width| width > 0)
+        self.widths[..self.group_size()].iter().any(|&width| width > 0)
     }
 
     /// Whether hosts add up vectors before they are sent.
     #[must_use]
     pub fn sends_by_host(&self) -> bool {
-        self.widths[self.world_size()..].iter().any(|&width| width > 0)
+        self.widths[self.group_size()..].iter().any(|&width| width > 0)
     }
 
     /// Whether the ids for whole tables are not those of the batch.

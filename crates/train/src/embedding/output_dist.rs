@@ -20,10 +20,12 @@ use crate::context::{DeviceQueue, PooledLanes};
 use crate::lane::{AllToAll, HostDirection, HostExchange};
 use crate::memory::CountingAllocator;
 
-/// Computes the size of the messages of an exchange. `bytes` is the size of the pooled vectors of a
-/// rank's slots. With several ranks, gradients exist twice: as received and concatenated.
-pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
-    if ranks > 1 { 2 * bytes } else { bytes }
+/// Computes the size of the messages of an exchange for `samples` of a group. With several ranks,
+/// gradients exist twice: as received and concatenated. Sums of hosts exist once in each direction.
+pub(super) fn message_bytes(layout: &SlotLayout, rank: usize, samples: usize) -> usize {
+    let (ranks, vectors) = (layout.group_size(), samples * layout.local_width(rank));
+    let sums = samples.div_ceil(ranks) * layout.widths[ranks..].iter().sum::<usize>();
+    size_of::<f32>() * if ranks > 1 { 2 * (vectors + sums) } else { vectors }
 }
 
 /// Computes the layout of the exchange: the source and the destination of every column.
@@ -157,7 +159,7 @@ impl<B: Backend> PooledExchange<B> {
         self.finish(lanes)?;
         let own_first = local.batch_sizes[..self.rank].iter().sum::<usize>()
             * self.layout.local_width(self.rank);
-        let hosts = self.layout.widths.len() - self.layout.world_size();
+        let hosts = self.layout.widths.len() - self.layout.group_size();
         self.by_host.parts.resize_with(hosts, Vec::new);
         let parts = &mut self.by_rank.parts;
         parts.append(&mut self.by_host.parts);
@@ -181,7 +183,7 @@ impl<B: Backend> PooledExchange<B> {
         given: PooledGradient<'_, B>,
     ) -> Result<(), Error> {
         let PooledGradient { d_pooled, samples, factor } = given;
-        let ranks = self.layout.world_size();
+        let ranks = self.layout.group_size();
         for (message, &columns) in self.layout.widths.iter().enumerate() {
             let is_own = message == self.rank;
             let width = if is_own { self.layout.local_width(self.rank) } else { columns };
@@ -214,7 +216,7 @@ impl<B: Backend> PooledExchange<B> {
         self.finish(lanes)?;
         let (width, own_columns) =
             (self.layout.local_width(self.rank), self.layout.widths[self.rank]);
-        self.by_host.parts.resize_with(self.layout.world_size(), Vec::new);
+        self.by_host.parts.resize_with(self.layout.group_size(), Vec::new);
         // The part of this rank already has the columns of its host.
         lanes.by_rank.keep(take(&mut self.by_host.parts[self.rank]));
         let (by_rank, by_host) = (&mut self.by_rank.parts, &mut self.by_host.parts);
