@@ -74,7 +74,7 @@ impl HostLayout {
     /// Returns the hosts of a group if each `group_size` consecutive ranks form a group. If groups
     /// lie on hosts differently, the layout has a single host, so that exchanges do not use hosts.
     #[must_use]
-    pub fn of_groups(&self, group_size: usize) -> Self {
+    pub fn group_layout(&self, group_size: usize) -> Self {
         let mut groups = self.hosts.chunks(group_size.max(1)).map(Self::from_hosts);
         let first = groups.next().unwrap_or_else(|| Self::on_one_host(group_size));
         if groups.all(|group| group == first) { first } else { Self::on_one_host(group_size) }

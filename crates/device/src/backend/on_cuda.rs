@@ -323,8 +323,7 @@ impl Backend for Cuda {
             gemm::Activation::Relu => Epilogue::Relu,
         };
         let target = ProductTarget { to: y.get(OP, MatrixShape::new(b, n))?, epilogue };
-        let factors = [x, weight.buffers().factor()];
-        let shape = LinearShape { b, n, k };
+        let (factors, shape) = ([x, weight.buffers().factor()], LinearShape { b, n, k });
         Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, target)?)
     }
 
@@ -345,8 +344,7 @@ impl Backend for Cuda {
             }
         };
         let target = ProductTarget { to: d_x.get(OP, MatrixShape::new(b, k))?, epilogue };
-        let factors = [d_y, weight.buffers().factor()];
-        let shape = LinearShape { b, n, k };
+        let (factors, shape) = ([d_y, weight.buffers().factor()], LinearShape { b, n, k });
         Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target, join)?)
     }
 
@@ -382,8 +380,8 @@ impl Backend for Cuda {
         let MatrixShape { rows: b, columns: k } = shape;
         let factors = [x.f32(OP, shape)?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
         let bias = Some(bias.get(OP, "bias [1]", 1)?);
-        let (shape, y) = (LinearShape { b, n: 1, k }, y.get(OP, "y [B]", b)?);
-        let target = ProductTarget::plain(y);
+        let shape = LinearShape { b, n: 1, k };
+        let target = ProductTarget::plain(y.get(OP, "y [B]", b)?);
         Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, target)?)
     }
 
@@ -397,8 +395,7 @@ impl Backend for Cuda {
         let MatrixShape { rows: b, columns: k } = shape;
         let (x, d_y) = (x.f32(OP, shape)?, d_y.get(OP, "d_y [B]", b)?);
         let d_weight = d_weight.get(OP, "d_weight [K]", k)?;
-        let shape = LinearShape { b, n: 1, k };
-        let [d_y, x] = [d_y, x].map(Operand::f32);
+        let (shape, [d_y, x]) = (LinearShape { b, n: 1, k }, [d_y, x].map(Operand::f32));
         self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
         Ok(self.column_sums(queue, [b, 1], d_y, d_bias.get(OP, "d_bias [1]", 1)?)?)
     }

@@ -130,8 +130,9 @@ impl<B: Backend> Exchange for IdExchange<B> {
 }
 
 impl<B: Backend> IdExchange<B> {
-    /// Creates an exchange with empty buffers for the rank with this place in its group. `tile_rows`
-    /// is the number of rows of each tile of this rank whose gradients replica groups sum.
+    /// Creates an exchange with empty buffers for the rank with this place in its group.
+    /// `tile_rows` is the number of rows of each tile of this rank whose gradients replica groups
+    /// sum.
     #[must_use]
     pub fn new(
         room: &mut CountingAllocator<'_, B>,

@@ -11,7 +11,9 @@ use device::optimizer::UpdateRule;
 use device::{Backend, Cpu};
 use schema::random::CounterRng;
 use schema::stage::ActionPart;
-use schema::{JaggedTensor, JobConfig, Optimizer, OptimizerConfig, ShardingPlan, TableId};
+use schema::{
+    JaggedTensor, JobConfig, Optimizer, OptimizerConfig, Schedule, ShardingPlan, TableId,
+};
 use train::context::DeviceQueue;
 use train::embedding::input_dist::{BatchUse, IdCommunicators, IdExchange};
 use train::embedding::{EmbeddingCollection, SlotLayout};
@@ -172,6 +174,7 @@ fn trained<B: Backend>(optimizer: Optimizer, open: &(impl Fn() -> B + Sync)) -> 
     on_two_ranks(|comm| {
         let (rank, host) = (comm.rank(), Cpu::new(1));
         let context = &mut RankContext::new(open(), comm, Profiler::off()).unwrap();
+        context.comm.open_lanes(Schedule::SERIAL, &plan).unwrap();
         let tile = |tile: &schema::Tile| TileState {
             weight: initial::tile_weights(&host.pool, &config.model, tile),
             state: Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),

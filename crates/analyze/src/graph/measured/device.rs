@@ -87,7 +87,7 @@ impl DeviceWork {
                 launched = launched.max(call.unwrap_or(i64::MIN));
                 let category = category(trace.kind(row), class);
                 let track = trace.slices.track[row as usize];
-                let origin = NodeOrigin::of_row(at, row, track, category);
+                let origin = NodeOrigin::at_row(at, row, track, category);
                 let work = work(draft, scope, origin, row, span, meetings);
                 device.work_of[row as usize] = device.works.len() as u32;
                 device.works.push(work);

@@ -330,7 +330,7 @@ impl<'d, 'a, 'b> ChainDraft<'d, 'a, 'b> {
             _ => PathCategory::HostOperator,
         };
         let track = trace.slices.track[segment.row as usize];
-        let origin = NodeOrigin::of_row(rank.at, segment.row, track, category);
+        let origin = NodeOrigin::at_row(rank.at, segment.row, track, category);
         let (end, order) = (segment.end, NodeOrder::Host);
         let node = draft.add(DraftNode { kind, start, end, order, origin });
         debug_assert_eq!(node, chain.node(chain.len()), "ids of a chain are consecutive");

@@ -85,7 +85,7 @@ pub struct NodeOrigin {
 
 impl NodeOrigin {
     /// Creates the origin of a node that represents time of a row on its thread or stream.
-    pub fn of_row(scope: u32, row: u32, track: TrackId, category: PathCategory) -> Self {
+    pub fn at_row(scope: u32, row: u32, track: TrackId, category: PathCategory) -> Self {
         Self { scope, row, track, category }
     }
 

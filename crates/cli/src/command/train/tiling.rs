@@ -55,7 +55,7 @@ pub fn choose_tiling(
             .map_err(|source| UsageError::Hosts { source })?,
         None => started.cloned().unwrap_or_else(|| HostLayout::on_one_host(ranks as usize)),
     };
-    let hosts = hosts.of_groups(group_size as usize);
+    let hosts = hosts.group_layout(group_size as usize);
     if let Some(plan) = plan {
         return Ok(Tiling::File(plan.on_hosts(hosts)));
     }
