@@ -425,8 +425,8 @@ fn report_groups(plan: &ShardingPlan, console: Console) {
     match groups.sync_every.get() {
         1 => console.say(format_args!("{count} replica groups of {size} sum their gradients")),
         steps => console.say(format_args!(
-            "{count} replica groups of {size} average their tables every {steps} steps, and \
-             Ctrl-C waits for the next time"
+            "{count} replica groups of {size} average their tables every {steps} steps; after \
+             Ctrl-C, training goes on to the next average before it saves"
         )),
     }
 }

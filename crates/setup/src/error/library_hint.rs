@@ -8,7 +8,9 @@ use schema::{ConfigError, ReplicaGroupsError, Share};
 pub fn suggest_for_groups(error: &ReplicaGroupsError) -> String {
     match error {
         ReplicaGroupsError::Ranks { .. } => {
-            "choose --ranks, or the number of processes, as a multiple of --groups".to_owned()
+            "choose --groups as a divisor of the ranks; a resumed run keeps its groups unless \
+             --groups changes them"
+                .to_owned()
         }
         ReplicaGroupsError::Interval { key, sync_every, got } => format!(
             "set training.{key}={}, or choose --sync-every as a divisor of the intervals of \

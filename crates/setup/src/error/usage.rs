@@ -211,7 +211,10 @@ errors_with_hints! {
             "--sharding {sharding}: expected several hosts, got one host with {ranks} ranks, on which \
              --sharding row is the same plan"
         )]
-        #[hint("group ranks into hosts with --ranks-per-host N, or choose --sharding row")]
+        #[hint(
+            "group ranks into hosts with --ranks-per-host N, or choose --sharding row; with --groups, each \
+             group needs several whole hosts"
+        )]
         OneHost { sharding: String, ranks: usize },
         #[error("{source}")]
         #[hint("give --ranks-per-host a divisor of the ranks, or choose a plan without hosts")]

@@ -20,11 +20,11 @@ pub fn choose_tiling(
     resumed: Option<&ShardingPlan>,
     started: Option<&HostLayout>,
 ) -> Result<Tiling, Error> {
+    let groups = choose_groups(train, resumed)?;
     let processes = started.map(|hosts| hosts.world_size() as u32);
     let has_all_ranks =
         |plan: &&ShardingPlan| processes.is_none_or(|ranks| ranks == plan.world_size());
     let resumed = resumed.filter(has_all_ranks).filter(|_| train.ranks.is_none());
-    let groups = choose_groups(train, resumed)?;
     let plan = match (&train.plan, resumed) {
         (Some(path), _) => Some(plan::read(path, tables)?),
         // A resumed run keeps its plan, unless the user requests another sharding or other groups.
@@ -68,7 +68,7 @@ pub fn choose_tiling(
 }
 
 /// Chooses the replica groups that the options of `train` request, or else those of the `resumed`
-/// run.
+/// run, also with another number of ranks. Other groups would be another algorithm.
 fn choose_groups(train: &Train, resumed: Option<&ShardingPlan>) -> Result<ReplicaGroups, Error> {
     let saved = resumed.map_or(ReplicaGroups::SINGLE, ShardingPlan::groups);
     let groups = ReplicaGroups {
