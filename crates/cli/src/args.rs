@@ -224,9 +224,9 @@ pub struct Train {
     pub ranks: Option<u32>,
     #[command(flatten)]
     pub processes: Processes,
-    /// Group each N consecutive ranks into a host, between which messages are sent sparingly.
-    /// Results do not depend on the hosts, except through --sharding [default: all ranks on one
-    /// host, or the hosts of the processes]
+    /// Treat every N consecutive ranks as one host, and send fewer bytes between hosts. Results
+    /// depend on hosts only if --sharding does [default: the hosts of the processes under mpirun,
+    /// else a single host]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks_per_host: Option<u32>,
     /// How tables are split over ranks; table-row and grid also split them over hosts [default:
@@ -239,14 +239,14 @@ pub struct Train {
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
     /// Number of groups into which ranks are divided. Each group holds all tables and trains other
-    /// samples, so ids and vectors are exchanged only within a group. --plan is that of a group
-    /// [default: 1]
+    /// samples, so ids and vectors are exchanged only within a group. With --plan, the file
+    /// describes the ranks of one group [default: 1]
     #[arg(long, value_name = "N", value_parser = rank_count().try_map(NonZeroU32::try_from))]
     pub groups: Option<NonZeroU32>,
-    /// Make the tables of all groups equal after every N steps. With 1, gradients of rows are
-    /// summed over groups before each update, and results are those of one group. With more, each
-    /// group updates its tables alone and their mean is taken after N steps, which is another
-    /// algorithm; intervals of evaluations and checkpoints must be multiples of N [default: 1]
+    /// Make the tables of all groups equal after every N steps. If N is 1, groups add up their
+    /// gradients before each update, and train as a single group would. If N is larger, each group
+    /// updates its own tables, and after N steps all take the mean. That is another algorithm, and
+    /// intervals of evaluations and checkpoints must be multiples of N [default: 1]
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..).try_map(NonZeroU64::try_from))]
     pub sync_every: Option<NonZeroU64>,

@@ -6,10 +6,10 @@ use schema::HostLayout;
 
 use crate::element::{ElementType, Pool};
 use crate::message::{RankMessage, Verb};
-use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
+use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure, pass_to_inner};
 
-/// One rank's end of a transport that counts what the rank sends. A message of a rank to itself is
-/// not counted.
+/// One rank's end of a transport, which counts what the rank sends to others. Messages to itself
+/// are left out, because they take no link.
 pub struct Counted {
     inner: SharedTransport,
     layout: HostLayout,
@@ -78,17 +78,7 @@ impl Transport for Counted {
         self.inner.name()
     }
 
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
-
-    fn host_name(&self) -> &str {
-        self.inner.host_name()
-    }
+    pass_to_inner!();
 
     fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
         let own = self.rank();
@@ -105,37 +95,11 @@ impl Transport for Counted {
         self.inner.send(to, message)
     }
 
-    fn receive(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<RankMessage, TransportFailure> {
-        self.inner.receive(from, channel, deadline)
-    }
-
-    fn probe(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<bool, TransportFailure> {
-        self.inner.probe(from, channel, deadline)
-    }
-
     fn sums(&self) -> bool {
         self.inner.sums()
     }
 
     fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, TransportFailure> {
         self.inner.sum(values, deadline)
-    }
-
-    fn leave(&self) {
-        self.inner.leave();
-    }
-
-    fn pool(&self) -> &Pool {
-        self.inner.pool()
     }
 }

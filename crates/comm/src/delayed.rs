@@ -11,7 +11,7 @@ use schema::HostLayout;
 
 use crate::element::Pool;
 use crate::message::{HEADER_BYTES, RankMessage};
-use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
+use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure, pass_to_inner};
 
 /// The simulated link through which a rank's messages pass one after another.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,49 +123,13 @@ impl Transport for Delayed {
         "delayed"
     }
 
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
-
-    fn host_name(&self) -> &str {
-        self.inner.host_name()
-    }
+    pass_to_inner!();
 
     fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
         if to == self.rank() {
             return self.inner.send(to, message);
         }
         self.links[self.link_to[to]].send(to, message)
-    }
-
-    fn receive(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<RankMessage, TransportFailure> {
-        self.inner.receive(from, channel, deadline)
-    }
-
-    fn probe(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<bool, TransportFailure> {
-        self.inner.probe(from, channel, deadline)
-    }
-
-    fn leave(&self) {
-        self.inner.leave();
-    }
-
-    fn pool(&self) -> &Pool {
-        self.inner.pool()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Communicators of the ranks on one host, and of the ranks with the same place on every host.
+//! Communicators of the ranks on one host, and of ranks on different hosts: one from each host, the
+//! first of all hosts together, then the second, and so on.
 //!
 //! The exchanges over both levels are in `verb/by_host.rs`.
 
@@ -42,7 +43,7 @@ impl HostCommunicators {
     /// [`Error::Hosts`] if hosts have different numbers of ranks, [`Error::HostMismatch`] if ranks
     /// have different layouts, and the errors of [`Communicator::split`].
     /// # Panics
-    /// Panics if the layout has another number of ranks than the communicator.
+    /// Panics if `layout` and `comm` have different numbers of ranks.
     pub fn split(comm: &mut Communicator, layout: &HostLayout) -> Result<Self, Error> {
         assert_eq!(layout.world_size(), comm.world_size(), "the layout has all ranks");
         let rank = comm.rank();

@@ -75,6 +75,50 @@ pub trait Transport: Send + Sync {
     fn pool(&self) -> &Pool;
 }
 
+/// Implements the methods of [`Transport`] that a wrapper passes to its field `inner` unchanged.
+macro_rules! pass_to_inner {
+    () => {
+        fn rank(&self) -> usize {
+            self.inner.rank()
+        }
+
+        fn world_size(&self) -> usize {
+            self.inner.world_size()
+        }
+
+        fn host_name(&self) -> &str {
+            self.inner.host_name()
+        }
+
+        fn receive(
+            &self,
+            from: usize,
+            channel: u32,
+            deadline: Deadline,
+        ) -> Result<RankMessage, TransportFailure> {
+            self.inner.receive(from, channel, deadline)
+        }
+
+        fn probe(
+            &self,
+            from: usize,
+            channel: u32,
+            deadline: Deadline,
+        ) -> Result<bool, TransportFailure> {
+            self.inner.probe(from, channel, deadline)
+        }
+
+        fn leave(&self) {
+            self.inner.leave();
+        }
+
+        fn pool(&self) -> &Pool {
+            self.inner.pool()
+        }
+    };
+}
+pub(crate) use pass_to_inner;
+
 /// The reason why a message was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransportFailure {

@@ -220,7 +220,8 @@ impl ShardingPlan {
         self.group_size
     }
 
-    /// Returns the place of a rank in its group, which is the rank by which tiles refer to it.
+    /// Returns the position of a rank within its replica group. The tiles of the plan name their
+    /// ranks by this position.
     #[must_use]
     pub fn place(&self, rank: Rank) -> Rank {
         Rank(rank.0 % self.group_size.max(1))

@@ -90,7 +90,8 @@ pub struct Streams<B: Backend> {
     pub replicas: Lane<GradientSums>,
     /// Losses and stop flags.
     pub losses: Lane<AllToAll<u8>>,
-    /// Gradients or weights of tiles, between the ranks with the same place in all groups.
+    /// Gradients or weights of tiles, summed over replica groups. Each group sends them from the
+    /// rank that holds the tiles.
     pub groups: Lane<GradientSums>,
     place: Rank,
 }

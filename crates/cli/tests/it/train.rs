@@ -114,7 +114,7 @@ fn ranks_that_do_not_fit_their_hosts_are_refused_before_a_file_is_written() {
         refused(&format!("{job} {more}"), "refused", problem, hint);
         assert!(!place.path("refused").exists(), "{more}");
     }
-    // A plan fits any hosts. A run resumes on others, but not on hosts that its ranks do not fill.
+    // A run can be resumed on other hosts, but every host must have equally many ranks.
     let hosts = "--ranks 4 --ranks-per-host 2 --sharding table-row";
     place.done(&format!("{job} {hosts} --set steps=2 --run run"));
     let resume = "train --resume --set steps=3";

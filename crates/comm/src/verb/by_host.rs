@@ -46,8 +46,9 @@ impl HostCommunicators {
         self.finish_reduce_by_host(operation, parts)
     }
 
-    /// Starts [`Self::reduce_by_host`] and returns without waiting for the peers. Sums are sent to
-    /// other hosts while it is waited for, so waiting takes a thread of its own to overlap.
+    /// Starts [`Self::reduce_by_host`] and returns without waiting for other ranks. Parts are added
+    /// up, and sums sent to other hosts, only while the caller waits for the result. To do this
+    /// beside a computation, wait on another thread.
     ///
     /// # Errors
     /// Returns the same errors as the blocking form.
@@ -135,8 +136,9 @@ impl HostCommunicators {
         self.finish_gather_by_host(operation, parts)
     }
 
-    /// Starts [`Self::gather_by_host`] and returns without waiting for the peers. Values are passed
-    /// on within the host while it is waited for, so waiting takes a thread of its own to overlap.
+    /// Starts [`Self::gather_by_host`] and returns without waiting for other ranks. Values are
+    /// passed on within the host only while the caller waits for the result. To do this beside a
+    /// computation, wait on another thread.
     ///
     /// # Errors
     /// Returns the same errors as the blocking form.

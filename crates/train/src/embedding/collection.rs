@@ -638,8 +638,8 @@ fn tile_ids<B: Backend>(ids: &IdExchange<B>) -> BatchIds<'_, B> {
     BatchIds { unchanged: None, ids: &ids.tiled }
 }
 
-/// Returns the ids that were looked up in the tiles of this rank, and the gradient of their
-/// vectors.
+/// Pairs the ids that were looked up in this rank's tiles with the gradient of the vectors that
+/// the lookup returned.
 fn tile_gradient<'a, B: Backend>(
     ids: &'a IdExchange<B>,
     output: &'a output_dist::PooledExchange<B>,

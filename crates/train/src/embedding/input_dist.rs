@@ -33,7 +33,7 @@ pub enum BatchUse {
 
 /// The communicators of an exchange of ids.
 pub struct IdCommunicators {
-    /// The ranks of this replica group, which exchange ids.
+    /// Connects the ranks of one replica group. Ids are sent only among them.
     within: Communicator,
     /// Is `None` if all ranks form one group.
     groups: Option<IdGroups>,
@@ -41,9 +41,9 @@ pub struct IdCommunicators {
 
 /// The communicators over which ranks of several groups exchange the rows that they look up.
 struct IdGroups {
-    /// The ranks with the same place in all groups, which hold the same tiles.
+    /// Connects the ranks that hold the same tiles, one of each group.
     between: Communicator,
-    /// All ranks, which hold the same replicated tables.
+    /// Connects all ranks of the job, which all hold the replicated tables.
     all: Communicator,
 }
 
@@ -130,7 +130,7 @@ impl<B: Backend> Exchange for IdExchange<B> {
 }
 
 impl<B: Backend> IdExchange<B> {
-    /// Creates an exchange with empty buffers for the rank with this place in its group.
+    /// Creates an exchange with empty buffers. `place` is the position of this rank in its group.
     /// `tile_rows` is the number of rows of each tile of this rank whose gradients replica groups
     /// sum.
     #[must_use]

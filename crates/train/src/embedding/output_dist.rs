@@ -2,8 +2,8 @@
 //! back.
 //!
 //! Vectors of tiles that a host can add up take the exchange over two levels, and all others go
-//! from rank to rank. This file maps columns to messages, and the device assembles and splits the
-//! vectors.
+//! from rank to rank. This file decides which message carries which columns of the vectors. The
+//! device copies the columns into messages, and adds up what arrives.
 
 use std::mem::take;
 use std::ops::Range;

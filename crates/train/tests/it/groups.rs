@@ -68,7 +68,7 @@ fn losses(ranks: &[Ended], batches: &[Batch]) -> Vec<f64> {
     batches.iter().enumerate().map(|(step, batch)| sum(step) / batch.size as f64).collect()
 }
 
-/// Checks that the ranks with the same place in all groups hold the same bytes.
+/// Checks that all groups hold the same bytes: rank i of one group those of rank i of another.
 fn check_equal_groups(ranks: &[Ended], plan: &ShardingPlan, what: &str) {
     let group_size = plan.group_size() as usize;
     for (rank, own) in ranks.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The local halves of an exchange of ids: one splits the ids of a batch by the ranks that own
-//! their rows, and the other joins the ids that all ranks sent. On a GPU, the kernels of this
-//! folder also copy columns of matrices.
+//! What a rank computes itself when ranks exchange ids. [`split`] writes a message for each rank,
+//! with the ids of the rows that this rank owns. [`join`] merges the messages that arrived. On a
+//! GPU, the kernels of this folder also copy columns of matrices.
 //!
 //! Other code checks the ids and sends the messages. The functions here run on the calling thread,
 //! because a communication thread calls them beside the computation.
@@ -31,8 +31,8 @@ pub fn split(layout: &IdLayout, sparse: &JaggedTensor, messages: &mut IdMessages
     }
 }
 
-/// Joins the ids that all ranks sent for the slots of this rank. Reorders them from source-major
-/// to slot-major, so that the samples of all ranks are side by side under each slot.
+/// Joins the ids that all ranks sent for the slots of this rank. They arrive grouped
+/// by sender, and are returned grouped by slot, with the samples of all senders in rank order.
 ///
 /// # Cost
 /// Bandwidth-bound: reads and writes every id once. Nothing is copied if there is one rank.
