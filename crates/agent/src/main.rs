@@ -129,11 +129,12 @@ fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
     hub::start(&state, &traces).map_err(ConfigError::start("cannot start a thread"))?;
     let periodic = periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
     threads(&state, sink, &place)?;
+    // Whoever reads the line below may signal the agent at once.
+    let ended = end_at_signal(&state)?;
     say(&messages.join("; "));
     let Checked { secrets, page_secrets, fields } = checked;
     let context =
         ServiceContext { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
-    let ended = end_at_signal(&state)?;
     runtime.block_on(async {
         tokio::select! {
             () = listeners.serve(context) => {}
