@@ -400,9 +400,12 @@ fn price_jointly(edits: &[RowEdit], job: &JobFacts<'_>, pricer: &mut Pricer<'_>)
 }
 
 /// Replaces the saving of a finding by a saving that was simulated. The severity is updated too, if
-/// it followed from the old saving.
-pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
-    let Some(saving) = &mut finding.saving else { return };
+/// it followed from the old saving. A finding keeps the saving of its recording if the simulated
+/// one is below the interval that the recording supports. Returns whether it was replaced.
+pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) -> bool {
+    let Some(saving) = finding.saving.as_mut().filter(|saving| saved_ns >= saving.low_ns) else {
+        return false;
+    };
     let noise = saving.mid_ns - saving.low_ns;
     let was = severity_of(saving.mid_pct);
     saving.mid_ns = saved_ns.clamp(0, saving.high_ns);
@@ -412,6 +415,7 @@ pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
     if finding.severity == was {
         finding.severity = severity_of(saving.mid_pct);
     }
+    true
 }
 
 /// Marks findings whose rows mostly belong to an earlier finding, because both would save the same

@@ -2,7 +2,7 @@
 //! remedies are mapped to works and actions of the step's program.
 
 use analyze::findings::{self, Action as RowAction, Finding, RowEdit};
-use analyze::graph::{self, DependencyGraph, EdgeKind, NodeId};
+use analyze::graph::{DependencyGraph, EdgeKind, NodeId};
 
 use crate::program::{Action, Overhead, Returns};
 use crate::recording::{Place, Step};
@@ -29,6 +29,7 @@ pub fn reprice_findings(
     findings: &mut [Finding],
 ) -> usize {
     let ranks = step.program.ranks.len();
+    let simulation = &simulation.clone().into_steady();
     let before: Vec<i64> = (0..ranks).map(|rank| simulation.step_ns(rank)).collect();
     let longest = before.iter().copied().max().unwrap_or_default();
     let mut repriced = 0;
@@ -44,10 +45,10 @@ pub fn reprice_findings(
         }
         let mut again = simulation.clone();
         again.graph = edited.graph;
-        graph::relax_into(&again.graph, &mut again.times);
+        let again = again.into_steady();
         let saved: i64 = (0..ranks).map(|rank| before[rank] - again.step_ns(rank)).sum();
-        findings::reprice(finding, saved / ranks.max(1) as i64, longest);
-        repriced += 1;
+        let is_repriced = findings::reprice(finding, saved / ranks.max(1) as i64, longest);
+        repriced += usize::from(is_repriced);
     }
     findings::sort(findings);
     repriced

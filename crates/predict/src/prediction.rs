@@ -29,11 +29,17 @@ pub struct PredictedStepRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edits: Option<String>,
     pub rank: u32,
+    /// Time of the recorded step, which has none of the edits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_ns: Option<i64>,
     /// Predicted step time without the edits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_ns: Option<i64>,
     /// Predicted step time, measured on the host.
     pub step_ns: i64,
+    /// Predicted time of every step of a job that repeats this one, whose queues carry over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steady_ns: Option<i64>,
     /// Median of the random draws, which is the time of a step with typical disturbances.
     pub median_ns: i64,
     /// 5th percentile of the random draws.
@@ -96,7 +102,10 @@ pub fn predict_step(
 ) -> Result<Prediction, Error> {
     let setting = step.recorded.setting(&step.program);
     let mut prediction = predict_program(&step.program, &setting, calibration, draws)?;
-    for (row, recorded) in prediction.rows.iter_mut().zip(&step.recorded.ranks) {
+    let steady = prediction.simulation.clone().into_steady();
+    for (at, recorded) in step.recorded.ranks.iter().enumerate() {
+        let row = &mut prediction.rows[at];
+        row.steady_ns = Some(steady.step_ns(at));
         row.measured_ns = Some(recorded.step_ns);
         row.error_pct = Some(evaluate::error_pct(row.step_ns, recorded.step_ns));
     }
@@ -132,20 +141,26 @@ pub fn predict_program(
     draws: Draws,
 ) -> Result<Prediction, Error> {
     let prices = Prices::new(calibration, Method::Full);
-    predict_with_prices(program, setting, calibration, &prices, draws)
-}
-
-/// Predicts a program as [`predict_program`] does, for callers that predict several programs with
-/// the same prices.
-fn predict_with_prices(
-    program: &Program,
-    setting: &Setting,
-    calibration: &Calibration,
-    prices: &Prices,
-    draws: Draws,
-) -> Result<Prediction, Error> {
     let costs = prices.price(program, setting);
     let simulation = simulate::run(program, &costs)?;
+    Ok(rows_of(program, Priced { costs, simulation, prices: &prices }, calibration, draws))
+}
+
+/// A simulated program with the costs and the prices from which it was simulated.
+struct Priced<'a> {
+    costs: Costs,
+    simulation: Simulation,
+    prices: &'a Prices,
+}
+
+/// Adds an interval and the evidence to a simulation.
+fn rows_of(
+    program: &Program,
+    priced: Priced<'_>,
+    calibration: &Calibration,
+    draws: Draws,
+) -> Prediction {
+    let Priced { costs, simulation, prices } = priced;
     let intervals = interval::compute_intervals(program, calibration, prices, &simulation, draws);
     let row = |(at, interval): (usize, &StepInterval)| {
         let shares = EvidenceShares::from_costs(&costs.ranks[at]);
@@ -165,5 +180,5 @@ fn predict_with_prices(
         }
     };
     let rows = intervals.iter().enumerate().map(row).collect();
-    Ok(Prediction { costs, simulation, rows })
+    Prediction { costs, simulation, rows }
 }

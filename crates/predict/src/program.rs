@@ -191,6 +191,19 @@ pub struct Work {
     /// Whether this step launches the work. Work that an earlier step launched runs at its recorded
     /// time.
     pub is_launched: bool,
+    /// Time for which the work waits after all that it is known to wait for, such as for work on
+    /// the device that was not recorded. Edits do not change this time.
+    pub held_ns: i64,
+    /// For work that an earlier step launched: the work of this step that does the same.
+    pub repeated: Option<Repeated>,
+}
+
+/// The work that repeats one of an earlier step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeated {
+    pub by: WorkId,
+    /// Number of steps between the two works, at least 1.
+    pub steps: u32,
 }
 
 /// A weighted share of the cost of a work, identified by the key of its samples.

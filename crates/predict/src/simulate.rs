@@ -4,6 +4,7 @@
 //! The graph and its solver belong to `analyze::graph`. Contention between kernels is not modelled
 //! unless the costs already include it.
 
+mod steady;
 mod write;
 
 use analyze::graph::{
@@ -13,7 +14,7 @@ use trace::store::StringId;
 
 use crate::Error;
 use crate::cost::{Constants, Cost, Costs, RankCosts};
-use crate::program::{Action, Call, Program, Rank, Returns, Work, WorkId};
+use crate::program::{Action, Call, Program, Rank, Repeated, Returns, Work, WorkId};
 
 pub use write::traces;
 
@@ -24,6 +25,8 @@ pub struct Simulation {
     /// Start and end of each node, in nanoseconds on the clock that all ranks share.
     pub times: NodeTimes,
     ranks: Vec<RankNodes>,
+    /// Whether the step begins with what equal steps before it left running.
+    is_steady: bool,
 }
 
 /// First and last node of a work. The two nodes differ only for collectives.
@@ -34,11 +37,29 @@ type Ends = (NodeId, NodeId);
 struct RankNodes {
     start: NodeId,
     main: usize,
+    /// The node at whose end each thread begins.
+    threads: Vec<NodeId>,
+    streams: Vec<StreamNodes>,
     /// The node at whose end each action ends, indexed by thread and action.
     actions: Vec<Vec<NodeId>>,
     /// First and last node of each work.
     works: Vec<Ends>,
+    /// Works that earlier steps launched, with the works that repeat them.
+    left_running: Vec<(WorkId, Repeated)>,
 }
+
+/// The graph nodes of a stream.
+#[derive(Clone, Debug)]
+struct StreamNodes {
+    /// The node at whose end earlier steps leave the stream free.
+    free: NodeId,
+    /// Last node of each work that this step launches on the stream.
+    works: Vec<NodeId>,
+}
+
+/// Weight of an edge that never delays its target. This weight is earlier than any time and far
+/// from overflow.
+const NEVER: i64 = -(1 << 50);
 
 impl Simulation {
     /// Returns the time at which the step of a rank starts.
@@ -46,18 +67,22 @@ impl Simulation {
         self.end(self.ranks[rank].start)
     }
 
-    /// Returns the step time of a rank, measured on its main host thread.
+    /// Returns the step time of a rank. It is measured on the main host thread. In a steady
+    /// simulation, a step also takes at least as long as each stream needs for it.
     pub fn step_ns(&self, rank: usize) -> i64 {
         let nodes = &self.ranks[rank];
-        let last = nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start);
-        self.end(last) - self.end(nodes.start)
+        let host_ns = self.end(nodes.last_action(nodes.main)) - self.end(nodes.start);
+        if !self.is_steady {
+            return host_ns;
+        }
+        nodes.streams.iter().map(|stream| self.stream_ns(stream)).fold(host_ns, i64::max)
     }
 
     /// Returns the begin and end of an action.
     pub fn action_ns(&self, rank: usize, thread: usize, action: usize) -> (i64, i64) {
         let nodes = &self.ranks[rank];
         let actions = &nodes.actions[thread];
-        let before = action.checked_sub(1).map_or(nodes.start, |before| actions[before]);
+        let before = action.checked_sub(1).map_or(nodes.threads[thread], |before| actions[before]);
         (self.end(before), self.end(actions[action]))
     }
 
@@ -113,7 +138,14 @@ pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
         Error::Cycle { what, source }
     })?;
     let times = graph::relax(&graph, origin);
-    Ok(Simulation { graph, times, ranks })
+    Ok(Simulation { graph, times, ranks, is_steady: false })
+}
+
+impl RankNodes {
+    /// Returns the node at whose end a thread ends its step.
+    fn last_action(&self, thread: usize) -> NodeId {
+        self.actions[thread].last().copied().unwrap_or(self.threads[thread])
+    }
 }
 
 /// Describes a node of the graph for error messages.
@@ -176,9 +208,12 @@ impl Draft<'_> {
             signalled: vec![None; count.max().unwrap_or(0)],
             awaiting: Vec::new(),
         };
-        let actions = rank.threads.iter().zip(&costs.actions);
-        let actions = actions.map(|(thread, costs)| {
-            let mut at = start;
+        let threads: Vec<NodeId> = (0..rank.threads.len())
+            .map(|thread| if thread == rank.main { start } else { self.node_after(start, 0) })
+            .collect();
+        let actions = rank.threads.iter().zip(&costs.actions).zip(&threads);
+        let actions = actions.map(|((thread, costs), begin)| {
+            let mut at = *begin;
             let one = |(action, cost): (&Action, &Cost)| {
                 at = self.action(&mut open, action, cost.ns, at);
                 at
@@ -195,8 +230,17 @@ impl Draft<'_> {
             self.edge(EdgeKind::Data, *source, node, weight);
         }
         let launched = open.launched;
-        self.work_edges(rank, costs, start, &works, &launched);
-        RankNodes { start, main: rank.main, actions, works }
+        let streams = self.work_edges(rank, costs, start, &works, &launched);
+        let left = (0u32..).zip(&rank.works);
+        let left_running = left.filter_map(|(at, work)| Some((at, work.repeated?))).collect();
+        RankNodes { start, main: rank.main, threads, streams, actions, works, left_running }
+    }
+
+    /// Adds a node without a time of its own, some time after another one.
+    fn node_after(&mut self, source: NodeId, ns: i64) -> NodeId {
+        let node = self.node(NodeKind::StepMarker, 0);
+        self.edge(EdgeKind::ProgramOrder, source, node, ns);
+        node
     }
 
     /// Adds one node for a work. A collective gets two nodes: its arrival and its transfer.
@@ -300,7 +344,13 @@ impl Draft<'_> {
         start: NodeId,
         nodes: &[Ends],
         launched: &[Option<NodeId>],
-    ) {
+    ) -> Vec<StreamNodes> {
+        let mut streams: Vec<StreamNodes> = rank
+            .streams
+            .iter()
+            .map(|_| StreamNodes { free: self.node_after(start, NEVER), works: Vec::new() })
+            .collect();
+        let is_launched = |work: WorkId| rank.works[work as usize].is_launched;
         for (at, work) in rank.works.iter().enumerate() {
             let node = nodes[at].0;
             // Work that an earlier step launched has no launch in this step and only occupies its
@@ -309,18 +359,25 @@ impl Draft<'_> {
                 self.edge(EdgeKind::StreamOrder, start, node, *left);
                 continue;
             }
-            let latency = self.constants.latency_ns(work.kind);
+            let held = work.held_ns;
+            let latency = self.constants.latency_ns(work.kind) + held;
             let source = launched[at].unwrap_or(start);
             self.edge(EdgeKind::Launch, source, node, latency);
+            let gap = self.constants.queue_gap_ns + held;
+            let stream = &mut streams[work.stream as usize];
+            stream.works.push(nodes[at].1);
             if let Some(behind) = work.behind {
-                let gap = self.constants.queue_gap_ns;
                 self.edge(EdgeKind::StreamOrder, nodes[behind as usize].1, node, gap);
             }
+            if !work.behind.is_some_and(is_launched) {
+                self.edge(EdgeKind::StreamOrder, stream.free, node, gap);
+            }
             for after in &work.after {
-                let wait = self.constants.event_wait_ns;
+                let wait = self.constants.event_wait_ns + held;
                 self.edge(EdgeKind::Synchronization, nodes[*after as usize].1, node, wait);
             }
         }
+        streams
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) fn take_out(
     for work in &mut rank.works {
         work.behind.iter_mut().for_each(renamed);
         work.after.iter_mut().for_each(renamed);
+        work.repeated = work.repeated.filter(|one| !doomed.contains(&one.by));
+        work.repeated.iter_mut().for_each(|one| renamed(&mut one.by));
     }
     for action in rank.threads.iter_mut().flat_map(|thread| &mut thread.actions) {
         match action {

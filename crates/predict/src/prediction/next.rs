@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use analyze::graph::{self, NodeId};
+use analyze::graph::NodeId;
 use schema::{CellType, TableRow};
 use serde::Serialize;
 
@@ -50,6 +50,7 @@ const SHARE: f64 = 0.1;
 pub fn rank_speedups(program: &Program, simulation: &Simulation) -> Vec<NextRow> {
     let ranks = program.ranks.len();
     let step = |of: &Simulation| (0..ranks).map(|rank| of.step_ns(rank)).max().unwrap_or_default();
+    let simulation = &simulation.clone().into_steady();
     let whole = step(simulation);
     let mut again = simulation.clone();
     let mut rows = Vec::new();
@@ -64,8 +65,7 @@ pub fn rank_speedups(program: &Program, simulation: &Simulation) -> Vec<NextRow>
                 let ns = (weight(node) as f64 * (1.0 - share)).round() as i64;
                 again.graph.set_node_weight(*node, ns);
             }
-            graph::relax_into(&again.graph, &mut again.times);
-            whole - step(&again)
+            whole - step(&again.clone().into_steady())
         };
         let gradient_ns = (shortened(SHARE) as f64 / SHARE).round() as i64;
         let saving_ns = shortened(1.0);

@@ -1,7 +1,7 @@
 //! Predicts an edited step and compares it with the unedited step. The same calibration prices
-//! both.
+//! both, and both are steps in equilibrium.
 
-use super::{Draws, PredictedStepRow, predict_with_prices};
+use super::{Draws, PredictedStepRow, Priced, rows_of};
 use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
@@ -27,7 +27,10 @@ pub struct Unedited<'a> {
     setting: &'a Setting,
     calibration: &'a Calibration,
     prices: Prices,
-    simulation: Simulation,
+    /// The step as it was recorded: each rank starts when it did, with what was running then.
+    pub recorded: Simulation,
+    /// The same step in equilibrium, which is the base of edits.
+    steady: Simulation,
 }
 
 /// Predicts a recorded step with edits applied.
@@ -56,8 +59,9 @@ impl<'a> Unedited<'a> {
         calibration: &'a Calibration,
     ) -> Result<Self, Error> {
         let prices = Prices::new(calibration, Method::Full);
-        let simulation = simulate::run(program, &prices.price(program, setting))?;
-        Ok(Self { program, setting, calibration, prices, simulation })
+        let recorded = simulate::run(program, &prices.price(program, setting))?;
+        let steady = recorded.clone().into_steady();
+        Ok(Self { program, setting, calibration, prices, recorded, steady })
     }
 
     /// Predicts the step with edits applied and compares each rank with the unedited step.
@@ -67,12 +71,14 @@ impl<'a> Unedited<'a> {
     /// itself.
     pub fn with(&self, name: &str, edits: &[Edit], draws: Draws) -> Result<WhatIf, Error> {
         let program = edit::apply(self.program, edits)?;
-        let prediction =
-            predict_with_prices(&program, self.setting, self.calibration, &self.prices, draws)?;
+        let costs = self.prices.price(&program, self.setting);
+        let simulation = simulate::run(&program, &costs)?.into_steady();
+        let priced = Priced { costs, simulation, prices: &self.prices };
+        let prediction = rows_of(&program, priced, self.calibration, draws);
         let mut rows = prediction.rows;
         for (at, row) in rows.iter_mut().enumerate() {
             // A rank that an edit added is compared with the recorded rank whose work it copies.
-            let base_ns = self.simulation.step_ns(program.ranks[at].copy_of.unwrap_or(at));
+            let base_ns = self.steady.step_ns(program.ranks[at].copy_of.unwrap_or(at));
             row.edits = Some(name.to_owned());
             row.base_ns = Some(base_ns);
             row.saving_ns = Some(base_ns - row.step_ns);

@@ -129,6 +129,8 @@ impl TrainerWriter<'_> {
             parts: Vec::new(),
             scale: self.slowdown,
             is_launched: true,
+            held_ns: 0,
+            repeated: None,
         });
         // The trainer calls its kernels directly, so each operation is a launch that the host
         // awaits.

@@ -7,11 +7,15 @@ use analyze::skew;
 use trace::store::{EventKind, Strings};
 
 use super::reader::RankReader;
-use super::recorded::RankTimes;
+use super::recorded::{RankTimes, TimeRange};
 use super::sizes;
 use super::structure::find_partners;
 use crate::effort;
-use crate::program::{Rank, Stream, Work, WorkKind};
+use crate::program::{Rank, Repeated, Stream, Work, WorkKind};
+
+/// Longest time from a launch, or from the end of the awaited work, to a start. Longer times have
+/// another cause.
+const LATENCY_NS: i64 = 200_000;
 
 /// Adds the device work of a rank's step. Returns the index of each work by trace row.
 pub(super) fn read(
@@ -31,8 +35,9 @@ pub(super) fn read(
     let taken = |row: &u32| match read.scope.links().call(*row) {
         Some(call) => {
             let start = trace.slices.start(call);
-            let is_launched = read.span.start <= start && start < read.span.end;
-            is_launched || (start < read.span.start && is_inside(*row))
+            // Work of earlier steps counts even if it runs after this step, because the work of
+            // this step queues behind it.
+            start < read.span.end && (read.span.start <= start || span(*row).1 > read.span.start)
         }
         None => is_inside(*row),
     };
@@ -51,6 +56,7 @@ pub(super) fn read(
         let (start, end) = span(*row);
         recorded.works.push((read.since(start), read.since(end)));
     }
+    find_repeated(&mut rank.works);
     for (at, row) in rows.iter().enumerate() {
         let stream = rank.works[at].stream;
         let before =
@@ -61,6 +67,8 @@ pub(super) fn read(
             find_partners(&read.waits.of_streams, *row).filter_map(|row| place.get(&row).copied());
         rank.works[at].after =
             after.filter(|other| rank.works[*other as usize].stream != stream).collect();
+        let call = read.scope.links().call(*row).map(|call| read.since(trace.slices.start(call)));
+        rank.works[at].held_ns = held_ns(&rank.works[at], &recorded.works, (at, call));
     }
     place
 }
@@ -104,6 +112,40 @@ fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Wo
         parts: Vec::new(),
         scale: 1.0,
         is_launched: start.is_some_and(|at| read.span.start <= at && at < read.span.end),
+        held_ns: 0,
+        repeated: None,
+    }
+}
+
+/// Returns the time between all that a work is known to wait for and its start, or 0 if latencies
+/// may explain it.
+fn held_ns(work: &Work, times: &[TimeRange], (at, call): (usize, Option<i64>)) -> i64 {
+    let ends = work.behind.iter().chain(&work.after).map(|other| times[*other as usize].1);
+    let ready = ends.chain(call).max();
+    let held = ready.map_or(0, |ready| times[at].0 - ready);
+    if held > LATENCY_NS && work.is_launched { held } else { 0 }
+}
+
+/// Finds the works that repeat those which earlier steps left running. On a stream, the last work
+/// left running is repeated by the last work of this step, and so on backwards. A work of another
+/// name repeats nothing, because then the earlier step was not like this one.
+fn find_repeated(works: &mut [Work]) {
+    let mut first = 0;
+    while let Some(stream) = works.get(first).map(|work| work.stream) {
+        let count = works[first..].iter().take_while(|work| work.stream == stream).count();
+        let place = |is_launched: bool| {
+            let range = (first..first + count).rev();
+            range.filter(|at| works[*at].is_launched == is_launched).collect::<Vec<_>>()
+        };
+        let (launched, left) = (place(true), place(false));
+        for (at, earlier) in left.into_iter().enumerate().filter(|_| !launched.is_empty()) {
+            let by = launched[at % launched.len()];
+            if works[by].name == works[earlier].name {
+                let steps = 1 + (at / launched.len()) as u32;
+                works[earlier].repeated = Some(Repeated { by: by as u32, steps });
+            }
+        }
+        first += count;
     }
 }
 

@@ -70,6 +70,8 @@ impl Writer {
             parts: Vec::new(),
             scale: 1.0,
             is_launched: true,
+            held_ns: 0,
+            repeated: None,
         });
         id
     }

@@ -34,6 +34,8 @@ fn product(batch: u64) -> Program {
         parts: Vec::new(),
         scale: 1.0,
         is_launched: true,
+        held_ns: 0,
+        repeated: None,
     };
     let cost = Segment { overhead: Overhead::RuntimeCall, op, detail: StringId::default() };
     let call = |launches: Vec<u32>, awaits: Vec<u32>, returns| {

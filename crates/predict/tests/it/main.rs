@@ -16,5 +16,6 @@ mod rebuilt;
 mod recording_cost;
 mod replay;
 mod shapes;
+mod steady;
 mod step;
 mod transforms;

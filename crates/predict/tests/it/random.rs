@@ -75,6 +75,8 @@ fn work(stream: u32, (behind, beside): (Option<u32>, Option<u32>)) -> Work {
         parts: Vec::new(),
         scale: 1.0,
         is_launched: true,
+        held_ns: 0,
+        repeated: None,
     }
 }
 

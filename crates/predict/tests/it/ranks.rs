@@ -51,6 +51,8 @@ fn rank(program: &mut Program, number: u32, like: usize, steps: &[Do]) -> Rank {
                 parts: Vec::new(),
                 scale: 1.0,
                 is_launched: true,
+                held_ns: 0,
+                repeated: None,
             });
         }
         let awaits: Vec<u32> =

@@ -72,6 +72,8 @@ fn written(specs: &[Spec]) -> Program {
             parts,
             scale: spec.scale,
             is_launched: true,
+            held_ns: 0,
+            repeated: None,
         });
         let launch = names("launch");
         actions.push(call(launch, name, (vec![id], Vec::new())));

@@ -139,6 +139,8 @@ fn plain(name: StringId, op: StringId, stream: u32) -> Work {
         }],
         scale: 1.0,
         is_launched: true,
+        held_ns: 0,
+        repeated: None,
     }
 }
 

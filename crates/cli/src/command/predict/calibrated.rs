@@ -5,7 +5,9 @@ use std::path::Path;
 
 use analyze::Scope;
 use predict::calibration::{Calibration, Machine};
+use predict::evaluate::error_pct;
 use predict::recording::Step;
+use predict::simulate::Simulation;
 use trace::store::Trace;
 
 use crate::args::StepSelection;
@@ -49,6 +51,29 @@ pub fn read_step(
         }
     };
     Ok(CalibratedStep { step: job.step(&spans)?, calibration, steps })
+}
+
+/// Largest error of a simulated step against its recording, in percent, with which changes of the
+/// step can be predicted.
+const BASE_ERROR_PCT: f64 = 5.0;
+
+/// Warns if the simulation does not reproduce the step that was recorded, because its changes
+/// cannot be trusted then. `simulation` has each rank start as recorded.
+pub fn check_base(step: &Step, simulation: &Simulation, session: &Session) {
+    for (at, recorded) in step.recorded.ranks.iter().enumerate() {
+        let error = error_pct(simulation.step_ns(at), recorded.step_ns);
+        if error.abs() > BASE_ERROR_PCT {
+            session.console.warn(format_args!(
+                "DO NOT TRUST THESE SAVINGS: the simulated step of rank {} takes {:.3} ms without \
+                 any edit, but {:.3} ms were recorded ({error:+.1} %, expected at most {} %)\n\
+                 hint: rowmill predict evaluate shows where recording and simulation differ",
+                step.program.ranks[at].rank,
+                simulation.step_ns(at) as f64 / 1e6,
+                recorded.step_ns as f64 / 1e6,
+                BASE_ERROR_PCT,
+            ));
+        }
+    }
 }
 
 /// Reads a calibration file that `rowmill predict calibrate` wrote.

@@ -7,7 +7,7 @@ use predict::prediction::{self, Draws};
 use schema::TableRow;
 use serde::Serialize;
 
-use super::calibrated::{CalibratedStep, read_step};
+use super::calibrated::{CalibratedStep, check_base, read_step};
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -37,6 +37,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     // The savings need only the simulated step, so no random draws are made.
     let predicted = prediction::predict_step(&step, &calibration, Draws { count: 0, seed: 0 })?;
+    check_base(&step, &predicted.simulation, session);
     let mut findings = with_savings(&scopes)?;
     // Repricing overwrites the savings, so the recorded savings are kept for the output.
     let recorded: Vec<(String, i64)> = findings

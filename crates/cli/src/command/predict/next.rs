@@ -5,7 +5,7 @@ use predict::calibration::price::{Method, Prices};
 use predict::prediction::next;
 use predict::simulate;
 
-use super::calibrated::read_step;
+use super::calibrated::{check_base, read_step};
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -22,6 +22,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let setting = step.recorded.setting(&step.program);
     let costs = Prices::new(&calibrated.calibration, Method::Full).price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;
+    check_base(&step, &simulation, session);
     let mut rows = next::rank_speedups(&step.program, &simulation);
     if args.top > 0 {
         rows.truncate(args.top);

@@ -10,7 +10,7 @@ use predict::recording::Step;
 use report::html::{self, PageOrigin};
 use report::predicted::{self, BarLanes, Predicted};
 
-use super::calibrated::read_step;
+use super::calibrated::{check_base, read_step};
 use crate::args::PredictServe;
 use crate::server::{ServedPage, Server};
 use setup::Session;
@@ -37,6 +37,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let step = &calibrated.step;
     let setting = step.recorded.setting(&step.program);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
+    check_base(step, &base.recorded, session);
     let edited = EditedStepPage { title: &title, step, base };
     // The page without edits is built once, because it is the same for every request.
     let first = edited.with(&[], DRAWS)?;

@@ -6,11 +6,12 @@ use std::io::Write;
 use std::path::Path;
 
 use predict::edit::{Edit, Edits};
+use predict::prediction::PredictedStepRow;
 use predict::prediction::what_if::Unedited;
 use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
 
-use super::calibrated::read_step;
+use super::calibrated::{check_base, read_step};
 use super::serve::EditedStepPage;
 use crate::args::PredictWhatIf;
 use setup::Session;
@@ -35,6 +36,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     }
     let setting = step.recorded.setting(&step.program);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
+    check_base(step, &base.recorded, session);
     let measured = measured(&args.measured, session)?;
     let draws = args.draws.into();
     let mut rows = Vec::new();
@@ -43,7 +45,11 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         let edited = base.with(&name, &edits.edit, draws);
         let edited = edited
             .map_err(|source| UsageError::Edits { path: path.clone(), source: Box::new(source) })?;
-        rows.extend(edited.rows);
+        rows.extend(edited.rows.into_iter().enumerate().map(|(at, row)| {
+            let recorded = edited.program.ranks[at].copy_of.unwrap_or(at);
+            let recorded_ns = Some(step.recorded.ranks[recorded].step_ns);
+            PredictedStepRow { recorded_ns, ..row }
+        }));
     }
     if !measured.is_empty() {
         for row in &mut rows {

@@ -398,6 +398,8 @@ impl StepWriter<'_, '_> {
             parts,
             scale: scale.time,
             is_launched: true,
+            held_ns: 0,
+            repeated: None,
         });
         if let Some((operation, bytes)) = &launched.collective {
             let bytes = (*bytes as f64 * scale.bytes).round() as u64;
