@@ -65,7 +65,15 @@ impl<'a> Job<'a> {
             meeting.bytes = meeting.bytes.max(said.max().unwrap_or(0));
         }
         let text = |(place, tensors): (&(u32, u32), &Tensors)| (*place, sizes::text(tensors));
-        let size_texts = sizes.tensors.iter().map(text).collect();
+        let mut size_texts: BTreeMap<(u32, u32), String> = sizes.tensors.iter().map(text).collect();
+        for facts in &facts.ranks {
+            let rank = facts.scope.trace.rank;
+            for (backward, forward) in sizes::forward(facts.scope, facts.tree()) {
+                if let Some(text) = size_texts.get(&(rank, forward)).cloned() {
+                    size_texts.entry((rank, backward)).or_insert(text);
+                }
+            }
+        }
         Self { facts, structure, size_texts, work: sizes.work }
     }
 

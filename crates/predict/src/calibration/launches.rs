@@ -86,10 +86,15 @@ impl Launches {
     }
 }
 
-/// Adds the count of a variant. Variants that differ only in the details of their sample keys are
-/// merged.
+/// Adds the count of a variant to those of an operator and its sizes.
 pub(super) fn add(to: &mut ByOperator, name: &str, sizes: &str, variant: Variant) {
     let known = to.entry(name.to_owned()).or_default().entry(sizes.to_owned()).or_default();
+    add_to(known, variant);
+}
+
+/// Adds the count of a variant. Variants that differ only in the details of their sample keys are
+/// merged.
+pub fn add_to(known: &mut Vec<Variant>, variant: Variant) {
     match known.iter_mut().find(|known| is_alike(&known.calls, &variant.calls)) {
         None => known.push(variant),
         Some(known) => {

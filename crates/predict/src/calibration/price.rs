@@ -232,7 +232,10 @@ impl Prices {
             let mut left_running_ns = BTreeMap::new();
             let works = (0u32..).zip(&rank.works).map(|(at, work)| {
                 if work.is_launched {
-                    return self.work(program, work, &mut kernels);
+                    let cost = self.work(program, work, &mut kernels);
+                    let factor =
+                        if work.collective.is_none() { setting.device_factor } else { 1.0 };
+                    return Cost { ns: (cost.ns as f64 * factor).round() as i64, ..cost };
                 }
                 let (from, to) = left.next().copied().unwrap_or_default();
                 left_running_ns.insert(at, from);

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schema::median;
 use trace::store::StringId;
 
-use crate::program::{Action, Program};
+use crate::calibration::price::Prices;
+use crate::cost::Cost;
+use crate::program::{Action, Program, Rank};
 
 /// Begin and end of an action or work, in nanoseconds.
 pub type TimeRange = (i64, i64);
@@ -84,26 +87,35 @@ impl RankTimes {
 }
 
 /// Initial conditions of a step. Neither a program nor a calibration contains these conditions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Setting {
     pub ranks: Vec<RankSetting>,
 }
 
 /// Initial conditions of one rank's step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RankSetting {
     /// Start of the step on the clock that all ranks share.
     pub start_ns: i64,
     /// Begin and end of each work that an earlier step launched, relative to the start of this
     /// step.
     pub left_running: Vec<TimeRange>,
+    /// Factor on the price of the rank's device work, because the devices of a job differ in speed.
+    pub device_factor: f64,
+}
+
+impl Default for RankSetting {
+    fn default() -> Self {
+        Self { start_ns: 0, left_running: Vec::new(), device_factor: 1.0 }
+    }
 }
 
 impl Setting {
     /// Returns the conditions of the rank at a position. An unknown rank starts at 0 without
     /// earlier work.
     pub fn rank(&self, place: usize) -> &RankSetting {
-        const UNKNOWN: &RankSetting = &RankSetting { start_ns: 0, left_running: Vec::new() };
+        const UNKNOWN: &RankSetting =
+            &RankSetting { start_ns: 0, left_running: Vec::new(), device_factor: 1.0 };
         self.ranks.get(place).unwrap_or(UNKNOWN)
     }
 }
@@ -114,9 +126,36 @@ impl RecordedTimes {
         let ranks = program.ranks.iter().zip(&self.ranks).map(|(rank, recorded)| {
             let works = rank.works.iter().zip(&recorded.works);
             let left = works.filter(|(work, _)| !work.is_launched).map(|(_, times)| *times);
-            RankSetting { start_ns: recorded.start_ns, left_running: left.collect() }
+            RankSetting {
+                start_ns: recorded.start_ns,
+                left_running: left.collect(),
+                device_factor: 1.0,
+            }
         });
         Setting { ranks: ranks.collect() }
+    }
+
+    /// Returns the initial conditions with the speed of each rank's device: its recorded time
+    /// relative to `prices`, divided by that of the median rank. Collectives take part in no
+    /// factor, because their times include waits.
+    pub fn setting_of_devices(&self, program: &Program, prices: &Prices) -> Setting {
+        let mut setting = self.setting(program);
+        let costs = prices.price(program, &setting);
+        let own = |(rank, works): (&Rank, &Vec<(i64, i64)>), costs: &[Cost]| {
+            let all = rank.works.iter().zip(works).zip(costs);
+            let own = all.filter(|((work, _), _)| work.is_launched && work.collective.is_none());
+            let (recorded, priced) = own
+                .fold((0, 0), |sum, ((_, time), cost)| (sum.0 + time.1 - time.0, sum.1 + cost.ns));
+            if priced > 0 { recorded as f64 / priced as f64 } else { 1.0 }
+        };
+        let ranks = program.ranks.iter().zip(self.ranks.iter().map(|rank| &rank.works));
+        let factors: Vec<f64> =
+            ranks.zip(&costs.ranks).map(|(rank, costs)| own(rank, &costs.works)).collect();
+        let usual = median::float_median(&mut factors.clone()).filter(|usual| *usual > 0.0);
+        for (rank, factor) in setting.ranks.iter_mut().zip(factors) {
+            rank.device_factor = factor / usual.unwrap_or(1.0);
+        }
+        setting
     }
 }
 

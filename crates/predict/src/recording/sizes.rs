@@ -1,5 +1,7 @@
 //! Tensor sizes of operators: the rows that need them, their form as text, and their bytes.
 
+use std::collections::BTreeMap;
+
 use analyze::Scope;
 use analyze::job::{OperatorTensors, Tensors};
 use analyze::tree::OperatorTree;
@@ -15,9 +17,32 @@ pub(super) fn rows(scope: &Scope<'_>, tree: &OperatorTree) -> Vec<u32> {
     let calls = tree.nodes.iter().filter(|row| trace.kind(**row).is_call());
     let calls = calls.filter(|row| !scope.links().work(**row).is_empty());
     rows.extend(calls.filter_map(|row| caller(scope, tree, *row)));
+    rows.extend(forward(scope, tree).into_values());
     rows.sort_unstable();
     rows.dedup();
     rows
+}
+
+/// Finds the forward operators of the backward operators among the outermost ones. The key of the
+/// result is the backward row. The profiler records no sizes of a backward operator, but its work
+/// depends on those of the forward operator that has the same sequence number.
+pub(super) fn forward(scope: &Scope<'_>, tree: &OperatorTree) -> BTreeMap<u32, u32> {
+    let slices = &scope.trace.slices;
+    let is_backward = |row: u32| slices.forward_thread.get(row).is_some_and(|thread| *thread > 0);
+    let mut forward: BTreeMap<i64, u32> = BTreeMap::new();
+    let numbered = slices
+        .sequence
+        .iter()
+        .filter(|(row, number)| **number >= 0 && !is_backward(*row) && is_operator(scope, *row));
+    // An operator and those that it calls before it has a backward operator share a number. The
+    // last one of them has it.
+    for (row, number) in numbered {
+        let last = forward.entry(*number).or_insert(row);
+        *last = (*last).max(row);
+    }
+    let rows = tree.top_operators(scope.trace).into_iter().filter(|row| is_backward(*row));
+    let pair = |row| Some((row, *forward.get(slices.sequence.get(row)?)?));
+    rows.filter_map(pair).collect()
 }
 
 /// Returns the innermost operator around a runtime call.

@@ -132,7 +132,7 @@ fn eight_execution_traces_are_one_job_whose_ranks_meet() {
     assert_eq!(operations(&found.program), operations(&step.program));
     // Only the starts of the ranks are taken from the recording, because execution traces contain
     // no times.
-    let start = |start_ns| RankSetting { start_ns, left_running: Vec::new() };
+    let start = |start_ns| RankSetting { start_ns, ..RankSetting::default() };
     let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
     let setting = Setting { ranks: starts.collect() };
     let costs = Prices::new(&calibration, Method::Full).price(&found.program, &setting);

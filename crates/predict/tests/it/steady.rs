@@ -2,11 +2,13 @@
 
 use analyze::classify::ClassRule;
 use analyze::graph::what_if as graph_what_if;
+use analyze::job::Tensors;
 use analyze::{Classifier, Scope, WindowRule};
+use predict::calibration::price::{Method, Prices};
 use predict::calibration::{Calibration, collect};
 use predict::edit::Edit;
 use predict::prediction::{Draws, PredictedStepRow, what_if};
-use predict::recording::{Span, Step};
+use predict::recording::{Span, Step, TensorSizes};
 use trace::store::Trace;
 
 use crate::fixture::{self, HOST, Recording, Row, by_hand};
@@ -123,4 +125,78 @@ fn faster_kernels_gain_what_the_recorded_graph_says() {
             assert!((saving - expected).abs() < 3.0, "{name}, step {number}: {saving} {expected}");
         }
     }
+}
+
+/// Records a forward and a backward pass through a small and a large layer, whose kernels have the
+/// same name.
+fn two_layers() -> Trace {
+    const BACKWARD: &str = "autograd::engine::evaluate_function: MmBackward0";
+    let mut trace = by_hand(&[
+        ("user_annotation", "ProfilerStep#1", HOST, 0, 2_400, 0),
+        ("cpu_op", "aten::mm", HOST, 10, 20, 0),
+        ("cpu_op", "aten::mm", HOST, 30, 40, 0),
+        ("cpu_op", BACKWARD, HOST, 50, 60, 0),
+        ("cuda_runtime", "cudaLaunchKernel", HOST, 51, 55, 1),
+        ("cpu_op", BACKWARD, HOST, 70, 80, 0),
+        ("cuda_runtime", "cudaLaunchKernel", HOST, 71, 75, 2),
+        ("kernel", "gemm", DEVICE, 60, 1_834, 1),
+        ("kernel", "gemm", DEVICE, 1_835, 1_907, 2),
+        ("cuda_runtime", "cudaDeviceSynchronize", HOST, 90, 1_911, 0),
+    ]);
+    for (row, sequence, forward_thread) in [(1, 1, 0), (2, 2, 0), (3, 2, 1), (5, 1, 1)] {
+        trace.slices.sequence.push(row, sequence);
+        trace.slices.forward_thread.push(row, forward_thread);
+    }
+    trace
+}
+
+#[test]
+fn a_backward_operator_has_the_sizes_of_its_forward_operator() {
+    let trace = two_layers();
+    let scopes = fixture::scopes(std::slice::from_ref(&trace));
+    let sizes = |dims: u64| Tensors { dims: vec![vec![dims, dims]], types: vec!["float".into()] };
+    let tensors = [((0, 1), sizes(72)), ((0, 2), sizes(1_774))].into();
+    let job = predict::recording::Job::new(&scopes, |_| TensorSizes {
+        tensors,
+        ..TensorSizes::default()
+    });
+    let step = job.step(&predict::recording::spans(&scopes[0])).expect("host rows");
+    let mut calibration = Calibration::default();
+    collect::add(&mut calibration, &step, &[0]);
+    let setting = step.recorded.setting(&step.program);
+    let without = |number: usize| {
+        let operators = format!("autograd::engine::evaluate_function: MmBackward0[{number}]");
+        let edits = [Edit::Remove { operators }];
+        let found =
+            what_if::predict_edited(&step.program, &setting, &calibration, "", &edits, DRAWS);
+        found.expect("no cycle").rows[0].saving_ns.expect("a saving")
+    };
+    // One layer takes 1,774 µs and the other one 72 µs, besides the gap of 1 µs.
+    assert_eq!((without(0), without(1)), (1_775_000, 73_000));
+}
+
+#[test]
+fn a_slower_device_stays_slower() {
+    let trace = |rank: u32, kernel: i64| {
+        let mut trace = by_hand(&[
+            ("user_annotation", "ProfilerStep#1", HOST, 0, 40 + kernel, 0),
+            ("cpu_op", "aten::mm", HOST, 10, 20, 0),
+            ("cuda_runtime", "cudaLaunchKernel", HOST, 11, 15, 1),
+            ("kernel", "gemm", DEVICE, 20, 20 + kernel, 1),
+            ("cuda_runtime", "cudaDeviceSynchronize", HOST, 25, 24 + kernel, 0),
+        ]);
+        trace.rank = rank;
+        trace
+    };
+    let step = fixture::step_of(&[trace(0, 100), trace(1, 100), trace(2, 150)]);
+    let mut calibration = Calibration::default();
+    collect::add(&mut calibration, &step, &[0, 1, 2]);
+    let prices = Prices::new(&calibration, Method::Full);
+    let setting = step.recorded.setting_of_devices(&step.program, &prices);
+    let factors: Vec<f64> = setting.ranks.iter().map(|rank| rank.device_factor).collect();
+    assert_eq!(factors, [1.0, 1.0, 1.5]);
+    let found = what_if::predict_edited(&step.program, &setting, &calibration, "", &[], DRAWS);
+    let rows = found.expect("no cycle").rows;
+    let bases: Vec<i64> = rows.iter().map(|row| row.step_ns / 1_000).collect();
+    assert_eq!(bases, [140, 140, 190]);
 }

@@ -19,8 +19,9 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let calibrated =
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     let step = calibrated.step;
-    let setting = step.recorded.setting(&step.program);
-    let costs = Prices::new(&calibrated.calibration, Method::Full).price(&step.program, &setting);
+    let prices = Prices::new(&calibrated.calibration, Method::Full);
+    let setting = step.recorded.setting_of_devices(&step.program, &prices);
+    let costs = prices.price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;
     check_base(&step, &simulation, session);
     let mut rows = next::rank_speedups(&step.program, &simulation);

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use predict::calibration::price::{Method, Prices};
 use predict::edit::{Edit, Edits};
 use predict::prediction::Draws;
 use predict::prediction::what_if::Unedited;
@@ -35,7 +36,8 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let origin = PageOrigin::Editor { edit: server.path(EDIT) };
     let title = job_title(&args.paths);
     let step = &calibrated.step;
-    let setting = step.recorded.setting(&step.program);
+    let prices = Prices::new(&calibrated.calibration, Method::Full);
+    let setting = step.recorded.setting_of_devices(&step.program, &prices);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     check_base(step, &base.recorded, session);
     let edited = EditedStepPage { title: &title, step, base };

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use predict::calibration::price::{Method, Prices};
 use predict::edit::{Edit, Edits};
 use predict::prediction::PredictedStepRow;
 use predict::prediction::what_if::Unedited;
@@ -34,7 +35,8 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     for edits in &edits {
         warn_of_network(edits, step.program.ranks.len(), session);
     }
-    let setting = step.recorded.setting(&step.program);
+    let prices = Prices::new(&calibrated.calibration, Method::Full);
+    let setting = step.recorded.setting_of_devices(&step.program, &prices);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     check_base(step, &base.recorded, session);
     let measured = measured(&args.measured, session)?;

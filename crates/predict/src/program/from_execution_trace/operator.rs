@@ -8,7 +8,7 @@ use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor, Trace
 use super::scaled_calls::{Scale, ScaledCalls};
 use super::sort::{self, Sort};
 use super::storage;
-use crate::calibration::launches::{ApiCall, LaunchedWork, Launches, Variant};
+use crate::calibration::launches::{self, ApiCall, LaunchedWork, Launches, Variant};
 use crate::calibration::opaque::OpaqueCosts;
 use crate::calibration::{Calibration, Key, nearest};
 use crate::recording::text_bytes;
@@ -35,6 +35,8 @@ pub struct LaunchPredictor<'a> {
     has_accelerator: bool,
     /// Sorts of ids, by the index of the node that performs them.
     sorts: BTreeMap<u32, Sort>,
+    /// Forward operators by the sequence number that they share with their backward operators.
+    forward: BTreeMap<i64, u32>,
 }
 
 impl<'a> LaunchPredictor<'a> {
@@ -49,7 +51,23 @@ impl<'a> LaunchPredictor<'a> {
         let (launches, opaque) =
             (&calibration.launches, OpaqueCosts::from_calibration(calibration));
         let sorts = sort::find_sorts(trace);
-        Self { trace, tree, calibration, launches, opaque, has_accelerator, sorts }
+        // The last operator of a number is the one that has the backward operator.
+        let numbered = (0u32..).zip(&trace.nodes);
+        let numbered = numbered.filter(|(_, node)| node.sequence >= 0 && node.forward_thread == 0);
+        let forward = numbered.map(|(at, node)| (node.sequence, at)).collect();
+        Self { trace, tree, calibration, launches, opaque, has_accelerator, sorts, forward }
+    }
+
+    /// Returns the sizes of an operator's inputs as text. A backward operator without inputs has
+    /// the sizes of its forward operator, as in recordings.
+    fn sizes(&self, at: u32) -> String {
+        let node = &self.trace.nodes[at as usize];
+        let own = sizes(self.trace, node);
+        if !own.is_empty() || node.forward_thread == 0 {
+            return own;
+        }
+        let forward = self.forward.get(&node.sequence);
+        forward.map_or(own, |at| sizes(self.trace, &self.trace.nodes[*at as usize]))
     }
 
     /// Returns a node and its descendants in preorder.
@@ -87,20 +105,29 @@ impl<'a> LaunchPredictor<'a> {
     /// sequence, its most frequent recorded sequence is used instead.
     fn recorded(&self, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
-        let own = sizes(self.trace, node);
+        let own = self.sizes(at);
         let by_sizes = self.launches.outer.get(self.trace.name(node));
         let composed = self.composed(at);
         let done =
             |sizes: String, calls: ScaledCalls| OperatorCalls { sizes, calls, unknown: Vec::new() };
-        if let Some((spelt, variants)) = by_sizes.and_then(|known| matching(known, &own)) {
-            let is_composed = |variant: &&Variant| is_alike(&variant.calls, &composed.calls);
-            return match variants.iter().find(is_composed) {
-                Some(variant) => OperatorCalls {
-                    sizes: spelt.clone(),
+        let found = by_sizes.map_or_else(Vec::new, |known| matching(known, &own));
+        if let Some((first, _)) = found.first() {
+            let all =
+                found.iter().flat_map(|(spelt, all)| all.iter().map(move |one| (*spelt, one)));
+            let all: Vec<(&String, &Variant)> = all.collect();
+            let alike = all.iter().filter(|(_, one)| is_alike(&one.calls, &composed.calls));
+            let nearest = alike.rev().max_by_key(|(_, one)| shared(&composed.calls, &one.calls));
+            return match nearest {
+                Some((spelt, variant)) => OperatorCalls {
+                    sizes: (*spelt).clone(),
                     calls: in_common(composed.calls, &variant.calls),
                     unknown: Vec::new(),
                 },
-                None => done(spelt.clone(), as_recorded(self.usual(at, variants))),
+                None => {
+                    let mut every = Vec::new();
+                    all.iter().for_each(|(_, one)| launches::add_to(&mut every, (*one).clone()));
+                    done((*first).clone(), as_recorded(self.usual(at, &every)))
+                }
             };
         }
         // If nested operators are unknown, calls of the operator itself at other sizes are the
@@ -122,8 +149,8 @@ impl<'a> LaunchPredictor<'a> {
                 continue;
             }
             if let Some(by_sizes) = self.launches.inner.get(name) {
-                let own = sizes(self.trace, node);
-                let exact = matching(by_sizes, &own).map(|(_, all)| self.usual(at, all));
+                let own = self.sizes(at);
+                let exact = matching(by_sizes, &own).first().map(|(_, all)| self.usual(at, all));
                 let found = exact.map(as_recorded).or_else(|| self.nearest(at, &own, by_sizes));
                 let calls = found.filter(|_| self.is_on_device(at) != Some(false));
                 done.calls.extend(calls.into_iter().flatten());
@@ -242,15 +269,20 @@ pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
 }
 
 /// Finds the variants recorded at the given sizes, with the spelling of these sizes in the
-/// calibration.
+/// calibration. An operator without sizes may be a backward operator, whose sizes are those of a
+/// forward operator that its execution trace does not name, so all sizes match.
 fn matching<'a>(
     by_sizes: &'a BTreeMap<String, Vec<Variant>>,
     own: &str,
-) -> Option<(&'a String, &'a Vec<Variant>)> {
-    by_sizes.get_key_value(own).or_else(|| {
-        let wanted = canonical(own);
-        by_sizes.iter().find(|(known, _)| canonical(known) == wanted)
-    })
+) -> Vec<(&'a String, &'a Vec<Variant>)> {
+    let wanted = canonical(own);
+    let exact = by_sizes.get_key_value(own);
+    let exact = exact.or_else(|| by_sizes.iter().find(|(known, _)| canonical(known) == wanted));
+    match exact {
+        Some(exact) => vec![exact],
+        None if own.is_empty() => by_sizes.iter().collect(),
+        None => Vec::new(),
+    }
 }
 
 fn as_recorded(variant: Variant) -> ScaledCalls {
@@ -267,6 +299,16 @@ fn is_alike(recorded: &[ApiCall], composed: &[(ApiCall, Scale)]) -> bool {
         (&a.name, &a.awaits, a.returns) == (&b.name, &b.awaits, b.returns) && works(a) == works(b)
     };
     recorded.len() == composed.len() && recorded.iter().zip(composed).all(same)
+}
+
+/// Counts the works of two alike call sequences that have a sample key in common.
+fn shared(composed: &[(ApiCall, Scale)], outer: &[ApiCall]) -> usize {
+    let own = composed.iter().flat_map(|(call, _)| &call.launches);
+    let pairs = own.zip(outer.iter().flat_map(|call| &call.launches));
+    let is_shared = |(own, outer): &(&LaunchedWork, &LaunchedWork)| {
+        own.details.keys().any(|detail| outer.details.contains_key(detail))
+    };
+    pairs.filter(is_shared).count()
 }
 
 /// Restricts the sample keys of composed works to the keys that the outer operator recorded as
