@@ -12,6 +12,7 @@ pub mod edit;
 pub mod effort;
 mod error;
 pub mod evaluate;
+pub mod finding_edits;
 pub mod finding_savings;
 pub mod overheads;
 pub mod prediction;

@@ -255,6 +255,8 @@ Examples:
   rowmill trace findings job/
   rowmill trace findings trace.json.gz --fail-on high --format sarif --output findings.sarif
   rowmill trace findings job/ --rules rules.toml
+  rowmill trace findings job/ --write-edit K10 --output k10.toml    then what its remedy would gain:
+  rowmill predict what-if job/ --edits k10.toml
 
 rules.toml changes limits of rules, suppresses known findings and adds rules on columns of other tables:
   [limits.H05]
@@ -282,6 +284,10 @@ recording are missing, or else 3 if a finding is at least as severe.")]
         /// A TOML file with limits, suppressions and your own rules
         #[arg(long, value_name = "FILE")]
         rules: Option<PathBuf>,
+        /// Write the edits of this rule's remedy, which rowmill predict what-if takes, instead of
+        /// the findings
+        #[arg(long, value_name = "RULE", conflicts_with = "fail_on")]
+        write_edit: Option<String>,
     },
     /// Compare two recordings of a job: what changed, and how much of the difference it explains
     #[command(after_help = "\

@@ -72,8 +72,9 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::Convert { paths, out, ranks, to } => {
             convert::convert(&ConversionRequest { paths, out, ranks, session }, *to)
         }
-        TraceVerb::Findings { selection, fail_on, rules } => {
-            return finding::run(&open(selection)?, rules.as_deref(), *fail_on);
+        TraceVerb::Findings { selection, fail_on, rules, write_edit } => {
+            let query = open(selection)?;
+            return finding::run(&query, rules.as_deref(), *fail_on, write_edit.as_deref());
         }
         TraceVerb::Doctor { selection } => return doctor::run(&open(selection)?),
         TraceVerb::Report { content, output } => report::run(content, output, session),

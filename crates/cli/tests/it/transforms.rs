@@ -203,3 +203,28 @@ fn the_server_answers_edits_only_with_the_secret_address() {
     assert!(get(host, &format!("/{path}"), "evil.example").starts_with("HTTP/1.1 403"));
     served.interrupt();
 }
+
+/// The remedy of a rule becomes edits, whose predicted gain is that of the change that was really
+/// made to the recorded job: one lookup for all tables.
+#[test]
+fn the_remedy_of_a_finding_is_predicted_as_it_was_measured() {
+    let suite =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/record/amd-epyc-2cpu/suite");
+    let cases = suite.join("cases");
+    let before = cases.join("many-embedding-bags/before.json.gz");
+    let place = Place::new();
+    let path = before.display();
+    place.done(&format!("trace findings {path} --write-edit K10 --output k10.toml"));
+    let row = place.done(&format!("predict what-if {path} --edits k10.toml --format json")).json();
+    let gain = row[0]["saving_pct"].as_f64().unwrap();
+    let table = fs::read_to_string(cases.join("antipatterns.csv")).unwrap();
+    let median = |variant: &str| -> f64 {
+        let line =
+            table.lines().find(|line| line.starts_with(&format!("many-embedding-bags,{variant},")));
+        line.unwrap().split(',').nth(4).unwrap().parse().unwrap()
+    };
+    let measured = 100.0 * (1.0 - median("after") / median("before"));
+    assert!((gain / measured - 1.0).abs() < 0.25, "{gain} % instead of {measured} %");
+    let unknown = place.run(&format!("trace findings {path} --write-edit C01"));
+    assert!(unknown.stderr.contains("expected a rule with a finding, got K"), "{unknown:?}");
+}

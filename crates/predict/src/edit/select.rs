@@ -1,6 +1,7 @@
 //! Selects outermost operators of threads by patterns of their names.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use schema::pattern;
 
@@ -35,6 +36,26 @@ pub(super) fn operators(rank: &Rank) -> Vec<OperatorRange> {
     found
 }
 
+/// Lists the annotations of a rank as ranges that include everything inside them.
+fn annotations(rank: &Rank) -> Vec<OperatorRange> {
+    let mut found = Vec::new();
+    for (thread, actions) in rank.threads.iter().map(|thread| &thread.actions).enumerate() {
+        let mut open = Vec::new();
+        for (at, action) in actions.iter().enumerate() {
+            match action {
+                Action::Begin(mark) => open.push((mark.kind, at)),
+                Action::End => {
+                    let begun = open.pop().filter(|(kind, _)| *kind == MarkKind::Annotation);
+                    found.extend(begun.map(|(_, begin)| OperatorRange { thread, begin, end: at }));
+                }
+                _ => {}
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
 /// Returns the name of an operator, which its first action holds.
 pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &str {
     match program.ranks[rank].threads[operator.thread].actions[operator.begin] {
@@ -43,16 +64,21 @@ pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &
     }
 }
 
-/// Splits a pattern such as `aten::mm[2]` into the name pattern and an occurrence, which is counted
-/// from 0.
-fn split(pattern: &str) -> (&str, Option<usize>) {
+/// Splits a pattern such as `aten::mm[2]` or `aten::mm[2..]` into the name pattern and occurrences,
+/// which are counted from 0.
+fn split(pattern: &str) -> (&str, Option<Range<usize>>) {
+    let numbers = |text: &str| match text.strip_suffix("..") {
+        Some(first) => Some(first.parse().ok()?..usize::MAX),
+        None => text.parse().ok().map(|number: usize| number..number.saturating_add(1)),
+    };
     let numbered = pattern.strip_suffix(']').and_then(|rest| rest.rsplit_once('['));
-    let numbered = numbered.and_then(|(name, number)| Some((name, number.parse().ok()?)));
-    numbered.map_or((pattern, None), |(name, number)| (name, Some(number)))
+    let numbered = numbered.and_then(|(name, text)| Some((name, numbers(text)?)));
+    numbered.map_or((pattern, None), |(name, numbers)| (name, Some(numbers)))
 }
 
-/// Finds the operators of each rank that match a pattern. If the pattern names an occurrence, only
-/// that operator is returned.
+/// Finds the operators of each rank that match a pattern. If the pattern names occurrences, only
+/// those operators are returned. If no operator matches, an annotation of that name selects
+/// everything inside it.
 ///
 /// # Errors
 /// [`Error::NothingSelected`] if no operator on any rank matches.
@@ -62,20 +88,28 @@ pub(super) fn find_operators(
     what: &'static str,
     pattern: &str,
 ) -> Result<Vec<Vec<OperatorRange>>, Error> {
-    let (names, number) = split(pattern);
-    let select_on_rank = |rank: usize| -> Vec<OperatorRange> {
-        let all = operators(&program.ranks[rank]).into_iter();
-        let find_operators =
-            all.filter(|operator| pattern::matches(names, name(program, rank, *operator)));
-        match number {
-            Some(number) => find_operators.skip(number).take(1).collect(),
-            None => find_operators.collect(),
-        }
+    let (names, numbers) = split(pattern);
+    let select = |all: fn(&Rank) -> Vec<OperatorRange>| -> Vec<Vec<OperatorRange>> {
+        let ranks = program.ranks.iter().enumerate();
+        let named = ranks.map(|(at, rank)| {
+            let named = all(rank).into_iter();
+            let mut named: Vec<OperatorRange> =
+                named.filter(|one| pattern::matches(names, name(program, at, *one))).collect();
+            if let Some(Range { start, end }) = numbers {
+                named.truncate(end);
+                named.drain(..start.min(named.len()));
+            }
+            named
+        });
+        named.collect()
     };
-    let found: Vec<Vec<OperatorRange>> = (0..program.ranks.len()).map(select_on_rank).collect();
+    let mut found = select(operators);
+    if found.iter().all(Vec::is_empty) {
+        found = select(annotations);
+    }
     if found.iter().all(Vec::is_empty) {
         // A second search without the number tells a number that is too large from an unknown name.
-        if number.is_some()
+        if numbers.is_some()
             && let Ok(all) = find_operators(program, position, what, names)
         {
             let most = all.iter().map(Vec::len).max().unwrap_or_default();

@@ -293,3 +293,29 @@ fn fusing_on_a_cpu_keeps_the_work_and_removes_the_overheads() {
     // additions of 10 µs.
     assert_eq!(set([add, mul]), 100 - 2 * 10 - 2 * 2);
 }
+
+#[test]
+fn an_annotation_selects_everything_inside_it() {
+    let trace = by_hand(&[
+        ("user_annotation", "ProfilerStep#1", HOST, 0, 400, 0),
+        ("cpu_op", "a", HOST, 10, 20, 0),
+        ("user_annotation", "## part ##", HOST, 30, 130, 0),
+        ("cpu_op", "a", HOST, 40, 60, 0),
+        ("cpu_op", "b", HOST, 80, 120, 0),
+        ("cpu_op", "a", HOST, 150, 160, 0),
+    ]);
+    let step = step_of(&[trace]);
+    let without = |operators: &str| edited(&step, &[Edit::Remove { operators: text(operators) }]);
+    let whole = edited(&step, &[]).expect("no edit");
+    // The annotation takes 100 µs, and the gap before it or after it goes with it.
+    let gone = whole - without("## part ##").expect("an edit");
+    assert!((100..=130).contains(&gone), "{gone}");
+    let later = whole - without("a[1..]").expect("an edit");
+    let one = whole - without("a[1]").expect("an edit");
+    assert!(one < later && later < gone + 60, "{one} {later} {gone}");
+    refused(
+        Edit::Remove { operators: text("bag[7..]") },
+        "edit 1 (remove): expected operators of which each rank has at most 2, from [0] on, got \
+         \"bag[7..]\"",
+    );
+}

@@ -262,6 +262,12 @@ errors_with_hints! {
         Edits { path: PathBuf, source: Box<predict::Error> },
         #[error("--measured: expected traces of rank {rank}, got none")]
         NotMeasured { rank: u32 },
+        #[error("--write-edit {rule}: expected a rule with a finding, got {got}")]
+        #[hint("rowmill trace findings lists the findings of the recording")]
+        NoFinding { rule: String, got: String },
+        #[error("--write-edit {rule}: expected a remedy that edits can express, but {reason}")]
+        #[hint("docs/transforms/README.md lists the edits that you can write yourself")]
+        NoEdit { rule: String, reason: String },
         #[error("{}: {source}", path.display())]
         #[hint("write a new calibration: rowmill predict calibrate PATH --output FILE")]
         CalibrationFile { path: PathBuf, source: Box<predict::Error> },

@@ -14,6 +14,7 @@ use crate::args::StepSelection;
 use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::recorded_steps::{Steps, calibrate_steps, prepare_job, recorded_machine};
+use setup::step_times::Measured;
 
 /// A recorded step, with the calibration that determines its costs.
 pub struct CalibratedStep {
@@ -57,21 +58,30 @@ pub fn read_step(
 /// step can be predicted.
 const BASE_ERROR_PCT: f64 = 5.0;
 
-/// Warns if the simulation does not reproduce the step that was recorded, because its changes
-/// cannot be trusted then. `simulation` has each rank start as recorded.
-pub fn check_base(step: &Step, simulation: &Simulation, session: &Session) {
-    for (at, recorded) in step.recorded.ranks.iter().enumerate() {
-        let error = error_pct(simulation.step_ns(at), recorded.step_ns);
-        if error.abs() > BASE_ERROR_PCT {
-            session.console.warn(format_args!(
-                "DO NOT TRUST THESE SAVINGS: the simulated step of rank {} takes {:.3} ms without \
-                 any edit, but {:.3} ms were recorded ({error:+.1} %, expected at most {} %)\n\
-                 hint: rowmill predict evaluate shows where recording and simulation differ",
-                step.program.ranks[at].rank,
-                simulation.step_ns(at) as f64 / 1e6,
-                recorded.step_ns as f64 / 1e6,
-                BASE_ERROR_PCT,
-            ));
+impl CalibratedStep {
+    /// Returns the mean time of a rank's recorded steps.
+    pub fn recorded_ns(&self, at: usize) -> i64 {
+        let rank = self.step.program.ranks[at].rank;
+        Measured::from_spans(rank, &self.steps.spans[at]).mean_ns.round() as i64
+    }
+
+    /// Warns if the simulation does not reproduce the steps that were recorded, because its changes
+    /// cannot be trusted then. `simulation` has each rank start as recorded.
+    pub fn check_base(&self, simulation: &Simulation, session: &Session) {
+        for (at, rank) in self.step.program.ranks.iter().enumerate() {
+            let (step_ns, recorded_ns) = (simulation.step_ns(at), self.recorded_ns(at));
+            let error = error_pct(step_ns, recorded_ns);
+            if error.abs() > BASE_ERROR_PCT {
+                session.console.warn(format_args!(
+                    "DO NOT TRUST THESE SAVINGS: the simulated step of rank {} takes {:.3} ms \
+                     without any edit, but recorded steps take {:.3} ms ({error:+.1} %, expected \
+                     at most {BASE_ERROR_PCT} %)\n\
+                     hint: rowmill predict evaluate shows where recording and simulation differ",
+                    rank.rank,
+                    step_ns as f64 / 1e6,
+                    recorded_ns as f64 / 1e6,
+                ));
+            }
         }
     }
 }

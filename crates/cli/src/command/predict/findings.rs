@@ -7,7 +7,7 @@ use predict::prediction::{self, Draws};
 use schema::TableRow;
 use serde::Serialize;
 
-use super::calibrated::{CalibratedStep, check_base, read_step};
+use super::calibrated::{CalibratedStep, read_step};
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -33,11 +33,12 @@ struct FindingRow {
 pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
-    let CalibratedStep { step, calibration, steps } =
+    let calibrated =
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
+    let CalibratedStep { step, calibration, steps } = &calibrated;
     // The savings need only the simulated step, so no random draws are made.
-    let predicted = prediction::predict_step(&step, &calibration, Draws { count: 0, seed: 0 })?;
-    check_base(&step, &predicted.simulation, session);
+    let predicted = prediction::predict_step(step, calibration, Draws { count: 0, seed: 0 })?;
+    calibrated.check_base(&predicted.simulation, session);
     let mut findings = with_savings(&scopes)?;
     // Repricing overwrites the savings, so the recorded savings are kept for the output.
     let recorded: Vec<(String, i64)> = findings
@@ -45,7 +46,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
         .filter_map(|finding| Some((finding.key.clone(), finding.saving?.mid_ns)))
         .collect();
     let repriced = finding_savings::reprice_findings(
-        &step,
+        step,
         &predicted.simulation,
         is_inside(&scopes, &steps.spans_of_step(args.selection.step)),
         &mut findings,

@@ -5,7 +5,7 @@ use predict::calibration::price::{Method, Prices};
 use predict::prediction::next;
 use predict::simulate;
 
-use super::calibrated::{check_base, read_step};
+use super::calibrated::read_step;
 use crate::args::PredictNext;
 use setup::Session;
 use setup::error::Error;
@@ -18,12 +18,12 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let scopes = whole_scopes(&traces);
     let calibrated =
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
-    let step = calibrated.step;
+    let step = &calibrated.step;
     let prices = Prices::new(&calibrated.calibration, Method::Full);
     let setting = step.recorded.setting_of_devices(&step.program, &prices);
     let costs = prices.price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;
-    check_base(&step, &simulation, session);
+    calibrated.check_base(&simulation, session);
     let mut rows = next::rank_speedups(&step.program, &simulation);
     if args.top > 0 {
         rows.truncate(args.top);

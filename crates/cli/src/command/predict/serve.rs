@@ -11,7 +11,7 @@ use predict::recording::Step;
 use report::html::{self, PageOrigin};
 use report::predicted::{self, BarLanes, Predicted};
 
-use super::calibrated::{check_base, read_step};
+use super::calibrated::read_step;
 use crate::args::PredictServe;
 use crate::server::{ServedPage, Server};
 use setup::Session;
@@ -39,7 +39,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let prices = Prices::new(&calibrated.calibration, Method::Full);
     let setting = step.recorded.setting_of_devices(&step.program, &prices);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
-    check_base(step, &base.recorded, session);
+    calibrated.check_base(&base.recorded, session);
     let edited = EditedStepPage { title: &title, step, base };
     // The page without edits is built once, because it is the same for every request.
     let first = edited.with(&[], DRAWS)?;

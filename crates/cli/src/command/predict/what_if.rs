@@ -12,7 +12,7 @@ use predict::prediction::what_if::Unedited;
 use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
 
-use super::calibrated::{check_base, read_step};
+use super::calibrated::read_step;
 use super::serve::EditedStepPage;
 use crate::args::PredictWhatIf;
 use setup::Session;
@@ -38,7 +38,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let prices = Prices::new(&calibrated.calibration, Method::Full);
     let setting = step.recorded.setting_of_devices(&step.program, &prices);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
-    check_base(step, &base.recorded, session);
+    calibrated.check_base(&base.recorded, session);
     let measured = measured(&args.measured, session)?;
     let draws = args.draws.into();
     let mut rows = Vec::new();
@@ -49,7 +49,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
             .map_err(|source| UsageError::Edits { path: path.clone(), source: Box::new(source) })?;
         rows.extend(edited.rows.into_iter().enumerate().map(|(at, row)| {
             let recorded = edited.program.ranks[at].copy_of.unwrap_or(at);
-            let recorded_ns = Some(step.recorded.ranks[recorded].step_ns);
+            let recorded_ns = Some(calibrated.recorded_ns(recorded));
             PredictedStepRow { recorded_ns, ..row }
         }));
     }

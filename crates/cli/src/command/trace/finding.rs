@@ -1,6 +1,7 @@
 //! The command `rowmill trace findings`, which lists causes of wasted time, the time that a step
 //! would gain, and remedies.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ use analyze::findings::{
 };
 use analyze::job::JobFacts;
 use analyze::kernels::short_name;
+use predict::finding_edits::edits_of_finding;
 use schema::TableRow;
 use serde::Serialize;
 
@@ -32,16 +34,22 @@ pub(super) fn run(
     query: &TraceQuery<'_>,
     rules: Option<&Path>,
     fail_on: Option<FailOn>,
+    write_edit: Option<&str>,
 ) -> Result<ExitCode, Error> {
     let settings = read_settings(rules)?;
     let started = Instant::now();
     let scopes = query.chosen.scopes();
-    let report = find_findings(&JobFacts::new(&scopes), &settings)?;
+    let job = JobFacts::new(&scopes);
+    let report = find_findings(&job, &settings)?;
     query.session.console.detail(format_args!(
         "{} rules took {}, reading not included",
         findings::rules().count() + settings.custom.len(),
         render::nanos(started.elapsed().as_nanos() as f64)
     ));
+    if let Some(rule) = write_edit {
+        unless_closed(write_edits(query, rule, &report, &job))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     unless_closed(print_report(query, &report))?;
     let worst = report.findings.iter().map(|finding| finding.severity).min();
     let limit = fail_on.map(|limit| match limit {
@@ -58,6 +66,34 @@ pub(super) fn run(
         (true, _) => ExitCode::from(EXIT_BROKEN),
         (false, true) => ExitCode::from(EXIT_FOUND),
         (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// Writes the edits that do what the remedies of a rule's findings do.
+fn write_edits(
+    query: &TraceQuery<'_>,
+    rule: &str,
+    report: &FindingReport,
+    job: &JobFacts<'_>,
+) -> Result<(), Error> {
+    let named = report.findings.iter().filter(|finding| finding.rule.eq_ignore_ascii_case(rule));
+    let no_edit = |reason: String| UsageError::NoEdit { rule: rule.to_owned(), reason };
+    let mut text = String::new();
+    for finding in named {
+        let edits = edits_of_finding(finding, job).map_err(no_edit)?;
+        text += &format!("# {} {}: {}\n", finding.rule, finding.title, finding.advice);
+        text += &toml::to_string(&edits).map_err(|error| no_edit(error.to_string()))?;
+    }
+    if text.is_empty() {
+        let found: BTreeSet<&str> = report.findings.iter().map(|one| one.rule.as_str()).collect();
+        let got = found.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(UsageError::NoFinding { rule: rule.to_owned(), got }.into());
+    }
+    if let Some(output) = query.target.output {
+        crate::trace_files::refuse_input(&query.chosen.job, output)?;
+    }
+    table_output::deliver(query.target.output, |out| {
+        out.write_all(text.as_bytes()).map_err(Error::output)
     })
 }
 
