@@ -1,4 +1,4 @@
-//! Translates the remedy of a finding into edits of a program. A remedy names rows of one recording,
+//! Translates the remedy of a finding into edits of a program. A remedy names rows of a recording,
 //! and the edits name operators and kernels, so that people can read and change them.
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub fn edits_of_finding(finding: &Finding, job: &JobFacts<'_>) -> Result<Edits, 
         edits.push(Edit::Fuse { operators: name.to_owned(), factor: 1.0 });
     }
     for (name, changed) in found.operators {
-        edits.push(of_operators(name, &changed, job)?);
+        edits.push(edit_operators(name, &changed, job)?);
     }
     for (name, changed) in found.works {
         let works = |rank: &RankFacts<'_>| rank.scope.device_rows.clone();
@@ -115,7 +115,7 @@ impl<'a> ByName<'a> {
 
 /// Returns the edit that removes as many of the operators of a name as their saved time says, or
 /// the gaps before them.
-fn of_operators(name: &str, changed: &Changed, job: &JobFacts<'_>) -> Result<Edit, String> {
+fn edit_operators(name: &str, changed: &Changed, job: &JobFacts<'_>) -> Result<Edit, String> {
     let outermost = |rank: &RankFacts<'_>| rank.tree().top_operators(rank.scope.trace);
     let all = rows_named(job, name, outermost);
     if changed.closes_gaps {

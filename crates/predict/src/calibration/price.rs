@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schema::median;
 use trace::store::StringId;
 
 use super::opaque::{OPAQUE, OpaqueCosts};
@@ -11,7 +12,7 @@ use super::{Calibration, Key, constants, mean, nearest, samples};
 use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
-use crate::recording::Setting;
+use crate::recording::{Setting, Step};
 
 /// Method by which host overheads are priced. Device work is always priced by the most similar
 /// samples, whatever the method.
@@ -246,6 +247,28 @@ impl Prices {
             RankCosts { start_ns: setting.start_ns, actions, works, left_running_ns }
         });
         Costs { ranks: ranks.collect(), constants: self.constants.clone() }
+    }
+
+    /// Returns the initial conditions of a recorded step with the speed of each rank's device: its
+    /// recorded time relative to these prices, divided by that of the median rank. Collectives do
+    /// not count, because their times include waits.
+    pub fn setting_of_devices(&self, step: &Step) -> Setting {
+        let mut setting = step.recorded.setting(&step.program);
+        let costs = self.price(&step.program, &setting);
+        let ranks = step.program.ranks.iter().zip(&step.recorded.ranks).zip(&costs.ranks);
+        let speed = ranks.map(|((rank, recorded), costs)| {
+            let works = rank.works.iter().zip(&recorded.works).zip(&costs.works);
+            let own = works.filter(|((work, _), _)| work.is_launched && work.collective.is_none());
+            let (recorded, priced) = own
+                .fold((0, 0), |sum, ((_, time), cost)| (sum.0 + time.1 - time.0, sum.1 + cost.ns));
+            if priced > 0 { recorded as f64 / priced as f64 } else { 1.0 }
+        });
+        let factors: Vec<f64> = speed.collect();
+        let usual = median::float_median(&mut factors.clone()).filter(|usual| *usual > 0.0);
+        for (rank, factor) in setting.ranks.iter_mut().zip(factors) {
+            rank.device_factor = factor / usual.unwrap_or(1.0);
+        }
+        setting
     }
 
     /// Sums the prices of a work's parts. The source of the sum is the least certain source among

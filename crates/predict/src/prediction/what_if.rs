@@ -29,7 +29,7 @@ pub struct Unedited<'a> {
     prices: Prices,
     /// The step as it was recorded: each rank starts when it did, with what was running then.
     pub recorded: Simulation,
-    /// The same step in equilibrium, which is the base of edits.
+    /// This step in equilibrium, which is the base of edits.
     steady: Simulation,
 }
 

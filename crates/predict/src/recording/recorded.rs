@@ -2,12 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schema::median;
 use trace::store::StringId;
 
-use crate::calibration::price::Prices;
-use crate::cost::Cost;
-use crate::program::{Action, Program, Rank};
+use crate::program::{Action, Program};
 
 /// Begin and end of an action or work, in nanoseconds.
 pub type TimeRange = (i64, i64);
@@ -133,29 +130,6 @@ impl RecordedTimes {
             }
         });
         Setting { ranks: ranks.collect() }
-    }
-
-    /// Returns the initial conditions with the speed of each rank's device: its recorded time
-    /// relative to `prices`, divided by that of the median rank. Collectives take part in no
-    /// factor, because their times include waits.
-    pub fn setting_of_devices(&self, program: &Program, prices: &Prices) -> Setting {
-        let mut setting = self.setting(program);
-        let costs = prices.price(program, &setting);
-        let own = |(rank, works): (&Rank, &Vec<(i64, i64)>), costs: &[Cost]| {
-            let all = rank.works.iter().zip(works).zip(costs);
-            let own = all.filter(|((work, _), _)| work.is_launched && work.collective.is_none());
-            let (recorded, priced) = own
-                .fold((0, 0), |sum, ((_, time), cost)| (sum.0 + time.1 - time.0, sum.1 + cost.ns));
-            if priced > 0 { recorded as f64 / priced as f64 } else { 1.0 }
-        };
-        let ranks = program.ranks.iter().zip(self.ranks.iter().map(|rank| &rank.works));
-        let factors: Vec<f64> =
-            ranks.zip(&costs.ranks).map(|(rank, costs)| own(rank, &costs.works)).collect();
-        let usual = median::float_median(&mut factors.clone()).filter(|usual| *usual > 0.0);
-        for (rank, factor) in setting.ranks.iter_mut().zip(factors) {
-            rank.device_factor = factor / usual.unwrap_or(1.0);
-        }
-        setting
     }
 }
 

@@ -68,7 +68,8 @@ pub(super) fn read(
         rank.works[at].after =
             after.filter(|other| rank.works[*other as usize].stream != stream).collect();
         let call = read.scope.links().call(*row).map(|call| read.since(trace.slices.start(call)));
-        rank.works[at].held_ns = held_ns(&rank.works[at], &recorded.works, (at, call));
+        rank.works[at].held_ns =
+            held_ns(&rank.works[at], &recorded.works, recorded.works[at].0, call);
     }
     place
 }
@@ -119,10 +120,10 @@ fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Wo
 
 /// Returns the time between all that a work is known to wait for and its start, or 0 if latencies
 /// may explain it.
-fn held_ns(work: &Work, times: &[TimeRange], (at, call): (usize, Option<i64>)) -> i64 {
+fn held_ns(work: &Work, times: &[TimeRange], start: i64, call: Option<i64>) -> i64 {
     let ends = work.behind.iter().chain(&work.after).map(|other| times[*other as usize].1);
     let ready = ends.chain(call).max();
-    let held = ready.map_or(0, |ready| times[at].0 - ready);
+    let held = ready.map_or(0, |ready| start - ready);
     if held > LATENCY_NS && work.is_launched { held } else { 0 }
 }
 

@@ -76,13 +76,13 @@ impl Simulation {
 
     /// Returns the lengths of the step on all main threads and streams.
     fn lengths(&self) -> Vec<i64> {
-        let of_rank = |at: usize| {
+        let lengths_on = |at: usize| {
             let rank = &self.ranks[at];
             let host_ns = self.end(rank.last_action(rank.main)) - self.end(rank.start);
             let streams = rank.streams.iter().map(|stream| self.stream_ns(stream));
             std::iter::once(host_ns).chain(streams)
         };
-        (0..self.ranks.len()).flat_map(of_rank).collect()
+        (0..self.ranks.len()).flat_map(lengths_on).collect()
     }
 
     /// Returns the time that a step takes on a stream: from the end of the earlier work to the end

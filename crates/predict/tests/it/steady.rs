@@ -192,7 +192,7 @@ fn a_slower_device_stays_slower() {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0, 1, 2]);
     let prices = Prices::new(&calibration, Method::Full);
-    let setting = step.recorded.setting_of_devices(&step.program, &prices);
+    let setting = prices.setting_of_devices(&step);
     let factors: Vec<f64> = setting.ranks.iter().map(|rank| rank.device_factor).collect();
     assert_eq!(factors, [1.0, 1.0, 1.5]);
     let found = what_if::predict_edited(&step.program, &setting, &calibration, "", &[], DRAWS);

@@ -20,7 +20,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     let step = &calibrated.step;
     let prices = Prices::new(&calibrated.calibration, Method::Full);
-    let setting = step.recorded.setting_of_devices(&step.program, &prices);
+    let setting = prices.setting_of_devices(step);
     let costs = prices.price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;
     calibrated.check_base(&simulation, session);

@@ -37,7 +37,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let title = job_title(&args.paths);
     let step = &calibrated.step;
     let prices = Prices::new(&calibrated.calibration, Method::Full);
-    let setting = step.recorded.setting_of_devices(&step.program, &prices);
+    let setting = prices.setting_of_devices(step);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     calibrated.check_base(&base.recorded, session);
     let edited = EditedStepPage { title: &title, step, base };

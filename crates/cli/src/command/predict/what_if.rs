@@ -36,7 +36,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         warn_of_network(edits, step.program.ranks.len(), session);
     }
     let prices = Prices::new(&calibrated.calibration, Method::Full);
-    let setting = step.recorded.setting_of_devices(&step.program, &prices);
+    let setting = prices.setting_of_devices(step);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     calibrated.check_base(&base.recorded, session);
     let measured = measured(&args.measured, session)?;
