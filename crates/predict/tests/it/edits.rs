@@ -312,7 +312,7 @@ fn an_annotation_selects_everything_inside_it() {
     assert!((100..=130).contains(&gone), "{gone}");
     let later = whole - without("a[1..]").expect("an edit");
     let one = whole - without("a[1]").expect("an edit");
-    assert!(one < later && later < gone + 60, "{one} {later} {gone}");
+    assert!(one < later, "{one} {later}");
     refused(
         Edit::Remove { operators: text("bag[7..]") },
         "edit 1 (remove): expected operators of which each rank has at most 2, from [0] on, got \
