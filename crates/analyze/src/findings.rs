@@ -131,9 +131,9 @@ pub fn collect_findings(
 
 /// Runs the built-in rules on several threads. Findings are returned in the order of the rules.
 ///
-/// One thread first computes the critical paths, which take longer than any rule. The other threads
-/// start with the last rule, because the first rules judge the quality of the recording, which with
-/// several ranks also needs the paths.
+/// One thread first computes the critical paths, which take longer than any rule, and the indexes
+/// of the graph that prices need. The other threads start with the last rule, because the first
+/// rules judge the quality of the recording, which with several ranks also needs the paths.
 fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
     /// With more threads than this, the additional ones only wait for the facts that the rules
     /// share.
@@ -147,13 +147,12 @@ fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
             let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
             result.get_or_init(|| apply_rule(job, &limits));
         }
-        // The prices need these, so compute them beside the critical paths.
-        job.row_nodes();
-        job.pauses();
     };
     std::thread::scope(|scope| {
         (1..count_threads(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
         job.paths();
+        job.row_nodes();
+        job.pauses();
         work();
     });
     results.into_iter().filter_map(OnceLock::into_inner).flatten().collect()
@@ -311,7 +310,11 @@ fn price_findings(findings: &mut [Finding], job: &JobFacts<'_>) -> Option<i64> {
     const MOST_THREADS: usize = 4;
     let joint_edits = joint_edits(findings, job);
     let threads = count_threads(MOST_THREADS).min(findings.len());
-    let waiting = Mutex::new(findings.iter_mut());
+    // Findings with much time at stake tend to change much of the graph. They come first, so that
+    // all threads end at about the same time.
+    let mut waiting: Vec<&mut Finding> = findings.iter_mut().collect();
+    waiting.sort_by_key(|one| std::cmp::Reverse(one.saving.map(|saving| saving.high_ns)));
+    let waiting = Mutex::new(waiting.into_iter());
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
     let price_rest = |mut pricer: Pricer<'_>| {
         while let Some(finding) = next() {

@@ -13,13 +13,17 @@ mod node;
 pub mod slack;
 #[cfg(test)]
 mod tests;
+mod weights;
 pub mod what_if;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use node::EdgeArrays;
+use weights::Weights;
 
 pub use cycle::Cycle;
-pub use node::{Edge, EdgeArrays, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
+pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 
 /// The nodes, the edges into each node, and an order in which every edge points forwards.
 ///
@@ -44,9 +48,9 @@ pub struct DependencyGraph {
     shape: Arc<GraphShape>,
     /// Nanoseconds from start to end, by node. Copies share the weights of nodes until one of them
     /// sets one, and likewise those of edges.
-    node_weights: Arc<Vec<i64>>,
+    node_weights: Arc<Weights>,
     /// Nanoseconds from the end of the source to the earliest start of the target, by edge.
-    edge_weights: Arc<Vec<i64>>,
+    edge_weights: Arc<Weights>,
 }
 
 /// Everything of a graph but its weights, one array per property: relaxing reads sources alone.
@@ -64,9 +68,17 @@ struct GraphShape {
     order: Vec<NodeId>,
     /// Index of each node in `order`.
     place: Vec<u32>,
-    /// Edges grouped by source: the edges out of a node begin at its entry of `first_leaving`.
-    leaving: Vec<u32>,
-    first_leaving: Vec<u32>,
+    /// Built on first use, because analyses of traces do not follow edges forwards.
+    leaving: OnceLock<LeavingEdges>,
+}
+
+/// Indices of edges, grouped by source.
+#[derive(Debug)]
+struct LeavingEdges {
+    /// Index in `edges` of the first edge out of each node, with one entry more than there are
+    /// nodes.
+    first: Vec<u32>,
+    edges: Vec<u32>,
 }
 
 /// Times of all nodes of a graph. [`DependencyGraph::start`] derives their starts.
@@ -102,7 +114,7 @@ impl DependencyGraph {
     ///
     /// # Panics
     /// As [`Self::new`].
-    pub fn from_arrays(kinds: Vec<NodeKind>, weights: Vec<i64>, edges: EdgeArrays) -> Self {
+    fn from_arrays(kinds: Vec<NodeKind>, weights: Weights, edges: EdgeArrays) -> Self {
         Self::acyclic(Self::try_from_arrays(kinds, weights, edges))
     }
 
@@ -118,13 +130,14 @@ impl DependencyGraph {
     /// # Panics
     /// Panics if an edge names a node that does not exist.
     pub fn try_new(nodes: Vec<GraphNode>, edges: Vec<Edge>) -> Result<Self, Cycle> {
-        let (kinds, weights) = nodes.iter().map(|node| (node.kind, node.weight)).unzip();
+        let kinds = nodes.iter().map(|node| node.kind).collect();
+        let weights = nodes.iter().map(|node| node.weight).collect();
         Self::try_from_arrays(kinds, weights, edges.into_iter().collect())
     }
 
     fn try_from_arrays(
         node_kinds: Vec<NodeKind>,
-        node_weights: Vec<i64>,
+        node_weights: Weights,
         mut edges: EdgeArrays,
     ) -> Result<Self, Cycle> {
         let count = node_kinds.len();
@@ -135,8 +148,7 @@ impl DependencyGraph {
         );
         edges.sort();
         let first_edge = first_of_groups(count, &edges.targets);
-        let (first_leaving, leaving) = group_by_source(count, &edges.sources);
-        let order = topological(&edges.targets, &first_edge, &first_leaving, &leaving);
+        let order = topological(&edges.targets, &first_edge, &edges.sources);
         if order.len() < count {
             return Err(cycle::find(count, &edges, &order));
         }
@@ -153,8 +165,7 @@ impl DependencyGraph {
             first_edge,
             order,
             place,
-            leaving,
-            first_leaving,
+            leaving: OnceLock::new(),
         };
         let (shape, node_weights) = (Arc::new(shape), Arc::new(node_weights));
         Ok(Self { shape, node_weights, edge_weights: Arc::new(edge_weights) })
@@ -162,12 +173,12 @@ impl DependencyGraph {
 
     /// Returns the number of nodes.
     pub fn len(&self) -> usize {
-        self.node_weights.len()
+        self.shape.node_kinds.len()
     }
 
     /// Returns whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
-        self.node_weights.is_empty()
+        self.shape.node_kinds.is_empty()
     }
 
     /// Returns all edges, each with its id; edges with the same target are neighbors.
@@ -177,7 +188,7 @@ impl DependencyGraph {
 
     /// Returns the node with this id.
     pub fn node(&self, id: NodeId) -> GraphNode {
-        let (kind, weight) = (self.shape.node_kinds[id.index()], self.node_weights[id.index()]);
+        let (kind, weight) = (self.shape.node_kinds[id.index()], self.node_weights.get(id.index()));
         GraphNode { kind, weight }
     }
 
@@ -188,7 +199,7 @@ impl DependencyGraph {
             kind: shape.edge_kinds[at],
             source: shape.sources[at],
             target: shape.targets[at],
-            weight: self.edge_weights[at],
+            weight: self.edge_weights.get(at),
         }
     }
 
@@ -199,10 +210,9 @@ impl DependencyGraph {
 
     /// Returns the edges out of a node, each with its id.
     pub fn edges_out_of(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
-        let GraphShape { leaving, first_leaving, .. } = &*self.shape;
-        let from = first_leaving[node.index()] as usize;
-        let to = first_leaving[node.index() + 1] as usize;
-        leaving[from..to].iter().map(|at| (EdgeId(*at), self.edge(EdgeId(*at))))
+        let GraphShape { leaving, sources, .. } = &*self.shape;
+        let leaving = leaving.get_or_init(|| LeavingEdges::new(self.len(), sources));
+        leaving.edges_from(node).iter().map(|at| (EdgeId(*at), self.edge(EdgeId(*at))))
     }
 
     /// Returns the nodes in an order in which every edge points forwards.
@@ -212,7 +222,7 @@ impl DependencyGraph {
 
     /// Returns the start of a node, which is its end minus its weight.
     pub fn start(&self, times: &NodeTimes, node: NodeId) -> i64 {
-        times.end[node.index()] - self.node_weights[node.index()]
+        times.end[node.index()] - self.node_weights.get(node.index())
     }
 
     /// Returns the place of a node in [`Self::order`].
@@ -222,19 +232,18 @@ impl DependencyGraph {
 
     /// Sets the weight of a node. Call [`relax_from`] afterwards to update the times.
     pub fn set_node_weight(&mut self, node: NodeId, weight: i64) {
-        Arc::make_mut(&mut self.node_weights)[node.index()] = weight;
+        Arc::make_mut(&mut self.node_weights).set(node.index(), weight);
     }
 
     /// Sets the weight of an edge. Call [`relax_from`] on its target afterwards to update the
     /// times.
     pub fn set_edge_weight(&mut self, edge: EdgeId, weight: i64) {
-        Arc::make_mut(&mut self.edge_weights)[edge.0 as usize] = weight;
+        Arc::make_mut(&mut self.edge_weights).set(edge.0 as usize, weight);
     }
 
-    /// Returns the sources and the weights of the edges into a node.
-    fn edge_parts(&self, node: NodeId) -> (&[NodeId], &[i64]) {
-        let edges = self.range(node);
-        (&self.shape.sources[edges.clone()], &self.edge_weights[edges])
+    /// Returns the earliest time at which an edge, given by its index, lets its target start.
+    fn ready(&self, times: &NodeTimes, edge: usize) -> i64 {
+        times.end[self.shape.sources[edge].index()] + self.edge_weights.get(edge)
     }
 
     fn range(&self, node: NodeId) -> std::ops::Range<usize> {
@@ -299,24 +308,24 @@ fn relax_places(graph: &DependencyGraph, times: &mut NodeTimes, first: usize) {
 }
 
 fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
-    let (sources, weights) = graph.edge_parts(node);
-    let ready =
-        sources.iter().zip(weights).map(|(source, ns)| times.end[source.index()] + ns).max();
+    let ready = graph.range(node).map(|edge| graph.ready(times, edge)).max();
     let start = ready.unwrap_or(times.origin);
-    times.end[node.index()] = start + graph.node_weights[node.index()];
+    times.end[node.index()] = start + graph.node_weights.get(node.index());
 }
 
 /// Returns the edge that decided when a given node started. If several edges decided, the one from
 /// the lowest node is returned, and then the one with the lowest id. The result is `None` for a
 /// node without edges into it.
 pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -> Option<EdgeId> {
+    let edges = graph.range(node);
+    // Most nodes have a single edge, which needs no comparison of times.
+    if edges.len() == 1 {
+        return Some(EdgeId(edges.start as u32));
+    }
     let start = graph.start(times, node);
-    let (sources, weights) = graph.edge_parts(node);
-    let decides =
-        |(_, (source, ns)): &(usize, (&NodeId, &i64))| times.end[source.index()] + **ns == start;
-    let deciding = graph.range(node).zip(sources.iter().zip(weights)).filter(decides);
-    let deciding = deciding.min_by_key(|(edge, (source, _))| (**source, *edge));
-    deciding.map(|(edge, _)| EdgeId(edge as u32))
+    let deciding = edges.filter(|edge| graph.ready(times, *edge) == start);
+    let deciding = deciding.min_by_key(|edge| (graph.shape.sources[*edge], *edge));
+    deciding.map(|edge| EdgeId(edge as u32))
 }
 
 /// Returns the critical path to a node in forward order, found by following the deciding edges
@@ -345,33 +354,39 @@ fn first_of_groups(count: usize, nodes: &[NodeId]) -> Vec<u32> {
     first
 }
 
-/// Groups the indices of the edges by source. Returns where each group begins, too.
-fn group_by_source(count: usize, sources: &[NodeId]) -> (Vec<u32>, Vec<u32>) {
-    let first = first_of_groups(count, sources);
-    let mut next = first.clone();
-    let mut places = vec![0; sources.len()];
-    for (at, source) in sources.iter().enumerate() {
-        let place = &mut next[source.index()];
-        places[*place as usize] = at as u32;
-        *place += 1;
+impl LeavingEdges {
+    fn new(count: usize, sources: &[NodeId]) -> Self {
+        let first = first_of_groups(count, sources);
+        let mut next = first.clone();
+        let mut edges = vec![0; sources.len()];
+        for (at, source) in sources.iter().enumerate() {
+            let place = &mut next[source.index()];
+            edges[*place as usize] = at as u32;
+            *place += 1;
+        }
+        Self { first, edges }
     }
-    (first, places)
+
+    fn edges_from(&self, node: NodeId) -> &[u32] {
+        let (from, to) = (self.first[node.index()], self.first[node.index() + 1]);
+        &self.edges[from as usize..to as usize]
+    }
 }
 
 /// Sorts the nodes topologically. Nodes that lie on a cycle or depend on one are left out.
 ///
 /// The node that became ready last is taken first, so the order follows a thread as long as
 /// possible. Neighbors in the order are then neighbors in memory.
-fn topological(targets: &[NodeId], into: &[u32], first: &[u32], leaving: &[u32]) -> Vec<NodeId> {
+fn topological(targets: &[NodeId], into: &[u32], sources: &[NodeId]) -> Vec<NodeId> {
     let count = into.len() - 1;
+    let leaving = LeavingEdges::new(count, sources);
     let mut waits: Vec<u32> = into.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let ids = (0..count as u32).rev();
     let mut ready: Vec<NodeId> = ids.map(NodeId).filter(|node| waits[node.index()] == 0).collect();
     let mut order = Vec::with_capacity(count);
     while let Some(node) = ready.pop() {
         order.push(node);
-        let (from, to) = (first[node.index()] as usize, first[node.index() + 1] as usize);
-        for edge in &leaving[from..to] {
+        for edge in leaving.edges_from(node) {
             let target = targets[*edge as usize];
             let left = &mut waits[target.index()];
             *left -= 1;

@@ -3,7 +3,7 @@
 
 use analyze::JobFacts;
 use analyze::bandwidth::{self, Bandwidth};
-use analyze::memory::{AllocatorRow, MemoryPeak, MemoryPoint};
+use analyze::memory::{self, AllocatorRow, MemoryPeak, MemoryPoint};
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -41,12 +41,13 @@ pub(crate) fn build_part(job: &JobFacts<'_>, zero: &Zero) -> MemoryPart {
     let mut part = MemoryPart::default();
     for rank in &job.ranks {
         part.copies.extend(bandwidth::measure_bandwidth(rank.scope));
-        let found = rank.memory();
-        part.peaks.extend(found.peaks.iter().cloned());
-        for of_device in found.operators.chunk_by(|a, b| a.device == b.device) {
+        let trace = rank.scope.trace;
+        part.peaks.extend(rank.memory_peaks().iter().cloned());
+        let operators = memory::sum_by_operator(trace, rank.tree());
+        for of_device in operators.chunk_by(|a, b| a.device == b.device) {
             part.operators.extend(of_device.iter().take(OPERATORS).cloned());
         }
-        for of_device in found.timeline.chunk_by(|a, b| a.device == b.device) {
+        for of_device in memory::list_points(trace).chunk_by(|a, b| a.device == b.device) {
             part.curves.extend(curve(of_device, zero));
         }
     }

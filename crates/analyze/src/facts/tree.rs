@@ -31,8 +31,6 @@ pub struct OperatorTree {
     pub clipped: Vec<Clip>,
     /// Index of each node's parent.
     parent: Vec<u32>,
-    /// Depth of each node, which is 1 for a root.
-    depth: Vec<u32>,
     /// Index of the first node after the subtree of each node.
     behind: Vec<u32>,
     /// Start of each node, which never decreases within a thread.
@@ -100,7 +98,7 @@ impl OperatorTree {
 
     /// Returns the depth of a row, which is 1 for a root and 0 for a row outside the tree.
     pub fn depth(&self, row: u32) -> u32 {
-        self.place(row).map_or(0, |node| self.depth[node])
+        if self.contains(row) { 1 + self.ancestors(row).count() as u32 } else { 0 }
     }
 
     /// Returns the end of a row, clipped to the end of its parents, or `None` for a row outside the

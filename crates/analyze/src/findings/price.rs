@@ -80,7 +80,8 @@ impl<'a> Pricer<'a> {
     fn edit(&self, edit: &RowEdit) -> Option<Edit> {
         let scope = self.ranks.iter().position(|rank| *rank == edit.rank)?;
         let nodes = edit.rows.iter().flat_map(|row| self.nodes.get_nodes(scope, *row)).copied();
-        let edges = self.pauses.within(scope as u32, edit.spans.iter().copied());
+        let spans = edit.spans.iter().copied();
+        let edges = self.pauses.within(self.measured, scope as u32, spans);
         Some(Edit { nodes: nodes.collect(), edges, action: edit.action })
     }
 }

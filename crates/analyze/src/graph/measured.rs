@@ -105,8 +105,7 @@ pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) 
     rendezvous::join(&mut draft, &meetings);
     draft.times.origin = origin;
     let Draft { starts, times, origins, kinds, edges, evidence, .. } = draft;
-    let mut weights = starts;
-    weights.iter_mut().zip(&times.end).for_each(|(start, end)| *start = end - *start);
+    let weights = starts.into_iter().zip(&times.end).map(|(start, end)| end - start).collect();
     let graph = DependencyGraph::from_arrays(kinds, weights, edges);
     let framed = scopes().map(framed).collect();
     MeasuredGraph { graph, times, origins, ranks, labels, framed, loaders, evidence }
@@ -204,9 +203,11 @@ fn add_rank(
     known: &KnownRank<'_>,
 ) -> (Markers, Vec<Vec<ThreadLabel>>) {
     let KnownRank { clocks, loaders } = *known;
-    let (scope, tree) = (rank.scope, rank.tree());
+    let scope = rank.scope;
     let mut device = device::DeviceWork::draft(draft, (at, scope), clocks);
     let start = draft.marker(at, scope.window.start, draft::NodeOrder::Start);
+    // Another thread may still be building the tree, so the device work comes first.
+    let tree = rank.tree();
     // Each host row gives at most two segments.
     draft.reserve(2 * tree.nodes.len() + scope.device_rows.len());
     let waits = wait::Waits::new(scope, &device);

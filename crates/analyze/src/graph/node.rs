@@ -3,6 +3,8 @@
 use schema::CellType;
 use serde::Serialize;
 
+use super::weights::Weights;
+
 /// Identifies a node of a [`DependencyGraph`](super::DependencyGraph) by its index among the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
@@ -70,12 +72,12 @@ pub struct Edge {
 }
 
 /// Edges of a graph, one array per property.
-#[derive(Clone, Debug, Default)]
-pub struct EdgeArrays {
+#[derive(Debug, Default)]
+pub(super) struct EdgeArrays {
     pub(super) kinds: Vec<EdgeKind>,
     pub(super) sources: Vec<NodeId>,
     pub(super) targets: Vec<NodeId>,
-    pub(super) weights: Vec<i64>,
+    pub(super) weights: Weights,
 }
 
 impl EdgeArrays {
@@ -106,7 +108,7 @@ impl EdgeArrays {
         self.kinds = in_order(&order, &self.kinds);
         self.sources = in_order(&order, &self.sources);
         self.targets = in_order(&order, &self.targets);
-        self.weights = in_order(&order, &self.weights);
+        self.weights = order.iter().map(|at| self.weights.get(*at as usize)).collect();
     }
 }
 

@@ -12,17 +12,6 @@ use trace::store::{Allocation, Trace};
 use crate::facts::tree::OperatorTree;
 use crate::percent::percent;
 
-/// Memory use of one rank, from the memory profiler's events.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct MemoryFacts {
-    /// Every change of a device's memory, sorted by device, then time.
-    pub timeline: Vec<MemoryPoint>,
-    /// The peak of each device that has memory events, sorted by device.
-    pub peaks: Vec<MemoryPeak>,
-    /// Allocations by operator, sorted by device, then by allocated bytes in descending order.
-    pub operators: Vec<AllocatorRow>,
-}
-
 /// Memory of a device after one allocation or release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, TableRow)]
 pub struct MemoryPoint {
@@ -81,35 +70,55 @@ pub struct AllocatorRow {
     pub largest_bytes: i64,
 }
 
-/// Measures the memory of a rank's devices over the whole trace.
+/// Lists every change of a device's memory over the whole trace, sorted by device, then time.
 ///
 /// If a file has no totals, allocated bytes are counted from 0 at its first event.
 ///
 /// # Cost
 /// The cost is `O(n log n)` in the memory events.
-pub fn measure_memory(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
+pub fn list_points(trace: &Trace) -> Vec<MemoryPoint> {
+    let mut timeline = Vec::with_capacity(trace.allocations.len());
+    for (device, events) in events_by_device(trace) {
+        timeline.extend(points(trace.rank, device, &events));
+    }
+    timeline
+}
+
+/// Finds the peak of each device that has memory events, sorted by device.
+///
+/// # Cost
+/// The cost is that of [`list_points`], of which only one point per device is kept.
+pub fn find_peaks(trace: &Trace, tree: &OperatorTree) -> Vec<MemoryPeak> {
+    let devices = events_by_device(trace).into_iter();
+    devices.filter_map(|(device, events)| find_peak(trace, tree, device, &events)).collect()
+}
+
+/// Sums the allocations of a trace by operator, sorted by device, then by allocated bytes in
+/// descending order.
+///
+/// # Cost
+/// The cost is `O(n log n)` in the memory events and the rows of the tree.
+pub fn sum_by_operator(trace: &Trace, tree: &OperatorTree) -> Vec<AllocatorRow> {
+    let devices = events_by_device(trace).into_iter();
+    devices.flat_map(|(device, events)| operators(trace, tree, device, &events)).collect()
+}
+
+/// Returns the memory events of each device, sorted by time. The device is −1 for the host.
+fn events_by_device(trace: &Trace) -> BTreeMap<i32, Vec<&Allocation>> {
     let mut by_device: BTreeMap<i32, Vec<&Allocation>> = BTreeMap::new();
     for allocation in &trace.allocations {
         let device = if allocation.device_type == 0 { -1 } else { allocation.device };
         by_device.entry(device).or_default().push(allocation);
     }
-    let mut memory = MemoryFacts::default();
-    for (device, mut events) in by_device {
-        // Events at the same time keep their order in the file, which a stable sort guarantees.
-        events.sort_by_key(|event| event.time);
-        let first = memory.timeline.len();
-        memory.timeline.extend(timeline(trace.rank, device, &events));
-        let points = &memory.timeline[first..];
-        memory.peaks.extend(peak(trace, tree, points, &events));
-        memory.operators.extend(operators(trace, tree, device, &events));
-    }
-    memory
+    // Events at the same time keep their order in the file, which a stable sort guarantees.
+    by_device.values_mut().for_each(|events| events.sort_by_key(|event| event.time));
+    by_device
 }
 
-fn timeline(rank: u32, device: i32, events: &[&Allocation]) -> Vec<MemoryPoint> {
+fn points(rank: u32, device: i32, events: &[&Allocation]) -> impl Iterator<Item = MemoryPoint> {
     let has_totals = events.iter().any(|event| event.total_allocated != 0);
     let mut sum = 0i64;
-    let point = |event: &&Allocation| {
+    events.iter().map(move |event| {
         sum = sum.saturating_add(event.bytes);
         MemoryPoint {
             rank,
@@ -119,29 +128,28 @@ fn timeline(rank: u32, device: i32, events: &[&Allocation]) -> Vec<MemoryPoint> 
             allocated_bytes: if has_totals { event.total_allocated } else { sum },
             reserved_bytes: event.total_reserved,
         }
-    };
-    events.iter().map(point).collect()
+    })
 }
 
-fn peak(
+fn find_peak(
     trace: &Trace,
     tree: &OperatorTree,
-    points: &[MemoryPoint],
+    device: i32,
     events: &[&Allocation],
 ) -> Option<MemoryPeak> {
+    let reserved_bytes_max = events.iter().map(|event| event.total_reserved).max()?;
     // If several points have the maximum, the first one is the peak.
-    let allocated = |at: &usize| points[*at].allocated_bytes;
-    let at = (0..points.len()).rev().max_by_key(allocated)?;
-    let point = &points[at];
-    let open = tree.deepest_at(events[at].track, point.time_ns);
+    let (point, event) = points(trace.rank, device, events).zip(events).reduce(|peak, other| {
+        if other.0.allocated_bytes > peak.0.allocated_bytes { other } else { peak }
+    })?;
+    let open = tree.deepest_at(event.track, point.time_ns);
     let name = |row: u32| trace.name(row).to_owned();
-    let reserved_bytes_max = points.iter().map(|point| point.reserved_bytes).max()?;
-    let properties = trace.header.device(i64::from(point.device));
+    let properties = trace.header.device(i64::from(device));
     let size = properties
         .map_or(0, |properties| i64::try_from(properties.memory_bytes).unwrap_or(i64::MAX));
     Some(MemoryPeak {
         rank: point.rank,
-        device: point.device,
+        device,
         allocated_bytes_max: point.allocated_bytes,
         time_ns: point.time_ns,
         reserved_bytes: point.reserved_bytes,

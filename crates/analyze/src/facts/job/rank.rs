@@ -19,7 +19,7 @@ use crate::facts::tree::{self, OperatorTree};
 use crate::tables::breakdown::{self, Breakdown};
 use crate::tables::idle::{self, DeviceCause, Gap, Idle};
 use crate::tables::launches::{self, LaunchRow};
-use crate::tables::memory::{self, MemoryFacts};
+use crate::tables::memory::{self, MemoryPeak};
 use crate::tables::steps::{self, StepRow};
 
 /// A device counts as busy all the time if it is idle for less than this share of the window, in
@@ -49,7 +49,7 @@ pub struct RankFacts<'a> {
     clocks: OnceLock<(Vec<Skew>, Pressure)>,
     breakdown: OnceLock<Breakdown>,
     steps: OnceLock<Vec<StepRow>>,
-    memory: OnceLock<MemoryFacts>,
+    memory_peaks: OnceLock<Vec<MemoryPeak>>,
     idle: OnceLock<Idle<'a>>,
     calls: OnceLock<Vec<u32>>,
     copies: OnceLock<Vec<Copy>>,
@@ -72,7 +72,7 @@ impl<'a> RankFacts<'a> {
             clocks: OnceLock::new(),
             breakdown: OnceLock::new(),
             steps: OnceLock::new(),
-            memory: OnceLock::new(),
+            memory_peaks: OnceLock::new(),
             idle: OnceLock::new(),
             calls: OnceLock::new(),
             copies: OnceLock::new(),
@@ -114,9 +114,9 @@ impl<'a> RankFacts<'a> {
         self.steps.get_or_init(|| steps::list_steps(self.scope))
     }
 
-    /// Returns the memory of the rank's devices over the whole trace.
-    pub fn memory(&self) -> &MemoryFacts {
-        self.memory.get_or_init(|| memory::measure_memory(self.scope.trace, self.tree()))
+    /// Returns the peak of each device's memory over the whole trace.
+    pub fn memory_peaks(&self) -> &[MemoryPeak] {
+        self.memory_peaks.get_or_init(|| memory::find_peaks(self.scope.trace, self.tree()))
     }
 
     pub(super) fn know_tensors(&self, by_row: BTreeMap<u32, Tensors>) {

@@ -59,7 +59,7 @@ fn inferred_steps(rank: &RankFacts<'_>) -> Option<Issue> {
 
 fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     let of_rank = Some(rank.scope.trace.rank);
-    let rows = steps::list_steps(rank.scope);
+    let rows = rank.steps();
     let whole = rows.iter().filter(|step| step.is_whole).count();
     let matters = "figures cannot be given per step, and the window is the whole recording";
     let hint = match crate::facts::cpu_run::is_cpu_run(rank.scope.trace) {
@@ -92,7 +92,7 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
         };
         return Some(kind.issue(of_rank, whole as u64, what));
     }
-    let summary = steps::summary(rank.scope.trace.rank, &rows);
+    let summary = steps::summary(rank.scope.trace.rank, rows);
     let cv_pct = summary.cv_pct.filter(|cv_pct| *cv_pct > CV_PCT)?;
     let kind = IssueKind {
         id: "unsteady-steps",
@@ -167,6 +167,9 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     let launches = trace.rows().filter(|row| !rank.scope.links().work(*row).is_empty());
     let last_launch = launches.map(|row| trace.slices.start(row)).max().unwrap_or(i64::MAX);
     let is_long_first = |row: u32| {
+        if trace.slices.duration[row as usize] < FIRST_CALL_NS {
+            return false;
+        }
         // A call that launches or waits may be long because it waits for the device.
         let is_plain = !calls::classify_call(trace.name(row)).waits();
         let launches = !rank.scope.links().work(row).is_empty();
@@ -176,7 +179,7 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
         let longest = later.iter().map(|call| duration(*call)).max();
         let stands_out = longest.is_some_and(|ns| duration(row) >= FIRST_CALL_RATIO * ns);
         let is_first = first_call == Some(row) || stands_out;
-        is_first && is_plain && !launches && duration(row) >= FIRST_CALL_NS
+        is_first && is_plain && !launches
     };
     let part = |row: u32| -> Option<&'static str> {
         let kind = trace.kind(row);

@@ -5,17 +5,6 @@ use trace::store::{EventKind, Trace, TrackId};
 use super::{Clip, NONE, OperatorTree, TreeThread};
 use crate::facts::interval::Interval;
 
-/// A host row with its place in the order of starts on its thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Started {
-    start: i64,
-    rank: RowRank,
-    /// Event index, external id or correlation id, depending on the rank; or a number that is
-    /// smaller the longer the row is.
-    order: u64,
-    row: u32,
-}
-
 /// Order in which rows that start at the same time are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RowRank {
@@ -44,12 +33,16 @@ enum RowRank {
 /// The cost is `O(n log n)` in the host rows of a thread.
 pub fn build(trace: &Trace) -> OperatorTree {
     let mut tree = OperatorTree { node: vec![NONE; trace.slices.len()], ..OperatorTree::default() };
-    for (track, mut rows) in started(trace).into_iter().enumerate() {
+    let start = |row: u32| trace.slices.start(row);
+    for (track, mut rows) in host_rows(trace).into_iter().enumerate() {
         if rows.is_empty() {
             continue;
         }
         // Files have long sorted stretches, which a stable sort recognizes.
-        rows.sort();
+        rows.sort_by(|a, b| {
+            let by_start = start(*a).cmp(&start(*b));
+            by_start.then_with(|| order(trace, *a).cmp(&order(trace, *b)))
+        });
         let first = tree.nodes.len() as u32;
         stack(trace, &rows, &mut tree);
         finish(&mut tree, track, first);
@@ -57,43 +50,43 @@ pub fn build(trace: &Trace) -> OperatorTree {
     tree
 }
 
-/// Collects the host rows of each track with their order of starts.
-fn started(trace: &Trace) -> Vec<Vec<Started>> {
-    let slices = &trace.slices;
+/// Collects the host rows of each track in file order.
+fn host_rows(trace: &Trace) -> Vec<Vec<u32>> {
     let mut by_track = vec![Vec::new(); trace.tracks.len()];
-    let mut indices = slices.event_index.iter().peekable();
-    for row in trace.rows() {
-        let kind = trace.kind(row);
-        let is_call = kind.is_call();
-        if !is_call && !matches!(kind, EventKind::Operator | EventKind::Annotation) {
-            continue;
-        }
-        while indices.next_if(|(indexed, _)| *indexed < row).is_some() {}
-        let index = indices.next_if(|(indexed, _)| *indexed == row).map(|(_, index)| *index);
-        // Longer rows must sort first, so the order is the complement of the duration.
-        let longest = u64::MAX - slices.duration[row as usize].unsigned_abs();
-        let (rank, order) = if is_call {
-            (RowRank::Call, slices.correlation(row).unwrap_or(0))
-        } else if let Some(index) = index {
-            (RowRank::Indexed, index)
-        } else if kind == EventKind::Annotation {
-            (RowRank::Around, longest)
-        } else if let Some(id) = slices.external_id(row) {
-            (RowRank::External, id)
-        } else {
-            (RowRank::Longest, longest)
-        };
-        let start = slices.start(row);
-        by_track[slices.track[row as usize].0 as usize].push(Started { start, rank, order, row });
+    let is_nested = |kind: EventKind| {
+        kind.is_call() || matches!(kind, EventKind::Operator | EventKind::Annotation)
+    };
+    for row in trace.rows().filter(|row| is_nested(trace.kind(*row))) {
+        by_track[trace.slices.track[row as usize].0 as usize].push(row);
     }
     by_track
 }
 
+/// Returns the place of a row among the rows of its thread that start at the same time: its rank,
+/// then an index or id, or a number that is smaller the longer the row is, then the row.
+fn order(trace: &Trace, row: u32) -> (RowRank, u64, u32) {
+    let (slices, kind) = (&trace.slices, trace.kind(row));
+    // Longer rows must sort first, so the order is the complement of the duration.
+    let longest = u64::MAX - slices.duration[row as usize].unsigned_abs();
+    let (rank, order) = if kind.is_call() {
+        (RowRank::Call, slices.correlation(row).unwrap_or(0))
+    } else if let Some(index) = slices.event_index.get(row) {
+        (RowRank::Indexed, *index)
+    } else if kind == EventKind::Annotation {
+        (RowRank::Around, longest)
+    } else if let Some(id) = slices.external_id(row) {
+        (RowRank::External, id)
+    } else {
+        (RowRank::Longest, longest)
+    };
+    (rank, order, row)
+}
+
 /// Nests the rows of one thread by opening and closing them in start order.
-fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
+fn stack(trace: &Trace, rows: &[u32], tree: &mut OperatorTree) {
     let mut open: Vec<u32> = Vec::new();
-    for &Started { start, row, .. } in rows {
-        let end = trace.slices.end(row);
+    for &row in rows {
+        let (start, end) = (trace.slices.start(row), trace.slices.end(row));
         while let Some(&top) = open.last() {
             let top_end = tree.end[top as usize];
             // A row without duration may be the last child of an operator, but it never starts
@@ -126,10 +119,8 @@ fn open_row(trace: &Trace, tree: &mut OperatorTree, open: &mut Vec<u32>, row: u3
 
 fn add(tree: &mut OperatorTree, row: u32, parent: Option<u32>, span: Interval) -> u32 {
     let node = tree.nodes.len() as u32;
-    let depth = parent.map_or(1, |parent| tree.depth[parent as usize] + 1);
     tree.nodes.push(row);
     tree.parent.push(parent.unwrap_or(NONE));
-    tree.depth.push(depth);
     tree.behind.push(NONE);
     tree.start.push(span.0);
     tree.end.push(span.1);

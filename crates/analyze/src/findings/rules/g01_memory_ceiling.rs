@@ -43,8 +43,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 
 /// Returns the peaks of allocated memory on each device of a rank.
 pub(super) fn peaks(rank: &RankFacts<'_>) -> Vec<MemoryPeak> {
-    if rank.scope.trace.allocations.is_empty() {
-        return Vec::new();
-    }
-    rank.memory().peaks.iter().filter(|peak| peak.device >= 0).cloned().collect()
+    rank.memory_peaks().iter().filter(|peak| peak.device >= 0).cloned().collect()
 }

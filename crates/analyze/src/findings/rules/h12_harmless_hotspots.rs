@@ -1,12 +1,13 @@
 //! Rule H12 finds operators that cost the host the most time but cost the step nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::store::{EventKind, StringId};
 
 use crate::facts::job::{JobFacts, RankFacts};
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
+use crate::graph::critical_path::{Path, PathCategory};
 use crate::text::time;
 
 pub(super) const RULE: Rule = Rule {
@@ -25,45 +26,44 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
-    let hotspots = |(rank, path): (&RankFacts<'_>, &crate::graph::critical_path::Path)| {
-        let mut on_path = vec![false; rank.scope.trace.slices.name.len()];
-        path.visit(job.path_job(), |one| {
-            one.ran().into_iter().for_each(|row| on_path[row as usize] = true);
-        });
-        Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
+    let hotspots = |(rank, path): (&RankFacts<'_>, &Path)| {
+        Some((vec![rank.rank()], harmless(rank, path, limits)?))
     };
     // The finding of one rank is enough, because the finding is only informational.
     job.ranks.iter().zip(&job.paths().ranks).filter_map(hotspots).take(1).collect()
 }
 
-fn harmless(
-    rank: &RankFacts<'_>,
-    on_path: &[bool],
-    limits: &RuleLimits<'_>,
-) -> Option<RuleFindings> {
+fn harmless(rank: &RankFacts<'_>, path: &Path, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let trace = rank.scope.trace;
-    // The own time of the operators, summed by name. `None` marks a name that has a row on the
-    // critical path.
-    let mut named: BTreeMap<StringId, Option<i64>> = BTreeMap::new();
-    let mut rows = Vec::new();
+    // Operators on the critical path have time of these categories.
+    let on_path: BTreeSet<&str> = path
+        .contributors
+        .iter()
+        .filter(|part| {
+            use PathCategory::{DataLoading, HostOperator, SynchronizationReturn};
+            matches!(part.category, DataLoading | HostOperator | SynchronizationReturn)
+        })
+        .map(|part| part.name.as_str())
+        .collect();
     // PyTorch 1.8 recorded steps as operators, but a step is not a hotspot.
-    let is_operator = |row: &&u32| {
-        trace.kind(**row) == EventKind::Operator && !trace.name(**row).starts_with("ProfilerStep#")
+    let left_out = rank.names(|name| on_path.contains(name) || name.starts_with("ProfilerStep#"));
+    let is_harmless = |row: &&u32| {
+        trace.kind(**row) == EventKind::Operator
+            && !rank.is_named(&left_out, **row)
+            && rank.scope.starts_inside(**row)
     };
-    for row in rank.tree().nodes.iter().filter(is_operator) {
-        if !rank.scope.starts_inside(*row) {
-            continue;
-        }
+    // The own time of the operators, summed by name.
+    let mut named: BTreeMap<StringId, i64> = BTreeMap::new();
+    let mut rows = Vec::new();
+    for row in rank.tree().nodes.iter().filter(is_harmless) {
         let inside: i64 = rank.tree().children(*row).map(|child| rank.duration(child)).sum();
         let own = (rank.duration(*row) - inside).max(0);
-        let sum = named.entry(trace.slices.name[*row as usize]).or_insert(Some(0));
-        *sum = sum.filter(|_| !on_path[*row as usize]).map(|sum| sum + own);
+        *named.entry(trace.slices.name[*row as usize]).or_default() += own;
         rows.push((*row, own));
     }
-    let is_large = |ns: i64| rank.share(ns) >= limits.value("time_pct");
-    named.retain(|_, ns| ns.is_some_and(is_large));
+    named.retain(|_, ns| rank.share(*ns) >= limits.value("time_pct"));
     rows.retain(|(row, _)| named.contains_key(&trace.slices.name[*row as usize]));
-    let total: i64 = named.values().flatten().sum();
+    let total: i64 = named.values().sum();
     let evidence = rank.collect_timed_evidence(rows);
     let names: Vec<&str> = evidence.iter().take(3).map(|evidence| evidence.name.as_str()).collect();
     let what = format!(

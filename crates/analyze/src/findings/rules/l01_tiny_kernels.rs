@@ -7,7 +7,6 @@ use crate::facts::job::RankFacts;
 use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
-use crate::tables::launches::LaunchRow;
 use crate::text::time;
 use trace::store::EventKind;
 
@@ -33,18 +32,17 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if rank.breakdown().device_count == 0 || idle_pct < limits.value("idle_pct") {
         return None;
     }
-    let is_kernel = |row: &LaunchRow<'_>| {
-        row.work_count == 1 && rank.scope.trace.kind(row.device_row) == EventKind::Kernel
-    };
-    let launches: Vec<LaunchRow<'_>> = rank.launches().filter(is_kernel).collect();
-    let tiny = tiny(&launches);
-    let share = 100.0 * tiny.len() as f64 / launches.len().max(1) as f64;
+    let streams = launches_by_stream(rank);
+    let launch_count = streams.values().map(Vec::len).sum::<usize>();
+    let tiny = tiny(rank, streams);
+    let share = 100.0 * tiny.len() as f64 / launch_count.max(1) as f64;
     let per_step = rank.count_per_step(tiny.len());
     if share < limits.value("launch_pct") || per_step < limits.value("launches_per_step") {
         return None;
     }
-    let calls: Vec<u32> = tiny.iter().map(|(row, _)| row.call_row).collect();
-    let lost: i64 = tiny.iter().map(|(row, period)| (period - row.device_ns).max(0)).sum();
+    let calls: Vec<u32> = tiny.iter().map(|(launch, _)| launch.call).collect();
+    let lost = tiny.iter().map(|(launch, period)| (period - rank.duration(launch.work)).max(0));
+    let lost: i64 = lost.sum();
     // The time between some launches includes waits, but their median does not.
     let mut periods: Vec<i64> = tiny.iter().map(|(_, period)| *period).collect();
     let middle = periods.len().checked_sub(1)? / 2;
@@ -56,7 +54,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
          launches them, and nothing else waits on their stream then. Half of them are launched {} or \
          less behind the kernel before on the stream, and the device is idle {idle_pct:.0} % of the \
          window.",
-        rank.count_per_step(launches.len()),
+        rank.count_per_step(launch_count),
         time(each)
     );
     let advice = "Launch less: fuse the operators (torch.compile, foreach and fused variants, a \
@@ -70,29 +68,50 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(lost.min(idle_ns), edits))
 }
 
-/// Returns the launches of kernels that are shorter than their call while nothing else waits on
-/// their stream, with the time since the previous launch on that stream.
-fn tiny<'a, 'b>(launches: &'a [LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)> {
-    let mut streams: BTreeMap<(i32, i32), Vec<&'a LaunchRow<'b>>> = BTreeMap::new();
-    for row in launches {
-        streams.entry((row.device, row.stream)).or_default().push(row);
+/// A call that launched one kernel.
+#[derive(Clone, Copy)]
+struct KernelLaunch {
+    call: u32,
+    work: u32,
+}
+
+/// Returns the launches of single kernels in the window, by device and stream.
+fn launches_by_stream(rank: &RankFacts<'_>) -> BTreeMap<(i32, i32), Vec<KernelLaunch>> {
+    let (trace, links) = (rank.scope.trace, rank.scope.links());
+    let mut streams: BTreeMap<(i32, i32), Vec<KernelLaunch>> = BTreeMap::new();
+    for &work in &rank.scope.device_rows {
+        let call = links.call(work).filter(|call| links.work(*call).len() == 1);
+        if let Some(call) = call.filter(|_| trace.kind(work) == EventKind::Kernel) {
+            let stream = (trace.device(work), trace.stream(work));
+            streams.entry(stream).or_default().push(KernelLaunch { call, work });
+        }
     }
+    streams
+}
+
+/// Returns the launches of kernels that are shorter than their call while nothing else waits on
+/// their stream, with the time since the previous launch on that stream. They are sorted by the
+/// row of the kernel.
+fn tiny(
+    rank: &RankFacts<'_>,
+    streams: BTreeMap<(i32, i32), Vec<KernelLaunch>>,
+) -> Vec<(KernelLaunch, i64)> {
     let mut found = Vec::new();
-    for of_stream in streams.values_mut() {
-        of_stream.sort_by_key(|row| (row.start_ns, row.call_row));
-        for (at, row) in of_stream.iter().enumerate() {
-            let before = at.checked_sub(1).map(|at| of_stream[at]);
+    for mut launches in streams.into_values() {
+        launches.sort_by_key(|launch| (rank.start(launch.call), launch.call));
+        let mut before: Option<KernelLaunch> = None;
+        for launch in launches {
+            let start = rank.start(launch.call);
+            let last = before.replace(launch);
             // If the previous work has already begun, this launch is alone in the queue.
-            let is_alone = before.is_none_or(|before| {
-                before.start_ns + before.call_ns + before.delay_ns <= row.start_ns
-            });
-            if is_alone && row.device_ns < row.call_ns {
-                let period = before.map_or(row.call_ns, |before| row.start_ns - before.start_ns);
-                found.push((*row, period));
+            let is_alone = last.is_none_or(|last| rank.start(last.work) <= start);
+            let call_ns = rank.duration(launch.call);
+            if is_alone && rank.duration(launch.work) < call_ns {
+                found.push((launch, last.map_or(call_ns, |last| start - rank.start(last.call))));
             }
         }
     }
-    found.sort_by_key(|(row, _)| row.device_row);
+    found.sort_by_key(|(launch, _)| launch.work);
     found
 }
 

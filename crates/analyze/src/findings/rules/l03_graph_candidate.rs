@@ -146,15 +146,14 @@ fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindi
 /// Returns annotations and outermost operators that run in several steps, by name.
 fn candidates(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
     let trace = rank.scope.trace;
+    // Rule C06 removes the zeroing of gradients, so it does not need a graph.
+    let others = rank.names(|name| name.starts_with("ProfilerStep#") || name.contains("zero_grad"));
     let mut named: BTreeMap<StringId, Vec<u32>> = BTreeMap::new();
     for row in &rank.tree().nodes {
         let is_outermost = trace.kind(*row) == EventKind::Operator
             && !rank.tree().ancestors(*row).any(|around| trace.kind(around) == EventKind::Operator);
         let is_range = trace.kind(*row) == EventKind::Annotation || is_outermost;
-        // Rule C06 removes the zeroing of gradients, so it does not need a graph.
-        let name = trace.name(*row);
-        let is_other = name.starts_with("ProfilerStep#") || name.contains("zero_grad");
-        if is_range && !is_other && rank.scope.starts_inside(*row) {
+        if is_range && !rank.is_named(&others, *row) && rank.scope.starts_inside(*row) {
             named.entry(trace.slices.name[*row as usize]).or_default().push(*row);
         }
     }

@@ -2,7 +2,8 @@
 //! from these times.
 
 use super::label::{NodeOrigin, PathCategory, WaitEvidence};
-use crate::graph::{Edge, EdgeArrays, EdgeKind, NodeId, NodeKind, NodeTimes};
+use crate::graph::node::EdgeArrays;
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, NodeTimes};
 
 /// A graph under construction. Nodes have one array per property, which the finished graph takes
 /// over.

@@ -158,10 +158,10 @@ impl<'a, 'b> Waits<'a, 'b> {
         let blocks = |work: &u32| {
             let row = device.works[*work as usize].row;
             let name = trace.name(row);
-            let is_blocking = call == CallKind::BlockingCopy
-                || calls::is_pageable(name)
-                || calls::direction(name) == Direction::ToHost;
-            trace.kind(row) == EventKind::Memcpy && is_blocking
+            trace.kind(row) == EventKind::Memcpy
+                && (call == CallKind::BlockingCopy
+                    || calls::is_pageable(name)
+                    || calls::direction(name) == Direction::ToHost)
         };
         launched.iter().copied().filter(blocks).collect()
     }

@@ -298,7 +298,7 @@ fn pauses(job: &JobFacts<'_>, question: &Question, named: &[Vec<Vec<bool>>]) -> 
         };
         let is_selected: Vec<bool> = (0..frames.all().len() as u32).map(takes).collect();
         let spans = frames.spans(|frame| is_selected[frame as usize]);
-        found.extend(job.pauses().within(at as u32, spans));
+        found.extend(job.pauses().within(job.measured(), at as u32, spans));
     }
     found
 }

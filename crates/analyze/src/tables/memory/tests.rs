@@ -31,16 +31,16 @@ fn the_peak_names_its_operator_and_the_share_no_tensor_uses() {
     event(&mut trace, 15, 200, 200, 500);
     event(&mut trace, 25, 200, 400, 1000);
     event(&mut trace, 90, 100, 400, 1000);
-    let memory = measure_memory(&trace, &tree::build(&trace));
-    let times: Vec<i64> = memory.timeline.iter().map(|point| point.time_ns).collect();
+    let tree = tree::build(&trace);
+    let times: Vec<i64> = list_points(&trace).iter().map(|point| point.time_ns).collect();
     assert_eq!(times, [15, 25, 62, 90]);
-    let peak = &memory.peaks[0];
+    let peak = &find_peaks(&trace, &tree)[0];
     assert_eq!((peak.allocated_bytes_max, peak.time_ns), (400, 25));
     assert_eq!((peak.unused_pct, peak.device_pct), (Some(60.0), None));
     assert_eq!(peak.operator.as_deref(), Some("aten::empty"));
     assert_eq!(peak.outermost.as_deref(), Some("forward"));
-    let operators: Vec<_> =
-        memory.operators.iter().map(|row| (&*row.operator, row.net_bytes)).collect();
+    let rows = sum_by_operator(&trace, &tree);
+    let operators: Vec<_> = rows.iter().map(|row| (&*row.operator, row.net_bytes)).collect();
     let expected =
         [("aten::empty", 200), ("aten::linear", 200), ("forward", 100), ("aten::relu", -100)];
     assert_eq!(operators, expected);
@@ -53,13 +53,9 @@ fn without_totals_bytes_count_from_nothing() {
     for (time, bytes) in [(1, 50), (2, 70), (3, -50)] {
         event(&mut trace, time, bytes, 0, 0);
     }
-    let memory = measure_memory(&trace, &tree::build(&trace));
-    assert_eq!(memory.peaks[0].allocated_bytes_max, 120);
-    assert_eq!(memory.peaks[0].unused_pct, None);
-    assert_eq!(
-        measure_memory(&Trace::default(), &tree::build(&Trace::default())),
-        MemoryFacts::default()
-    );
+    let peaks = find_peaks(&trace, &tree::build(&trace));
+    assert_eq!((peaks[0].allocated_bytes_max, peaks[0].unused_pct), (120, None));
+    assert_eq!(find_peaks(&Trace::default(), &tree::build(&Trace::default())), []);
 }
 
 #[test]
@@ -68,7 +64,7 @@ fn sums_stop_at_the_greatest_integer() {
     trace.push(&NewSlice::new("cpu_op", "aten::empty", (1, 1), (0, 100)));
     event(&mut trace, 1, i64::MAX, 0, i64::MIN);
     event(&mut trace, 2, i64::MAX, 0, i64::MIN);
-    let memory = measure_memory(&trace, &tree::build(&trace));
-    assert_eq!(memory.peaks[0].allocated_bytes_max, i64::MAX);
-    assert_eq!(memory.operators[0].allocated_bytes, i64::MAX);
+    let tree = tree::build(&trace);
+    assert_eq!(find_peaks(&trace, &tree)[0].allocated_bytes_max, i64::MAX);
+    assert_eq!(sum_by_operator(&trace, &tree)[0].allocated_bytes, i64::MAX);
 }

@@ -48,14 +48,17 @@ pub fn steps(query: &TraceQuery<'_>, by: StepsBy) -> Result<(), Error> {
 pub fn memory(query: &TraceQuery<'_>, by: MemoryBy) -> Result<(), Error> {
     let scopes = query.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let memory_rows = |rank: &RankFacts<'_>| memory::measure_memory(rank.scope.trace, rank.tree());
     match by {
         MemoryBy::Copy => {
             query.put(&rows_of_ranks(&job, |rank| bandwidth::measure_bandwidth(rank.scope)))
         }
         MemoryBy::Size => query.put(&rows_of_ranks(&job, |rank| bandwidth::by_size(rank.scope))),
-        MemoryBy::Peak => query.put(&rows_of_ranks(&job, |rank| memory_rows(rank).peaks)),
-        MemoryBy::Op => query.put(&rows_of_ranks(&job, |rank| memory_rows(rank).operators)),
-        MemoryBy::Point => query.put(&rows_of_ranks(&job, |rank| memory_rows(rank).timeline)),
+        MemoryBy::Peak => query.put(&rows_of_ranks(&job, |rank| rank.memory_peaks().to_vec())),
+        MemoryBy::Op => query.put(&rows_of_ranks(&job, |rank| {
+            memory::sum_by_operator(rank.scope.trace, rank.tree())
+        })),
+        MemoryBy::Point => {
+            query.put(&rows_of_ranks(&job, |rank| memory::list_points(rank.scope.trace)))
+        }
     }
 }
