@@ -9,8 +9,8 @@ mod verdict;
 use serde::Deserialize;
 
 pub use page_data::{
-    ByGroup, EvaluationAt, EvaluationFigures, LogInterval, SavedCheckpoint, TableUse, TableView,
-    TrainingOutcome, TrainingReport, TrainingVerdict,
+    ByGroup, EvaluationAt, EvaluationFigures, LogInterval, RankPlacement, SavedCheckpoint,
+    TableUse, TableView, TrainingOutcome, TrainingReport, TrainingVerdict,
 };
 
 /// Maximum number of points of a curve, which exceeds the number of pixels of a plot.
@@ -25,6 +25,8 @@ pub struct About {
     /// The metric by which the run chose its best checkpoint, if it chose one.
     pub best_by: Option<schema::Figure>,
     pub tables: Vec<TableShape>,
+    /// The ranks of the run, if it recorded them.
+    pub placement: Option<RankPlacement>,
 }
 
 /// Name and shape of an embedding table.
@@ -109,6 +111,7 @@ fn empty(about: &About) -> TrainingReport {
         evaluations: Vec::new(),
         checkpoints: Vec::new(),
         tables: about.tables.iter().map(view).collect(),
+        placement: about.placement,
         lines_lost: 0,
     }
 }

@@ -8,6 +8,7 @@ mod step;
 
 use clap::{Args, ValueEnum};
 use schema::Share;
+use serde::{Deserialize, Serialize};
 
 pub use device::{DeviceName, OnDevice};
 pub use output_path::OutputPath;
@@ -127,7 +128,8 @@ pub struct Malformed {
 }
 
 /// A way of dividing tables among ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Sharding {
     /// Keep each table whole on one rank
     Table,

@@ -120,8 +120,11 @@ fn install() {
 
 fn handle() {
     let plan = plan();
-    if plan.stop.as_ref().is_some_and(|stop| stop()) {
-        return;
+    if let Some(stop) = &plan.stop {
+        if stop() {
+            return;
+        }
+        eprintln!("stopped at once");
     }
     IS_ENDING.store(true, Ordering::SeqCst);
     // Inner scopes report which results are kept, so the partial files must already be removed

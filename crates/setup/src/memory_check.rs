@@ -219,7 +219,7 @@ impl<'a> RunSize<'a> {
     /// by zeros. Returns `None` if ids are exact, because smaller tables would not hold them, or if
     /// a plan file fixes the numbers of rows.
     fn find_rows_cap(&self, config: &JobConfig, fits: &dyn Fn(&JobConfig) -> bool) -> Option<u64> {
-        if matches!(self.tiling, Tiling::File(_)) || config.data.ids != IdMode::Modulo {
+        if matches!(self.tiling, Tiling::Fixed(_)) || config.data.ids != IdMode::Modulo {
             return None;
         }
         let most = config.model.tables.iter().map(|table| table.rows).max()?;

@@ -28,8 +28,30 @@ struct PlanFile {
 pub enum Tiling {
     /// A ready-made rule, with the hosts of the ranks of a group and the groups that repeat it.
     Made(Sharding, HostLayout, ReplicaGroups),
-    /// A plan from a file, which fits only the tables for which it was written.
-    File(ShardingPlan),
+    /// A plan from a file or of a run that is resumed.
+    Fixed(FixedPlan),
+}
+
+/// A plan that fits only the tables for which it was made.
+#[derive(Clone, Debug)]
+pub struct FixedPlan {
+    pub plan: ShardingPlan,
+    /// The rule that made the plan, or `None` if the plan came from a file.
+    pub sharding: Option<Sharding>,
+}
+
+impl FixedPlan {
+    /// Returns the rule by which other ranks or groups divide the same tables.
+    ///
+    /// # Errors
+    /// No rule is known, and the plan does not keep each table whole on one rank.
+    pub fn rule(&self, tables: &[TableConfig]) -> Result<Sharding, UsageError> {
+        let ranks = self.plan.group_size();
+        let whole = ShardingPlan::table_wise(tables, ranks);
+        let is_whole = self.plan.tiles() == whole.tiles();
+        let sharding = self.sharding.or_else(|| is_whole.then_some(Sharding::Table));
+        sharding.ok_or(UsageError::OtherRanksOfPlan { ranks })
+    }
 }
 
 impl Tiling {
@@ -44,9 +66,8 @@ impl Tiling {
     ) -> Result<Self, UsageError> {
         if sharding.is_by_host() {
             if hosts.host_count() == 1 {
-                let value = sharding.to_possible_value();
-                let sharding = value.map_or_else(String::new, |value| value.get_name().to_owned());
-                return Err(UsageError::OneHost { sharding, ranks: hosts.world_size() });
+                let (sharding, ranks) = (sharding.name(), hosts.world_size());
+                return Err(UsageError::OneHost { sharding, ranks });
             }
             hosts.ranks_per_host().map_err(|source| UsageError::Hosts { source })?;
         }
@@ -57,7 +78,7 @@ impl Tiling {
     pub fn plan(&self, tables: &[TableConfig]) -> ShardingPlan {
         let (sharding, hosts, groups) = match self {
             Self::Made(sharding, hosts, groups) => (sharding, hosts, *groups),
-            Self::File(plan) => return plan.clone(),
+            Self::Fixed(fixed) => return fixed.plan.clone(),
         };
         let ranks = hosts.world_size() as u32;
         let plan = match sharding {
@@ -76,12 +97,42 @@ impl Tiling {
     pub fn groups(&self) -> ReplicaGroups {
         match self {
             Self::Made(_, _, groups) => *groups,
-            Self::File(plan) => plan.groups(),
+            Self::Fixed(fixed) => fixed.plan.groups(),
         }
+    }
+
+    /// Returns the rule that makes the plan, or `None` if the plan came from a file.
+    pub fn sharding(&self) -> Option<Sharding> {
+        match self {
+            Self::Made(sharding, ..) => Some(*sharding),
+            Self::Fixed(fixed) => fixed.sharding,
+        }
+    }
+
+    /// Checks that groups that average their tables have tables of their own. Replicated tables
+    /// are summed over all ranks instead.
+    ///
+    /// # Errors
+    /// [`UsageError::NothingToAverage`] if all tables are replicated.
+    pub fn check_averages(&self) -> Result<(), UsageError> {
+        let is_replicated = match self {
+            Self::Made(sharding, ..) => *sharding == Sharding::Replicated,
+            Self::Fixed(fixed) => fixed.plan.tiles().is_empty(),
+        };
+        let groups = self.groups();
+        if is_replicated && groups.averages_tables() {
+            return Err(UsageError::NothingToAverage { sync_every: groups.sync_every.get() });
+        }
+        Ok(())
     }
 }
 
 impl Sharding {
+    /// Returns the value of `--sharding`.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     /// Returns whether the plan places tables on hosts, and not only on ranks.
     pub fn is_by_host(self) -> bool {
         matches!(self, Self::TableRow | Self::Grid)

@@ -9,13 +9,16 @@ use std::path::Path;
 use data::Strictness;
 use device::Isa;
 use device::cpu::Bf16Products;
+use report::training::RankPlacement;
 use schema::{JobConfig, ReplicaGroups, Schedule, ShardingPlan, Share, TableId, Tile};
 use serde::{Deserialize, Serialize};
 use train::checkpoint::{self, Checkpoint, Manifest};
 
+use crate::args::Sharding;
 use crate::config::ResolvedJob;
 use crate::error::{Error, UsageError};
 use crate::output;
+use crate::plan::{FixedPlan, Tiling};
 
 const VERSION: u32 = 1;
 
@@ -38,6 +41,13 @@ struct ResolvedRecord {
     /// Tables that every rank holds whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     replicated: Vec<TableId>,
+    /// The rule that made the plan of a replica group. `None` for the plan of a file, and in the
+    /// records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sharding: Option<Sharding>,
+    /// Number of hosts of all ranks. `None` in the records of earlier versions.
+    #[serde(default)]
+    hosts: Option<usize>,
     /// Name of the instruction with which the CPU of this run multiplies bf16 matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bf16_products: Option<String>,
@@ -59,7 +69,7 @@ pub struct Resumed {
     /// The configuration, with the overrides of `--set` applied.
     pub job: ResolvedJob,
     /// The sharding plan, or `None` if it does not fit the tables after the overrides.
-    pub plan: Option<ShardingPlan>,
+    pub plan: Option<FixedPlan>,
     /// The rule for malformed rows, or `None` for runs without `run.json`.
     pub strictness: Option<Strictness>,
 }
@@ -68,7 +78,7 @@ pub struct Resumed {
 pub fn write(
     run: &Path,
     job: &ResolvedJob,
-    plan: &ShardingPlan,
+    tiling: &Tiling,
     strictness: Strictness,
     products: Option<Bf16Products>,
     schedule: Schedule,
@@ -80,6 +90,7 @@ pub fn write(
     let origin = job.origin.clone();
     let refused =
         |source| UsageError::Config { origin: job.origin.clone(), source: Box::new(source) };
+    let plan = tiling.plan(&job.config.model.tables);
     let record = ResolvedRecord {
         version: VERSION,
         origin,
@@ -90,6 +101,8 @@ pub fn write(
         groups: plan.groups(),
         tiles: plan.tiles().to_vec(),
         replicated: plan.replicated(),
+        sharding: tiling.sharding(),
+        hosts: Some(plan.hosts().host_count()),
         bf16_products: products.map(|products| products.name().to_owned()),
         schedule,
     };
@@ -134,6 +147,7 @@ pub fn resumed(
     };
     let config = JobConfig::parse(&text, set).map_err(refused)?;
     let SavedPlan { world_size, groups, tiles, replicated } = saved;
+    let sharding = record.as_ref().and_then(|record| record.sharding);
     let strictness = record.map(|record| match record.strict {
         true => Strictness::Stop,
         false => Strictness::AtMost(Share(record.malformed_max)),
@@ -141,7 +155,7 @@ pub fn resumed(
     // An imported checkpoint has the plan of its import, which fits its tables too.
     let tables = &config.model.tables;
     let plan = ShardingPlan::with_replicas(world_size, tiles, &replicated, tables).ok();
-    let plan = plan.map(|plan| plan.in_groups(groups));
+    let plan = plan.map(|plan| FixedPlan { plan: plan.in_groups(groups), sharding });
     Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
 }
 
@@ -158,6 +172,13 @@ pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
 /// Returns the schedule of the run in the folder `run`, if it is recorded.
 pub fn schedule(run: &Path) -> Option<Schedule> {
     read(run).map(|record| record.schedule)
+}
+
+/// Returns the ranks of the run in the folder `run`, if they are recorded.
+pub fn placement(run: &Path) -> Option<RankPlacement> {
+    let ResolvedRecord { world_size, groups, hosts, .. } = read(run)?;
+    let groups = groups.count.get();
+    Some(RankPlacement { ranks: world_size.saturating_mul(groups), groups, hosts })
 }
 
 /// Reads the configuration of the run in the folder `run`, if it is recorded.

@@ -6,7 +6,7 @@ use schema::{FeatureStats, HostLayout, IdLaw, ReplicaGroups, ShardingPlan};
 use crate::args::{NeverRunStep, RANKS_MAX, Sharding};
 use crate::config::{self, ResolvedJob};
 use crate::error::Error;
-use crate::plan::{self, Tiling};
+use crate::plan::{self, FixedPlan, Tiling};
 use crate::synthetic::Laws;
 
 /// A complete description of a training step.
@@ -44,7 +44,9 @@ impl Workload {
         let job = config::job(name, &overrides)?;
         let tables = &job.config.model.tables;
         let tiling = match &asked.plan {
-            Some(path) => Tiling::File(plan::read(path, tables)?),
+            Some(path) => {
+                Tiling::Fixed(FixedPlan { plan: plan::read(path, tables)?, sharding: None })
+            }
             None => {
                 let ranks = asked.ranks.map_or(hosts.ranks, u64::from);
                 let known = u32::try_from(ranks).ok().filter(|ranks| *ranks <= RANKS_MAX);

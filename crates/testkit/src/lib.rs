@@ -18,6 +18,6 @@ mod random;
 mod skip;
 
 pub use folder::Folder;
-pub use process::{ProgramOutput, rerun_test};
+pub use process::{MPICH, OPEN_MPI, ProgramOutput, launch_test, rerun_test};
 pub use random::Random;
 pub use skip::{has_program, has_root, has_time, is_root, skip};

@@ -61,3 +61,24 @@ pub fn rerun_test(test: &str) -> Command {
     command.args(["--exact", test, "--nocapture"]);
     command
 }
+
+/// The launcher of Open MPI.
+pub const OPEN_MPI: &str = "mpirun.openmpi";
+/// The launcher of MPICH.
+pub const MPICH: &str = "mpirun.mpich";
+
+/// Prepares a command like [`rerun_test`] that starts `ranks` processes under a launcher. Returns
+/// `None` if the launcher is not installed, and prints that the test is skipped.
+pub fn launch_test(launcher: &str, ranks: u32, test: &str) -> Option<Command> {
+    if !crate::has_program(launcher, "ranks as processes") {
+        return None;
+    }
+    let mut command = Command::new(launcher);
+    command.args(["-n", &ranks.to_string()]);
+    if launcher == OPEN_MPI {
+        command.args(["--allow-run-as-root", "--oversubscribe"]);
+    }
+    let rank = rerun_test(test);
+    command.arg(rank.get_program()).args(rank.get_args());
+    Some(command)
+}

@@ -76,7 +76,8 @@ fn describe_run(run: &Path) -> About {
         dim: table.dim as u64,
     };
     let tables = model.tables.iter().map(shape).collect();
-    About { title, program, best_by: training.keep_best, tables }
+    let placement = record::placement(run);
+    About { title, program, best_by: training.keep_best, tables, placement }
 }
 
 fn describe_page(report: &TrainingReport, path: &Path, bytes: usize) -> WrittenReport {

@@ -14,7 +14,7 @@ use schema::unit::counted;
 use schema::{Figure, HostLayout, Interaction, Precision, Schedule, ShardingPlan, TrainingConfig};
 use serde::Serialize;
 use train::memory::WeightSource;
-use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
+use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, total_steps};
 use train::{Evaluation, RankTiming};
 
 use crate::args::Train;
@@ -114,7 +114,7 @@ struct TrainRequest {
 impl TrainRequest {
     /// Builds the request from the named configuration, or else from the run that is resumed.
     /// `started` has the hosts of the processes that a launcher started.
-    fn new(args: &Train, started: Option<&HostLayout>) -> Result<Self, Error> {
+    fn new(args: &Train, started: Option<&HostLayout>, console: Console) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
@@ -127,6 +127,7 @@ impl TrainRequest {
                 &job.config.model.tables,
                 resumed.plan.as_ref(),
                 started,
+                console,
             )?;
             // Unless the options say otherwise, malformed rows are treated as in the run that is
             // resumed.
@@ -141,7 +142,8 @@ impl TrainRequest {
         if args.synthetic.is_some() {
             job.config.size_tables(|_| rows::ROWS_OF_SYNTHETIC);
         }
-        let tiling = tiling::choose_tiling(args, &job.config.model.tables, None, started)?;
+        let tables = &job.config.model.tables;
+        let tiling = tiling::choose_tiling(args, tables, None, started, console)?;
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
@@ -251,7 +253,8 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
 
 /// Trains as the only process, or as rank 0 of the processes of `world`.
 fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
-    let mut request = TrainRequest::new(args, world.as_ref().map(|world| world.layout()))?;
+    let started = world.as_ref().map(|world| world.layout());
+    let mut request = TrainRequest::new(args, started, session.console)?;
     if args.print_config {
         let origin = request.job.origin.clone();
         let text = request.job.config.to_toml();
@@ -344,10 +347,12 @@ fn train_on(
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
-    report_groups(&plan, session.console);
+    let rows = &inputs.train_rows;
+    let steps = total_steps(&job.config.training, rows.end.saturating_sub(rows.start));
+    report_groups(&plan, steps, session.console);
     let launched = world.as_ref().map(|world| world.start());
     let request = RunRequest {
-        plan: plan.clone(),
+        plan,
         config: job.config,
         train: Arc::clone(&inputs.train),
         train_rows: inputs.train_rows.clone(),
@@ -394,7 +399,8 @@ fn train_on(
     let observe = &mut |event: RunEvent<'_>| {
         // The record is written only when training starts, so that a refused run leaves no record.
         if matches!(event, RunEvent::Started { .. }) {
-            written = record::write(&run_folder, &resolved, &plan, strictness, products, schedule);
+            written =
+                record::write(&run_folder, &resolved, &tiling, strictness, products, schedule);
         }
         observer.handle(event);
     };
@@ -415,8 +421,8 @@ fn train_on(
     )
 }
 
-/// Reports how ranks are divided into replica groups.
-fn report_groups(plan: &ShardingPlan, console: Console) {
+/// Reports how ranks are divided into replica groups, in a run of `run_steps` steps.
+fn report_groups(plan: &ShardingPlan, run_steps: u64, console: Console) {
     let groups = plan.groups();
     if groups.is_single() {
         return;
@@ -424,6 +430,11 @@ fn report_groups(plan: &ShardingPlan, console: Console) {
     let (count, size) = (groups.count, counted(u64::from(plan.group_size()), "rank"));
     match groups.sync_every.get() {
         1 => console.say(format_args!("{count} replica groups of {size} sum their gradients")),
+        steps if steps > run_steps => console.warn(format_args!(
+            "{count} replica groups of {size} average their tables once, at the end, because \
+             --sync-every {steps} is more than the {} of the run",
+            counted(run_steps, "step")
+        )),
         steps => console.say(format_args!(
             "{count} replica groups of {size} average their tables every {steps} steps; after \
              Ctrl-C, training goes on to the next average before it saves"
@@ -455,7 +466,7 @@ fn report_outcome(
 ) -> Result<ExitCode, Error> {
     console.report(&FinishedLine::new(outcome), |_| {
         let timing = args.timing.then(|| timing::format_table(&outcome.timing));
-        [Some(outcome_table(outcome)), timing]
+        [Some(outcome_table(outcome, training)), timing]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
@@ -495,7 +506,7 @@ fn warn_of_trace(args: &Train, outcome: &RunOutcome, recorded: u64, console: Con
     }
 }
 
-fn outcome_table(outcome: &RunOutcome) -> String {
+fn outcome_table(outcome: &RunOutcome, training: &TrainingConfig) -> String {
     let mut rows = vec![
         ("steps", render::count(outcome.step)),
         ("samples", render::count(outcome.samples)),
@@ -523,6 +534,11 @@ fn outcome_table(outcome: &RunOutcome) -> String {
     if outcome.out_of_patience {
         let reason = "evaluations did not improve (training.patience)";
         rows.push(("ended early", reason.to_owned()));
+    } else if let Some(steps) = training.steps.filter(|&steps| steps > outcome.step)
+        && !outcome.interrupted
+    {
+        let (steps, epochs) = (counted(steps, "step"), counted(training.epochs, "epoch"));
+        rows.push(("ended early", format!("after {epochs} (training.epochs), before {steps}")));
     }
     if let Some(path) = &outcome.checkpoint {
         rows.push(("checkpoint", path.display().to_string()));
@@ -689,9 +705,10 @@ fn generate_dataset(
     };
     // Memory that the generation freed must not add to the peak of the preparation.
     device::buffer::return_freed_memory();
-    input::prepare(session, &source, &folder, Begin::Restart)?;
+    let prepared = input::prepare(session, &source, &folder, Begin::Restart);
     // The text can be generated again, so only the prepared rows are kept.
-    std::fs::remove_file(&text).map_err(Error::io(&text, "remove"))
+    let removed = std::fs::remove_file(&text).map_err(Error::io(&text, "remove"));
+    prepared.and(removed)
 }
 
 /// Formats the command that resumes an interrupted run, under the same launcher.

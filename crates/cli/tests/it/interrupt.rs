@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,12 +49,17 @@ fn await_steps(place: &Place, child: &mut Child) {
 #[test]
 fn a_second_ctrl_c_ends_at_once() {
     let place = Place::new();
-    let mut command = place.command(&format!("{TRAIN} --run cut"));
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // After the first Ctrl-C, replica groups train on to their next average, which is far away.
+    let groups = "--ranks 2 --groups 2 --sync-every 5000 --set log_every=1";
+    let mut command = place.command(&format!("{TRAIN} {groups} --run cut"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     await_steps(&place, &mut child);
     interrupt(&child);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("press Ctrl-C again to stop at once")));
     interrupt(&child);
     let asked = Instant::now();
+    assert_eq!(lines.last().as_deref(), Some("stopped at once"));
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(asked.elapsed() < Duration::from_secs(5));
 }

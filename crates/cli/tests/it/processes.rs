@@ -167,6 +167,19 @@ fn trains_as_threads_do(launcher: Launcher) {
 }
 
 #[test]
+fn processes_of_one_host_say_that_a_plan_over_hosts_splits_rows() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let place = Place::new();
+    let words = format!("{TRAIN} --set training.steps=3 --sharding table-row --run run");
+    let ran = OPEN_MPI.done(&place, 2, &words);
+    let notice = "--sharding table-row: there is one host, on which it is the same plan as \
+                  --sharding row";
+    assert_eq!(ran.stderr.matches(notice).count(), 1, "{}", ran.stderr);
+}
+
+#[test]
 fn replica_groups_of_processes_train_as_those_of_threads() {
     if !OPEN_MPI.is_there() {
         return;

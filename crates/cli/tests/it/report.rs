@@ -39,6 +39,7 @@ fn report_writes_the_page_of_a_training_run() {
     assert_eq!((table["name"].as_str(), table["rows"].as_u64()), (Some("a"), Some(50)));
     assert_eq!(table["uses"].as_array().unwrap().last().unwrap()["rows_changed"], 50, "{table}");
     assert_eq!(data["lines_lost"], 0);
+    assert_eq!(data["placement"], serde_json::json!({ "ranks": 1, "groups": 1, "hosts": 1 }));
     // The folder `part` has the state of a run that is in progress or was killed: its last line is
     // cut, and it has neither run.json nor a checkpoint.
     fs::create_dir(place.path("part")).unwrap();

@@ -44,4 +44,8 @@ fn exposed_times_agree_with_the_trace_of_the_same_steps() {
     let shown = place.done(&format!("{words} --run shown --timing")).stdout;
     assert!(shown.contains("exposed all-reduce") && shown.contains("rank 1"), "{shown}");
     assert!(!place.done(&format!("{words} --run plain")).stdout.contains("exposed"));
+    let alone =
+        place.done(&format!("{words} --run alone --timing --ranks 1").replace("--ranks 2 ", ""));
+    let shows = |row: &str| alone.stdout.lines().any(|line| line.trim_start().starts_with(row));
+    assert!(shows("device") && !shows("exposed") && !shows("host without"), "{}", alone.stdout);
 }

@@ -126,7 +126,11 @@ fn explain_prints_the_page_of_a_rule() {
     let page = place.done("explain h05").stdout;
     assert!(page.starts_with("# H05 ·") && page.contains("reads_per_step"), "{page}");
     let ran = place.run("explain X99");
-    assert!(ran.code == Some(2) && ran.stderr.contains("lists the rules"), "{}", ran.stderr);
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("lists the rules, and rowmill explain config"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[cfg(unix)]

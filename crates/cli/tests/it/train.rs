@@ -431,10 +431,63 @@ fn replica_groups_that_do_not_fit_are_refused_before_a_file_is_touched() {
             "training.checkpoint_every: expected a multiple of 10 steps",
         ),
         ("--ranks 2 --groups 2 --sync-every 10", "set training.checkpoint_every=30"),
+        (
+            "--ranks 2 --groups 2 --sync-every 5 --sharding replicated",
+            "--sync-every 5: expected a table that groups train apart",
+        ),
     ] {
         let refused = place.run(&format!("train job.toml --train train.csv --run run {options}"));
         assert_eq!(refused.code, Some(2), "{options}: {}", refused.stderr);
         assert!(refused.stderr.contains(expected), "{options}: {}", refused.stderr);
         assert!(!place.path("run").exists(), "{options}");
     }
+    let words = "train job.toml --train train.csv --run run --ranks 2 --groups 2 --sync-every 5";
+    let ran = place.done(&format!("{words} --set steps=3"));
+    let once = "average their tables once, at the end, because --sync-every 5 is more than the 3 \
+                steps of the run";
+    assert!(ran.stderr.contains(once), "{}", ran.stderr);
+}
+
+#[test]
+fn a_run_keeps_its_kind_of_sharding_on_another_number_of_ranks() {
+    let place = Place::new();
+    let record = |run: &str| -> serde_json::Value {
+        let text = std::fs::read(place.path(run).join("run.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    };
+    let job = "train job.toml --train train.csv --set steps=4";
+    place.done(&format!("{job} --ranks 2 --sharding row --run rows"));
+    let tiles_of_two = record("rows")["tiles"].clone();
+    for (steps, more, world_size) in [(5, "--ranks 3", 3), (6, "", 3), (7, "--ranks 1", 1)] {
+        place.done(&format!("train --resume --run rows --set steps={steps} {more}"));
+        let record = record("rows");
+        assert_eq!(
+            (&record["sharding"], &record["world_size"]),
+            (&"row".into(), &world_size.into())
+        );
+        let tiles = record["tiles"].as_array().unwrap().len();
+        assert_eq!(tiles, 2 * world_size, "a tile of both tables on each of {world_size} ranks");
+    }
+    // The plan of a file, and those of runs that earlier versions recorded, have no rule.
+    let plan = serde_json::json!({ "world_size": 2, "tiles": tiles_of_two });
+    std::fs::write(place.path("plan.json"), plan.to_string()).unwrap();
+    place.done(&format!("{job} --plan plan.json --run file"));
+    let resume = "train --resume --run file --set steps=5";
+    let refused = place.run(&format!("{resume} --ranks 3"));
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("the sharding plan of the run is for 2 ranks"), "{refused:?}");
+    assert!(refused.stderr.contains("hint: choose how to split the tables"), "{refused:?}");
+    place.done(&format!("{resume} --ranks 2"));
+    place.done(&format!("{resume} --ranks 3 --sharding column --set steps=6"));
+}
+
+#[test]
+fn a_run_says_that_its_data_ended_before_its_steps() {
+    let place = Place::new();
+    let job = "train job.toml --train train.csv --set epochs=1";
+    let ended = place.done(&format!("{job} --set steps=9000 --run short")).stdout;
+    let early = "after 1 epoch (training.epochs), before 9,000 steps";
+    assert!(ended.contains(early), "{ended}");
+    let whole = place.done(&format!("{job} --set steps=3 --run whole")).stdout;
+    assert!(!whole.contains("ended early"), "{whole}");
 }

@@ -1,36 +1,23 @@
 //! Runs the conformance suite over MPI. The installed launchers start this test program as ranks.
 
 use std::io::Write;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm::mpi::{LauncherKind, Mpi, MpiLibrary, OpenError, PIECE_BYTES, launcher};
 use comm::{Communicator, Error};
 use schema::HostLayout;
-use testkit::ProgramOutput;
+use testkit::{MPICH, OPEN_MPI, ProgramOutput};
 
 use crate::{by_host, conformance};
 
 /// Environment variable that makes the test program a rank of one part of the suite.
 const PART: &str = "ROWMILL_TEST_PART";
 
-const OPEN_MPI: &str = "mpirun.openmpi";
-const MPICH: &str = "mpirun.mpich";
-
 /// Starts `ranks` processes of this program that run `part` of the suite. Returns `None` if the
 /// launcher is not installed.
 fn launched(by: &str, ranks: u32, part: &str, variables: &[(&str, &str)]) -> Option<ProgramOutput> {
-    if !testkit::has_program(by, "ranks as processes") {
-        return None;
-    }
-    let mut command = Command::new(by);
-    command.args(["-n", &ranks.to_string()]);
-    if by == OPEN_MPI {
-        command.args(["--allow-run-as-root", "--oversubscribe"]);
-    }
-    let rank = testkit::rerun_test("mpi::a_rank_that_a_launcher_started");
-    command.arg(rank.get_program()).args(rank.get_args());
+    let mut command = testkit::launch_test(by, ranks, "mpi::a_rank_that_a_launcher_started")?;
     command.env(PART, part).envs(variables.iter().copied());
     Some(ProgramOutput::collect(&mut command))
 }

@@ -15,7 +15,7 @@ function start() {
   const report = JSON.parse(document.getElementById('data').textContent);
   const { verdict, evaluations, checkpoints } = report;
   document.getElementById('title').textContent = report.title;
-  document.getElementById('about').textContent = `${plural(report.steps, 'step')} · ${plural(evaluations.length, 'evaluation')} · ${plural(checkpoints.length, 'checkpoint')}`;
+  document.getElementById('about').textContent = [plural(report.steps, 'step'), plural(evaluations.length, 'evaluation'), plural(checkpoints.length, 'checkpoint'), ...placementOf(report)].join(' · ');
   if (report.lines_lost) document.getElementById('about').before(el('p', { class: 'doubtful', role: 'alert', text: `${plural(report.lines_lost, 'line')} of metrics.jsonl could not be read` }));
   document.getElementById('footer').textContent = `${report.program} · all plots have steps on the horizontal axis · the same metrics give the same page`;
   document.getElementById('tabs').remove();
@@ -23,6 +23,12 @@ function start() {
     el('p', { id: 'verdict', class: `headline ${verdict.outcome}`, text: verdict.text }), verdict.detail ? el('p', { text: verdict.detail }) : '',
     figures(report), ...curvesOf(report), ...tablesOf(report), ...evaluationsOf(report));
   return { errors };
+}
+
+function placementOf({ placement }) {
+  if (!placement) return [];
+  const { ranks, groups, hosts } = placement;
+  return [plural(ranks, 'rank'), ...(groups > 1 ? [`${groups} replica groups`] : []), ...(hosts == null ? [] : [plural(hosts, 'host')])];
 }
 
 function plural(value, name) { return `${count(value)} ${name}${value === 1 ? '' : 's'}`; }

@@ -23,8 +23,19 @@ pub struct TrainingReport {
     pub evaluations: Vec<EvaluationAt>,
     pub checkpoints: Vec<SavedCheckpoint>,
     pub tables: Vec<TableView>,
+    /// The ranks of the run, if it recorded them.
+    pub placement: Option<RankPlacement>,
     /// Number of lines that could not be parsed.
     pub lines_lost: u64,
+}
+
+/// Number of ranks of a run, of the replica groups into which they are divided, and of their hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RankPlacement {
+    pub ranks: u32,
+    pub groups: u32,
+    /// Earlier versions did not record hosts.
+    pub hosts: Option<usize>,
 }
 
 /// The verdict on a training run, which is shown at the top of the page.

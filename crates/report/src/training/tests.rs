@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use schema::Figure;
 
-use super::{About, TableShape, TrainingOutcome, TrainingReport, build_report};
+use super::{About, RankPlacement, TableShape, TrainingOutcome, TrainingReport, build_report};
 
 fn interval(step: u64, loss: f64) -> String {
     format!(
@@ -20,6 +20,13 @@ fn evaluation(step: u64, auc: f64, loss: f64, entropy: f64) -> String {
 fn report(lines: &[String]) -> TrainingReport {
     let table = TableShape { name: "a".to_owned(), rows: 100, dim: 12 };
     build_report(&lines.join("\n"), &About { tables: vec![table], ..About::default() })
+}
+
+#[test]
+fn a_page_has_the_ranks_of_its_run() {
+    let placement = Some(RankPlacement { ranks: 4, groups: 2, hosts: Some(1) });
+    let about = About { placement, ..About::default() };
+    assert_eq!(build_report("", &about).placement, placement);
 }
 
 #[test]

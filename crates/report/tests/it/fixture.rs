@@ -144,5 +144,8 @@ pub fn training() -> TrainingReport {
     }
     let table = TableShape { name: HOSTILE.to_owned(), rows: 5000, dim: 16 };
     let (title, program) = ("a run <b>of tests</b>".to_owned(), "rowmill".to_owned());
-    training::build_report(&lines, &About { title, program, best_by: None, tables: vec![table] })
+    training::build_report(
+        &lines,
+        &About { title, program, tables: vec![table], ..About::default() },
+    )
 }

@@ -201,6 +201,19 @@ errors_with_hints! {
         #[error("the option '--sync-every' applies only to several replica groups, got 1")]
         #[hint("leave the option out, or ask for more groups with --groups N")]
         OneGroup,
+        #[error("--sync-every {sync_every}: expected a table that groups train apart, got replicated ones only")]
+        #[hint(
+            "choose another --sharding, or --sync-every 1: gradients of replicated tables are always summed \
+             over all ranks"
+        )]
+        NothingToAverage { sync_every: u64 },
+        #[error(
+            "the sharding plan of the run is for {}, and no --sharding is recorded with which it could be made \
+             for others",
+            counted(u64::from(*ranks), "rank")
+        )]
+        #[hint("choose how to split the tables with --sharding or --plan, or resume with as many ranks and groups")]
+        OtherRanksOfPlan { ranks: u32 },
         #[error("{source}")]
         #[hint("{}", library_hint::suggest_for_groups(source))]
         ReplicaGroups { source: schema::ReplicaGroupsError },
@@ -248,7 +261,7 @@ errors_with_hints! {
         #[error("--what-if: expected --by category or none")]
         WhatIfTable,
         #[error("rule {rule:?}: no such rule")]
-        #[hint("rowmill explain lists the rules")]
+        #[hint("rowmill explain lists the rules, and rowmill explain config the keys of a configuration")]
         NoSuchRule { rule: String },
         #[error("{}: {reason}", path.display())]
         #[hint("rowmill trace findings --help shows the form of a rules file")]

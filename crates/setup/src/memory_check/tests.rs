@@ -12,7 +12,7 @@ use crate::config::{self, ResolvedJob};
 use crate::error::{Error, UsageError};
 use crate::machine::available_memory::{AvailableMemory, MemoryLimit};
 use crate::memory_fix::MemoryFix;
-use crate::plan::Tiling;
+use crate::plan::{FixedPlan, Tiling};
 
 static ONE_RANK: LazyLock<Tiling> = LazyLock::new(|| {
     Tiling::Made(Sharding::Table, HostLayout::on_one_host(1), ReplicaGroups::SINGLE)
@@ -98,7 +98,8 @@ fn changes_that_do_not_fit_are_not_suggested() {
     let resumed = RunSize { weights: WeightSource::Checkpoint, ..run(&dcn, &ONE_RANK) };
     assert_eq!(suggested(&resumed, 22), Some(MemoryFix::Resumed));
     // A plan file or exact ids fix the numbers of rows of the tables, so no cap can be suggested.
-    let file = Tiling::File(ONE_RANK.plan(&dcn.config.model.tables));
+    let plan = ONE_RANK.plan(&dcn.config.model.tables);
+    let file = Tiling::Fixed(FixedPlan { plan, sharding: None });
     assert_eq!(suggested(&run(&dcn, &file), 22), Some(MemoryFix::Nothing));
     let exact = job("dlrm-dcnv2", &[("data.ids.mode", "exact".to_owned())]);
     assert_eq!(suggested(&run(&exact, &ONE_RANK), 22), Some(MemoryFix::Nothing));

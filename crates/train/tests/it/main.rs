@@ -15,6 +15,7 @@ mod pipeline;
 mod pipeline_faults;
 mod planted;
 mod precision;
+mod process_matrix;
 mod processes;
 mod rank_steps;
 mod ranks;

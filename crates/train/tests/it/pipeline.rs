@@ -10,7 +10,7 @@ use schema::{Batch, Optimizer, Schedule, ShardingPlan};
 use train::model::RankParameters;
 use train::{Error, RunEvent, Start, TraceRequest};
 
-use crate::processes::{as_processes, files};
+use crate::processes::{RunRecord, as_processes, files};
 use crate::rank_steps::{
     Ended, Make, PLANS, PLANS_OF_ONE_HOST, Steps, batch, config, failing_world, overlapped,
 };
@@ -36,19 +36,13 @@ fn every_schedule_writes_the_checkpoints_of_the_serial_one() {
             request.config.training.steps = Some(26);
             request.config.training.evaluate_every = Some(4);
             request.config.optimizer.sparse.kind = Optimizer::ALL[number % Optimizer::ALL.len()];
-            let mut losses = Vec::new();
-            let outcome = train::run(&request, Cpu::open, &mut |event| {
-                if let RunEvent::Interval(interval) = event {
-                    losses.push((interval.step, interval.loss.to_bits()));
-                }
-            });
-            let outcome = outcome.unwrap();
-            let checkpoints = train::checkpoint::list(&folder).unwrap();
-            let checkpoints: Vec<_> = checkpoints.iter().map(|folder| files(folder)).collect();
-            (losses, outcome.evaluation.unwrap().loss.to_bits(), checkpoints)
+            RunRecord::collect(&folder, |observe| {
+                train::run(&request, Cpu::open, observe).map(Some)
+            })
+            .unwrap()
         };
         let serial = run(Schedule::SERIAL);
-        assert_eq!((serial.0.len(), serial.2.len()), (3, 5), "{serial:?}");
+        assert_eq!((serial.losses.len(), serial.checkpoints.len()), (3, 5), "{number}");
         for schedule in overlapped() {
             assert!(run(schedule) == serial, "{number}: {schedule}");
         }

@@ -11,7 +11,7 @@ use data::Dataset;
 use device::Cpu;
 use schema::{Optimizer, ShardingPlan, TableConfig};
 use train::run::{PreparedRun, Processes, follow};
-use train::{Error, RunOutcome, RunRequest, Start};
+use train::{Error, Evaluation, RunEvent, RunOutcome, RunRequest, Start};
 
 use crate::rank_steps::failing_world;
 use crate::run::{dataset, plan, request};
@@ -27,21 +27,55 @@ fn as_processes_over(
     requests: Vec<RunRequest>,
 ) -> Vec<Result<Option<RunOutcome>, Error>> {
     std::thread::scope(|scope| {
-        let run = |(rank, (request, comm)): (usize, (RunRequest, Communicator))| {
-            scope.spawn(move || {
-                let processes = Processes { comm, timeout: Duration::from_secs(60), native: false };
-                if rank == 0 {
-                    PreparedRun::begin_processes(request)?
-                        .lead(Cpu::open, processes, &mut |_| {})
-                        .map(Some)
-                } else {
-                    follow(&request, Cpu::open, processes).map(|_| None)
-                }
-            })
-        };
-        let ranks: Vec<_> = requests.into_iter().zip(ends).enumerate().map(run).collect();
+        let run = |(request, comm)| scope.spawn(move || as_process(comm, request, &mut |_| {}));
+        let ranks: Vec<_> = requests.into_iter().zip(ends).map(run).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
+}
+
+/// Takes part in a run as the rank that `comm` belongs to. Rank 0 returns the outcome.
+pub fn as_process(
+    comm: Communicator,
+    request: RunRequest,
+    observe: &mut dyn FnMut(RunEvent<'_>),
+) -> Result<Option<RunOutcome>, Error> {
+    let is_leader = comm.rank().0 == 0;
+    let processes = Processes { comm, timeout: Duration::from_secs(60), native: false };
+    if is_leader {
+        PreparedRun::begin_processes(request)?.lead(Cpu::open, processes, observe).map(Some)
+    } else {
+        follow(&request, Cpu::open, processes).map(|_| None)
+    }
+}
+
+/// The results of a run, which may not depend on the schedule.
+#[derive(PartialEq)]
+pub struct RunRecord {
+    /// Mean loss of each interval.
+    pub losses: Vec<f64>,
+    evaluation: Option<Evaluation>,
+    /// The files of each checkpoint, by name.
+    pub checkpoints: Vec<BTreeMap<String, Vec<u8>>>,
+}
+
+impl RunRecord {
+    /// Collects the results of `run`, whose run folder is `folder`. Returns `None` if the rank of
+    /// this process does not coordinate the run.
+    pub fn collect(
+        folder: &Path,
+        run: impl FnOnce(&mut dyn FnMut(RunEvent<'_>)) -> Result<Option<RunOutcome>, Error>,
+    ) -> Option<Self> {
+        let mut losses = Vec::new();
+        let outcome = run(&mut |event| {
+            if let RunEvent::Interval(interval) = event {
+                losses.push(interval.loss);
+            }
+        });
+        let evaluation = outcome.unwrap()?.evaluation;
+        let checkpoints = train::checkpoint::list(folder).unwrap();
+        let checkpoints = checkpoints.iter().map(|folder| files(folder)).collect();
+        Some(Self { losses, evaluation, checkpoints })
+    }
 }
 
 /// Reads the bytes of every file of a checkpoint.

@@ -4,7 +4,8 @@
 use schema::{HostLayout, ReplicaGroups, ShardingPlan, TableConfig};
 use setup::args::{RANKS_MAX, Sharding};
 use setup::error::{Error, UsageError};
-use setup::plan::{self, Tiling};
+use setup::plan::{self, FixedPlan, Tiling};
+use setup::render::Console;
 
 use crate::args::Train;
 
@@ -13,28 +14,34 @@ use crate::args::Train;
 ///
 /// # Errors
 /// The plan does not fit the tables, its number of ranks is not the launcher's number of processes,
-/// replica groups do not divide the ranks, or the plan or the ranks do not fit the hosts.
+/// replica groups do not divide the ranks or have nothing to average, the plan or the ranks do not
+/// fit the hosts, or the rule of a resumed run that needs another plan is unknown.
 pub fn choose_tiling(
     train: &Train,
     tables: &[TableConfig],
-    resumed: Option<&ShardingPlan>,
+    resumed: Option<&FixedPlan>,
     started: Option<&HostLayout>,
+    console: Console,
 ) -> Result<Tiling, Error> {
-    let groups = choose_groups(train, resumed)?;
+    let groups = choose_groups(train, resumed.map(|resumed| &resumed.plan))?;
     let processes = started.map(|hosts| hosts.world_size() as u32);
-    let has_all_ranks =
-        |plan: &&ShardingPlan| processes.is_none_or(|ranks| ranks == plan.world_size());
-    let resumed = resumed.filter(has_all_ranks).filter(|_| train.ranks.is_none());
-    let plan = match (&train.plan, resumed) {
-        (Some(path), _) => Some(plan::read(path, tables)?),
+    let has_all_ranks = |resumed: &&FixedPlan| {
+        let asked = [processes, train.ranks];
+        asked.into_iter().flatten().all(|ranks| ranks == resumed.plan.world_size())
+    };
+    let kept = resumed.filter(has_all_ranks);
+    let fixed = match (&train.plan, kept) {
+        (Some(path), _) => Some(FixedPlan { plan: plan::read(path, tables)?, sharding: None }),
         // A resumed run keeps its plan, unless the user requests another sharding or other groups.
-        (None, Some(plan)) if train.sharding.is_none() && groups.count == plan.groups().count => {
-            Some(plan.clone())
+        (None, Some(FixedPlan { plan, .. }))
+            if train.sharding.is_none() && groups.count == plan.groups().count =>
+        {
+            kept.cloned()
         }
         _ => None,
     };
-    let plan = plan.map(|plan| plan.in_groups(groups));
-    let ranks = plan.as_ref().or(resumed).map(ShardingPlan::world_size);
+    let fixed = fixed.map(|fixed| FixedPlan { plan: fixed.plan.in_groups(groups), ..fixed });
+    let ranks = fixed.as_ref().or(kept).map(|fixed| fixed.plan.world_size());
     let ranks = ranks.or(train.ranks).or(processes).unwrap_or(1);
     if ranks > RANKS_MAX {
         return Err(UsageError::TooManyRanks { got: ranks }.into());
@@ -56,15 +63,28 @@ pub fn choose_tiling(
         None => started.cloned().unwrap_or_else(|| HostLayout::on_one_host(ranks as usize)),
     };
     let hosts = hosts.group_layout(group_size as usize);
-    if let Some(plan) = plan {
-        return Ok(Tiling::File(plan.on_hosts(hosts)));
-    }
-    let sharding = train.sharding.unwrap_or(Sharding::Table);
-    if started.is_some() && sharding.is_by_host() && hosts.host_count() == 1 {
-        // Scripts also pass the same options for any number of hosts. One host splits all rows.
-        return Ok(Tiling::new(Sharding::Row, hosts, groups)?);
-    }
-    Ok(Tiling::new(sharding, hosts, groups)?)
+    let tiling = match fixed {
+        Some(FixedPlan { plan, sharding }) => {
+            Tiling::Fixed(FixedPlan { plan: plan.on_hosts(hosts), sharding })
+        }
+        None => {
+            let saved = || resumed.map(|resumed| resumed.rule(tables)).transpose();
+            let sharding = train.sharding.map_or_else(saved, |sharding| Ok(Some(sharding)))?;
+            let mut sharding = sharding.unwrap_or(Sharding::Table);
+            if started.is_some() && sharding.is_by_host() && hosts.host_count() == 1 {
+                // Scripts also pass the same options for any number of hosts.
+                let name = sharding.name();
+                console.say(format_args!(
+                    "--sharding {name}: there is one host, on which it is the same plan as \
+                     --sharding row"
+                ));
+                sharding = Sharding::Row;
+            }
+            Tiling::new(sharding, hosts, groups)?
+        }
+    };
+    tiling.check_averages()?;
+    Ok(tiling)
 }
 
 /// Chooses the replica groups that the options of `train` request, or else those of the `resumed`
