@@ -265,7 +265,7 @@ impl SingleWork {
             uses_of_all: None,
             popularity: Popularity::uniform(rows),
         };
-        let terms = TileTerms::new(&tile, Optimizer::Sgd, None);
+        let terms = TileTerms::new(&tile, Optimizer::Sgd, 4, None);
         RankLoad::from_tiles(std::iter::repeat_n(&terms, tables as usize), device).backward
     }
 }

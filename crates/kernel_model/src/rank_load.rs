@@ -64,8 +64,15 @@ pub struct TileTerms {
 
 impl TileTerms {
     /// Computes the terms of a tile whose rows are updated by `rule`. `alike` is the previous tile,
-    /// whose hit curve is reused if rows and popularity are equal.
-    pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
+    /// whose hit curve is reused if rows and popularity are equal. Pooled vectors and their
+    /// gradients have `value_bytes` per value.
+    pub fn new(
+        tile: &TileUse,
+        rule: Optimizer,
+        value_bytes: usize,
+        alike: Option<(&TileUse, &Self)>,
+    ) -> Self {
+        let value_bytes = value_bytes as f64;
         let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
         let row_bytes = sectors(dim * tile.weight_bytes as f64);
         // A hit curve takes 24 evaluations over all classes of rows, so equal neighbors share it.
@@ -85,19 +92,25 @@ impl TileTerms {
             uses,
             longest: tile.longest_bag as f64,
             row_bytes,
-            passing_bytes: bags * (sectors(4.0 * ids) + sectors(4.0 * dim)),
+            passing_bytes: bags * (sectors(4.0 * ids) + sectors(value_bytes * dim)),
             used_bytes: rows_used * row_bytes,
             curve,
             rows: tile.rows as f64,
             update_bytes: rows_used * (2.0 * row_bytes + 2.0 * sectors(4.0 * state)),
-            gradient_bytes: bags * 4.0 * dim,
-            gradient_reads: uses * 4.0 * dim,
+            gradient_bytes: bags * value_bytes * dim,
+            gradient_reads: uses * value_bytes * dim,
             hottest: uses * tile.popularity.hottest(),
             rows_used,
             is_replica: tile.uses_of_all.is_some(),
             weights: tile.rows.saturating_mul(row),
             states: tile.rows.saturating_mul(4 * rule.state_per_row(tile.dim) as u64),
         }
+    }
+
+    /// Returns the number of columns that the tile adds to each sample.
+    #[must_use]
+    pub fn width(&self) -> f64 {
+        self.width
     }
 }
 

@@ -4,16 +4,18 @@
 use schema::{HardwareSpec, Rank, RowScope};
 use serde::Serialize;
 
-use super::dense::{self, DensePart};
+use super::dense::{self, BottomMlp, DensePart};
 use super::exchange::Peers;
 use super::memory::{Memory, MemoryTerms, max_batch_size};
 use super::{Conditions, RankPrice, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::workload::Workload;
 use kernel_model::Estimate;
+use kernel_model::exchanges::RankExchange;
 use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
-/// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value.
+/// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value
+/// of a row.
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
@@ -53,6 +55,14 @@ pub struct StepPricer {
     bytes: Vec<u64>,
     sizes: MemoryTerms,
     dense: DensePart,
+    /// Bytes of a pooled value or of its gradient in messages.
+    value_bytes: f64,
+    /// Width of the bottom MLP's output, if rank 0 computes it for all ranks.
+    bottom_width: f64,
+    /// For each tile, the host that adds up its partial sums.
+    reduced_on: Vec<Option<usize>>,
+    /// For each rank, the columns whose partial sums its host adds up.
+    reduced_width: Vec<f64>,
     /// Whether ranks exchange terms of rows whose columns are split.
     has_terms: bool,
     launch_ns: f64,
@@ -65,7 +75,7 @@ impl StepPricer {
     ///
     /// # Errors
     /// [`Error::Workload`] for a workload that the trainer cannot run, and for more ranks than the
-    /// topology has.
+    /// topology has. [`Error::Hardware`] for products in a format that the device lacks.
     pub fn new(workload: Workload<'_>, conditions: Conditions<'_>) -> Result<Self, Error> {
         workload.check()?;
         let (ranks, topology) = (workload.ranks(), conditions.topology);
@@ -80,10 +90,18 @@ impl StepPricer {
         let mut tiles: Vec<TileTerms> = Vec::with_capacity(described.len());
         for (at, tile) in described.iter().enumerate() {
             let alike = at.checked_sub(1).map(|before| (&described[before], &tiles[before]));
-            tiles.push(TileTerms::new(tile, rule, alike));
+            tiles.push(TileTerms::new(tile, rule, conditions.format.bytes(), alike));
         }
         let most = samples.iter().copied().max().unwrap_or(0);
         let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
+        // Only plans that know their hosts add up partial sums on them. Replicas follow the tiles.
+        let mut reduced_on = workload.plan.hosts_that_reduce();
+        if workload.plan.hosts().host_count() < 2 {
+            reduced_on.fill(None);
+        }
+        reduced_on.resize(owner.len(), None);
+        let is_first = conditions.bottom_mlp == BottomMlp::FirstRank && ranks > 1;
+        let bottom_width = if is_first { workload.config.model.dense_width() } else { 0 };
         let mut pricer = Self {
             device: topology.device.clone(),
             batch: workload.config.training.batch_size,
@@ -94,8 +112,12 @@ impl StepPricer {
             loads: vec![RankLoad::default(); ranks],
             bytes: vec![0; ranks],
             sizes: MemoryTerms::from_workload(workload),
-            dense: dense::price(workload, most, conditions, &peers),
+            dense: dense::price(workload, most, conditions, &peers)?,
             peers,
+            value_bytes: conditions.format.bytes() as f64,
+            bottom_width: bottom_width as f64,
+            reduced_on,
+            reduced_width: vec![0.0; ranks],
             has_terms: RowScope::exchanges_terms(&workload.config.optimizer, workload.plan),
             owner: Vec::new(),
             launch_ns: conditions.launch_ns,
@@ -114,7 +136,7 @@ impl StepPricer {
     /// the step.
     ///
     /// # Cost
-    /// One pass over the tiles of the two ranks and one pass over all ranks, without allocation.
+    /// One pass over the tiles of the two ranks, and passes over all ranks and over the stages.
     /// # Panics
     /// Panics if the tile or the rank does not exist.
     pub fn move_tile(&mut self, tile: usize, to: Rank) -> StepCost {
@@ -155,7 +177,7 @@ impl StepPricer {
     /// Returns the time and memory of the step under the current plan.
     #[must_use]
     pub fn cost(&self) -> StepCost {
-        let on_device = self.stages().iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
+        let on_device = self.simulate(|_, _| {});
         let host = Estimate::within(self.launch_ns * f64::from(self.launches()), (1.0, 1.0));
         let peak_bytes = self.bytes.iter().copied().max().unwrap_or(0);
         let fits = peak_bytes <= self.device.memory_bytes;
@@ -201,6 +223,10 @@ impl StepPricer {
         let first = known(self.first[rank as usize]);
         let held = std::iter::successors(first, |tile| known(self.next[*tile]));
         let rank = rank as usize;
+        let host = Some(self.peers.host(rank));
+        // A tile that moved to another host is no longer part of the sum of its host.
+        let reduced = held.clone().filter(|tile| self.reduced_on[*tile] == host);
+        self.reduced_width[rank] = reduced.map(|tile| self.tiles[tile].width()).sum();
         self.loads[rank] = RankLoad::from_tiles(held.map(|tile| &self.tiles[tile]), &self.device);
         self.bytes[rank] = self.memory(rank).total();
     }
@@ -209,36 +235,65 @@ impl StepPricer {
         self.sizes.memory(&self.loads[rank], self.samples[rank], self.batch, self.batch)
     }
 
-    fn stages(&self) -> [Estimate; 6] {
+    /// Simulates the step. `added` receives the time that each stage adds to it.
+    fn simulate(&self, added: impl FnMut(schema::Stage, Estimate)) -> Estimate {
+        use schema::Stage as Action;
         let slowest = |of: fn(&RankLoad) -> Estimate| {
             self.loads.iter().map(of).fold(Estimate::default(), Estimate::max)
         };
         let batch = self.batch.max(1) as f64;
-        let ids =
-            |load: &RankLoad| (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch;
-        let pooled = self.peers.to_samples(&self.loads, |load| VALUE * load.width);
-        [
-            self.peers.to_samples(&self.loads, ids),
-            slowest(|load| load.forward),
-            pooled,
-            self.dense.time,
-            pooled.plus(self.row_sums()),
-            slowest(|load| load.backward),
-        ]
+        let ids = self.peers.to_samples(|rank| {
+            let load = &self.loads[rank];
+            (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch
+        });
+        let plain = self.peers.to_samples(|rank| {
+            let bottom = if rank == 0 { self.bottom_width } else { 0.0 };
+            self.value_bytes * (self.loads[rank].width - self.reduced_width[rank] + bottom)
+        });
+        let by_host = |within: RankExchange| {
+            self.peers.reduced_by_host(|rank| self.value_bytes * self.reduced_width[rank], within)
+        };
+        let [forward, backward] = self.dense.bottom;
+        let lookup = slowest(|load| load.forward).max(forward);
+        let update = slowest(|load| load.backward).max(backward);
+        let pooled = plain.plus(by_host(RankExchange::ReduceScatter));
+        let gradients = plain.plus(by_host(RankExchange::AllGather)).plus(self.replica_sums());
+        let terms = self.row_terms();
+        let time = |stage: Action| match stage {
+            Action::InputDistribution => Some(ids),
+            Action::Lookup => Some(lookup),
+            Action::PooledExchange => Some(pooled),
+            Action::GradientExchange => Some(gradients),
+            Action::RowTerms => Some(terms),
+            Action::EmbeddingUpdate => Some(update),
+            _ => None,
+        };
+        self.dense.timeline.simulate(time, added)
     }
 
-    /// Returns the time of the sums over ranks that precede the update of rows: gradients of
-    /// replicated tables, and terms of rows whose columns are split.
-    fn row_sums(&self) -> Estimate {
-        let most = |values: fn(&RankLoad) -> f64| {
-            VALUE * self.loads.iter().map(values).fold(0.0, f64::max)
-        };
-        let replicas = most(|load| load.replica_values);
-        let terms = if self.has_terms { most(|load| TERMS * load.tile_rows) } else { 0.0 };
-        let sum = |bytes: f64| {
-            if bytes > 0.0 { self.peers.sum(bytes) } else { Estimate::default() }
-        };
-        sum(replicas).plus(sum(terms))
+    /// Returns the time that each stage adds to the step.
+    fn stages(&self) -> [Estimate; 6] {
+        let mut stages = [Estimate::default(); 6];
+        self.simulate(|stage, time| {
+            let stage = &mut stages[Stage::from_action(stage) as usize];
+            *stage = stage.plus(time);
+        });
+        stages
+    }
+
+    fn sum_of_most(&self, values: impl Fn(&RankLoad) -> f64) -> Estimate {
+        let most = VALUE * self.loads.iter().map(values).fold(0.0, f64::max);
+        if most > 0.0 { self.peers.sum(most) } else { Estimate::default() }
+    }
+
+    /// Returns the time of the sums over ranks of the gradients of replicated tables.
+    fn replica_sums(&self) -> Estimate {
+        self.sum_of_most(|load| load.replica_values)
+    }
+
+    /// Returns the time of the sums over ranks of the terms of rows whose columns are split.
+    fn row_terms(&self) -> Estimate {
+        self.sum_of_most(|load| if self.has_terms { TERMS * load.tile_rows } else { 0.0 })
     }
 
     fn launches(&self) -> u32 {
