@@ -64,15 +64,8 @@ pub struct TileTerms {
 
 impl TileTerms {
     /// Computes the terms of a tile whose rows are updated by `rule`. `alike` is the previous tile,
-    /// whose hit curve is reused if rows and popularity are equal. Pooled vectors and their
-    /// gradients have `value_bytes` per value.
-    pub fn new(
-        tile: &TileUse,
-        rule: Optimizer,
-        value_bytes: usize,
-        alike: Option<(&TileUse, &Self)>,
-    ) -> Self {
-        let value_bytes = value_bytes as f64;
+    /// whose hit curve is reused if rows and popularity are equal.
+    pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
         let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
         let row_bytes = sectors(dim * tile.weight_bytes as f64);
         // A hit curve takes 24 evaluations over all classes of rows, so equal neighbors share it.
@@ -92,13 +85,13 @@ impl TileTerms {
             uses,
             longest: tile.longest_bag as f64,
             row_bytes,
-            passing_bytes: bags * (sectors(4.0 * ids) + sectors(value_bytes * dim)),
+            passing_bytes: bags * (sectors(4.0 * ids) + sectors(4.0 * dim)),
             used_bytes: rows_used * row_bytes,
             curve,
             rows: tile.rows as f64,
             update_bytes: rows_used * (2.0 * row_bytes + 2.0 * sectors(4.0 * state)),
-            gradient_bytes: bags * value_bytes * dim,
-            gradient_reads: uses * value_bytes * dim,
+            gradient_bytes: bags * 4.0 * dim,
+            gradient_reads: uses * 4.0 * dim,
             hottest: uses * tile.popularity.hottest(),
             rows_used,
             is_replica: tile.uses_of_all.is_some(),
@@ -126,6 +119,8 @@ pub struct RankLoad {
     pub tile_rows: f64,
     /// Number of gradients of replicated tables that are summed over ranks.
     pub replica_values: f64,
+    /// Number of values that lookups in replicated tables write for the rank's own samples.
+    pub replica_pooled: f64,
     /// Number of ids looked up in a batch.
     pub uses: f64,
     /// Number of bags looked up in a batch.
@@ -179,6 +174,7 @@ impl RankLoad {
     fn add(&mut self, tile: &TileTerms) {
         if tile.is_replica {
             self.replica_values += tile.rows_used * tile.dim;
+            self.replica_pooled += tile.bags * tile.dim;
         } else {
             self.width += tile.width;
             self.exchanged_uses += tile.uses;

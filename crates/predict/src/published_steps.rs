@@ -13,7 +13,9 @@ use schema::{CellType, FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
 use crate::Error;
-use crate::step::{BottomMlp, Conditions, DenseKernels, Models, StepPrice, price};
+use crate::step::{
+    BottomMlp, Conditions, DenseKernels, Models, RowUpdates, StepPrice, price,
+};
 use crate::workload::Workload;
 
 pub use jobs::{PublishedModel, PublishedPlan};
@@ -35,6 +37,7 @@ pub struct PublishedStep {
     pub batch_size: usize,
     pub format: ProductFormat,
     pub kernels: DenseKernels,
+    pub row_updates: RowUpdates,
     pub plan: PublishedPlan,
     /// Time of a step in nanoseconds.
     pub step_ns: f64,
@@ -101,6 +104,7 @@ pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error
         } else {
             BottomMlp::DataParallel
         },
+        row_updates: step.row_updates,
         ..Conditions::new(&topology, models)
     };
     price(workload, conditions)

@@ -42,13 +42,25 @@ pub struct Conditions<'a> {
     /// Host time per launch in nanoseconds. A step takes at least the sum over its launches. Use 0
     /// to ignore the host.
     pub launch_ns: f64,
-    /// Format of the products, of activations, and of pooled vectors in messages. Tables, optimizer
-    /// states and dense weights are f32.
+    /// Format of the products, of activations, and of pooled vectors in messages. Tables, pooled
+    /// vectors where they are looked up, optimizer states and dense weights are f32.
     pub format: ProductFormat,
     /// Exchanges that run beside other stages.
     pub schedule: Schedule,
     pub kernels: DenseKernels,
     pub bottom_mlp: BottomMlp,
+    pub row_updates: RowUpdates,
+}
+
+/// The kernels of a row update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowUpdates {
+    /// Ids are sorted, and one kernel sums the gradients of a row and updates it, as in FBGEMM.
+    #[default]
+    Fused,
+    /// A kernel multiplies gradients by the learning rate before others add them to rows, as
+    /// TensorFlow does.
+    Scatter,
 }
 
 impl<'a> Conditions<'a> {
@@ -64,6 +76,7 @@ impl<'a> Conditions<'a> {
             schedule: Schedule::PIPELINED,
             kernels: DenseKernels::Eager,
             bottom_mlp: BottomMlp::DataParallel,
+            row_updates: RowUpdates::Fused,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::PublishedStep;
 use super::jobs::PublishedModel::{self, Dcnv2, Large, Small};
 use super::jobs::PublishedPlan::{self, OneRank, RowsByOwner, TableRow, TablesBesideBottomMlp};
 use crate::step::DenseKernels::{self, Compiled, Eager, FusedInteraction};
+use crate::step::RowUpdates;
 
 const PYTORCH: &str = "NVIDIA DeepLearningExamples, PyTorch DLRM, April 2020";
 const TENSORFLOW: &str = "NVIDIA DeepLearningExamples, TensorFlow 2 DLRM";
@@ -19,6 +20,7 @@ struct Job {
     model: PublishedModel,
     batch_size: usize,
     kernels: DenseKernels,
+    row_updates: RowUpdates,
     plan: PublishedPlan,
     is_judged: bool,
 }
@@ -30,6 +32,7 @@ const ONE_GPU: Job = Job {
     model: Small,
     batch_size: 65_536,
     kernels: FusedInteraction,
+    row_updates: RowUpdates::Scatter,
     plan: OneRank,
     is_judged: true,
 };
@@ -41,6 +44,7 @@ const PYTORCH_JOB: Job = Job {
     source: PYTORCH,
     batch_size: 32_768,
     kernels: Eager,
+    row_updates: RowUpdates::Fused,
     is_judged: false,
     ..ONE_GPU
 };
@@ -49,6 +53,7 @@ const DCNV2_JOB: Job = Job {
     model: Dcnv2,
     batch_size: 65_536,
     kernels: Eager,
+    row_updates: RowUpdates::Fused,
     plan: TableRow,
     is_judged: false,
 };
@@ -70,7 +75,7 @@ impl Job {
         format: ProductFormat,
         step_ns: f64,
     ) -> PublishedStep {
-        let Self { source, model, batch_size, kernels, plan, is_judged } = self;
+        let Self { source, model, batch_size, kernels, row_updates, plan, is_judged } = self;
         PublishedStep {
             source,
             hardware,
@@ -78,6 +83,7 @@ impl Job {
             batch_size,
             format,
             kernels,
+            row_updates,
             plan,
             step_ns,
             is_judged,

@@ -154,7 +154,7 @@ fn whole(
     let sizes = MemoryTerms::from_workload(workload);
     let rule = workload.config.optimizer.sparse.kind;
     let batch = workload.config.training.batch_size;
-    let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::new(tile, rule, 4, None)).collect();
+    let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::new(tile, rule, None)).collect();
     let one = |(number, rank): (usize, &RankStep)| {
         let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
         let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), &model.machine.spec);

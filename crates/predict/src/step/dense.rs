@@ -1,7 +1,7 @@
 //! Predicts the dense part of a step. Each operation is priced as the kernels that a framework runs
 //! for it: PyTorch one by one, or a compiler that fuses element-wise operations.
 
-use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
+use kernel_model::formula_kernels::moved;
 use schema::stage::Section;
 use schema::topology::{HardwareError, ProductFormat};
 use schema::{CellType, GemmProduct, HardwareSpec, Op, Pass, Stage, StepGraph};
@@ -355,8 +355,7 @@ impl<'a> Kernels<'a> {
     /// Adds a copy, priced by the bytes it reads and writes.
     fn moved(&mut self, bytes: u64) {
         if bytes > 0 {
-            let ns = MOVE_NS + 1e9 * bytes as f64 / (MOVE_SHARE * self.device.dram);
-            self.launch(Estimate::within(ns, MOVED), Basis::Formula);
+            self.launch(moved(bytes as f64, self.device), Basis::Formula);
         }
     }
 

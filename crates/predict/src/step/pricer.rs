@@ -7,11 +7,12 @@ use serde::Serialize;
 use super::dense::{self, BottomMlp, DensePart};
 use super::exchange::Peers;
 use super::memory::{Memory, MemoryTerms, max_batch_size};
-use super::{Conditions, RankPrice, Stage, StepDomain, StepPrice};
+use super::{Conditions, RankPrice, RowUpdates, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::exchanges::RankExchange;
+use kernel_model::formula_kernels::moved;
 use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
 /// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value
@@ -65,6 +66,7 @@ pub struct StepPricer {
     reduced_width: Vec<f64>,
     /// Whether ranks exchange terms of rows whose columns are split.
     has_terms: bool,
+    row_updates: RowUpdates,
     launch_ns: f64,
     /// The tile that moved last, with its previous rank.
     last: Option<(usize, u32)>,
@@ -90,7 +92,7 @@ impl StepPricer {
         let mut tiles: Vec<TileTerms> = Vec::with_capacity(described.len());
         for (at, tile) in described.iter().enumerate() {
             let alike = at.checked_sub(1).map(|before| (&described[before], &tiles[before]));
-            tiles.push(TileTerms::new(tile, rule, conditions.format.bytes(), alike));
+            tiles.push(TileTerms::new(tile, rule, alike));
         }
         let most = samples.iter().copied().max().unwrap_or(0);
         let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
@@ -120,6 +122,7 @@ impl StepPricer {
             reduced_width: vec![0.0; ranks],
             has_terms: RowScope::exchanges_terms(&workload.config.optimizer, workload.plan),
             owner: Vec::new(),
+            row_updates: conditions.row_updates,
             launch_ns: conditions.launch_ns,
             last: None,
         };
@@ -238,9 +241,6 @@ impl StepPricer {
     /// Simulates the step. `added` receives the time that each stage adds to it.
     fn simulate(&self, added: impl FnMut(schema::Stage, Estimate)) -> Estimate {
         use schema::Stage as Action;
-        let slowest = |of: fn(&RankLoad) -> Estimate| {
-            self.loads.iter().map(of).fold(Estimate::default(), Estimate::max)
-        };
         let batch = self.batch.max(1) as f64;
         let ids = self.peers.to_samples(|rank| {
             let load = &self.loads[rank];
@@ -254,8 +254,11 @@ impl StepPricer {
             self.peers.reduced_by_host(|rank| self.value_bytes * self.reduced_width[rank], within)
         };
         let [forward, backward] = self.dense.bottom;
-        let lookup = slowest(|load| load.forward).max(forward);
-        let update = slowest(|load| load.backward).max(backward);
+        let slowest = |time: &dyn Fn(&RankLoad) -> Estimate| {
+            self.loads.iter().map(time).fold(Estimate::default(), Estimate::max)
+        };
+        let lookup = slowest(&|load| self.lookup(load)).max(forward);
+        let update = slowest(&|load| self.update(load)).max(backward);
         let pooled = plain.plus(by_host(RankExchange::ReduceScatter));
         let gradients = plain.plus(by_host(RankExchange::AllGather)).plus(self.replica_sums());
         let terms = self.row_terms();
@@ -279,6 +282,40 @@ impl StepPricer {
             *stage = stage.plus(time);
         });
         stages
+    }
+
+    /// Returns the number of values that a rank's lookups write.
+    fn pooled_values(&self, load: &RankLoad) -> f64 {
+        load.width * self.batch as f64 + load.replica_pooled
+    }
+
+    /// Returns the time of a rank's lookups, which write f32. A kernel rounds pooled vectors for
+    /// products of 16 bits.
+    fn lookup(&self, load: &RankLoad) -> Estimate {
+        load.forward.plus(self.converted(load))
+    }
+
+    /// Returns the time of a rank's row updates. A kernel widens gradients of 16 bits, and another
+    /// one scales them if the framework's updates do not.
+    fn update(&self, load: &RankLoad) -> Estimate {
+        let scaled = match self.row_updates {
+            RowUpdates::Fused => Estimate::default(),
+            RowUpdates::Scatter => self.moved(2.0 * VALUE * self.pooled_values(load)),
+        };
+        load.backward.plus(self.converted(load)).plus(scaled)
+    }
+
+    /// Returns the time in which a kernel converts a rank's pooled vectors between f32 and the
+    /// format of the products.
+    fn converted(&self, load: &RankLoad) -> Estimate {
+        if self.value_bytes >= VALUE {
+            return Estimate::default();
+        }
+        self.moved((VALUE + self.value_bytes) * self.pooled_values(load))
+    }
+
+    fn moved(&self, bytes: f64) -> Estimate {
+        if bytes > 0.0 { moved(bytes, &self.device) } else { Estimate::default() }
     }
 
     fn sum_of_most(&self, values: impl Fn(&RankLoad) -> f64) -> Estimate {
@@ -307,8 +344,13 @@ impl StepPricer {
         let (cost, stages, launches) = (self.cost(), self.stages(), self.launches());
         let rank = |rank: usize| {
             let mut own = stages;
-            own[Stage::EmbeddingForward as usize] = self.loads[rank].forward;
-            own[Stage::EmbeddingBackward as usize] = self.loads[rank].backward;
+            own[Stage::EmbeddingForward as usize] = self.lookup(&self.loads[rank]);
+            own[Stage::EmbeddingBackward as usize] = self.update(&self.loads[rank]);
+            if rank == 0 && self.bottom_width > 0.0 {
+                let [forward, backward] = self.dense.bottom;
+                own[Stage::EmbeddingForward as usize] = forward;
+                own[Stage::EmbeddingBackward as usize] = backward;
+            }
             let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
             let wait_ns = stages.iter().zip(&own).map(wait).sum();
             RankPrice { rank: rank as u32, stages: own, wait_ns, memory: self.memory(rank) }
