@@ -76,6 +76,15 @@ impl RankExchange {
         Estimate::within(shortest_ns + beyond_ns * table.gb_per_s / rate, factors)
     }
 
+    /// Returns whether exchanges were measured between devices with these links.
+    #[must_use]
+    pub fn is_measured(device: &HardwareSpec, fabric: &HostFabric) -> bool {
+        TABLES.iter().any(|table| {
+            let rates = [fabric.ring, fabric.all_to_all];
+            table.keys.contains(&&*device.key) && rates == [table.gb_per_s; 2]
+        })
+    }
+
     /// Returns the share of a rank's bytes that it sends, for the bandwidth of a ring.
     fn sent_share(self, ranks: f64) -> f64 {
         let turns = if self == Self::AllReduce { 2.0 } else { 1.0 };
@@ -89,8 +98,15 @@ struct ExchangeTable {
     keys: [&'static str; 2],
     /// Bandwidth of the measured links by data sheet.
     gb_per_s: f64,
-    /// Ascending times by bytes, for each measured number of ranks of each exchange.
-    lines: Vec<(RankExchange, usize, Vec<(f64, f64)>)>,
+    lines: Vec<ExchangeLine>,
+}
+
+/// The measured times of one exchange between a number of ranks.
+struct ExchangeLine {
+    exchange: RankExchange,
+    ranks: usize,
+    /// Bytes and nanoseconds, both ascending.
+    points: Vec<(f64, f64)>,
 }
 
 /// The tables of the measured devices. They are made by `bench/compare/measured_tables.py`.
@@ -107,7 +123,7 @@ impl ExchangeTable {
     /// Parses a shipped table with the columns `exchange,ranks,bytes,ns`. A time below that of
     /// fewer bytes is raised to it.
     fn parse(keys: [&'static str; 2], gb_per_s: f64, text: &str) -> Self {
-        let mut lines: Vec<(RankExchange, usize, Vec<(f64, f64)>)> = Vec::new();
+        let mut lines: Vec<ExchangeLine> = Vec::new();
         for row in text.lines().skip(1) {
             let mut fields = row.split(',');
             let mut next = || fields.next().unwrap_or_default();
@@ -117,29 +133,29 @@ impl ExchangeTable {
             else {
                 continue;
             };
-            if lines.last().is_none_or(|line| (line.0, line.1) != (exchange, ranks)) {
-                lines.push((exchange, ranks, Vec::new()));
+            if lines.last().is_none_or(|line| (line.exchange, line.ranks) != (exchange, ranks)) {
+                lines.push(ExchangeLine { exchange, ranks, points: Vec::new() });
             }
-            if let Some((.., points)) = lines.last_mut() {
-                let least_ns = points.last().map_or(0.0, |point| point.1);
-                points.push((bytes, ns.max(least_ns)));
+            if let Some(line) = lines.last_mut() {
+                let least_ns = line.points.last().map_or(0.0, |point| point.1);
+                line.points.push((bytes, ns.max(least_ns)));
             }
         }
         Self { keys, gb_per_s, lines }
     }
 
     fn ns(&self, exchange: RankExchange, ranks: usize, bytes: f64) -> f64 {
-        let mut lines = self.lines.iter().filter(|line| line.0 == exchange);
+        let mut lines = self.lines.iter().filter(|line| line.exchange == exchange);
         let Some(mut low) = lines.next() else { return 0.0 };
         let mut high = low;
         for line in lines {
-            (low, high) = if high.1 < ranks { (high, line) } else { (low, high) };
+            (low, high) = if high.ranks < ranks { (high, line) } else { (low, high) };
         }
-        let (low_ns, high_ns) = (time_of(&low.2, bytes), time_of(&high.2, bytes));
-        let [wanted, a, b] = [ranks, low.1, high.1].map(|ranks| ranks as f64);
+        let (low_ns, high_ns) = (time_of(&low.points, bytes), time_of(&high.points, bytes));
+        let [wanted, a, b] = [ranks, low.ranks, high.ranks].map(|ranks| ranks as f64);
         if wanted >= b {
             // Each rank sends a larger share of its bytes, at the same bandwidth.
-            let shortest_ns = high.2.first().map_or(0.0, |point| point.1);
+            let shortest_ns = high.points.first().map_or(0.0, |point| point.1);
             let growth = exchange.sent_share(wanted) / exchange.sent_share(b);
             return shortest_ns + (high_ns - shortest_ns) * growth;
         }
@@ -199,7 +215,8 @@ mod tests {
                 for ranks in [2, 3, 5, 8, 16] {
                     let sized = |step: i32| ns(device, exchange, ranks, 1.4f64.powi(step));
                     let times: Vec<f64> = (0..70).map(sized).collect();
-                    assert!(times.is_sorted(), "{device} {exchange:?} {ranks}: {times:?}");
+                    let falls = times.windows(2).any(|pair| pair[1] < pair[0] * (1.0 - 1e-9));
+                    assert!(!falls, "{device} {exchange:?} {ranks}: {times:?}");
                     let efficiency = [68, 69].map(|at| times[at] / 1.4f64.powi(at as i32));
                     assert!((efficiency[1] / efficiency[0] - 1.0).abs() < 1e-3);
                 }

@@ -113,7 +113,7 @@ impl StepPricer {
             next: vec![NONE; owner.len()],
             loads: vec![RankLoad::default(); ranks],
             bytes: vec![0; ranks],
-            sizes: MemoryTerms::from_workload(workload),
+            sizes: MemoryTerms::new(workload, conditions.format),
             dense: dense::price(workload, most, conditions, &peers)?,
             peers,
             value_bytes: conditions.format.bytes() as f64,
