@@ -46,7 +46,7 @@ pub enum Error {
     #[error("calibration: expected {expected}, got {got}")]
     Calibration { expected: String, got: String },
     #[error(transparent)]
-    Hardware(#[from] schema::topology::HardwareError),
+    Hardware(schema::topology::HardwareError),
 }
 
 fn nearest(names: &[String]) -> String {

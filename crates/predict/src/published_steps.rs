@@ -9,7 +9,7 @@ mod rows;
 
 use kernel_model::Estimate;
 use schema::topology::ProductFormat;
-use schema::{CellType, FeatureStats, TableRow, Topology};
+use schema::{FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
 use crate::Error;
@@ -90,7 +90,7 @@ pub fn evaluate(models: &Models) -> Result<Vec<PublishedRow>, Error> {
 /// # Errors
 /// [`Error`] if the step cannot be predicted.
 pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error> {
-    let topology = Topology::parse(step.hardware)?;
+    let topology = Topology::parse(step.hardware).map_err(Error::Hardware)?;
     let config = step.model.config(step.batch_size)?;
     let plan = step.plan.tiling(&config.model.tables, topology.ranks() as u32)?;
     let features = FeatureStats::with_bag_sizes(&config, 1);

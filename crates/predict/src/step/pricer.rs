@@ -114,7 +114,7 @@ impl StepPricer {
             loads: vec![RankLoad::default(); ranks],
             bytes: vec![0; ranks],
             sizes: MemoryTerms::new(workload, conditions.format),
-            dense: dense::price(workload, most, conditions, &peers)?,
+            dense: dense::price(workload, most, conditions, &peers).map_err(Error::Hardware)?,
             peers,
             value_bytes: conditions.format.bytes() as f64,
             bottom_width: bottom_width as f64,
