@@ -46,11 +46,11 @@ pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictKernels};
 pub use learn::PredictLearn;
 pub use links::{DoctorLinks, VerbChoice};
-pub use priced::{DenseKernelsChoice, PrecisionChoice, PricedKernels};
 pub use predict::{
     FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext, PredictResize,
     PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,
 };
+pub use priced::{DenseKernelsChoice, PrecisionChoice, PricedKernels};
 pub use report::ReportArgs;
 pub use scope::check_scopes;
 pub use sweep::{PredictSweep, each};

@@ -61,7 +61,8 @@ impl RankExchange {
         self,
         ranks: usize,
         bytes: f64,
-        (device, fabric): (&HardwareSpec, &HostFabric),
+        device: &HardwareSpec,
+        fabric: &HostFabric,
     ) -> Estimate {
         if ranks < 2 || bytes <= 0.0 {
             return Estimate::default();
@@ -189,7 +190,7 @@ mod tests {
 
     fn ns(hardware: &str, exchange: RankExchange, ranks: usize, bytes: f64) -> f64 {
         let topology = Topology::parse(hardware).unwrap();
-        exchange.price_within_host(ranks, bytes, (&topology.device, &topology.within)).mean_ns
+        exchange.price_within_host(ranks, bytes, &topology.device, &topology.within).mean_ns
     }
 
     #[test]

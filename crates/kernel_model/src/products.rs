@@ -57,15 +57,14 @@ pub fn price_product(
 ) -> Result<ProductPrice, HardwareError> {
     let peak = device.peak_rate(format)?;
     let ridge = |peak: f64, device: &HardwareSpec| (peak / device.dram).ln();
-    let apart = |table: &ProductTable| {
-        (ridge(table.peak(), table.device) - ridge(peak, device)).abs()
-    };
+    let apart =
+        |table: &ProductTable| (ridge(table.peak(), table.device) - ridge(peak, device)).abs();
     let own = TABLES.iter().find(|table| table.device.key == device.key);
     let nearest = TABLES.iter().min_by(|a, b| apart(a).total_cmp(&apart(b)));
     let table = own.or(nearest).unwrap_or(&TABLES[0]);
     let bytes = format.bytes() as f64;
-    let ratio = roofline_ns(sizes, (peak, device.dram, bytes))
-        / roofline_ns(sizes, (table.peak(), table.device.dram, 2.0));
+    let limits = Limits { flops: peak, dram: device.dram, value_bytes: bytes };
+    let ratio = limits.roofline_ns(sizes) / table.limits().roofline_ns(sizes);
     let (table_ns, is_inside) = table.ns(sizes);
     let start_ns = table.shortest_ns();
     let ns = start_ns + (table_ns - start_ns) * ratio;
@@ -74,10 +73,21 @@ pub fn price_product(
     Ok(ProductPrice { time, is_measured })
 }
 
-/// Returns the time of the roofline `(FLOP/s, bytes/s, bytes of a value)`.
-fn roofline_ns(sizes: [u64; 3], (peak, dram, bytes): (f64, f64, f64)) -> f64 {
-    let [m, n, k] = sizes.map(|size| size as f64);
-    1e9 * (2.0 * m * n * k / peak).max(bytes * (m * n + n * k + m * k) / dram)
+/// The limits of a product's roofline.
+struct Limits {
+    /// FLOP/s.
+    flops: f64,
+    /// Bytes per second.
+    dram: f64,
+    value_bytes: f64,
+}
+
+impl Limits {
+    fn roofline_ns(&self, sizes: [u64; 3]) -> f64 {
+        let [m, n, k] = sizes.map(|size| size as f64);
+        let bytes = self.value_bytes * (m * n + n * k + m * k);
+        1e9 * (2.0 * m * n * k / self.flops).max(bytes / self.dram)
+    }
 }
 
 impl ProductTable {
@@ -144,6 +154,10 @@ impl ProductTable {
         self.device.peak.bf16.unwrap_or(self.device.peak.f32)
     }
 
+    fn limits(&self) -> Limits {
+        Limits { flops: self.peak(), dram: self.device.dram, value_bytes: 2.0 }
+    }
+
     fn shortest_ns(&self) -> f64 {
         self.ln_ns.first().map_or(0.0, |ln| ln.exp())
     }
@@ -173,8 +187,9 @@ impl ProductTable {
             }
             ln_ns += weight * self.ln_ns[self.cell(at)];
         }
-        let roofline = |sizes| roofline_ns(sizes, (self.peak(), self.device.dram, 2.0));
-        (ln_ns.exp() * roofline(sizes) / roofline(nearest), nearest == sizes)
+        let limits = self.limits();
+        let growth = limits.roofline_ns(sizes) / limits.roofline_ns(nearest);
+        (ln_ns.exp() * growth, nearest == sizes)
     }
 }
 

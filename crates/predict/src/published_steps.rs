@@ -13,9 +13,7 @@ use schema::{FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
 use crate::Error;
-use crate::step::{
-    BottomMlp, Conditions, DenseKernels, Models, RowUpdates, StepPrice, price,
-};
+use crate::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, StepPrice, price};
 use crate::workload::Workload;
 
 pub use jobs::{PublishedModel, PublishedPlan};

@@ -28,9 +28,9 @@ use crate::workload::Workload;
 
 pub use dense::{Basis, BottomMlp, DenseKernels, Models, OpPrice};
 pub use domain::StepDomain;
+pub use kernel_model::exchanges::RankExchange;
 pub use memory::{Memory, largest_batch};
 pub use pricer::{StepCost, StepPricer};
-pub use kernel_model::exchanges::RankExchange;
 pub use rank_exchange::price_exchange;
 pub use sweep::{SweepRow, mark_best};
 

@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use crate::distribution::IndexDistribution;
 use crate::config::JobConfig;
+use crate::distribution::IndexDistribution;
 use crate::model::ModelConfig;
 
 /// Statistics of one sparse feature: the lengths of its bags and the rows that it looks up.

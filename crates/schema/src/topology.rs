@@ -244,8 +244,7 @@ impl Topology {
             if ranks > model.devices {
                 return Err(HardwareError::Count { text: text.to_owned() });
             }
-            let between =
-                Link::cards(model.nics, model.nic_gbit_per_s, ranks, Link::NETWORK_US);
+            let between = Link::cards(model.nics, model.nic_gbit_per_s, ranks, Link::NETWORK_US);
             let device = hardware(model.device)?.clone();
             let within = model.fabric.clone();
             return Ok(Self { device, hosts, ranks_per_host: ranks, within, between });

@@ -222,7 +222,10 @@ fn hardware_may_be_a_topology_file() {
     let ns = || number(&rows(&place, &format!("{step} --hardware cluster.toml"))[0], "step_ns");
     write("hardware = \"4xdgx-a100\"\n");
     let cards = ns();
-    assert_eq!(cards, number(&rows(&place, &format!("{step} --hardware 4xdgx-a100"))[0], "step_ns"));
+    assert_eq!(
+        cards,
+        number(&rows(&place, &format!("{step} --hardware 4xdgx-a100"))[0], "step_ns")
+    );
     write("hardware = \"4xdgx-a100\"\n[between]\nnics_per_host = 1\ngbit_per_s = 100\n");
     assert!(ns() > 2.0 * cards);
     write("hardware = \"4xdgx-a100\"\n[between]\nnics_per_host = 1\n");

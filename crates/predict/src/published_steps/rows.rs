@@ -37,8 +37,7 @@ const ONE_GPU: Job = Job {
     is_judged: true,
 };
 const ONE_HOST: Job = Job { model: Large, plan: TablesBesideBottomMlp, ..ONE_GPU };
-const SOK_JOB: Job =
-    Job { source: SOK, kernels: Compiled, plan: RowsByOwner, ..ONE_HOST };
+const SOK_JOB: Job = Job { source: SOK, kernels: Compiled, plan: RowsByOwner, ..ONE_HOST };
 const SOK_FUSED: Job = Job { kernels: FusedInteraction, ..SOK_JOB };
 const PYTORCH_JOB: Job = Job {
     source: PYTORCH,

@@ -55,8 +55,8 @@ impl Peers {
 
     /// Predicts an exchange of `bytes` per rank within a host.
     fn within(&self, exchange: RankExchange, bytes: f64) -> Estimate {
-        let link = (&self.topology.device, &self.topology.within);
-        exchange.price_within_host(self.ranks_here(), bytes, link)
+        let Topology { device, within, .. } = &self.topology;
+        exchange.price_within_host(self.ranks_here(), bytes, device, within)
     }
 
     /// Predicts a message of `bytes` per rank between hosts.

@@ -9,11 +9,7 @@ use super::exchange::Peers;
 /// Predicts an exchange for a number of bytes per rank. Returns `None` if the topology has only one
 /// rank, and for a gather or scatter over several hosts, which no step contains.
 #[must_use]
-pub fn price_exchange(
-    exchange: RankExchange,
-    bytes: u64,
-    topology: &Topology,
-) -> Option<Estimate> {
+pub fn price_exchange(exchange: RankExchange, bytes: u64, topology: &Topology) -> Option<Estimate> {
     let ranks = topology.ranks() as usize;
     let peers = Peers::new(topology, vec![1; ranks]);
     let (bytes, of_sample) = (bytes as f64, bytes as f64 / ranks as f64);
@@ -22,6 +18,6 @@ pub fn price_exchange(
         RankExchange::AllToAll => Some(peers.to_samples(|_| of_sample)),
         RankExchange::AllReduce => Some(peers.sum(bytes)),
         RankExchange::AllGather | RankExchange::ReduceScatter if topology.hosts > 1 => None,
-        _ => Some(exchange.price_within_host(ranks, bytes, (&topology.device, &topology.within))),
+        _ => Some(exchange.price_within_host(ranks, bytes, &topology.device, &topology.within)),
     }
 }

@@ -125,8 +125,8 @@ fn an_exchange_takes_as_long_as_its_busiest_rank_needs() {
     // an eighth as many vectors.
     let bytes = 8.0 * 16.0 * 4.0 * f64::from(7 << 17);
     let exchange_ns = |sent: f64| {
-        let link = (&topology.device, &topology.within);
-        RankExchange::AllToAll.price_within_host(8, sent * 8.0 / 7.0, link).mean_ns
+        let Topology { device, within, .. } = &topology;
+        RankExchange::AllToAll.price_within_host(8, sent * 8.0 / 7.0, device, within).mean_ns
     };
     assert!((pooled(&uneven) - exchange_ns(bytes)).abs() < 1.0);
     assert!((pooled(&even) - exchange_ns(bytes / 8.0)).abs() < 1.0);

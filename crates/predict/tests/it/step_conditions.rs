@@ -7,9 +7,7 @@ use predict::step::{
 use predict::workload::Workload;
 use schema::stage::Overlap;
 use schema::topology::ProductFormat;
-use schema::{
-    FeatureStats, HostLayout, JobConfig, Rank, Schedule, ShardingPlan, Topology,
-};
+use schema::{FeatureStats, HostLayout, JobConfig, Rank, Schedule, ShardingPlan, Topology};
 
 const MLPERF: &str = include_str!("../../../../configs/dlrm-mlperf.toml");
 const DCNV2: &str = include_str!("../../../../configs/dlrm-dcnv2.toml");
@@ -148,10 +146,8 @@ fn compilers_and_fused_kernels_save_time() {
         assert!(pair[1].cost.step.mean_ns < pair[0].cost.step.mean_ns);
         assert!(pair[1].launches < pair[0].launches);
     }
-    let scatter = Conditions {
-        row_updates: RowUpdates::Scatter,
-        ..Conditions::new(&topology, &models)
-    };
+    let scatter =
+        Conditions { row_updates: RowUpdates::Scatter, ..Conditions::new(&topology, &models) };
     assert!(priced(&config, &plan, scatter).cost.step.mean_ns > prices[0].cost.step.mean_ns);
 }
 

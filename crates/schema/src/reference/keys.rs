@@ -3,8 +3,8 @@
 //! types.
 
 use super::ValueKind::{
-    Boolean, Choice, Choices, Integer, IntegerPerName, Integers, Number, Rows, Section, SectionPerName, Sections,
-    Text, Texts,
+    Boolean, Choice, Choices, Integer, IntegerPerName, Integers, Number, Rows, Section,
+    SectionPerName, Sections, Text, Texts,
 };
 use super::{ConfigKey, Need};
 use crate::optimizer::Optimizer;

@@ -132,7 +132,12 @@ pub const HARDWARE: [HardwareSpec; 16] = [
     HardwareSpec {
         key: Cow::Borrowed("a100"),
         name: Cow::Borrowed("NVIDIA A100-PCIE-40GB"),
-        peak: Flops { f32: 1.9492e13, tf32: Some(1.56e14), f16: Some(3.12e14), bf16: Some(3.12e14) },
+        peak: Flops {
+            f32: 1.9492e13,
+            tf32: Some(1.56e14),
+            f16: Some(3.12e14),
+            bf16: Some(3.12e14),
+        },
         sustained_f32: Some(1.5027e13),
         dram: 1.555e12,
         dram_sustained: Some(1.3911e12),
@@ -148,7 +153,12 @@ pub const HARDWARE: [HardwareSpec; 16] = [
     HardwareSpec {
         key: Cow::Borrowed("a100-80gb"),
         name: Cow::Borrowed("NVIDIA A100 80GB PCIe"),
-        peak: Flops { f32: 1.9492e13, tf32: Some(1.56e14), f16: Some(3.12e14), bf16: Some(3.12e14) },
+        peak: Flops {
+            f32: 1.9492e13,
+            tf32: Some(1.56e14),
+            f16: Some(3.12e14),
+            bf16: Some(3.12e14),
+        },
         sustained_f32: None,
         dram: 1.935e12,
         dram_sustained: None,
@@ -185,7 +195,12 @@ pub const HARDWARE: [HardwareSpec; 16] = [
     HardwareSpec {
         key: Cow::Borrowed("a100-sxm4-80gb"),
         name: Cow::Borrowed("NVIDIA A100-SXM4-80GB"),
-        peak: Flops { f32: 1.9492e13, tf32: Some(1.56e14), f16: Some(3.12e14), bf16: Some(3.12e14) },
+        peak: Flops {
+            f32: 1.9492e13,
+            tf32: Some(1.56e14),
+            f16: Some(3.12e14),
+            bf16: Some(3.12e14),
+        },
         sustained_f32: None,
         dram: 2.039e12,
         dram_sustained: None,
@@ -217,7 +232,12 @@ pub const HARDWARE: [HardwareSpec; 16] = [
     HardwareSpec {
         key: Cow::Borrowed("h100"),
         name: Cow::Borrowed("NVIDIA H100 80GB HBM3"),
-        peak: Flops { f32: 6.6908e13, tf32: Some(4.947e14), f16: Some(9.894e14), bf16: Some(9.894e14) },
+        peak: Flops {
+            f32: 6.6908e13,
+            tf32: Some(4.947e14),
+            f16: Some(9.894e14),
+            bf16: Some(9.894e14),
+        },
         sustained_f32: None,
         dram: 3.35e12,
         dram_sustained: None,
@@ -233,7 +253,12 @@ pub const HARDWARE: [HardwareSpec; 16] = [
     HardwareSpec {
         key: Cow::Borrowed("h200"),
         name: Cow::Borrowed("NVIDIA H200"),
-        peak: Flops { f32: 6.6908e13, tf32: Some(4.947e14), f16: Some(9.894e14), bf16: Some(9.894e14) },
+        peak: Flops {
+            f32: 6.6908e13,
+            tf32: Some(4.947e14),
+            f16: Some(9.894e14),
+            bf16: Some(9.894e14),
+        },
         sustained_f32: None,
         dram: 4.8e12,
         dram_sustained: None,
@@ -265,7 +290,12 @@ pub const HARDWARE: [HardwareSpec; 16] = [
     HardwareSpec {
         key: Cow::Borrowed("mi300x"),
         name: Cow::Borrowed("AMD Instinct MI300X"),
-        peak: Flops { f32: 1.634e14, tf32: Some(6.537e14), f16: Some(1.3074e15), bf16: Some(1.3074e15) },
+        peak: Flops {
+            f32: 1.634e14,
+            tf32: Some(6.537e14),
+            f16: Some(1.3074e15),
+            bf16: Some(1.3074e15),
+        },
         sustained_f32: None,
         dram: 5.3e12,
         dram_sustained: None,

@@ -9,9 +9,7 @@ use super::calibrated::read_calibration;
 use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
-use crate::args::{
-    DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernels, StepRows,
-};
+use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernels, StepRows};
 use kernel_model::cpu::CpuModel;
 use kernel_model::{Error as KernelError, Estimate};
 use predict::overheads;

@@ -36,8 +36,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         plan: None,
                     };
                     let workload = Workload::resolve(model, &described, hardware.hosts())?;
-                    let options =
-                        StepOptions { pooling, launch_ns, kernels: &args.kernels };
+                    let options = StepOptions { pooling, launch_ns, kernels: &args.kernels };
                     let priced = hardware.price(&workload, options)?;
                     rows.push(SweepRow::new(model, name, batch_size, &priced.price));
                 }

@@ -151,15 +151,15 @@ fn predict_exchange(
     topology: &Topology,
 ) -> Result<KernelPriceRow, Error> {
     let Some(time) = price_exchange(exchange, bytes, topology) else {
-        let expected = "several ranks, as in h100x8, on one host if they gather or scatter".to_owned();
+        let expected =
+            "several ranks, as in h100x8, on one host if they gather or scatter".to_owned();
         let got = format!("{hardware} for {text:?}");
         return Err(predict::Error::Workload { expected, got }.into());
     };
     // Above the largest measured size, the bandwidth is constant. The difference between the times
     // of two large exchanges therefore contains no latency, only the time per byte.
-    let ns = |bytes: u64| {
-        price_exchange(exchange, bytes, topology).map_or(0.0, |time| time.mean_ns)
-    };
+    let ns =
+        |bytes: u64| price_exchange(exchange, bytes, topology).map_or(0.0, |time| time.mean_ns);
     let ns_per_byte = (ns(4 << 30) - ns(2 << 30)) / f64::from(1u32 << 31);
     let is_measured =
         topology.hosts == 1 && RankExchange::is_measured(&topology.device, &topology.within);
