@@ -128,7 +128,7 @@ fn bag_sizes_of_the_configuration_replace_the_default() {
     let single = priced(&single, &plan, Conditions::new(&topology, &models));
     assert!(stage_ns(&sized, Stage::EmbeddingForward) > stage_ns(&single, Stage::EmbeddingForward));
     // The offsets of bags do not grow.
-    assert!(sized.ranks[0].memory.ids > 4 * single.ranks[0].memory.ids);
+    assert!(sized.ranks[0].memory.ids > 2 * single.ranks[0].memory.ids);
 }
 
 #[test]
