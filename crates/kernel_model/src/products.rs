@@ -73,11 +73,9 @@ pub fn price_product(
     Ok(ProductPrice { time, is_measured })
 }
 
-/// The limits of a product's roofline.
+/// The limits of a product's roofline, per second.
 struct Limits {
-    /// FLOP/s.
     flops: f64,
-    /// Bytes per second.
     dram: f64,
     value_bytes: f64,
 }

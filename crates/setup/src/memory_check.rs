@@ -83,8 +83,8 @@ impl DataSize {
         Ok(Self { train, train_rows, evaluation, raw, generation: 0 })
     }
 
-    /// Describes `rows` generated samples. Bags have the sizes of `[synthetic]`, else `pooling` ids.
-    /// Sequences have their full length.
+    /// Describes `rows` generated samples. Bags have the sizes of `[synthetic]`, else `pooling`
+    /// ids. Sequences have their full length.
     pub fn for_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
         let model = &config.model;
         let column = |feature: schema::model::Feature<'_>| {

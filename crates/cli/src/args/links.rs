@@ -60,8 +60,8 @@ pub struct DoctorLinks {
     /// Bandwidth of a slower link to simulate
     #[arg(long, value_name = "GB_PER_S", requires = "latency", value_parser = positive)]
     pub bandwidth: Option<f64>,
-    /// Also write the measured all-to-alls as the links between hosts of --hardware, into a topology
-    /// file for rowmill predict step --hardware FILE
+    /// Also write the measured all-to-alls as the links between hosts of --hardware, into a
+    /// topology file for rowmill predict step --hardware FILE
     #[arg(long, value_name = "FILE.toml", requires = "hardware")]
     pub write_topology: Option<PathBuf>,
     /// With --write-topology: the hosts and devices of the cluster, as in 4xh100x8

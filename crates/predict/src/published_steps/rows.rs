@@ -15,7 +15,7 @@ const TORCHREC: &str = "TorchRec on MLPerf's DLRM-DCNv2";
 
 /// A job that was run on several kinds of hardware or in several formats.
 #[derive(Clone, Copy)]
-struct Job {
+struct PublishedJob {
     source: &'static str,
     model: PublishedModel,
     batch_size: usize,
@@ -27,7 +27,7 @@ struct Job {
 
 /// NVIDIA's job runs the whole interaction in one kernel of its own, and XLA fuses element-wise
 /// operations.
-const ONE_GPU: Job = Job {
+const ONE_GPU: PublishedJob = PublishedJob {
     source: TENSORFLOW,
     model: Small,
     batch_size: 65_536,
@@ -36,10 +36,12 @@ const ONE_GPU: Job = Job {
     plan: OneRank,
     is_judged: true,
 };
-const ONE_HOST: Job = Job { model: Large, plan: TablesBesideBottomMlp, ..ONE_GPU };
-const SOK_JOB: Job = Job { source: SOK, kernels: Compiled, plan: RowsByOwner, ..ONE_HOST };
-const SOK_FUSED: Job = Job { kernels: FusedInteraction, ..SOK_JOB };
-const PYTORCH_JOB: Job = Job {
+const ONE_HOST: PublishedJob =
+    PublishedJob { model: Large, plan: TablesBesideBottomMlp, ..ONE_GPU };
+const SOK_JOB: PublishedJob =
+    PublishedJob { source: SOK, kernels: Compiled, plan: RowsByOwner, ..ONE_HOST };
+const SOK_FUSED: PublishedJob = PublishedJob { kernels: FusedInteraction, ..SOK_JOB };
+const PYTORCH_JOB: PublishedJob = PublishedJob {
     source: PYTORCH,
     batch_size: 32_768,
     kernels: Eager,
@@ -47,7 +49,7 @@ const PYTORCH_JOB: Job = Job {
     is_judged: false,
     ..ONE_GPU
 };
-const DCNV2_JOB: Job = Job {
+const DCNV2_JOB: PublishedJob = PublishedJob {
     source: TORCHREC,
     model: Dcnv2,
     batch_size: 65_536,
@@ -57,7 +59,7 @@ const DCNV2_JOB: Job = Job {
     is_judged: false,
 };
 
-impl Job {
+impl PublishedJob {
     const fn at(
         self,
         hardware: &'static str,
@@ -90,7 +92,7 @@ impl Job {
     }
 }
 
-/// All published steps.
+/// The published steps of all sources, in the order of the table.
 pub static STEPS: [PublishedStep; 21] = [
     PYTORCH_JOB.at("v100-sxm2", F32, 494e3),
     PYTORCH_JOB.at("v100-sxm2", F16, 875e3),

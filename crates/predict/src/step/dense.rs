@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Conditions;
 use super::exchange::Peers;
-use super::timeline::Timeline;
+use super::timeline::StageTimeline;
 use crate::program::from_trainer::dense::{self as trainer_dense, DenseWriter};
 use crate::workload::{DenseUpdates, Workload};
 use kernel_model::products::price_product;
@@ -119,7 +119,7 @@ pub struct OpPrice {
 pub struct DensePart {
     pub ops: Vec<OpPrice>,
     /// The step's actions, with the times of its dense stages.
-    pub timeline: Timeline,
+    pub timeline: StageTimeline,
     /// Time of the bottom MLP forward and backward, if rank 0 computes it for all ranks.
     pub bottom: [Estimate; 2],
     pub launches: u32,
@@ -171,7 +171,7 @@ pub fn price(
         let known = stages.iter().find(|known| known.0 == stage);
         known.map_or_else(Estimate::default, |known| known.1)
     };
-    let timeline = Timeline::new(&graph, time_of);
+    let timeline = StageTimeline::new(&graph, time_of);
     let launches = ops.iter().map(|op| op.launches).sum();
     Ok(DensePart { ops, timeline, bottom, launches })
 }
@@ -281,9 +281,9 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// Adds the element-wise kernels of a cross layer. Forward: u + b, then the product with x₀ that
-    /// is added to x. Backward: the products for x₀ and for u, a sum, and the sum for the bias. A
-    /// compiler fuses those of a pass, which then read each input once.
+    /// Adds the element-wise kernels of a cross layer. Forward: u + b, then the product with x₀
+    /// that is added to x. Backward: the products for x₀ and for u, a sum, and the sum for the
+    /// bias. A compiler fuses those of a pass, which then read each input once.
     fn cross(&mut self, elements: usize, pass: Pass) {
         let [eager, fused] = match pass {
             Pass::Forward => [6, 4],
@@ -359,8 +359,8 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// Adds the dot interaction of vectors that are joined first, because lookups and the bottom MLP
-    /// write them apart.
+    /// Adds the dot interaction of vectors that are joined first, because lookups and the bottom
+    /// MLP write them apart.
     fn interaction(&mut self, [samples, vectors, dim]: [u64; 3], pass: Pass) {
         let value = self.format.bytes() as u64;
         let inputs = value * samples * vectors * dim;

@@ -35,6 +35,7 @@ impl Peers {
         Self { topology: topology.clone(), samples, of_host, batch }
     }
 
+    /// Returns the number of ranks that take part.
     pub fn ranks(&self) -> usize {
         self.samples.len()
     }
@@ -97,8 +98,8 @@ impl Peers {
     }
 
     /// Predicts the exchange over two levels of values that a host adds up: a reduce-scatter within
-    /// hosts, then messages between hosts of sums alone. `bytes` returns those per sample of a rank.
-    /// Gradients take the same way back, with an all-gather within hosts.
+    /// hosts, then messages between hosts of sums alone. `bytes` returns those per sample of a
+    /// rank. Gradients take the same way back, with an all-gather within hosts.
     pub fn reduced_by_host(&self, bytes: impl Fn(usize) -> f64, within: RankExchange) -> Estimate {
         let most = (0..self.samples.len()).map(bytes).fold(0.0, f64::max);
         let per_host = self.of_host.iter().copied().min().unwrap_or(0);

@@ -7,10 +7,11 @@ use schema::{Stage, StepGraph};
 
 /// The actions of a step's stage graph, with the times of those that no tile changes.
 #[derive(Clone, Debug)]
-pub struct Timeline {
+pub struct StageTimeline {
     actions: Vec<TimedAction>,
 }
 
+/// An action of the stage graph, with the time of its stage.
 #[derive(Clone, Copy, Debug)]
 struct TimedAction {
     stage: Stage,
@@ -21,7 +22,7 @@ struct TimedAction {
     started_by: Option<usize>,
 }
 
-impl Timeline {
+impl StageTimeline {
     /// Creates the timeline of a graph. `time_of` returns the time of a stage.
     pub fn new(graph: &StepGraph, time_of: impl Fn(Stage) -> Estimate) -> Self {
         let start_of = |stage: Stage| {

@@ -201,7 +201,7 @@ fn report(
         }
     };
     if let Some((path, hardware)) = args.write_topology.as_ref().zip(args.hardware.as_ref()) {
-        topology_file::write(path, hardware, worlds.first())?;
+        topology_file::write(path, hardware, sent_all_to_all(&worlds))?;
     }
     let transport = match link(args) {
         None => transport.to_owned(),
@@ -223,6 +223,14 @@ fn report(
         worlds,
     };
     conclude(session, &report.quality, report.interrupted, &report, table)
+}
+
+/// Returns the bytes that a rank sent in each all-to-all of the first world, and microseconds.
+fn sent_all_to_all(worlds: &[MeasuredWorld]) -> Vec<(f64, f64)> {
+    let Some(world) = worlds.first() else { return Vec::new() };
+    let share = sent_share(Verb::AllToAll, world.ranks);
+    let measured = world.points.iter().filter(|point| point.verb == Verb::AllToAll.name());
+    measured.map(|point| (share * point.bytes as f64, point.us)).collect()
 }
 
 /// Computes times, bandwidths and fits from the samples for one number of ranks.

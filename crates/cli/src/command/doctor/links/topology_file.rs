@@ -4,27 +4,19 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use comm::Verb;
 use kernel_model::Error as KernelError;
 use schema::Topology;
 
-use super::MeasuredWorld;
-use super::exchange::sent_share;
 use setup::error::Error;
 use setup::output;
 
-/// Writes the all-to-alls of a measured world as the links between the hosts of `hardware`.
+/// Writes all-to-alls as the links between the hosts of `hardware`. `points` are the bytes that a
+/// rank sends, and microseconds.
 ///
 /// # Errors
 /// The hardware is unknown, no all-to-all was measured, or the file cannot be written.
-pub fn write(path: &Path, hardware: &str, world: Option<&MeasuredWorld>) -> Result<(), Error> {
+pub fn write(path: &Path, hardware: &str, mut points: Vec<(f64, f64)>) -> Result<(), Error> {
     Topology::parse(hardware).map_err(KernelError::from)?;
-    let mut points: Vec<(f64, f64)> = Vec::new();
-    if let Some(world) = world {
-        let share = sent_share(Verb::AllToAll, world.ranks);
-        let measured = world.points.iter().filter(|point| point.verb == Verb::AllToAll.name());
-        points.extend(measured.map(|point| (share * point.bytes as f64, point.us)));
-    }
     points.retain(|(bytes, us)| *bytes > 0.0 && *us > 0.0);
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     points.dedup_by_key(|point| point.0);
