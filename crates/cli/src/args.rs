@@ -50,6 +50,7 @@ pub use predict::{
     FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext, PredictResize,
     PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,
 };
+pub use priced::{DenseKernelsChoice, PrecisionChoice, PricedKernels};
 pub use report::ReportArgs;
 pub use scope::check_scopes;
 pub use sweep::{PredictSweep, each};

@@ -221,7 +221,6 @@ impl SingleWork {
     /// Predicts the time on a device from data-sheet rates and constants measured on V100.
     #[must_use]
     pub fn price(&self, device: &HardwareSpec) -> Estimate {
-        let moved = |ns: f64| Estimate::within(ns, MOVED);
         match self.kind {
             SingleKind::EmbeddingForward => {
                 let ns = embedding::forward_ns(&self.tables(), device, V100);
@@ -235,7 +234,7 @@ impl SingleWork {
             SingleKind::CopyToDevicePageable | SingleKind::CopyToHostPageable => {
                 Estimate::within(HOST_COPY_NS + self.bytes() / PAGEABLE, UNMEASURED)
             }
-            _ => moved(MOVE_NS + 1e9 * self.bytes() / (MOVE_SHARE * device.dram)),
+            _ => moved(self.bytes(), device),
         }
     }
 
@@ -268,6 +267,12 @@ impl SingleWork {
         let terms = TileTerms::new(&tile, Optimizer::Sgd, None);
         RankLoad::from_tiles(std::iter::repeat_n(&terms, tables as usize), device).backward
     }
+}
+
+/// Predicts a kernel that copies or converts values, by the bytes that it reads and writes.
+#[must_use]
+pub fn moved(bytes: f64, device: &HardwareSpec) -> Estimate {
+    Estimate::within(MOVE_NS + 1e9 * bytes / (MOVE_SHARE * device.dram), MOVED)
 }
 
 fn pairs(vectors: f64) -> f64 {

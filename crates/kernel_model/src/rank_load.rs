@@ -99,6 +99,12 @@ impl TileTerms {
             states: tile.rows.saturating_mul(4 * rule.state_per_row(tile.dim) as u64),
         }
     }
+
+    /// Returns the number of columns that the tile adds to each sample.
+    #[must_use]
+    pub fn width(&self) -> f64 {
+        self.width
+    }
 }
 
 /// Time and memory of the tiles of one rank: lookups, row updates, weights and optimizer states.
@@ -113,6 +119,8 @@ pub struct RankLoad {
     pub tile_rows: f64,
     /// Number of gradients of replicated tables that are summed over ranks.
     pub replica_values: f64,
+    /// Number of values that lookups in replicated tables write for the rank's own samples.
+    pub replica_pooled: f64,
     /// Number of ids looked up in a batch.
     pub uses: f64,
     /// Number of bags looked up in a batch.
@@ -166,6 +174,7 @@ impl RankLoad {
     fn add(&mut self, tile: &TileTerms) {
         if tile.is_replica {
             self.replica_values += tile.rows_used * tile.dim;
+            self.replica_pooled += tile.bags * tile.dim;
         } else {
             self.width += tile.width;
             self.exchanged_uses += tile.uses;

@@ -45,6 +45,8 @@ pub enum Error {
     Unrecorded { expected: String, got: String },
     #[error("calibration: expected {expected}, got {got}")]
     Calibration { expected: String, got: String },
+    #[error(transparent)]
+    Hardware(schema::topology::HardwareError),
 }
 
 fn nearest(names: &[String]) -> String {

@@ -18,6 +18,7 @@ pub mod overheads;
 pub mod prediction;
 pub mod program;
 pub mod published;
+pub mod published_steps;
 pub mod recording;
 pub mod simulate;
 pub mod step;

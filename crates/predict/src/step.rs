@@ -1,11 +1,11 @@
 //! Predicts a step on hardware that was not recorded. The prediction has a time for each stage and
 //! rank, an interval and the memory, and needs a configuration, a plan and a topology.
 //!
-//! A step runs in the trainer's order. Ids move to the ranks that hold their rows, the rows are
-//! looked up, and the pooled vectors move back. Then the dense layers run, while gradients are
-//! reduced over ranks beside the backward pass. Gradients then move to the ranks of their rows,
-//! which update them. Ranks synchronize at every exchange, so a stage takes as long as on its
-//! slowest rank.
+//! A step runs in the order of the trainer's stage graph. Ids move to the ranks that hold their
+//! rows, the rows are looked up, and the pooled vectors move back. Then the dense layers run.
+//! Gradients move to the ranks of their rows, which update them. Exchanges run beside other stages
+//! where the schedule allows it. Ranks synchronize at every exchange, so a stage takes as long as
+//! on its slowest rank.
 
 pub mod cpu;
 mod dense;
@@ -16,19 +16,22 @@ mod memory;
 mod pricer;
 mod rank_exchange;
 mod sweep;
+mod timeline;
 
 use kernel_model::Estimate;
-use schema::Topology;
+use schema::topology::ProductFormat;
+use schema::{Schedule, Topology};
 use serde::Serialize;
 
 use crate::Error;
 use crate::workload::Workload;
 
-pub use dense::{Basis, Models, OpPrice};
+pub use dense::{Basis, BottomMlp, DenseKernels, Models, OpPrice};
 pub use domain::StepDomain;
+pub use kernel_model::exchanges::RankExchange;
 pub use memory::{Memory, largest_batch};
 pub use pricer::{StepCost, StepPricer};
-pub use rank_exchange::RankExchange;
+pub use rank_exchange::price_exchange;
 pub use sweep::{SweepRow, mark_best};
 
 /// The hardware and the kernel models from which a step is priced.
@@ -39,6 +42,43 @@ pub struct Conditions<'a> {
     /// Host time per launch in nanoseconds. A step takes at least the sum over its launches. Use 0
     /// to ignore the host.
     pub launch_ns: f64,
+    /// Format of the products, of activations, and of pooled vectors in messages. Tables, pooled
+    /// vectors where they are looked up, optimizer states and dense weights are f32.
+    pub format: ProductFormat,
+    /// Exchanges that run beside other stages.
+    pub schedule: Schedule,
+    pub kernels: DenseKernels,
+    pub bottom_mlp: BottomMlp,
+    pub row_updates: RowUpdates,
+}
+
+/// The kernels of a row update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowUpdates {
+    /// Ids are sorted, and one kernel sums the gradients of a row and updates it, as in FBGEMM.
+    #[default]
+    Fused,
+    /// A kernel multiplies gradients by the learning rate before others add them to rows, as
+    /// TensorFlow does.
+    Scatter,
+}
+
+impl<'a> Conditions<'a> {
+    /// Creates the conditions of a step as PyTorch runs it in f32, under the trainer's default
+    /// schedule, without a host.
+    #[must_use]
+    pub fn new(topology: &'a Topology, models: &'a Models) -> Self {
+        Self {
+            topology,
+            models,
+            launch_ns: 0.0,
+            format: ProductFormat::F32,
+            schedule: Schedule::PIPELINED,
+            kernels: DenseKernels::Eager,
+            bottom_mlp: BottomMlp::DataParallel,
+            row_updates: RowUpdates::Fused,
+        }
+    }
 }
 
 /// The stages of a step, in order. Ranks synchronize at each exchange between two stages.
@@ -70,6 +110,21 @@ impl Stage {
         Self::EmbeddingBackward,
     ];
 
+    /// Returns the stage to which an action of the trainer's stage graph belongs.
+    fn from_action(action: schema::Stage) -> Self {
+        use schema::Stage as Action;
+        match action {
+            Action::InputDistribution => Self::InputDist,
+            Action::Lookup => Self::EmbeddingForward,
+            Action::PooledExchange => Self::OutputDist,
+            Action::GradientExchange | Action::GroupExchange | Action::RowTerms => {
+                Self::GradientDist
+            }
+            Action::EmbeddingUpdate => Self::EmbeddingBackward,
+            _ => Self::Dense,
+        }
+    }
+
     /// Returns the name of the stage in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -88,7 +143,7 @@ impl Stage {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankPrice {
     pub rank: u32,
-    /// Time of each stage on this rank, in the order of [`Stage::ALL`].
+    /// Time that each stage adds to the step on this rank, in the order of [`Stage::ALL`].
     pub stages: [Estimate; 6],
     /// Mean time for which the rank waits for slower ranks.
     pub wait_ns: f64,
@@ -99,7 +154,8 @@ pub struct RankPrice {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepPrice {
     pub cost: StepCost,
-    /// Time of each stage on its slowest rank, in the order of [`Stage::ALL`].
+    /// Time that each stage adds to the step, in the order of [`Stage::ALL`]. An exchange that runs
+    /// beside other stages adds only the time for which they wait.
     pub stages: [Estimate; 6],
     pub ranks: Vec<RankPrice>,
     /// Dense operations of the rank with the most samples.

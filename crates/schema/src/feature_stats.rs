@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::config::JobConfig;
 use crate::distribution::IndexDistribution;
 use crate::model::ModelConfig;
 
@@ -54,6 +55,19 @@ impl FeatureStats {
             ids: IndexDistribution::Uniform,
         };
         vec![one; model.tables.iter().map(|table| table.features.len()).sum()]
+    }
+
+    /// Returns uniform statistics of each feature with the bag sizes of `[synthetic]`. Features
+    /// without one have bags of `ids_per_bag` ids.
+    #[must_use]
+    pub fn with_bag_sizes(config: &JobConfig, ids_per_bag: u32) -> Vec<Self> {
+        let mut features = Self::uniform(&config.model, ids_per_bag);
+        for (stats, feature) in features.iter_mut().zip(config.model.features()) {
+            if let Some(size) = config.synthetic.bag_sizes.get(feature.name) {
+                (stats.ids_per_bag, stats.longest_bag) = (f64::from(*size), u64::from(*size));
+            }
+        }
+        features
     }
 }
 

@@ -46,6 +46,8 @@ pub enum ValueKind {
     Sections,
     /// A section with one entry per name. Each entry has keys of its own.
     SectionPerName,
+    /// A section with one positive integer per name.
+    IntegerPerName,
 }
 
 /// The condition under which a key is required.
@@ -119,6 +121,7 @@ impl fmt::Display for ValueKind {
             Self::Section => out.write_str("a section of keys"),
             Self::Sections => out.write_str("a list of { … } entries"),
             Self::SectionPerName => out.write_str("a section with an entry per name"),
+            Self::IntegerPerName => out.write_str("a section with a positive integer per name"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The `[synthetic]` section: the distribution of generated ids per table.
+//! The `[synthetic]` section: the distribution of generated ids per table, and bag sizes per feature.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,10 @@ use crate::config_error::ConfigError;
 use crate::distribution::IdLaw;
 use crate::model::TableConfig;
 
-/// The distribution of the ids of generated samples.
+/// Largest bag size of a feature.
+const BAG_SIZE_MAX: u32 = 100_000;
+
+/// The ids of generated samples. Predictions of steps without data assume the same ids.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyntheticConfig {
@@ -18,6 +21,9 @@ pub struct SyntheticConfig {
     /// Distributions of single tables, by table name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tables: BTreeMap<String, IdLaw>,
+    /// Number of ids per sample, by feature name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bag_sizes: BTreeMap<String, u32>,
 }
 
 impl SyntheticConfig {
@@ -46,6 +52,18 @@ impl SyntheticConfig {
                 return Err(ConfigError::shape(key, problem));
             }
             if let Some(problem) = law.problem() {
+                return Err(ConfigError::shape(key, problem));
+            }
+        }
+        for (name, size) in &self.bag_sizes {
+            let key = format!("synthetic.bag_sizes.{name}");
+            if !tables.iter().any(|table| table.features.contains(name)) {
+                let count: usize = tables.iter().map(|table| table.features.len()).sum();
+                let problem = format!("no such feature among the {count} of the model");
+                return Err(ConfigError::shape(key, problem));
+            }
+            if !(1..=BAG_SIZE_MAX).contains(size) {
+                let problem = format!("expected 1 to {BAG_SIZE_MAX} ids, got {size}");
                 return Err(ConfigError::shape(key, problem));
             }
         }

@@ -1,6 +1,8 @@
 //! The hardware of a training step: the capabilities of one device ([`HardwareSpec`]), and the
 //! links between devices ([`Topology`]). All values are plain data with their sources.
 
+mod fabric;
+mod file;
 mod link;
 mod rows;
 
@@ -9,7 +11,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::reference::distance;
+use crate::training::Precision;
 
+pub use fabric::{HOSTS, HostFabric, HostModel};
 pub use link::{Link, LinkError};
 pub use rows::HARDWARE;
 
@@ -20,8 +24,74 @@ pub struct Flops {
     pub f32: f64,
     /// Rate for `f32` rounded to ten bits (TF32) in tensor cores.
     pub tf32: Option<f64>,
-    /// Rate for 16-bit floats, in tensor or matrix cores if the device has them.
+    /// Rate for IEEE floats of 16 bits, in tensor or matrix cores if the device has them.
     pub f16: Option<f64>,
+    /// Rate for bf16 in tensor or matrix cores.
+    #[serde(default)]
+    pub bf16: Option<f64>,
+}
+
+impl Flops {
+    /// Returns the rate of products whose factors have a format, or `None` if the device has no
+    /// unit for it.
+    #[must_use]
+    pub fn rate(&self, format: ProductFormat) -> Option<f64> {
+        match format {
+            ProductFormat::F32 => Some(self.f32),
+            ProductFormat::Tf32 => self.tf32,
+            ProductFormat::Bf16 => self.bf16,
+            ProductFormat::F16 => self.f16,
+        }
+    }
+}
+
+/// The format of the factors of matrix products on a GPU. Sums are always f32. [`Precision`] has
+/// those formats in which rowmill's own trainer computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProductFormat {
+    #[default]
+    F32,
+    /// f32 in memory, rounded to ten bits within the product.
+    Tf32,
+    Bf16,
+    /// An IEEE float of 16 bits.
+    #[serde(rename = "fp16")]
+    F16,
+}
+
+impl ProductFormat {
+    /// All formats, in the order of their names in options.
+    pub const ALL: [Self; 4] = [Self::F32, Self::Tf32, Self::Bf16, Self::F16];
+
+    /// Returns the name in options.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Tf32 => "tf32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "fp16",
+        }
+    }
+
+    /// Returns the bytes of a value in memory and in messages.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::Tf32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+}
+
+impl From<Precision> for ProductFormat {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Bf16 => Self::Bf16,
+        }
+    }
 }
 
 /// The capabilities of one device. Devices are counted as PyTorch counts them, so a card with two
@@ -63,6 +133,23 @@ impl HardwareSpec {
     pub fn ridge(&self) -> f64 {
         self.peak.f32 / self.dram
     }
+
+    /// Checks that the device computes products of a format, and returns its peak rate in FLOP/s.
+    ///
+    /// # Errors
+    /// Returns [`HardwareError::Format`] with the formats that the device has.
+    pub fn peak_rate(&self, format: ProductFormat) -> Result<f64, HardwareError> {
+        self.peak.rate(format).ok_or_else(|| {
+            let formats = ProductFormat::ALL.into_iter();
+            let known = formats.filter(|known| self.peak.rate(*known).is_some());
+            let known: Vec<&str> = known.map(ProductFormat::name).collect();
+            HardwareError::Format {
+                device: self.key.to_string(),
+                format: format.name(),
+                known: known.join(", "),
+            }
+        })
+    }
 }
 
 /// Error of a hardware or topology that is unknown or invalid.
@@ -76,6 +163,12 @@ pub enum HardwareError {
         "hardware {text:?}: expected DEVICE, DEVICExN or HOSTSxDEVICExN with counts from 1 to 65536, such as h100x8"
     )]
     Count { text: String },
+    /// The device has no unit for a format of matrix products.
+    #[error("precision of {device:?}: expected one of {known}, got {format}")]
+    Format { device: String, format: &'static str, known: String },
+    /// A topology file is malformed.
+    #[error("topology file: expected {expected}, got {got}")]
+    File { expected: String, got: String },
 }
 
 /// Finds a device by key or name, ignoring case.
@@ -97,8 +190,9 @@ fn plain(text: &str) -> String {
 
 fn nearest(wanted: &str) -> Vec<String> {
     const SHOWN: usize = 3;
+    let keys = HARDWARE.iter().map(|row| &*row.key).chain(HOSTS.iter().map(|host| host.key));
     let mut all: Vec<(usize, &str)> =
-        HARDWARE.iter().map(|row| (distance(wanted, &plain(&row.key)), &*row.key)).collect();
+        keys.map(|key| (distance(wanted, &plain(key)), key)).collect();
     all.sort_unstable();
     all.into_iter().take(SHOWN).map(|(_, key)| key.to_owned()).collect()
 }
@@ -110,14 +204,15 @@ pub struct Topology {
     pub hosts: u32,
     /// Number of ranks on each host, with one rank per device.
     pub ranks_per_host: u32,
-    /// Link between the devices of one host.
-    pub within: Link,
+    /// Links between the devices of one host.
+    pub within: HostFabric,
     pub between: Link,
 }
 
 impl Topology {
-    /// Parses a topology such as `h100`, `h100x8` or `4xh100x8`. The links are [`Link::within`] and
-    /// [`Link::network`].
+    /// Parses a topology such as `h100`, `h100x8`, `4xh100x8` or `16xdgx-h100`. Ready-made hosts have
+    /// their own links and network cards. `dgx-2x8` uses eight devices of such a host. Other
+    /// topologies have the links of [`HostFabric::for_device`] and [`Link::network`].
     ///
     /// # Errors
     /// Returns a [`HardwareError`] if the device is unknown or a count is invalid.
@@ -140,11 +235,25 @@ impl Topology {
             let value = digits.parse::<u32>().ok().filter(|count| (1..=65_536).contains(count));
             value.ok_or_else(|| HardwareError::Count { text: text.to_owned() })
         };
-        Ok(Self::uniform(hardware(device)?, count(hosts)?, count(ranks)?))
+        let hosts = count(hosts)?;
+        for (name, ranks) in [(rest, None), (device, Some(ranks))] {
+            let Some(model) = HOSTS.iter().find(|host| plain(host.key) == plain(name)) else {
+                continue;
+            };
+            let ranks = ranks.map_or(Ok(model.devices), count)?;
+            if ranks > model.devices {
+                return Err(HardwareError::Count { text: text.to_owned() });
+            }
+            let between = Link::cards(model.nics, model.nic_gbit_per_s, ranks, Link::NETWORK_US);
+            let device = hardware(model.device)?.clone();
+            let within = model.fabric.clone();
+            return Ok(Self { device, hosts, ranks_per_host: ranks, within, between });
+        }
+        Ok(Self::uniform(hardware(device)?, hosts, count(ranks)?))
     }
 
     fn uniform(device: &HardwareSpec, hosts: u32, ranks_per_host: u32) -> Self {
-        let (within, between) = (Link::within(device), Link::network());
+        let (within, between) = (HostFabric::for_device(device), Link::network());
         Self { device: device.clone(), hosts, ranks_per_host, within, between }
     }
 

@@ -83,12 +83,14 @@ impl DataSize {
         Ok(Self { train, train_rows, evaluation, raw, generation: 0 })
     }
 
-    /// Describes `rows` generated samples whose bags have `pooling` ids. Sequences have their full
-    /// length.
+    /// Describes `rows` generated samples. Bags have the sizes of `[synthetic]`, else `pooling`
+    /// ids. Sequences have their full length.
     pub fn for_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
         let model = &config.model;
         let column = |feature: schema::model::Feature<'_>| {
-            let length = model.tables[feature.table].sequence_length.unwrap_or(pooling);
+            let size = config.synthetic.bag_sizes.get(feature.name);
+            let size = size.map_or(pooling, |size| *size as usize);
+            let length = model.tables[feature.table].sequence_length.unwrap_or(size);
             let name = feature.name.to_owned();
             ColumnShape { name, ids_per_row: length as f64, is_list: length != 1 }
         };

@@ -22,7 +22,7 @@ const CLICK_RATE: f64 = 0.25;
 /// Length of the longest bag of a pooled multi-hot feature.
 const BAG_MAX: u32 = 4;
 
-/// Describes the rows to generate for the columns of a job, with the distributions of
+/// Describes the rows to generate for the columns of a job, with the distributions and bag sizes of
 /// `[synthetic]`.
 pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> Result<SyntheticConfig, Error> {
     let mut config = columns_for(job, rows, seed);
@@ -64,8 +64,7 @@ impl Laws {
 }
 
 fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
-    let criteo = job.data.format == DataFormat::Criteo || job.data.preset.is_some();
-    if criteo {
+    if is_criteo(job) {
         return SyntheticConfig::criteo(rows, seed);
     }
     let model_features = job.model.features();
@@ -82,12 +81,14 @@ fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
             let length = table.and_then(|table| table.sequence_length);
             // The cast cannot truncate, because lengths are at most `SEQUENCE_LENGTH_MAX`.
             let many = Hotness { min: 1, max: length.map_or(BAG_MAX, |length| length as u32) };
-            SyntheticFeature {
-                name: column.column,
-                cardinality,
-                distribution: IndexDistribution::Zipf { exponent: ZIPF },
-                hotness: if column.separator.is_some() { many } else { Hotness::ONE },
-            }
+            let size = job.synthetic.bag_sizes.get(&column.column);
+            let hotness = match size {
+                Some(&size) => Hotness { min: size, max: size },
+                None if column.separator.is_some() => many,
+                None => Hotness::ONE,
+            };
+            let distribution = IndexDistribution::Zipf { exponent: ZIPF };
+            SyntheticFeature { name: column.column, cardinality, distribution, hotness }
         })
         .collect();
     SyntheticConfig {
@@ -122,16 +123,29 @@ fn reserved(ids: IdMode, rows: u64) -> u64 {
     }
 }
 
+/// Whether rows are generated in Criteo's format, which has one id per feature.
+fn is_criteo(job: &JobConfig) -> bool {
+    let is_criteo = job.data.format == DataFormat::Criteo || job.data.preset.is_some();
+    is_criteo && job.synthetic.bag_sizes.values().all(|size| *size == 1)
+}
+
 /// Changes the job so that it reads rows of [`config_for`]. Ids are integers, labels are 0 or 1,
 /// counts are transformed to logarithms, and each column has a distinct name.
 pub fn adapt(job: &mut JobConfig) {
+    let is_criteo = is_criteo(job);
+    let bag_sizes = &job.synthetic.bag_sizes;
     let data = &mut job.data;
     data.evaluation.clear();
-    if data.format == DataFormat::Criteo || data.preset.is_some() {
+    if is_criteo {
         data.format = DataFormat::Criteo;
         return;
     }
     data.format = DataFormat::Csv;
+    // A preset's columns are written down, because its format has no lists of ids.
+    data.dense = data.dense_columns();
+    data.categorical = data.categorical_columns();
+    data.label = data.label_column();
+    data.preset = None;
     let label = data.label.as_ref().map_or("label", |label| &label.column).to_owned();
     // A column may be both a dense input and a categorical feature. Generated data has a separate
     // column for each, so the dense one is renamed.
@@ -156,6 +170,10 @@ pub fn adapt(job: &mut JobConfig) {
     }
     for column in &mut data.categorical {
         column.kind = CategoryKind::Integer;
-        column.separator = column.separator.as_ref().map(|_| "|".to_owned());
+        let is_list = match bag_sizes.get(&column.column) {
+            Some(size) => *size > 1,
+            None => column.separator.is_some(),
+        };
+        column.separator = is_list.then(|| "|".to_owned());
     }
 }

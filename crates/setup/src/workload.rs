@@ -75,11 +75,11 @@ impl Workload {
     }
 }
 
-/// Describes features whose bags all have one length. The ids of these features follow
-/// `[synthetic]`, or are uniform.
+/// Describes features by `[synthetic]`. Without a size or a distribution there, bags have `pooling`
+/// ids, which are uniform.
 fn features(job: &ResolvedJob, pooling: u32) -> Result<Vec<FeatureStats>, Error> {
     let model = &job.config.model;
-    let mut features = FeatureStats::uniform(model, pooling);
+    let mut features = FeatureStats::with_bag_sizes(&job.config, pooling);
     let mut laws = Laws::default();
     for (stats, feature) in features.iter_mut().zip(model.features()) {
         let law = job.config.synthetic.law(&model.tables[feature.table].name);

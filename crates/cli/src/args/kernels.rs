@@ -27,7 +27,8 @@ Examples:
   tril rows vectors              tril_backward rows vectors    pairs of an interaction
   copy bytes                     copy_to_device|copy_to_host bytes    from and to pinned memory;
                                  with _pageable from and to other memory
-  all_to_all|all_reduce bytes    of every rank; the hardware must have several, as in h100x8
+  all_to_all|all_reduce|all_gather|reduce_scatter bytes
+                                 of every rank; the hardware must have several, as in h100x8
 
 All in f32. A price is the kernel's own time, without the host's launch time. The first three lines
 are learned from measurements, the others are formulas. The last column says if a price is not backed

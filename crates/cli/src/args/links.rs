@@ -1,5 +1,7 @@
 //! The command line of `rowmill doctor links`.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 
 use bench::sample::Sampling;
@@ -11,6 +13,7 @@ Examples:
   rowmill doctor links
   rowmill doctor links --verbs all_to_all --sizes 1M 16M --ranks 2 4 --format json
   rowmill doctor links --latency 20 --bandwidth 3.1
+  mpirun -n 2 rowmill doctor links --write-topology cluster.toml --hardware 2xh100x8
   mpirun -n 2 rowmill doctor links
 
 The measured time covers the whole exchange: every rank writes its send buffer, takes part in the
@@ -57,6 +60,13 @@ pub struct DoctorLinks {
     /// Bandwidth of a slower link to simulate
     #[arg(long, value_name = "GB_PER_S", requires = "latency", value_parser = positive)]
     pub bandwidth: Option<f64>,
+    /// Also write the measured all-to-alls as the links between hosts of --hardware, into a
+    /// topology file for rowmill predict step --hardware FILE
+    #[arg(long, value_name = "FILE.toml", requires = "hardware")]
+    pub write_topology: Option<PathBuf>,
+    /// With --write-topology: the hosts and devices of the cluster, as in 4xh100x8
+    #[arg(long, value_name = "DEVICES", requires = "write_topology")]
+    pub hardware: Option<String>,
     #[command(flatten)]
     pub sampling: Sampling,
     #[command(flatten)]

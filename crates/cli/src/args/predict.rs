@@ -7,7 +7,7 @@ use predict::prediction::Draws;
 
 use setup::args::NeverRunStep;
 
-use super::priced::PricedHost;
+use super::priced::{PricedHost, PricedKernels};
 use super::{KernelEvaluation, PredictKernels, PredictLearn, PredictSweep};
 
 /// The verbs of `rowmill predict`.
@@ -162,6 +162,7 @@ Examples:
   rowmill predict step traces/ --calibration host.json
   rowmill predict step traces/ --calibration host.json --step 3 --write-trace predicted
   rowmill predict step --model dlrm-mlperf --hardware h100x8 --batch-size 65536
+  rowmill predict step --model dlrm-dcnv2 --hardware 16xdgx-h100 --precision bf16
   rowmill predict step --execution-trace et/ --calibration host.json
   rowmill predict step --model my.toml --hardware 4xa100x8 --plan plan.json --by rank
   rowmill predict step --model my.toml --hardware a100 --calibration host.json
@@ -211,13 +212,16 @@ pub struct PredictStep {
     #[arg(long, value_name = "CONFIG", conflicts_with = "paths")]
     pub model: Option<String>,
     /// With --model or --execution-trace: the device, as in h100, h100x8 or 4xh100x8 (hosts x
-    /// device x devices per host), or a folder of `rowmill predict learn`
+    /// device x devices per host); a ready-made host (dgx-1, dgx-2, zionex, dgx-a100, dgx-h100); a
+    /// TOML file with a topology; or a folder of `rowmill predict learn`
     #[arg(long, value_name = "DEVICE", requires = "never_timed")]
     pub hardware: Option<String>,
     #[command(flatten)]
     pub workload: NeverRunStep,
     #[command(flatten)]
     pub host: PricedHost,
+    #[command(flatten)]
+    pub kernels: PricedKernels,
     /// With --model and --hardware: what each row describes
     #[arg(long, value_enum, default_value_t = StepRows::Step, requires = "model")]
     pub by: StepRows,
@@ -390,6 +394,7 @@ Examples:
   rowmill predict evaluate predicted/ --measured recorded/
   rowmill predict evaluate --kernels neusight/*.csv.gz
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
+  rowmill predict evaluate --published
 
 Tests, as far as the recording allows them:
   replay       one step: its own host segments and kernels; starts, waits and transfers from a few
@@ -399,12 +404,17 @@ Tests, as far as the recording allows them:
   launched     with --execution: device time of the step from execution traces alone, by kernel
                models, and by the kernels of one other rank (median and worst)
 With --measured, a table instead: the step of every rank, then device work by name, largest error
-first; the mean of the predicted steps against the mean of the measured ones.")]
+first; the mean of the predicted steps against the mean of the measured ones.
+With --published: steps that vendors published, on single GPUs, hosts and a cluster, predicted from
+models, plans and kernels alone. No constant is fitted to them.")]
 pub struct PredictEvaluate {
     /// Traces: files, archives, folders, or `-` for standard input. With --kernels, tables of
     /// latencies; with --measured, predicted traces (predict step --write-trace)
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "published", value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// Predict training steps whose times vendors published, and print the errors
+    #[arg(long, exclusive = true)]
+    pub published: bool,
     /// Derive the constants of the replay from the first N ranks [default: half of the ranks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub calibrate_ranks: Option<u32>,

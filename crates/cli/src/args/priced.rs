@@ -1,8 +1,12 @@
-//! Options that determine the costs of launches and kernels in steps without a recording.
+//! Options that determine the costs of launches and kernels in steps without a recording, and the
+//! kernels and the order of such steps on GPUs.
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use predict::step::DenseKernels;
+use schema::Schedule;
+use schema::topology::ProductFormat;
 
 /// Costs of launches and kernels, for a step without a recording.
 #[derive(Debug, Args)]
@@ -13,6 +17,69 @@ pub struct PricedHost {
     /// Without a recording: kernel models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
+}
+
+/// The kernels and the order of a step on GPUs.
+#[derive(Debug, Default, Args)]
+pub struct PricedKernels {
+    /// Format of products, activations and messages; tables and optimizer states stay f32
+    /// [default: that of the configuration]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub precision: Option<PrecisionChoice>,
+    /// Which exchanges run beside other stages: serial (none), pipelined (all), or a list of input,
+    /// pooled, gradient and all_reduce [default: pipelined]
+    #[arg(long, value_name = "NAME|LIST")]
+    pub schedule: Option<Schedule>,
+    /// The kernels of dense layers [default: eager]
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub dense_kernels: Option<DenseKernelsChoice>,
+}
+
+/// A format of matrix products, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionChoice {
+    /// 32-bit floats
+    F32,
+    /// 32-bit floats, rounded to ten bits in the tensor cores
+    Tf32,
+    /// bfloat16
+    Bf16,
+    /// IEEE floats of 16 bits
+    Fp16,
+}
+
+impl PrecisionChoice {
+    /// Converts the option into the format that it names.
+    pub fn format(self) -> ProductFormat {
+        match self {
+            Self::F32 => ProductFormat::F32,
+            Self::Tf32 => ProductFormat::Tf32,
+            Self::Bf16 => ProductFormat::Bf16,
+            Self::Fp16 => ProductFormat::F16,
+        }
+    }
+}
+
+/// The kernels of dense layers, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DenseKernelsChoice {
+    /// One after the other, as PyTorch runs them
+    Eager,
+    /// Element-wise operations fused, as XLA and torch.compile do
+    Compiled,
+    /// Compiled, with the dot interaction in one kernel
+    FusedInteraction,
+}
+
+impl DenseKernelsChoice {
+    /// Converts the option into the kernels that it names.
+    pub fn kernels(self) -> DenseKernels {
+        match self {
+            Self::Eager => DenseKernels::Eager,
+            Self::Compiled => DenseKernels::Compiled,
+            Self::FusedInteraction => DenseKernels::FusedInteraction,
+        }
+    }
 }
 
 fn microseconds(text: &str) -> Result<f64, String> {

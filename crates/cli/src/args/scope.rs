@@ -46,7 +46,7 @@ const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
 /// Options whose condition cannot be expressed with clap.
-const SCOPES: [OptionScope; 27] = [
+const SCOPES: [OptionScope; 28] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
     scope("train", &["malformed-max", "strict", "delimiter"], RAW),
@@ -65,6 +65,7 @@ const SCOPES: [OptionScope; 27] = [
     scope("predict step", &["by"], Need::AnyOf(&["model+hardware"])),
     scope("predict step", &["launch-us"], Need::AnyOf(&["model+hardware"])),
     scope("predict step", &["launch-us"], Need::NoneOf(&["calibration"])),
+    scope("predict step", &KERNELS, Need::AnyOf(&["model+hardware"])),
     scope("predict step", &["models"], Need::AnyOf(&["hardware"])),
     scope("predict step", &CONFIGURED, Need::AnyOf(&["model"])),
     scope("predict what-if", &["force"], Need::AnyOf(&["calibration"])),
@@ -106,6 +107,8 @@ const TRAIN_OPTIONS: [&str; 23] = [
 const NETWORK: [&str; 3] = ["mpi-library", "timeout", "collectives"];
 /// Options of `predict step` for a step of a configuration. A recorded step does not use them.
 const CONFIGURED: [&str; 6] = ["set", "batch-size", "pooling", "ranks", "sharding", "plan"];
+/// Options of `predict step` for the kernels and the order of a step on GPUs.
+const KERNELS: [&str; 3] = ["precision", "schedule", "dense-kernels"];
 
 /// Refuses the first option that would have no effect together with the other arguments.
 ///

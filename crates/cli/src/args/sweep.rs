@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Sharding;
-use super::priced::PricedHost;
+use super::priced::{PricedHost, PricedKernels};
 
 /// Largest number of values to which one range expands.
 const VALUES_MOST: usize = 1_000;
@@ -40,7 +40,7 @@ pub struct PredictSweep {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = sizes)]
     #[arg(default_values = ["512", "1024", "2048", "4096"])]
     pub batch_size: Vec<Several<usize>>,
-    /// Number of ids per bag
+    /// Number of ids per bag of features without a size in [synthetic]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = poolings)]
     #[arg(default_values = ["1"])]
     pub pooling: Vec<Several<u32>>,
@@ -52,6 +52,8 @@ pub struct PredictSweep {
     pub sharding: Option<Sharding>,
     #[command(flatten)]
     pub host: PricedHost,
+    #[command(flatten)]
+    pub kernels: PricedKernels,
     /// Print only the rows on the Pareto front
     #[arg(long)]
     pub best: bool,

@@ -15,6 +15,7 @@ mod next;
 mod on_cpu;
 mod overheads;
 mod pareto;
+mod published;
 mod resize;
 mod serve;
 mod simulated_traces;
@@ -39,6 +40,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::Next(args) if args.by == NextRows::Finding => findings::run(args, session),
         Predict::Next(args) => next::run(args, session),
         Predict::Serve(args) => serve::run(args, session),
+        Predict::Evaluate(args) if args.published => published::run(session),
         Predict::Evaluate(args) if args.kernels.kernels => kernel::evaluate::run(args, session),
         Predict::Evaluate(args) if !args.measured.is_empty() => compare::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),

@@ -102,6 +102,28 @@ fn the_synthetic_section_sets_the_id_distribution() {
 }
 
 #[test]
+fn the_synthetic_section_sets_bag_sizes() {
+    let place = Place::new();
+    let job = fs::read_to_string(place.path("job.toml")).unwrap();
+    let sized = format!("{job}\n[synthetic.bag_sizes]\na = 2\nb = 3\n");
+    fs::write(place.path("sized.toml"), sized).unwrap();
+    place.done("data synth made.csv --layout csv --config sized.toml --rows 50");
+    let text = fs::read_to_string(place.path("made.csv")).unwrap();
+    for line in text.lines().skip(1) {
+        let ids: Vec<usize> = line.split(',').map(|field| field.split('|').count()).collect();
+        assert_eq!(ids[ids.len() - 2..], [2, 3], "{line}");
+    }
+    let train = "--synthetic 2000 --run sized --set epochs=1";
+    place.done(&format!("train sized.toml {train}"));
+    // Criteo's format has one id per feature, so rows with bags are generated as CSV.
+    let small = "--set rows_cap=100 --set batch_size=64 --synthetic 512 --run dcn --set steps=2";
+    place.done(&format!("train dlrm-dcnv2 {small}"));
+    fs::write(place.path("none.toml"), format!("{job}\n[synthetic.bag_sizes]\nz = 2\n")).unwrap();
+    let ran = place.run("train none.toml --synthetic 2000 --run none");
+    assert!(ran.stderr.contains("synthetic.bag_sizes.z: no such feature"), "{}", ran.stderr);
+}
+
+#[test]
 fn malformed_lines_are_counted_or_refused() {
     let place = Place::new();
     let mut text = fs::read_to_string(place.path("train.csv")).unwrap();

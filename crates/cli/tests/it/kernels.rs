@@ -93,9 +93,11 @@ fn copies_and_exchanges_are_priced_by_formulas() {
     ] {
         assert!(price("h100", less) < price("h100", more), "{less}, {more}");
     }
-    // In a public trace, an all-reduce of this size between eight ranks took 86 µs.
-    let measured = price("v100-sxm2x8", "all_reduce 1576964");
-    assert!((measured / 86e3 - 1.0).abs() < 0.01, "{measured}");
+    // In a public trace, an all-reduce of this size between eight ranks took 86 µs. The price comes
+    // from measured exchanges of the A100 and the bandwidths of both.
+    let transferred = price("v100-sxm2x8", "all_reduce 1576964");
+    assert!((transferred / 86e3 - 1.0).abs() < 0.25, "{transferred}");
+    assert!(price("h100x8", "all_gather 1048576") < price("h100x8", "all_reduce 1048576"));
     assert!(price("4xh100x8", "all_to_all 16777216") > price("h100x8", "all_to_all 16777216"));
     let refused = |hardware: &str, work: &str, expected: &str| {
         let words = format!("predict kernels --hardware {hardware}");

@@ -187,3 +187,73 @@ fn steps_that_cannot_be_priced_are_refused() {
     fs::write(place.path("p.json"), r#"{"world_size": 1, "tiles": []}"#).unwrap();
     place.refused(&format!("{step} --hardware a100 --plan p.json"), &["p.json", "tiles over"]);
 }
+
+#[test]
+fn a_step_takes_formats_schedules_and_kernels() {
+    let place = Place::new();
+    let step = "predict step --model dlrm-mlperf --batch-size 65536";
+    let ns = |words: &str| number(&rows(&place, &format!("{step} {words}"))[0], "step_ns");
+    let f32 = ns("--hardware dgx-a100");
+    assert_eq!(ns("--hardware dgx-a100 --precision f32"), f32);
+    let bf16 = ns("--hardware dgx-a100 --precision bf16");
+    assert!(bf16 < ns("--hardware dgx-a100 --precision tf32"));
+    // The precision of the configuration holds without the option.
+    assert_eq!(ns("--hardware dgx-a100 --set training.precision=bf16"), bf16);
+    assert!(ns("--hardware dgx-1 --schedule serial") > ns("--hardware dgx-1"));
+    assert!(ns("--hardware a100 --dense-kernels compiled") < ns("--hardware a100"));
+    assert!(ns("--hardware v100 --precision fp16") < ns("--hardware v100"));
+    let refused = |words: &str, expected: &[&str]| {
+        place.refused(&format!("{step} {words}"), expected);
+    };
+    refused("--hardware v100 --precision bf16", &["v100", "f32, fp16", "got bf16"]);
+    refused("--hardware a100 --precision f64", &["f64"]);
+    refused("--hardware a100 --schedule quick", &["serial, pipelined"]);
+    refused("--calibration c.json --precision bf16", &["applies only with --model and --hardware"]);
+    let sweep = rows(&place, "predict sweep --hardware v100,a100 --precision fp16");
+    assert_eq!(sweep.len(), 3 * 2 * 4);
+    place.refused("predict sweep --precision tf32", &["v100", "got tf32"]);
+}
+
+#[test]
+fn hardware_may_be_a_topology_file() {
+    let place = Place::new();
+    let step = "predict step --model dlrm-mlperf --batch-size 65536 --schedule serial";
+    let write = |text: &str| fs::write(place.path("cluster.toml"), text).unwrap();
+    let ns = || number(&rows(&place, &format!("{step} --hardware cluster.toml"))[0], "step_ns");
+    write("hardware = \"4xdgx-a100\"\n");
+    let cards = ns();
+    assert_eq!(
+        cards,
+        number(&rows(&place, &format!("{step} --hardware 4xdgx-a100"))[0], "step_ns")
+    );
+    write("hardware = \"4xdgx-a100\"\n[between]\nnics_per_host = 1\ngbit_per_s = 100\n");
+    assert!(ns() > 2.0 * cards);
+    write("hardware = \"4xdgx-a100\"\n[between]\nnics_per_host = 1\n");
+    let expected = &["cluster.toml", "nics_per_host and gbit_per_s"];
+    place.refused(&format!("{step} --hardware cluster.toml"), expected);
+    let links = "doctor links --verbs all_to_all --sizes 1K 64K --repeats 1";
+    let ran = place.run(&format!("{links} --write-topology cluster.toml --hardware 2xdgx-a100x1"));
+    assert!(ran.code == Some(0) || ran.stderr.contains("trusted"), "{}", ran.stderr);
+    assert!(fs::read_to_string(place.path("cluster.toml")).unwrap().contains("points = ["));
+    assert!(ns() > 0.0);
+    place.refused("doctor links --write-topology x.toml", &["--hardware"]);
+}
+
+#[test]
+fn published_steps_are_compared_with_predictions() {
+    let place = Place::new();
+    let ran = place.done("predict evaluate --published --format json");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let steps = report["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 21);
+    for step in steps {
+        assert!(number(step, "low_ns") < number(step, "predicted_ns"), "{step}");
+        let ratio = number(step, "predicted_ns") / number(step, "published_ns");
+        assert!((number(step, "ratio") / ratio - 1.0).abs() < 1e-9, "{step}");
+    }
+    assert_eq!(report["errors"].as_array().unwrap().len(), 2);
+    let ran = place.done("predict evaluate --published");
+    assert!(ran.stdout.contains("table-wise, bottom MLP on rank 0"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("typical factor"), "{}", ran.stdout);
+    place.refused("predict evaluate --published t.json", &["--published"]);
+}

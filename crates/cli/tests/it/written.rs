@@ -184,7 +184,7 @@ fn a_table_that_moves_is_priced_without_allocating() {
     let features = FeatureStats::uniform(&config.model, 1);
     let workload =
         predict::workload::Workload { config: &config, plan: &plan, features: &features };
-    let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
+    let conditions = Conditions::new(&topology, &models);
     let mut pricer = StepPricer::new(workload, conditions).unwrap();
     let begin = Counting::allocations();
     for at in 0..1_000 {

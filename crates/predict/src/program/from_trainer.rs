@@ -1,7 +1,7 @@
 //! Builds the program of a step of rowmill's own trainer. Actions and names match those of
 //! recordings, so recorded samples can price them.
 
-mod dense;
+pub mod dense;
 pub(crate) mod exchange;
 pub mod ops;
 

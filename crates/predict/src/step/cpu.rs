@@ -1,6 +1,7 @@
 //! Predicts a step of rowmill's own trainer on a measured CPU, operation by operation. All ranks
 //! share the CPU's threads and memory.
 
+use schema::topology::ProductFormat;
 use schema::{Granularity, Op};
 
 use super::memory::{Memory, MemoryTerms};
@@ -151,7 +152,7 @@ fn whole(
     };
     let stages: [Estimate; 6] = std::array::from_fn(slowest);
     let step = stages.iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
-    let sizes = MemoryTerms::from_workload(workload);
+    let sizes = MemoryTerms::new(workload, ProductFormat::F32);
     let rule = workload.config.optimizer.sparse.kind;
     let batch = workload.config.training.batch_size;
     let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::new(tile, rule, None)).collect();

@@ -1,26 +1,51 @@
-//! Predicts the dense part of a step. Each operation is priced as the kernels that PyTorch runs for
-//! it, and gradient reductions run beside the backward pass.
+//! Predicts the dense part of a step. Each operation is priced as the kernels that a framework runs
+//! for it: PyTorch one by one, or a compiler that fuses element-wise operations.
 
-use kernel_model::formula_kernels::{MOVE_NS, MOVE_SHARE, MOVED};
-use schema::CellType;
-use schema::{GemmProduct, HardwareSpec, Op, Pass, Precision};
+use kernel_model::formula_kernels::moved;
+use schema::stage::Section;
+use schema::topology::{HardwareError, ProductFormat};
+use schema::{CellType, GemmProduct, HardwareSpec, Op, Pass, Stage, StepGraph};
 use serde::Serialize;
 
 use super::Conditions;
 use super::exchange::Peers;
-use crate::program::from_trainer::ops;
+use super::timeline::StageTimeline;
+use crate::program::from_trainer::dense::{self as trainer_dense, DenseWriter};
 use crate::workload::{DenseUpdates, Workload};
-use kernel_model::Estimate;
-use kernel_model::{Element, KernelModel, Kind, Price, Work, shipped};
+use kernel_model::products::price_product;
+use kernel_model::{Element, Estimate, KernelModel, Kind, Price, Work, roofline_ns, shipped};
 
 /// Gap between consecutive kernels in nanoseconds, as in the public traces of V100 and 2080 Ti.
 const GAP_NS: f64 = 1_000.0;
-/// Assumed share of the 16-bit peak rate that large matrix products reach.
-const HALF_SHARE: f64 = 0.6;
-/// Lowest and highest factor on the time of products whose precision was not measured.
+/// Lowest and highest factor on products of small matrices whose format was not measured.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
 /// Bytes that an addition moves per element: two inputs and one output of 4 bytes.
 const ADDED_BYTES: u64 = 12;
+
+/// The kernels that a framework runs for the dense operations of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, CellType)]
+#[serde(rename_all = "kebab-case")]
+pub enum DenseKernels {
+    /// One kernel after the other, as PyTorch runs a model that is not compiled.
+    #[default]
+    Eager,
+    /// A compiler such as XLA or Inductor fuses neighboring element-wise operations into one
+    /// kernel. Products and the dot interaction keep their kernels.
+    Compiled,
+    /// Compiled, and one kernel computes the whole dot interaction of the joined vectors.
+    FusedInteraction,
+}
+
+/// The ranks that compute the bottom MLP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BottomMlp {
+    /// Every rank computes it for its own samples.
+    #[default]
+    DataParallel,
+    /// Rank 0 computes it for the samples of all ranks while others look up rows, and sends its
+    /// output as it would send pooled vectors. NVIDIA's DLRM of TensorFlow 2 does this by default.
+    FirstRank,
+}
 
 /// Evidence behind a price, ordered from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, CellType)]
@@ -93,89 +118,216 @@ pub struct OpPrice {
 #[derive(Clone, Debug)]
 pub struct DensePart {
     pub ops: Vec<OpPrice>,
-    /// Time from the first dense operation to the last update.
-    pub time: Estimate,
+    /// The step's actions, with the times of its dense stages.
+    pub timeline: StageTimeline,
+    /// Time of the bottom MLP forward and backward, if rank 0 computes it for all ranks.
+    pub bottom: [Estimate; 2],
     pub launches: u32,
 }
 
 /// Predicts the dense part of a step for the rank that has `samples` samples.
+///
+/// # Errors
+/// [`HardwareError::Format`] if the device has no unit for the format of the products.
 pub fn price(
     workload: Workload<'_>,
     samples: usize,
     conditions: Conditions<'_>,
     peers: &Peers,
-) -> DensePart {
-    let device = &conditions.topology.device;
-    let mut part = DensePart { ops: Vec::new(), time: Estimate::default(), launches: 0 };
-    // Each entry of `ready` is a number of gradient elements and the time at which they were
-    // complete. `summed` is the end of the last all-reduce.
-    let mut ready: Vec<(usize, Estimate)> = Vec::new();
-    let (mut gradients, mut sent, mut summed) = (0, 0, Estimate::default());
-    for op in ops::list_dense_ops(workload, samples, DenseUpdates::Apart) {
-        if let Op::AllReduce { elements } = op {
-            sent += elements;
-            let start = ready.iter().find(|one| one.0 >= sent).map_or(part.time, |one| one.1);
-            summed = summed.max(start).plus(peers.sum(4.0 * elements as f64));
-            let time = summed.beyond(part.time);
-            part.time = part.time.plus(time);
-            let shapes = op.shapes();
-            let (op, basis) = (op.name(), Basis::Formula);
-            part.ops.push(OpPrice { op, shapes, launches: 1, time, basis });
-            part.launches += 1;
-            continue;
-        }
-        let priced = kernels(&op, conditions.models, device);
-        part.time = part.time.plus(priced.time);
-        part.launches += priced.launches;
-        part.ops.push(priced);
-        if let Op::Gemm { product: GemmProduct::BackwardWeight, m, n, .. } = op {
-            gradients += m * n + m;
-            ready.push((gradients, part.time));
+) -> Result<DensePart, HardwareError> {
+    conditions.topology.device.peak_rate(conditions.format)?;
+    let graph = trainer_dense::graph(workload, conditions.schedule);
+    let mut ops = Vec::new();
+    let mut stages = price_stages(workload, samples, conditions, &graph, &mut ops);
+    for (stage, time) in &mut stages {
+        if let Stage::AllReduce(bucket) = *stage {
+            let elements = graph.buckets[usize::from(bucket)].elements;
+            *time = peers.sum((conditions.format.bytes() * elements) as f64);
         }
     }
-    part
+    let mut bottom = [Estimate::default(); 2];
+    if conditions.bottom_mlp == BottomMlp::FirstRank && peers.ranks() > 1 {
+        let batch = workload.config.training.batch_size;
+        let is_bottom = |stage: Stage| match stage {
+            Stage::BottomMlp => Some(0),
+            Stage::DenseBackward(bucket) => {
+                let section = graph.buckets[usize::from(bucket)].section;
+                (section == Section::Bottom).then_some(1)
+            }
+            _ => None,
+        };
+        for (stage, time) in price_stages(workload, batch, conditions, &graph, &mut Vec::new()) {
+            if let Some(pass) = is_bottom(stage) {
+                bottom[pass] = bottom[pass].plus(time);
+            }
+        }
+        for (stage, time) in &mut stages {
+            if is_bottom(*stage).is_some() {
+                *time = Estimate::default();
+            }
+        }
+    }
+    let time_of = |stage: Stage| {
+        let known = stages.iter().find(|known| known.0 == stage);
+        known.map_or_else(Estimate::default, |known| known.1)
+    };
+    let timeline = StageTimeline::new(&graph, time_of);
+    let launches = ops.iter().map(|op| op.launches).sum();
+    Ok(DensePart { ops, timeline, bottom, launches })
+}
+
+/// Prices the operations of each dense stage, and appends them to `ops`.
+fn price_stages(
+    workload: Workload<'_>,
+    samples: usize,
+    conditions: Conditions<'_>,
+    graph: &StepGraph,
+    ops: &mut Vec<OpPrice>,
+) -> Vec<(Stage, Estimate)> {
+    let mut writer = DenseWriter::new(workload, samples, DenseUpdates::Apart);
+    let mut stages = Vec::new();
+    for action in &graph.actions {
+        let has_relu = match action.stage {
+            Stage::BottomMlp | Stage::TopMlp => true,
+            Stage::DenseBackward(bucket) => {
+                graph.buckets[usize::from(bucket)].section != Section::Interaction
+            }
+            _ => false,
+        };
+        let mut time = Estimate::default();
+        for op in writer.list_stage(graph, action) {
+            let mut kernels = Kernels::new(conditions);
+            kernels.add(&op);
+            if has_relu {
+                kernels.add_activation(&op);
+            }
+            let priced = kernels.into_price(&op);
+            time = time.plus(priced.time);
+            ops.push(priced);
+        }
+        stages.push((action.stage, time));
+    }
+    stages.retain(|stage: &(Stage, Estimate)| {
+        stage.1.mean_ns > 0.0 || matches!(stage.0, Stage::AllReduce(_))
+    });
+    stages
 }
 
 /// Sums the kernels of one operation.
 struct Kernels<'a> {
     models: &'a Models,
     device: &'a HardwareSpec,
+    format: ProductFormat,
+    kind: DenseKernels,
     launches: u32,
     time: Estimate,
     basis: Basis,
 }
 
-/// Predicts an operation as the kernels that PyTorch runs for it.
-fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
-    let time = Estimate::default();
-    let mut kernels = Kernels { models, device, launches: 0, time, basis: Basis::Measured };
-    match *op {
-        Op::Gemm { m, n, k, precision: Precision::F32, .. } => {
-            kernels.learned(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
+impl<'a> Kernels<'a> {
+    fn new(conditions: Conditions<'a>) -> Self {
+        Self {
+            models: conditions.models,
+            device: &conditions.topology.device,
+            format: conditions.format,
+            kind: conditions.kernels,
+            launches: 0,
+            time: Estimate::default(),
+            basis: Basis::Measured,
         }
-        Op::Gemm { m, n, k, .. } => kernels.half(op, [m, n, k]),
-        Op::Interaction { batch_size, vectors, dim, pass } => {
-            kernels.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
-        }
-        Op::Cross { elements, pass } => {
-            // Forward runs two kernels: u + b, then the product with x₀ that is added to x.
-            // Backward runs four: the products for x₀ and for u, a sum, and the sum for the bias.
-            let count = if pass == Pass::Forward { 2 } else { 4 };
-            (0..count).for_each(|_| kernels.added(ADDED_BYTES * elements as u64));
-        }
-        Op::Loss { batch_size } => {
-            (0..3).for_each(|_| kernels.added(ADDED_BYTES * batch_size as u64));
-        }
-        Op::ReluBackward { .. } => kernels.added(op.work().bytes),
-        // Only a CPU packs weights for its matrix products, so the bytes of packing are subtracted.
-        Op::DenseUpdate { packed, .. } => kernels.added(op.work().bytes - 4 * packed as u64),
-        _ => kernels.moved(op.work().bytes),
     }
-    let Kernels { launches, time, basis, .. } = kernels;
-    OpPrice { op: op.name(), shapes: op.shapes(), launches, time, basis }
-}
 
-impl Kernels<'_> {
+    fn into_price(self, op: &Op) -> OpPrice {
+        let Self { launches, time, basis, .. } = self;
+        OpPrice { op: op.name(), shapes: op.shapes(), launches, time, basis }
+    }
+
+    /// Adds the kernels of an operation.
+    fn add(&mut self, op: &Op) {
+        match *op {
+            // Reductions over ranks are exchanges.
+            Op::AllReduce { .. } => self.launches += 1,
+            Op::Gemm { m, n, k, .. } => self.product([m, n, k].map(|size| size as u64)),
+            Op::Interaction { batch_size, vectors, dim, pass } => {
+                self.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
+            }
+            Op::Cross { elements, pass } => self.cross(elements, pass),
+            Op::Loss { batch_size } => {
+                (0..3).for_each(|_| self.added(ADDED_BYTES * batch_size as u64));
+            }
+            // Only a CPU packs weights for its matrix products, so the bytes of packing are
+            // subtracted.
+            Op::DenseUpdate { packed, .. } => self.added(op.work().bytes - 4 * packed as u64),
+            // These operations move activations, which have the format of the products.
+            _ => self.moved(op.work().bytes / 4 * self.format.bytes() as u64),
+        }
+    }
+
+    /// Adds the element-wise kernels behind a layer with bias and ReLU. Forward, one kernel reads
+    /// and writes the output. Backward, one kernel masks the gradient, and another sums it over
+    /// samples for the bias unless a compiler fuses both. The logit has no ReLU.
+    fn add_activation(&mut self, op: &Op) {
+        let Op::Gemm { product, m, n, k, .. } = *op else { return };
+        let value = self.format.bytes();
+        match product {
+            GemmProduct::Forward if n > 1 => self.added((2 * m * n * value) as u64),
+            GemmProduct::BackwardWeight if m > 1 => {
+                self.added((3 * m * k * value) as u64);
+                if self.kind == DenseKernels::Eager {
+                    self.added((m * k * value) as u64);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds the element-wise kernels of a cross layer. Forward: u + b, then the product with x₀
+    /// that is added to x. Backward: the products for x₀ and for u, a sum, and the sum for the
+    /// bias. A compiler fuses those of a pass, which then read each input once.
+    fn cross(&mut self, elements: usize, pass: Pass) {
+        let [eager, fused] = match pass {
+            Pass::Forward => [6, 4],
+            Pass::Backward => [12, 6],
+        };
+        let bytes = |passes: usize| (passes * elements * self.format.bytes()) as u64;
+        if self.kind == DenseKernels::Eager {
+            let one = bytes(3);
+            (0..eager / 3).for_each(|_| self.added(one));
+        } else {
+            self.added(bytes(fused));
+        }
+    }
+
+    /// Adds a matrix product, from trained models for f32 and from tables of tensor cores for other
+    /// formats.
+    fn product(&mut self, sizes: [u64; 3]) {
+        if self.format == ProductFormat::F32 {
+            return self.learned(Work::new(Kind::Linear, &sizes));
+        }
+        // The caller has checked the format, and a product of size zero launches no kernel.
+        let Ok(price) = price_product(sizes, self.format, self.device) else { return };
+        if sizes.iter().all(|size| *size > 0) {
+            let basis = if price.is_measured { Basis::Measured } else { Basis::OtherDevices };
+            self.launch(price.time, basis);
+        }
+    }
+
+    /// Adds a batch of small matrix products. Formats other than f32 keep the share of the roofline
+    /// that the device's f32 products of these sizes reach: such products wait for memory.
+    fn batched_product(&mut self, sizes: [u64; 4]) {
+        let Ok(work) = Work::new(Kind::Bmm, &sizes) else { return };
+        if self.format == ProductFormat::F32 {
+            return self.learned(Ok(work));
+        }
+        let price = self.models.model(Kind::Bmm).price(&work, self.device);
+        let (flops, bytes) = work.flops_and_bytes();
+        let peak = self.device.peak.rate(self.format).unwrap_or(self.device.peak.f32);
+        let bytes = bytes / 4.0 * self.format.bytes() as f64;
+        let limit = 1e9 * (flops / peak).max(bytes / self.device.dram);
+        let ratio = limit / roofline_ns(&work, self.device).max(1.0);
+        self.launch(Estimate::within(price.mean_ns * ratio, UNMEASURED), Basis::Formula);
+    }
+
     fn learned(&mut self, work: Result<Work, kernel_model::Error>) {
         // An operation of size zero launches no kernel.
         let Ok(work) = work else { return };
@@ -203,39 +355,38 @@ impl Kernels<'_> {
     /// Adds a copy, priced by the bytes it reads and writes.
     fn moved(&mut self, bytes: u64) {
         if bytes > 0 {
-            let ns = MOVE_NS + 1e9 * bytes as f64 / (MOVE_SHARE * self.device.dram);
-            self.launch(Estimate::within(ns, MOVED), Basis::Formula);
+            self.launch(moved(bytes as f64, self.device), Basis::Formula);
         }
     }
 
-    /// Adds a matrix product of 16-bit values, priced by a roofline formula.
-    fn half(&mut self, op: &Op, sizes: [usize; 3]) {
-        if sizes.iter().product::<usize>() > 0 {
-            let peak = self.device.peak.f16.unwrap_or(self.device.peak.f32);
-            let work = op.work();
-            let flops = work.flops as f64 / (HALF_SHARE * peak);
-            let ns = MOVE_NS + 1e9 * flops.max(work.bytes as f64 / (MOVE_SHARE * self.device.dram));
-            self.launch(Estimate::within(ns, UNMEASURED), Basis::Formula);
-        }
-    }
-
+    /// Adds the dot interaction of vectors that are joined first, because lookups and the bottom
+    /// MLP write them apart.
     fn interaction(&mut self, [samples, vectors, dim]: [u64; 3], pass: Pass) {
-        let inputs = samples * vectors * dim;
-        let (products, pairs) =
-            (samples * vectors * vectors, samples * vectors * vectors.saturating_sub(1) / 2);
+        let value = self.format.bytes() as u64;
+        let inputs = value * samples * vectors * dim;
+        let products = value * samples * vectors * vectors;
+        let pairs = value * samples * vectors * vectors.saturating_sub(1) / 2;
+        let is_fused = self.kind == DenseKernels::FusedInteraction;
         match pass {
             Pass::Forward => {
-                self.moved(8 * inputs);
-                self.learned(Work::new(Kind::Bmm, &[samples, vectors, vectors, dim]));
-                self.moved(8 * pairs);
+                self.moved(2 * inputs);
+                if is_fused {
+                    return self.moved(inputs + pairs);
+                }
+                self.batched_product([samples, vectors, vectors, dim]);
+                self.moved(2 * pairs);
             }
             Pass::Backward => {
-                self.moved(4 * (products + pairs));
-                for _ in 0..2 {
-                    self.learned(Work::new(Kind::Bmm, &[samples, vectors, dim, vectors]));
+                if is_fused {
+                    self.moved(2 * inputs + pairs);
+                } else {
+                    self.moved(products + pairs);
+                    for _ in 0..2 {
+                        self.batched_product([samples, vectors, dim, vectors]);
+                    }
+                    self.added(3 * inputs);
                 }
-                self.added(ADDED_BYTES * inputs);
-                self.moved(8 * inputs);
+                self.moved(2 * inputs);
             }
         }
     }

@@ -1,15 +1,15 @@
-//! Predicts collectives on a topology. Each collective takes as long as on its busiest rank, on the
-//! links within a host and between hosts.
+//! Predicts exchanges between ranks on a topology. Each exchange takes as long as on its busiest
+//! rank, on the links within a host and between hosts.
 
 use schema::Topology;
 
 use kernel_model::Estimate;
-use kernel_model::rank_load::RankLoad;
+use kernel_model::exchanges::RankExchange;
 
-/// Lowest and highest factor on message times, because links may differ between machines.
+/// Lowest and highest factor on messages between hosts, because networks differ.
 const INTERVAL: (f64, f64) = (0.5, 2.0);
 
-/// The ranks of a collective, their samples, and the topology that connects them.
+/// The ranks of an exchange, their samples, and the topology that connects them.
 #[derive(Clone, Debug)]
 pub struct Peers {
     topology: Topology,
@@ -35,61 +35,93 @@ impl Peers {
         Self { topology: topology.clone(), samples, of_host, batch }
     }
 
-    fn host(&self, rank: usize) -> usize {
-        rank / self.topology.ranks_per_host.max(1) as usize
+    /// Returns the number of ranks that take part.
+    pub fn ranks(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Returns the host of a rank.
+    pub fn host(&self, rank: usize) -> usize {
+        rank / self.per_host()
+    }
+
+    fn per_host(&self) -> usize {
+        self.topology.ranks_per_host.max(1) as usize
+    }
+
+    /// Returns the number of ranks that exchange messages within a host.
+    fn ranks_here(&self) -> usize {
+        self.samples.len().min(self.per_host())
+    }
+
+    /// Predicts an exchange of `bytes` per rank within a host.
+    fn within(&self, exchange: RankExchange, bytes: f64) -> Estimate {
+        let Topology { device, within, .. } = &self.topology;
+        exchange.price_within_host(self.ranks_here(), bytes, device, within)
+    }
+
+    /// Predicts a message of `bytes` per rank between hosts.
+    fn between(&self, bytes: f64) -> Estimate {
+        if self.of_host.len() < 2 || bytes <= 0.0 {
+            return Estimate::default();
+        }
+        Estimate::within(self.topology.between.ns(bytes), INTERVAL)
     }
 
     /// Predicts an all-to-all. Each rank sends every other rank its bytes per sample for that
-    /// rank's samples.
-    pub fn to_samples(&self, loads: &[RankLoad], bytes: impl Fn(&RankLoad) -> f64) -> Estimate {
+    /// rank's samples. Messages within hosts and between hosts use different links.
+    pub fn to_samples(&self, bytes: impl Fn(usize) -> f64) -> Estimate {
         if self.samples.len() < 2 {
             return Estimate::default();
         }
-        let all: f64 = loads.iter().map(&bytes).sum();
-        let per_host = self.topology.ranks_per_host.max(1) as usize;
+        let all: f64 = (0..self.samples.len()).map(&bytes).sum();
         let mut most = Moved::default();
-        for (host, of_host) in loads.chunks(per_host).enumerate() {
-            let here: f64 = of_host.iter().map(&bytes).sum();
-            for (at, load) in of_host.iter().enumerate() {
-                let samples = self.samples[host * per_host + at] as f64;
-                let own = bytes(load);
-                let host_samples = self.of_host[host] as f64;
+        for (host, host_samples) in self.of_host.iter().enumerate() {
+            let first = host * self.per_host();
+            let ranks = first..(first + self.per_host()).min(self.samples.len());
+            let here: f64 = ranks.clone().map(&bytes).sum();
+            for rank in ranks {
+                let (own, samples) = (bytes(rank), self.samples[rank] as f64);
+                let host_samples = *host_samples as f64;
                 let sent = own * (host_samples - samples);
-                let got = (here - own) * samples;
-                most.within = most.within.max(sent.max(got));
+                let received = (here - own) * samples;
+                most.within = most.within.max(sent.max(received));
                 let sent = own * (self.batch as f64 - host_samples);
-                let got = (all - here) * samples;
-                most.between = most.between.max(sent.max(got));
+                let received = (all - here) * samples;
+                most.between = most.between.max(sent.max(received));
             }
         }
-        self.time(most)
+        // A collective counts the bytes that a rank keeps, too.
+        let here = self.ranks_here() as f64;
+        let bytes = most.within * here / (here - 1.0).max(1.0);
+        self.within(RankExchange::AllToAll, bytes).max(self.between(most.between))
     }
 
-    /// Predicts an all-reduce that sums within each host first and then between hosts.
+    /// Predicts the exchange over two levels of values that a host adds up: a reduce-scatter within
+    /// hosts, then messages between hosts of sums alone. `bytes` returns those per sample of a
+    /// rank. Gradients take the same way back, with an all-gather within hosts.
+    pub fn reduced_by_host(&self, bytes: impl Fn(usize) -> f64, within: RankExchange) -> Estimate {
+        let most = (0..self.samples.len()).map(bytes).fold(0.0, f64::max);
+        let per_host = self.of_host.iter().copied().min().unwrap_or(0);
+        let others = (self.batch - per_host.min(self.batch)) as f64 / self.ranks_here() as f64;
+        self.within(within, most * self.batch as f64).plus(self.between(most * others))
+    }
+
+    /// Predicts an all-reduce. With several hosts, the values of a host are summed first and each
+    /// rank sums its part over hosts.
     pub fn sum(&self, bytes: f64) -> Estimate {
         let ranks = self.samples.len();
         if ranks < 2 {
             return Estimate::default();
         }
         let hosts = self.host(ranks - 1) + 1;
-        let here = ranks.min(self.topology.ranks_per_host.max(1) as usize) as f64;
-        let ring = |ranks: f64| 2.0 * (ranks - 1.0) / ranks;
-        let within = if here > 1.0 { bytes * ring(here) } else { 0.0 };
-        let between = if hosts > 1 { bytes / here * ring(hosts as f64) } else { 0.0 };
-        let mut ns = 0.0;
-        if within > 0.0 {
-            ns += self.topology.within.ns(within);
+        if hosts < 2 {
+            return self.within(RankExchange::AllReduce, bytes);
         }
-        if between > 0.0 {
-            ns += self.topology.between.ns(between);
-        }
-        Estimate::within(ns, INTERVAL)
-    }
-
-    fn time(&self, moved: Moved) -> Estimate {
-        let is_one_host = self.of_host.len() < 2;
-        let within = self.topology.within.ns(moved.within);
-        let between = if is_one_host { 0.0 } else { self.topology.between.ns(moved.between) };
-        Estimate::within(within.max(between), INTERVAL)
+        let (here, hosts) = (self.ranks_here() as f64, hosts as f64);
+        let between = bytes / here * 2.0 * (hosts - 1.0) / hosts;
+        self.within(RankExchange::ReduceScatter, bytes)
+            .plus(self.between(between))
+            .plus(self.within(RankExchange::AllGather, bytes))
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! `train::memory` estimates the memory of rowmill's own trainer, from the code that allocates it.
 
+use schema::topology::ProductFormat;
 use schema::{Interaction, JobConfig};
 use serde::Serialize;
 
@@ -89,14 +90,17 @@ pub struct MemoryTerms {
     /// exist at the same time.
     activation_columns: f64,
     gradient_columns: f64,
+    /// Bytes of an activation, of its gradient, and of a pooled value in messages.
+    value_bytes: f64,
     /// Ids per sample over all features, followed by bags per sample.
     ids: f64,
     bags: f64,
 }
 
 impl MemoryTerms {
-    /// Derives the terms from the model's widths, the features and the number of ranks.
-    pub fn from_workload(workload: Workload<'_>) -> Self {
+    /// Derives the terms from the model's widths, the features and the number of ranks. Activations
+    /// have the format of the products.
+    pub fn new(workload: Workload<'_>, format: ProductFormat) -> Self {
         let config = workload.config;
         let (parameters, states) = dense(config);
         let model = &config.model;
@@ -121,6 +125,7 @@ impl MemoryTerms {
             states,
             activation_columns: kept as f64,
             gradient_columns: alive as f64,
+            value_bytes: format.bytes() as f64,
             ids: workload.features.iter().map(|stats| stats.ids_per_bag).sum(),
             bags: workload.features.len() as f64,
         }
@@ -142,7 +147,7 @@ impl MemoryTerms {
         let uses = load.uses * scale;
         let has_peers = self.ranks > 1;
         let values = load.width * all + load.replica_values;
-        let exchange = if has_peers { 2.0 * 4.0 * values } else { 0.0 };
+        let exchange = if has_peers { 2.0 * self.value_bytes * values } else { 0.0 };
         let received =
             if has_peers { 8.0 * scale * (load.exchanged_uses + load.exchanged_bags) } else { 0.0 };
         let copies = if has_peers { 3 } else { 2 };
@@ -150,8 +155,8 @@ impl MemoryTerms {
             table_weights: load.weights,
             table_states: load.states,
             dense_parameters: 4 * (copies * self.parameters + self.states),
-            activations: bytes(4.0 * own * self.activation_columns),
-            gradients: bytes(4.0 * own * self.gradient_columns),
+            activations: bytes(self.value_bytes * own * self.activation_columns),
+            gradients: bytes(self.value_bytes * own * self.gradient_columns),
             ids: bytes(BATCHES * 8.0 * own * (self.ids + self.bags) + received),
             exchange: bytes(exchange),
             workspace: PRODUCTS + bytes(SORTED * uses),

@@ -4,16 +4,19 @@
 use schema::{HardwareSpec, Rank, RowScope};
 use serde::Serialize;
 
-use super::dense::{self, DensePart};
+use super::dense::{self, BottomMlp, DensePart};
 use super::exchange::Peers;
 use super::memory::{Memory, MemoryTerms, max_batch_size};
-use super::{Conditions, RankPrice, Stage, StepDomain, StepPrice};
+use super::{Conditions, RankPrice, RowUpdates, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::workload::Workload;
 use kernel_model::Estimate;
+use kernel_model::exchanges::RankExchange;
+use kernel_model::formula_kernels::moved;
 use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 
-/// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value.
+/// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value
+/// of a row.
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
@@ -53,8 +56,17 @@ pub struct StepPricer {
     bytes: Vec<u64>,
     sizes: MemoryTerms,
     dense: DensePart,
+    /// Bytes of a pooled value or of its gradient in messages.
+    value_bytes: f64,
+    /// Width of the bottom MLP's output, if rank 0 computes it for all ranks.
+    bottom_width: f64,
+    /// For each tile, the host that adds up its partial sums.
+    reduced_on: Vec<Option<usize>>,
+    /// For each rank, the columns whose partial sums its host adds up.
+    reduced_width: Vec<f64>,
     /// Whether ranks exchange terms of rows whose columns are split.
     has_terms: bool,
+    row_updates: RowUpdates,
     launch_ns: f64,
     /// The tile that moved last, with its previous rank.
     last: Option<(usize, u32)>,
@@ -65,7 +77,7 @@ impl StepPricer {
     ///
     /// # Errors
     /// [`Error::Workload`] for a workload that the trainer cannot run, and for more ranks than the
-    /// topology has.
+    /// topology has. [`Error::Hardware`] for products in a format that the device lacks.
     pub fn new(workload: Workload<'_>, conditions: Conditions<'_>) -> Result<Self, Error> {
         workload.check()?;
         let (ranks, topology) = (workload.ranks(), conditions.topology);
@@ -84,6 +96,14 @@ impl StepPricer {
         }
         let most = samples.iter().copied().max().unwrap_or(0);
         let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
+        // Only plans that know their hosts add up partial sums on them. Replicas follow the tiles.
+        let mut reduced_on = workload.plan.hosts_that_reduce();
+        if workload.plan.hosts().host_count() < 2 {
+            reduced_on.fill(None);
+        }
+        reduced_on.resize(owner.len(), None);
+        let is_first = conditions.bottom_mlp == BottomMlp::FirstRank && ranks > 1;
+        let bottom_width = if is_first { workload.config.model.dense_width() } else { 0 };
         let mut pricer = Self {
             device: topology.device.clone(),
             batch: workload.config.training.batch_size,
@@ -93,11 +113,16 @@ impl StepPricer {
             next: vec![NONE; owner.len()],
             loads: vec![RankLoad::default(); ranks],
             bytes: vec![0; ranks],
-            sizes: MemoryTerms::from_workload(workload),
-            dense: dense::price(workload, most, conditions, &peers),
+            sizes: MemoryTerms::new(workload, conditions.format),
+            dense: dense::price(workload, most, conditions, &peers).map_err(Error::Hardware)?,
             peers,
+            value_bytes: conditions.format.bytes() as f64,
+            bottom_width: bottom_width as f64,
+            reduced_on,
+            reduced_width: vec![0.0; ranks],
             has_terms: RowScope::exchanges_terms(&workload.config.optimizer, workload.plan),
             owner: Vec::new(),
+            row_updates: conditions.row_updates,
             launch_ns: conditions.launch_ns,
             last: None,
         };
@@ -114,7 +139,7 @@ impl StepPricer {
     /// the step.
     ///
     /// # Cost
-    /// One pass over the tiles of the two ranks and one pass over all ranks, without allocation.
+    /// One pass over the tiles of the two ranks, and passes over all ranks and over the stages.
     /// # Panics
     /// Panics if the tile or the rank does not exist.
     pub fn move_tile(&mut self, tile: usize, to: Rank) -> StepCost {
@@ -155,7 +180,7 @@ impl StepPricer {
     /// Returns the time and memory of the step under the current plan.
     #[must_use]
     pub fn cost(&self) -> StepCost {
-        let on_device = self.stages().iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
+        let on_device = self.simulate(|_, _| {});
         let host = Estimate::within(self.launch_ns * f64::from(self.launches()), (1.0, 1.0));
         let peak_bytes = self.bytes.iter().copied().max().unwrap_or(0);
         let fits = peak_bytes <= self.device.memory_bytes;
@@ -201,6 +226,10 @@ impl StepPricer {
         let first = known(self.first[rank as usize]);
         let held = std::iter::successors(first, |tile| known(self.next[*tile]));
         let rank = rank as usize;
+        let host = Some(self.peers.host(rank));
+        // A tile that moved to another host is no longer part of the sum of its host.
+        let reduced = held.clone().filter(|tile| self.reduced_on[*tile] == host);
+        self.reduced_width[rank] = reduced.map(|tile| self.tiles[tile].width()).sum();
         self.loads[rank] = RankLoad::from_tiles(held.map(|tile| &self.tiles[tile]), &self.device);
         self.bytes[rank] = self.memory(rank).total();
     }
@@ -209,36 +238,99 @@ impl StepPricer {
         self.sizes.memory(&self.loads[rank], self.samples[rank], self.batch, self.batch)
     }
 
-    fn stages(&self) -> [Estimate; 6] {
-        let slowest = |of: fn(&RankLoad) -> Estimate| {
-            self.loads.iter().map(of).fold(Estimate::default(), Estimate::max)
-        };
+    /// Simulates the step. `added` receives the time that each stage adds to it.
+    fn simulate(&self, added: impl FnMut(schema::Stage, Estimate)) -> Estimate {
+        use schema::Stage as Action;
         let batch = self.batch.max(1) as f64;
-        let ids =
-            |load: &RankLoad| (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch;
-        let pooled = self.peers.to_samples(&self.loads, |load| VALUE * load.width);
-        [
-            self.peers.to_samples(&self.loads, ids),
-            slowest(|load| load.forward),
-            pooled,
-            self.dense.time,
-            pooled.plus(self.row_sums()),
-            slowest(|load| load.backward),
-        ]
+        let ids = self.peers.to_samples(|rank| {
+            let load = &self.loads[rank];
+            (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch
+        });
+        let plain = self.peers.to_samples(|rank| {
+            let bottom = if rank == 0 { self.bottom_width } else { 0.0 };
+            self.value_bytes * (self.loads[rank].width - self.reduced_width[rank] + bottom)
+        });
+        let by_host = |within: RankExchange| {
+            self.peers.reduced_by_host(|rank| self.value_bytes * self.reduced_width[rank], within)
+        };
+        let [forward, backward] = self.dense.bottom;
+        let slowest = |time: &dyn Fn(&RankLoad) -> Estimate| {
+            self.loads.iter().map(time).fold(Estimate::default(), Estimate::max)
+        };
+        let lookup = slowest(&|load| self.lookup(load)).max(forward);
+        let update = slowest(&|load| self.update(load)).max(backward);
+        let pooled = plain.plus(by_host(RankExchange::ReduceScatter));
+        let gradients = plain.plus(by_host(RankExchange::AllGather)).plus(self.replica_sums());
+        let terms = self.row_terms();
+        let time = |stage: Action| match stage {
+            Action::InputDistribution => Some(ids),
+            Action::Lookup => Some(lookup),
+            Action::PooledExchange => Some(pooled),
+            Action::GradientExchange => Some(gradients),
+            Action::RowTerms => Some(terms),
+            Action::EmbeddingUpdate => Some(update),
+            _ => None,
+        };
+        self.dense.timeline.simulate(time, added)
     }
 
-    /// Returns the time of the sums over ranks that precede the update of rows: gradients of
-    /// replicated tables, and terms of rows whose columns are split.
-    fn row_sums(&self) -> Estimate {
-        let most = |values: fn(&RankLoad) -> f64| {
-            VALUE * self.loads.iter().map(values).fold(0.0, f64::max)
+    /// Returns the time that each stage adds to the step.
+    fn stages(&self) -> [Estimate; 6] {
+        let mut stages = [Estimate::default(); 6];
+        self.simulate(|stage, time| {
+            let stage = &mut stages[Stage::from_action(stage) as usize];
+            *stage = stage.plus(time);
+        });
+        stages
+    }
+
+    /// Returns the number of values that a rank's lookups write.
+    fn pooled_values(&self, load: &RankLoad) -> f64 {
+        load.width * self.batch as f64 + load.replica_pooled
+    }
+
+    /// Returns the time of a rank's lookups, which write f32. A kernel rounds pooled vectors for
+    /// products of 16 bits.
+    fn lookup(&self, load: &RankLoad) -> Estimate {
+        load.forward.plus(self.converted(load))
+    }
+
+    /// Returns the time of a rank's row updates. A kernel widens gradients of 16 bits, and another
+    /// one scales them if the framework's updates do not.
+    fn update(&self, load: &RankLoad) -> Estimate {
+        let scaled = match self.row_updates {
+            RowUpdates::Fused => Estimate::default(),
+            RowUpdates::Scatter => self.moved(2.0 * VALUE * self.pooled_values(load)),
         };
-        let replicas = most(|load| load.replica_values);
-        let terms = if self.has_terms { most(|load| TERMS * load.tile_rows) } else { 0.0 };
-        let sum = |bytes: f64| {
-            if bytes > 0.0 { self.peers.sum(bytes) } else { Estimate::default() }
-        };
-        sum(replicas).plus(sum(terms))
+        load.backward.plus(self.converted(load)).plus(scaled)
+    }
+
+    /// Returns the time in which a kernel converts a rank's pooled vectors between f32 and the
+    /// format of the products.
+    fn converted(&self, load: &RankLoad) -> Estimate {
+        if self.value_bytes >= VALUE {
+            return Estimate::default();
+        }
+        self.moved((VALUE + self.value_bytes) * self.pooled_values(load))
+    }
+
+    fn moved(&self, bytes: f64) -> Estimate {
+        if bytes > 0.0 { moved(bytes, &self.device) } else { Estimate::default() }
+    }
+
+    fn sum_of_most(&self, values: impl Fn(&RankLoad) -> f64) -> Estimate {
+        let most = VALUE * self.loads.iter().map(values).fold(0.0, f64::max);
+        if most > 0.0 { self.peers.sum(most) } else { Estimate::default() }
+    }
+
+    /// Returns the time of the sums over ranks of the gradients of replicated tables.
+    fn replica_sums(&self) -> Estimate {
+        self.sum_of_most(|load| load.replica_values)
+    }
+
+    /// Returns the time of the sums over ranks of the terms of rows whose columns are split.
+    fn row_terms(&self) -> Estimate {
+        self.sum_of_most(|load| if self.has_terms { TERMS * load.tile_rows } else { 0.0 })
     }
 
     fn launches(&self) -> u32 {
@@ -252,8 +344,13 @@ impl StepPricer {
         let (cost, stages, launches) = (self.cost(), self.stages(), self.launches());
         let rank = |rank: usize| {
             let mut own = stages;
-            own[Stage::EmbeddingForward as usize] = self.loads[rank].forward;
-            own[Stage::EmbeddingBackward as usize] = self.loads[rank].backward;
+            own[Stage::EmbeddingForward as usize] = self.lookup(&self.loads[rank]);
+            own[Stage::EmbeddingBackward as usize] = self.update(&self.loads[rank]);
+            if rank == 0 && self.bottom_width > 0.0 {
+                let [forward, backward] = self.dense.bottom;
+                own[Stage::EmbeddingForward as usize] = forward;
+                own[Stage::EmbeddingBackward as usize] = backward;
+            }
             let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
             let wait_ns = stages.iter().zip(&own).map(wait).sum();
             RankPrice { rank: rank as u32, stages: own, wait_ns, memory: self.memory(rank) }

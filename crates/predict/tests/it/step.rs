@@ -1,11 +1,12 @@
 //! Tests of step prices on hardware that was not recorded: their monotonicity, exact memory, and
 //! moves of tiles.
 
-use predict::step::{Conditions, Models, StepPrice, StepPricer, price};
+use predict::step::{Conditions, Models, RankExchange, StepPrice, StepPricer, price};
 use predict::workload::Workload;
 use schema::topology::Topology;
 use schema::{
-    FeatureStats, IndexDistribution, JobConfig, Rank, ShardingPlan, TableId, Tile, topology,
+    FeatureStats, IndexDistribution, JobConfig, Rank, Schedule, ShardingPlan, TableId, Tile,
+    topology,
 };
 
 const PAPER: [(&str, &str, u32); 3] = [
@@ -28,7 +29,7 @@ fn priced(
 ) -> StepPrice {
     let features = FeatureStats::uniform(&config.model, pooling);
     let workload = Workload { config, plan, features: &features };
-    price(workload, Conditions { topology, models, launch_ns: 0.0 }).expect("a price")
+    price(workload, Conditions::new(topology, models)).expect("a price")
 }
 
 fn step_ns(
@@ -114,17 +115,25 @@ fn an_exchange_takes_as_long_as_its_busiest_rank_needs() {
     let pooled = |plan: &ShardingPlan| {
         let mut config = config.clone();
         config.training.batch_size = 1 << 20;
-        priced((&config, 1), (&topology, &models), plan).stages[2].mean_ns
+        let features = FeatureStats::uniform(&config.model, 1);
+        let workload = Workload { config: &config, plan, features: &features };
+        let conditions =
+            Conditions { schedule: Schedule::SERIAL, ..Conditions::new(&topology, &models) };
+        price(workload, conditions).expect("a price").stages[2].mean_ns
     };
     // In the uneven plan, rank 0 sends seven eighths of all vectors. In the even plan, rank 0 sends
     // an eighth as many vectors.
     let bytes = 8.0 * 16.0 * 4.0 * f64::from(7 << 17);
-    assert!((pooled(&uneven) - topology.within.ns(bytes)).abs() < 1.0);
-    assert!((pooled(&even) - topology.within.ns(bytes / 8.0)).abs() < 1.0);
+    let exchange_ns = |sent: f64| {
+        let Topology { device, within, .. } = &topology;
+        RankExchange::AllToAll.price_within_host(8, sent * 8.0 / 7.0, device, within).mean_ns
+    };
+    assert!((pooled(&uneven) - exchange_ns(bytes)).abs() < 1.0);
+    assert!((pooled(&even) - exchange_ns(bytes / 8.0)).abs() < 1.0);
     // With two ranks per host, more bytes cross the slower link between hosts.
     let hosts = Topology::parse("4xv100-sxm2x2").expect("a topology");
-    let far = priced((&config, 1), (&hosts, &models), &even).stages[2].mean_ns;
-    assert!(far > priced((&config, 1), (&topology, &models), &even).stages[2].mean_ns);
+    let far = priced((&config, 1), (&hosts, &models), &even).cost.step.mean_ns;
+    assert!(far > priced((&config, 1), (&topology, &models), &even).cost.step.mean_ns);
 }
 
 /// Numbers of rows of the tables of the public 8-rank DLRM, in the order of its features.
@@ -232,7 +241,7 @@ fn a_tile_that_moves_gives_what_pricing_the_whole_step_gives() {
         one.ids = IndexDistribution::Zipf { exponent: 1.05 };
         one.longest_bag = 40;
     });
-    let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
+    let conditions = Conditions::new(&topology, &models);
     let plan = ShardingPlan::mixed(tables, 8);
     let mut tiles = plan.tiles().to_vec();
     let workload = Workload { config: &config, plan: &plan, features: &features };
@@ -258,7 +267,7 @@ fn invalid_workloads_are_rejected() {
     let config = many_tables(4);
     let models = Models::shipped().expect("models");
     let topology = Topology::parse("a100x2").expect("a topology");
-    let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
+    let conditions = Conditions::new(&topology, &models);
     let features = FeatureStats::uniform(&config.model, 1);
     let refused = |plan: &ShardingPlan, features: &[FeatureStats]| {
         let workload = Workload { config: &config, plan, features };

@@ -185,6 +185,23 @@ fn shipped_configurations_are_valid() {
 }
 
 #[test]
+fn bag_sizes_belong_to_features() {
+    let config = job(&[("synthetic.bag_sizes", "{ a = 3 }")]).unwrap();
+    assert_eq!(config.synthetic.bag_sizes.get("a"), Some(&3));
+    let features = crate::FeatureStats::with_bag_sizes(&config, 2);
+    assert_eq!(features.iter().map(|one| one.longest_bag).collect::<Vec<_>>(), [3, 2]);
+    for (value, expected) in [
+        ("{ z = 3 }", "synthetic.bag_sizes.z: no such feature among the 2 of the model"),
+        ("{ a = 0 }", "expected a section with a positive integer per name"),
+        ("{ a = 200000 }", "synthetic.bag_sizes.a: expected 1 to 100000 ids, got 200000"),
+        ("7", "expected a section with a positive integer per name, got 7"),
+    ] {
+        let error = job(&[("synthetic.bag_sizes", value)]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn synthetic_ids_follow_the_law_of_their_table() {
     let file = [("synthetic.ids", r#"{ kind = "reuse", file = "stats.txt.gz" }"#)];
     assert_eq!(job(&file).unwrap().synthetic.law("a").unwrap().to_string(), "reuse:stats.txt.gz");

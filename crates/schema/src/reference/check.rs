@@ -243,6 +243,9 @@ fn fits(kind: ValueKind, value: &Value) -> bool {
             Value::Integer(rows) => *rows >= 1,
             other => other.as_str() == Some("auto"),
         },
+        ValueKind::IntegerPerName => value.as_table().is_some_and(|table| {
+            table.values().all(|value| value.as_integer().is_some_and(|integer| integer >= 1))
+        }),
         ValueKind::Section | ValueKind::Sections | ValueKind::SectionPerName => false,
     }
 }

@@ -3,8 +3,8 @@
 //! types.
 
 use super::ValueKind::{
-    Boolean, Choice, Choices, Integer, Integers, Number, Rows, Section, SectionPerName, Sections,
-    Text, Texts,
+    Boolean, Choice, Choices, Integer, IntegerPerName, Integers, Number, Rows, Section,
+    SectionPerName, Sections, Text, Texts,
 };
 use super::{ConfigKey, Need};
 use crate::optimizer::Optimizer;
@@ -500,4 +500,9 @@ pub const KEYS: &[ConfigKey] = &[
     optional("synthetic.tables.*.section", Text, "")
         .with("reuse", false)
         .says("As in synthetic.ids.", "section = \"day 2\""),
+    optional("synthetic.bag_sizes", IntegerPerName, "").says(
+        "Ids per sample of single features, by feature name. Predictions of steps without data \
+         assume them, too.",
+        "bag_sizes = { history = 20 }",
+    ),
 ];

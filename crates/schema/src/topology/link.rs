@@ -1,38 +1,10 @@
-//! The time of a message between two devices as a function of its size. A longer message never
+//! The time of a message between two hosts as a function of its size. A longer message never
 //! takes less time.
 
 use serde::Serialize;
 
-use super::HardwareSpec;
-
-/// Time of an empty message between V100s with NVLink, in nanoseconds.
-const ALPHA_NS: f64 = 7_000.0;
-/// Measured points of a link: the bytes that each of eight ranks sends, and the time in
-/// nanoseconds. The first sizes are seven eighths of the payload of all-to-alls, and the last are
-/// 1.75 times the payload of all-reduces.
-const SENT_NS: [(f64, f64); 5] = [
-    (168.0, 7_000.0),
-    (11_872.0, 7_000.0),
-    (21_504.0, 10_000.0),
-    (1_588_720.0, 69_000.0),
-    (2_759_687.0, 86_000.0),
-];
-/// Share of a data sheet's bandwidth that large messages are assumed to reach.
+/// Share of a data sheet's bandwidth that large messages between hosts are assumed to reach.
 const REACHED: f64 = 0.8;
-
-/// Returns the link between the devices of a host, and its bandwidth per direction from data
-/// sheets, in bytes per nanosecond.
-fn fabric(key: &str) -> (&'static str, f64) {
-    match key {
-        "v100-sxm2" => ("NVLink", 150.0),
-        "a100-sxm4-80gb" => ("NVLink", 300.0),
-        "h100" | "h200" => ("NVLink", 450.0),
-        "mi250" => ("Infinity Fabric", 150.0),
-        "mi300x" => ("Infinity Fabric", 448.0),
-        "a100" | "a100-80gb" | "l4" => ("PCIe", 31.5),
-        _ => ("PCIe", 15.75),
-    }
-}
 
 /// Error of measurements from which no link can be built.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -78,27 +50,20 @@ impl Link {
         Ok(Self { alpha_ns: first.1, points: rising, source: source.to_owned() })
     }
 
-    /// Returns the link between the devices of one host. The size of a message is the number of
-    /// bytes that each rank sends to the others.
-    ///
-    /// Times up to 2.8 MB were measured on V100s with NVLink. Beyond that size, 0.8 of the data
-    /// sheets' bandwidth per direction is assumed. Devices without NVLink use the bandwidth of PCIe
-    /// for all sizes.
+    /// Assumed time of an empty message between hosts, in microseconds.
+    pub const NETWORK_US: f64 = 15.0;
+
+    /// Returns the link of one rank between hosts whose ranks share network cards. Messages are
+    /// assumed to reach 0.8 of the cards' rate.
     #[must_use]
-    pub fn within(device: &HardwareSpec) -> Self {
-        let (fabric, gb_per_s) = fabric(&device.key);
-        let reached = REACHED * gb_per_s;
-        let measured = "8 x V100 with NVLink up to 2.8 MB: shortest kernel over ranks of each \
-                        collective (public DLRM trace)";
-        let mut points: Vec<(f64, f64)> = SENT_NS.to_vec();
-        if fabric == "PCIe" {
-            points.iter_mut().for_each(|(bytes, ns)| *ns = ns.max(ALPHA_NS + *bytes / reached));
-        }
-        // A point beyond the measured sizes determines the slope for larger messages.
-        let last = points[points.len() - 1];
-        points.push((2.0 * last.0, last.1 + last.0 / reached));
-        let source = format!("{measured}; beyond: {reached:.0} GB/s of {fabric}, assumed");
-        Self { alpha_ns: ALPHA_NS, points, source }
+    pub fn cards(nics: u32, gbit_per_s: f64, ranks_per_host: u32, latency_us: f64) -> Self {
+        let shared = gbit_per_s / 8.0 * f64::from(nics) / f64::from(ranks_per_host.max(1));
+        let (size, alpha_ns) = (1e6, 1e3 * latency_us);
+        let source = format!(
+            "{REACHED} of {nics} cards of {gbit_per_s} Gbit/s per host, after {latency_us} µs: assumed"
+        );
+        let points = vec![(size, alpha_ns + size / (REACHED * shared))];
+        Self { alpha_ns, points, source }
     }
 
     /// Returns the link between hosts. The 100 Gbit/s and 15 µs of this link are assumed, not
@@ -108,8 +73,9 @@ impl Link {
         let bytes_per_ns = 12.5;
         let size = 1e6;
         let source = "assumed: 100 Gbit/s for each rank after 15 µs";
-        let points = vec![(size, 15_000.0 + size / bytes_per_ns)];
-        Self { alpha_ns: 15_000.0, points, source: source.to_owned() }
+        let alpha_ns = 1e3 * Self::NETWORK_US;
+        let points = vec![(size, alpha_ns + size / bytes_per_ns)];
+        Self { alpha_ns, points, source: source.to_owned() }
     }
 
     /// Returns the time of a message in nanoseconds, which is never less than the time of a shorter

@@ -8,13 +8,13 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
 /// All known devices, oldest first within each maker.
-pub const HARDWARE: [HardwareSpec; 14] = [
+pub const HARDWARE: [HardwareSpec; 16] = [
     // Most peaks for f32 are multiprocessors · lanes · 2 operations · clock, such as
     // 108 · 64 · 2 · 1410 MHz = 19.49 Tflop/s for an A100.
     HardwareSpec {
         key: Cow::Borrowed("p4"),
         name: Cow::Borrowed("Tesla P4"),
-        peak: Flops { f32: 5.699e12, tf32: None, f16: None },
+        peak: Flops { f32: 5.699e12, tf32: None, f16: None, bf16: None },
         sustained_f32: None,
         dram: 1.92e11,
         dram_sustained: None,
@@ -32,7 +32,7 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("p100"),
         name: Cow::Borrowed("Tesla P100-PCIE-16GB"),
-        peak: Flops { f32: 9.519e12, tf32: None, f16: Some(1.904e13) },
+        peak: Flops { f32: 9.519e12, tf32: None, f16: Some(1.904e13), bf16: None },
         sustained_f32: Some(9.344e12),
         dram: 7.32e11,
         dram_sustained: Some(5.434e11),
@@ -48,7 +48,7 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("titan-xp"),
         name: Cow::Borrowed("TITAN Xp"),
-        peak: Flops { f32: 1.215e13, tf32: None, f16: None },
+        peak: Flops { f32: 1.215e13, tf32: None, f16: None, bf16: None },
         sustained_f32: Some(1.0769e13),
         dram: 5.477e11,
         dram_sustained: Some(4.387e11),
@@ -64,7 +64,7 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("v100"),
         name: Cow::Borrowed("Tesla V100-PCIE-32GB"),
-        peak: Flops { f32: 1.4029e13, tf32: None, f16: Some(1.12e14) },
+        peak: Flops { f32: 1.4029e13, tf32: None, f16: Some(1.12e14), bf16: None },
         sustained_f32: None,
         dram: 9.0e11,
         dram_sustained: Some(8.17e11),
@@ -80,7 +80,7 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("v100-sxm2"),
         name: Cow::Borrowed("Tesla V100-SXM2-32GB"),
-        peak: Flops { f32: 1.57e13, tf32: None, f16: Some(1.25e14) },
+        peak: Flops { f32: 1.57e13, tf32: None, f16: Some(1.25e14), bf16: None },
         sustained_f32: Some(1.5442e13),
         dram: 9.0e11,
         dram_sustained: Some(8.17e11),
@@ -96,9 +96,27 @@ pub const HARDWARE: [HardwareSpec; 14] = [
         ),
     },
     HardwareSpec {
+        key: Cow::Borrowed("v100-sxm3"),
+        name: Cow::Borrowed("Tesla V100-SXM3-32GB"),
+        peak: Flops { f32: 1.6353e13, tf32: None, f16: Some(1.3083e14), bf16: None },
+        sustained_f32: None,
+        dram: 9.81e11,
+        dram_sustained: None,
+        l2_bytes: 6 * MIB,
+        l2: None,
+        multiprocessors: 80,
+        clock_mhz: 1597,
+        power_w: 350,
+        memory_bytes: 32 * GIB,
+        launch_floor_ns: None,
+        source: Cow::Borrowed(
+            "data sheet of the DGX-2: 5,120 lanes at 1597 MHz, 4,096 bits of memory at 958 MHz",
+        ),
+    },
+    HardwareSpec {
         key: Cow::Borrowed("t4"),
         name: Cow::Borrowed("Tesla T4"),
-        peak: Flops { f32: 8.141e12, tf32: None, f16: Some(6.5e13) },
+        peak: Flops { f32: 8.141e12, tf32: None, f16: Some(6.5e13), bf16: None },
         sustained_f32: None,
         dram: 3.2e11,
         dram_sustained: None,
@@ -114,7 +132,12 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("a100"),
         name: Cow::Borrowed("NVIDIA A100-PCIE-40GB"),
-        peak: Flops { f32: 1.9492e13, tf32: Some(1.56e14), f16: Some(3.12e14) },
+        peak: Flops {
+            f32: 1.9492e13,
+            tf32: Some(1.56e14),
+            f16: Some(3.12e14),
+            bf16: Some(3.12e14),
+        },
         sustained_f32: Some(1.5027e13),
         dram: 1.555e12,
         dram_sustained: Some(1.3911e12),
@@ -130,7 +153,12 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("a100-80gb"),
         name: Cow::Borrowed("NVIDIA A100 80GB PCIe"),
-        peak: Flops { f32: 1.9492e13, tf32: Some(1.56e14), f16: Some(3.12e14) },
+        peak: Flops {
+            f32: 1.9492e13,
+            tf32: Some(1.56e14),
+            f16: Some(3.12e14),
+            bf16: Some(3.12e14),
+        },
         sustained_f32: None,
         dram: 1.935e12,
         dram_sustained: None,
@@ -144,9 +172,35 @@ pub const HARDWARE: [HardwareSpec; 14] = [
         source: Cow::Borrowed("data sheet"),
     },
     HardwareSpec {
+        key: Cow::Borrowed("a100-sxm4"),
+        name: Cow::Borrowed("NVIDIA A100-SXM4-40GB"),
+        peak: Flops {
+            f32: 1.9492e13,
+            tf32: Some(1.56e14),
+            f16: Some(3.12e14),
+            bf16: Some(3.12e14),
+        },
+        sustained_f32: None,
+        dram: 1.555e12,
+        dram_sustained: None,
+        l2_bytes: 40 * MIB,
+        l2: None,
+        multiprocessors: 108,
+        clock_mhz: 1410,
+        power_w: 400,
+        memory_bytes: 40 * GIB,
+        launch_floor_ns: None,
+        source: Cow::Borrowed("data sheet"),
+    },
+    HardwareSpec {
         key: Cow::Borrowed("a100-sxm4-80gb"),
         name: Cow::Borrowed("NVIDIA A100-SXM4-80GB"),
-        peak: Flops { f32: 1.9492e13, tf32: Some(1.56e14), f16: Some(3.12e14) },
+        peak: Flops {
+            f32: 1.9492e13,
+            tf32: Some(1.56e14),
+            f16: Some(3.12e14),
+            bf16: Some(3.12e14),
+        },
         sustained_f32: None,
         dram: 2.039e12,
         dram_sustained: None,
@@ -162,7 +216,7 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("l4"),
         name: Cow::Borrowed("NVIDIA L4"),
-        peak: Flops { f32: 3.029e13, tf32: Some(6.05e13), f16: Some(1.21e14) },
+        peak: Flops { f32: 3.029e13, tf32: Some(6.05e13), f16: Some(1.21e14), bf16: Some(1.21e14) },
         sustained_f32: None,
         dram: 3.0e11,
         dram_sustained: None,
@@ -178,7 +232,12 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("h100"),
         name: Cow::Borrowed("NVIDIA H100 80GB HBM3"),
-        peak: Flops { f32: 6.6908e13, tf32: Some(4.947e14), f16: Some(9.894e14) },
+        peak: Flops {
+            f32: 6.6908e13,
+            tf32: Some(4.947e14),
+            f16: Some(9.894e14),
+            bf16: Some(9.894e14),
+        },
         sustained_f32: None,
         dram: 3.35e12,
         dram_sustained: None,
@@ -194,7 +253,12 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("h200"),
         name: Cow::Borrowed("NVIDIA H200"),
-        peak: Flops { f32: 6.6908e13, tf32: Some(4.947e14), f16: Some(9.894e14) },
+        peak: Flops {
+            f32: 6.6908e13,
+            tf32: Some(4.947e14),
+            f16: Some(9.894e14),
+            bf16: Some(9.894e14),
+        },
         sustained_f32: None,
         dram: 4.8e12,
         dram_sustained: None,
@@ -210,7 +274,7 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("mi250"),
         name: Cow::Borrowed("AMD Instinct MI250, one of its two dies"),
-        peak: Flops { f32: 2.263e13, tf32: None, f16: Some(1.8105e14) },
+        peak: Flops { f32: 2.263e13, tf32: None, f16: Some(1.8105e14), bf16: Some(1.8105e14) },
         sustained_f32: None,
         dram: 1.6384e12,
         dram_sustained: None,
@@ -226,7 +290,12 @@ pub const HARDWARE: [HardwareSpec; 14] = [
     HardwareSpec {
         key: Cow::Borrowed("mi300x"),
         name: Cow::Borrowed("AMD Instinct MI300X"),
-        peak: Flops { f32: 1.634e14, tf32: Some(6.537e14), f16: Some(1.3074e15) },
+        peak: Flops {
+            f32: 1.634e14,
+            tf32: Some(6.537e14),
+            f16: Some(1.3074e15),
+            bf16: Some(1.3074e15),
+        },
         sustained_f32: None,
         dram: 5.3e12,
         dram_sustained: None,

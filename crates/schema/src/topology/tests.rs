@@ -1,6 +1,8 @@
 //! Tests of hardware names, and of links whose times never decrease.
 
-use super::{HARDWARE, HardwareError, Link, LinkError, Topology, hardware};
+use super::{
+    HARDWARE, HOSTS, HardwareError, HostFabric, Link, LinkError, ProductFormat, Topology, hardware,
+};
 
 #[test]
 fn unknown_device_error_lists_similar_names() {
@@ -39,8 +41,8 @@ fn rows_have_sources_and_stay_below_their_peaks() {
 #[test]
 fn longer_messages_never_take_less_time() {
     let falling = Link::new(&[(1e3, 9e3), (1e4, 7e3), (1e6, 1e5)], "made up").unwrap();
-    let within = HARDWARE.iter().map(Link::within);
-    for link in [falling, Link::network()].into_iter().chain(within) {
+    let cards = Link::cards(8, 400.0, 8, 15.0);
+    for link in [falling, Link::network(), cards] {
         let times: Vec<f64> = (0..40).map(|power| link.ns(1.5f64.powi(power))).collect();
         assert!(times.is_sorted(), "{times:?}");
     }
@@ -51,12 +53,67 @@ fn longer_messages_never_take_less_time() {
 }
 
 #[test]
-fn large_messages_reach_the_assumed_bandwidth() {
-    let gb_per_s = |key: &str| {
-        let link = Link::within(hardware(key).unwrap());
-        1e9 / (link.ns(2e9) - link.ns(1e9))
+fn ready_made_hosts_have_their_own_links() {
+    for host in &HOSTS {
+        let topology = Topology::parse(host.key).unwrap();
+        assert_eq!((topology.hosts, topology.ranks_per_host), (1, host.devices));
+        assert_eq!(topology.within, host.fabric);
+        assert!(!host.source.is_empty() && host.fabric.all_to_all <= host.fabric.ring);
+    }
+    let cluster = Topology::parse("16xdgx-h100").unwrap();
+    assert_eq!((cluster.hosts, cluster.ranks()), (16, 128));
+    // Eight cards of 400 Gbit/s for eight ranks: 0.8 of 50 GB/s each.
+    let gb_per_s = 1e9 / (cluster.between.ns(2e9) - cluster.between.ns(1e9));
+    assert!((gb_per_s - 40.0).abs() < 0.1, "{gb_per_s}");
+    let half = Topology::parse("dgx-2x8").unwrap();
+    assert_eq!((half.ranks_per_host, &*half.device.key), (8, "v100-sxm3"));
+    assert!(matches!(Topology::parse("dgx-1x16"), Err(HardwareError::Count { .. })));
+    let unknown = Topology::parse("dgx-3").unwrap_err();
+    let HardwareError::Unknown { near, .. } = &unknown else { panic!("{unknown}") };
+    assert!(near[0].starts_with("dgx-"), "{near:?}");
+}
+
+#[test]
+fn topology_files_replace_links() {
+    let text = "hardware = \"4xa100-sxm4-80gbx8\"\n[within]\nname = \"half NVLink\"\n\
+                ring_gb_per_s = 150\nall_to_all_gb_per_s = 100\n\
+                [between]\nnics_per_host = 2\ngbit_per_s = 100\nlatency_us = 5\n";
+    let read = Topology::from_toml(text).unwrap();
+    let within = HostFabric { name: "half NVLink".into(), ring: 150.0, all_to_all: 100.0 };
+    assert_eq!((read.ranks(), &read.within), (32, &within));
+    assert_eq!(read.between, Link::cards(2, 100.0, 8, 5.0));
+    let points = "hardware = \"dgx-1\"\n[between]\npoints = [[1000, 20], [1e6, 120.5]]\n";
+    let read = Topology::from_toml(points).unwrap();
+    assert!((read.between.ns(1e6) - 120_500.0).abs() < 1e-6);
+    for (text, expected) in [
+        ("hardware = \"b300\"", "expected the name of a known device"),
+        ("hosts = 3", "hardware, [within] and [between]"),
+        ("hardware = \"a100\"\n[between]\nnics_per_host = 2", "nics_per_host and gbit_per_s"),
+        ("hardware = \"a100\"\n[between]\npoints = [[5, 1], [1, 2]]", "rising order"),
+        (
+            "hardware = \"a100\"\n[within]\nname = \"x\"\nring_gb_per_s = 0\n\
+             all_to_all_gb_per_s = 1",
+            "above 0 in [within]",
+        ),
+    ] {
+        let error = Topology::from_toml(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn devices_have_the_formats_of_their_data_sheets() {
+    let formats = |key: &str| {
+        let device = hardware(key).unwrap();
+        let known = ProductFormat::ALL.into_iter();
+        known.filter(|format| device.peak_rate(*format).is_ok()).collect::<Vec<_>>()
     };
-    assert!((gb_per_s("v100-sxm2") - 120.0).abs() < 0.1);
-    assert!((gb_per_s("h100") - 360.0).abs() < 0.1);
-    assert!((gb_per_s("t4") - 12.6).abs() < 0.1);
+    use ProductFormat::{Bf16, F16, F32, Tf32};
+    assert_eq!(formats("p4"), [F32]);
+    assert_eq!(formats("p100"), [F32, F16]);
+    assert_eq!(formats("v100-sxm3"), [F32, F16]);
+    assert_eq!(formats("t4"), [F32, F16]);
+    assert_eq!(formats("a100"), [F32, Tf32, Bf16, F16]);
+    let error = hardware("v100").unwrap().peak_rate(Bf16).unwrap_err().to_string();
+    assert_eq!(error, "precision of \"v100\": expected one of f32, fp16, got bf16");
 }

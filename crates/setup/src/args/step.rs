@@ -15,7 +15,7 @@ pub struct NeverRunStep {
     /// Samples per step, over all ranks [default: the configuration's]
     #[arg(long, value_name = "B")]
     pub batch_size: Option<usize>,
-    /// Number of ids per bag
+    /// Number of ids per bag of features without a size in [synthetic]
     #[arg(long, value_name = "L", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub pooling: u32,

@@ -63,7 +63,7 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     let plan = ShardingPlan::table_wise(&job.model.tables, ranks);
     let features = FeatureStats::uniform(&job.model, 1);
     let workload = predict::workload::Workload { config: &job, plan: &plan, features: &features };
-    let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
+    let conditions = Conditions::new(&topology, &models);
     let mut pricer = StepPricer::new(workload, conditions)?;
     let (mut whole, mut moved) = (Vec::new(), Vec::new());
     let tiles = plan.tiles().len();

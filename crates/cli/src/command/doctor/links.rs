@@ -21,6 +21,7 @@ use setup::{interrupt, render};
 mod exchange;
 mod fit;
 mod measure;
+mod topology_file;
 
 /// The result of `rowmill doctor links`, in the form in which it is printed. All times are medians
 /// of the accepted samples.
@@ -90,7 +91,7 @@ pub fn run(args: &DoctorLinks, session: &Session) -> Result<ExitCode, Error> {
                 measure_threads(&lead, ranks, link, &points).map(|samples| (ranks, samples))
             };
             let samples = args.ranks.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
-            report("in_process", link, &points, &samples, session)
+            report("in_process", args, &points, &samples, session)
         },
         |world, task: LaunchedTask| {
             // Without this flag, Ctrl-C would end this rank while rank 0 still waits for it. Only
@@ -123,7 +124,7 @@ fn measure_processes(
     let stop = interrupt::stop_flag_of_ranks(Some(STOPPING));
     let lead = Lead { session, sampling: args.sampling, stop: &stop };
     let samples = lead.measure(communicator(world, link), &points)?;
-    report(&world.library(), link, &points, &[(world.size(), samples)], session)
+    report(&world.library(), args, &points, &[(world.size(), samples)], session)
 }
 
 fn points(args: &DoctorLinks) -> Vec<CommPoint> {
@@ -183,7 +184,7 @@ fn measure_threads(
 
 fn report(
     transport: &str,
-    link: Option<DelayedLink>,
+    args: &DoctorLinks,
     points: &[CommPoint],
     measured: &[(u32, CommSamples)],
     session: &Session,
@@ -199,7 +200,10 @@ fn report(
             points.min_by_key(|point| point.bytes)
         }
     };
-    let transport = match link {
+    if let Some((path, hardware)) = args.write_topology.as_ref().zip(args.hardware.as_ref()) {
+        topology_file::write(path, hardware, sent_all_to_all(&worlds))?;
+    }
+    let transport = match link(args) {
         None => transport.to_owned(),
         Some(DelayedLink { latency, bandwidth }) => {
             format!(
@@ -219,6 +223,14 @@ fn report(
         worlds,
     };
     conclude(session, &report.quality, report.interrupted, &report, table)
+}
+
+/// Returns the bytes that a rank sent in each all-to-all of the first world, and microseconds.
+fn sent_all_to_all(worlds: &[MeasuredWorld]) -> Vec<(f64, f64)> {
+    let Some(world) = worlds.first() else { return Vec::new() };
+    let share = sent_share(Verb::AllToAll, world.ranks);
+    let measured = world.points.iter().filter(|point| point.verb == Verb::AllToAll.name());
+    measured.map(|point| (share * point.bytes as f64, point.us)).collect()
 }
 
 /// Computes times, bandwidths and fits from the samples for one number of ranks.

@@ -188,6 +188,9 @@ fn value_schema(key: &ConfigKey) -> Value {
         ValueKind::Rows => json!({ "anyOf": [
             { "type": "integer", "minimum": 1 }, { "const": "auto" }
         ] }),
+        ValueKind::IntegerPerName => json!({
+            "type": "object", "additionalProperties": { "type": "integer", "minimum": 1 }
+        }),
         ValueKind::Section => section_schema(key.path),
         ValueKind::Sections => list(section_schema(&format!("{}[]", key.path))),
         ValueKind::SectionPerName => json!({

@@ -9,13 +9,13 @@ use super::calibrated::read_calibration;
 use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
-use crate::args::{PredictStep, StepRows};
+use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernels, StepRows};
 use kernel_model::cpu::CpuModel;
 use kernel_model::{Error as KernelError, Estimate};
 use predict::overheads;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
-use schema::TableRow;
-use schema::Topology;
+use schema::topology::ProductFormat;
+use schema::{Schedule, TableRow, Topology};
 use serde::Serialize;
 use setup::Session;
 use setup::error::{Error, UsageError};
@@ -110,6 +110,15 @@ pub struct HardwareStep {
     memory_bytes: u64,
 }
 
+/// The host and the options for which a step is predicted.
+#[derive(Clone, Copy)]
+pub struct StepOptions<'a> {
+    /// Number of ids of bags whose features have no size of their own.
+    pub pooling: u32,
+    pub launch_ns: f64,
+    pub kernels: &'a PricedKernels,
+}
+
 /// The hardware for which a step is predicted: GPUs with data sheets, or a measured CPU.
 pub enum Hardware {
     /// GPUs, described by their data sheets and by measured kernels.
@@ -136,6 +145,11 @@ impl Hardware {
             return Err(unknown);
         }
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+        if file.extension().is_some_and(|extension| extension == "toml") {
+            let topology = Topology::from_toml(&text).map_err(KernelError::from);
+            let wrong = |source| UsageError::Kernels { path: file.clone(), source };
+            return Ok(Self::Devices(Box::new(topology.map_err(wrong)?), models_of()?));
+        }
         let wrong = |source| UsageError::Kernels { path: file.clone(), source };
         // A file without the data of a GPU contains the learned model of a CPU.
         let Some(spec) = device::parse(&text).map_err(wrong)? else {
@@ -163,19 +177,18 @@ impl Hardware {
         }
     }
 
-    /// Predicts the time of a step whose bags have `pooling` ids.
+    /// Predicts the time of a step.
     ///
     /// # Errors
-    /// The workload does not fit the hardware.
+    /// The workload or an option does not fit the hardware.
     pub fn price(
         &self,
         workload: &Workload,
-        pooling: u32,
-        launch_ns: f64,
+        options: StepOptions<'_>,
     ) -> Result<HardwareStep, Error> {
         match self {
             Self::Devices(topology, models) => {
-                let conditions = Conditions { topology, models, launch_ns };
+                let conditions = conditions(topology, models, workload, options);
                 let price = StepPricer::new(workload.borrowed(), conditions)?.into_price();
                 let fullest = price.ranks.iter().max_by_key(|rank| rank.memory.total());
                 let parts = fullest.into_iter().flat_map(|rank| rank.memory.parts());
@@ -184,9 +197,10 @@ impl Hardware {
                 Ok(HardwareStep { memory, fullest, memory_bytes: self.memory_bytes(), price })
             }
             Self::Cpu(model) => {
+                check_cpu(options.kernels)?;
                 let mut price = step::cpu::price(workload.borrowed(), model)?;
                 let mut memory = Vec::new();
-                if let Some(peak) = on_cpu::peak(workload, pooling, &model.machine) {
+                if let Some(peak) = on_cpu::peak(workload, options.pooling, &model.machine) {
                     price.cost.peak_bytes = peak.total.0;
                     price.cost.fits = peak.total.0 <= model.machine.spec.memory_bytes;
                     for part in &peak.parts {
@@ -203,13 +217,17 @@ impl Hardware {
 
     /// The largest batch size whose step fits into memory. `None` if even one sample needs too
     /// much.
-    fn max_batch_size(&self, workload: &Workload, pooling: u32) -> Result<Option<usize>, Error> {
+    fn max_batch_size(
+        &self,
+        workload: &Workload,
+        options: StepOptions<'_>,
+    ) -> Result<Option<usize>, Error> {
         Ok(match self {
             Self::Devices(topology, models) => {
-                let conditions = Conditions { topology, models, launch_ns: 0.0 };
+                let conditions = conditions(topology, models, workload, options);
                 StepPricer::new(workload.borrowed(), conditions)?.max_batch_size()
             }
-            Self::Cpu(model) => on_cpu::max_batch_size(workload, pooling, &model.machine),
+            Self::Cpu(model) => on_cpu::max_batch_size(workload, options.pooling, &model.machine),
         })
     }
 
@@ -219,6 +237,42 @@ impl Hardware {
             Self::Devices(topology, _) => topology.device.memory_bytes,
             Self::Cpu(model) => model.machine.spec.memory_bytes,
         }
+    }
+}
+
+/// Returns the conditions of a step on GPUs. Products have the precision of the configuration
+/// unless an option names another one.
+fn conditions<'a>(
+    topology: &'a Topology,
+    models: &'a Models,
+    workload: &Workload,
+    options: StepOptions<'_>,
+) -> Conditions<'a> {
+    let asked = options.kernels;
+    let of_config = ProductFormat::from(workload.job.config.training.precision);
+    Conditions {
+        launch_ns: options.launch_ns,
+        format: asked.precision.map_or(of_config, PrecisionChoice::format),
+        schedule: asked.schedule.unwrap_or(Schedule::PIPELINED),
+        kernels: asked.dense_kernels.map(DenseKernelsChoice::kernels).unwrap_or_default(),
+        ..Conditions::new(topology, models)
+    }
+}
+
+/// Refuses options of GPUs for a measured CPU, on which rowmill's own trainer runs.
+fn check_cpu(asked: &PricedKernels) -> Result<(), Error> {
+    let named = [
+        ("--precision", asked.precision.is_some()),
+        ("--schedule", asked.schedule.is_some()),
+        ("--dense-kernels", asked.dense_kernels.is_some()),
+    ];
+    match named.into_iter().find(|option| option.1) {
+        None => Ok(()),
+        Some((option, _)) => Err(predict::Error::Workload {
+            expected: format!("a GPU with {option}; on a CPU, use --set training.precision=bf16"),
+            got: "a measured CPU".to_owned(),
+        }
+        .into()),
     }
 }
 
@@ -237,7 +291,8 @@ pub fn run(
     let hardware = Hardware::from_name(hardware_name, args.host.models.as_deref())?;
     let workload = Workload::resolve(config, &args.workload, hardware.hosts())?;
     let pooling = args.workload.pooling;
-    let priced = hardware.price(&workload, pooling, launch_ns)?;
+    let options = StepOptions { pooling, launch_ns, kernels: &args.kernels };
+    let priced = hardware.price(&workload, options)?;
     let price = &priced.price;
     if let Hardware::Devices(topology, _) = &hardware {
         report_links(topology, price.ranks.len(), session);
@@ -246,7 +301,7 @@ pub fn run(
     match args.by {
         StepRows::Step => {
             let batch_size = workload.job.config.training.batch_size;
-            let max_batch_size = hardware.max_batch_size(&workload, pooling)?;
+            let max_batch_size = hardware.max_batch_size(&workload, options)?;
             let row = step_row(config, hardware_name, batch_size, max_batch_size, &priced);
             table_output::write_rows(console, &[row], TableTarget::default())
         }
@@ -277,7 +332,11 @@ fn find_launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
 
 fn report_links(topology: &Topology, ranks: usize, session: &Session) {
     if ranks > 1 {
-        session.console.detail(format_args!("within a host: {}", topology.within.source()));
+        let within = &topology.within;
+        session.console.detail(format_args!(
+            "within a host: {}, {} GB/s per device around a ring, {} GB/s in an all-to-all",
+            within.name, within.ring, within.all_to_all
+        ));
     }
     if ranks > topology.ranks_per_host as usize {
         session.console.detail(format_args!("between hosts: {}", topology.between.source()));

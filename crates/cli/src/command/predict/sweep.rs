@@ -5,7 +5,7 @@ use std::io::Write;
 
 use predict::step::{SweepRow, mark_best};
 
-use super::hardware_step::Hardware;
+use super::hardware_step::{Hardware, StepOptions};
 use super::pareto::{self, PooledRow};
 use crate::args::{PredictSweep, each};
 use setup::Session;
@@ -27,7 +27,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         for model in &args.model {
             for (name, hardware) in names.iter().zip(&hardware) {
                 for batch_size in each(&args.batch_size) {
-                    let options = NeverRunStep {
+                    let described = NeverRunStep {
                         set: args.set.clone(),
                         batch_size: Some(batch_size),
                         pooling,
@@ -35,8 +35,9 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         sharding: args.sharding,
                         plan: None,
                     };
-                    let workload = Workload::resolve(model, &options, hardware.hosts())?;
-                    let priced = hardware.price(&workload, pooling, launch_ns)?;
+                    let workload = Workload::resolve(model, &described, hardware.hosts())?;
+                    let options = StepOptions { pooling, launch_ns, kernels: &args.kernels };
+                    let priced = hardware.price(&workload, options)?;
                     rows.push(SweepRow::new(model, name, batch_size, &priced.price));
                 }
             }

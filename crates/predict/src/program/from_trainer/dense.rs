@@ -44,14 +44,14 @@ pub struct DenseWriter<'a> {
 
 /// Lists the dense operations of a step in which one rank has `batch` samples.
 pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> Vec<Op> {
-    let graph = graph(workload);
+    let graph = graph(workload, Schedule::PIPELINED);
     let mut writer = DenseWriter::new(workload, batch, updates);
     graph.actions.iter().flat_map(|action| writer.list_stage(&graph, action)).collect()
 }
 
-/// Returns the actions of a step under the default schedule of training.
-pub fn graph(workload: Workload<'_>) -> StepGraph {
-    StepGraph::new(workload.config, BUCKET_BYTES, Schedule::PIPELINED, workload.plan)
+/// Returns the actions of a step under a schedule.
+pub fn graph(workload: Workload<'_>, schedule: Schedule) -> StepGraph {
+    StepGraph::new(workload.config, BUCKET_BYTES, schedule, workload.plan)
 }
 
 /// Returns the input and output width of each layer of an MLP.
@@ -166,9 +166,11 @@ impl<'a> DenseWriter<'a> {
         self.ops.push(Op::Gemm { product, precision: Precision::F32, m, n, k });
     }
 
-    /// Adds the rounding of inputs if the matrix products use lower precision.
+    /// Adds the rounding of inputs if the trainer's matrix products use lower precision. On a GPU
+    /// of another framework, the kernels before a product round.
     fn round(&mut self, columns: usize) {
-        if self.precision() != Precision::F32 {
+        let is_trainer = self.updates == DenseUpdates::WithinProducts;
+        if is_trainer && self.precision() != Precision::F32 {
             self.ops.push(Op::Pack { elements: self.in_panels(columns) });
         }
     }
@@ -253,7 +255,8 @@ impl<'a> DenseWriter<'a> {
             let elements = self.in_panels(model.interaction_width());
             self.ops.push(Op::Concat { elements, pass: Pass::Backward });
         }
-        if !self.bottom.is_empty() {
+        // Apart from the trainer, each layer has a mask of its own.
+        if !self.bottom.is_empty() && self.updates == DenseUpdates::WithinProducts {
             let elements = self.in_panels(self.workload.config.model.dense_width());
             self.ops.push(Op::ReluBackward { elements });
         }

@@ -2,7 +2,7 @@
 //! alone. Tests in `cli` compare the list with recorded steps.
 
 use schema::stage::ActionPart;
-use schema::{Op, Stage};
+use schema::{Op, Schedule, Stage};
 
 use super::dense::{self, DenseWriter};
 use crate::Error;
@@ -37,7 +37,7 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     let replicas = values(|tile| tile.rows_used() * tile.dim as f64, true);
     let terms = values(|tile| 2.0 * tile.rows_used(), false);
     let is_summed = workload.ranks() > 1 && !workload.plan.replicas().is_empty();
-    let graph = dense::graph(workload);
+    let graph = dense::graph(workload, Schedule::PIPELINED);
     let mut dense = DenseWriter::new(workload, samples, DenseUpdates::WithinProducts);
     let mut ops = Vec::new();
     for action in graph.actions.iter().filter(|action| action.part != ActionPart::Start) {

@@ -26,6 +26,7 @@ struct DeviceRow {
     f32_sustained_tflop_per_s: Option<f64>,
     tf32_tflop_per_s: Option<f64>,
     f16_tflop_per_s: Option<f64>,
+    bf16_tflop_per_s: Option<f64>,
     dram_gb_per_s: f64,
     dram_sustained_gb_per_s: Option<f64>,
     l2_gb_per_s: Option<f64>,
@@ -65,6 +66,7 @@ fn row(spec: &HardwareSpec) -> DeviceRow {
         f32_sustained_tflop_per_s: spec.sustained_f32.map(tera),
         tf32_tflop_per_s: spec.peak.tf32.map(tera),
         f16_tflop_per_s: spec.peak.f16.map(tera),
+        bf16_tflop_per_s: spec.peak.bf16.map(tera),
         dram_gb_per_s: giga(spec.dram),
         dram_sustained_gb_per_s: spec.dram_sustained.map(giga),
         l2_gb_per_s: spec.l2.map(giga),
@@ -88,7 +90,7 @@ pub fn this_machine(session: &Session) -> HardwareSpec {
     let best = |measure: &dyn Fn() -> f64| (0..TURNS).map(|_| measure()).fold(0.0, f64::max);
     let f32_forms = Arithmetic::f32_forms().into_iter();
     let f32 = f32_forms.map(|form| best(&|| gflop_per_s(&cpu.pool, form))).fold(0.0, f64::max);
-    let f16 = Arithmetic::bf16_form().map(|form| 1e9 * best(&|| gflop_per_s(&cpu.pool, form)));
+    let bf16 = Arithmetic::bf16_form().map(|form| 1e9 * best(&|| gflop_per_s(&cpu.pool, form)));
     let rows = RowSet::new(&cpu.pool, BYTES, 256);
     let dram = 1e9 * best(&|| rows.stream_gb_per_s(&cpu));
     let ghz = best(&|| device::limits::apparent_ghz(&cpu.pool));
@@ -101,7 +103,7 @@ pub fn this_machine(session: &Session) -> HardwareSpec {
     HardwareSpec {
         key: Cow::Borrowed("this-machine"),
         name: Cow::Owned(name),
-        peak: Flops { f32: 1e9 * f32, tf32: None, f16 },
+        peak: Flops { f32: 1e9 * f32, tf32: None, f16: None, bf16 },
         sustained_f32: None,
         dram,
         dram_sustained: None,

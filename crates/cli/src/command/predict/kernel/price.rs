@@ -5,7 +5,7 @@ use kernel_model::embedding;
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::measured::operation;
 use kernel_model::{Domain, Error as KernelError, KernelModel, Kind, Price, Work, roofline_ns};
-use predict::step::RankExchange;
+use predict::step::{RankExchange, price_exchange};
 use schema::TableRow;
 use schema::{HardwareSpec, Topology};
 use serde::Serialize;
@@ -150,17 +150,20 @@ fn predict_exchange(
     hardware: &str,
     topology: &Topology,
 ) -> Result<KernelPriceRow, Error> {
-    let Some(time) = exchange.price(bytes, topology) else {
-        let expected = "two ranks at least, as in h100x8".to_owned();
+    let Some(time) = price_exchange(exchange, bytes, topology) else {
+        let expected =
+            "several ranks, as in h100x8, on one host if they gather or scatter".to_owned();
         let got = format!("{hardware} for {text:?}");
         return Err(predict::Error::Workload { expected, got }.into());
     };
-    let link = if topology.hosts == 1 { &topology.within } else { &topology.between };
-    // Above the largest measured size, the bandwidth of a link is constant. The difference between
-    // the times of two large exchanges therefore contains no latency, only the time per byte.
-    let ns_per_byte = (link.ns(2e9) - link.ns(1e9)) / 1e9;
-    let is_measured = topology.hosts == 1 && topology.device.key.starts_with("v100");
-    let domain = if is_measured { "link measured up to 2.8 MB" } else { "link not measured" };
+    // Above the largest measured size, the bandwidth is constant. The difference between the times
+    // of two large exchanges therefore contains no latency, only the time per byte.
+    let ns =
+        |bytes: u64| price_exchange(exchange, bytes, topology).map_or(0.0, |time| time.mean_ns);
+    let ns_per_byte = (ns(4 << 30) - ns(2 << 30)) / f64::from(1u32 << 31);
+    let is_measured =
+        topology.hosts == 1 && RankExchange::is_measured(&topology.device, &topology.within);
+    let domain = if is_measured { "measured exchanges" } else { "link not measured" };
     Ok(KernelPriceRow {
         work: text.to_owned(),
         hardware: hardware.to_owned(),

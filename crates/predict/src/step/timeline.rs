@@ -1,0 +1,90 @@
+//! The order and overlap of a step's stages. A step takes the actions of the trainer's stage graph
+//! in order, and exchanges that a schedule starts early run beside later stages.
+
+use kernel_model::Estimate;
+use schema::stage::{ActionBatch, ActionPart, Resource};
+use schema::{Stage, StepGraph};
+
+/// The actions of a step's stage graph, with the times of those that no tile changes.
+#[derive(Clone, Debug)]
+pub struct StageTimeline {
+    actions: Vec<TimedAction>,
+}
+
+/// An action of the stage graph, with the time of its stage.
+#[derive(Clone, Copy, Debug)]
+struct TimedAction {
+    stage: Stage,
+    part: ActionPart,
+    batch: ActionBatch,
+    time: Estimate,
+    /// Position of the action that starts this exchange, if this action finishes it.
+    started_by: Option<usize>,
+}
+
+impl StageTimeline {
+    /// Creates the timeline of a graph. `time_of` returns the time of a stage.
+    pub fn new(graph: &StepGraph, time_of: impl Fn(Stage) -> Estimate) -> Self {
+        let start_of = |stage: Stage| {
+            let starts = |action: &schema::stage::StageAction| {
+                action.stage == stage && action.part == ActionPart::Start
+            };
+            graph.actions.iter().position(starts)
+        };
+        let action = |action: &schema::stage::StageAction| TimedAction {
+            stage: action.stage,
+            part: action.part,
+            batch: action.batch,
+            time: time_of(action.stage),
+            started_by: (action.part == ActionPart::Finish)
+                .then(|| start_of(action.stage))
+                .flatten(),
+        };
+        Self { actions: graph.actions.iter().map(action).collect() }
+    }
+
+    /// Simulates steps in equilibrium, in which the next batch's exchanges run beside this step.
+    /// `embedding` returns the times of stages that depend on tiles, and `added` receives the time
+    /// that each stage adds to the step. Returns the time of a step.
+    ///
+    /// # Cost
+    /// Two passes over the actions, with one allocation of a value per action.
+    pub fn simulate(
+        &self,
+        embedding: impl Fn(Stage) -> Option<Estimate>,
+        mut added: impl FnMut(Stage, Estimate),
+    ) -> Estimate {
+        let mut ends = vec![Estimate::default(); self.actions.len()];
+        let mut link_end = Estimate::default();
+        let mut now = Estimate::default();
+        let mut begin = Estimate::default();
+        // The first step has no exchange of its own batch behind it, so the second one counts.
+        for step in 0..2 {
+            begin = now;
+            for (at, action) in self.actions.iter().enumerate() {
+                let time = embedding(action.stage).unwrap_or(action.time);
+                let before = now;
+                match (action.part, action.stage.resource()) {
+                    (ActionPart::Start, _) => {
+                        link_end = link_end.max(now).plus(time);
+                        ends[at] = link_end;
+                    }
+                    (ActionPart::Finish, _) => {
+                        if let Some(start) = action.started_by {
+                            now = now.max(ends[start]);
+                        }
+                    }
+                    (ActionPart::Whole, Resource::Link) => {
+                        link_end = link_end.max(now).plus(time);
+                        now = link_end;
+                    }
+                    (ActionPart::Whole, _) => now = now.plus(time),
+                }
+                if step == 1 && action.batch == ActionBatch::This {
+                    added(action.stage, now.beyond(before));
+                }
+            }
+        }
+        now.beyond(begin)
+    }
+}
