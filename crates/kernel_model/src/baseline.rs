@@ -41,40 +41,10 @@ const SLOPE_LEAST: f64 = 0.7;
 const SLOPE_MOST: f64 = 8.0;
 /// Maximum number of points used by a fit. More points are thinned out evenly.
 const POINTS: usize = 2_000;
-/// Weight of the other devices' baseline in a fit to few points: it counts as much as this many
-/// points.
-const OTHERS: f64 = 2.0;
-const START_WEIGHT: f64 = 3.0;
-
 impl Baseline {
     /// The roofline, but at least the launch overhead. Devices without a fitted baseline use this
     /// one.
     pub const ROOFLINE: Self = Self { start: 0.0, slope: 1.0 };
-
-    /// Fits start and slope by minimizing the sum of absolute errors of the logarithms.
-    pub fn fit(points: &[BaselinePoint]) -> Self {
-        Self::best(points, |_| 0.0)
-    }
-
-    /// Fits a baseline to few points. The fit is shrunk towards `self`, a baseline of other
-    /// devices.
-    pub fn fit_near(self, points: &[BaselinePoint]) -> Self {
-        Self::best(points, |line| {
-            let slope = (line.slope / self.slope).ln().abs();
-            OTHERS * (slope + START_WEIGHT * (line.start - self.start).abs())
-        })
-    }
-
-    /// Takes the median of the starts and the median of the slopes. Returns the roofline if there
-    /// are no baselines.
-    pub fn median(lines: impl Iterator<Item = Self> + Clone) -> Self {
-        let middle = |value: fn(Self) -> f64| {
-            let mut values: Vec<f64> = lines.clone().map(value).collect();
-            schema::median::float_median(&mut values)
-        };
-        let (start, slope) = (middle(|line| line.start), middle(|line| line.slope));
-        start.zip(slope).map_or(Self::ROOFLINE, |(start, slope)| Self { start, slope })
-    }
 
     /// Predicts the latency of a kernel that is longer than the launch overhead.
     pub fn above_ns(self, roofline_ns: f64, floor_ns: f64) -> f64 {
@@ -91,15 +61,15 @@ impl Baseline {
         (0.0..=1.0).contains(&self.start) && self.slope > 0.0 && self.slope.is_finite()
     }
 
-    /// Finds the baseline of the grid with the smallest sum of errors and penalty. If two are
-    /// equal, the first one wins.
-    fn best(points: &[BaselinePoint], penalty: impl Fn(Self) -> f64) -> Self {
+    /// Finds the baseline of a grid with the smallest sum of absolute errors of the logarithms. If
+    /// two are equal, the first one wins.
+    pub fn fit(points: &[BaselinePoint]) -> Self {
         let step = points.len().div_ceil(POINTS).max(1);
         let error = |line: Self| {
             let point_error = |point: &BaselinePoint| {
                 (point.latency_ns / line.ns(point.roofline_ns, point.floor_ns)).ln().abs()
             };
-            points.iter().step_by(step).map(point_error).sum::<f64>() + penalty(line)
+            points.iter().step_by(step).map(point_error).sum::<f64>()
         };
         let mut best = (Self::ROOFLINE, f64::INFINITY);
         for start in 0..STARTS {

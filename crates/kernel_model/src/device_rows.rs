@@ -111,6 +111,12 @@ pub fn by_device(kind: Kind, rows: &[Measured]) -> Vec<DeviceRows> {
     devices.into_values().map(DeviceRows::new).collect()
 }
 
+/// Returns the usual launch overheads of several devices, in the form that a model stores.
+pub fn usual_floors(devices: &[&DeviceRows]) -> LaunchOverheads {
+    let floors: Vec<LaunchOverheads> = devices.iter().map(|device| device.floors_ns()).collect();
+    LaunchOverheads::median_of(floors.iter())
+}
+
 fn roofline(row: &Measured) -> f64 {
     roofline_ns(&row.work, row.device)
 }

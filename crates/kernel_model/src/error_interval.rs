@@ -49,14 +49,6 @@ impl ErrorInterval {
         found
     }
 
-    /// Creates the interval of an unmeasured device. The interval is half as wide again as the hull
-    /// of the intervals of all measured devices.
-    pub fn hull(all: &[(f64, f64)]) -> Self {
-        let low = all.iter().map(|one| one.0).fold(0.0, f64::min);
-        let high = all.iter().map(|one| one.1).fold(0.0, f64::max);
-        Self::flat(1.5 * low, 1.5 * high)
-    }
-
     /// Returns the lowest and highest factor for a prediction at this height above the launch
     /// overhead.
     pub fn at(&self, above_floor: f32) -> (f64, f64) {

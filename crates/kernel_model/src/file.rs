@@ -9,7 +9,7 @@ use super::forest::Forest;
 use super::model::{DeviceModel, DeviceResidual, KernelModel};
 
 /// Version of the file format that is written, and the only version that can be read.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Zstandard compression level. The high cost of this level is acceptable because a model is
 /// written once.
 const LEVEL: i32 = 19;
@@ -79,7 +79,9 @@ fn is_valid(model: &KernelModel) -> bool {
     let is_device_valid = |device: &DeviceModel| {
         let is_residual_valid = match &device.residual {
             DeviceResidual::Own(forest) => is_forest_valid(forest),
-            DeviceResidual::Adapted(_) => true,
+            DeviceResidual::Adapted(adaptation) => {
+                adaptation.is_valid(model.transfer.teachers.len())
+            }
         };
         is_residual_valid
             && device.floors.is_valid()
@@ -92,9 +94,7 @@ fn is_valid(model: &KernelModel) -> bool {
         && model.bins.is_valid()
         && model.least.len() == sizes
         && model.most.len() == sizes
-        && is_forest_valid(&model.pooled)
-        && is_forest_valid(&model.unseen.forest)
-        && model.unseen.interval.is_valid()
+        && model.transfer.is_valid()
         && !model.devices.is_empty()
         && model.devices.iter().all(is_device_valid)
 }

@@ -16,6 +16,16 @@ pub struct Latency {
     /// were timed alone.
     pub floor_ns: f64,
     pub above_floor: f32,
+    /// Time of the kernel, if it is predicted apart from the launch overhead.
+    pub kernel_ns: Option<f64>,
+}
+
+impl Latency {
+    /// Multiplies latency and kernel by a factor. The latency stays above the launch overhead.
+    pub fn times(self, factor: f64) -> Self {
+        let ns = (self.ns * factor).max(self.floor_ns.min(self.ns));
+        Self { ns, kernel_ns: self.kernel_ns.map(|ns| ns * factor), ..self }
+    }
 }
 
 /// Predicts the latency of a call: the baseline times the residual that the forest predicts. The
@@ -33,5 +43,5 @@ pub fn latency(
     let floor_ns = baseline.overhead_ns;
     let base = baseline.line.ns(roofline_ns(work, device), floor_ns);
     let ns = (base * forest.predict(&placed).exp()).max(physics_ns(work, device));
-    Latency { ns, floor_ns, above_floor: features.above_floor() }
+    Latency { ns, floor_ns, above_floor: features.above_floor(), kernel_ns: None }
 }

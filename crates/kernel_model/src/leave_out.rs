@@ -1,147 +1,187 @@
-//! Evaluates models on a device that was left out of training.
+//! Evaluates predictions of a device that was left out of training.
 //!
-//! The model has seen either none of the device's measurements or twenty of them.
+//! The model has seen either none of the device's measurements or twenty of them. Simple
+//! predictions are evaluated on the same rows.
 
 use serde::Serialize;
 
-use super::baseline::{Baseline, DeviceBaseline};
 use super::bins::Bins;
-use super::device_rows::{DeviceRows, by_device};
-use super::error_interval::{ErrorInterval, quantiles};
+use super::boosting::{self, BinnedRows, BoostingParams};
+use super::device_rows::{DeviceRows, by_device, usual_floors};
 use super::error_metrics::mape;
 use super::feature::roofline_ns;
 use super::few_shot;
-use super::forest::Forest;
-use super::latency::latency;
 use super::measured::Measured;
-use super::model::LaunchOverheads;
+use super::model::KernelModel;
+use super::model_shapes::resembles_layers;
 use super::parallel::in_parallel;
 use super::split::{Part, hash};
-use super::train_forest::{POOLED, UNSEEN, bins, forest};
-use super::work::Kind;
+use super::transfer::Transfer;
+use schema::HardwareSpec;
 
 /// Number of measurements of the new device that calibrate a model.
 const SHOTS: usize = 20;
 /// Number of random draws of calibration rows. Reported errors are means over the draws.
 const DRAWS: u64 = 5;
+/// Usual hyperparameters of gradient-boosted trees, for comparison.
+const STOCK: BoostingParams =
+    BoostingParams { rounds: 100, leaves: 31, rate: 0.1, rows: 20, features: 1.0 };
 
-/// Prediction errors for one kind of kernel on a device that was left out of training.
+/// Prediction errors for one kind of kernel on a device that was left out of training. All errors
+/// are mean absolute errors.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeftOutRow {
     pub kind: &'static str,
     pub device: String,
     /// Test rows above the floor, as in [`KernelRow::rows`](super::evaluate::KernelRow::rows).
     pub rows: usize,
-    /// Mean absolute error of a simple prediction, max(roofline, launch overhead of the other
-    /// devices).
+    /// Error of max(roofline, launch overhead of the other devices).
     pub roofline_mape_pct: f64,
-    /// Mean absolute error of the forest trained on the other devices only.
+    /// Error of the latency on the nearest device without any change.
+    pub unchanged_mape_pct: f64,
+    /// Error of the nearest device's line, max(overhead, start · overhead + slope · roofline).
+    pub nearest_line_mape_pct: f64,
+    /// Error of gradient-boosted trees over sizes and hardware of the other devices.
+    pub trees_mape_pct: f64,
+    /// Error of the model, which knows only the other devices.
     pub mape_pct: f64,
-    /// Mean absolute error after calibration by twenty measurements of this device.
+    /// Error after calibration by twenty measurements of this device.
     pub shots_mape_pct: f64,
-    /// Share of measured times within the interval for unmeasured devices.
+    /// Share of measured times above the floor within the interval for unmeasured devices.
     pub covered_pct: f64,
+    /// Share of covered times among the rows that resemble layers of real models.
+    pub layers_covered_pct: f64,
 }
 
-/// A model trained on all devices but one: its forest, launch overheads and baseline.
-struct Others {
-    bins: Bins,
-    unseen: Forest,
-    floors: LaunchOverheads,
-    line: Baseline,
-}
-
-fn train_others(devices: &[&DeviceRows], left_out: usize) -> Others {
-    let others = all_but(devices, left_out);
-    let bins = bins(&others);
-    let unseen = forest(&others, &bins, UNSEEN);
-    let floors: Vec<LaunchOverheads> = others.iter().map(|device| device.floors_ns()).collect();
-    let line = Baseline::median(others.iter().map(|device| device.line));
-    Others { bins, unseen, floors: LaunchOverheads::median_of(floors.iter()), line }
-}
-
-fn all_but<'a>(devices: &[&'a DeviceRows], left_out: usize) -> Vec<&'a DeviceRows> {
-    let others = devices.iter().enumerate().filter(|(at, _)| *at != left_out);
-    others.map(|(_, device)| *device).collect()
-}
-
-impl Others {
-    fn predicted_ns(&self, row: &Measured) -> f64 {
-        let overhead_ns = self.floors.ns(row.work.name());
-        let floor = DeviceBaseline { overhead_ns, line: Baseline::ROOFLINE };
-        latency(&self.bins, &self.unseen, &row.work, row.device, floor).ns
-    }
-}
-
-/// Computes the interval of predictions on unmeasured devices. Leaves out each device in turn and
-/// returns the hull of the resulting intervals.
-pub(super) fn interval(devices: &[&DeviceRows], threads: usize) -> ErrorInterval {
-    if devices.len() < 2 {
-        // A single device shows nothing about other devices, so assume a factor of e in both
-        // directions.
-        return ErrorInterval::flat(-1.0, 1.0);
-    }
-    let ends = in_parallel(threads, devices.len(), |at| {
-        let (others, device) = (train_others(devices, at), devices[at]);
-        quantiles(
-            device
-                .part(Part::Calibrate)
-                .map(|row| (device.latency_ns(row) / others.predicted_ns(row)).ln()),
-        )
-    });
-    ErrorInterval::hull(&ends)
-}
-
-/// Leaves out each device of a kind in turn and returns the prediction errors on that device.
+/// Leaves out each device of a model in turn and returns the prediction errors on that device. The
+/// forests of the other devices are those of the model, because they depend only on their own
+/// device.
 #[must_use]
-pub fn evaluate_left_out_devices(kind: Kind, rows: &[Measured], threads: usize) -> Vec<LeftOutRow> {
-    let devices = by_device(kind, rows);
+pub fn evaluate_left_out_devices(
+    model: &KernelModel,
+    rows: &[Measured],
+    threads: usize,
+) -> Vec<LeftOutRow> {
+    let devices = by_device(model.kind, rows);
+    let is_known =
+        |device: &&DeviceRows| model.devices.iter().any(|own| own.device == device.device.key);
+    let devices: Vec<&DeviceRows> = devices.iter().filter(is_known).collect();
     // With fewer than three devices, the remaining ones are too few for an interval.
     if devices.len() < 3 {
         return Vec::new();
     }
-    let devices: Vec<&DeviceRows> = devices.iter().collect();
-    in_parallel(threads, devices.len(), |at| row(kind, &devices, at))
+    in_parallel(threads, devices.len(), |at| row(model, &devices, at))
 }
 
-fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
-    let (others, device) = (train_others(devices, at), devices[at]);
+fn row(model: &KernelModel, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
+    let device = devices[at];
+    let mut others = devices.to_vec();
+    others.remove(at);
+    let own_models = model
+        .devices
+        .iter()
+        .filter(|own| others.iter().any(|other| own.device == other.device.key) && !own.is_adapted);
+    let model = KernelModel {
+        transfer: Transfer::train(&others, 1),
+        devices: own_models.cloned().collect(),
+        sources: model.sources.clone(),
+        least: model.least.clone(),
+        most: model.most.clone(),
+        bins: model.bins.clone(),
+        ..*model
+    };
     let tested: Vec<&Measured> =
         device.part(Part::Test).filter(|row| device.is_above_floor(row)).collect();
     let error = |predict: &dyn Fn(&Measured) -> f64| {
         mape(tested.iter().map(|row| (predict(row), device.latency_ns(row))))
     };
-    let roofline =
-        |row: &Measured| roofline_ns(&row.work, row.device).max(others.floors.ns(row.work.name()));
-    let pooled = forest(&all_but(devices, at), &others.bins, POOLED);
+    let floors = usual_floors(&others);
+    let nearest = nearest(&others, device.device);
+    let near_model = model.devices.iter().find(|own| own.device == nearest.device.key);
+    let trees = StockTrees::train(&others);
     let shots = (0..DRAWS).map(|draw| {
-        let rows = draw_rows(device, draw);
-        let shared = few_shot::SharedForest { bins: &others.bins, pooled: &pooled };
-        few_shot::fit_device(kind, shared, &others.floors, others.line, &rows).map_or(
-            f64::NAN,
-            |model| {
-                error(&|row| model.latency(&others.bins, Some(&pooled), &row.work, row.device).ns)
-            },
-        )
+        few_shot::calibrate(model.clone(), &draw_rows(device, draw))
+            .map_or(f64::NAN, |model| error(&|row| model.latency(&row.work, row.device).0.ns))
     });
-    let shots_mape_pct = shots.sum::<f64>() / DRAWS as f64;
-    // Compute the interval from the remaining devices, which is what a user with an unmeasured
-    // device gets.
-    let interval = interval(&all_but(devices, at), 1);
-    let covered = device.part(Part::Test).filter(|row| {
-        let (low, high) = interval.at(0.0);
-        let ratio = device.latency_ns(row) / others.predicted_ns(row);
-        (low..=high).contains(&ratio)
-    });
-    let covered_pct = 100.0 * covered.count() as f64 / device.part(Part::Test).count() as f64;
+    let covered_pct = |rows: &[&Measured]| {
+        let covered = rows.iter().filter(|row| {
+            let (found, (low, high), _) = model.latency(&row.work, row.device);
+            (found.ns * low..=found.ns * high).contains(&device.latency_ns(row))
+        });
+        100.0 * covered.count() as f64 / rows.len().max(1) as f64
+    };
     LeftOutRow {
-        kind: kind.name(),
+        kind: model.kind.name(),
         device: device.device.key.clone().into_owned(),
         rows: tested.len(),
-        roofline_mape_pct: error(&roofline),
-        mape_pct: error(&|row| others.predicted_ns(row)),
-        shots_mape_pct,
-        covered_pct,
+        roofline_mape_pct: error(&|row| {
+            roofline_ns(&row.work, row.device).max(floors.ns(row.work.name()))
+        }),
+        unchanged_mape_pct: error(&|row| {
+            near_model
+                .map_or(f64::NAN, |own| own.latency(model.shared(), &row.work, nearest.device).ns)
+        }),
+        nearest_line_mape_pct: error(&|row| {
+            let floor_ns = nearest.floors.get(row.work.name()).map_or(0.0, |floor| floor.ns);
+            nearest.line.ns(roofline_ns(&row.work, row.device), floor_ns)
+        }),
+        trees_mape_pct: error(&|row| trees.predict_ns(row)),
+        mape_pct: error(&|row| model.latency(&row.work, row.device).0.ns),
+        shots_mape_pct: shots.sum::<f64>() / DRAWS as f64,
+        covered_pct: covered_pct(&tested),
+        layers_covered_pct: covered_pct(&resembles_layers(&tested)),
+    }
+}
+
+/// Finds the device whose peak rates are nearest, by the logarithms of FLOP/s and bandwidth.
+fn nearest<'a>(devices: &[&'a DeviceRows], asked: &HardwareSpec) -> &'a DeviceRows {
+    let distance = |device: &DeviceRows| {
+        let flops = (device.device.peak.f32 / asked.peak.f32).ln();
+        flops.hypot((device.device.dram / asked.dram).ln())
+    };
+    let nearer = |a: &&DeviceRows, b: &&DeviceRows| distance(a).total_cmp(&distance(b));
+    devices.iter().copied().min_by(nearer).unwrap_or(devices[0])
+}
+
+/// Gradient-boosted trees that predict the logarithm of a latency from sizes and hardware.
+struct StockTrees {
+    bins: Bins,
+    forest: super::forest::Forest,
+}
+
+impl StockTrees {
+    fn train(devices: &[&DeviceRows]) -> Self {
+        let rows =
+            || devices.iter().flat_map(|one| one.part(Part::Train).map(move |row| (one, row)));
+        let examples: Vec<Vec<f32>> = rows().map(|(_, row)| Self::features(row)).collect();
+        let bins = Bins::from_rows(&examples.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let features = bins.ends().len();
+        let mut table = BinnedRows {
+            features,
+            bins: vec![0; examples.len() * features],
+            targets: rows().map(|(device, row)| device.latency_ns(row).ln() as f32).collect(),
+        };
+        for (example, placed) in examples.iter().zip(table.bins.chunks_exact_mut(features)) {
+            bins.place(example, placed);
+        }
+        Self { forest: boosting::train_forest(&table, STOCK, 0), bins }
+    }
+
+    fn predict_ns(&self, row: &Measured) -> f64 {
+        let features = Self::features(row);
+        let mut placed = vec![0; features.len()];
+        self.bins.place(&features, &mut placed);
+        self.forest.predict(&placed).exp()
+    }
+
+    fn features(row: &Measured) -> Vec<f32> {
+        let (flops, bytes) = row.work.flops_and_bytes();
+        let HardwareSpec { peak, dram, l2_bytes, multiprocessors, .. } = row.device;
+        let hardware = [peak.f32, *dram, *l2_bytes as f64, f64::from(*multiprocessors)];
+        let element = row.work.element().map_or(0, |element| element as u32);
+        let sizes = row.work.sizes().iter().map(|size| (*size as f64).max(0.5));
+        let logs = sizes.chain([flops, bytes]).chain(hardware).map(|value| value.ln() as f32);
+        logs.chain([element as f32]).collect()
     }
 }
 

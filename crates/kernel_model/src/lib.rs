@@ -1,12 +1,14 @@
 //! Predicts the execution time of a kernel on a device from the kernel's sizes.
 //!
 //! The latency of a call includes its launch overhead, the host time that hides shorter kernels.
-//! Boosted trees learn the residual `ln(latency ÷ baseline)`: one forest for each kind of kernel
-//! and device, and one over all devices for devices that were not measured. The result is the time
-//! of the *kernel* without launch overhead, and it is never below the physical limit. A prediction
-//! has an interval that covered nine of ten calibration rows, and it states whether the sizes lie
-//! within the training data.
+//! Boosted trees learn the residual `ln(latency ÷ baseline)`, one forest for each kind of kernel
+//! and measured device. Times on other devices are transferred from the measured ones by a formula
+//! that grows with the sizes and falls with the rates of the device. The result is the time of the
+//! *kernel* without launch overhead, and it is never below the physical limit. A prediction has an
+//! interval that covered nine of ten calibration rows, and it states whether the sizes lie within
+//! the training data.
 
+mod adaptation;
 mod baseline;
 mod bins;
 mod boosting;
@@ -24,6 +26,7 @@ mod feature;
 pub mod few_shot;
 mod file;
 mod forest;
+mod formula;
 pub mod formula_kernels;
 mod grid;
 mod latency;
@@ -31,6 +34,7 @@ mod launch_overhead;
 pub mod leave_out;
 pub mod measured;
 mod model;
+mod model_shapes;
 mod parallel;
 mod peaks;
 pub mod products;
@@ -44,6 +48,7 @@ pub mod suite;
 pub mod tile_use;
 mod train;
 mod train_forest;
+mod transfer;
 mod work;
 
 pub use error::Error;

@@ -3,14 +3,15 @@
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
 
+use super::adaptation::Adaptation;
 use super::baseline::{Baseline, DeviceBaseline};
 use super::bins::Bins;
-use super::correction::Correction;
 use super::error_interval::ErrorInterval;
 use super::feature::{physics_ns, roofline_ns};
 use super::forest::Forest;
 use super::latency::{Latency, latency};
 use super::measured::Timed;
+use super::transfer::Transfer;
 use super::work::{Kind, Work};
 
 /// Latencies below this multiple of the launch overhead contain no information on the kernel.
@@ -90,8 +91,16 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 pub(super) enum DeviceResidual {
     /// A forest trained on this device predicts the residual.
     Own(Forest),
-    /// The shared forest predicts the residual, corrected with a few rows of this device.
-    Adapted(Correction),
+    /// Times of other devices are transferred, and adapted by a few rows of this device.
+    Adapted(Adaptation),
+}
+
+/// The parts of a model that all devices share.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    pub bins: &'a Bins,
+    pub transfer: &'a Transfer,
+    pub devices: &'a [DeviceModel],
 }
 
 /// The part of a model that is specific to one device.
@@ -108,6 +117,8 @@ pub struct DeviceModel {
     pub(super) line: Baseline,
     /// Median ratio of measured time to roofline time of long kernels.
     pub(super) slack: f64,
+    /// Whether a model of other devices was adapted by rows of this device.
+    pub(super) is_adapted: bool,
     pub(super) residual: DeviceResidual,
     pub(super) interval: ErrorInterval,
 }
@@ -119,28 +130,28 @@ impl DeviceModel {
         &self.device
     }
 
-    /// Predicts the latency of a call. Calibrated devices need `pooled`, the forest of all devices.
+    /// Predicts the latency of a call.
     pub(super) fn latency(
         &self,
-        bins: &Bins,
-        pooled: Option<&Forest>,
+        shared: Shared<'_>,
         work: &Work,
         device: &HardwareSpec,
     ) -> Latency {
-        let floor_ns = self.floors.ns(work.name());
-        // Kernels that were timed alone are not hidden by launch overhead.
-        let hidden_ns = if self.timed.is_call() { floor_ns } else { 0.0 };
-        let baseline = DeviceBaseline { overhead_ns: floor_ns, line: self.line };
-        let by = |forest: &Forest| Latency {
-            floor_ns: hidden_ns,
-            ..latency(bins, forest, work, device, baseline)
-        };
-        match (&self.residual, pooled) {
-            (DeviceResidual::Own(forest), _) => by(forest),
-            (DeviceResidual::Adapted(correction), Some(forest)) => correction.applied(by(forest)),
-            (DeviceResidual::Adapted(_), None) => {
-                Latency { ns: floor_ns, floor_ns, above_floor: 0.0 }
+        let overhead_ns = self.floors.ns(work.name());
+        let predicted = match &self.residual {
+            DeviceResidual::Own(forest) => {
+                let baseline = DeviceBaseline { overhead_ns, line: self.line };
+                latency(shared.bins, forest, work, device, baseline)
             }
+            DeviceResidual::Adapted(adaptation) => {
+                adaptation.latency(shared, work, device, overhead_ns)
+            }
+        };
+        if self.timed.is_call() {
+            predicted
+        } else {
+            // Kernels that were timed alone are not hidden by launch overhead.
+            Latency { floor_ns: 0.0, kernel_ns: None, ..predicted }
         }
     }
 }
@@ -160,6 +171,8 @@ pub struct Outside {
 pub struct Domain {
     /// The device was not measured, so the time is predicted from its data sheet.
     pub is_unseen_device: bool,
+    /// The model of other devices was adapted by a few measurements of this device.
+    pub is_adapted: bool,
     /// The kernel is shorter than its launch overhead, so measured latencies of calls do not show
     /// it.
     pub is_under_floor: bool,
@@ -168,10 +181,11 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Returns whether the predicted time is an interpolation of measurements.
+    /// Returns whether the predicted time is an interpolation of the device's measurements.
     #[must_use]
     pub fn is_inside(&self) -> bool {
-        !self.is_unseen_device && !self.is_under_floor && self.outside.is_none()
+        let is_measured = !self.is_unseen_device && !self.is_adapted;
+        is_measured && !self.is_under_floor && self.outside.is_none()
     }
 }
 
@@ -185,16 +199,6 @@ pub struct Price {
     pub domain: Domain,
 }
 
-/// The parts of a model that predict times on devices without any measurement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Unseen {
-    /// Forest of all devices, which predicts residuals over the roofline.
-    pub forest: Forest,
-    /// Hull of the intervals that result when each device is left out in turn.
-    pub interval: ErrorInterval,
-}
-
 /// The trained model of one kind of kernel for all devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -205,10 +209,8 @@ pub struct KernelModel {
     pub(super) least: Vec<u64>,
     pub(super) most: Vec<u64>,
     pub(super) bins: Bins,
-    /// Forest of all devices for calibrated devices, which predicts residuals over a device's
-    /// baseline.
-    pub(super) pooled: Forest,
-    pub(super) unseen: Unseen,
+    /// Predicts devices without measurements from those with measurements.
+    pub(super) transfer: Transfer,
     pub(super) devices: Vec<DeviceModel>,
 }
 
@@ -244,37 +246,50 @@ impl KernelModel {
         let least = physics_ns(work, device).max(launch_ns);
         let high_ns = latency.ns * high * wider;
         let by_roofline = roofline_ns(work, device) * slack;
-        // Latencies just above the launch overhead may be variations of the host's time. Therefore
-        // a kernel whose roofline time is far below the overhead still counts as hidden.
         let above = (latency.ns / latency.floor_ns / HIDDEN).ln() / (SEEN / HIDDEN).ln();
-        let believed = by_roofline * BELIEVED.powf(above.max(0.0));
-        let is_under_floor = above < 0.0 || (above < 1.0 && latency.ns > believed);
-        let (mean_ns, low_ns) = if is_under_floor {
+        let (kernel_ns, is_under_floor) = latency.kernel_ns.map_or_else(
+            || {
+                // Latencies just above the launch overhead may be variations of the host's time.
+                // Therefore a kernel whose roofline time is far below the overhead still counts as
+                // hidden.
+                let believed = by_roofline * BELIEVED.powf(above.max(0.0));
+                let is_hidden = above < 0.0 || (above < 1.0 && latency.ns > believed);
+                (if is_hidden { believed.min(latency.ns) } else { latency.ns }, is_hidden)
+            },
+            |kernel_ns| (kernel_ns, above < 0.0),
+        );
+        let mean_ns = kernel_ns.max(least);
+        let low_ns = if is_under_floor {
             // Every kernel between the physical limit and the launch overhead has the overhead as
             // its measured latency.
-            let mean = believed.max(least).min(latency.ns.max(least));
-            (mean, least.min(mean))
+            least
         } else {
-            let mean = latency.ns.max(least);
-            (mean, (latency.ns * low / wider).max(least).min(mean))
+            (kernel_ns * low / wider).max(least).min(mean_ns)
         };
-        let is_unseen_device = self.find_device(device).is_none();
-        let domain = Domain { is_unseen_device, is_under_floor, outside };
+        let own = self.find_device(device);
+        let domain = Domain {
+            is_unseen_device: own.is_none(),
+            is_adapted: own.is_some_and(|own| own.is_adapted),
+            is_under_floor,
+            outside,
+        };
         Price { mean_ns, low_ns, high_ns: high_ns.max(mean_ns), domain }
     }
 
     /// Predicts a latency and returns it with the factors of its interval and the roofline slack.
     pub(super) fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, (f64, f64), f64) {
         if let Some(own) = self.find_device(device) {
-            let latency = own.latency(&self.bins, Some(&self.pooled), work, device);
+            let latency = own.latency(self.shared(), work, device);
             return (latency, own.interval.at(latency.above_floor), own.slack);
         }
         let floors = LaunchOverheads::median_of(self.devices.iter().map(|device| &device.floors));
-        let overhead_ns = floors.ns(work.name());
-        let baseline = DeviceBaseline { overhead_ns, line: Baseline::ROOFLINE };
-        let predicted = latency(&self.bins, &self.unseen.forest, work, device, baseline);
-        let slack = mean(self.devices.iter().map(|device| device.slack));
-        (predicted, self.unseen.interval.at(predicted.above_floor), slack)
+        let factors = self.transfer.factors(device);
+        let predicted = self.transfer.latency(work, device, factors, floors.ns(work.name()));
+        (predicted, self.transfer.interval.at(predicted.above_floor), 1.0)
+    }
+
+    pub(super) fn shared(&self) -> Shared<'_> {
+        Shared { bins: &self.bins, transfer: &self.transfer, devices: &self.devices }
     }
 
     fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {

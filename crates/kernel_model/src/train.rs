@@ -3,17 +3,16 @@
 //! The same rows give the same model, byte for byte, with any number of threads.
 
 use super::Error;
-use super::bins::Bins;
 use super::device_rows::{DeviceRows, by_device};
 use super::error_interval::{self, ErrorInterval};
 use super::forest::Forest;
-use super::leave_out;
 use super::measured::Measured;
-use super::model::{DeviceModel, DeviceResidual, KernelModel, Source, Unseen};
+use super::model::{DeviceModel, DeviceResidual, KernelModel, Shared, Source};
 use super::parallel::in_parallel;
-use super::roofline_slack::slack;
+use super::roofline_slack::device_slack;
 use super::split::Part;
-use super::train_forest::{FOLDS, OWN, POOLED, TrainingRows, UNSEEN, bins, fold_of, forest, grow};
+use super::train_forest::{FOLDS, TrainingRows, bins, fold_of, grow};
+use super::transfer::Transfer;
 use super::work::Kind;
 
 /// Maximum size of a model file in bytes.
@@ -47,32 +46,29 @@ pub fn train(
     let calibration_rows = |device: &DeviceRows| device.part(Part::Calibrate).count();
     let fewest = devices.iter().map(calibration_rows).min().unwrap_or(0);
     let folds = if fewest < CALIBRATION_FEW { FOLDS as usize } else { 0 };
-    // Start the longest jobs first, so that no thread ends long after the others. Each device has
-    // one job for the forest of all rows, followed by one job per left-out fold.
-    let grown = in_parallel(threads, 2 + devices.len() * (1 + folds), |job| match job {
-        0 => forest(&all, &bins, POOLED),
-        1 => forest(&all, &bins, UNSEEN),
-        _ => {
-            let (at, fold) = ((job - 2) / (1 + folds), (job - 2) % (1 + folds));
-            let without = fold.checked_sub(1).map(|fold| TrainingRows::Without(fold as u64));
-            grow(&all[at..=at], &bins, OWN, without.unwrap_or(TrainingRows::All))
-        }
+    // Each device has one job for the forest of all rows, followed by one job per left-out fold.
+    let grown = in_parallel(threads, devices.len() * (1 + folds), |job| {
+        let (at, fold) = (job / (1 + folds), job % (1 + folds));
+        let without = fold.checked_sub(1).map(|fold| TrainingRows::Without(fold as u64));
+        grow(&devices[at], &bins, without.unwrap_or(TrainingRows::All))
     });
     let mut grown = grown.into_iter();
-    let pooled = grown.next().unwrap_or_default();
-    let unseen_forest = grown.next().unwrap_or_default();
-    let unseen = leave_out::interval(&all, threads);
+    let transfer = Transfer::train(&all, threads);
+    let shared = Shared { bins: &bins, transfer: &transfer, devices: &[] };
     let build =
-        |device| build_device_model(device, &bins, grown.by_ref().take(1 + folds).collect());
+        |device| build_device_model(device, shared, grown.by_ref().take(1 + folds).collect());
     let devices: Vec<DeviceModel> = devices.iter().map(build).collect();
     let (least, most) = ranges(kind, rows);
-    let unseen = Unseen { forest: unseen_forest, interval: unseen };
-    Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
+    Ok(KernelModel { kind, sources, least, most, bins, transfer, devices })
 }
 
 /// Builds the model of a device from its forests. The first forest is trained on all rows. The
 /// others, if any, belong to the folds of the cross-validation.
-fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>) -> DeviceModel {
+fn build_device_model(
+    device: &DeviceRows,
+    shared: Shared<'_>,
+    mut forests: Vec<Forest>,
+) -> DeviceModel {
     let forest = if forests.is_empty() { Forest::default() } else { forests.remove(0) };
     let mut model = DeviceModel {
         device: device.device.key.clone().into_owned(),
@@ -80,12 +76,13 @@ fn build_device_model(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>
         floors: device.floors_ns(),
         timed: device.rows.first().map(|row| row.timed).unwrap_or_default(),
         line: device.line,
-        slack: slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row)))),
+        slack: device_slack(device),
+        is_adapted: false,
         residual: DeviceResidual::Own(forest),
         interval: ErrorInterval::flat(0.0, 0.0),
     };
     let error = |model: &DeviceModel, row: &Measured| {
-        let latency = model.latency(bins, None, &row.work, row.device);
+        let latency = model.latency(shared, &row.work, row.device);
         (latency.above_floor, (device.latency_ns(row) / latency.ns).ln())
     };
     let calibration = |model: &DeviceModel| -> Vec<(f32, f64)> {

@@ -1,7 +1,6 @@
 //! The command `rowmill predict evaluate --kernels`, which computes errors of kernel models on
 //! measurements that they were not trained on.
 
-use analyze::distribution;
 use kernel_model::evaluate::{self, KernelRow};
 use kernel_model::leave_out::{self, LeftOutRow};
 use kernel_model::{Kind, Measured, Part};
@@ -32,15 +31,12 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(has_kind).collect();
     let mut report = KernelReport { kernels: Vec::new(), left_out: Vec::new() };
     for &kind in &kinds {
+        let model = read_model(args.kernels.models.as_deref(), kind)?;
         if args.kernels.leave_out {
-            report.left_out.extend(leave_out::evaluate_left_out_devices(
-                kind,
-                &rows,
-                session.threads,
-            ));
+            let left_out = leave_out::evaluate_left_out_devices(&model, &rows, session.threads);
+            report.left_out.extend(left_out);
             continue;
         }
-        let model = read_model(args.kernels.models.as_deref(), kind)?;
         report.kernels.extend(evaluate::evaluate_model(&model, &rows, Part::Test));
     }
     warn_without_rows(&report, &rows, session);
@@ -104,33 +100,47 @@ fn format_errors(report: &KernelReport) -> String {
 }
 
 fn format_left_out(report: &KernelReport) -> String {
-    let percent = |value: f64| format!("{value:.1}");
-    let row = |row: &LeftOutRow| {
-        vec![
-            row.kind.to_owned(),
-            row.device.clone(),
-            render::count(row.rows as u64),
-            percent(row.roofline_mape_pct),
-            percent(row.mape_pct),
-            percent(row.shots_mape_pct),
-            percent(row.covered_pct),
+    let values = |row: &LeftOutRow| {
+        [
+            row.roofline_mape_pct,
+            row.unchanged_mape_pct,
+            row.nearest_line_mape_pct,
+            row.trees_mape_pct,
+            row.mape_pct,
+            row.shots_mape_pct,
+            row.covered_pct,
+            row.layers_covered_pct,
         ]
+    };
+    let cells = |values: [f64; 8]| values.map(|value| format!("{value:.1}"));
+    let row = |row: &LeftOutRow| {
+        let names = [row.kind.to_owned(), row.device.clone(), render::count(row.rows as u64)];
+        names.into_iter().chain(cells(values(row))).collect()
     };
     let mut rows: Vec<Vec<String>> = report.left_out.iter().map(row).collect();
     for kind in Kind::ALL {
-        let median_pct = |take: fn(&LeftOutRow) -> f64| {
-            let rows = report.left_out.iter().filter(|row| row.kind == kind.name());
-            distribution::median(&mut rows.map(take).collect::<Vec<_>>())
-        };
-        let Some(roofline) = median_pct(|row| row.roofline_mape_pct) else { continue };
-        let zero = median_pct(|row| row.mape_pct).unwrap_or_default();
-        let shots = median_pct(|row| row.shots_mape_pct).unwrap_or_default();
-        let all = [roofline, zero, shots].map(percent);
-        let name = [kind.name(), "median", ""].map(str::to_owned);
-        rows.push(name.into_iter().chain(all).chain([String::new()]).collect());
+        let of_kind = report.left_out.iter().filter(|row| row.kind == kind.name());
+        let all: Vec<[f64; 8]> = of_kind.map(values).collect();
+        if all.is_empty() {
+            continue;
+        }
+        let mean = |at: usize| all.iter().map(|row| row[at]).sum::<f64>() / all.len() as f64;
+        let names = [kind.name(), "mean", ""].map(str::to_owned);
+        rows.push(names.into_iter().chain(cells(std::array::from_fn(mean))).collect());
     }
-    let header =
-        ["kernel", "left out", "rows", "roofline %", "no rows %", "20 rows %", "covered %"];
+    let header = [
+        "kernel",
+        "left out",
+        "rows",
+        "roofline %",
+        "unchanged %",
+        "nearest line %",
+        "trees %",
+        "no rows %",
+        "20 rows %",
+        "covered %",
+        "layers covered %",
+    ];
     format!(
         "Each device predicted from the others: mean of absolute errors\n{}",
         render::grid(&header, &rows)

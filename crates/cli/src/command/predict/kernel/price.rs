@@ -180,6 +180,9 @@ fn describe_domain(domain: &Domain) -> String {
     if domain.is_unseen_device {
         parts.push("device not measured".to_owned());
     }
+    if domain.is_adapted {
+        parts.push("adapted".to_owned());
+    }
     if let Some(outside) = &domain.outside {
         let (least, most) = (outside.least, outside.most);
         parts.push(format!("{} outside {least}..{most}", outside.size));

@@ -1,0 +1,179 @@
+//! Adapts transferred times to a device by a few of its measurements.
+
+use schema::HardwareSpec;
+use serde::{Deserialize, Serialize};
+
+use super::correction::Correction;
+use super::formula::fit::FormulaPoint;
+use super::formula::{Amounts, DeviceFactors};
+use super::latency::Latency;
+use super::measured::Measured;
+use super::model::{DeviceResidual, LaunchOverheads, Shared};
+use super::work::Work;
+
+/// Weight of the transferred factors in a fit: the square of the logarithm by which a fitted factor
+/// differs counts as much as this many errors of rows.
+const PRIOR: f64 = 0.3;
+/// Weight of the difference between the transferred and the fitted start.
+const START_PRIOR: f64 = 1.0;
+/// Steps of the search for factors, in logarithms.
+const STEPS: [f64; 6] = [0.4, 0.2, 0.1, 0.05, 0.02, 0.01];
+/// Error below which the loss is quadratic instead of absolute.
+const NEAR: f64 = 0.02;
+/// Weight of equal weights of all devices in the fit of [`Adaptation::weights`], in squared errors.
+const EQUAL: f64 = 0.3;
+/// Number of rounds in which each weight is fitted to the others.
+const ROUNDS: usize = 50;
+
+/// The transferred time of a device, with constants that were fitted to a few of its rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adaptation {
+    factors: DeviceFactors,
+    /// For each device of the transfer, the share of its residual over the formula that this
+    /// device has too.
+    weights: Vec<f64>,
+    correction: Correction,
+}
+
+impl Adaptation {
+    /// Fits factors first, then the residuals of other devices, then a correction of what is left.
+    pub fn fit(
+        shared: Shared<'_>,
+        device: &HardwareSpec,
+        floors: &LaunchOverheads,
+        rows: &[Measured],
+    ) -> Self {
+        let factors = fit_factors(shared, device, floors, rows);
+        let transfer = shared.transfer;
+        let base = |row: &Measured| {
+            transfer.latency(&row.work, device, factors, floors.ns(row.work.name())).ns
+        };
+        let residuals: Vec<(Vec<f64>, f64)> = rows
+            .iter()
+            .map(|row| (residuals(shared, &row.work), (row.latency_ns / base(row)).ln()))
+            .collect();
+        let weights = fit_weights(&residuals, transfer.teachers.len());
+        let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
+        let mut found = Self { factors, weights, correction: none };
+        let predicted: Vec<(Latency, f64)> = rows
+            .iter()
+            .map(|row| {
+                let floor_ns = floors.ns(row.work.name());
+                (found.latency(shared, &row.work, device, floor_ns), row.latency_ns)
+            })
+            .collect();
+        found.correction = Correction::fit(&predicted);
+        found
+    }
+
+    /// Predicts the latency of a call.
+    pub fn latency(
+        &self,
+        shared: Shared<'_>,
+        work: &Work,
+        device: &HardwareSpec,
+        floor_ns: f64,
+    ) -> Latency {
+        let base = shared.transfer.latency(work, device, self.factors, floor_ns);
+        let residuals = residuals(shared, work);
+        let residual: f64 = self.weights.iter().zip(residuals).map(|(one, of)| one * of).sum();
+        self.correction.applied(base.times(residual.exp()))
+    }
+
+    /// Checks the constants of a model that was read from a file.
+    pub fn is_valid(&self, teachers: usize) -> bool {
+        let is_weight = |weight: &f64| (0.0..=1.0).contains(weight);
+        let Correction { middle, shift, slope } = self.correction;
+        self.factors.is_valid()
+            && self.weights.len() == teachers
+            && self.weights.iter().all(is_weight)
+            && [middle, shift, slope].iter().all(|one| one.is_finite())
+    }
+}
+
+/// Computes `ln(own model ÷ formula)` of a kernel for each device of the transfer. The residual is
+/// 0 for a device whose own model was replaced.
+fn residuals(shared: Shared<'_>, work: &Work) -> Vec<f64> {
+    let residual = |teacher: &super::transfer::Teacher| {
+        let key = &teacher.device.key;
+        let own = shared.devices.iter().find(|own| own.device() == key)?;
+        let DeviceResidual::Own(_) = own.residual else { return None };
+        let predicted = own.latency(shared, work, &teacher.device);
+        let floor_ns = own.floors.ns(work.name());
+        let formula = shared.transfer.latency(work, &teacher.device, teacher.factors, floor_ns);
+        Some((predicted.ns / formula.ns).ln())
+    };
+    shared.transfer.teachers.iter().map(|teacher| residual(teacher).unwrap_or(0.0)).collect()
+}
+
+/// Searches the factors with the smallest sum of errors, starting with the transferred ones.
+fn fit_factors(
+    shared: Shared<'_>,
+    device: &HardwareSpec,
+    floors: &LaunchOverheads,
+    rows: &[Measured],
+) -> DeviceFactors {
+    let transferred = shared.transfer.factors(device);
+    let point = |row: &Measured| FormulaPoint {
+        amounts: Amounts::new(&row.work, device),
+        floor_ns: floors.ns(row.work.name()),
+        latency_ns: row.latency_ns,
+    };
+    let points: Vec<FormulaPoint> = rows.iter().map(point).collect();
+    let loss = |factors: DeviceFactors| {
+        let error = |point: &FormulaPoint| {
+            let predicted = point.predict_ns(&shared.transfer.formula, factors);
+            (predicted / point.latency_ns).ln().hypot(NEAR)
+        };
+        let compute = (factors.compute / transferred.compute).ln();
+        let memory = (factors.memory / transferred.memory).ln();
+        let prior = compute.powi(2) + memory.powi(2) + 0.5 * (compute - memory).powi(2);
+        let start = (factors.start - transferred.start).abs();
+        points.iter().map(error).sum::<f64>() + PRIOR * prior + START_PRIOR * start
+    };
+    let mut best = (transferred, loss(transferred));
+    for step in STEPS {
+        // Every accepted change reduces the loss, so the search ends.
+        loop {
+            let now = best.0;
+            let moves = [(0.0, step, 0.0), (0.0, 0.0, step), (0.0, step, step), (step, 0.0, 0.0)];
+            for (start, compute, memory) in moves {
+                for sign in [-1.0, 1.0] {
+                    let factors = DeviceFactors {
+                        start: (now.start + sign * start).clamp(0.0, 1.0),
+                        compute: now.compute * (sign * compute).exp(),
+                        memory: now.memory * (sign * memory).exp(),
+                    };
+                    let loss = loss(factors);
+                    if loss < best.1 {
+                        best = (factors, loss);
+                    }
+                }
+            }
+            if best.0 == now {
+                break;
+            }
+        }
+    }
+    best.0
+}
+
+/// Fits weights from 0 to 1 of the residuals of other devices to those of this device. Each row has
+/// the residuals of the other devices, and that of this device.
+fn fit_weights(rows: &[(Vec<f64>, f64)], devices: usize) -> Vec<f64> {
+    let equal = 1.0 / devices.max(1) as f64;
+    let mut weights = vec![equal; devices];
+    for _ in 0..ROUNDS {
+        for at in 0..devices {
+            let (mut product, mut square) = (EQUAL * equal, EQUAL);
+            for (others, own) in rows {
+                let sum: f64 = others.iter().zip(&weights).map(|(one, weight)| one * weight).sum();
+                product += others[at] * (own - sum + weights[at] * others[at]);
+                square += others[at] * others[at];
+            }
+            weights[at] = (product / square).clamp(0.0, 1.0);
+        }
+    }
+    weights
+}
