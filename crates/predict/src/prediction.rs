@@ -2,6 +2,7 @@
 
 mod evidence;
 mod interval;
+pub mod never_run;
 pub mod next;
 pub mod what_if;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 use evidence::EvidenceShares;
 pub use interval::Draws;
 use interval::StepInterval;
+pub use never_run::Binds;
 
 use crate::Error;
 use crate::calibration::Calibration;
@@ -34,6 +36,18 @@ pub struct PredictedStepRow {
     pub base_ns: Option<i64>,
     /// Predicted step time, measured on the host.
     pub step_ns: i64,
+    /// Time of the step if the device's work took no time, for steps that were never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_ns: Option<i64>,
+    /// Time of the device's work if the host took no time, for steps that were never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_ns: Option<i64>,
+    /// Sum of the times of all kernels, for steps that were never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_only_ns: Option<i64>,
+    /// Which of host and device decides the time of a step that was never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binds: Option<Binds>,
     /// Median of the random draws, which is the time of a step with typical disturbances.
     pub median_ns: i64,
     /// 5th percentile of the random draws.
@@ -114,7 +128,24 @@ pub fn predict_never_run(
     draws: Draws,
 ) -> Result<Prediction, Error> {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
-    predict_program(program, &setting, calibration, draws)
+    let mut prediction = predict_program(program, &setting, calibration, draws)?;
+    let Prediction { costs, simulation, rows } = &mut prediction;
+    let all = never_run::times_of_costs(program, costs, simulation)?;
+    for (row, times) in rows.iter_mut().zip(all) {
+        // Draws of the host's time alone say nothing about a step that waits for the device, so
+        // their bounds move with the step.
+        let scale = times.step_ns as f64 / row.step_ns.max(1) as f64;
+        let scaled = |ns: i64| (scale * ns as f64).round() as i64;
+        row.median_ns = scaled(row.median_ns);
+        row.low_ns = scaled(row.low_ns);
+        row.high_ns = scaled(row.high_ns);
+        row.step_ns = times.step_ns;
+        row.host_ns = Some(times.host_ns);
+        row.device_ns = Some(times.device_ns);
+        row.kernel_only_ns = Some(times.kernel_only_ns);
+        row.binds = Some(times.binds);
+    }
+    Ok(prediction)
 }
 
 /// Predicts a program from a calibration. `setting` gives the start of each rank and the work that
