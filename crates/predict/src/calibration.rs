@@ -17,7 +17,8 @@ pub mod recording_cost;
 pub mod roofline_scaling;
 pub mod runs;
 pub mod samples;
-mod shared;
+pub mod shared;
+pub mod shipped;
 #[cfg(test)]
 mod tests;
 

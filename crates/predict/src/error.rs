@@ -45,6 +45,12 @@ pub enum Error {
     Unrecorded { expected: String, got: String },
     #[error("calibration: expected {expected}, got {got}")]
     Calibration { expected: String, got: String },
+    /// Neither shipped overheads nor a file have this name.
+    #[error(
+        "overheads {name:?}: expected a file of `rowmill predict calibrate` or shipped overheads; \
+         similar names are {near}"
+    )]
+    Overheads { name: String, near: String },
 }
 
 fn nearest(names: &[String]) -> String {

@@ -8,7 +8,7 @@ use trace::store::StringId;
 
 use super::opaque::{OPAQUE, OpaqueCosts};
 use super::roofline_scaling::{self, Roof};
-use super::{Calibration, Key, constants, mean, nearest, samples};
+use super::{Calibration, Key, constants, mean, nearest, samples, shared};
 use crate::cost::{Constants, Cost, Costs, RankCosts, Source, Transfer};
 use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
@@ -107,8 +107,10 @@ impl<C: Ord + Copy> Centres<C> {
     }
 
     fn by_name(&self, key: Key<C>) -> Cost {
+        let family = (key.class, shared::family(&key.name).to_owned());
         let class = key.class;
-        match self.by_name.get(&(class, key.name)) {
+        let found = self.by_name.get(&(class, key.name)).or_else(|| self.by_name.get(&family));
+        match found {
             Some(found) => Cost { ns: rounded(*found), source: Some(Source::Modelled) },
             None => class_cost(&self.typical, class),
         }
@@ -172,20 +174,23 @@ fn by_nested(
     points.into_iter().map(|(class, points)| (class, robust_line(&points))).collect()
 }
 
-/// Fits a line through the medians of each half of the points, by number of nested operators.
+/// Fits a line of which the slope is the median slope between two points (Theil and Sen). Too few
+/// points give no slope, so their time grows in proportion to the number of operators.
 fn robust_line(points: &[(u64, f64)]) -> Transfer {
-    let mut points = points.to_vec();
-    points.sort_by_key(|point| point.0);
-    let middle = |part: &[(u64, f64)]| {
-        let mut ns: Vec<f64> = part.iter().map(|point| point.1).collect();
-        let count = part.iter().map(|point| point.0 as f64).sum::<f64>() / part.len().max(1) as f64;
-        (count, float_median(&mut ns).unwrap_or_default())
-    };
-    let (few, many) = points.split_at(points.len() / 2);
-    let ((from, low), (to, high)) = (middle(few), middle(many));
-    let per_byte_ns = if to > from && !few.is_empty() { ((high - low) / (to - from)).max(0.0) } else { 0.0 };
-    let per_byte_ns = if to > 0.0 { per_byte_ns.min(high / to) } else { 0.0 };
-    Transfer { fixed_ns: high - per_byte_ns * to, per_byte_ns }
+    const FEWEST: usize = 8;
+    let median = |values: &mut Vec<f64>| float_median(values).unwrap_or_default();
+    if points.len() < FEWEST {
+        let each = points.iter().map(|(count, ns)| ns / (1.0 + *count as f64));
+        let each = median(&mut each.collect());
+        return Transfer { fixed_ns: each, per_byte_ns: each };
+    }
+    let pairs = points.iter().enumerate().flat_map(|(at, a)| {
+        let others = points[at + 1..].iter().filter(|b| b.0 != a.0);
+        others.map(|b| (b.1 - a.1) / (b.0 as f64 - a.0 as f64))
+    });
+    let per_byte_ns = median(&mut pairs.collect()).max(0.0);
+    let fixed = points.iter().map(|(count, ns)| ns - per_byte_ns * *count as f64);
+    Transfer { fixed_ns: median(&mut fixed.collect()).max(0.0), per_byte_ns }
 }
 
 impl Prices {

@@ -30,7 +30,13 @@ impl Calibration {
         let kept = |samples: &[i64]| samples.iter().copied().filter(|ns| *ns <= limit).collect();
         let mut overheads: BTreeMap<Key<Overhead>, Vec<i64>> = BTreeMap::new();
         for (key, samples) in &self.overheads {
-            let key = Key { class: key.class, name: key.name.clone(), detail: String::new() };
+            // The time before an operator belongs to the code between operators, not to the
+            // operator.
+            let name = match key.class {
+                Overhead::BetweenOps => family(&key.name),
+                _ => &key.name,
+            };
+            let key = Key { class: key.class, name: name.to_owned(), detail: String::new() };
             let kept: Vec<i64> = kept(samples);
             if !kept.is_empty() {
                 overheads.entry(key).or_default().extend(kept);
@@ -57,6 +63,13 @@ impl Calibration {
             ..Self::default()
         }
     }
+}
+
+/// Returns the family of operators before which the same kind of code runs: the engine of autograd,
+/// or the language of the user's program.
+pub fn family(name: &str) -> &'static str {
+    const ENGINE: &str = "autograd::engine::evaluate_function";
+    if name.starts_with(ENGINE) { ENGINE } else { "" }
 }
 
 /// Replaces samples by the means of equal parts of them.

@@ -141,7 +141,7 @@ pub struct ExecutionTraceTimeRow {
 /// calibration or of shared overheads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostRow {
-    /// Name of the overheads, or `own` for the calibration of the rank itself.
+    /// Name of the overheads, or [`OWN_HOST`] for the calibration of the rank itself.
     pub host: String,
     pub rank: u32,
     pub measured_ns: i64,
@@ -152,6 +152,9 @@ pub struct HostRow {
     /// Error of the sum of the times of all kernels.
     pub kernel_only_error_pct: f64,
 }
+
+/// Name of the host in rows whose host times come from the calibration of the rank itself.
+pub const OWN_HOST: &str = "own";
 
 /// Calibrates each rank of a step alone.
 fn calibrate_alone(step: &Step) -> Vec<Calibration> {
@@ -253,7 +256,7 @@ pub fn host_rows(
             (None, None) => continue,
         };
         rows.push(HostRow {
-            host: overheads.map_or("own", |(name, _)| name).to_owned(),
+            host: overheads.map_or(OWN_HOST, |(name, _)| name).to_owned(),
             rank: step.program.ranks[at].rank,
             measured_ns: recorded.step_ns,
             step_ns: times.step_ns,

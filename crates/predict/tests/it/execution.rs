@@ -12,7 +12,7 @@ use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
 use predict::recording::{RankSetting, Setting, Step};
 use predict::simulate;
 use predict::step::{Models, execution_trace_time};
-use schema::topology::hardware;
+use schema::Topology;
 use trace::execution_trace::{self, ExecutionTrace};
 
 use crate::fixture::Recording;
@@ -363,8 +363,8 @@ fn device_time_of_execution_traces_is_predicted_without_their_timelines() {
     let Some((recording, traces)) = dlrm() else { return };
     let step = recording.step(0);
     let models = Models::shipped().expect("models of this version");
-    let device = hardware("v100-sxm2").expect("a known device");
-    let rows = execution_trace_time::rows(&traces, 0, &step, &models, device).expect("rows");
+    let topology = Topology::parse("v100-sxm2x8").expect("a known device");
+    let rows = execution_trace_time::rows(&traces, 0, &step, &models, &topology).expect("rows");
     for row in rows {
         // Measured errors of the kernel models: -0.6 to -8.3 %.
         assert!(row.models_error_pct.abs() <= 30.0, "{row:?}");
