@@ -17,10 +17,14 @@ pub mod recording_cost;
 pub mod roofline_scaling;
 pub mod runs;
 pub mod samples;
+pub mod shared;
+pub mod shipped;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 
 pub use key::{Key, Waiting};
 pub use samples::{WorkSamples, mean};
@@ -47,6 +51,19 @@ pub struct Calibration {
     pub launches: launches::Launches,
     /// Profiler overhead per event, already subtracted from host samples; 0 if unknown.
     pub event_ns: f64,
+    /// Recorded events inside the samples of each operator and kind of overhead. An operator without
+    /// samples is priced by the number of its nested operators.
+    pub events: BTreeMap<(Overhead, String), EventCount>,
+    /// Whether models computed the times of device work, so that they do not count as measured.
+    pub are_works_modelled: bool,
+}
+
+/// Number of samples of one kind of host time, and of the host events that began during them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventCount {
+    pub samples: u64,
+    pub events: u64,
 }
 
 /// The host and devices on which the samples were recorded.
@@ -83,6 +100,12 @@ impl Calibration {
             self.event_ns = other.event_ns;
         }
         self.launches.merge(other.launches);
+        for (key, other) in other.events {
+            let own = self.events.entry(key).or_default();
+            own.samples += other.samples;
+            own.events += other.events;
+        }
+        self.are_works_modelled |= other.are_works_modelled;
     }
 
     /// Returns the number of recorded steps, with each step counted once for each rank.

@@ -47,6 +47,12 @@ pub enum Error {
     Calibration { expected: String, got: String },
     #[error(transparent)]
     Hardware(schema::topology::HardwareError),
+    /// Neither shipped overheads nor a file have this name.
+    #[error(
+        "overheads {name:?}: expected a file of `rowmill predict calibrate` or shipped overheads; \
+         similar names are {near}"
+    )]
+    Overheads { name: String, near: String },
 }
 
 fn nearest(names: &[String]) -> String {

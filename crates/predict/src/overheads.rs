@@ -6,7 +6,7 @@ use analyze::distribution;
 use schema::TableRow;
 use serde::Serialize;
 
-use crate::calibration::{Calibration, mean};
+use crate::calibration::{Calibration, mean, shared};
 use crate::program::{OVERHEADS, Overhead};
 
 /// Statistics of one kind of host overhead, for one operator or over all operators.
@@ -57,15 +57,49 @@ pub fn summarize_overheads(
     rows
 }
 
-/// Computes the host time of a recording per launched kernel, copy or memory set. Returns `None` if
-/// nothing was launched.
-///
-/// A step whose host is always busy takes at least this time for each launch.
+/// Computes the host time of one call of an outermost operator: the time before it, its own time
+/// and that of its runtime calls. Returns `None` for operators that were not recorded.
 #[must_use]
-pub fn host_ns_per_launch(calibration: &Calibration) -> Option<f64> {
-    let host: f64 = calibration.overheads.values().flatten().map(|ns| *ns as f64).sum();
-    let launched: usize = calibration.works.values().map(|samples| samples.ns().len()).sum();
-    (launched > 0).then(|| host / launched as f64)
+pub fn operator_host_ns(calibration: &Calibration, name: &str) -> Option<f64> {
+    let part = |class: Overhead| {
+        let count = calibration.events.get(&(class, name.to_owned()))?.samples;
+        let keys = calibration.overheads.iter();
+        let own = keys.filter(|(key, _)| key.class == class && key.name == name);
+        Some((count as f64, mean(&own.flat_map(|(_, ns)| ns).copied().collect::<Vec<i64>>())?))
+    };
+    let [first, between, after, alone] = [
+        Overhead::BeforeFirstLaunch,
+        Overhead::BetweenLaunches,
+        Overhead::AfterLastLaunch,
+        Overhead::HostOnly,
+    ]
+    .map(|class| part(class).unwrap_or_default());
+    let calls = first.0 + between.0;
+    let instances = first.0 + alone.0;
+    let own = [first, between, after, alone].iter().map(|(count, ns)| count * ns).sum::<f64>();
+    let call_ns = mean_of(calibration, Overhead::RuntimeCall, |_| true);
+    let family = shared::family(name);
+    let gap_ns =
+        mean_of(calibration, Overhead::BetweenOps, |other| shared::family(other) == family);
+    (instances > 0.0).then(|| gap_ns + (own + calls * call_ns) / instances)
+}
+
+/// Computes the median host time of the recorded operators, for operators that were not recorded.
+#[must_use]
+pub fn typical_operator_ns(calibration: &Calibration) -> f64 {
+    let classes = [Overhead::BeforeFirstLaunch, Overhead::HostOnly];
+    let names = calibration.events.keys().filter(|(class, _)| classes.contains(class));
+    let names: std::collections::BTreeSet<&String> = names.map(|(_, name)| name).collect();
+    let mut times: Vec<f64> =
+        names.into_iter().filter_map(|name| operator_host_ns(calibration, name)).collect();
+    schema::median::float_median(&mut times).unwrap_or_default()
+}
+
+/// Returns the mean of all samples of a kind of overhead whose operator is selected.
+fn mean_of(calibration: &Calibration, class: Overhead, selects: impl Fn(&str) -> bool) -> f64 {
+    let keys = calibration.overheads.iter();
+    let own = keys.filter(|(key, _)| key.class == class && selects(&key.name));
+    mean(&own.flat_map(|(_, ns)| ns).copied().collect::<Vec<i64>>()).unwrap_or_default()
 }
 
 fn row(

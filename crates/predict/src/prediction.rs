@@ -2,6 +2,7 @@
 
 mod evidence;
 mod interval;
+pub mod never_run;
 pub mod next;
 pub mod what_if;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 use evidence::EvidenceShares;
 pub use interval::Draws;
 use interval::StepInterval;
+pub use never_run::Binds;
 
 use crate::Error;
 use crate::calibration::Calibration;
@@ -40,6 +42,18 @@ pub struct PredictedStepRow {
     /// Predicted time of every step of a job that repeats this one, whose queues carry over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steady_ns: Option<i64>,
+    /// Time of the step if the device's work took no time, for steps that were never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_ns: Option<i64>,
+    /// Time of the device's work if the host took no time, for steps that were never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_ns: Option<i64>,
+    /// Sum of the times of all kernels, for steps that were never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_only_ns: Option<i64>,
+    /// Which of host and device decides the time of a step that was never run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binds: Option<Binds>,
     /// Median of the random draws, which is the time of a step with typical disturbances.
     pub median_ns: i64,
     /// 5th percentile of the random draws.
@@ -112,8 +126,8 @@ pub fn predict_step(
     Ok(prediction)
 }
 
-/// Predicts a program that was never run. The ranks of the program start together, and no work of
-/// an earlier step is running.
+/// Predicts a program that was never run, as one of many equal steps. The ranks of the program start
+/// together.
 ///
 /// # Errors
 /// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
@@ -123,7 +137,19 @@ pub fn predict_never_run(
     draws: Draws,
 ) -> Result<Prediction, Error> {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
-    predict_program(program, &setting, calibration, draws)
+    let prices = Prices::new(calibration, Method::Full);
+    let costs = prices.price(program, &setting);
+    let simulation = simulate::run(program, &costs)?.into_steady();
+    let all = never_run::times_of_costs(program, &costs, &simulation)?;
+    let priced = Priced { costs, simulation, prices: &prices };
+    let mut prediction = rows_of(program, priced, calibration, draws);
+    for (row, times) in prediction.rows.iter_mut().zip(all) {
+        row.host_ns = Some(times.host_ns);
+        row.device_ns = Some(times.device_ns);
+        row.kernel_only_ns = Some(times.kernel_only_ns);
+        row.binds = Some(times.binds);
+    }
+    Ok(prediction)
 }
 
 /// Predicts a program from a calibration. `setting` gives the start of each rank and the work that

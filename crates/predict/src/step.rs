@@ -12,6 +12,7 @@ mod dense;
 mod domain;
 mod exchange;
 pub mod execution_trace_time;
+pub mod host;
 mod memory;
 mod pricer;
 mod rank_exchange;

@@ -142,8 +142,12 @@ pub struct PredictCalibrate {
     #[arg(long)]
     pub force: bool,
     /// Print mean and deviation of the host's overheads T1 to T5 instead of writing a calibration
-    #[arg(long, conflicts_with_all = ["merge", "unrecorded", "force"])]
+    #[arg(long, conflicts_with_all = ["merge", "unrecorded", "force", "host_only"])]
     pub overheads: bool,
+    /// Write only the overheads of the host, as `predict step --overheads` takes them: without
+    /// sizes and kernels, and without initialization and waits for data
+    #[arg(long)]
+    pub host_only: bool,
     /// With --overheads: number of operators to print per kind, by total time
     #[arg(long, value_name = "N", default_value_t = 10, requires = "overheads")]
     pub top: usize,
@@ -166,7 +170,9 @@ Examples:
   rowmill predict step --execution-trace et/ --calibration host.json
   rowmill predict step --model my.toml --hardware 4xa100x8 --plan plan.json --by rank
   rowmill predict step --model my.toml --hardware a100 --calibration host.json
-  rowmill predict step --execution-trace et/ --hardware v100-sxm2
+  rowmill predict step --execution-trace et/ --hardware v100-sxm2x8
+  rowmill predict step --execution-trace et/ --hardware h100 --overheads a100-dlrm
+  rowmill predict step --overheads list
   rowmill predict step --model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
 
 From a recording: ranks start when they did in it. `low` and `high` are the 5th and 95th percentile
@@ -174,32 +180,40 @@ of steps drawn with other samples and another host speed.
 From --execution-trace, which has no times: operators call and launch what operators of the same
 name and sizes did in the calibration; kernels wait for those that wrote their tensors. All ranks
 start together. Operators missing from the calibration are named and count as unknown.
-From --execution-trace with --hardware instead of a calibration: the kernels that names and tensors
-of operators imply, priced by kernel models and formulas. Exchanges and host time are left out.
+From --execution-trace with --hardware: the kernels that names and tensors of operators imply, priced
+by kernel models and formulas. A trace recorded on a CPU works, as if its tensors were on the GPU.
+The host's times come from --calibration, else from --overheads, else from the shipped overheads of
+the nearest GPU (--overheads list prints them). `host` is the step if kernels took no time, `device`
+if the host took none, `binds` the longer of the two, and `kernel only` the sum of all kernels.
 From --model with --hardware, without a recording: the trainer's operations run as GPU kernels, one
 by one. Ranks meet at every exchange. `low` and `high` add up the errors of the kernels.
 `measured_pct` of the time is backed by measured kernels of that GPU, `outside_pct` is not. JSON adds
-`domain` (what the rest is backed by) and `bytes_by_kind`. With --calibration, a step takes no less
-than its launches on that host: its recorded host time divided by the kernels that it launched.
+`domain` (what the rest is backed by) and `bytes_by_kind`. A step takes no less than the host's time
+for PyTorch's operators, from --calibration, --overheads or the shipped overheads of the nearest GPU.
 From --model with --calibration alone: a step of rowmill's own trainer on the calibrated host.
 Kernels of unrecorded sizes are scaled from the nearest ones by FLOPs and bytes, and count as
 modelled. Ids follow [synthetic], else are uniform; calibrate on a single rank that uses all threads
 (rowmill train --trace records steps).")]
 #[command(group = clap::ArgGroup::new("never_timed").args(["model", "execution_trace"]))]
-#[command(group = clap::ArgGroup::new("costs").args(["calibration", "hardware"])
+#[command(group = clap::ArgGroup::new("costs").args(["calibration", "hardware", "overheads"])
     .required(true).multiple(true))]
 pub struct PredictStep {
     /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required_unless_present_any = ["model", "execution_trace"], value_name = "PATH")]
+    #[arg(required_unless_present_any = ["model", "execution_trace", "overheads"])]
+    #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Predict a step that was never timed: read PyTorch execution traces instead of traces
     /// (repeatable)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "model", "force"])]
     pub execution_trace: Vec<PathBuf>,
-    /// A file of `rowmill predict calibrate`, from which costs are taken; with --model and
-    /// --hardware, only the costs of the host
+    /// A file of `rowmill predict calibrate`, from which costs are taken; with --hardware, only the
+    /// costs of the host
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
+    /// With --hardware: the host's overheads, by the name of shipped ones or a file of `rowmill
+    /// predict calibrate`; `list` prints the shipped ones [default: of the nearest GPU]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "calibration")]
+    pub overheads: Option<String>,
     #[command(flatten)]
     pub selection: StepSelection,
     #[command(flatten)]
@@ -403,6 +417,8 @@ Tests, as far as the recording allows them:
   later steps  several steps: the first half predicts the mean of the rest
   launched     with --execution: device time of the step from execution traces alone, by kernel
                models, and by the kernels of one other rank (median and worst)
+  on a device  with --execution: the step from execution traces with kernels by models, and the
+               host of each rank's own calibration and of each of the shipped overheads
 With --measured, a table instead: the step of every rank, then device work by name, largest error
 first; the mean of the predicted steps against the mean of the measured ones.
 With --published: steps that vendors published, on single GPUs, hosts and a cluster, predicted from

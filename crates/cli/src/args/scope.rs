@@ -46,7 +46,7 @@ const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
 /// Options whose condition cannot be expressed with clap.
-const SCOPES: [OptionScope; 28] = [
+const SCOPES: [OptionScope; 30] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
     scope("train", &["malformed-max", "strict", "delimiter"], RAW),
@@ -59,12 +59,18 @@ const SCOPES: [OptionScope; 28] = [
     scope("checkpoint export", &["accept-rule-change"], Need::AnyOf(&["optimizer"])),
     scope("trace ops", &["operator", "kernels-min"], SEQUENCE),
     scope("predict calibrate", &["force"], Need::AnyOf(&["merge"])),
-    scope("predict step", &["hardware"], Need::NoneOf(&["execution-trace+calibration"])),
+    scope("predict step", &["hardware"], Need::AnyOf(&["model", "execution-trace"])),
     scope("predict step", &["force", "step"], Need::NoneOf(&["model"])),
-    scope("predict step", &["draws", "seed", "write-trace"], Need::NoneOf(&["hardware"])),
+    scope("predict step", &["draws", "seed", "write-trace"], Need::NoneOf(&["model+hardware"])),
+    scope("predict step", &["overheads"], Need::AnyOf(&["hardware", "overheads=list"])),
+    scope(
+        "predict step",
+        &["hardware", "model", "execution-trace", "paths"],
+        Need::NoneOf(&["overheads=list"]),
+    ),
     scope("predict step", &["by"], Need::AnyOf(&["model+hardware"])),
     scope("predict step", &["launch-us"], Need::AnyOf(&["model+hardware"])),
-    scope("predict step", &["launch-us"], Need::NoneOf(&["calibration"])),
+    scope("predict step", &["launch-us"], Need::NoneOf(&["calibration", "overheads"])),
     scope("predict step", &KERNELS, Need::AnyOf(&["model+hardware"])),
     scope("predict step", &["models"], Need::AnyOf(&["hardware"])),
     scope("predict step", &CONFIGURED, Need::AnyOf(&["model"])),
@@ -291,11 +297,10 @@ mod tests {
         check("train a --trace t --trace-steps 1..3", "");
         check("train --list --format json", "");
         check("train a --list --run x", "'--run' of rowmill train does not apply with --list");
-        check(
-            "predict step --execution-trace e --calibration c --hardware a100",
-            "'--hardware' of rowmill predict step does not apply with --execution-trace and \
-             --calibration",
-        );
+        check("predict step --execution-trace e --calibration c --hardware a100", "");
+        check("predict step --execution-trace e --overheads a100-dlrm", "only with --hardware");
+        check("predict step --overheads list", "");
+        check("predict step --overheads list --hardware a100", "not apply with --overheads list");
         check("predict step --execution-trace e --hardware a100", "");
         check("predict step --model m --hardware a100 --draws 9", "does not apply with --hardware");
         check("predict step --model m --calibration c --draws 9", "");

@@ -9,6 +9,7 @@ mod evaluate;
 mod execution_step;
 mod findings;
 mod hardware_step;
+mod host_overheads;
 mod kernel;
 mod learn;
 mod next;
@@ -62,16 +63,16 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
 /// Predicts a step from the inputs that the user names: a configuration, execution traces or a
 /// recording, together with hardware or a calibration.
 fn predict_step(args: &PredictStep, session: &Session) -> Result<(), Error> {
-    let is_recorded = args.execution_trace.is_empty();
+    if args.overheads.as_deref() == Some(host_overheads::LIST) {
+        return host_overheads::list(session);
+    }
     match (&args.model, &args.hardware, &args.calibration) {
         (Some(config), Some(hardware), _) => hardware_step::run(config, hardware, args, session),
         (Some(config), None, Some(file)) => trainer_step::run(config, file, args, session),
-        (None, _, Some(file)) if is_recorded => step::run(file, args, session),
-        (None, None, Some(file)) => execution_step::run(file, args, session),
-        (_, hardware, _) => {
-            let hardware = hardware.as_deref().unwrap_or_default();
-            execution_step::run_with_models(hardware, args, session)
+        (None, None, Some(file)) if args.execution_trace.is_empty() => {
+            step::run(file, args, session)
         }
+        _ => execution_step::run(args, session),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::{Calibration, Key, Waiting, mean, operator_calls};
+use super::{Calibration, EventCount, Key, Waiting, mean, operator_calls};
 use crate::cost::operation_name;
 use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, WorkKind};
 use crate::recording::{RankTimes, Step};
@@ -82,7 +82,7 @@ fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     };
     ratio(
         segments(of, recorded, usual.event_ns)
-            .filter_map(|(segment, ns)| Some((ns, mean(segment)?))),
+            .filter_map(|sample| Some((sample.ns, mean(sample.segment)?))),
     )
 }
 
@@ -100,13 +100,20 @@ fn ratio(pairs: impl Iterator<Item = (i64, f64)>) -> Option<f64> {
     (usual > 0.0).then_some(own / usual)
 }
 
+/// The duration of a host segment, and the number of events that began during it.
+struct HostSample {
+    segment: Segment,
+    ns: i64,
+    events: u32,
+}
+
 /// Iterates over the host segments of a rank and their durations. `event_ns` of profiler overhead
 /// is subtracted for each event in a segment.
 fn segments<'a>(
     rank: &'a Rank,
     recorded: &'a RankTimes,
     event_ns: f64,
-) -> impl Iterator<Item = (Segment, i64)> + 'a {
+) -> impl Iterator<Item = HostSample> + 'a {
     let threads = rank.threads.iter().zip(&recorded.actions).enumerate();
     threads.flat_map(move |(place, (thread, times))| {
         let numbered = thread.actions.iter().zip(times).enumerate();
@@ -117,18 +124,28 @@ fn segments<'a>(
                 _ => return None,
             };
             let ns = recorded.own_ns(action, *time);
-            let paid = (event_ns * f64::from(recorded.events_in(place, at))).round() as i64;
+            let events = recorded.events_in(place, at);
+            let paid = (event_ns * f64::from(events)).round() as i64;
             // The profiler recorded events during the action. An action shorter than its profiler
             // overhead counts as 0 ns.
-            Some((segment, if paid > 0 { (ns - paid).max(0) } else { ns }))
+            Some(HostSample { segment, ns: if paid > 0 { (ns - paid).max(0) } else { ns }, events })
         })
     })
 }
 
 fn host(calibration: &mut Calibration, program: &Program, rank: &Rank, recorded: &RankTimes) {
     let mut samples: BTreeMap<Segment, Vec<i64>> = BTreeMap::new();
-    for (segment, ns) in segments(rank, recorded, calibration.event_ns) {
+    let mut counts: BTreeMap<(Overhead, StringId), EventCount> = BTreeMap::new();
+    for HostSample { segment, ns, events } in segments(rank, recorded, calibration.event_ns) {
         samples.entry(segment).or_default().push(ns);
+        let count = counts.entry((segment.overhead, segment.op)).or_default();
+        count.samples += 1;
+        count.events += u64::from(events);
+    }
+    for ((class, name), count) in counts {
+        let known = calibration.events.entry((class, program.text(name).to_owned())).or_default();
+        known.samples += count.samples;
+        known.events += count.events;
     }
     for (segment, ns) in samples {
         calibration.overheads.entry(Key::from_segment(program, segment)).or_default().extend(ns);

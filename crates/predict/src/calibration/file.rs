@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::launches::Launches;
-use super::{Calibration, Key, Machine, Waiting, WorkSamples, constants, mean};
+use super::{Calibration, EventCount, Key, Machine, Waiting, WorkSamples, constants, mean};
 use crate::Error;
 use crate::cost::Constants;
 use crate::program::{Overhead, WorkKind};
@@ -35,6 +35,17 @@ struct Content {
     /// Profiler overhead per event in nanoseconds, which is already subtracted from host samples.
     #[serde(default, skip_serializing_if = "is_zero")]
     event_ns: f64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    events: Vec<EventRow>,
+}
+
+/// JSON row with the number of events in one kind of host time.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventRow {
+    class: Overhead,
+    name: String,
+    count: EventCount,
 }
 
 fn is_zero(value: &f64) -> bool {
@@ -119,6 +130,7 @@ impl Calibration {
             work_factors: self.work_factors.clone(),
             launches: self.launches.clone(),
             event_ns: self.event_ns,
+            events: self.events.iter().map(event_row).collect(),
         };
         serde_json::to_string(&content).map_err(|error| wrong("numbers that JSON can hold", &error))
     }
@@ -165,8 +177,18 @@ impl Calibration {
             work_factors: content.work_factors,
             launches: content.launches,
             event_ns: content.event_ns,
+            events: content
+                .events
+                .into_iter()
+                .map(|row| ((row.class, row.name), row.count))
+                .collect(),
+            are_works_modelled: false,
         })
     }
+}
+
+fn event_row(((class, name), count): (&(Overhead, String), &EventCount)) -> EventRow {
+    EventRow { class: *class, name: name.clone(), count: *count }
 }
 
 fn wrong(expected: &str, got: &impl ToString) -> Error {

@@ -81,7 +81,7 @@ impl Launches {
 
     /// Returns whether any operator launched device work.
     pub fn has_device(&self) -> bool {
-        let variants = self.outer.values().flat_map(BTreeMap::values).flatten();
+        let variants = self.inner.values().flat_map(BTreeMap::values).flatten();
         variants.flat_map(|variant| &variant.calls).any(|call| !call.launches.is_empty())
     }
 }

@@ -48,6 +48,10 @@ impl OpaqueCosts {
     /// of that size cannot have been read as a whole. An example is the table of a lookup.
     pub fn growth(&self, known: &str, ns: f64, wanted: &str) -> f64 {
         const MOST: f64 = 2.0;
+        // A recording without sizes does not show how much larger the wanted work is.
+        if text_bytes(known) == 0 {
+            return 1.0;
+        }
         let Transfer { fixed_ns, per_byte_ns } = self.work;
         let (mut from, mut to) = (fixed_ns, fixed_ns);
         for (known, wanted) in known.split(", ").zip(wanted.split(", ")) {
@@ -75,6 +79,13 @@ impl OpaqueCosts {
     }
 }
 
+/// Fewest bytes whose time shows a rate. A recording without sizes contains only the sizes of
+/// memory sets of a few bytes, whose time is that of the launch.
+const RATE_BYTES_LEAST: u64 = 4_096;
+/// Assumed nanoseconds per byte if no recorded work shows a rate: 100 GB/s, which is slower than
+/// the memory of any known GPU.
+const SLOWEST: f64 = 0.01;
+
 /// Fits a robust line. The fixed time is the median time of the smaller half of the points, and the
 /// time per byte is the median slope of the largest quarter. Lookups read only a small part of
 /// their tables, so means and least squares would be misled.
@@ -90,7 +101,12 @@ fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     };
     let large = &points[points.len() - points.len().div_ceil(4)..];
     let slope = |(bytes, ns): &(u64, f64)| ((ns - fixed_ns) / *bytes as f64).max(0.0);
-    Transfer { fixed_ns, per_byte_ns: middle(large.iter().map(slope)) }
+    let per_byte_ns = middle(large.iter().map(slope));
+    let is_too_small = last.0 < RATE_BYTES_LEAST;
+    Transfer {
+        fixed_ns,
+        per_byte_ns: if is_too_small { per_byte_ns.min(SLOWEST) } else { per_byte_ns },
+    }
 }
 
 /// Returns the median of the values, or 0 if there are none.

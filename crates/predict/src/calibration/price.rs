@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use schema::median;
+use schema::median::float_median;
 use trace::store::StringId;
 
 use super::opaque::{OPAQUE, OpaqueCosts};
 use super::roofline_scaling::{self, Roof};
-use super::{Calibration, Key, constants, mean, nearest, samples};
-use crate::cost::{Cost, Costs, RankCosts, Source};
+use super::{Calibration, Key, constants, mean, nearest, samples, shared};
+use crate::cost::{Constants, Cost, Costs, RankCosts, Source, Transfer};
 use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::{Setting, Step};
@@ -39,6 +39,9 @@ struct Centres<C: Ord> {
     by_key: BTreeMap<Key<C>, f64>,
     by_name: BTreeMap<(C, String), f64>,
     by_class: BTreeMap<C, f64>,
+    /// Median over names of the time by name. It prices names without samples, because a mean over
+    /// samples would be that of the few names that load data or compute on the host.
+    typical: BTreeMap<C, f64>,
 }
 
 /// Prices derived from a calibration. The prices are computed once and reused for every program.
@@ -49,8 +52,14 @@ pub struct Prices {
     works: Centres<WorkKind>,
     roof: Roof,
     opaque: OpaqueCosts,
-    constants: crate::cost::Constants,
+    constants: Constants,
+    are_works_modelled: bool,
+    /// Host time by number of nested operators, for operators without samples.
+    nested: BTreeMap<Overhead, Transfer>,
 }
+
+/// End of the detail of an operator without samples, after the number of its nested operators.
+pub const NESTED: &str = " nested";
 
 impl<C: Ord + Copy> Centres<C> {
     /// Computes the central time of each group of samples. `centre` combines the samples of one or
@@ -67,8 +76,14 @@ impl<C: Ord + Copy> Centres<C> {
             let class = key.0;
             (key, centre(class, &all))
         });
+        let by_name: BTreeMap<(C, String), f64> = by_name.collect();
+        let mut of_class: BTreeMap<C, Vec<f64>> = BTreeMap::new();
+        by_name.iter().for_each(|((class, _), ns)| of_class.entry(*class).or_default().push(*ns));
+        let median = |(class, mut all): (C, Vec<f64>)| Some((class, float_median(&mut all)?));
+        let typical = of_class.into_iter().filter_map(median).collect();
         let by_class = by_class.into_iter().map(|(class, all)| (class, centre(class, &all)));
-        Self { by_key: by_key.collect(), by_name: by_name.collect(), by_class: by_class.collect() }
+        let (by_key, by_class) = (by_key.collect(), by_class.collect());
+        Self { by_key, by_name, by_class, typical }
     }
 
     /// Prices a key from the first of these sources that is available:
@@ -77,7 +92,7 @@ impl<C: Ord + Copy> Centres<C> {
     /// - samples of the nearest sizes of the same name; if only one size is known, time grows with
     ///   the power `alone`,
     /// - samples of all sizes of the same name,
-    /// - samples of the same class.
+    /// - the median of the names of the same class.
     fn cost(&self, key: Key<C>, alone: f64) -> Cost {
         if let Some(found) = self.by_key.get(&key) {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
@@ -92,20 +107,23 @@ impl<C: Ord + Copy> Centres<C> {
     }
 
     fn by_name(&self, key: Key<C>) -> Cost {
+        let family = (key.class, shared::family(&key.name).to_owned());
         let class = key.class;
-        match self.by_name.get(&(class, key.name)) {
+        let found = self.by_name.get(&(class, key.name)).or_else(|| self.by_name.get(&family));
+        match found {
             Some(found) => Cost { ns: rounded(*found), source: Some(Source::Modelled) },
-            None => self.by_class(class),
+            None => class_cost(&self.typical, class),
         }
     }
 
     fn by_class(&self, class: C) -> Cost {
-        let found = self.by_class.get(&class);
-        found.map_or(Cost::UNKNOWN, |found| Cost {
-            ns: rounded(*found),
-            source: Some(Source::Modelled),
-        })
+        class_cost(&self.by_class, class)
     }
+}
+
+fn class_cost<C: Ord>(of: &BTreeMap<C, f64>, class: C) -> Cost {
+    let modelled = |ns: &f64| Cost { ns: rounded(*ns), source: Some(Source::Modelled) };
+    of.get(&class).map_or(Cost::UNKNOWN, modelled)
 }
 
 /// Returns all entries with a key's class and name, each with its detail.
@@ -140,7 +158,49 @@ pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
     samples
 }
 
+/// Fits lines of host time by the number of nested operators, over all operators. Each nested
+/// operator costs time of the dispatcher, and of the profiler if it runs.
+fn by_nested(
+    calibration: &Calibration,
+    overheads: &Centres<Overhead>,
+) -> BTreeMap<Overhead, Transfer> {
+    let mut points: BTreeMap<Overhead, Vec<(u64, f64)>> = BTreeMap::new();
+    for ((class, name), count) in &calibration.events {
+        let Some(ns) = overheads.by_name.get(&(*class, name.clone())) else { continue };
+        let events = (count.events as f64 / count.samples.max(1) as f64).round() as u64;
+        points.entry(*class).or_default().push((events, *ns));
+    }
+    points.retain(|class, _| !matches!(class, Overhead::BetweenOps | Overhead::RuntimeCall));
+    points.into_iter().map(|(class, points)| (class, robust_line(&points))).collect()
+}
+
+/// Fits a line of which the slope is the median slope between two points (Theil and Sen). Too few
+/// points give no slope, so their time grows in proportion to the number of operators.
+fn robust_line(points: &[(u64, f64)]) -> Transfer {
+    const FEWEST: usize = 8;
+    let median = |values: &mut Vec<f64>| float_median(values).unwrap_or_default();
+    if points.len() < FEWEST {
+        let each = points.iter().map(|(count, ns)| ns / (1.0 + *count as f64));
+        let each = median(&mut each.collect());
+        return Transfer { fixed_ns: each, per_byte_ns: each };
+    }
+    let pairs = points.iter().enumerate().flat_map(|(at, a)| {
+        let others = points[at + 1..].iter().filter(|b| b.0 != a.0);
+        others.map(|b| (b.1 - a.1) / (b.0 as f64 - a.0 as f64))
+    });
+    let per_byte_ns = median(&mut pairs.collect()).max(0.0);
+    let fixed = points.iter().map(|(count, ns)| ns - per_byte_ns * *count as f64);
+    Transfer { fixed_ns: median(&mut fixed.collect()).max(0.0), per_byte_ns }
+}
+
 impl Prices {
+    /// Returns whether an operator has samples of a kind of overhead.
+    pub fn knows(calibration: &Calibration, class: Overhead, name: &str) -> bool {
+        let first = Key { class, name: name.to_owned(), detail: String::new() };
+        let next = calibration.overheads.range(first..).next();
+        next.is_some_and(|(key, _)| key.class == class && key.name == name)
+    }
+
     /// Computes the central times from which a method prices programs.
     pub fn new(calibration: &Calibration, method: Method) -> Self {
         let overheads =
@@ -160,11 +220,13 @@ impl Prices {
         let opaque = OpaqueCosts::from_calibration(calibration);
         Self {
             method,
-            overheads,
             works,
             roof,
             opaque,
             constants: constants::derive_constants(calibration),
+            are_works_modelled: calibration.are_works_modelled,
+            nested: by_nested(calibration, &overheads),
+            overheads,
         }
     }
 
@@ -198,6 +260,11 @@ impl Prices {
             let whole = self.overhead(Key { class: Overhead::HostOnly, ..key });
             let ns = self.opaque.host_work_ns(&sizes, whole.ns);
             return Cost { ns, source: whole.source.map(|source| source.max(Source::Modelled)) };
+        }
+        let nested = key.detail.strip_suffix(NESTED).and_then(|count| count.parse::<f64>().ok());
+        if let Some((line, count)) = self.nested.get(&key.class).zip(nested) {
+            let ns = rounded(line.fixed_ns + line.per_byte_ns * count);
+            return Cost { ns, source: Some(Source::Modelled) };
         }
         match (self.method, key.class) {
             (Method::Full, _) => self.overheads.cost(key, OVERHEAD_POWER),
@@ -246,7 +313,24 @@ impl Prices {
             let actions = actions.collect();
             RankCosts { start_ns: setting.start_ns, actions, works, left_running_ns }
         });
-        Costs { ranks: ranks.collect(), constants: self.constants.clone() }
+        let ranks = ranks.collect();
+        Costs { ranks, constants: self.constants_for(program) }
+    }
+
+    /// Returns the constants, with the mean hand-over time for threads that wait before an operator
+    /// before which no thread waited in the recordings.
+    fn constants_for(&self, program: &Program) -> Constants {
+        let mut constants = self.constants.clone();
+        let known = constants.hand_over_ns.values();
+        let mean_ns = known.clone().sum::<i64>() / (known.len() as i64).max(1);
+        let threads = program.ranks.iter().flat_map(|rank| &rank.threads);
+        for action in threads.flat_map(|thread| &thread.actions) {
+            if let Action::Await { wakes: Some(name), .. } = action {
+                let name = program.text(*name).to_owned();
+                constants.hand_over_ns.entry(name).or_insert(mean_ns);
+            }
+        }
+        constants
     }
 
     /// Returns the initial conditions of a recorded step with the speed of each rank's device: its
@@ -264,7 +348,7 @@ impl Prices {
             if priced > 0 { recorded as f64 / priced as f64 } else { 1.0 }
         });
         let factors: Vec<f64> = speed.collect();
-        let usual = median::float_median(&mut factors.clone()).filter(|usual| *usual > 0.0);
+        let usual = float_median(&mut factors.clone()).filter(|usual| *usual > 0.0);
         for (rank, factor) in setting.ranks.iter_mut().zip(factors) {
             rank.device_factor = factor / usual.unwrap_or(1.0);
         }
@@ -291,7 +375,9 @@ impl Prices {
         // A work that is scaled or composed of parts was not measured in this form, so its price
         // counts as modelled.
         let source = match source {
-            Some(Source::Measured) if work.scale != 1.0 || costs.len() > 1 => {
+            Some(Source::Measured)
+                if work.scale != 1.0 || costs.len() > 1 || self.are_works_modelled =>
+            {
                 Some(Source::Modelled)
             }
             other => other,

@@ -4,6 +4,7 @@
 
 pub mod kernels;
 mod operator;
+mod operator_table;
 mod order;
 mod scaled_calls;
 mod sort;
@@ -16,10 +17,12 @@ use trace::execution_trace::{ExecutionTrace, NodeForest};
 use trace::store::Loss;
 
 use crate::Error;
-use crate::calibration::Calibration;
+use crate::calibration::{Calibration, Key, WorkSamples};
 use crate::cost::parse_operation;
-use crate::program::{Collective, Program};
-use operator::LaunchPredictor;
+use crate::program::{Collective, Program, WorkKind};
+use kernel_model::Estimate;
+use kernels::{LaunchedKernel, TraceKernels};
+use operator::{LaunchPredictor, ModelledKernels};
 pub use writer::UnknownOperators;
 use writer::{Joined, Usual};
 
@@ -36,7 +39,32 @@ pub struct Execution {
     pub unknown: UnknownOperators,
     /// Number of collectives for which the trace of a participating rank is missing.
     pub partial_collectives: usize,
+    /// Times of kernels that models price, by the key of their samples.
+    pub prices: BTreeMap<Key<WorkKind>, Estimate>,
 }
+
+impl Execution {
+    /// Returns the calibration that prices the program: the host times of `host`, with the kernels
+    /// that models price in place of its own. Each kernel gets its estimate and the bounds of its
+    /// interval as samples.
+    pub fn calibration(&self, host: &Calibration) -> Calibration {
+        let sample = |(key, time): (&Key<WorkKind>, &Estimate)| {
+            let all = [time.low_ns, time.mean_ns, time.high_ns];
+            (key.clone(), WorkSamples::from(all.map(|ns| ns.round() as i64).to_vec()))
+        };
+        Calibration {
+            works: self.prices.iter().map(sample).collect(),
+            recordings: vec![u32::MAX],
+            transfers: BTreeMap::new(),
+            work_factors: Vec::new(),
+            are_works_modelled: true,
+            ..host.clone()
+        }
+    }
+}
+
+/// Predicts the time of a kernel on a device.
+pub type PriceKernel<'a> = &'a dyn Fn(&LaunchedKernel) -> Estimate;
 
 impl Program {
     /// Builds the program of a step from execution traces, one per rank. The calls and kernels of
@@ -50,7 +78,26 @@ impl Program {
         step: usize,
         calibration: &Calibration,
     ) -> Result<Execution, Error> {
-        program(traces, step, calibration)
+        if calibration.launches.outer.is_empty() {
+            let expected = "a calibration of at least one recorded operator".to_owned();
+            return Err(Error::Calibration { expected, got: "none".to_owned() });
+        }
+        program(traces, step, calibration, None)
+    }
+
+    /// Builds the program of a step from execution traces, one per rank, for a device that need not
+    /// have been recorded. The operators' names and tensors give the kernels, which `price` prices.
+    /// The calibration gives the number of launches and the calls of operators that it contains.
+    ///
+    /// # Errors
+    /// [`Error::Execution`] for the traces that [`Program::from_execution`] refuses.
+    pub fn from_execution_on_device(
+        traces: &[ExecutionTrace],
+        step: usize,
+        host: &Calibration,
+        price: PriceKernel<'_>,
+    ) -> Result<Execution, Error> {
+        program(traces, step, host, Some(price))
     }
 }
 
@@ -58,12 +105,9 @@ fn program(
     traces: &[ExecutionTrace],
     step: usize,
     calibration: &Calibration,
+    price: Option<PriceKernel<'_>>,
 ) -> Result<Execution, Error> {
     let launches = &calibration.launches;
-    if launches.outer.is_empty() {
-        let expected = "a calibration of at least one recorded operator".to_owned();
-        return Err(Error::Calibration { expected, got: "none".to_owned() });
-    }
     let mut execution = Execution { steps: usize::MAX, ..Execution::default() };
     // The empty name gets the number 0, which is the default of a `StringId`.
     execution.program.names.intern("");
@@ -86,12 +130,21 @@ fn program(
             let expected = "operators in the step".to_owned();
             return Err(Error::Execution { rank: trace.rank, expected, got: "none".to_owned() });
         }
-        let known = LaunchPredictor::new(trace, &tree, calibration);
+        let operators = items.iter().filter(|item| item.kind == order::ItemKind::Operator);
+        let operators = operators.map(|item| item.node);
+        let modelled = price.map(|price| ModelledKernels {
+            kernels: TraceKernels::list(trace, &tree, operators, group_size(traces)),
+            price,
+            call: &call,
+            stream: usual.stream,
+        });
+        let known = LaunchPredictor::new(trace, &tree, calibration, modelled);
         let names = &mut execution.program.names;
         let mut written = writer::write(&known, names, &threads, &items, usual);
         written.rank.rank = trace.rank;
         execution.program.ranks.push(written.rank);
         joined.push(written.collectives);
+        execution.prices.extend(written.prices);
         for (name, count) in written.unknown {
             *execution.unknown.entry(name).or_default() += count;
         }
@@ -159,11 +212,9 @@ fn meet(
             return Err(Error::Execution { rank: trace.rank, expected, got: named(own) });
         }
     }
-    let sizes = traces.iter().flat_map(|trace| &trace.nodes);
-    let groups = sizes.filter_map(|node| node.collective.as_ref()?.group_size);
     // A group that is larger than the number of traces shows that the traces of some ranks are
     // missing.
-    let is_partial = groups.max().is_some_and(|size| size as usize > traces.len());
+    let is_partial = group_size(traces) as usize > traces.len();
     for (at, (_, name, _)) in first.iter().enumerate() {
         let Some(operation) = parse_operation(name) else { continue };
         execution.partial_collectives += usize::from(is_partial);
@@ -181,6 +232,13 @@ fn meet(
     Ok(())
 }
 
+/// Returns the number of ranks of the largest process group, or of the traces if they are more.
+fn group_size(traces: &[ExecutionTrace]) -> u32 {
+    let nodes = traces.iter().flat_map(|trace| &trace.nodes);
+    let sizes = nodes.filter_map(|node| node.collective.as_ref()?.group_size);
+    sizes.chain([traces.len() as u32]).max().unwrap_or(1)
+}
+
 /// Returns the name of the runtime call that launched most kernels of the calibration.
 fn usual_call(calibration: &Calibration) -> String {
     most(calibration, |name, _| name.to_owned()).unwrap_or_else(|| "cudaLaunchKernel".to_owned())
@@ -194,10 +252,10 @@ fn usual_stream(calibration: &Calibration) -> i32 {
 /// Returns the most frequent value of a property over all launched kernels.
 fn most<T: Ord>(calibration: &Calibration, of: impl Fn(&str, i32) -> T) -> Option<T> {
     let mut counts: BTreeMap<T, u64> = BTreeMap::new();
-    let variants = calibration.launches.outer.values().flat_map(BTreeMap::values).flatten();
+    let variants = calibration.launches.inner.values().flat_map(BTreeMap::values).flatten();
     for variant in variants {
         for call in &variant.calls {
-            for work in &call.launches {
+            for work in call.launches.iter().filter(|work| work.collective.is_none()) {
                 *counts.entry(of(&call.name, work.stream)).or_default() += variant.count;
             }
         }

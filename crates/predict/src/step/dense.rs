@@ -60,13 +60,9 @@ pub enum Basis {
     Formula,
 }
 
-/// The trained kernel models from which steps are priced.
+/// The trained kernel models from which steps are priced, in the order of [`Kind::ALL`].
 #[derive(Clone, Debug)]
-pub struct Models {
-    linear: KernelModel,
-    bmm: KernelModel,
-    element_wise: KernelModel,
-}
+pub struct Models(Vec<KernelModel>);
 
 impl Models {
     /// Loads the kernel models that are shipped with rowmill.
@@ -82,23 +78,12 @@ impl Models {
     /// # Errors
     /// The first error that `model` returns.
     pub fn from_loader<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
-        Ok(Self {
-            linear: model(Kind::Linear)?,
-            bmm: model(Kind::Bmm)?,
-            element_wise: model(Kind::ElementWise)?,
-        })
+        Kind::ALL.into_iter().map(model).collect::<Result<_, _>>().map(Self)
     }
-}
 
-impl Models {
-    /// Returns the kernel model of a kind. Kinds that steps do not contain get the element-wise
-    /// model.
+    /// Returns the kernel model of a kind.
     pub(super) fn model(&self, kind: Kind) -> &KernelModel {
-        match kind {
-            Kind::Linear => &self.linear,
-            Kind::Bmm => &self.bmm,
-            _ => &self.element_wise,
-        }
+        &self.0[kind as usize]
     }
 }
 

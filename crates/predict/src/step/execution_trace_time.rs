@@ -1,8 +1,11 @@
-//! Compares the recorded device time of an execution trace with two predictions: from kernel models
-//! alone, and from the kernels of another rank. Exchanges between ranks are left out, because most
-//! of their time is waiting.
+//! Prices the kernels of execution traces by kernel models and formulas, and compares predicted
+//! steps with recorded ones.
 
-use schema::{HardwareSpec, TableRow};
+use analyze::collectives::CollectiveOperation;
+use kernel_model::embedding::V100;
+use kernel_model::formula_kernels::{SingleKind, SingleWork};
+use kernel_model::{Element, Estimate, Kind, Work};
+use schema::Topology;
 use serde::Serialize;
 use trace::execution_trace::ExecutionTrace;
 
@@ -11,42 +14,114 @@ use crate::Error;
 use crate::calibration::price::{Method, Prices};
 use crate::calibration::{Calibration, collect};
 use crate::evaluate::error_pct;
-use crate::program::from_execution_trace::kernels::{self, Kernel, LaunchedKernel};
+use crate::prediction::never_run;
+use crate::program::from_execution_trace::Execution;
+use crate::program::from_execution_trace::kernels::{Kernel, LaunchedKernel};
 use crate::program::{Program, Rank};
 use crate::recording::{RankSetting, Setting, Step};
-use kernel_model::Estimate;
-use kernel_model::embedding::V100;
-use kernel_model::{Element, Kind, Work};
 
-/// Minimum time of an element-wise kernel. The minimum times are the lower quartiles of kernels
-/// with no more blocks than a V100 has multiprocessors. The kernels come from a training job on one
-/// V100 (`trace_diff/test` of the public traces), which is not among the ranks evaluated here.
-const ELEMENT_NS: f64 = 3_000.0;
-/// Minimum time of a copy or memory set.
-const MOVE_NS: f64 = 3_000.0;
-/// Minimum time of a matrix product.
-const PRODUCT_NS: f64 = 8_000.0;
-/// Minimum time of a reduction.
-const REDUCE_NS: f64 = 11_000.0;
-/// Minimum time of a concatenation. This minimum is the shortest recorded concatenation, because no
-/// recorded concatenation was small.
-const CONCAT_NS: f64 = 5_000.0;
-/// Minimum time of a gather or scatter.
-const INDEX_NS: f64 = 6_000.0;
-/// Minimum time of a prefix sum. The scan itself takes 5 µs, and the rest is its preparation.
-const SCAN_NS: f64 = 8_000.0;
-/// Minimum time of a row update. The minimum is a sum over the kernels of an update. Positions take
-/// 26 µs, their sort 13 µs, run lengths 14 µs and run starts 8 µs. Long runs and memory sets take 7
-/// µs, and two updates take the rest.
-const UPDATE_NS: f64 = 76_000.0;
-/// Minimum time of any other kernel, in nanoseconds.
-const OTHER_NS: f64 = 4_000.0;
 /// Share of the peak memory bandwidth that copies reach (arXiv:2201.07821).
 const MOVE_SHARE: f64 = 0.79;
 /// Lowest and highest factor on the time of copies.
 const MOVED: (f64, f64) = (0.8, 1.3);
-/// Lowest and highest factor on the minimum times, which were measured only on a V100.
+/// Lowest and highest factor on times that were not measured on the device.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
+/// Assumed share of the 16-bit peak rate that products of 16-bit values reach.
+const HALF_SHARE: f64 = 0.6;
+
+/// Prices a kernel on the device of a topology, by trained models or formulas. The result is at
+/// least the least time of its kind.
+#[must_use]
+pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Estimate {
+    let device = &topology.device;
+    let least = Estimate::within(asked.pass.least_ns(device), UNMEASURED);
+    let moved = |bytes: f64| Estimate::within(1e9 * bytes / (MOVE_SHARE * device.dram), MOVED);
+    let learned = |work: Work| {
+        let price = models.model(work.kind()).price(&work, device);
+        Estimate { mean_ns: price.mean_ns, low_ns: price.low_ns, high_ns: price.high_ns }
+    };
+    let scaled = |time: Estimate, factor: f64| Estimate {
+        mean_ns: factor * time.mean_ns,
+        low_ns: factor * time.low_ns,
+        high_ns: factor * time.high_ns,
+    };
+    let time = match asked.kernel {
+        // The models know only 32-bit values. 16-bit products run in tensor cores.
+        Kernel::Learned(work, factor) if asked.element_bytes == 2 => {
+            let peak = device.peak.f16.unwrap_or(device.peak.f32);
+            let is_product = matches!(work.kind(), Kind::Linear | Kind::Bmm | Kind::Conv);
+            let flops = if is_product { factor * work.flops_and_bytes().0 } else { 0.0 };
+            let ns = 1e9 * flops / (HALF_SHARE * peak);
+            Estimate::within(ns, UNMEASURED).max(moved(asked.bytes as f64))
+        }
+        Kernel::Learned(work, factor) => scaled(learned(work), factor),
+        // The model was trained on additions, which move three 4-byte values per element.
+        Kernel::Moved if asked.pass.name == "element" => {
+            let elements = asked.bytes.div_ceil(12).max(1);
+            Work::element_wise(Element::Add, elements).map_or(least, learned)
+        }
+        Kernel::Moved => moved(asked.pass.passes * asked.bytes as f64),
+        Kernel::Lookup { ids, bags } => {
+            let rows = V100.row_ns * ids as f64 / bags.max(1) as f64;
+            let rows = Estimate::within(rows, UNMEASURED).max(moved(asked.bytes as f64));
+            return least.plus(rows);
+        }
+        Kernel::HostCopy => {
+            let kind = if asked.pass.name == "to_host" {
+                SingleKind::CopyToHost
+            } else {
+                SingleKind::CopyToDevice
+            };
+            let empty = SingleWork::new(kind, &[1]).map_or(least, |work| work.price(device));
+            let whole = SingleWork::new(kind, &[asked.bytes.max(1)]);
+            // The formula's fixed time contains the launch, which the simulation adds.
+            whole.map_or(least, |work| work.price(device).beyond(empty)).plus(least)
+        }
+        Kernel::Collective { operation, ranks } => {
+            transfer(topology, operation, asked.bytes as f64, ranks)
+        }
+    };
+    scaled(time.max(least), asked.factor)
+}
+
+/// Predicts the transfer of a collective on the slowest link that it crosses.
+fn transfer(
+    topology: &Topology,
+    operation: CollectiveOperation,
+    bytes: f64,
+    ranks: u32,
+) -> Estimate {
+    if ranks < 2 {
+        return Estimate::default();
+    }
+    let others = f64::from(ranks - 1) / f64::from(ranks);
+    let share = match operation {
+        CollectiveOperation::AllReduce => 2.0 * others,
+        CollectiveOperation::Barrier => 0.0,
+        _ => others,
+    };
+    let is_one_host = ranks <= topology.ranks_per_host.max(1) || topology.hosts < 2;
+    let link = if is_one_host { &topology.within } else { &topology.between };
+    Estimate::within(link.ns(share * bytes), UNMEASURED)
+}
+
+/// Builds the program of a step of execution traces whose kernels run on the device of a topology,
+/// with the calibration that prices it. `host` gives the times of the host.
+///
+/// # Errors
+/// [`Error::Execution`] for the traces that [`Program::from_execution`] refuses.
+pub fn on_device(
+    traces: &[ExecutionTrace],
+    number: usize,
+    host: &Calibration,
+    models: &Models,
+    topology: &Topology,
+) -> Result<(Execution, Calibration), Error> {
+    let price = |asked: &LaunchedKernel| price(asked, models, topology);
+    let execution = Program::from_execution_on_device(traces, number, host, &price)?;
+    let calibration = execution.calibration(host);
+    Ok((execution, calibration))
+}
 
 /// Predicted and recorded device time of one rank's step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -57,7 +132,8 @@ pub struct ExecutionTraceTimeRow {
     pub works: usize,
     /// Device time predicted by kernel models from the execution trace alone.
     pub models_ns: i64,
-    pub operators: usize,
+    /// Number of kernels, copies and memory sets that are predicted from the execution trace alone.
+    pub launches: usize,
     pub models_error_pct: f64,
     /// Median error over the predictions from the kernels of each other rank.
     pub other_error_pct: Option<f64>,
@@ -66,56 +142,45 @@ pub struct ExecutionTraceTimeRow {
     pub other_worst_rank: Option<u32>,
 }
 
-/// Device time of a step of an execution trace, predicted by kernel models and formulas alone.
-/// Exchanges between ranks are left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, TableRow)]
-pub struct ExecutionTracePrice {
+/// Predicted and recorded step of one rank, with kernels by models and the host's times of a
+/// calibration or of shared overheads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HostRow {
+    /// Name of the overheads, or [`OWN_HOST`] for the calibration of the rank itself.
+    pub host: String,
     pub rank: u32,
-    /// Sum of the times of all kernels.
-    pub device_ns: f64,
-    pub low_ns: f64,
-    pub high_ns: f64,
-    pub kernels: usize,
-    pub products_ns: f64,
-    /// Time of pooled lookups and their row updates.
-    pub embeddings_ns: f64,
-    pub element_wise_ns: f64,
-    /// Time of copies, memory sets, concatenations, gathers and scatters.
-    pub moves_ns: f64,
-    /// Time of reductions, prefix sums and unknown operators.
-    pub others_ns: f64,
-    /// Number of unknown operators, which are priced by the bytes of their tensors.
-    pub opaque: usize,
+    pub measured_ns: i64,
+    pub step_ns: i64,
+    pub error_pct: f64,
+    /// Sum of the times of all kernels, which the paper rejects as a prediction.
+    pub kernel_only_ns: i64,
+    /// Error of the sum of the times of all kernels.
+    pub kernel_only_error_pct: f64,
 }
 
-/// Predicts the device time of a step of an execution trace without a calibration.
-///
-/// # Errors
-/// [`Error::Execution`] for the traces that [`Program::from_execution`] rejects.
-pub fn by_models(
-    trace: &ExecutionTrace,
-    number: usize,
-    models: &Models,
-    device: &HardwareSpec,
-) -> Result<ExecutionTracePrice, Error> {
-    let mut found = ExecutionTracePrice { rank: trace.rank, ..ExecutionTracePrice::default() };
-    let mut all = Estimate::default();
-    for asked in kernels::list_kernels(trace, number)? {
-        let time = price(&asked, models, device);
-        all = all.plus(time);
-        found.kernels += 1;
-        found.opaque += usize::from(asked.kernel == Kernel::Other);
-        let group = match asked.kernel {
-            Kernel::Product { .. } => &mut found.products_ns,
-            Kernel::Lookup { .. } | Kernel::Update => &mut found.embeddings_ns,
-            Kernel::Element => &mut found.element_wise_ns,
-            Kernel::Move | Kernel::Concat | Kernel::Index => &mut found.moves_ns,
-            Kernel::Reduce | Kernel::Scan | Kernel::Other => &mut found.others_ns,
-        };
-        *group += time.mean_ns;
+/// Name of the host in rows whose host times come from the calibration of the rank itself.
+pub const OWN_HOST: &str = "own";
+
+/// Calibrates each rank of a step alone.
+fn calibrate_alone(step: &Step) -> Vec<Calibration> {
+    let ranks = 0..step.program.ranks.len();
+    let alone = ranks.map(|at| {
+        let mut calibration = Calibration::default();
+        collect::add(&mut calibration, step, &[at]);
+        calibration
+    });
+    alone.collect()
+}
+
+/// Returns the execution traces in the order of the recorded ranks.
+fn matching(traces: &[ExecutionTrace], step: &Step) -> Result<Vec<ExecutionTrace>, Error> {
+    let ranks = &step.program.ranks;
+    let find = |rank: &Rank| traces.iter().find(|trace| trace.rank == rank.rank).cloned();
+    let found: Vec<ExecutionTrace> = ranks.iter().filter_map(find).collect();
+    match found.len() == ranks.len() {
+        true => Ok(found),
+        false => Err(Error::TooFewRanks { expected: ranks.len(), got: traces.len() }),
     }
-    (found.device_ns, found.low_ns, found.high_ns) = (all.mean_ns, all.low_ns, all.high_ns);
-    Ok(found)
 }
 
 /// Compares the predicted with the recorded device time of the same ranks.
@@ -128,28 +193,22 @@ pub fn rows(
     number: usize,
     step: &Step,
     models: &Models,
-    device: &HardwareSpec,
+    topology: &Topology,
 ) -> Result<Vec<ExecutionTraceTimeRow>, Error> {
-    let ranks = &step.program.ranks;
-    let alone: Vec<Calibration> = (0..ranks.len())
-        .map(|at| {
-            let mut calibration = Calibration::default();
-            collect::add(&mut calibration, step, &[at]);
-            calibration
-        })
-        .collect();
+    let alone = calibrate_alone(step);
+    let traces = matching(traces, step)?;
     let mut rows = Vec::new();
-    for (at, rank) in ranks.iter().enumerate() {
-        let Some(trace) = traces.iter().find(|trace| trace.rank == rank.rank) else {
-            return Err(Error::TooFewRanks { expected: ranks.len(), got: traces.len() });
-        };
+    for (at, (rank, trace)) in step.program.ranks.iter().zip(&traces).enumerate() {
+        let one = std::slice::from_ref(trace);
         let (measured_ns, works) = recorded(rank, &step.recorded.ranks[at].works);
-        let priced = by_models(trace, number, models, device)?;
-        let models_ns = priced.device_ns.round() as i64;
+        let none = Calibration::default();
+        let (execution, calibration) = on_device(one, number, &none, models, topology)?;
+        let models_ns = device_ns(&execution.program, &calibration);
         let mut others: Vec<(u32, f64)> = Vec::new();
         for (other, calibration) in alone.iter().enumerate().filter(|(other, _)| *other != at) {
-            let ns = by_other(trace, number, calibration)?;
-            others.push((ranks[other].rank, error_pct(ns, measured_ns)));
+            let found = Program::from_execution(one, number, calibration)?;
+            let ns = device_ns(&found.program, calibration);
+            others.push((step.program.ranks[other].rank, error_pct(ns, measured_ns)));
         }
         // The sort makes the median error and the worst error available by position.
         others.sort_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
@@ -159,11 +218,56 @@ pub fn rows(
             measured_ns,
             works,
             models_ns,
-            operators: priced.kernels,
+            launches: execution.program.ranks[0].works.len(),
             models_error_pct: error_pct(models_ns, measured_ns),
             other_error_pct: middle.map(|other| other.1),
             other_worst_pct: others.last().map(|other| other.1),
             other_worst_rank: others.last().map(|other| other.0),
+        });
+    }
+    Ok(rows)
+}
+
+/// Compares predicted with recorded steps. Kernels are priced by models, and the host by each of
+/// the named overheads, or by the calibration of each rank itself if there are none. Ranks start
+/// when they did in the recording.
+///
+/// # Errors
+/// As of [`rows`].
+pub fn host_rows(
+    traces: &[ExecutionTrace],
+    number: usize,
+    step: &Step,
+    models: &Models,
+    topology: &Topology,
+    overheads: Option<(&str, &Calibration)>,
+) -> Result<Vec<HostRow>, Error> {
+    let traces = matching(traces, step)?;
+    let start = |start_ns| RankSetting { start_ns, left_running: Vec::new() };
+    let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
+    let setting = Setting { ranks: starts.collect() };
+    let predict = |host: &Calibration| {
+        let (execution, calibration) = on_device(&traces, number, host, models, topology)?;
+        never_run::step_times(&execution.program, &setting, &calibration)
+    };
+    let own: Vec<Calibration> =
+        if overheads.is_none() { calibrate_alone(step) } else { Vec::new() };
+    let shared = overheads.map(|(_, host)| predict(host)).transpose()?;
+    let mut rows = Vec::new();
+    for (at, recorded) in step.recorded.ranks.iter().enumerate() {
+        let times = match (&shared, own.get(at)) {
+            (Some(shared), _) => shared[at],
+            (None, Some(own)) => predict(own)?[at],
+            (None, None) => continue,
+        };
+        rows.push(HostRow {
+            host: overheads.map_or(OWN_HOST, |(name, _)| name).to_owned(),
+            rank: step.program.ranks[at].rank,
+            measured_ns: recorded.step_ns,
+            step_ns: times.step_ns,
+            error_pct: error_pct(times.step_ns, recorded.step_ns),
+            kernel_only_ns: times.kernel_only_ns,
+            kernel_only_error_pct: error_pct(times.kernel_only_ns, recorded.step_ns),
         });
     }
     Ok(rows)
@@ -176,54 +280,10 @@ fn recorded(rank: &Rank, times: &[(i64, i64)]) -> (i64, usize) {
     own.fold((0, 0), |(ns, count), (_, (from, to))| (ns + to - from, count + 1))
 }
 
-/// Predicts the device time of a step from the kernels of a calibration.
-fn by_other(
-    trace: &ExecutionTrace,
-    number: usize,
-    calibration: &Calibration,
-) -> Result<i64, Error> {
-    let found = Program::from_execution(std::slice::from_ref(trace), number, calibration)?;
-    let setting = Setting { ranks: vec![RankSetting::default()] };
-    let costs = Prices::new(calibration, Method::Full).price(&found.program, &setting);
-    let works = found.program.ranks[0].works.iter().zip(&costs.ranks[0].works);
-    Ok(works.filter(|(work, _)| work.collective.is_none()).map(|(_, cost)| cost.ns).sum())
-}
-
-/// Predicts a kernel by trained models or formulas. The result is at least the minimum time of its
-/// kind.
-fn price(asked: &LaunchedKernel, models: &Models, device: &HardwareSpec) -> Estimate {
-    let moved = 1e9 * asked.bytes as f64 / (MOVE_SHARE * device.dram);
-    let moved = Estimate::within(moved, MOVED);
-    let least = |ns: f64| Estimate::within(ns, UNMEASURED);
-    let learned = |work: Result<Work, kernel_model::Error>| {
-        let price = work.map(|work| models.model(work.kind()).price(&work, device));
-        price.map_or(Estimate::default(), |price| Estimate {
-            mean_ns: price.mean_ns,
-            low_ns: price.low_ns,
-            high_ns: price.high_ns,
-        })
-    };
-    match asked.kernel {
-        Kernel::Product { batch: 1, m, n, k } => {
-            learned(Work::new(Kind::Linear, &[m, n, k])).max(least(PRODUCT_NS))
-        }
-        Kernel::Product { batch, m, n, k } => {
-            learned(Work::new(Kind::Bmm, &[batch, m, n, k])).max(least(PRODUCT_NS))
-        }
-        // The model was trained on additions, which move three 4-byte values per element.
-        Kernel::Element => {
-            let elements = asked.bytes.div_ceil(12).max(1);
-            learned(Work::element_wise(Element::Add, elements)).max(least(ELEMENT_NS))
-        }
-        Kernel::Lookup { ids, bags } => {
-            least(V100.start_ns + V100.row_ns * ids as f64 / bags.max(1) as f64)
-        }
-        Kernel::Move => moved.max(least(MOVE_NS)),
-        Kernel::Reduce => moved.max(least(REDUCE_NS)),
-        Kernel::Concat => moved.max(least(CONCAT_NS)),
-        Kernel::Index => moved.max(least(INDEX_NS)),
-        Kernel::Scan => moved.max(least(SCAN_NS)),
-        Kernel::Update => moved.max(least(UPDATE_NS)),
-        Kernel::Other => moved.max(least(OTHER_NS)),
-    }
+/// Sums the prices of the works of a program's first rank, without exchanges.
+fn device_ns(program: &Program, calibration: &Calibration) -> i64 {
+    let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
+    let costs = Prices::new(calibration, Method::Full).price(program, &setting);
+    let works = program.ranks[0].works.iter().zip(&costs.ranks[0].works);
+    works.filter(|(work, _)| work.collective.is_none()).map(|(_, cost)| cost.ns).sum()
 }

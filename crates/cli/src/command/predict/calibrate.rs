@@ -74,6 +74,9 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
         }
         calibration.merge(other);
     }
+    if args.host_only {
+        calibration = calibration.shared_overheads();
+    }
     let text = calibration.to_json()?;
     // clap requires --output unless --overheads is given, and --overheads runs another function.
     let path = args.output.clone().unwrap_or_default();

@@ -1,14 +1,17 @@
 //! The command `rowmill predict evaluate`, which measures prediction errors on a recording of the
 //! user.
 
+use predict::calibration::Calibration;
+use predict::calibration::shipped::{SHIPPED, ShippedOverheads};
 use predict::cost::Constants;
 use predict::evaluate::iterations::{self, IterationRow};
 use predict::evaluate::leave_out::{self, LeftOutRankRow};
 use predict::evaluate::{ReplayRow, geomean_pct, replay};
 use predict::recording::Step;
 use predict::step::Models;
-use predict::step::execution_trace_time::{self, ExecutionTraceTimeRow};
-use schema::topology::hardware;
+use predict::step::execution_trace_time::{self, ExecutionTraceTimeRow, HostRow, OWN_HOST};
+use schema::Topology;
+use schema::median::float_median;
 use serde::Serialize;
 use trace::store::Trace;
 
@@ -16,7 +19,9 @@ use super::execution_step::{add_origin, read_execution_traces};
 use crate::args::PredictEvaluate;
 use setup::Session;
 use setup::error::Error;
-use setup::recorded_steps::{Steps, open_recordings, prepare_job, recorded_machine, whole_scopes};
+use setup::recorded_steps::{
+    Steps, collect_samples, open_recordings, prepare_job, recorded_machine, whole_scopes,
+};
 use setup::render;
 
 /// Results of all evaluations that the recording allows.
@@ -34,6 +39,12 @@ struct EvaluationReport {
     later_steps: Vec<IterationRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     launched: Vec<ExecutionTraceTimeRow>,
+    /// Steps with kernels by models, and hosts by the calibration of each rank and by the shipped
+    /// overheads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    on_device: Vec<HostRow>,
+    on_device_own_worst_pct: Option<f64>,
+    on_device_shared_median_pct: Option<f64>,
 }
 
 /// Runs `rowmill predict evaluate` and prints its result.
@@ -56,7 +67,11 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     } else {
         Vec::new()
     };
-    let launched = launched_rows(args, &traces, &step, session)?;
+    let (launched, on_device) = launched_rows(args, &traces, &step, session)?;
+    let errors = |is_own: bool| {
+        let rows = on_device.iter().filter(move |row| (row.host == OWN_HOST) == is_own);
+        rows.map(|row| row.error_pct.abs())
+    };
     let sizes = |take: fn(&LeftOutRankRow) -> f64| {
         (!leave_one_out.is_empty()).then(|| geomean_pct(leave_one_out.iter().map(take)))
     };
@@ -70,6 +85,9 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         leave_one_out,
         later_steps,
         launched,
+        on_device_own_worst_pct: errors(true).max_by(f64::total_cmp),
+        on_device_shared_median_pct: float_median(&mut errors(false).collect::<Vec<f64>>()),
+        on_device,
     };
     session.console.report(&report, format_report)
 }
@@ -84,29 +102,76 @@ fn format_report(report: &EvaluationReport) -> String {
     }
     if !report.launched.is_empty() {
         parts.push(format_launched(report));
+        parts.push(format_on_device(report));
     }
     parts.join("\n\n")
 }
 
-/// Predicts the device time of the kernels that execution traces launch. The result is empty if no
-/// execution traces are given.
+/// Predicts the kernels that execution traces launch, and the steps with the host of each rank's
+/// own calibration and of the shipped overheads that come from another job. The results are empty
+/// if no execution traces are given.
 fn launched_rows(
     args: &PredictEvaluate,
     traces: &[Trace],
     step: &Step,
     session: &Session,
-) -> Result<Vec<ExecutionTraceTimeRow>, Error> {
+) -> Result<(Vec<ExecutionTraceTimeRow>, Vec<HostRow>), Error> {
     if args.execution.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     }
     let executions = read_execution_traces(&args.execution, session)?;
     let devices = recorded_machine(traces).devices;
     let recorded = devices.first().map_or("", String::as_str);
-    let device = hardware(args.hardware.as_deref().unwrap_or(recorded));
-    let device = device.map_err(kernel_model::Error::from)?;
+    let name = args.hardware.as_deref().unwrap_or(recorded);
+    let mut topology = Topology::parse(name).map_err(kernel_model::Error::from)?;
+    // Without a number of devices in its name, the hardware is one host with all ranks.
+    topology.ranks_per_host = topology.ranks_per_host.max(traces.len() as u32);
     let models = Models::shipped()?;
-    let rows = execution_trace_time::rows(&executions, 0, step, &models, device);
-    rows.map_err(|source| add_origin(source, &executions))
+    let add_origin = |source| add_origin(source, &executions);
+    let rows = execution_trace_time::rows(&executions, 0, step, &models, &topology);
+    let rows = rows.map_err(add_origin)?;
+    let shared: Vec<Calibration> =
+        SHIPPED.iter().map(ShippedOverheads::read).collect::<Result<_, _>>()?;
+    let host_rows = |host| {
+        execution_trace_time::host_rows(&executions, 0, step, &models, &topology, host)
+            .map_err(add_origin)
+    };
+    let mut hosts = host_rows(None)?;
+    let own = collect_samples(std::slice::from_ref(step), traces.len(), 0.0).shared_overheads();
+    for (shipped, overheads) in SHIPPED.iter().zip(&shared) {
+        // Overheads that were made from this recording are not a test.
+        if overheads.overheads != own.overheads {
+            hosts.extend(host_rows(Some((shipped.name, overheads)))?);
+        }
+    }
+    Ok((rows, hosts))
+}
+
+fn format_on_device(report: &EvaluationReport) -> String {
+    let mut hosts: Vec<&str> = Vec::new();
+    for row in &report.on_device {
+        if hosts.last() != Some(&row.host.as_str()) {
+            hosts.push(&row.host);
+        }
+    }
+    let errors = |host: &str, take: fn(&HostRow) -> f64| -> Vec<String> {
+        let rows = report.on_device.iter().filter(|row| row.host == host);
+        rows.map(|row| format!("{:.1}", take(row))).collect()
+    };
+    let line = |name: &str, errors: Vec<String>| [vec![name.to_owned()], errors].concat();
+    let mut rows: Vec<Vec<String>> =
+        hosts.iter().map(|host| line(host, errors(host, |row| row.error_pct))).collect();
+    rows.push(line("kernels only", errors(OWN_HOST, |row| row.kernel_only_error_pct)));
+    let ranks = report.replay.iter().map(|row| format!("rank {}", row.rank));
+    let header: Vec<String> = ["host of".to_owned()].into_iter().chain(ranks).collect();
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    format!(
+        "Steps from execution traces, kernels by models, error %: own hosts at most {:.1}, hosts \
+         of other jobs in the median {:.1}\n{}",
+        report.on_device_own_worst_pct.unwrap_or_default(),
+        report.on_device_shared_median_pct.unwrap_or_default(),
+        render::grid(&header, &rows)
+    )
 }
 
 fn format_launched(report: &EvaluationReport) -> String {
@@ -116,7 +181,7 @@ fn format_launched(report: &EvaluationReport) -> String {
             row.rank.to_string(),
             render::nanos(row.measured_ns as f64),
             row.works.to_string(),
-            row.operators.to_string(),
+            row.launches.to_string(),
             render::nanos(row.models_ns as f64),
             percent(row.models_error_pct),
             row.other_error_pct.map(percent).unwrap_or_default(),

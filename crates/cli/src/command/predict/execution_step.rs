@@ -1,7 +1,7 @@
 //! The command `rowmill predict step --execution-trace`, which predicts a step that was never
 //! timed, from a calibration or from kernel models.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use predict::prediction;
 use predict::program::Program;
@@ -13,50 +13,48 @@ use trace::store::Loss;
 
 use super::calibrated::{read_calibration, report_machine};
 use super::hardware_step::Hardware;
+use super::host_overheads::read_host;
 use super::simulated_traces::write_traces;
 use crate::args::PredictStep;
 use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::table_output::{self, TableTarget};
 
-/// Predicts the step of execution traces with the calibration in a file, and prints it.
-pub fn run(calibration: &Path, args: &PredictStep, session: &Session) -> Result<(), Error> {
-    let calibration = read_calibration(calibration)?;
-    report_machine(&calibration.machine, session);
+/// Predicts the step of execution traces and prints it. Kernels are priced by models of the named
+/// hardware, or else by the calibration.
+pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let traces = read_execution_traces(&args.execution_trace, session)?;
-    let execution = Program::from_execution(&traces, args.selection.step, &calibration)
-        .map_err(|source| add_origin(source, &traces))?;
-    report_execution(&execution, args.selection.step, session);
+    let number = args.selection.step;
+    let (execution, calibration) = match (&args.hardware, &args.calibration) {
+        (Some(name), _) => {
+            let hardware = Hardware::from_name(name, args.host.models.as_deref())?;
+            let Hardware::Devices(topology, models) = &hardware else {
+                let expected = "a GPU, because execution traces launch kernels".to_owned();
+                let got = format!("the CPU {name:?}");
+                return Err(predict::Error::Workload { expected, got }.into());
+            };
+            let host = read_host(args, topology, session)?;
+            let found = execution_trace_time::on_device(&traces, number, &host, models, topology);
+            found.map_err(|source| add_origin(source, &traces))?
+        }
+        (None, Some(path)) => {
+            let calibration = read_calibration(path)?;
+            report_machine(&calibration.machine, session);
+            let found = Program::from_execution(&traces, number, &calibration);
+            (found.map_err(|source| add_origin(source, &traces))?, calibration)
+        }
+        (None, None) => {
+            let expected = "--hardware or --calibration".to_owned();
+            return Err(predict::Error::Workload { expected, got: "neither".to_owned() }.into());
+        }
+    };
+    report_execution(&execution, number, session);
     let program = &execution.program;
     let prediction = prediction::predict_never_run(program, &calibration, args.draws.into())?;
     if let Some(folder) = &args.write_trace {
         write_traces(folder, program, &prediction.simulation)?;
     }
     table_output::write_rows(session.console, &prediction.rows, TableTarget::default())
-}
-
-/// Predicts the times of the kernels that execution traces launch on a device, with kernel models,
-/// and prints the times.
-pub fn run_with_models(name: &str, args: &PredictStep, session: &Session) -> Result<(), Error> {
-    let hardware = Hardware::from_name(name, args.host.models.as_deref())?;
-    let Hardware::Devices(topology, models) = &hardware else {
-        let expected = "a GPU, because execution traces launch kernels".to_owned();
-        return Err(predict::Error::Workload { expected, got: format!("the CPU {name:?}") }.into());
-    };
-    let traces = read_execution_traces(&args.execution_trace, session)?;
-    let rows = traces.iter().map(|trace| {
-        execution_trace_time::by_models(trace, args.selection.step, models, &topology.device)
-    });
-    let rows: Vec<_> =
-        rows.collect::<Result<_, _>>().map_err(|source| add_origin(source, &traces))?;
-    let opaque: usize = rows.iter().map(|row| row.opaque).sum();
-    if opaque > 0 {
-        session.console.warn(format_args!(
-            "{} that nothing is known of, priced by the bytes of their tensors",
-            counted(opaque as u64, "operator")
-        ));
-    }
-    table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
 /// Reads the execution traces in files, archives and folders, and sorts them by rank.
@@ -120,7 +118,8 @@ fn report_execution(execution: &Execution, step: usize, session: &Session) {
     }
     if !execution.unknown.is_empty() {
         console.warn(format_args!(
-            "{} of {} that the calibration never saw, priced by the bytes they move: {}",
+            "{} of {} that neither the calibration nor the table of operators knows, priced by the \
+             bytes they move: {}",
             counted(execution.unknown.values().sum(), "call"),
             counted(execution.unknown.len() as u64, "operator"),
             list_most_frequent(&execution.unknown)

@@ -5,14 +5,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::calibrated::read_calibration;
+use super::host_overheads::read_host;
 use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
 use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernels, StepRows};
 use kernel_model::cpu::CpuModel;
 use kernel_model::{Error as KernelError, Estimate};
-use predict::overheads;
+use predict::prediction::Binds;
+use predict::step::host::predict_host;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::topology::ProductFormat;
 use schema::{Schedule, TableRow, Topology};
@@ -20,7 +21,6 @@ use serde::Serialize;
 use setup::Session;
 use setup::error::{Error, UsageError};
 use setup::kernel_files::{model_path, read_model};
-use setup::render;
 use setup::table_output::{self, TableTarget};
 use setup::workload::{Workload, WorkloadHosts};
 
@@ -34,6 +34,11 @@ struct HardwareStepRow<'a> {
     step_ns: f64,
     low_ns: f64,
     high_ns: f64,
+    /// Host time of the step's operators; 0 if the device is a CPU.
+    host_ns: f64,
+    /// Time of the step if the host took no time.
+    device_ns: f64,
+    binds: Binds,
     samples_per_s: f64,
     peak_bytes: u64,
     /// Bytes of memory of the device. For a CPU, they are the memory of its host.
@@ -108,6 +113,9 @@ pub struct HardwareStep {
     fullest: Option<u32>,
     /// Bytes of memory of the device. For a CPU, they are the memory of its host.
     memory_bytes: u64,
+    device_ns: f64,
+    /// Host time of the step's operators; 0 if the device is a CPU.
+    host_ns: f64,
 }
 
 /// The host and the options for which a step is predicted.
@@ -194,7 +202,8 @@ impl Hardware {
                 let parts = fullest.into_iter().flat_map(|rank| rank.memory.parts());
                 let memory = parts.map(|(name, bytes)| (name.to_owned(), bytes)).collect();
                 let fullest = fullest.map(|rank| rank.rank);
-                Ok(HardwareStep { memory, fullest, memory_bytes: self.memory_bytes(), price })
+                let (memory_bytes, device_ns) = (self.memory_bytes(), price.cost.step.mean_ns);
+                Ok(HardwareStep { memory, fullest, memory_bytes, device_ns, host_ns: 0.0, price })
             }
             Self::Cpu(model) => {
                 check_cpu(options.kernels)?;
@@ -210,7 +219,9 @@ impl Hardware {
                         memory.push((name, part.bytes.0));
                     }
                 }
-                Ok(HardwareStep { price, memory, fullest: None, memory_bytes: self.memory_bytes() })
+                let (memory_bytes, device_ns) = (self.memory_bytes(), price.cost.step.mean_ns);
+                let fullest = None;
+                Ok(HardwareStep { price, memory, fullest, memory_bytes, device_ns, host_ns: 0.0 })
             }
         }
     }
@@ -287,12 +298,11 @@ pub fn run(
     args: &PredictStep,
     session: &Session,
 ) -> Result<(), Error> {
-    let launch_ns = find_launch_ns(args, session)?;
     let hardware = Hardware::from_name(hardware_name, args.host.models.as_deref())?;
     let workload = Workload::resolve(config, &args.workload, hardware.hosts())?;
     let pooling = args.workload.pooling;
-    let options = StepOptions { pooling, launch_ns, kernels: &args.kernels };
-    let priced = hardware.price(&workload, options)?;
+    let options = StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
+    let priced = price_with_host(&hardware, &workload, options, args, session)?;
     let price = &priced.price;
     if let Hardware::Devices(topology, _) = &hardware {
         report_links(topology, price.ranks.len(), session);
@@ -319,15 +329,41 @@ pub fn run(
     }
 }
 
-/// Finds the host's time for a launch, in a calibration or in the option `--launch-us`.
-fn find_launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
-    let Some(path) = &args.calibration else { return Ok(1e3 * args.host.launch_us) };
-    let Some(ns) = overheads::host_ns_per_launch(&read_calibration(path)?) else {
-        let expected = "recorded launches of GPU kernels".to_owned();
-        return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
+/// Predicts a step on the device and on the host: by `--launch-us` for each launch, or else by the
+/// overheads of PyTorch's operators.
+fn price_with_host(
+    hardware: &Hardware,
+    workload: &Workload,
+    options: StepOptions<'_>,
+    args: &PredictStep,
+    session: &Session,
+) -> Result<HardwareStep, Error> {
+    let given_ns = 1e3 * args.host.launch_us;
+    let alone = hardware.price(workload, options)?;
+    let device_ns = alone.price.cost.step.mean_ns;
+    let launches = f64::from(alone.price.launches.max(1));
+    let launch_ns = match hardware {
+        // The learned model of a CPU contains the time of its host.
+        Hardware::Cpu(_) => return Ok(alone),
+        _ if given_ns > 0.0 => given_ns,
+        Hardware::Devices(topology, _) => {
+            let host = read_host(args, topology, session)?;
+            if !host.launches.has_device() {
+                let expected = "recorded launches of GPU kernels".to_owned();
+                return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
+            }
+            let time = predict_host(workload.borrowed(), &host);
+            if time.modelled > 0 {
+                session.console.detail(format_args!(
+                    "{} of {} calls of operators are not among the overheads and take a typical time",
+                    time.modelled, time.operators
+                ));
+            }
+            time.ns / launches
+        }
     };
-    session.console.detail(format_args!("the host needs {} for a launch", render::nanos(ns)));
-    Ok(ns)
+    let priced = hardware.price(workload, StepOptions { launch_ns, ..options })?;
+    Ok(HardwareStep { device_ns, host_ns: launch_ns * launches, ..priced })
 }
 
 fn report_links(topology: &Topology, ranks: usize, session: &Session) {
@@ -366,6 +402,9 @@ fn step_row<'a>(
         step_ns: mean_ns,
         low_ns,
         high_ns,
+        host_ns: priced.host_ns,
+        device_ns: priced.device_ns,
+        binds: if priced.host_ns > priced.device_ns { Binds::Host } else { Binds::Device },
         samples_per_s: price.samples_per_s,
         peak_bytes: price.cost.peak_bytes,
         memory_bytes: priced.memory_bytes,

@@ -5,16 +5,20 @@ use std::collections::BTreeMap;
 
 use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
 
+use super::kernels::{LaunchedKernel, NodeKernels, TraceKernels};
 use super::scaled_calls::{Scale, ScaledCalls};
 use super::sort::{self, Sort};
 use super::storage;
 use crate::calibration::launches::{self, ApiCall, LaunchedWork, Launches, Variant};
 use crate::calibration::opaque::OpaqueCosts;
+use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, Key, nearest};
+use crate::program::{Overhead, WorkKind};
 use crate::recording::text_bytes;
+use kernel_model::Estimate;
 
 /// The runtime calls of one operator of an execution trace, as predicted from the calibration.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct OperatorCalls {
     /// Tensor sizes, in the spelling of the calibration if it contains them.
     pub sizes: String,
@@ -22,6 +26,19 @@ pub struct OperatorCalls {
     /// Names of operators without samples. The number is the bytes that the operator moves, or
     /// `None` if it only creates views.
     pub unknown: Vec<(String, Option<u64>)>,
+    /// Number of nested operators before each call and after the last one, if models price kernels.
+    pub nested: Vec<u32>,
+    /// Times of the launched kernels by the key of their samples, if models price them.
+    pub prices: Vec<(Key<WorkKind>, Estimate)>,
+}
+
+/// The kernels of an execution trace and the models that price them.
+pub struct ModelledKernels<'a> {
+    pub kernels: TraceKernels,
+    pub price: &'a dyn Fn(&LaunchedKernel) -> Estimate,
+    /// Runtime call and stream of kernels whose operator was never recorded.
+    pub call: &'a str,
+    pub stream: i32,
 }
 
 /// Predicts the runtime calls of an execution trace's operators from the recorded operators of a
@@ -37,6 +54,8 @@ pub struct LaunchPredictor<'a> {
     sorts: BTreeMap<u32, Sort>,
     /// Forward operators by the sequence number that they share with their backward operators.
     forward: BTreeMap<i64, u32>,
+    /// Kernels that models price in place of the calibration's kernels.
+    modelled: Option<ModelledKernels<'a>>,
 }
 
 impl<'a> LaunchPredictor<'a> {
@@ -45,6 +64,7 @@ impl<'a> LaunchPredictor<'a> {
         trace: &'a ExecutionTrace,
         tree: &'a NodeForest,
         calibration: &'a Calibration,
+        modelled: Option<ModelledKernels<'a>>,
     ) -> Self {
         let mut all = trace.nodes.iter().flat_map(tensors);
         let has_accelerator = all.any(|tensor| is_on_accelerator(trace, tensor));
@@ -55,7 +75,17 @@ impl<'a> LaunchPredictor<'a> {
         let numbered = (0u32..).zip(&trace.nodes);
         let numbered = numbered.filter(|(_, node)| node.sequence >= 0 && node.forward_thread == 0);
         let forward = numbered.map(|(at, node)| (node.sequence, at)).collect();
-        Self { trace, tree, calibration, launches, opaque, has_accelerator, sorts, forward }
+        Self {
+            trace,
+            tree,
+            calibration,
+            launches,
+            opaque,
+            has_accelerator,
+            sorts,
+            forward,
+            modelled,
+        }
     }
 
     /// Returns the sizes of an operator's inputs as text. A backward operator without inputs has
@@ -68,6 +98,11 @@ impl<'a> LaunchPredictor<'a> {
         }
         let forward = self.forward.get(&node.sequence);
         forward.map_or(own, |at| sizes(self.trace, &self.trace.nodes[*at as usize]))
+    }
+
+    /// Returns whether the calibration has host times of an operator, or is not used for its names.
+    pub fn knows(&self, overhead: Overhead, name: &str) -> bool {
+        self.modelled.is_none() || Prices::knows(self.calibration, overhead, name)
     }
 
     /// Returns a node and its descendants in preorder.
@@ -83,6 +118,9 @@ impl<'a> LaunchPredictor<'a> {
     /// Predicts the calls of an outermost operator. The kernels of an operator that sorts ids are
     /// adapted to the number of ids.
     pub fn predict_calls(&self, at: u32) -> OperatorCalls {
+        if let Some(modelled) = &self.modelled {
+            return self.modelled_calls(modelled, at);
+        }
         let done = self.recorded(at);
         match self.sort_in(at) {
             Some(sort) => OperatorCalls { calls: sort.adapted(done.calls), ..done },
@@ -108,8 +146,11 @@ impl<'a> LaunchPredictor<'a> {
         let own = self.sizes(at);
         let by_sizes = self.launches.outer.get(self.trace.name(node));
         let composed = self.composed(at);
-        let done =
-            |sizes: String, calls: ScaledCalls| OperatorCalls { sizes, calls, unknown: Vec::new() };
+        let done = |sizes: String, calls: ScaledCalls| OperatorCalls {
+            sizes,
+            calls,
+            ..OperatorCalls::default()
+        };
         let found = by_sizes.map_or_else(Vec::new, |known| matching(known, &own));
         if let Some((first, _)) = found.first() {
             let all =
@@ -121,12 +162,13 @@ impl<'a> LaunchPredictor<'a> {
                 Some((spelt, variant)) => OperatorCalls {
                     sizes: (*spelt).clone(),
                     calls: in_common(composed.calls, &variant.calls),
-                    unknown: Vec::new(),
+                    ..OperatorCalls::default()
                 },
                 None => {
                     let mut every = Vec::new();
                     all.iter().for_each(|(_, one)| launches::add_to(&mut every, (*one).clone()));
-                    done((*first).clone(), as_recorded(self.usual(at, &every)))
+                    let usual = self.usual(at, every.iter().collect());
+                    done((*first).clone(), as_recorded(usual))
                 }
             };
         }
@@ -150,7 +192,8 @@ impl<'a> LaunchPredictor<'a> {
             }
             if let Some(by_sizes) = self.launches.inner.get(name) {
                 let own = self.sizes(at);
-                let exact = matching(by_sizes, &own).first().map(|(_, all)| self.usual(at, all));
+                let exact = matching(by_sizes, &own);
+                let exact = exact.first().map(|(_, all)| self.usual(at, all.iter().collect()));
                 let found = exact.map(as_recorded).or_else(|| self.nearest(at, &own, by_sizes));
                 let calls = found.filter(|_| self.is_on_device(at) != Some(false));
                 done.calls.extend(calls.into_iter().flatten());
@@ -161,6 +204,120 @@ impl<'a> LaunchPredictor<'a> {
             }
         }
         done
+    }
+
+    /// Predicts the calls of an outermost operator whose kernels models price. Each nested operator
+    /// makes as many calls as were recorded for it, and otherwise one call for each of its kernels.
+    fn modelled_calls(&self, modelled: &ModelledKernels<'a>, at: u32) -> OperatorCalls {
+        let node = &self.trace.nodes[at as usize];
+        let own = self.sizes(at);
+        let by_sizes = self.launches.outer.get(self.trace.name(node));
+        let sizes = match by_sizes.map(|known| matching(known, &own)).as_deref() {
+            Some([(spelt, _)]) => (*spelt).clone(),
+            _ => own,
+        };
+        let mut done = OperatorCalls { sizes, ..OperatorCalls::default() };
+        let mut nested = 0;
+        for at in inside_out(self.tree, at) {
+            let Some(kernels) = modelled.kernels.get(at) else { continue };
+            if super::order::is_label(self.trace, at) && kernels.kernels.is_empty() {
+                continue;
+            }
+            let name = self.trace.name(&self.trace.nodes[at as usize]);
+            let recorded = self.recorded_calls(at, name, kernels);
+            let is_seen = recorded.is_some() || self.launches.seen.contains(name);
+            if !kernels.is_listed && !is_seen && !kernels.kernels.is_empty() {
+                done.unknown.push((name.to_owned(), None));
+            }
+            let before = done.calls.len();
+            self.launch_modelled(modelled, kernels, recorded.unwrap_or_default(), &mut done);
+            nested += 1;
+            if done.calls.len() > before {
+                done.nested.push(std::mem::take(&mut nested));
+                done.nested.resize(done.calls.len(), 0);
+            }
+        }
+        done.nested.push(nested);
+        done
+    }
+
+    /// Returns the calls that were recorded for an operator itself, at the nearest sizes.
+    fn recorded_calls(&self, at: u32, name: &str, kernels: &NodeKernels) -> Option<Vec<ApiCall>> {
+        let inner = &self.launches.inner;
+        let by_sizes = inner.get(name).or_else(|| inner.get(kernels.same_as?))?;
+        let fits = |variant: &&Variant| {
+            let mut works = variant.calls.iter().flat_map(|call| &call.launches);
+            works.all(|work| kernels.kernels.iter().all(|kernel| kernel.is_done_by(work)))
+        };
+        let fitting = by_sizes.iter().filter_map(|(sizes, all)| {
+            let all: Vec<&Variant> = all.iter().filter(fits).collect();
+            (!all.is_empty()).then_some((sizes.as_str(), all))
+        });
+        let fitting: Vec<(&str, Vec<&Variant>)> = fitting.collect();
+        let own = self.sizes(at);
+        let known: Vec<(&str, f64)> = fitting.iter().map(|(sizes, _)| (*sizes, 1.0)).collect();
+        let near = nearest::find(&known, &own, 0.0);
+        let variants = match near {
+            Some(near) => fitting[near.place].1.clone(),
+            None => fitting.into_iter().flat_map(|(_, all)| all).collect(),
+        };
+        if variants.is_empty() {
+            return None;
+        }
+        let usual = self.usual(at, variants);
+        // An operator that launches nothing here makes no calls that launch or wait.
+        let is_idle = kernels.kernels.is_empty()
+            && (kernels.is_listed || self.is_on_device(at) == Some(false));
+        let is_plain = |call: &ApiCall| call.launches.is_empty() && call.awaits.is_empty();
+        if is_idle && !usual.calls.iter().all(is_plain) {
+            return None;
+        }
+        let calls = as_recorded(usual);
+        let calls = self.sorts.get(&at).map_or(calls.clone(), |sort| sort.adapted(calls));
+        Some(calls.into_iter().map(|(call, _)| call).collect())
+    }
+
+    /// Adds the calls of one operator. Its recorded launches share the time of its modelled
+    /// kernels; their kernels have other names and sizes on another device.
+    fn launch_modelled(
+        &self,
+        modelled: &ModelledKernels<'a>,
+        node: &NodeKernels,
+        mut calls: Vec<ApiCall>,
+        done: &mut OperatorCalls,
+    ) {
+        let launched = |calls: &[ApiCall]| calls.iter().map(|call| call.launches.len()).sum();
+        let mut count: usize = launched(&calls);
+        if count == 0 {
+            for kernel in &node.kernels {
+                calls.extend(kernel.calls(modelled.call, modelled.stream));
+            }
+            count = launched(&calls);
+        }
+        let times = node.kernels.iter().map(|kernel| (modelled.price)(kernel));
+        let all = times.fold(Estimate::default(), Estimate::plus);
+        let share = 1.0 / count.max(1) as f64;
+        let time = Estimate {
+            mean_ns: share * all.mean_ns,
+            low_ns: share * all.low_ns,
+            high_ns: share * all.high_ns,
+        };
+        let text = node.kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let name = node.kernels.first().map_or("unlisted", |kernel| kernel.pass.name);
+        let detail = if count > 1 { format!("{text} in {count} launches") } else { text };
+        for call in &mut calls {
+            for work in &mut call.launches {
+                let is_collective = work.collective.is_some();
+                work.name = if is_collective { "nccl" } else { name }.to_owned();
+                work.details = [(detail.clone(), 1)].into();
+                if let Some(kernel) = node.kernels.first().filter(|_| is_collective) {
+                    work.collective = work.collective.take().map(|(name, _)| (name, kernel.bytes));
+                }
+                let key = Key { class: work.kind, name: work.name.clone(), detail: detail.clone() };
+                done.prices.push((key, time));
+            }
+        }
+        done.calls.extend(calls.into_iter().map(|call| (call, Scale::ONE)));
     }
 
     /// Returns the calls recorded at the nearest sizes, scaled to the requested sizes.
@@ -182,7 +339,13 @@ impl<'a> LaunchPredictor<'a> {
             let time = self.opaque.growth(sizes, ns, own);
             (call, Scale { time, bytes })
         };
-        Some(self.usual(at, by_sizes.get(sizes)?).calls.into_iter().map(scaled).collect())
+        Some(
+            self.usual(at, by_sizes.get(sizes)?.iter().collect())
+                .calls
+                .into_iter()
+                .map(scaled)
+                .collect(),
+        )
     }
 
     /// Returns the recorded duration of a work, weighted over its details.
@@ -200,12 +363,11 @@ impl<'a> LaunchPredictor<'a> {
     /// Chooses among the recorded call sequences of an operator. If the operator touches device
     /// memory, it is the most frequent sequence with launches, and otherwise the most frequent one
     /// without launches.
-    fn usual(&self, at: u32, variants: &[Variant]) -> Variant {
+    fn usual(&self, at: u32, variants: Vec<&Variant>) -> Variant {
         let sort = self.sort_in(at);
         let sorts = |one: &&Variant| sort.is_none_or(|sort| sort.is_done_by(&one.calls));
-        let sorting: Vec<&Variant> = variants.iter().filter(sorts).collect();
-        let variants =
-            if sorting.is_empty() { variants.iter().collect::<Vec<_>>() } else { sorting };
+        let sorting: Vec<&Variant> = variants.iter().copied().filter(sorts).collect();
+        let variants = if sorting.is_empty() { variants } else { sorting };
         let launches =
             |variant: &&Variant| variant.calls.iter().any(|call| !call.launches.is_empty());
         let most = |launching: Option<bool>| {
@@ -257,7 +419,8 @@ pub fn inside_out(tree: &NodeForest, at: u32) -> Vec<u32> {
     found
 }
 
-fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
+/// Returns the tensors of a node that have memory.
+pub fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
     let all = node.inputs.iter().chain(&node.outputs);
     all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
 }

@@ -8,12 +8,15 @@ use super::operator::{LaunchPredictor, OperatorCalls};
 use super::order::{self, Item, ItemKind};
 use super::scaled_calls::Scale;
 use super::storage::{self, OpId, Storages};
+use crate::calibration::Key;
 use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::calibration::opaque::OPAQUE;
+use crate::calibration::price::NESTED;
 use crate::program::{
     Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Stream, Thread, Work, WorkId,
     WorkKind,
 };
+use kernel_model::Estimate;
 
 /// Number of calls of each operator that the calibration does not contain, by name.
 pub type UnknownOperators = BTreeMap<String, u64>;
@@ -30,6 +33,8 @@ pub struct Written {
     pub rank: Rank,
     pub collectives: Vec<Joined>,
     pub unknown: UnknownOperators,
+    /// Times of kernels by the key of their samples, if models price them.
+    pub prices: BTreeMap<Key<WorkKind>, Estimate>,
 }
 
 /// Runtime call and stream that are assumed for operators that the calibration does not contain.
@@ -250,14 +255,14 @@ impl StepWriter<'_, '_> {
     fn operator(&mut self, item: &Item, name: StringId) {
         let thread = item.thread;
         let after = self.depend(item);
-        let done = self.predictor.predict_calls(item.node);
+        let mut done = self.predictor.predict_calls(item.node);
+        self.written.prices.extend(done.prices.drain(..));
         let sizes = self.names.intern(&done.sizes);
         self.between(thread, name);
         self.begin(thread, name, MarkKind::Operator);
-        let own = |overhead| Action::Host(Segment { overhead, op: name, detail: sizes });
         let mut works = BTreeMap::new();
         let mut calls = 0;
-        for (called, scale) in self.calls(&done) {
+        for (at, (called, scale)) in self.calls(&done).into_iter().enumerate() {
             let on = LaunchSite { thread, op: name, after: &after };
             if called.name.is_empty() {
                 let awaited = self.last_of(&called.awaits);
@@ -270,15 +275,26 @@ impl StepWriter<'_, '_> {
                 0 => Overhead::BeforeFirstLaunch,
                 _ => Overhead::BetweenLaunches,
             };
-            self.threads[thread].actions.push(own(overhead));
+            self.host(thread, Segment { overhead, op: name, detail: sizes }, done.nested.get(at));
             self.call(&on, &called, scale, &mut works);
             calls += 1;
         }
         self.opaque_host(thread, &done);
         let overhead = if calls == 0 { Overhead::HostOnly } else { Overhead::AfterLastLaunch };
-        self.threads[thread].actions.push(own(overhead));
+        self.host(thread, Segment { overhead, op: name, detail: sizes }, done.nested.last());
         self.end(thread, name);
         self.write(item, works);
+    }
+
+    /// Adds host time of an operator. Operators without samples are priced by the number of their
+    /// nested operators.
+    fn host(&mut self, thread: usize, segment: Segment, nested: Option<&u32>) {
+        let is_known = self.predictor.knows(segment.overhead, self.names.get(segment.op));
+        let detail = match nested {
+            Some(nested) if !is_known => self.names.intern(&format!("{nested}{NESTED}")),
+            _ => segment.detail,
+        };
+        self.threads[thread].actions.push(Action::Host(Segment { detail, ..segment }));
     }
 
     /// Returns the calls of an operator. An unknown operator launches a kernel that moves its

@@ -1,0 +1,77 @@
+//! Chooses the overheads of the host for steps on hardware that was not recorded: those of a
+//! calibration, of a file or a name, or of the nearest recorded GPU.
+
+use std::path::Path;
+
+use predict::calibration::Calibration;
+use predict::calibration::shipped::{SHIPPED, ShippedOverheads};
+use schema::{TableRow, Topology};
+use serde::Serialize;
+
+use super::calibrated::{read_calibration, report_machine};
+use crate::args::PredictStep;
+use setup::Session;
+use setup::error::Error;
+use setup::table_output::{self, TableTarget};
+
+/// Value of `--overheads` that prints the shipped overheads.
+pub const LIST: &str = "list";
+
+/// A row of the list of shipped overheads.
+#[derive(Serialize, TableRow)]
+struct ShippedRow {
+    name: &'static str,
+    gpu: &'static str,
+    pytorch: &'static str,
+    profiler: &'static str,
+    operators: usize,
+    samples: u64,
+    source: &'static str,
+}
+
+/// Prints the shipped overheads with their sources.
+pub fn list(session: &Session) -> Result<(), Error> {
+    let mut rows = Vec::new();
+    for shipped in &SHIPPED {
+        let overheads = shipped.read()?;
+        rows.push(ShippedRow {
+            name: shipped.name,
+            gpu: shipped.device,
+            pytorch: shipped.pytorch,
+            profiler: shipped.profiler,
+            operators: overheads.launches.seen.len(),
+            samples: overheads.events.values().map(|count| count.samples).sum(),
+            source: shipped.source,
+        });
+    }
+    table_output::write_rows(session.console, &rows, TableTarget::default())
+}
+
+/// Reads the overheads that the options name, or else the shipped ones of the nearest GPU, and says
+/// which they are.
+pub fn read_host(
+    args: &PredictStep,
+    topology: &Topology,
+    session: &Session,
+) -> Result<Calibration, Error> {
+    let read_file = |path: &Path| {
+        let calibration = read_calibration(path)?;
+        report_machine(&calibration.machine, session);
+        Ok::<Calibration, Error>(calibration)
+    };
+    let shipped = match (&args.calibration, &args.overheads) {
+        (Some(path), _) => return read_file(path),
+        (None, Some(name)) if Path::new(name).exists() => {
+            return Ok(read_file(Path::new(name))?.shared_overheads());
+        }
+        (None, Some(name)) => ShippedOverheads::find(name)?,
+        (None, None) => ShippedOverheads::nearest(&topology.device),
+    };
+    let why =
+        if args.overheads.is_none() { ", the nearest GPU with shipped overheads" } else { "" };
+    session.console.say(format_args!(
+        "host: overheads {} of {}{why}, PyTorch {}, profiler {}; from {}",
+        shipped.name, shipped.device, shipped.pytorch, shipped.profiler, shipped.source
+    ));
+    Ok(shipped.read()?)
+}

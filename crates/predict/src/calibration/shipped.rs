@@ -1,0 +1,94 @@
+//! The overheads of hosts that are shipped with rowmill, made from public recordings by
+//! `bench/compare/shared_overheads.py`.
+
+use std::io::Read;
+
+use schema::HardwareSpec;
+use schema::reference::distance;
+use schema::topology::hardware;
+
+use super::Calibration;
+use crate::Error;
+
+/// Overheads of a host that are shipped with rowmill, with their source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShippedOverheads {
+    pub name: &'static str,
+    /// Key of the recorded device in the table of hardware, or its name if the table lacks it.
+    /// PyTorch's recordings do not name the CPU.
+    pub device: &'static str,
+    pub pytorch: &'static str,
+    /// What the profiler recorded while the samples were taken, which costs time of the host.
+    pub profiler: &'static str,
+    pub source: &'static str,
+    packed: &'static [u8],
+}
+
+macro_rules! shipped {
+    ($name:literal, $device:literal, $pytorch:literal, $profiler:literal, $source:literal) => {
+        ShippedOverheads {
+            name: $name,
+            device: $device,
+            pytorch: $pytorch,
+            profiler: $profiler,
+            source: $source,
+            packed: include_bytes!(concat!("../../overheads/", $name, ".json.gz")),
+        }
+    };
+}
+
+/// All shipped overheads. Of those of equally near devices, the first is the default.
+pub const SHIPPED: [ShippedOverheads; 10] = [
+    shipped!("v100-dlrm", "v100-sxm2", "2.x of 2023", "shapes", "param, eight ranks of TorchRec"),
+    shipped!("v100-compiled", "v100-sxm2", "2.x of 2023", "stacks", "HTA, trace_diff/test"),
+    shipped!("v100-resnet", "v100", "1.8 of 2021", "stacks", "kineto, ResNet-50 of TensorBoard"),
+    shipped!("a100-dlrm", "a100-sxm4-80gb", "2.x of 2023", "stacks", "HTA, trace_diff/control"),
+    shipped!("a100-full-queue", "a100-sxm4-80gb", "2.x of 2023", "shapes", "HTA, a full queue"),
+    shipped!("h100-suite", "h100", "2.11", "subtracted", "rowmill's suite on 16 Xeon threads"),
+    shipped!("h100-timesformer", "h100", "2.x of 2025", "stacks", "TraceLens, inference"),
+    shipped!("mi300x-owlv2", "mi300x", "2.x of 2025", "stacks", "TraceLens, inference"),
+    shipped!("mi300x-resnet", "mi300x", "2.x of 2025", "stacks", "TraceLens, checkpointing"),
+    shipped!("rtx2080ti-linear", "NVIDIA GeForce RTX 2080 Ti", "2.1 of 2023", "shapes", "param"),
+];
+
+impl ShippedOverheads {
+    /// Finds shipped overheads by name.
+    ///
+    /// # Errors
+    /// [`Error::Overheads`] with similar names if there are none of this name.
+    pub fn find(name: &str) -> Result<&'static Self, Error> {
+        let lower = name.to_ascii_lowercase();
+        SHIPPED.iter().find(|one| one.name == lower).ok_or_else(|| {
+            let mut near: Vec<&str> = SHIPPED.iter().map(|one| one.name).collect();
+            near.sort_by_key(|other| distance(&lower, other));
+            near.truncate(3);
+            Error::Overheads { name: name.to_owned(), near: near.join(", ") }
+        })
+    }
+
+    /// Returns the overheads that were recorded beside the device most like the given one, by the
+    /// bandwidth of its memory.
+    #[must_use]
+    pub fn nearest(device: &HardwareSpec) -> &'static Self {
+        let apart = |one: &&'static Self| {
+            let own = hardware(one.device).map_or(f64::MAX, |own| own.dram);
+            (own / device.dram).ln().abs()
+        };
+        // `min_by` returns the first of equal minima.
+        SHIPPED.iter().min_by(|a, b| apart(a).total_cmp(&apart(b))).unwrap_or(&SHIPPED[0])
+    }
+
+    /// Reads the overheads.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if they were written by another version of rowmill.
+    pub fn read(&self) -> Result<Calibration, Error> {
+        let mut text = String::new();
+        let unpacked = trace::packed::unpacked(self.packed);
+        unpacked.and_then(|mut text_of| text_of.read_to_string(&mut text)).map_err(|error| {
+            let expected = format!("the shipped overheads {}", self.name);
+            Error::Calibration { expected, got: error.to_string() }
+        })?;
+        Calibration::from_json(&text)
+    }
+}
