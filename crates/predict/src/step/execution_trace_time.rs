@@ -3,6 +3,7 @@
 
 use analyze::collectives::CollectiveOperation;
 use kernel_model::embedding::V100;
+use kernel_model::exchanges::RankExchange;
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::{Element, Estimate, Kind, Work};
 use schema::Topology;
@@ -84,25 +85,30 @@ pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Es
     scaled(time.max(least), asked.factor)
 }
 
-/// Predicts the transfer of a collective on the slowest link that it crosses.
+/// Predicts the transfer of a collective of which each rank has `bytes` bytes, within a host by
+/// measured exchanges and otherwise on the link between hosts.
 fn transfer(
     topology: &Topology,
     operation: CollectiveOperation,
     bytes: f64,
     ranks: u32,
 ) -> Estimate {
-    if ranks < 2 {
-        return Estimate::default();
-    }
-    let others = f64::from(ranks - 1) / f64::from(ranks);
-    let share = match operation {
-        CollectiveOperation::AllReduce => 2.0 * others,
-        CollectiveOperation::Barrier => 0.0,
-        _ => others,
+    use CollectiveOperation::{AllReduce, AllToAll, Barrier, ReduceScatter, SendReceive};
+    let exchange = match operation {
+        _ if ranks < 2 => return Estimate::default(),
+        AllReduce => RankExchange::AllReduce,
+        AllToAll | SendReceive => RankExchange::AllToAll,
+        ReduceScatter => RankExchange::ReduceScatter,
+        _ => RankExchange::AllGather,
     };
-    let is_one_host = ranks <= topology.ranks_per_host.max(1) || topology.hosts < 2;
-    let link = if is_one_host { &topology.within } else { &topology.between };
-    Estimate::within(link.ns(share * bytes), UNMEASURED)
+    let bytes = if operation == Barrier { 1.0 } else { bytes };
+    let Topology { device, within, between, ranks_per_host, hosts } = topology;
+    if ranks <= *ranks_per_host || *hosts < 2 {
+        return exchange.price_within_host(ranks as usize, bytes, device, within);
+    }
+    let turns = if exchange == RankExchange::AllReduce { 2.0 } else { 1.0 };
+    let sent = turns * bytes * f64::from(ranks - 1) / f64::from(ranks);
+    Estimate::within(between.ns(sent), UNMEASURED)
 }
 
 /// Builds the program of a step of execution traces whose kernels run on the device of a topology,
@@ -243,7 +249,7 @@ pub fn host_rows(
     overheads: Option<(&str, &Calibration)>,
 ) -> Result<Vec<HostRow>, Error> {
     let traces = matching(traces, step)?;
-    let start = |start_ns| RankSetting { start_ns, left_running: Vec::new() };
+    let start = |start_ns| RankSetting { start_ns, ..RankSetting::default() };
     let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
     let setting = Setting { ranks: starts.collect() };
     let predict = |host: &Calibration| {
