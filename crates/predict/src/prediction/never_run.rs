@@ -27,7 +27,7 @@ pub struct StepTimes {
     pub host_ns: i64,
     /// Time of the device's work if the host took no time.
     pub device_ns: i64,
-    /// Time of one of many equal steps.
+    /// Time of the step.
     pub step_ns: i64,
     /// Sum of the times of all works on the device, which arXiv:2201.07821 rejects as a prediction
     /// of the step.
@@ -35,7 +35,8 @@ pub struct StepTimes {
     pub binds: Binds,
 }
 
-/// Computes the times of each rank's step with the costs of a calibration.
+/// Computes the times of each rank's step with the costs of a calibration. The ranks start as in
+/// `setting`.
 ///
 /// # Errors
 /// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
@@ -45,10 +46,10 @@ pub fn step_times(
     calibration: &Calibration,
 ) -> Result<Vec<StepTimes>, Error> {
     let costs = Prices::new(calibration, Method::Full).price(program, setting);
-    times_of_costs(program, &costs, &simulate::run(program, &costs)?.into_steady())
+    times_of_costs(program, &costs, &simulate::run(program, &costs)?)
 }
 
-/// Computes the times of each rank's step from its costs and their simulation in equilibrium.
+/// Computes the times of each rank's step from its costs and their simulation.
 ///
 /// # Errors
 /// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
