@@ -1,4 +1,5 @@
-//! The `[synthetic]` section: the distribution of generated ids per table, and bag sizes per feature.
+//! The `[synthetic]` section: the distribution of generated ids per table, and bag sizes per
+//! feature.
 
 use std::collections::BTreeMap;
 

@@ -210,8 +210,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Parses a topology such as `h100`, `h100x8`, `4xh100x8` or `16xdgx-h100`. Ready-made hosts have
-    /// their own links and network cards. `dgx-2x8` uses eight devices of such a host. Other
+    /// Parses a topology such as `h100`, `h100x8`, `4xh100x8` or `16xdgx-h100`. Ready-made hosts
+    /// have their own links and network cards. `dgx-2x8` uses eight devices of such a host. Other
     /// topologies have the links of [`HostFabric::for_device`] and [`Link::network`].
     ///
     /// # Errors

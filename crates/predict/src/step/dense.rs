@@ -123,13 +123,8 @@ pub fn price(
     conditions.topology.device.peak_rate(conditions.format)?;
     let graph = trainer_dense::graph(workload, conditions.schedule);
     let mut ops = Vec::new();
-    let mut stages = price_stages(workload, samples, conditions, &graph, &mut ops);
-    for (stage, time) in &mut stages {
-        if let Stage::AllReduce(bucket) = *stage {
-            let elements = graph.buckets[usize::from(bucket)].elements;
-            *time = peers.sum((conditions.format.bytes() * elements) as f64);
-        }
-    }
+    let costs = DenseCosts { conditions, peers, graph: &graph };
+    let mut stages = costs.price_stages(workload, samples, &mut ops);
     let mut bottom = [Estimate::default(); 2];
     if conditions.bottom_mlp == BottomMlp::FirstRank && peers.ranks() > 1 {
         let batch = workload.config.training.batch_size;
@@ -141,7 +136,7 @@ pub fn price(
             }
             _ => None,
         };
-        for (stage, time) in price_stages(workload, batch, conditions, &graph, &mut Vec::new()) {
+        for (stage, time) in costs.price_stages(workload, batch, &mut Vec::new()) {
             if let Some(pass) = is_bottom(stage) {
                 bottom[pass] = bottom[pass].plus(time);
             }
@@ -161,47 +156,56 @@ pub fn price(
     Ok(DensePart { ops, timeline, bottom, launches })
 }
 
-/// Prices the operations of each dense stage, and appends them to `ops`.
-fn price_stages(
-    workload: Workload<'_>,
-    samples: usize,
-    conditions: Conditions<'_>,
-    graph: &StepGraph,
-    ops: &mut Vec<OpPrice>,
-) -> Vec<(Stage, Estimate)> {
-    let mut writer = DenseWriter::new(workload, samples, DenseUpdates::Apart);
-    let mut stages = Vec::new();
-    for action in &graph.actions {
-        let has_relu = match action.stage {
-            Stage::BottomMlp | Stage::TopMlp => true,
-            Stage::DenseBackward(bucket) => {
-                graph.buckets[usize::from(bucket)].section != Section::Interaction
+/// The conditions, ranks and stage graph from which dense stages are priced.
+#[derive(Clone, Copy)]
+struct DenseCosts<'a> {
+    conditions: Conditions<'a>,
+    peers: &'a Peers,
+    graph: &'a StepGraph,
+}
+
+impl DenseCosts<'_> {
+    /// Prices the operations of each dense stage, and appends them to `ops`.
+    fn price_stages(
+        self,
+        workload: Workload<'_>,
+        samples: usize,
+        ops: &mut Vec<OpPrice>,
+    ) -> Vec<(Stage, Estimate)> {
+        let mut writer = DenseWriter::new(workload, samples, DenseUpdates::Apart);
+        let mut stages = Vec::new();
+        for action in &self.graph.actions {
+            let has_relu = match action.stage {
+                Stage::BottomMlp | Stage::TopMlp => true,
+                Stage::DenseBackward(bucket) => {
+                    self.graph.buckets[usize::from(bucket)].section != Section::Interaction
+                }
+                _ => false,
+            };
+            let mut time = Estimate::default();
+            for op in writer.list_stage(self.graph, action) {
+                let mut kernels = Kernels::new(self.conditions, self.peers);
+                kernels.add(&op);
+                if has_relu {
+                    kernels.add_activation(&op);
+                }
+                let priced = kernels.into_price(&op);
+                time = time.plus(priced.time);
+                ops.push(priced);
             }
-            _ => false,
-        };
-        let mut time = Estimate::default();
-        for op in writer.list_stage(graph, action) {
-            let mut kernels = Kernels::new(conditions);
-            kernels.add(&op);
-            if has_relu {
-                kernels.add_activation(&op);
-            }
-            let priced = kernels.into_price(&op);
-            time = time.plus(priced.time);
-            ops.push(priced);
+            stages.push((action.stage, time));
         }
-        stages.push((action.stage, time));
+        // An exchange that is started and finished has its operations in the second action.
+        stages.retain(|stage| stage.1.mean_ns > 0.0);
+        stages
     }
-    stages.retain(|stage: &(Stage, Estimate)| {
-        stage.1.mean_ns > 0.0 || matches!(stage.0, Stage::AllReduce(_))
-    });
-    stages
 }
 
 /// Sums the kernels of one operation.
 struct Kernels<'a> {
     models: &'a Models,
     device: &'a HardwareSpec,
+    peers: &'a Peers,
     format: ProductFormat,
     kind: DenseKernels,
     launches: u32,
@@ -210,8 +214,9 @@ struct Kernels<'a> {
 }
 
 impl<'a> Kernels<'a> {
-    fn new(conditions: Conditions<'a>) -> Self {
+    fn new(conditions: Conditions<'a>, peers: &'a Peers) -> Self {
         Self {
+            peers,
             models: conditions.models,
             device: &conditions.topology.device,
             format: conditions.format,
@@ -230,8 +235,10 @@ impl<'a> Kernels<'a> {
     /// Adds the kernels of an operation.
     fn add(&mut self, op: &Op) {
         match *op {
-            // Reductions over ranks are exchanges.
-            Op::AllReduce { .. } => self.launches += 1,
+            Op::AllReduce { elements } => {
+                let bytes = (self.format.bytes() * elements) as f64;
+                self.launch(self.peers.sum(bytes), Basis::Formula);
+            }
             Op::Gemm { m, n, k, .. } => self.product([m, n, k].map(|size| size as u64)),
             Op::Interaction { batch_size, vectors, dim, pass } => {
                 self.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
