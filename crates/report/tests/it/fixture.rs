@@ -6,7 +6,7 @@ use analyze::findings::{self, RuleSettings};
 use analyze::{Classifier, Scope, WindowRule};
 use report::diff::RecordingSide;
 use report::html::{self, PageOrigin};
-use report::training::{self, About, TableShape};
+use report::training::{self, About, RankPlacement, TableShape};
 use report::{Options, TimelineSteps, TrainingReport};
 use trace::open::ReadRequest;
 use trace::store::{Job, LaunchShape, NewSlice, Trace};
@@ -144,8 +144,7 @@ pub fn training() -> TrainingReport {
     }
     let table = TableShape { name: HOSTILE.to_owned(), rows: 5000, dim: 16 };
     let (title, program) = ("a run <b>of tests</b>".to_owned(), "rowmill".to_owned());
-    training::build_report(
-        &lines,
-        &About { title, program, tables: vec![table], ..About::default() },
-    )
+    let placement = Some(RankPlacement { ranks: 4, groups: 2, hosts: Some(1) });
+    let about = About { title, program, tables: vec![table], placement, best_by: None };
+    training::build_report(&lines, &about)
 }

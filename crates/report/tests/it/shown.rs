@@ -339,6 +339,7 @@ fn all_plots_of_a_training_run_show_the_same_step() {
         assert_eq!(verdict, expected);
         let shown = browser.value("document.body.innerText").as_str().unwrap().to_owned();
         assert!(shown.contains(HOSTILE) && shown.contains("overfits"), "{shown}");
+        assert!(shown.contains("4 ranks · 2 replica groups · 1 host"), "{shown}");
         assert_eq!(browser.value("document.querySelectorAll('.curve-card').length"), 8);
         // The cursor is moved to the middle of the first plot.
         let moved = "(() => { const picture = document.querySelector('.curve-card svg'); \
