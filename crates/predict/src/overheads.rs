@@ -96,11 +96,7 @@ pub fn typical_operator_ns(calibration: &Calibration) -> f64 {
 }
 
 /// Returns the mean of all samples of a kind of overhead whose operator is selected.
-fn mean_of(
-    calibration: &Calibration,
-    class: Overhead,
-    selects: impl Fn(&str) -> bool,
-) -> f64 {
+fn mean_of(calibration: &Calibration, class: Overhead, selects: impl Fn(&str) -> bool) -> f64 {
     let keys = calibration.overheads.iter();
     let own = keys.filter(|(key, _)| key.class == class && selects(&key.name));
     mean(&own.flat_map(|(_, ns)| ns).copied().collect::<Vec<i64>>()).unwrap_or_default()

@@ -177,7 +177,11 @@ impl Calibration {
             work_factors: content.work_factors,
             launches: content.launches,
             event_ns: content.event_ns,
-            events: content.events.into_iter().map(|row| ((row.class, row.name), row.count)).collect(),
+            events: content
+                .events
+                .into_iter()
+                .map(|row| ((row.class, row.name), row.count))
+                .collect(),
             are_works_modelled: false,
         })
     }

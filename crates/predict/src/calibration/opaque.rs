@@ -103,7 +103,10 @@ fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     let slope = |(bytes, ns): &(u64, f64)| ((ns - fixed_ns) / *bytes as f64).max(0.0);
     let per_byte_ns = middle(large.iter().map(slope));
     let is_too_small = last.0 < RATE_BYTES_LEAST;
-    Transfer { fixed_ns, per_byte_ns: if is_too_small { per_byte_ns.min(SLOWEST) } else { per_byte_ns } }
+    Transfer {
+        fixed_ns,
+        per_byte_ns: if is_too_small { per_byte_ns.min(SLOWEST) } else { per_byte_ns },
+    }
 }
 
 /// Returns the median of the values, or 0 if there are none.

@@ -24,9 +24,8 @@ impl Calibration {
     pub fn shared_overheads(&self) -> Self {
         let calls = self.overheads.iter().filter(|(key, _)| key.class == Overhead::RuntimeCall);
         let calls: Vec<i64> = calls.flat_map(|(_, samples)| samples).copied().collect();
-        let limit = super::constants::median(&calls).map_or(i64::MAX, |ns| {
-            CALLS_MOST.saturating_mul(ns.max(1))
-        });
+        let limit = super::constants::median(&calls)
+            .map_or(i64::MAX, |ns| CALLS_MOST.saturating_mul(ns.max(1)));
         let kept = |samples: &[i64]| samples.iter().copied().filter(|ns| *ns <= limit).collect();
         let mut overheads: BTreeMap<Key<Overhead>, Vec<i64>> = BTreeMap::new();
         for (key, samples) in &self.overheads {
@@ -91,7 +90,9 @@ fn reduce_operator(
     (name, by_sizes): (&String, &BTreeMap<String, Vec<Variant>>),
 ) -> (String, BTreeMap<String, Vec<Variant>>) {
     let mut sequences: Vec<(Vec<ApiCall>, Vec<(&String, u64)>)> = Vec::new();
-    for (sizes, variant) in by_sizes.iter().flat_map(|(sizes, all)| all.iter().map(move |one| (sizes, one))) {
+    for (sizes, variant) in
+        by_sizes.iter().flat_map(|(sizes, all)| all.iter().map(move |one| (sizes, one)))
+    {
         let calls = without_details(&variant.calls);
         match sequences.iter_mut().find(|(known, _)| *known == calls) {
             Some((_, all)) => all.push((sizes, variant.count)),

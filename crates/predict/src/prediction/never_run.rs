@@ -94,7 +94,6 @@ pub fn times_of_costs(
 fn duration_ns(program: &Program, costs: &Costs, rank: usize, work: usize) -> i64 {
     let of = &program.ranks[rank].works[work];
     let collective = of.collective.map(|at| &program.collectives[at as usize]);
-    let transfer =
-        collective.and_then(|one| costs.constants.transfer_ns(one.operation, one.bytes));
+    let transfer = collective.and_then(|one| costs.constants.transfer_ns(one.operation, one.bytes));
     transfer.unwrap_or(costs.ranks[rank].works[work].ns)
 }

@@ -85,7 +85,12 @@ pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Es
 }
 
 /// Predicts the transfer of a collective on the slowest link that it crosses.
-fn transfer(topology: &Topology, operation: CollectiveOperation, bytes: f64, ranks: u32) -> Estimate {
+fn transfer(
+    topology: &Topology,
+    operation: CollectiveOperation,
+    bytes: f64,
+    ranks: u32,
+) -> Estimate {
     if ranks < 2 {
         return Estimate::default();
     }

@@ -33,8 +33,7 @@ pub fn predict_host(workload: Workload<'_>, host: &Calibration) -> HostTime {
     let typical = overheads::typical_operator_ns(host);
     let mut add = |operation: &str| {
         for (name, count) in operators.get(operation).into_iter().flatten() {
-            let own =
-                *known.entry(name).or_insert_with(|| overheads::operator_host_ns(host, name));
+            let own = *known.entry(name).or_insert_with(|| overheads::operator_host_ns(host, name));
             time.operators += count;
             time.modelled += if own.is_none() { *count } else { 0 };
             time.ns += f64::from(*count) * own.unwrap_or(typical);

@@ -9,9 +9,7 @@ use predict::evaluate::leave_out::{self, LeftOutRankRow};
 use predict::evaluate::{ReplayRow, geomean_pct, replay};
 use predict::recording::Step;
 use predict::step::Models;
-use predict::step::execution_trace_time::{
-    self, ExecutionTraceTimeRow, HostRow, OWN_HOST,
-};
+use predict::step::execution_trace_time::{self, ExecutionTraceTimeRow, HostRow, OWN_HOST};
 use schema::Topology;
 use schema::median::float_median;
 use serde::Serialize;

@@ -67,7 +67,8 @@ pub fn read_host(
         (None, Some(name)) => ShippedOverheads::find(name)?,
         (None, None) => ShippedOverheads::nearest(&topology.device),
     };
-    let why = if args.overheads.is_none() { ", the nearest GPU with shipped overheads" } else { "" };
+    let why =
+        if args.overheads.is_none() { ", the nearest GPU with shipped overheads" } else { "" };
     session.console.say(format_args!(
         "host: overheads {} of {}{why}, PyTorch {}, profiler {}; from {}",
         shipped.name, shipped.device, shipped.pytorch, shipped.profiler, shipped.source

@@ -115,7 +115,13 @@ impl TraceKernels {
     }
 
     /// Marks the operators inside of operators that are one kernel on a GPU.
-    fn hide(&mut self, trace: &ExecutionTrace, tree: &NodeForest, table: &OperatorTable, root: u32) {
+    fn hide(
+        &mut self,
+        trace: &ExecutionTrace,
+        tree: &NodeForest,
+        table: &OperatorTable,
+        root: u32,
+    ) {
         let mut open = vec![(root, false)];
         while let Some((at, is_hidden)) = open.pop() {
             if is_hidden {
@@ -148,9 +154,8 @@ impl Memory {
         order.sort_by_key(|node| node.id);
         let mut computed: BTreeSet<u64> = BTreeSet::new();
         for node in order {
-            let is_computed = |tensor: &&NodeTensor| {
-                tensor.elements > 1 || computed.contains(&tensor.storage)
-            };
+            let is_computed =
+                |tensor: &&NodeTensor| tensor.elements > 1 || computed.contains(&tensor.storage);
             if storage::read(node).iter().any(is_computed) {
                 computed.extend(storage::written(trace, node).iter().map(|one| one.storage));
             }
@@ -198,7 +203,8 @@ impl Lister<'_> {
             .fold(false, |is_new, tensor| inside.insert(tensor.storage) || is_new);
         let tokens = row.map_or(&[Token::OTHER][..], |row| row.kernels());
         // PyTorch returns at once from a copy of a tensor to itself.
-        let is_same = |a: &NodeTensor, b: &NodeTensor| (a.storage, a.offset) == (b.storage, b.offset);
+        let is_same =
+            |a: &NodeTensor, b: &NodeTensor| (a.storage, a.offset) == (b.storage, b.offset);
         let copies_itself =
             name == "aten::copy_" && matches!(read[..], [to, from, ..] if is_same(to, from));
         if tokens.is_empty() || copies_itself || !(is_new || forced) {
@@ -377,13 +383,11 @@ impl Sides<'_> {
             .filter(|tensor| tensor.element_bytes == 8)
             .map(|tensor| tensor.elements)
             .collect();
-        let pair = lists.windows(2).find(|pair| {
-            pair[1] > 1 && (pair[1] % samples == 0 || (pair[1] - 1) % samples == 0)
-        });
+        let pair = lists
+            .windows(2)
+            .find(|pair| pair[1] > 1 && (pair[1] % samples == 0 || (pair[1] - 1) % samples == 0));
         match pair {
-            Some([ids, offsets]) => {
-                Kernel::Lookup { ids: *ids, bags: offsets - offsets % samples }
-            }
+            Some([ids, offsets]) => Kernel::Lookup { ids: *ids, bags: offsets - offsets % samples },
             _ => Kernel::Lookup { ids: 0, bags: samples },
         }
     }

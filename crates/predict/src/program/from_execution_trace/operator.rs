@@ -154,7 +154,8 @@ impl<'a> LaunchPredictor<'a> {
             }
             if let Some(by_sizes) = self.launches.inner.get(name) {
                 let own = sizes(self.trace, node);
-                let exact = matching(by_sizes, &own).map(|(_, all)| self.usual(at, all.iter().collect()));
+                let exact =
+                    matching(by_sizes, &own).map(|(_, all)| self.usual(at, all.iter().collect()));
                 let found = exact.map(as_recorded).or_else(|| self.nearest(at, &own, by_sizes));
                 let calls = found.filter(|_| self.is_on_device(at) != Some(false));
                 done.calls.extend(calls.into_iter().flatten());
@@ -173,9 +174,9 @@ impl<'a> LaunchPredictor<'a> {
         let node = &self.trace.nodes[at as usize];
         let own = sizes(self.trace, node);
         let by_sizes = self.launches.outer.get(self.trace.name(node));
-        let spelt = by_sizes.and_then(|known| matching(known, &own)).map(|(spelt, _)| spelt.clone());
-        let mut done =
-            OperatorCalls { sizes: spelt.unwrap_or(own), ..OperatorCalls::default() };
+        let spelt =
+            by_sizes.and_then(|known| matching(known, &own)).map(|(spelt, _)| spelt.clone());
+        let mut done = OperatorCalls { sizes: spelt.unwrap_or(own), ..OperatorCalls::default() };
         let mut nested = 0;
         for at in inside_out(self.tree, at) {
             let Some(kernels) = modelled.kernels.get(at) else { continue };
@@ -272,8 +273,7 @@ impl<'a> LaunchPredictor<'a> {
                 if let Some(kernel) = node.kernels.first().filter(|_| is_collective) {
                     work.collective = work.collective.take().map(|(name, _)| (name, kernel.bytes));
                 }
-                let key =
-                    Key { class: work.kind, name: work.name.clone(), detail: detail.clone() };
+                let key = Key { class: work.kind, name: work.name.clone(), detail: detail.clone() };
                 done.prices.push((key, time));
             }
         }
@@ -299,7 +299,13 @@ impl<'a> LaunchPredictor<'a> {
             let time = self.opaque.growth(sizes, ns, own);
             (call, Scale { time, bytes })
         };
-        Some(self.usual(at, by_sizes.get(sizes)?.iter().collect()).calls.into_iter().map(scaled).collect())
+        Some(
+            self.usual(at, by_sizes.get(sizes)?.iter().collect())
+                .calls
+                .into_iter()
+                .map(scaled)
+                .collect(),
+        )
     }
 
     /// Returns the recorded duration of a work, weighted over its details.

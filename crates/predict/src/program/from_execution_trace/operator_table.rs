@@ -141,7 +141,8 @@ mod tests {
         assert_eq!(lines, table.passes.len() + table.rows.len());
         let own = ["conv", "conv_backward", "layer_norm", "softmax", "attention", "collective"];
         for token in table.rows.iter().flat_map(|row| row.kernels()) {
-            let is_known = own.contains(&token.kernel) || table.pass(token.kernel).name == token.kernel;
+            let is_known =
+                own.contains(&token.kernel) || table.pass(token.kernel).name == token.kernel;
             assert!(is_known && token.factor > 0.0, "{token:?}");
         }
         assert!(table.passes.iter().all(|pass| pass.passes >= 0.0));
@@ -151,7 +152,9 @@ mod tests {
     fn names_in_place_and_names_with_stars_match() {
         let table = OperatorTable::shipped();
         let kernels = |name: &str| {
-            table.find(name).map(|row| row.kernels().iter().map(|one| one.kernel).collect::<Vec<_>>())
+            table
+                .find(name)
+                .map(|row| row.kernels().iter().map(|one| one.kernel).collect::<Vec<_>>())
         };
         assert_eq!(kernels("aten::add_"), Some(vec!["element"]));
         assert_eq!(kernels("aten::_foreach_addcdiv_"), Some(vec!["element"]));
