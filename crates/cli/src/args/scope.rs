@@ -46,7 +46,7 @@ const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
 /// Options whose condition cannot be expressed with clap.
-const SCOPES: [OptionScope; 30] = [
+const SCOPES: [OptionScope; 29] = [
     scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
     scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
     scope("train", &["malformed-max", "strict", "delimiter"], RAW),
@@ -59,7 +59,6 @@ const SCOPES: [OptionScope; 30] = [
     scope("checkpoint export", &["accept-rule-change"], Need::AnyOf(&["optimizer"])),
     scope("trace ops", &["operator", "kernels-min"], SEQUENCE),
     scope("predict calibrate", &["force"], Need::AnyOf(&["merge"])),
-    scope("predict step", &["hardware"], Need::AnyOf(&["model", "execution-trace"])),
     scope("predict step", &["force", "step"], Need::NoneOf(&["model"])),
     scope("predict step", &["draws", "seed", "write-trace"], Need::NoneOf(&["model+hardware"])),
     scope("predict step", &["overheads"], Need::AnyOf(&["hardware", "overheads=list"])),
@@ -300,7 +299,10 @@ mod tests {
         check("predict step --execution-trace e --calibration c --hardware a100", "");
         check("predict step --execution-trace e --overheads a100-dlrm", "only with --hardware");
         check("predict step --overheads list", "");
-        check("predict step --overheads list --hardware a100", "not apply with --overheads list");
+        check(
+            "predict step --execution-trace e --overheads list --hardware a100",
+            "not apply with --overheads list",
+        );
         check("predict step --execution-trace e --hardware a100", "");
         check("predict step --model m --hardware a100 --draws 9", "does not apply with --hardware");
         check("predict step --model m --calibration c --draws 9", "");

@@ -407,6 +407,10 @@ fn device_time_of_execution_traces_is_evaluated() {
     let rows = report["launched"].as_array().unwrap();
     assert_eq!(rows.len(), 8);
     assert!(rows.iter().all(|row| row["models_error_pct"].is_number()), "{report}");
+    assert!(report["on_device_own_worst_pct"].as_f64().unwrap() <= 15.0, "{report}");
+    assert!(report["on_device_shared_median_pct"].as_f64().unwrap() <= 25.0, "{report}");
+    // Each rank has a row with its own host, and with nine of the ten shipped ones.
+    assert_eq!(report["on_device"].as_array().unwrap().len(), 8 * 10);
     let ran = place.done(&words);
     assert!(ran.stdout.contains("without exchanges between ranks"), "{}", ran.stdout);
     place.refused(&format!("{words} --hardware h1000"), &["h1000"]);
@@ -417,27 +421,55 @@ fn execution_traces_are_priced_by_models_of_a_gpu() {
     let Some(execution) = fixture::path("traces/dlrm8/dlrm_pytorch_et.tar.gz") else { return };
     let place = Place::new();
     let step = format!("predict step --execution-trace {}", execution.display());
-    let device_ns = |gpu: &str| {
-        let ran = place.done(&format!("{step} --hardware {gpu} --format json"));
-        assert!(ran.stderr.contains("8 operators that nothing is known of"), "{}", ran.stderr);
+    let ns = |row: &Value, name: &str| row[name].as_i64().unwrap_or_else(|| panic!("{row}"));
+    let sum_ns = |words: &str| {
+        let ran = place.done(&format!("{step} {words} --draws 20 --format json"));
         let rows = ran.json();
         let ranks = rows.as_array().unwrap();
         assert_eq!(ranks.len(), 8);
-        let of_rank = |row: &Value| {
-            let ns = |name: &str| row[name].as_f64().unwrap();
-            let groups = ["products", "embeddings", "element_wise", "moves", "others"];
-            let sum: f64 = groups.iter().map(|group| ns(&format!("{group}_ns"))).sum();
-            assert!((sum / ns("device_ns") - 1.0).abs() < 1e-9, "{row}");
-            assert!(ns("low_ns") < ns("device_ns") && ns("device_ns") < ns("high_ns"), "{row}");
-            assert!(row["kernels"].as_u64() > Some(200), "{row}");
-            ns("device_ns")
-        };
-        ranks.iter().map(of_rank).sum::<f64>()
+        for row in ranks {
+            // The job is bound by its host, so a sum of kernels predicts less than a tenth.
+            assert_eq!(row["binds"], "host", "{row}");
+            assert!(ns(row, "step_ns") >= ns(row, "host_ns").max(ns(row, "device_ns")), "{row}");
+            assert!(10 * ns(row, "kernel_only_ns") < 2 * ns(row, "step_ns"), "{row}");
+            assert!(
+                row["unknown_pct"] == 0.0 && row["modelled_pct"].as_f64() > Some(50.0),
+                "{row}"
+            );
+        }
+        let sum = |name: &str| ranks.iter().map(|row| ns(row, name)).sum::<i64>();
+        (sum("device_ns"), sum("step_ns"), ran.stderr.clone())
     };
-    assert!(device_ns("v100-sxm2") > device_ns("h100"));
+    let (v100, step_ns, said) = sum_ns("--hardware v100-sxm2x8");
+    assert!(said.contains("host: overheads v100-dlrm of v100-sxm2, the nearest GPU"), "{said}");
+    assert!((80_000_000..130_000_000).contains(&step_ns), "{step_ns}");
+    assert!(v100 > sum_ns("--hardware h100x8").0);
+    let (_, other_ns, said) = sum_ns("--hardware v100-sxm2x8 --overheads rtx2080ti-linear");
+    assert!(said.contains("rtx2080ti-linear") && other_ns > step_ns, "{said}");
     place.refused(&format!("{step} --hardware h1000"), &["h1000", "similar names are "]);
-    let both = format!("{step} --hardware v100-sxm2 --seed 1");
-    place.refused(&both, &["--seed", "does not apply with --hardware"]);
+    let unknown = format!("{step} --hardware v100 --overheads v100-dlrn");
+    place.refused(&unknown, &["v100-dlrn", "similar names are v100-dlrm"]);
+    place.refused(&format!("{step} --overheads v100-dlrm"), &["applies only with --hardware"]);
+    let listed = place.done("predict step --overheads list --format csv").stdout;
+    assert_eq!(listed.lines().count(), 11, "{listed}");
+}
+
+#[test]
+fn kernels_of_models_and_the_host_of_a_calibration_are_one_step() {
+    let Some(execution) = fixture::path("traces/linear/linear_et.json.gz") else { return };
+    let Some(timed) = fixture::path("traces/linear/linear_kineto.json.gz") else { return };
+    let place = Place::new();
+    place.done(&format!("predict calibrate {} --output host.json", timed.display()));
+    let step = format!("predict step --execution-trace {} --draws 20", execution.display());
+    let row = |words: &str| place.done(&format!("{step} {words} --format json")).json()[0].clone();
+    let (alone, both) = (
+        row("--calibration host.json"),
+        row("--calibration host.json --hardware h100 --write-trace predicted"),
+    );
+    let ratio = both["host_ns"].as_f64().unwrap() / alone["host_ns"].as_f64().unwrap();
+    assert!((0.8..1.25).contains(&ratio), "{alone} {both}");
+    assert!(both["device_ns"].as_f64() < alone["device_ns"].as_f64(), "{alone} {both}");
+    assert!(place.path("predicted").exists());
 }
 
 #[test]

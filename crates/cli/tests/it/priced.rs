@@ -33,7 +33,9 @@ fn a_step_is_priced_from_its_configuration_alone() {
     assert!(row["fits"].as_bool().unwrap() && number(row, "max_batch_size") > 16_384.0);
     let stages = rows(&place, &format!("{step} --by stage"));
     let sum: f64 = stages.iter().map(|stage| number(stage, "mean_ns")).sum();
-    assert!((sum / number(row, "step_ns") - 1.0).abs() < 1e-6, "{stages:?}");
+    assert!((sum / number(row, "device_ns") - 1.0).abs() < 1e-6, "{stages:?}");
+    let both = number(row, "device_ns").max(number(row, "host_ns"));
+    assert!((both / number(row, "step_ns") - 1.0).abs() < 1e-6, "{row}");
     let ranks = rows(&place, &format!("{step} --by rank"));
     assert_eq!(ranks.len(), 8);
     let peak = ranks.iter().map(|rank| number(rank, "total_bytes")).fold(0.0, f64::max);
@@ -151,12 +153,21 @@ fn calibrated_host_time_is_a_lower_bound_of_a_step() {
     place.done("predict calibrate t.json --output host.json");
     let step = "predict step --model dlrm-ddp --hardware h100 --batch-size 64";
     let bound = &rows(&place, &format!("{step} --calibration host.json"))[0];
-    // The recorded steps take 50 µs and have one launch each.
-    let of_launch = number(bound, "step_ns") / number(bound, "launches");
-    assert!((10e3..=50e3).contains(&of_launch), "{of_launch}");
+    assert_eq!(bound["binds"], "host");
+    assert_eq!(bound["host_ns"], bound["step_ns"]);
+    assert!(number(bound, "device_ns") < number(bound, "host_ns"), "{bound}");
+    let of_launch = number(bound, "host_ns") / number(bound, "launches");
     let typed = &rows(&place, &format!("{step} --launch-us {}", of_launch / 1e3))[0];
     assert!((number(typed, "step_ns") / number(bound, "step_ns") - 1.0).abs() < 1e-9, "{typed}");
-    assert!(number(bound, "step_ns") > number(&rows(&place, step)[0], "step_ns"));
+    // By default, the host is that of the nearest GPU whose overheads are shipped.
+    let ran = place.done(&format!("{step} --format json"));
+    assert!(ran.stderr.contains("host: overheads h100-suite of h100"), "{}", ran.stderr);
+    let named = &rows(&place, &format!("{step} --overheads rtx2080ti-linear"))[0];
+    assert!(number(named, "host_ns") > number(&ran.json()[0], "host_ns"), "{named}");
+    place.done("predict calibrate t.json --output own.json --host-only");
+    let own = &rows(&place, &format!("{step} --overheads own.json"))[0];
+    assert!(number(own, "host_ns") > 0.0, "{own}");
+    place.refused(&format!("{step} --overheads h100-sweet"), &["h100-sweet", "h100-suite"]);
     let both = format!("{step} --calibration host.json --launch-us 5");
     place.refused(&both, &["--launch-us", "does not apply with --calibration"]);
     let ran = place.run(&format!("{step} --calibration none.json"));

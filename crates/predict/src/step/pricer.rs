@@ -23,6 +23,9 @@ const VALUE: f64 = 4.0;
 /// Terms of a row that ranks exchange where its columns are split.
 const TERMS: f64 = 2.0;
 
+/// Lowest and highest factor on the host's time, which hosts and versions of PyTorch change.
+const HOST: (f64, f64) = (0.7, 1.4);
+
 /// Marks the end of a rank's linked list of tiles.
 const NONE: u32 = u32::MAX;
 
@@ -181,7 +184,7 @@ impl StepPricer {
     #[must_use]
     pub fn cost(&self) -> StepCost {
         let on_device = self.simulate(|_, _| {});
-        let host = Estimate::within(self.launch_ns * f64::from(self.launches()), (1.0, 1.0));
+        let host = Estimate::within(self.launch_ns * f64::from(self.launches()), HOST);
         let peak_bytes = self.bytes.iter().copied().max().unwrap_or(0);
         let fits = peak_bytes <= self.device.memory_bytes;
         StepCost { step: on_device.max(host), peak_bytes, fits }

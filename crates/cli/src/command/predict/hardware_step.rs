@@ -421,7 +421,7 @@ fn step_row<'a>(
 }
 
 fn stage_rows(price: &StepPrice) -> Vec<StageRow> {
-    let all = price.cost.step.mean_ns.max(1.0);
+    let all = price.stages.iter().map(|stage| stage.mean_ns).sum::<f64>().max(1.0);
     let row = |stage: Stage| {
         let Estimate { mean_ns, low_ns, high_ns } = price.stages[stage as usize];
         StageRow { stage: stage.name(), mean_ns, low_ns, high_ns, share_pct: 100.0 * mean_ns / all }
