@@ -1,6 +1,6 @@
 //! Tests of hardware names, and of links whose times never decrease.
 
-use super::{HARDWARE, HardwareError, Link, LinkError, Topology, hardware};
+use super::{HARDWARE, HardwareError, Link, LinkError, Topology, add_hardware, hardware};
 
 #[test]
 fn unknown_device_error_lists_similar_names() {
@@ -59,4 +59,19 @@ fn large_messages_reach_the_assumed_bandwidth() {
     assert!((gb_per_s("v100-sxm2") - 120.0).abs() < 0.1);
     assert!((gb_per_s("h100") - 360.0).abs() < 0.1);
     assert!((gb_per_s("t4") - 12.6).abs() < 0.1);
+}
+
+#[test]
+fn added_devices_are_found_and_must_differ_from_known_ones() {
+    let mut spec = hardware("h100").unwrap().clone();
+    assert_eq!(add_hardware(spec.clone()), Ok(hardware("h100").unwrap()), "added again");
+    spec.dram *= 2.0;
+    assert_eq!(add_hardware(spec.clone()), Err(HardwareError::Known { key: "h100".to_owned() }));
+    (spec.key, spec.name) = ("twice-h100".into(), "Twice H100".into());
+    let added = add_hardware(spec.clone()).unwrap();
+    assert_eq!(hardware("Twice H100"), Ok(added));
+    assert_eq!(Topology::parse("twice-h100x8").unwrap().device, *added);
+    (spec.key, spec.dram) = ("none".into(), f64::NAN);
+    let error = add_hardware(spec).unwrap_err().to_string();
+    assert!(error.contains("dram above 0"), "{error}");
 }

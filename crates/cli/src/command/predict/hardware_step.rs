@@ -10,15 +10,17 @@ use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
 use crate::args::{PredictStep, StepRows};
+use kernel_model::Estimate;
 use kernel_model::cpu::CpuModel;
-use kernel_model::{Error as KernelError, Estimate};
 use predict::overheads;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::TableRow;
 use schema::Topology;
+use schema::topology::add_hardware;
 use serde::Serialize;
 use setup::Session;
 use setup::error::{Error, UsageError};
+use setup::hardware_file::find_topology;
 use setup::kernel_files::{model_path, read_model};
 use setup::render;
 use setup::table_output::{self, TableTarget};
@@ -126,8 +128,10 @@ impl Hardware {
     /// Neither a device nor a file has this name, or the file is malformed.
     pub fn from_name(text: &str, models: Option<&Path>) -> Result<Self, Error> {
         let models_of = || Models::from_loader(|kind| read_model(models, kind)).map(Box::new);
-        let unknown = match topology(text) {
+        let unknown = match find_topology(text) {
             Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
+            // A malformed data sheet is no folder of `learn`.
+            Err(error) if text.contains(".toml") => return Err(error),
             Err(error) => error,
         };
         let path = Path::new(text);
@@ -141,7 +145,10 @@ impl Hardware {
         let Some(spec) = device::parse(&text).map_err(wrong)? else {
             return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
         };
-        let topology = Topology { device: spec.clone(), ..topology(&spec.key)? };
+        // The folder knows a GPU that is not built in. For a built-in one, the measured rates are
+        // used although the data sheet is known.
+        let _known = add_hardware(spec.clone());
+        let topology = Topology { device: spec.clone(), ..find_topology(&spec.key)? };
         let beside = file.parent().unwrap_or(Path::new("."));
         // Kernel models beside the file were learned for this GPU, so they are preferred to the
         // built-in ones.
@@ -220,10 +227,6 @@ impl Hardware {
             Self::Cpu(model) => model.machine.spec.memory_bytes,
         }
     }
-}
-
-fn topology(text: &str) -> Result<Topology, Error> {
-    Ok(Topology::parse(text).map_err(KernelError::from)?)
 }
 
 /// Predicts a step of a configuration on the given hardware, and prints it.
