@@ -6,9 +6,8 @@ use schema::HardwareSpec;
 
 use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
 use super::feature::{Features, roofline_ns};
-use super::launch_overhead::LaunchOverhead;
+use super::launch_overhead::{LaunchOverhead, LaunchOverheads};
 use super::measured::Measured;
-use super::model::LaunchOverheads;
 use super::split::Part;
 use super::state_drift::{DriftSample, StateDrift};
 use super::work::Kind;

@@ -130,7 +130,7 @@ impl Hardware {
         let models_of = || Models::from_loader(|kind| read_model(models, kind)).map(Box::new);
         let unknown = match find_topology(text) {
             Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
-            // A malformed data sheet is no folder of `learn`.
+            // A malformed data sheet must not be read as a file of `learn`.
             Err(error) if text.contains(".toml") => return Err(error),
             Err(error) => error,
         };
