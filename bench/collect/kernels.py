@@ -210,6 +210,39 @@ def batch_norm(shape, dtype, device):
     return lambda i: F.batch_norm(given, mean, variance, training=True)
 
 
+def batch_norm_backward(shape, dtype, device):
+    given = tensor(device, dtype, shape["b"], shape["c"], shape["hw"], shape["hw"]).requires_grad_()
+    mean, variance = torch.zeros(shape["c"], device=device.torch), torch.ones(shape["c"], device=device.torch)
+    output = F.batch_norm(given, mean, variance, training=True)
+    gradient = torch.ones_like(output)
+    return lambda i: torch.autograd.grad(output, given, gradient, retain_graph=True)
+
+
+def conv2d_forward(shape, dtype, device):
+    """A convolution whose window may be rectangular and whose stride may exceed 1."""
+    images = tensor(device, dtype, shape["b"], shape["c"], shape["h"], shape["w"])
+    weight = tensor(device, dtype, shape["k"], shape["c"], shape["rh"], shape["rw"])
+    stride, padding = shape["stride"], (shape["ph"], shape["pw"])
+    return lambda i: F.conv2d(images, weight, stride=stride, padding=padding)
+
+
+def conv2d_shapes():
+    """Layers of ResNet-50 and Inception-V3 that are not 3 x 3 with stride 1."""
+    layers = [
+        # channels in and out, height and width, window, stride, padding
+        (3, 64, 224, 224, 7, 7, 2, 3, 3), (64, 256, 56, 56, 1, 1, 1, 0, 0), (256, 64, 56, 56, 1, 1, 1, 0, 0),
+        (256, 512, 56, 56, 1, 1, 2, 0, 0), (128, 128, 56, 56, 3, 3, 2, 1, 1), (512, 128, 28, 28, 1, 1, 1, 0, 0),
+        (512, 1024, 28, 28, 1, 1, 2, 0, 0), (256, 256, 28, 28, 3, 3, 2, 1, 1), (1024, 256, 14, 14, 1, 1, 1, 0, 0),
+        (1024, 2048, 14, 14, 1, 1, 2, 0, 0), (512, 512, 14, 14, 3, 3, 2, 1, 1), (512, 2048, 7, 7, 1, 1, 1, 0, 0),
+        (3, 32, 299, 299, 3, 3, 2, 0, 0), (32, 32, 149, 149, 3, 3, 1, 0, 0), (48, 64, 35, 35, 5, 5, 1, 2, 2),
+        (288, 384, 35, 35, 3, 3, 2, 0, 0), (128, 128, 17, 17, 1, 7, 1, 0, 3), (128, 192, 17, 17, 7, 1, 1, 3, 0),
+        (160, 160, 17, 17, 1, 7, 1, 0, 3), (192, 192, 17, 17, 7, 1, 1, 3, 0), (192, 320, 17, 17, 3, 3, 2, 0, 0),
+        (384, 384, 8, 8, 1, 3, 1, 0, 1), (384, 384, 8, 8, 3, 1, 1, 1, 0), (2048, 320, 8, 8, 1, 1, 1, 0, 0),
+    ]
+    names = ("c", "k", "h", "w", "rh", "rw", "stride", "ph", "pw")
+    return [{"b": batch, **dict(zip(names, layer))} for batch in (4, 16, 64) for layer in layers]
+
+
 def conv_forward(shape, dtype, device):
     images = tensor(device, dtype, shape["b"], shape["c"], shape["hw"], shape["hw"])
     weight = tensor(device, dtype, shape["k"], shape["c"], shape["r"], shape["r"])
@@ -271,6 +304,10 @@ KERNELS = (
     Kernel("layer_norm", tables, layer_norm, FLOATS, counted=floats("rows", "columns")),
     Kernel("batch_norm", lambda: grid(b=[4, 16, 64], c=[64, 256, 1024], hw=[7, 14, 28, 56]), batch_norm,
            counted=floats("b", "c", "hw", "hw")),
+    Kernel("batch_norm_backward", lambda: grid(b=[4, 16, 64], c=[64, 256, 1024], hw=[7, 14, 28, 56]),
+           batch_norm_backward, counted=floats("b", "c", "hw", "hw")),
+    Kernel("conv2d_forward", conv2d_shapes, conv2d_forward, FLOATS,
+           counted=lambda shape: 16 * shape["b"] * (shape["c"] + shape["k"]) * shape["h"] * shape["w"]),
     Kernel("conv_forward", conv_shapes, conv_forward, FLOATS, counted=conv_bytes),
     Kernel("conv_backward", conv_shapes, conv_backward, FLOATS, counted=conv_bytes),
     Kernel("memcpy_to_device_pinned", copies, to_device_pinned, ("uint8",), "cuda", counted=lambda one: one["bytes"]),

@@ -10,6 +10,16 @@ import sys
 
 WIDTH, ROW, LEFT, SCALE, MOST = 760, 28, 190, 7.0, 70.0
 BAR = 8
+LEFT_OUT = (
+    "roofline_mape_pct",
+    "unchanged_mape_pct",
+    "nearest_line_mape_pct",
+    "trees_mape_pct",
+    "mape_pct",
+    "shots_mape_pct",
+    "covered_pct",
+    "layers_covered_pct",
+)
 
 
 def bar(out, y, value, height, colour):
@@ -42,6 +52,17 @@ def both(row, name, digits):
     return f'{row[name + "gmae_pct"]:.{digits}f}/{row[name + "mape_pct"]:.{digits}f}'
 
 
+def means(rows):
+    """A row for each kind, with the means over the devices that were left out."""
+    kinds = {}
+    for row in rows:
+        kinds.setdefault(row["kind"], []).append(row)
+    return [
+        {"kind": kind, "device": "mean"} | {column: sum(row[column] for row in own) / len(own) for column in LEFT_OUT}
+        for kind, own in kinds.items()
+    ]
+
+
 def main(known, left_out, target):
     with open(known) as file:
         rows = json.load(file)["kernels"]
@@ -68,12 +89,13 @@ def main(known, left_out, target):
                 f'| {row["kind"]} | {row["device"]} | {mlp["layers"]} | {mlp["width"]} | {mlp["optimizer"]} | '
                 f'{mlp["learning_rate"]:g} | {mlp["epoch"]} | {mlp["calibrate_gmae_pct"]:.2f} |'
             )
-    print("\n| kernel | left out | roofline | no rows | 20 rows | covered |\n|---|---|---|---|---|---|")
-    for row in others:
-        print(
-            f'| {row["kind"]} | {row["device"]} | {row["roofline_mape_pct"]:.1f} | '
-            f'{row["mape_pct"]:.1f} | {row["shots_mape_pct"]:.1f} | {row["covered_pct"]:.1f} |'
-        )
+    print(
+        "\n| kernel | left out | roofline | unchanged | nearest line | trees | no rows | 20 rows | covered | layers covered |"
+        "\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    )
+    for row in others + means(others):
+        cells = " | ".join(f"{row[column]:.1f}" for column in LEFT_OUT)
+        print(f'| {row["kind"]} | {row["device"]} | {cells} |')
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ use super::correction::Correction;
 use super::formula::fit::FormulaPoint;
 use super::formula::{Amounts, DeviceFactors};
 use super::latency::Latency;
+use super::launch_overhead::LaunchOverheads;
 use super::measured::Measured;
-use super::model::{DeviceResidual, LaunchOverheads, Shared};
+use super::transfer::DeviceTransfer;
 use super::work::Work;
 
 /// Weight of the transferred factors in a fit: the square of the logarithm by which a fitted factor
@@ -38,46 +39,48 @@ pub struct Adaptation {
 
 impl Adaptation {
     /// Fits factors first, then the residuals of other devices, then a correction of what is left.
+    /// `residuals` has those of each row.
     pub fn fit(
-        shared: Shared<'_>,
-        device: &HardwareSpec,
+        transfer: &DeviceTransfer,
         floors: &LaunchOverheads,
         rows: &[Measured],
+        residuals: &[Vec<f64>],
     ) -> Self {
-        let factors = fit_factors(shared, device, floors, rows);
-        let transfer = shared.transfer;
-        let base = |row: &Measured| {
-            transfer.latency(&row.work, device, factors, floors.ns(row.work.name())).ns
-        };
-        let residuals: Vec<(Vec<f64>, f64)> = rows
-            .iter()
-            .map(|row| (residuals(shared, &row.work), (row.latency_ns / base(row)).ln()))
-            .collect();
-        let weights = fit_weights(&residuals, transfer.teachers.len());
+        let factors = fit_factors(transfer, floors, rows);
         let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
-        let mut found = Self { factors, weights, correction: none };
-        let predicted: Vec<(Latency, f64)> = rows
+        let mut found = Self { factors, weights: Vec::new(), correction: none };
+        let base = |row: &Measured| {
+            found.base(transfer, &row.work, row.device, floors.ns(row.work.name()))
+        };
+        let bases: Vec<Latency> = rows.iter().map(base).collect();
+        let own: Vec<f64> =
+            rows.iter().zip(&bases).map(|(row, base)| (row.latency_ns / base.ns).ln()).collect();
+        found.weights = fit_weights(residuals, &own, transfer.teachers.len());
+        let predicted: Vec<(Latency, f64)> = bases
             .iter()
-            .map(|row| {
-                let floor_ns = floors.ns(row.work.name());
-                (found.latency(shared, &row.work, device, floor_ns), row.latency_ns)
-            })
+            .zip(residuals)
+            .zip(rows)
+            .map(|((base, residuals), row)| (found.applied(*base, residuals), row.latency_ns))
             .collect();
         found.correction = Correction::fit(&predicted);
         found
     }
 
-    /// Predicts the latency of a call.
-    pub fn latency(
+    /// Predicts the latency of a call by the formula with the factors of this device.
+    pub fn base(
         &self,
-        shared: Shared<'_>,
+        transfer: &DeviceTransfer,
         work: &Work,
         device: &HardwareSpec,
         floor_ns: f64,
     ) -> Latency {
-        let base = shared.transfer.latency(work, device, self.factors, floor_ns);
-        let residuals = residuals(shared, work);
-        let residual: f64 = self.weights.iter().zip(residuals).map(|(one, of)| one * of).sum();
+        transfer.latency(work, device, self.factors, floor_ns)
+    }
+
+    /// Adds the residuals of other devices, and the correction.
+    pub fn applied(&self, base: Latency, residuals: &[f64]) -> Latency {
+        let residual: f64 =
+            self.weights.iter().zip(residuals).map(|(one, other)| one * other).sum();
         self.correction.applied(base.times(residual.exp()))
     }
 
@@ -92,38 +95,22 @@ impl Adaptation {
     }
 }
 
-/// Computes `ln(own model ÷ formula)` of a kernel for each device of the transfer. The residual is
-/// 0 for a device whose own model was replaced.
-fn residuals(shared: Shared<'_>, work: &Work) -> Vec<f64> {
-    let residual = |teacher: &super::transfer::Teacher| {
-        let key = &teacher.device.key;
-        let own = shared.devices.iter().find(|own| own.device() == key)?;
-        let DeviceResidual::Own(_) = own.residual else { return None };
-        let predicted = own.latency(shared, work, &teacher.device);
-        let floor_ns = own.floors.ns(work.name());
-        let formula = shared.transfer.latency(work, &teacher.device, teacher.factors, floor_ns);
-        Some((predicted.ns / formula.ns).ln())
-    };
-    shared.transfer.teachers.iter().map(|teacher| residual(teacher).unwrap_or(0.0)).collect()
-}
-
 /// Searches the factors with the smallest sum of errors, starting with the transferred ones.
 fn fit_factors(
-    shared: Shared<'_>,
-    device: &HardwareSpec,
+    transfer: &DeviceTransfer,
     floors: &LaunchOverheads,
     rows: &[Measured],
 ) -> DeviceFactors {
-    let transferred = shared.transfer.factors(device);
+    let transferred = transfer.factors(rows[0].device);
     let point = |row: &Measured| FormulaPoint {
-        amounts: Amounts::new(&row.work, device),
+        amounts: Amounts::new(&row.work, row.device),
         floor_ns: floors.ns(row.work.name()),
         latency_ns: row.latency_ns,
     };
     let points: Vec<FormulaPoint> = rows.iter().map(point).collect();
     let loss = |factors: DeviceFactors| {
         let error = |point: &FormulaPoint| {
-            let predicted = point.predict_ns(&shared.transfer.formula, factors);
+            let predicted = point.predict_ns(&transfer.formula, factors);
             (predicted / point.latency_ns).ln().hypot(NEAR)
         };
         let compute = (factors.compute / transferred.compute).ln();
@@ -159,15 +146,14 @@ fn fit_factors(
     best.0
 }
 
-/// Fits weights from 0 to 1 of the residuals of other devices to those of this device. Each row has
-/// the residuals of the other devices, and that of this device.
-fn fit_weights(rows: &[(Vec<f64>, f64)], devices: usize) -> Vec<f64> {
+/// Fits weights from 0 to 1 of the residuals of other devices in each row to those of this device.
+fn fit_weights(residuals: &[Vec<f64>], own: &[f64], devices: usize) -> Vec<f64> {
     let equal = 1.0 / devices.max(1) as f64;
     let mut weights = vec![equal; devices];
     for _ in 0..ROUNDS {
         for at in 0..devices {
             let (mut product, mut square) = (EQUAL * equal, EQUAL);
-            for (others, own) in rows {
+            for (others, own) in residuals.iter().zip(own) {
                 let sum: f64 = others.iter().zip(&weights).map(|(one, weight)| one * weight).sum();
                 product += others[at] * (own - sum + weights[at] * others[at]);
                 square += others[at] * others[at];

@@ -6,9 +6,8 @@ use schema::HardwareSpec;
 
 use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
 use super::feature::{Features, roofline_ns};
-use super::launch_overhead::LaunchOverhead;
+use super::launch_overhead::{LaunchOverhead, LaunchOverheads};
 use super::measured::Measured;
-use super::model::LaunchOverheads;
 use super::split::Part;
 use super::state_drift::{DriftSample, StateDrift};
 use super::work::Kind;
@@ -88,8 +87,8 @@ impl DeviceRows {
     }
 
     /// Computes the features of a row and the residual that a forest is trained to predict for it.
-    pub fn example(&self, row: &Measured, line: Baseline) -> (Features, f32) {
-        let floor = self.floor_ns(row);
+    pub fn example(&self, row: &Measured) -> (Features, f32) {
+        let (floor, line) = (self.floor_ns(row), self.line);
         let base = line.ns(roofline_ns(&row.work, row.device), floor);
         let features =
             Features::compute(&row.work, row.device, DeviceBaseline { overhead_ns: floor, line });

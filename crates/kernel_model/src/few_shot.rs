@@ -14,8 +14,9 @@ use super::boosting::{self, BinnedRows, BoostingParams};
 use super::error_interval::{ErrorInterval, quantiles};
 use super::feature::{Features, MOST, roofline_ns};
 use super::forest::Forest;
+use super::launch_overhead::LaunchOverheads;
 use super::measured::{Measured, Timed};
-use super::model::{DeviceModel, DeviceResidual, KernelModel, LaunchOverheads, Shared};
+use super::model::{DeviceModel, DeviceResidual, KernelModel, Shared};
 use super::roofline_slack::slack;
 use super::{Error, split};
 
@@ -79,7 +80,7 @@ fn fit_device(shared: Shared<'_>, rows: &[Measured]) -> DeviceModel {
     };
     let fold = |row: &Measured| split::hash(&row.work, 1) % FOLDS;
     let log_errors = |method: Method| -> Vec<f64> {
-        let of_fold = |one: u64| {
+        let errors_in_fold = |one: u64| {
             let (tested, others): (Vec<Measured>, Vec<Measured>) =
                 rows.iter().partition(|row| fold(row) == one);
             let model = (!others.is_empty()).then(|| build(shared, method, &others));
@@ -89,7 +90,7 @@ fn fit_device(shared: Shared<'_>, rows: &[Measured]) -> DeviceModel {
             };
             tested.into_iter().filter_map(error).collect::<Vec<f64>>()
         };
-        (0..FOLDS).flat_map(of_fold).collect()
+        (0..FOLDS).flat_map(errors_in_fold).collect()
     };
     let sum = |errors: &[f64]| errors.iter().map(|error| error.abs()).sum::<f64>();
     let mut best = (methods[0], log_errors(methods[0]));
@@ -122,7 +123,7 @@ fn build(shared: Shared<'_>, method: Method, rows: &[Measured]) -> DeviceModel {
     let residual = match method {
         Method::Baseline => DeviceResidual::Own(Forest::default()),
         Method::OwnTrees => DeviceResidual::Own(own_trees(shared, &floors, line, rows)),
-        Method::Adapted => DeviceResidual::Adapted(Adaptation::fit(shared, device, &floors, rows)),
+        Method::Adapted => DeviceResidual::Adapted(adaptation(shared, &floors, rows)),
     };
     DeviceModel {
         device: device.key.clone().into_owned(),
@@ -135,6 +136,11 @@ fn build(shared: Shared<'_>, method: Method, rows: &[Measured]) -> DeviceModel {
         residual,
         interval: ErrorInterval::flat(0.0, 0.0),
     }
+}
+
+fn adaptation(shared: Shared<'_>, floors: &LaunchOverheads, rows: &[Measured]) -> Adaptation {
+    let residuals: Vec<Vec<f64>> = rows.iter().map(|row| shared.residuals(&row.work)).collect();
+    Adaptation::fit(shared.transfer, floors, rows, &residuals)
 }
 
 /// Trains a forest on the residuals of the rows over the baseline.

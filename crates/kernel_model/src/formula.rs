@@ -143,10 +143,11 @@ fn winograd(
     units: f64,
 ) -> ([f64; 4], [f64; 3]) {
     let products = (tile + 2.0).powi(2);
-    let of = |rows: f64, columns: f64| {
+    let flops = |rows: f64, columns: f64| {
         2.0 * products * padded(tiles, rows) * padded(channels_out, columns) * channels_in
     };
-    let arithmetic = [of(1.0, 1.0), of(64.0, 64.0), of(128.0, 32.0), 2048.0 * units * channels_in];
+    let arithmetic =
+        [flops(1.0, 1.0), flops(64.0, 64.0), flops(128.0, 32.0), 2048.0 * units * channels_in];
     let moved = [channels_in * channels_out, tiles * channels_in, tiles * channels_out];
     (arithmetic, moved.map(|elements| 4.0 * products * elements))
 }

@@ -1,7 +1,7 @@
 //! Predicts kernels that have no trained model by formulas over the bytes that they move.
 //!
 //! These kernels are embedding lookups, row updates, concatenations, transposes, triangles of
-//! interactions, and copies.
+//! interactions, batch normalization, convolutions of any shape, and copies.
 
 use std::fmt;
 
@@ -25,6 +25,12 @@ const UNMEASURED: (f64, f64) = (0.5, 2.0);
 /// Lowest and highest factor for V100 lookups whose longest bag decides their time. The measured
 /// ones were within 10 % of the formula.
 const LONGEST_BAG: (f64, f64) = (1.0 / 1.15, 1.15);
+/// Share of the peak rate that convolutions are assumed to reach. Long products of the measured
+/// devices reach 0.2 to 0.8 of theirs.
+const PRODUCT_SHARE: f64 = 0.6;
+/// Number of kernels that PyTorch runs for batch normalization on an H100: the statistics, their
+/// running means, and the normalization.
+const BATCH_NORM_KERNELS: f64 = 3.0;
 /// Duration of an empty copy between host and device.
 const HOST_COPY_NS: f64 = 6_000.0;
 /// Bytes per nanosecond over PCIe 3, for pinned memory and for pageable memory that is copied by
@@ -46,6 +52,14 @@ pub enum SingleKind {
     TrilForward,
     /// Scatters the gradients of these entries back into such matrices.
     TrilBackward,
+    /// Batch normalization in training, which reads its input twice: for the statistics and to
+    /// normalize it.
+    BatchNorm,
+    /// The backward pass of batch normalization, which reads its input and the gradient twice.
+    BatchNormBackward,
+    /// The forward pass of a convolution whose window, stride or image need not be square. Each of
+    /// the two backward passes has the same FLOPs.
+    Conv2d,
     /// Copies within the memory of one device.
     Copy,
     /// Copies pinned host memory to a device.
@@ -60,13 +74,16 @@ pub enum SingleKind {
 
 impl SingleKind {
     /// All kinds, in declaration order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::EmbeddingForward,
         Self::EmbeddingBackward,
         Self::Concat,
         Self::Transpose,
         Self::TrilForward,
         Self::TrilBackward,
+        Self::BatchNorm,
+        Self::BatchNormBackward,
+        Self::Conv2d,
         Self::Copy,
         Self::CopyToDevice,
         Self::CopyToDevicePageable,
@@ -84,6 +101,9 @@ impl SingleKind {
             Self::Transpose => "transpose",
             Self::TrilForward => "tril",
             Self::TrilBackward => "tril_backward",
+            Self::BatchNorm => "batch_norm",
+            Self::BatchNormBackward => "batch_norm_backward",
+            Self::Conv2d => "conv2d",
             Self::Copy => "copy",
             Self::CopyToDevice => "copy_to_device",
             Self::CopyToDevicePageable => "copy_to_device_pageable",
@@ -107,6 +127,19 @@ impl SingleKind {
             }
             Self::Concat | Self::Transpose => &["rows", "parts", "columns"],
             Self::TrilForward | Self::TrilBackward => &["rows", "vectors"],
+            Self::BatchNorm | Self::BatchNormBackward => &["batch", "channels", "pixels"],
+            Self::Conv2d => &[
+                "batch",
+                "channels_in",
+                "channels_out",
+                "height",
+                "width",
+                "kernel_height",
+                "kernel_width",
+                "stride",
+                "padding_height",
+                "padding_width",
+            ],
             Self::Copy
             | Self::CopyToDevice
             | Self::CopyToDevicePageable
@@ -120,11 +153,14 @@ impl SingleKind {
     }
 }
 
+/// Largest number of sizes of a kind.
+const SIZES: usize = 10;
+
 /// A kernel of one of the [`SingleKind`]s with its sizes. All tensors are `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SingleWork {
     kind: SingleKind,
-    sizes: [u64; 5],
+    sizes: [u64; SIZES],
 }
 
 impl SingleWork {
@@ -142,11 +178,16 @@ impl SingleWork {
         if given.len() != names.len() {
             return wrong(format!("{} sizes: {}", names.len(), names.join(", ")));
         }
-        if let Some(at) = (0..given.len()).find(|at| given[*at] == 0) {
+        if let Some(at) =
+            (0..given.len()).find(|at| given[*at] == 0 && !names[*at].starts_with("padding"))
+        {
             return wrong(format!("{} above 0", names[at]));
         }
-        let mut sizes = [1; 5];
+        let mut sizes = [1; SIZES];
         sizes[..given.len()].copy_from_slice(given);
+        if kind == SingleKind::Conv2d {
+            return Self::conv2d(sizes).map_or_else(wrong, Ok);
+        }
         if kind.is_lookup() && sizes[1] > TABLES_MOST {
             return wrong(format!("at most {TABLES_MOST} tables"));
         }
@@ -163,6 +204,42 @@ impl SingleWork {
             }
             _ => wrong("fewer than 2^53 values".to_owned()),
         }
+    }
+
+    /// Creates a convolution, or returns what its sizes should be.
+    fn conv2d(sizes: [u64; SIZES]) -> Result<Self, String> {
+        if sizes.iter().any(|size| *size >= 1 << 31) {
+            return Err("sizes below 2^31".to_owned());
+        }
+        let work = Self { kind: SingleKind::Conv2d, sizes };
+        let [_, _, _, height, width, kernel_height, kernel_width, _, above, beside] = sizes;
+        if kernel_height > height + 2 * above || kernel_width > width + 2 * beside {
+            return Err("a kernel no larger than the padded input".to_owned());
+        }
+        // 2⁶³ FLOPs take days on the fastest device, so such a size is mistyped.
+        if work.flops() < 2f64.powi(63) { Ok(work) } else { Err("fewer than 2^63 FLOPs".into()) }
+    }
+
+    /// Returns the number of pixels of a convolution's output.
+    fn output_pixels(&self) -> f64 {
+        let [_, _, _, height, width, kernel_height, kernel_width, stride, above, beside] =
+            self.sizes;
+        let out = |size: u64, kernel: u64, padding: u64| {
+            ((size + 2 * padding - kernel) / stride + 1) as f64
+        };
+        out(height, kernel_height, above) * out(width, kernel_width, beside)
+    }
+
+    /// Returns the FLOPs of a convolution, and 0 for kernels that only wait for memory.
+    #[must_use]
+    pub fn flops(&self) -> f64 {
+        if self.kind != SingleKind::Conv2d {
+            return 0.0;
+        }
+        let [batch, channels_in, channels_out, _, _, kernel_height, kernel_width, ..] =
+            self.sizes.map(|size| size as f64);
+        let window = channels_in * kernel_height * kernel_width;
+        2.0 * batch * channels_out * self.output_pixels() * window
     }
 
     /// Returns the kind of the kernel.
@@ -183,7 +260,7 @@ impl SingleWork {
         if !self.kind.is_lookup() {
             return Vec::new();
         }
-        let [batch, tables, rows, dim, pooling] = self.sizes;
+        let [batch, tables, rows, dim, pooling, ..] = self.sizes;
         let popularity = Popularity::uniform(rows);
         let pooling_mean = pooling as f64;
         let table = TableLookup {
@@ -206,13 +283,21 @@ impl SingleWork {
             SingleKind::Concat | SingleKind::Transpose => 8.0 * a * b * c,
             SingleKind::TrilForward => 8.0 * a * pairs(b),
             SingleKind::TrilBackward => 4.0 * a * (b * b + pairs(b)),
+            SingleKind::BatchNorm => 12.0 * a * b * c,
+            SingleKind::BatchNormBackward => 20.0 * a * b * c,
+            SingleKind::Conv2d => {
+                let [_, _, _, height, width, kernel_height, kernel_width, ..] =
+                    self.sizes.map(|size| size as f64);
+                let weights = b * c * kernel_height * kernel_width;
+                4.0 * (a * b * height * width + weights + a * c * self.output_pixels())
+            }
             SingleKind::Copy => 2.0 * a,
             SingleKind::CopyToDevice
             | SingleKind::CopyToDevicePageable
             | SingleKind::CopyToHost
             | SingleKind::CopyToHostPageable => a,
             SingleKind::EmbeddingForward | SingleKind::EmbeddingBackward => {
-                let [batch, tables, _, dim, pooling] = self.sizes.map(|size| size as f64);
+                let [batch, tables, _, dim, pooling, ..] = self.sizes.map(|size| size as f64);
                 batch * tables * (pooling * (8.0 + 4.0 * dim) + 4.0 * dim)
             }
         }
@@ -234,6 +319,15 @@ impl SingleWork {
             SingleKind::CopyToDevicePageable | SingleKind::CopyToHostPageable => {
                 Estimate::within(HOST_COPY_NS + self.bytes() / PAGEABLE, UNMEASURED)
             }
+            SingleKind::Conv2d => {
+                let computed = self.flops() / (PRODUCT_SHARE * device.peak.f32);
+                let moved = self.bytes() / (MOVE_SHARE * device.dram);
+                Estimate::within(MOVE_NS + 1e9 * computed.max(moved), UNMEASURED)
+            }
+            SingleKind::BatchNorm | SingleKind::BatchNormBackward => {
+                let moved = self.bytes() / (MOVE_SHARE * device.dram);
+                Estimate::within(BATCH_NORM_KERNELS * MOVE_NS + 1e9 * moved, UNMEASURED)
+            }
             _ => moved(self.bytes(), device),
         }
     }
@@ -242,7 +336,7 @@ impl SingleWork {
     /// bag decides their time were compared with measurements.
     #[must_use]
     pub fn is_measured(&self, device: &HardwareSpec) -> bool {
-        let [.., pooling] = self.sizes;
+        let pooling = self.sizes[4];
         let line = V100.start_ns + pooling as f64 * V100.row_ns;
         self.kind == SingleKind::EmbeddingForward
             && device.key.starts_with("v100")
@@ -250,7 +344,7 @@ impl SingleWork {
     }
 
     fn row_update(&self, device: &HardwareSpec) -> Estimate {
-        let [batch, tables, rows, dim, pooling] = self.sizes;
+        let [batch, tables, rows, dim, pooling, ..] = self.sizes;
         let tile = TileUse {
             table: 0,
             rank: 0,

@@ -4,6 +4,7 @@
 //! time of each measurement.
 
 use schema::median;
+use serde::{Deserialize, Serialize};
 
 use super::baseline::{Baseline, BaselinePoint};
 use super::feature::roofline_ns;
@@ -101,6 +102,57 @@ impl LaunchOverhead {
         let by = |floor_ns: f64| line.ns(point.roofline_ns, floor_ns);
         point.latency_ns * by(self.ns) / by(point.floor_ns)
     }
+}
+
+/// Launch overhead of each operation of a device, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LaunchOverheads(Vec<(String, f64)>);
+
+impl LaunchOverheads {
+    /// Creates the overheads from pairs of an operation's name and its overhead.
+    pub fn new(floors: impl Iterator<Item = (String, f64)>) -> Self {
+        Self(floors.collect())
+    }
+
+    /// Returns the overhead of an operation. If it was not measured, returns the geometric mean
+    /// over the other operations.
+    pub fn ns(&self, name: &str) -> f64 {
+        let own_ns = self.0.iter().find(|(operation, _)| operation == name).map(|(_, ns)| *ns);
+        own_ns.unwrap_or_else(|| geometric_mean(self.0.iter().map(|(_, ns)| *ns)))
+    }
+
+    /// Takes the median over devices for each operation, and the lower of two middle values. Few
+    /// hosts are much faster than others, but some are much slower.
+    pub fn median_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let mut names: Vec<&String> =
+            all.clone().flat_map(|one| &one.0).map(|one| &one.0).collect();
+        names.sort();
+        names.dedup();
+        let usual = |name: &String| {
+            let mut floors: Vec<f64> = all.clone().map(|floors| floors.ns(name)).collect();
+            floors.sort_by(f64::total_cmp);
+            (name.clone(), floors[(floors.len() - 1) / 2])
+        };
+        Self(names.into_iter().map(usual).collect())
+    }
+
+    /// Applies `change` to the name and overhead of each operation.
+    pub fn with_each(&self, change: impl Fn(&str, f64) -> f64) -> Self {
+        Self(self.0.iter().map(|(name, ns)| (name.clone(), change(name, *ns))).collect())
+    }
+
+    /// Checks the overheads of a model that was read from a file.
+    pub fn is_valid(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(|(_, ns)| ns.is_finite() && *ns > 0.0)
+    }
+}
+
+/// Computes the geometric mean, or 1 if the iterator is empty.
+fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) =
+        values.fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
+    if count > 0.0 { (sum / count).exp() } else { 1.0 }
 }
 
 /// Returns the calls without visible kernel time if their host's speed changed. The host's speed

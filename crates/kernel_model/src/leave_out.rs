@@ -16,7 +16,7 @@ use super::model::KernelModel;
 use super::model_shapes::resembles_layers;
 use super::parallel::in_parallel;
 use super::split::{Part, hash};
-use super::transfer::Transfer;
+use super::transfer::DeviceTransfer;
 use schema::HardwareSpec;
 
 /// Number of measurements of the new device that calibrate a model.
@@ -82,7 +82,7 @@ fn row(model: &KernelModel, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
         .iter()
         .filter(|own| others.iter().any(|other| own.device == other.device.key) && !own.is_adapted);
     let model = KernelModel {
-        transfer: Transfer::train(&others, 1),
+        transfer: DeviceTransfer::train(&others, 1),
         devices: own_models.cloned().collect(),
         sources: model.sources.clone(),
         least: model.least.clone(),

@@ -10,8 +10,9 @@ use super::error_interval::ErrorInterval;
 use super::feature::{physics_ns, roofline_ns};
 use super::forest::Forest;
 use super::latency::{Latency, latency};
+use super::launch_overhead::LaunchOverheads;
 use super::measured::Timed;
-use super::transfer::Transfer;
+use super::transfer::{DeviceTransfer, Teacher};
 use super::work::{Kind, Work};
 
 /// Latencies below this multiple of the launch overhead contain no information on the kernel.
@@ -36,55 +37,6 @@ pub struct Source {
     pub checksum: String,
 }
 
-/// Launch overhead of each operation of a device, in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct LaunchOverheads(Vec<(String, f64)>);
-
-impl LaunchOverheads {
-    pub(super) fn new(floors: impl Iterator<Item = (String, f64)>) -> Self {
-        Self(floors.collect())
-    }
-
-    /// Returns the overhead of an operation. If it was not measured, returns the geometric mean
-    /// over the other operations.
-    pub(super) fn ns(&self, name: &str) -> f64 {
-        let own_ns = self.0.iter().find(|(operation, _)| operation == name).map(|(_, ns)| *ns);
-        own_ns.unwrap_or_else(|| mean(self.0.iter().map(|(_, ns)| *ns)))
-    }
-
-    /// Takes the median over devices for each operation, and the lower of two middle values. Few
-    /// hosts are much faster than others, but some are much slower.
-    pub(super) fn median_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
-        let mut names: Vec<&String> =
-            all.clone().flat_map(|one| &one.0).map(|one| &one.0).collect();
-        names.sort();
-        names.dedup();
-        let usual = |name: &String| {
-            let mut floors: Vec<f64> = all.clone().map(|floors| floors.ns(name)).collect();
-            floors.sort_by(f64::total_cmp);
-            (name.clone(), floors[(floors.len() - 1) / 2])
-        };
-        Self(names.into_iter().map(usual).collect())
-    }
-
-    /// Applies `change` to the name and overhead of each operation.
-    pub(super) fn with_each(&self, change: impl Fn(&str, f64) -> f64) -> Self {
-        Self(self.0.iter().map(|(name, ns)| (name.clone(), change(name, *ns))).collect())
-    }
-
-    pub(super) fn is_valid(&self) -> bool {
-        !self.0.is_empty() && self.0.iter().all(|(_, ns)| ns.is_finite() && *ns > 0.0)
-    }
-}
-
-/// Computes the geometric mean, or 1 if the iterator is empty.
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) =
-        values.fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
-    if count > 0.0 { (sum / count).exp() } else { 1.0 }
-}
-
 /// The method that predicts the residual over a device's baseline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -99,8 +51,24 @@ pub(super) enum DeviceResidual {
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
     pub bins: &'a Bins,
-    pub transfer: &'a Transfer,
+    pub transfer: &'a DeviceTransfer,
     pub devices: &'a [DeviceModel],
+}
+
+impl Shared<'_> {
+    /// Computes `ln(own model ÷ formula)` of a kernel for each device of the transfer. The residual
+    /// is 0 for a device whose own model was replaced.
+    pub fn residuals(self, work: &Work) -> Vec<f64> {
+        let residual = |teacher: &Teacher| {
+            let own = self.devices.iter().find(|own| own.device == teacher.device.key)?;
+            let DeviceResidual::Own(_) = own.residual else { return None };
+            let predicted = own.latency(self, work, &teacher.device);
+            let floor_ns = own.floors.ns(work.name());
+            let formula = self.transfer.latency(work, &teacher.device, teacher.factors, floor_ns);
+            Some((predicted.ns / formula.ns).ln())
+        };
+        self.transfer.teachers.iter().map(|teacher| residual(teacher).unwrap_or(0.0)).collect()
+    }
 }
 
 /// The part of a model that is specific to one device.
@@ -144,7 +112,8 @@ impl DeviceModel {
                 latency(shared.bins, forest, work, device, baseline)
             }
             DeviceResidual::Adapted(adaptation) => {
-                adaptation.latency(shared, work, device, overhead_ns)
+                let base = adaptation.base(shared.transfer, work, device, overhead_ns);
+                adaptation.applied(base, &shared.residuals(work))
             }
         };
         if self.timed.is_call() {
@@ -210,7 +179,7 @@ pub struct KernelModel {
     pub(super) most: Vec<u64>,
     pub(super) bins: Bins,
     /// Predicts devices without measurements from those with measurements.
-    pub(super) transfer: Transfer,
+    pub(super) transfer: DeviceTransfer,
     pub(super) devices: Vec<DeviceModel>,
 }
 

@@ -169,7 +169,7 @@ const BACKWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingBackward)
 
 /// Table IV of the paper with the smallest errors among its three devices, followed by kernels that
 /// only our suite measures.
-const LINES: [TableLine; 20] = [
+const LINES: [TableLine; 23] = [
     line("EL-F", FORWARD, least(8.63, 33.19), Published::Plain),
     large("EL-FL", FORWARD, least(2.89, 5.52), Published::Plain),
     line("EL-FH", FORWARD, least(6.42, 13.06), Published::HitRate),
@@ -206,6 +206,14 @@ const LINES: [TableLine; 20] = [
         least(2.71, 4.76),
         Published::None,
     ),
+    line("batch norm-F", TableKernel::Single(SingleKind::BatchNorm), None, Published::Bytes),
+    line(
+        "batch norm-B",
+        TableKernel::Single(SingleKind::BatchNormBackward),
+        None,
+        Published::Bytes,
+    ),
+    line("conv-F", TableKernel::Single(SingleKind::Conv2d), None, Published::None),
     line("bmm", TableKernel::Learned(Kind::Bmm), None, Published::Roofline),
     line("layer_norm", TableKernel::Learned(Kind::LayerNorm), None, Published::Roofline),
     line("softmax", TableKernel::Learned(Kind::Softmax), None, Published::Roofline),
@@ -490,7 +498,11 @@ fn amounts(work: &SingleWork, device: &HardwareSpec) -> CpuWork {
         amounts.extend([("bytes", bytes), ("bytes_past_l2", past)]);
         let rows: f64 = sizes.iter().rev().skip(1).product();
         amounts.push(("rows", rows));
+        if work.kind() == SingleKind::Conv2d {
+            amounts.push(("flops", work.flops()));
+        }
     }
-    let sizes = sizes.iter().map(|size| size.ln() as f32).collect();
+    // Padding may be 0.
+    let sizes = sizes.iter().map(|size| size.max(0.5).ln() as f32).collect();
     CpuWork { kind: work.kind().name().to_owned(), amounts, sizes }
 }

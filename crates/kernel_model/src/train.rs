@@ -12,7 +12,7 @@ use super::parallel::in_parallel;
 use super::roofline_slack::device_slack;
 use super::split::Part;
 use super::train_forest::{FOLDS, TrainingRows, bins, fold_of, grow};
-use super::transfer::Transfer;
+use super::transfer::DeviceTransfer;
 use super::work::Kind;
 
 /// Maximum size of a model file in bytes.
@@ -53,7 +53,7 @@ pub fn train(
         grow(&devices[at], &bins, without.unwrap_or(TrainingRows::All))
     });
     let mut grown = grown.into_iter();
-    let transfer = Transfer::train(&all, threads);
+    let transfer = DeviceTransfer::train(&all, threads);
     let shared = Shared { bins: &bins, transfer: &transfer, devices: &[] };
     let build =
         |device| build_device_model(device, shared, grown.by_ref().take(1 + folds).collect());

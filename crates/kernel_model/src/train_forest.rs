@@ -59,5 +59,5 @@ pub fn grow(device: &DeviceRows, bins: &Bins, learning: TrainingRows) -> Forest 
 
 fn examples(device: &DeviceRows, learning: TrainingRows) -> impl Iterator<Item = (Features, f32)> {
     let rows = device.part(Part::Train).filter(move |row| learning.takes(row));
-    rows.map(|row| device.example(row, device.line))
+    rows.map(|row| device.example(row))
 }

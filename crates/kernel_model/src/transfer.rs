@@ -39,14 +39,14 @@ pub struct Teacher {
 /// The formula of one kind of kernel, and the measured devices that it was fitted to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Transfer {
+pub struct DeviceTransfer {
     pub formula: Formula,
     pub teachers: Vec<Teacher>,
     /// Interval of predictions for devices without measurements.
     pub interval: ErrorInterval,
 }
 
-impl Transfer {
+impl DeviceTransfer {
     /// Fits a formula, and the interval that results when each device is left out in turn.
     pub fn train(devices: &[&DeviceRows], threads: usize) -> Self {
         let mut found = Self::fit(devices);
@@ -187,7 +187,7 @@ fn points(device: &DeviceRows) -> Vec<FormulaPoint> {
 fn left_out_errors(devices: &[&DeviceRows], at: usize) -> Vec<f64> {
     let others: Vec<&DeviceRows> =
         (0..devices.len()).filter(|one| *one != at).map(|one| devices[one]).collect();
-    let (transfer, device) = (Transfer::fit(&others), devices[at]);
+    let (transfer, device) = (DeviceTransfer::fit(&others), devices[at]);
     let factors = transfer.factors(device.device);
     let floors = super::device_rows::usual_floors(&others);
     let rows = device.part(Part::Calibrate).filter(|row| device.is_above_floor(row));

@@ -7,6 +7,7 @@ mod link;
 mod rows;
 
 use std::borrow::Cow;
+use std::sync::{PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -169,6 +170,55 @@ pub enum HardwareError {
     /// A topology file is malformed.
     #[error("topology file: expected {expected}, got {got}")]
     File { expected: String, got: String },
+    /// A device that was added has the key or the name of a known one.
+    #[error("hardware {key:?}: expected a key and a name that no known device has")]
+    Known { key: String },
+    /// A rate, a size or a count of a device that was added is not above 0.
+    #[error("hardware {key:?}: expected {field} above 0")]
+    NotPositive { key: String, field: &'static str },
+}
+
+/// Devices that were added to [`HARDWARE`] while the program runs.
+static ADDED: RwLock<Vec<&'static HardwareSpec>> = RwLock::new(Vec::new());
+
+/// Makes a device known to [`hardware`] and [`Topology::parse`] until the program ends. A device
+/// that was added before may be added again.
+///
+/// # Errors
+/// Returns [`HardwareError::Known`] if another device has the key or the name, and
+/// [`HardwareError::NotPositive`] if a value is not above 0.
+pub fn add_hardware(spec: HardwareSpec) -> Result<&'static HardwareSpec, HardwareError> {
+    let values = [
+        ("peak.f32", spec.peak.f32),
+        ("dram", spec.dram),
+        ("dram_sustained", spec.dram_sustained.unwrap_or(1.0)),
+        ("sustained_f32", spec.sustained_f32.unwrap_or(1.0)),
+        ("l2_bytes", spec.l2_bytes as f64),
+        ("multiprocessors", f64::from(spec.multiprocessors)),
+        ("memory_bytes", spec.memory_bytes as f64),
+    ];
+    let key = spec.key.clone().into_owned();
+    let is_positive = |value: f64| value > 0.0 && value.is_finite();
+    if let Some((field, _)) = values.into_iter().find(|(_, value)| !is_positive(*value)) {
+        return Err(HardwareError::NotPositive { key, field });
+    }
+    let known = [hardware(&spec.key), hardware(&spec.name)];
+    match known.into_iter().find_map(Result::ok) {
+        Some(known) if *known == spec => Ok(known),
+        Some(_) => Err(HardwareError::Known { key }),
+        None => {
+            // A program adds a few devices at most, and measurements refer to them until its end.
+            let spec: &'static HardwareSpec = Box::leak(Box::new(spec));
+            ADDED.write().unwrap_or_else(PoisonError::into_inner).push(spec);
+            Ok(spec)
+        }
+    }
+}
+
+/// Lists the devices of [`HARDWARE`], then the added ones.
+fn all_hardware() -> Vec<&'static HardwareSpec> {
+    let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
+    HARDWARE.iter().chain(added.iter().copied()).collect()
 }
 
 /// Finds a device by key or name, ignoring case.
@@ -178,8 +228,11 @@ pub enum HardwareError {
 pub fn hardware(name: &str) -> Result<&'static HardwareSpec, HardwareError> {
     let wanted = plain(name);
     // Traces contain the full name of a device, while users type its short key.
-    let found = HARDWARE.iter().find(|row| plain(&row.key) == wanted || plain(&row.name) == wanted);
-    found.ok_or_else(|| HardwareError::Unknown { name: name.to_owned(), near: nearest(&wanted) })
+    let is_wanted = |row: &&HardwareSpec| plain(&row.key) == wanted || plain(&row.name) == wanted;
+    all_hardware()
+        .into_iter()
+        .find(is_wanted)
+        .ok_or_else(|| HardwareError::Unknown { name: name.to_owned(), near: nearest(&wanted) })
 }
 
 /// Keeps only the letters and digits of a name, in lower case, so that spellings compare as equal.
@@ -190,7 +243,8 @@ fn plain(text: &str) -> String {
 
 fn nearest(wanted: &str) -> Vec<String> {
     const SHOWN: usize = 3;
-    let keys = HARDWARE.iter().map(|row| &*row.key).chain(HOSTS.iter().map(|host| host.key));
+    let known = all_hardware().into_iter();
+    let keys = known.map(|row| &*row.key).chain(HOSTS.iter().map(|host| host.key));
     let mut all: Vec<(usize, &str)> =
         keys.map(|key| (distance(wanted, &plain(key)), key)).collect();
     all.sort_unstable();

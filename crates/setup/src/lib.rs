@@ -12,6 +12,7 @@ pub mod error;
 pub mod error_text;
 pub mod findings;
 pub mod generated_rows;
+pub mod hardware_file;
 pub mod help_wrap;
 pub mod input;
 pub mod interrupt;

@@ -155,6 +155,24 @@ fn work(op: &str, shape: &str) -> Option<SuiteWork> {
         "transpose" => return single(SingleKind::Transpose, &["b", "t", "d"]),
         "tril_forward" => return single(SingleKind::TrilForward, &["b", "t"]),
         "tril_backward" => return single(SingleKind::TrilBackward, &["b", "t"]),
+        "batch_norm" | "batch_norm_backward" => {
+            let kind = match op {
+                "batch_norm" => SingleKind::BatchNorm,
+                _ => SingleKind::BatchNormBackward,
+            };
+            let sizes = [size("b")?, size("c")?, size("hw")?.checked_pow(2)?];
+            return Some(SuiteWork::Single(SingleWork::new(kind, &sizes).ok()?));
+        }
+        "conv_forward" => {
+            let [b, c, k, hw, r] = ["b", "c", "k", "hw", "r"].map(size);
+            let (hw, r) = (hw?, r?);
+            let sizes = [b?, c?, k?, hw, hw, r, r, 1, r / 2, r / 2];
+            return Some(SuiteWork::Single(SingleWork::new(SingleKind::Conv2d, &sizes).ok()?));
+        }
+        "conv2d_forward" => {
+            let names = ["b", "c", "k", "h", "w", "rh", "rw", "stride", "ph", "pw"];
+            return single(SingleKind::Conv2d, &names);
+        }
         "memcpy_on_device" => return single(SingleKind::Copy, &["bytes"]),
         "memcpy_to_device_pinned" => return single(SingleKind::CopyToDevice, &["bytes"]),
         "memcpy_to_device_pageable" => {

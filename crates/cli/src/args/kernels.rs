@@ -25,6 +25,9 @@ Examples:
   embedding_backward batch tables rows dim pooling    the update of its rows by SGD
   concat rows parts columns      transpose rows parts columns
   tril rows vectors              tril_backward rows vectors    pairs of an interaction
+  batch_norm batch channels pixels           batch_norm_backward batch channels pixels
+  conv2d batch channels_in channels_out height width kernel_height kernel_width stride
+         padding_height padding_width        a window of any shape
   copy bytes                     copy_to_device|copy_to_host bytes    from and to pinned memory;
                                  with _pageable from and to other memory
   all_to_all|all_reduce|all_gather|reduce_scatter bytes
@@ -34,12 +37,14 @@ All in f32. A price is the kernel's own time, without the host's launch time. Th
 are learned from measurements, the others are formulas. The last column says if a price is not backed
 by similar measurements.
 Peaks of --list-hardware are those of data sheets, without sparsity; `sustained` is what a benchmark
-reached. The key is what --hardware takes, as in v100, h100x8 or 4xh100x8.")]
+reached. The key is what --hardware takes, as in v100, h100x8 or 4xh100x8. For a GPU that is not
+built in, --hardware takes a TOML file with its data sheet (docs/add-a-device.md).")]
 pub struct PredictKernels {
     /// Operations with their sizes, each in quotes
     #[arg(required_unless_present = "list_hardware", value_name = "WORK")]
     pub works: Vec<String>,
-    /// A device that --list-hardware prints, or several devices, as in h100x8 (repeatable)
+    /// A device that --list-hardware prints, or several devices, as in h100x8, or a TOML file with
+    /// a data sheet (repeatable)
     #[arg(long, value_name = "DEVICE", required_unless_present = "list_hardware")]
     pub hardware: Vec<String>,
     /// Models to use instead of the built-in ones

@@ -15,6 +15,7 @@ Examples:
   rowmill predict learn suite/ --output gpu    kernel models and overheads of a suite's GPU
   rowmill predict learn --kernels neusight/*.csv.gz --output models
   rowmill predict learn --kernels --shots my-gpu.csv --output models
+  rowmill predict learn --kernels --shots new.csv --hardware new.toml --output new     a new GPU
 
 Trains a few steps of each of many made-up configurations and times every operation. One
 configuration in five, chosen by a hash, is held out to compute the errors printed. Steps disturbed
@@ -46,6 +47,9 @@ pub struct PredictLearn {
     /// With --kernels: adapt the models to the device of this table (five rows or more)
     #[arg(long, value_name = "CSV", requires = "kernels")]
     pub shots: Option<PathBuf>,
+    /// With tables or a suite of a GPU that is not built in: its data sheet (docs/add-a-device.md)
+    #[arg(long, value_name = "TOML", requires = "latencies")]
+    pub hardware: Option<PathBuf>,
     /// Number of configurations to measure, each for a second or two
     #[arg(long, value_name = "N", default_value_t = 300, conflicts_with_all = ["measured", "kernels"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]

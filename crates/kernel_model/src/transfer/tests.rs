@@ -2,7 +2,7 @@ use schema::HardwareSpec;
 use schema::random::CounterRng;
 use schema::topology::hardware;
 
-use super::{Transfer, interpolate};
+use super::{DeviceTransfer, interpolate};
 use crate::{Element, Kind, Work, roofline_ns, shipped};
 
 /// Positions of the sizes that make a kernel of a kind larger. A larger window or stride makes the
@@ -50,7 +50,7 @@ fn draw_device(random: CounterRng) -> HardwareSpec {
     device
 }
 
-fn kernel_ns(transfer: &Transfer, work: &Work, device: &HardwareSpec) -> f64 {
+fn kernel_ns(transfer: &DeviceTransfer, work: &Work, device: &HardwareSpec) -> f64 {
     let latency = transfer.latency(work, device, transfer.factors(device), 30_000.0);
     latency.kernel_ns.expect("a kernel")
 }

@@ -1,7 +1,8 @@
 //! Tests of hardware names, and of links whose times never decrease.
 
 use super::{
-    HARDWARE, HOSTS, HardwareError, HostFabric, Link, LinkError, ProductFormat, Topology, hardware,
+    HARDWARE, HOSTS, HardwareError, HostFabric, Link, LinkError, ProductFormat, Topology,
+    add_hardware, hardware,
 };
 
 #[test]
@@ -116,4 +117,19 @@ fn devices_have_the_formats_of_their_data_sheets() {
     assert_eq!(formats("a100"), [F32, Tf32, Bf16, F16]);
     let error = hardware("v100").unwrap().peak_rate(Bf16).unwrap_err().to_string();
     assert_eq!(error, "precision of \"v100\": expected one of f32, fp16, got bf16");
+}
+
+#[test]
+fn added_devices_are_found_and_must_differ_from_known_ones() {
+    let mut spec = hardware("h100").unwrap().clone();
+    assert_eq!(add_hardware(spec.clone()), Ok(hardware("h100").unwrap()), "added again");
+    spec.dram *= 2.0;
+    assert_eq!(add_hardware(spec.clone()), Err(HardwareError::Known { key: "h100".to_owned() }));
+    (spec.key, spec.name) = ("twice-h100".into(), "Twice H100".into());
+    let added = add_hardware(spec.clone()).unwrap();
+    assert_eq!(hardware("Twice H100"), Ok(added));
+    assert_eq!(Topology::parse("twice-h100x8").unwrap().device, *added);
+    (spec.key, spec.dram) = ("none".into(), f64::NAN);
+    let error = add_hardware(spec).unwrap_err().to_string();
+    assert!(error.contains("dram above 0"), "{error}");
 }

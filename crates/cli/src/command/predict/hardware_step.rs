@@ -10,16 +10,17 @@ use super::learn::device;
 use super::learn::folder::HARDWARE;
 use super::on_cpu;
 use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernels, StepRows};
+use kernel_model::Estimate;
 use kernel_model::cpu::CpuModel;
-use kernel_model::{Error as KernelError, Estimate};
 use predict::prediction::Binds;
 use predict::step::host::predict_host;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
-use schema::topology::ProductFormat;
+use schema::topology::{ProductFormat, add_hardware};
 use schema::{Schedule, TableRow, Topology};
 use serde::Serialize;
 use setup::Session;
 use setup::error::{Error, UsageError};
+use setup::hardware_file::find_topology;
 use setup::kernel_files::{model_path, read_model};
 use setup::table_output::{self, TableTarget};
 use setup::workload::{Workload, WorkloadHosts};
@@ -143,8 +144,10 @@ impl Hardware {
     /// Neither a device nor a file has this name, or the file is malformed.
     pub fn from_name(text: &str, models: Option<&Path>) -> Result<Self, Error> {
         let models_of = || Models::from_loader(|kind| read_model(models, kind)).map(Box::new);
-        let unknown = match topology(text) {
+        let unknown = match find_topology(text) {
             Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
+            // A malformed data sheet must not be read as a file of `learn`.
+            Err(error) if text.contains(".toml") => return Err(error),
             Err(error) => error,
         };
         let path = Path::new(text);
@@ -153,17 +156,15 @@ impl Hardware {
             return Err(unknown);
         }
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
-        if file.extension().is_some_and(|extension| extension == "toml") {
-            let topology = Topology::from_toml(&text).map_err(KernelError::from);
-            let wrong = |source| UsageError::Kernels { path: file.clone(), source };
-            return Ok(Self::Devices(Box::new(topology.map_err(wrong)?), models_of()?));
-        }
         let wrong = |source| UsageError::Kernels { path: file.clone(), source };
         // A file without the data of a GPU contains the learned model of a CPU.
         let Some(spec) = device::parse(&text).map_err(wrong)? else {
             return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
         };
-        let topology = Topology { device: spec.clone(), ..topology(&spec.key)? };
+        // The folder knows a GPU that is not built in. For a built-in one, the measured rates are
+        // used although the data sheet is known.
+        let _known = add_hardware(spec.clone());
+        let topology = Topology { device: spec.clone(), ..find_topology(&spec.key)? };
         let beside = file.parent().unwrap_or(Path::new("."));
         // Kernel models beside the file were learned for this GPU, so they are preferred to the
         // built-in ones.
@@ -285,10 +286,6 @@ fn check_cpu(asked: &PricedKernels) -> Result<(), Error> {
         }
         .into()),
     }
-}
-
-fn topology(text: &str) -> Result<Topology, Error> {
-    Ok(Topology::parse(text).map_err(KernelError::from)?)
 }
 
 /// Predicts a step of a configuration on the given hardware, and prints it.

@@ -24,6 +24,7 @@ use folder::{HARDWARE, write};
 use setup::Session;
 use setup::args::NeverRunStep;
 use setup::error::{Error, UsageError};
+use setup::hardware_file::read_device;
 use setup::output;
 use setup::render;
 use setup::suite::SUITE;
@@ -52,7 +53,15 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
             let source = KernelError::Model { expected, got: format!("{} too", other.display()) };
             return Err(UsageError::Kernels { path: folder.clone(), source }.into());
         }
+        if let Some(path) = &args.hardware {
+            read_device(path)?;
+        }
         return recorded::run(folder, &args.output, session);
+    }
+    if let Some(path) = args.hardware.clone() {
+        let expected = "--kernels or a recorded suite with --hardware".to_owned();
+        let source = KernelError::Model { expected, got: "steps of a CPU".to_owned() };
+        return Err(UsageError::Kernels { path, source }.into());
     }
     let earlier = join_steps(&args.measured)?;
     // Measuring takes minutes, so the folder is created before it. An error about the folder is

@@ -5,15 +5,15 @@ use std::borrow::Cow;
 
 use device::Cpu;
 use device::limits::{Arithmetic, RowSet, gflop_per_s};
-use kernel_model::Error as KernelError;
 use schema::HardwareSpec;
 use schema::TableRow;
-use schema::topology::{Flops, HARDWARE, hardware};
+use schema::topology::{Flops, HARDWARE};
 use serde::Serialize;
 
 use crate::args::PredictKernels;
 use setup::Session;
 use setup::error::Error;
+use setup::hardware_file::find_device;
 use setup::machine;
 use setup::table_output::{self, TableTarget};
 
@@ -41,9 +41,8 @@ struct DeviceRow {
 
 /// Prints the hardware data of the named devices, or of all known devices if none is named.
 pub fn run(devices: &[String], args: &PredictKernels, session: &Session) -> Result<(), Error> {
-    let named = devices.iter().map(|name| hardware(name));
-    let mut specs: Vec<&HardwareSpec> =
-        named.collect::<Result<_, _>>().map_err(KernelError::from)?;
+    let named = devices.iter().map(|name| find_device(name));
+    let mut specs: Vec<&HardwareSpec> = named.collect::<Result<_, _>>()?;
     if specs.is_empty() {
         specs.extend(&HARDWARE);
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::args::PredictKernels;
 use setup::Session;
 use setup::error::{Error, UsageError};
+use setup::hardware_file::find_topology;
 use setup::kernel_files::read_model;
 use setup::table_output::{self, TableTarget};
 
@@ -39,9 +40,8 @@ enum TypedWork {
 
 /// Runs `rowmill predict kernels` and prints its result.
 pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
-    let topologies = args.hardware.iter().map(|name| Topology::parse(name));
-    let topologies: Vec<Topology> =
-        topologies.collect::<Result<_, _>>().map_err(KernelError::from)?;
+    let topologies = args.hardware.iter().map(|name| find_topology(name));
+    let topologies: Vec<Topology> = topologies.collect::<Result<_, _>>()?;
     let works: Vec<TypedWork> =
         args.works.iter().map(|text| parse_work(text)).collect::<Result<_, _>>()?;
     let has_kind = |kind: Kind| {

@@ -7,14 +7,17 @@ use std::path::PathBuf;
 use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, Measured, Source, few_shot};
 
 use crate::args::PredictLearn;
+use crate::command::predict::learn::device::write_device;
 use setup::Session;
 use setup::error::{Error, UsageError};
+use setup::hardware_file::read_device;
 use setup::kernel_files::{model_path, read_model, read_table};
 use setup::output;
 use setup::render;
 
 /// Runs `rowmill predict learn --kernels` and prints its result.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
+    let added = args.hardware.as_deref().map(read_device).transpose()?;
     let mut models = train_models(&args.measured, session)?;
     if let Some(path) = &args.shots {
         let rows = read_table(path)?;
@@ -30,7 +33,9 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         }
     }
     let _made = output::folder(&args.output)?;
-    models.iter().try_for_each(|model| write_model(model, args, session))
+    models.iter().try_for_each(|model| write_model(model, args, session))?;
+    // With the data sheet beside the models, --hardware takes the folder.
+    added.map_or(Ok(()), |spec| write_device(&args.output, spec))
 }
 
 /// Reads the measurements in tables, and the sources of the measurements for each kind of kernel.

@@ -1,8 +1,13 @@
-//! The file format of a GPU whose rates were measured in a suite. The file lies beside the GPU's
-//! kernel models.
+//! The file format of a GPU whose rates were measured in a suite, or whose data sheet the user
+//! gave. The file lies beside the GPU's kernel models.
+
+use std::path::Path;
 
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
+use setup::error::Error;
+
+use super::folder::{HARDWARE, write};
 
 /// Version of the file format of a learned device.
 pub const DEVICE_VERSION: u32 = 1;
@@ -30,4 +35,13 @@ pub fn parse(text: &str) -> Result<Option<HardwareSpec>, kernel_model::Error> {
     let read =
         read.map_err(|error| kernel_model::Error::Model { expected, got: error.to_string() })?;
     Ok(Some(read.spec))
+}
+
+/// Writes the hardware data of a GPU into the folder of its models.
+///
+/// # Errors
+/// Returns an error if the file cannot be written.
+pub fn write_device(folder: &Path, spec: &HardwareSpec) -> Result<(), Error> {
+    let learned = LearnedDevice { rowmill_device: DEVICE_VERSION, spec: spec.clone() };
+    write(&folder.join(HARDWARE), &serde_json::to_string(&learned)?)
 }

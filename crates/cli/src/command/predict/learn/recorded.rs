@@ -12,7 +12,7 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Serialize;
 
-use super::device::{DEVICE_VERSION, LearnedDevice};
+use super::device::write_device;
 use super::folder::{HARDWARE, write};
 use setup::Session;
 use setup::error::Error;
@@ -68,11 +68,8 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
             let (paths, judged) = models(&rows, output)?;
             written.extend(paths);
             kernels = judged;
-            let learned =
-                LearnedDevice { rowmill_device: DEVICE_VERSION, spec: reached(spec, &rows) };
-            let path = output.join(HARDWARE);
-            write(&path, &serde_json::to_string(&learned)?)?;
-            written.push(path.display().to_string());
+            write_device(output, &reached(spec, &rows))?;
+            written.push(output.join(HARDWARE).display().to_string());
             device = Some(spec.name.clone().into_owned());
         }
     }
