@@ -84,12 +84,15 @@ fn reduce(samples: &mut Vec<i64>) {
     }
 }
 
+/// Sizes with the number of operators that had them.
+type Counts<'a> = Vec<(&'a String, u64)>;
+
 /// Keeps one example of each sequence of calls of an operator, and the most frequent sizes of each
 /// sequence if there are several.
 fn reduce_operator(
     (name, by_sizes): (&String, &BTreeMap<String, Vec<Variant>>),
 ) -> (String, BTreeMap<String, Vec<Variant>>) {
-    let mut sequences: Vec<(Vec<ApiCall>, Vec<(&String, u64)>)> = Vec::new();
+    let mut sequences: Vec<(Vec<ApiCall>, Counts<'_>)> = Vec::new();
     for (sizes, variant) in
         by_sizes.iter().flat_map(|(sizes, all)| all.iter().map(move |one| (sizes, one)))
     {

@@ -197,10 +197,10 @@ impl Lister<'_> {
         let forced = name.starts_with("torch::autograd::CppNode<SplitLookup")
             || (matches!(name, "aten::copy_" | "aten::_local_scalar_dense")
                 && read.iter().any(is_on));
-        let is_new = written
-            .iter()
-            .filter(|tensor| is_on(tensor))
-            .fold(false, |is_new, tensor| inside.insert(tensor.storage) || is_new);
+        let mut is_new = false;
+        for tensor in written.iter().filter(|tensor| is_on(tensor)) {
+            is_new |= inside.insert(tensor.storage);
+        }
         let tokens = row.map_or(&[Token::OTHER][..], |row| row.kernels());
         // PyTorch returns at once from a copy of a tensor to itself.
         let is_same =
@@ -478,7 +478,7 @@ impl LaunchedKernel {
 impl fmt::Display for LaunchedKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kernel {
-            Kernel::Learned(work, factor) if factor == 1.0 => write!(f, "{work}")?,
+            Kernel::Learned(work, 1.0) => write!(f, "{work}")?,
             Kernel::Learned(work, factor) => write!(f, "{factor:.2} of {work}")?,
             Kernel::Lookup { ids, bags } => write!(f, "lookup of {ids} ids in {bags} bags")?,
             _ => write!(f, "{}", self.pass.name)?,
