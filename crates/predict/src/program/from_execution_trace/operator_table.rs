@@ -132,7 +132,7 @@ fn row(name: &'static str, kernels: &'static str, same_as: Option<&'static str>)
 
 #[cfg(test)]
 mod tests {
-    use super::{OperatorTable, TEXT};
+    use super::{OperatorRow, OperatorTable, TEXT};
 
     #[test]
     fn every_line_of_the_table_is_a_pass_or_an_operator() {
@@ -140,7 +140,7 @@ mod tests {
         let lines = TEXT.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(lines, table.passes.len() + table.rows.len());
         let own = ["conv", "conv_backward", "layer_norm", "softmax", "attention", "collective"];
-        for token in table.rows.iter().flat_map(|row| row.kernels()) {
+        for token in table.rows.iter().flat_map(OperatorRow::kernels) {
             let is_known =
                 own.contains(&token.kernel) || table.pass(token.kernel).name == token.kernel;
             assert!(is_known && token.factor > 0.0, "{token:?}");
