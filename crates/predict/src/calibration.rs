@@ -51,8 +51,8 @@ pub struct Calibration {
     pub launches: launches::Launches,
     /// Profiler overhead per event, already subtracted from host samples; 0 if unknown.
     pub event_ns: f64,
-    /// Recorded events inside the samples of each operator and kind of overhead. An operator without
-    /// samples is priced by the number of its nested operators.
+    /// Recorded events inside the samples of each operator and kind of overhead. An operator
+    /// without samples is priced by the number of its nested operators.
     pub events: BTreeMap<(Overhead, String), EventCount>,
     /// Whether models computed the times of device work, so that they do not count as measured.
     pub are_works_modelled: bool,

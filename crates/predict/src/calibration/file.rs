@@ -116,6 +116,11 @@ impl Calibration {
             bytes: *bytes,
             samples: samples.clone(),
         });
+        let events = self.events.iter().map(|((class, name), count)| EventRow {
+            class: *class,
+            name: name.clone(),
+            count: *count,
+        });
         let content = Content {
             rowmill_calibration: VERSION,
             host: self.machine.host.clone(),
@@ -130,7 +135,7 @@ impl Calibration {
             work_factors: self.work_factors.clone(),
             launches: self.launches.clone(),
             event_ns: self.event_ns,
-            events: self.events.iter().map(event_row).collect(),
+            events: events.collect(),
         };
         serde_json::to_string(&content).map_err(|error| wrong("numbers that JSON can hold", &error))
     }
@@ -185,10 +190,6 @@ impl Calibration {
             are_works_modelled: false,
         })
     }
-}
-
-fn event_row(((class, name), count): (&(Overhead, String), &EventCount)) -> EventRow {
-    EventRow { class: *class, name: name.clone(), count: *count }
 }
 
 fn wrong(expected: &str, got: &impl ToString) -> Error {

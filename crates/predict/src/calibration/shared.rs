@@ -47,6 +47,8 @@ impl Calibration {
             reduce(&mut kept);
             (!kept.is_empty()).then(|| (waiting.clone(), kept))
         });
+        let inner = self.launches.inner.iter();
+        let inner = inner.map(|(name, by_sizes)| (name.clone(), reduce_operator(by_sizes)));
         Self {
             machine: self.machine.clone(),
             overheads,
@@ -55,7 +57,7 @@ impl Calibration {
             launches: Launches {
                 seen: self.launches.seen.clone(),
                 outer: ByOperator::new(),
-                inner: self.launches.inner.iter().map(reduce_operator).collect(),
+                inner: inner.collect(),
             },
             event_ns: self.event_ns,
             events: self.events.clone(),
@@ -84,12 +86,13 @@ fn reduce(samples: &mut Vec<i64>) {
     }
 }
 
+/// Sizes with the number of operators that had them.
+type Counts<'a> = Vec<(&'a String, u64)>;
+
 /// Keeps one example of each sequence of calls of an operator, and the most frequent sizes of each
 /// sequence if there are several.
-fn reduce_operator(
-    (name, by_sizes): (&String, &BTreeMap<String, Vec<Variant>>),
-) -> (String, BTreeMap<String, Vec<Variant>>) {
-    let mut sequences: Vec<(Vec<ApiCall>, Vec<(&String, u64)>)> = Vec::new();
+fn reduce_operator(by_sizes: &BTreeMap<String, Vec<Variant>>) -> BTreeMap<String, Vec<Variant>> {
+    let mut sequences: Vec<(Vec<ApiCall>, Counts<'_>)> = Vec::new();
     for (sizes, variant) in
         by_sizes.iter().flat_map(|(sizes, all)| all.iter().map(move |one| (sizes, one)))
     {
@@ -112,7 +115,7 @@ fn reduce_operator(
             kept.entry(sizes.clone()).or_default().push(variant);
         }
     }
-    (name.clone(), kept)
+    kept
 }
 
 /// Removes the names and sizes of kernels, except of copies, whose names state their direction, and

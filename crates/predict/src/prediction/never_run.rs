@@ -22,7 +22,7 @@ pub enum Binds {
 
 /// Times of one rank's step, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepTimes {
+pub struct HostDeviceTimes {
     /// Time of the step if the device's work took no time.
     pub host_ns: i64,
     /// Time of the device's work if the host took no time.
@@ -44,7 +44,7 @@ pub fn step_times(
     program: &Program,
     setting: &Setting,
     calibration: &Calibration,
-) -> Result<Vec<StepTimes>, Error> {
+) -> Result<Vec<HostDeviceTimes>, Error> {
     let costs = Prices::new(calibration, Method::Full).price(program, setting);
     times_of_costs(program, &costs, &simulate::run(program, &costs)?)
 }
@@ -57,7 +57,7 @@ pub fn times_of_costs(
     program: &Program,
     costs: &Costs,
     simulation: &Simulation,
-) -> Result<Vec<StepTimes>, Error> {
+) -> Result<Vec<HostDeviceTimes>, Error> {
     let (mut host, mut device) = (costs.clone(), costs.clone());
     host.constants.transfer.clear();
     for rank in &mut host.ranks {
@@ -79,7 +79,7 @@ pub fn times_of_costs(
         let device_ns = ends.max().unwrap_or(0).max(device.start_ns(rank)) - device.start_ns(rank);
         let host_ns = host.step_ns(rank);
         let lengths = works.map(|work| duration_ns(program, costs, rank, work as usize));
-        StepTimes {
+        HostDeviceTimes {
             host_ns,
             device_ns,
             step_ns: simulation.step_ns(rank),

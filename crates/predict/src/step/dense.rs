@@ -60,9 +60,9 @@ pub enum Basis {
     Formula,
 }
 
-/// The trained kernel models from which steps are priced, in the order of [`Kind::ALL`].
+/// The trained kernel models from which steps are priced.
 #[derive(Clone, Debug)]
-pub struct Models(Vec<KernelModel>);
+pub struct Models(Vec<(Kind, KernelModel)>);
 
 impl Models {
     /// Loads the kernel models that are shipped with rowmill.
@@ -70,20 +70,36 @@ impl Models {
     /// # Errors
     /// [`kernel_model::Error::Model`] if the models were written by another version.
     pub fn shipped() -> Result<Self, kernel_model::Error> {
-        Self::from_loader(shipped::model)
+        Self(Vec::new()).with_shipped()
     }
 
-    /// Loads the kernel model of each kind by calling `model`.
+    /// Loads the kernel models of the kinds that steps of configurations contain, by calling
+    /// `model` for each kind.
     ///
     /// # Errors
     /// The first error that `model` returns.
     pub fn from_loader<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
-        Kind::ALL.into_iter().map(model).collect::<Result<_, _>>().map(Self)
+        let kinds = [Kind::ElementWise, Kind::Linear, Kind::Bmm].into_iter();
+        kinds.map(|kind| Ok((kind, model(kind)?))).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the kernel model of a kind.
+    /// Adds the shipped kernel models of all kinds that were not loaded.
+    ///
+    /// # Errors
+    /// [`kernel_model::Error::Model`] if the models were written by another version.
+    pub fn with_shipped(mut self) -> Result<Self, kernel_model::Error> {
+        for kind in Kind::ALL {
+            if !self.0.iter().any(|(known, _)| *known == kind) {
+                self.0.push((kind, shipped::model(kind)?));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Returns the kernel model of a kind. Kinds that were not loaded get the first model.
     pub(super) fn model(&self, kind: Kind) -> &KernelModel {
-        &self.0[kind as usize]
+        let own = self.0.iter().find(|(known, _)| *known == kind);
+        &own.unwrap_or(&self.0[0]).1
     }
 }
 

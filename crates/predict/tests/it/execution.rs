@@ -7,7 +7,7 @@ use predict::calibration::price::{Method, Prices};
 use predict::calibration::shipped::{SHIPPED, ShippedOverheads};
 use predict::calibration::{Calibration, Key, collect};
 use predict::evaluate::error_pct;
-use predict::prediction::never_run::{self, StepTimes};
+use predict::prediction::never_run::{self, HostDeviceTimes};
 use predict::prediction::{self, Draws};
 use predict::program::from_execution_trace::Execution;
 use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
@@ -406,7 +406,11 @@ fn steps_of_execution_traces_are_predicted_with_modelled_kernels() {
 }
 
 /// Predicts the first step of an execution trace on a device with a shipped host.
-fn predicted_on(trace: &ExecutionTrace, models: &Models, device: &str) -> (Execution, StepTimes) {
+fn predicted_on(
+    trace: &ExecutionTrace,
+    models: &Models,
+    device: &str,
+) -> (Execution, HostDeviceTimes) {
     let topology = Topology::parse(device).expect("a known device");
     let host = ShippedOverheads::nearest(&topology.device).read().expect("overheads");
     let traces = std::slice::from_ref(trace);

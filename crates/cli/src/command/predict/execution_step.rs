@@ -28,13 +28,14 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let (execution, calibration) = match (&args.hardware, &args.calibration) {
         (Some(name), _) => {
             let hardware = Hardware::from_name(name, args.host.models.as_deref())?;
-            let Hardware::Devices(topology, models) = &hardware else {
+            let Hardware::Devices(topology, models) = hardware else {
                 let expected = "a GPU, because execution traces launch kernels".to_owned();
                 let got = format!("the CPU {name:?}");
                 return Err(predict::Error::Workload { expected, got }.into());
             };
-            let host = read_host(args, topology, session)?;
-            let found = execution_trace_time::on_device(&traces, number, &host, models, topology);
+            let models = models.with_shipped()?;
+            let host = read_host(args, &topology, session)?;
+            let found = execution_trace_time::on_device(&traces, number, &host, &models, &topology);
             found.map_err(|source| add_origin(source, &traces))?
         }
         (None, Some(path)) => {

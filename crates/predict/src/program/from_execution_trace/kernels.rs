@@ -9,9 +9,8 @@ use analyze::collectives::CollectiveOperation;
 use kernel_model::{Kind, Work};
 use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor};
 
-use super::operator::is_on_accelerator;
-use super::operator_table::{OperatorRow, OperatorTable, Pass, Token};
-use super::storage;
+use super::operator_table::{OperatorRow, OperatorTable, PassCost, Token};
+use super::{order, storage};
 use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::cost::{operation_name, parse_operation};
 use crate::program::{Returns, WorkKind};
@@ -37,7 +36,7 @@ pub enum Kernel {
 pub struct LaunchedKernel {
     pub kernel: Kernel,
     /// Least time of the kernel and number of its passes over memory.
-    pub pass: Pass,
+    pub pass: PassCost,
     /// Factor on the time of the kernel.
     pub factor: f64,
     /// Bytes that the kernel reads and writes.
@@ -83,7 +82,7 @@ impl TraceKernels {
             found.hide(trace, tree, &table, root);
             // Storages that nested operators wrote, for each node whose parent is not visited yet.
             let mut written: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
-            for at in super::operator::inside_out(tree, root) {
+            for at in order::inside_out(tree, root) {
                 let children = tree.children(at).iter();
                 let nested = children.filter_map(|child| written.remove(child));
                 let mut inside: BTreeSet<u64> = nested.flatten().collect();
@@ -146,8 +145,8 @@ enum Memory {
 
 impl Memory {
     fn find(trace: &ExecutionTrace) -> Self {
-        let mut tensors = trace.nodes.iter().flat_map(super::operator::tensors);
-        if tensors.any(|tensor| is_on_accelerator(trace, tensor)) {
+        let mut tensors = trace.nodes.iter().flat_map(storage::tensors);
+        if tensors.any(|tensor| storage::is_on_accelerator(trace, tensor)) {
             return Self::Stated;
         }
         let mut order: Vec<&Node> = trace.nodes.iter().collect();
@@ -166,12 +165,13 @@ impl Memory {
     fn is_on_device(&self, trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
         match self {
             _ if tensor.elements == 0 => false,
-            Self::Stated => is_on_accelerator(trace, tensor),
+            Self::Stated => storage::is_on_accelerator(trace, tensor),
             Self::Assumed(computed) => tensor.elements > 1 || computed.contains(&tensor.storage),
         }
     }
 }
 
+/// Lists the kernels of single operators of one trace.
 struct Lister<'a> {
     trace: &'a ExecutionTrace,
     memory: Memory,
@@ -197,10 +197,10 @@ impl Lister<'_> {
         let forced = name.starts_with("torch::autograd::CppNode<SplitLookup")
             || (matches!(name, "aten::copy_" | "aten::_local_scalar_dense")
                 && read.iter().any(is_on));
-        let is_new = written
-            .iter()
-            .filter(|tensor| is_on(tensor))
-            .fold(false, |is_new, tensor| inside.insert(tensor.storage) || is_new);
+        let mut is_new = false;
+        for tensor in written.iter().filter(|tensor| is_on(tensor)) {
+            is_new |= inside.insert(tensor.storage);
+        }
         let tokens = row.map_or(&[Token::OTHER][..], |row| row.kernels());
         // PyTorch returns at once from a copy of a tensor to itself.
         let is_same =
@@ -406,11 +406,9 @@ fn product(batch: u64, m: u64, n: u64, k: u64) -> Option<Kernel> {
 /// corrects the FLOPs.
 fn conv(input: &NodeTensor, weights: &NodeTensor, output: &NodeTensor) -> Option<Kernel> {
     let (input, weights, output) = (shape(input), shape(weights), shape(output));
-    let ([batch, _, height, width], [channels_out, channels_in, rows, columns], [.., out_h, out_w]) =
-        (&input[..], &weights[..], &output[..])
-    else {
-        return None;
-    };
+    let [batch, _, height, width] = &input[..] else { return None };
+    let [channels_out, channels_in, rows, columns] = &weights[..] else { return None };
+    let [.., out_h, out_w] = &output[..] else { return None };
     let square = |a: u64, b: u64| ((a as f64 * b as f64).sqrt().round() as u64).max(1);
     let (kernel, size, out) =
         (square(*rows, *columns), square(*height, *width), square(*out_h, *out_w));
@@ -478,7 +476,7 @@ impl LaunchedKernel {
 impl fmt::Display for LaunchedKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kernel {
-            Kernel::Learned(work, factor) if factor == 1.0 => write!(f, "{work}")?,
+            Kernel::Learned(work, 1.0) => write!(f, "{work}")?,
             Kernel::Learned(work, factor) => write!(f, "{factor:.2} of {work}")?,
             Kernel::Lookup { ids, bags } => write!(f, "lookup of {ids} ids in {bags} bags")?,
             _ => write!(f, "{}", self.pass.name)?,

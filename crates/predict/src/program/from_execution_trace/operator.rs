@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
 
 use super::kernels::{LaunchedKernel, NodeKernels, TraceKernels};
+use super::order;
 use super::scaled_calls::{Scale, ScaledCalls};
 use super::sort::{self, Sort};
 use super::storage;
@@ -66,8 +67,8 @@ impl<'a> LaunchPredictor<'a> {
         calibration: &'a Calibration,
         modelled: Option<ModelledKernels<'a>>,
     ) -> Self {
-        let mut all = trace.nodes.iter().flat_map(tensors);
-        let has_accelerator = all.any(|tensor| is_on_accelerator(trace, tensor));
+        let mut all = trace.nodes.iter().flat_map(storage::tensors);
+        let has_accelerator = all.any(|tensor| storage::is_on_accelerator(trace, tensor));
         let (launches, opaque) =
             (&calibration.launches, OpaqueCosts::from_calibration(calibration));
         let sorts = sort::find_sorts(trace);
@@ -184,10 +185,10 @@ impl<'a> LaunchPredictor<'a> {
     /// Predicts the calls of all nested operators, and then the calls of the node itself.
     fn composed(&self, at: u32) -> OperatorCalls {
         let mut done = OperatorCalls::default();
-        for at in inside_out(self.tree, at) {
+        for at in order::inside_out(self.tree, at) {
             let node = &self.trace.nodes[at as usize];
             let name = self.trace.name(node);
-            if super::order::is_label(self.trace, at) {
+            if order::is_label(self.trace, at) {
                 continue;
             }
             if let Some(by_sizes) = self.launches.inner.get(name) {
@@ -218,9 +219,9 @@ impl<'a> LaunchPredictor<'a> {
         };
         let mut done = OperatorCalls { sizes, ..OperatorCalls::default() };
         let mut nested = 0;
-        for at in inside_out(self.tree, at) {
+        for at in order::inside_out(self.tree, at) {
             let Some(kernels) = modelled.kernels.get(at) else { continue };
-            if super::order::is_label(self.trace, at) && kernels.kernels.is_empty() {
+            if order::is_label(self.trace, at) && kernels.kernels.is_empty() {
                 continue;
             }
             let name = self.trace.name(&self.trace.nodes[at as usize]);
@@ -387,8 +388,8 @@ impl<'a> LaunchPredictor<'a> {
     /// Returns whether an operator touches device memory, or `None` if its tensors do not show it.
     fn is_on_device(&self, at: u32) -> Option<bool> {
         let nodes = self.inside(at).into_iter().map(|at| &self.trace.nodes[at as usize]);
-        let all: Vec<&NodeTensor> = nodes.flat_map(tensors).collect();
-        let is_on = all.iter().any(|tensor| is_on_accelerator(self.trace, tensor));
+        let all: Vec<&NodeTensor> = nodes.flat_map(storage::tensors).collect();
+        let is_on = all.iter().any(|tensor| storage::is_on_accelerator(self.trace, tensor));
         (self.has_accelerator && !all.is_empty()).then_some(is_on)
     }
 
@@ -396,8 +397,9 @@ impl<'a> LaunchPredictor<'a> {
     /// nothing.
     fn moved(&self, node: &Node) -> Option<u64> {
         let written = storage::written(self.trace, node);
-        let counts =
-            |tensor: &&NodeTensor| !self.has_accelerator || is_on_accelerator(self.trace, tensor);
+        let counts = |tensor: &&NodeTensor| {
+            !self.has_accelerator || storage::is_on_accelerator(self.trace, tensor)
+        };
         if !written.iter().any(counts) {
             return None;
         }
@@ -405,30 +407,6 @@ impl<'a> LaunchPredictor<'a> {
         let bytes = all.map(|tensor| tensor.elements.saturating_mul(tensor.element_bytes));
         Some(bytes.fold(0, u64::saturating_add))
     }
-}
-
-/// Returns a node and its descendants in postorder. An operator launches its own work after its
-/// nested operators have prepared its inputs.
-pub fn inside_out(tree: &NodeForest, at: u32) -> Vec<u32> {
-    let (mut open, mut found) = (vec![at], Vec::new());
-    while let Some(at) = open.pop() {
-        found.push(at);
-        open.extend(tree.children(at));
-    }
-    found.reverse();
-    found
-}
-
-/// Returns the tensors of a node that have memory.
-pub fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
-    let all = node.inputs.iter().chain(&node.outputs);
-    all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
-}
-
-/// Returns whether a tensor lies on an accelerator rather than in host memory.
-pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
-    let device = trace.text(tensor.device);
-    !device.is_empty() && !device.starts_with("cpu") && !device.starts_with("meta")
 }
 
 /// Finds the variants recorded at the given sizes, with the spelling of these sizes in the

@@ -7,7 +7,7 @@ const TEXT: &str = include_str!("operators.tsv");
 
 /// The least time of a kernel on two devices, and the number of its passes over memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pass {
+pub struct PassCost {
     pub name: &'static str,
     least_v100_ns: f64,
     least_h100_ns: f64,
@@ -35,11 +35,11 @@ pub struct OperatorRow {
 /// The table of operators and kernels that is shipped with rowmill.
 #[derive(Clone, Debug)]
 pub struct OperatorTable {
-    passes: Vec<Pass>,
+    passes: Vec<PassCost>,
     rows: Vec<OperatorRow>,
 }
 
-impl Pass {
+impl PassCost {
     /// Returns the least time of the kernel on a device in nanoseconds. It is interpolated between
     /// the two measured devices by the bandwidth of memory, and equal to theirs beyond them.
     pub fn least_ns(&self, device: &HardwareSpec) -> f64 {
@@ -56,7 +56,7 @@ impl Token {
 }
 
 impl OperatorRow {
-    /// Returns the kernels of the operator, which are none if it only allocates or views memory.
+    /// Returns the kernels of the operator. The list is empty if it only allocates or views memory.
     pub fn kernels(&self) -> &[Token] {
         &self.kernels
     }
@@ -81,8 +81,8 @@ impl OperatorRow {
 }
 
 impl OperatorTable {
-    /// Parses the shipped table. Lines that are malformed are left out; a test checks that there
-    /// are none.
+    /// Parses the shipped table. Lines that are malformed are left out; a test checks that
+    /// all lines are well-formed.
     pub fn shipped() -> Self {
         let mut table = Self { passes: Vec::new(), rows: Vec::new() };
         for line in TEXT.lines().filter(|line| !line.starts_with('#')) {
@@ -90,7 +90,7 @@ impl OperatorTable {
             match words[..] {
                 ["pass", name, v100, h100, passes] => {
                     let number = |text: &str| text.parse().unwrap_or(f64::NAN);
-                    table.passes.push(Pass {
+                    table.passes.push(PassCost {
                         name,
                         least_v100_ns: number(v100),
                         least_h100_ns: number(h100),
@@ -113,9 +113,9 @@ impl OperatorTable {
     }
 
     /// Returns the pass with a name. Kernels without a pass of their own are priced as other ones.
-    pub fn pass(&self, name: &str) -> Pass {
+    pub fn pass(&self, name: &str) -> PassCost {
         let named = |wanted: &str| self.passes.iter().find(|pass| pass.name == wanted).copied();
-        let other = Pass { name: "other", least_v100_ns: 4e3, least_h100_ns: 2e3, passes: 1.0 };
+        let other = PassCost { name: "other", least_v100_ns: 4e3, least_h100_ns: 2e3, passes: 1.0 };
         named(name).unwrap_or(other)
     }
 }
@@ -132,7 +132,7 @@ fn row(name: &'static str, kernels: &'static str, same_as: Option<&'static str>)
 
 #[cfg(test)]
 mod tests {
-    use super::{OperatorTable, TEXT};
+    use super::{OperatorRow, OperatorTable, TEXT};
 
     #[test]
     fn every_line_of_the_table_is_a_pass_or_an_operator() {
@@ -140,7 +140,7 @@ mod tests {
         let lines = TEXT.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(lines, table.passes.len() + table.rows.len());
         let own = ["conv", "conv_backward", "layer_norm", "softmax", "attention", "collective"];
-        for token in table.rows.iter().flat_map(|row| row.kernels()) {
+        for token in table.rows.iter().flat_map(OperatorRow::kernels) {
             let is_known =
                 own.contains(&token.kernel) || table.pass(token.kernel).name == token.kernel;
             assert!(is_known && token.factor > 0.0, "{token:?}");

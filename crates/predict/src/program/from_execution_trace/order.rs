@@ -171,3 +171,15 @@ pub fn is_label(trace: &ExecutionTrace, at: u32) -> bool {
     let node = &trace.nodes[at as usize];
     node.scope == RecordScope::User || is_label_name(trace.name(node))
 }
+
+/// Returns a node and its descendants in postorder. An operator launches its own work after its
+/// nested operators have prepared its inputs.
+pub fn inside_out(tree: &NodeForest, at: u32) -> Vec<u32> {
+    let (mut open, mut found) = (vec![at], Vec::new());
+    while let Some(at) = open.pop() {
+        found.push(at);
+        open.extend(tree.children(at));
+    }
+    found.reverse();
+    found
+}

@@ -97,6 +97,18 @@ pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a NodeTensor
     written
 }
 
+/// Returns the tensors of a node that have memory.
+pub fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
+    let all = node.inputs.iter().chain(&node.outputs);
+    all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
+}
+
+/// Returns whether a tensor lies on an accelerator rather than in host memory.
+pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
+    let device = trace.text(tensor.device);
+    !device.is_empty() && !device.starts_with("cpu") && !device.starts_with("meta")
+}
+
 /// Returns the value of an argument by its name in the operator's signature.
 pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Option<&'a TraceValue> {
     let arguments = arguments(trace.text(node.op_schema));
