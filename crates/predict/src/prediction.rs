@@ -126,8 +126,8 @@ pub fn predict_step(
     Ok(prediction)
 }
 
-/// Predicts a program that was never run, as one of many equal steps. The ranks of the program start
-/// together.
+/// Predicts a program that was never run, as one of many equal steps. The ranks of the program
+/// start together.
 ///
 /// # Errors
 /// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.

@@ -17,27 +17,27 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.small.len()
     }
 
-    pub fn reserve(&mut self, weights: usize) {
+    pub(super) fn reserve(&mut self, weights: usize) {
         self.small.reserve(weights);
     }
 
-    pub fn push(&mut self, weight: i64) {
+    pub(super) fn push(&mut self, weight: i64) {
         self.small.push(0);
         self.set(self.small.len() - 1, weight);
     }
 
-    pub fn get(&self, at: usize) -> i64 {
+    pub(super) fn get(&self, at: usize) -> i64 {
         match self.small[at] {
             LARGE => self.large[&at],
             small => i64::from(small),
         }
     }
 
-    pub fn set(&mut self, at: usize, weight: i64) {
+    pub(super) fn set(&mut self, at: usize, weight: i64) {
         self.small[at] = u32::try_from(weight).unwrap_or(LARGE);
         if self.small[at] == LARGE {
             self.large.insert(at, weight);
