@@ -429,7 +429,8 @@ pub struct PredictEvaluate {
     #[arg(required_unless_present = "published", value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Predict training steps whose times vendors published, and print the errors
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["paths", "calibrate_ranks", "execution", "measured"])]
+    #[arg(conflicts_with = "kernels")]
     pub published: bool,
     /// Derive the constants of the replay from the first N ranks [default: half of the ranks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

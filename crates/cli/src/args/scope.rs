@@ -304,7 +304,10 @@ mod tests {
             "not apply with --overheads list",
         );
         check("predict step --execution-trace e --hardware a100", "");
-        check("predict step --model m --hardware a100 --draws 9", "does not apply with --hardware");
+        check(
+            "predict step --model m --hardware a100 --draws 9",
+            "does not apply with --model and",
+        );
         check("predict step --model m --calibration c --draws 9", "");
         check("predict step --model m --calibration c --by op", "with --model and --hardware");
         check("trace ops t --kernels-min 2", "applies only with --by sequence");

@@ -203,7 +203,7 @@ fn steps_that_cannot_be_priced_are_refused() {
 fn a_step_takes_formats_schedules_and_kernels() {
     let place = Place::new();
     let step = "predict step --model dlrm-mlperf --batch-size 65536";
-    let ns = |words: &str| number(&rows(&place, &format!("{step} {words}"))[0], "step_ns");
+    let ns = |words: &str| number(&rows(&place, &format!("{step} {words}"))[0], "device_ns");
     let f32 = ns("--hardware dgx-a100");
     assert_eq!(ns("--hardware dgx-a100 --precision f32"), f32);
     let bf16 = ns("--hardware dgx-a100 --precision bf16");
@@ -230,12 +230,12 @@ fn hardware_may_be_a_topology_file() {
     let place = Place::new();
     let step = "predict step --model dlrm-mlperf --batch-size 65536 --schedule serial";
     let write = |text: &str| fs::write(place.path("cluster.toml"), text).unwrap();
-    let ns = || number(&rows(&place, &format!("{step} --hardware cluster.toml"))[0], "step_ns");
+    let ns = || number(&rows(&place, &format!("{step} --hardware cluster.toml"))[0], "device_ns");
     write("hardware = \"4xdgx-a100\"\n");
     let cards = ns();
     assert_eq!(
         cards,
-        number(&rows(&place, &format!("{step} --hardware 4xdgx-a100"))[0], "step_ns")
+        number(&rows(&place, &format!("{step} --hardware 4xdgx-a100"))[0], "device_ns")
     );
     write("hardware = \"4xdgx-a100\"\n[between]\nnics_per_host = 1\ngbit_per_s = 100\n");
     assert!(ns() > 2.0 * cards);

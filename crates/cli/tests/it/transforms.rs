@@ -226,5 +226,5 @@ fn the_remedy_of_a_finding_is_predicted_as_it_was_measured() {
     let measured = 100.0 * (1.0 - median("after") / median("before"));
     assert!((gain / measured - 1.0).abs() < 0.25, "{gain} % instead of {measured} %");
     let unknown = place.run(&format!("trace findings {path} --write-edit C01"));
-    assert!(unknown.stderr.contains("expected a rule with a finding, got K"), "{unknown:?}");
+    assert!(unknown.stderr.contains("expected a rule with a finding, got H11"), "{unknown:?}");
 }

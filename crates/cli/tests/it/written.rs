@@ -121,7 +121,7 @@ fn written_down(name: &str, (ranks, sharding): (u32, &str), set: &[(&str, &str)]
     };
     let has_terms = RowScope::exchanges_terms(&config.optimizer, &plan);
     let sums_rows = has_terms || !plan.replicas().is_empty();
-    let features = FeatureStats::uniform(&config.model, 1);
+    let features = FeatureStats::with_bag_sizes(&config, 1);
     let workload =
         predict::workload::Workload { config: &config, plan: &plan, features: &features };
     for (rank, written) in ops::list_ops(workload).unwrap().iter().enumerate() {

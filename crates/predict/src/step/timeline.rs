@@ -5,6 +5,9 @@ use kernel_model::Estimate;
 use schema::stage::{ActionBatch, ActionPart, Resource};
 use schema::{Stage, StepGraph};
 
+/// Most actions whose ends fit on the stack. Ready-made configurations have about 30.
+const FEW: usize = 128;
+
 /// The actions of a step's stage graph, with the times of those that no tile changes.
 #[derive(Clone, Debug)]
 pub struct StageTimeline {
@@ -48,13 +51,21 @@ impl StageTimeline {
     /// that each stage adds to the step. Returns the time of a step.
     ///
     /// # Cost
-    /// Two passes over the actions, with one allocation of a value per action.
+    /// Two passes over the actions. Graphs of at most [`FEW`] actions need no allocation.
     pub fn simulate(
         &self,
         embedding: impl Fn(Stage) -> Option<Estimate>,
         mut added: impl FnMut(Stage, Estimate),
     ) -> Estimate {
-        let mut ends = vec![Estimate::default(); self.actions.len()];
+        let mut few = [Estimate::default(); FEW];
+        let mut many = Vec::new();
+        let ends: &mut [Estimate] = match self.actions.len() {
+            0..=FEW => &mut few,
+            count => {
+                many.resize(count, Estimate::default());
+                &mut many
+            }
+        };
         let mut link_end = Estimate::default();
         let mut now = Estimate::default();
         let mut begin = Estimate::default();
