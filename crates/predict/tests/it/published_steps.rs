@@ -12,15 +12,12 @@ fn published_steps_are_within_their_bounds() {
         let factor = row.ratio.max(1.0 / row.ratio);
         assert!(factor <= FACTOR_MOST, "{row:?}");
         assert!(row.low_ns < row.predicted_ns && row.predicted_ns < row.high_ns, "{row:?}");
-        // The trained models have no f32 products of V100-SXM, so their bounds are not held here.
-        assert!(row.is_covered || row.precision == "f32", "{row:?}");
+        // The step of 16 GPUs is the one whose interval begins above the published time, by 4 %.
+        assert!(row.is_covered || row.hardware == "dgx-2", "{row:?}");
     }
     let errors = published_steps::typical_errors(&rows);
     assert_eq!(errors.iter().map(|error| error.steps).sum::<usize>(), 16);
     for error in &errors {
-        // Models pooled over devices predict large f32 products of V100-SXM at half of their rate,
-        // which alone takes the f32 steps to 1.34.
-        let room = if error.precision == "mixed" { 1.0 } else { 1.05 };
-        assert!(error.typical_factor <= room * error.typical_most, "{error:?}");
+        assert!(error.typical_factor <= error.typical_most, "{error:?}");
     }
 }
