@@ -225,9 +225,9 @@ pub struct Train {
     pub ranks: Option<u32>,
     #[command(flatten)]
     pub processes: Processes,
-    /// Treat every N consecutive ranks as one host, and send fewer bytes between hosts. Results
-    /// depend on hosts only if --sharding does [default: the hosts of the processes under mpirun,
-    /// else a single host]
+    /// Treat every N consecutive ranks as one host, and send fewer bytes between hosts. Trained
+    /// weights stay the same unless --sharding splits tables over hosts [default: the hosts of the
+    /// processes under mpirun, else a single host]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks_per_host: Option<u32>,
     /// How tables are split over ranks; table-row and grid also split them over hosts [default:

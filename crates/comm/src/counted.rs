@@ -6,7 +6,8 @@ use schema::HostLayout;
 
 use crate::element::{ElementType, Pool};
 use crate::message::{RankMessage, Verb};
-use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure, pass_to_inner};
+use crate::pass_to_inner;
+use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
 
 /// One rank's end of a transport, which counts what the rank sends to others. Messages to itself
 /// are left out, because they take no link.

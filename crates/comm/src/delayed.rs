@@ -11,7 +11,8 @@ use schema::HostLayout;
 
 use crate::element::Pool;
 use crate::message::{HEADER_BYTES, RankMessage};
-use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure, pass_to_inner};
+use crate::pass_to_inner;
+use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
 
 /// The simulated link through which a rank's messages pass one after another.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -76,6 +76,7 @@ pub trait Transport: Send + Sync {
 }
 
 /// Implements the methods of [`Transport`] that a wrapper passes to its field `inner` unchanged.
+#[macro_export]
 macro_rules! pass_to_inner {
     () => {
         fn rank(&self) -> usize {
@@ -117,7 +118,6 @@ macro_rules! pass_to_inner {
         }
     };
 }
-pub(crate) use pass_to_inner;
 
 /// The reason why a message was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -155,8 +155,8 @@ pub struct RankPrice {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepPrice {
     pub cost: StepCost,
-    /// Time that each stage adds to the step, in the order of [`Stage::ALL`]. An exchange that runs
-    /// beside other stages adds only the time for which they wait.
+    /// Time by which each stage lengthens the step, in the order of [`Stage::ALL`]. An exchange
+    /// beside other stages counts only while the step waits for it.
     pub stages: [Estimate; 6],
     pub ranks: Vec<RankPrice>,
     /// Dense operations of the rank with the most samples.

@@ -181,8 +181,8 @@ pub enum HardwareError {
 /// Devices that were added to [`HARDWARE`] while the program runs.
 static ADDED: RwLock<Vec<&'static HardwareSpec>> = RwLock::new(Vec::new());
 
-/// Makes a device known to [`hardware`] and [`Topology::parse`] until the program ends. A device
-/// that was added before may be added again.
+/// Makes a device known to [`hardware`] and [`Topology::parse`] until the program ends. Adding a
+/// device with equal fields again changes nothing.
 ///
 /// # Errors
 /// Returns [`HardwareError::Known`] if another device has the key or the name, and

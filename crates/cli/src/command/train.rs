@@ -421,7 +421,8 @@ fn train_on(
     )
 }
 
-/// Reports how ranks are divided into replica groups, in a run of `run_steps` steps.
+/// Prints the replica groups of a run and how often they average their tables. Warns if the run of
+/// `run_steps` steps ends before the first average is due.
 fn report_groups(plan: &ShardingPlan, run_steps: u64, console: Console) {
     let groups = plan.groups();
     if groups.is_single() {

@@ -79,8 +79,9 @@ impl OpaqueCosts {
     }
 }
 
-/// Fewest bytes whose time shows a rate. A recording without sizes contains only the sizes of
-/// memory sets of a few bytes, whose time is that of the launch.
+/// Fewest bytes from whose time a rate is computed. Profilers always record the bytes of memory
+/// sets, even without tensor sizes. Those of a few bytes take as long as an empty one, so they show
+/// no rate.
 const RATE_BYTES_LEAST: u64 = 4_096;
 /// Assumed nanoseconds per byte if no recorded work shows a rate: 100 GB/s, which is slower than
 /// the memory of any known GPU.

@@ -76,9 +76,9 @@ fn split(pattern: &str) -> (&str, Option<Range<usize>>) {
     numbered.map_or((pattern, None), |(name, numbers)| (name, Some(numbers)))
 }
 
-/// Finds the operators of each rank that match a pattern. If the pattern names occurrences, only
-/// those operators are returned. If no operator matches, an annotation of that name selects
-/// everything inside it.
+/// Finds the operators of each rank that match a pattern. A pattern with numbers, such as
+/// `aten::mm[2..]`, returns only those occurrences. If no operator matches, the pattern may name
+/// annotations: each one is returned as a range from its begin to its end.
 ///
 /// # Errors
 /// [`Error::NothingSelected`] if no operator on any rank matches.

@@ -312,8 +312,9 @@ impl<'a> Kernels<'a> {
         if self.format == ProductFormat::F32 {
             return self.learned(Work::new(Kind::Linear, &sizes));
         }
-        // The caller has checked the format, and a product of size zero launches no kernel.
+        // `price` has refused formats that the device lacks, so this cannot fail.
         let Ok(price) = price_product(sizes, self.format, self.device) else { return };
+        // An empty product launches no kernel.
         if sizes.iter().all(|size| *size > 0) {
             let basis = if price.is_measured { Basis::Measured } else { Basis::OtherDevices };
             self.launch(price.time, basis);

@@ -284,7 +284,12 @@ impl StepPricer {
             let stage = &mut stages[Stage::from_action(stage) as usize];
             *stage = stage.plus(time);
         });
-        stages
+        // If all stages take longer, the stage beside an exchange may hide more of it.
+        stages.map(|Estimate { mean_ns, low_ns, high_ns }| Estimate {
+            mean_ns,
+            low_ns: low_ns.min(mean_ns).min(high_ns),
+            high_ns: high_ns.max(mean_ns).max(low_ns),
+        })
     }
 
     /// Returns the number of values that a rank's lookups write.

@@ -69,7 +69,8 @@ struct MatrixCase {
     plan: usize,
 }
 
-/// A process that trains all cases.
+/// One of the MPI processes. All of them train every combination of plan and optimizer together,
+/// one after the other.
 struct MatrixRank<'a> {
     folder: &'a Path,
     dataset: Arc<Dataset>,

@@ -117,13 +117,7 @@ impl Transport for Faulty {
         "faulty"
     }
 
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
+    comm::pass_to_inner!();
 
     fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
         match (self.outcome)(&message.header) {
@@ -137,32 +131,6 @@ impl Transport for Faulty {
             SendOutcome::Delivered => {}
         }
         self.inner.send(to, message)
-    }
-
-    fn receive(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<RankMessage, TransportFailure> {
-        self.inner.receive(from, channel, deadline)
-    }
-
-    fn probe(
-        &self,
-        from: usize,
-        channel: u32,
-        deadline: Deadline,
-    ) -> Result<bool, TransportFailure> {
-        self.inner.probe(from, channel, deadline)
-    }
-
-    fn leave(&self) {
-        self.inner.leave();
-    }
-
-    fn pool(&self) -> &Pool {
-        self.inner.pool()
     }
 }
 
