@@ -89,8 +89,8 @@ impl<'a> LaunchPredictor<'a> {
         }
     }
 
-    /// Returns the tensor sizes of an operator's inputs as text, such as `16x13 float`. A backward operator without inputs has
-    /// the sizes of its forward operator, as in recordings.
+    /// Returns the tensor sizes of an operator's inputs as text, such as `16x13 float`. A backward
+    /// operator without inputs has the sizes of its forward operator, as in recordings.
     fn sizes(&self, at: u32) -> String {
         let node = &self.trace.nodes[at as usize];
         let own = sizes(self.trace, node);
