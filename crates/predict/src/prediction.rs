@@ -18,6 +18,7 @@ use crate::Error;
 use crate::calibration::Calibration;
 use crate::calibration::price::{Method, Prices};
 use crate::cost::Costs;
+use crate::edit::resize::{Resized, SizedStep, resize};
 use crate::evaluate;
 use crate::program::Program;
 use crate::recording::{RankSetting, Setting, Step};
@@ -170,6 +171,22 @@ pub fn predict_program(
     let costs = prices.price(program, setting);
     let simulation = simulate::run(program, &costs)?;
     Ok(rows_of(program, Priced { costs, simulation, prices: &prices }, calibration, draws))
+}
+
+/// Predicts a step at the size `to` from steps that were recorded at two sizes.
+///
+/// # Errors
+/// Those of [`resize`], and [`Error::Cycle`] if the actions wait for each other in a cycle.
+pub fn predict_resized(
+    small: &SizedStep,
+    large: &SizedStep,
+    to: u64,
+    draws: Draws,
+) -> Result<Prediction, Error> {
+    let Resized { program, costs, calibration } = resize(small, large, to)?;
+    let simulation = simulate::run(&program, &costs)?;
+    let prices = Prices::new(&calibration, Method::Full);
+    Ok(rows_of(&program, Priced { costs, simulation, prices: &prices }, &calibration, draws))
 }
 
 /// A simulated program with the costs and the prices from which it was simulated.

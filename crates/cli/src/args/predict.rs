@@ -376,8 +376,9 @@ Examples:
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024 --to 4096 --measured b4096/
 
-Both recordings must run the same work in the same order, with record_shapes. Tensor sizes that differ
-follow a line through both; kernel times are scaled from the nearest sizes.")]
+Both recordings must run the same work in the same order, with record_shapes. The time of
+each operator and kernel lies on a line through its two recorded times, over the work that its tensor
+sizes imply. A recorded size is predicted as it was recorded.")]
 pub struct PredictResize {
     /// Traces recorded at the first batch size
     #[arg(value_name = "SMALL")]

@@ -70,7 +70,7 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
         if setting == base {
             now = samples_per_s(base, recording.means_ns.first().copied().unwrap_or_default());
         }
-        known.merge(recording.calibration);
+        known.merge(recording.sized.calibration);
     }
     let mut rows = Vec::new();
     for setting in list_candidates(base, session.threads) {

@@ -204,6 +204,8 @@ fn a_step_between_two_recorded_sizes_has_kernels_between_theirs() {
     assert_eq!((&rows[0]["size"], &rows[0]["busy_ns"]), (&32.into(), &8_000.into()), "{rows}");
     assert!(rows[0]["modelled_pct"].as_f64().unwrap() > 0.0, "{rows}");
     assert_eq!((&rows[0]["measured_ns"], &rows[0]["error_pct"]), (&50_000.into(), &0.0.into()));
+    let own = place.done("predict resize a.json b.json --sizes 16,64 --to 64 --format json").json();
+    assert_eq!((&own[0]["busy_ns"], &own[0]["modelled_pct"]), (&16_000.into(), &0.0.into()));
 
     let sizes = "predict resize a.json b.json --sizes";
     place.refused(&format!("{sizes} 16,16 --to 32"), &["two different recorded sizes"]);

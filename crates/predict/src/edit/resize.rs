@@ -1,30 +1,46 @@
 //! Predicts a step at another size, such as another batch size, from steps that were recorded at
 //! two sizes.
 //!
-//! One recording does not show which sizes depend on the batch: in a network with layers of 512, a
-//! batch of 512 looks the same. Two recordings show it, because the sizes that differ between them
-//! grow linearly with the batch.
+//! Both recordings contain the same parts in the same order. The time of each part lies on the line
+//! through its two recorded times. The line is over the work of the part: the multiplications of
+//! products and convolutions, and the elements of all tensors for other operators. Each number in
+//! the tensor sizes is interpolated first. One recording would not suffice, because it does not
+//! show which sizes depend on the batch: in a network with layers of 512, a batch of 512 looks the
+//! same.
 
 use super::position::EditPosition;
 use crate::Error;
-use crate::program::{Action, Program, Rank, Segment, Work};
+use crate::calibration::Calibration;
+use crate::calibration::price::{Method, Prices};
+use crate::cost::{Cost, Costs, RankCosts, Source};
+use crate::program::{Action, Program, Rank};
+use crate::recording::Step;
 
-/// A program and the size at which it was recorded.
-#[derive(Clone, Copy, Debug)]
-pub struct Sized<'a> {
-    pub program: &'a Program,
+/// A recorded step, the number that differs between the recordings, and the calibration of all
+/// steps that were recorded at this size.
+#[derive(Clone, Debug)]
+pub struct SizedStep {
     pub size: u64,
+    pub step: Step,
+    pub calibration: Calibration,
 }
 
-/// Interpolates a program at another size. Each number in the sizes of its operators lies on the
-/// line through the two recorded numbers. Launch shapes that differ between the recordings are left
-/// out.
+/// A program at another size, with its costs.
+#[derive(Clone, Debug)]
+pub struct Resized {
+    pub program: Program,
+    pub costs: Costs,
+    /// Samples of both recordings.
+    pub calibration: Calibration,
+}
+
+/// Interpolates the costs of a step at the size `to`. The program has the tensor sizes of `small`.
 ///
 /// # Errors
 /// [`Error::Edit`] if the recordings do not contain the same operators in the same order, or if all
 /// of their tensor sizes are equal. The same error is returned for a size of 0, for equal sizes,
-/// and for results that would be negative or overflow.
-pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, Error> {
+/// and for tensor sizes that would be negative or overflow.
+pub fn resize(small: &SizedStep, large: &SizedStep, to: u64) -> Result<Resized, Error> {
     let position = EditPosition { number: 1, kind: "resize" };
     if to == 0 || small.size == 0 || large.size == 0 {
         return Err(position.error("sizes from 1 on", 0));
@@ -32,205 +48,239 @@ pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, E
     if small.size == large.size {
         return Err(position.error("two different recorded sizes", small.size));
     }
-    let line = Interpolation {
-        position,
-        share: (to as f64 - small.size as f64) / (large.size as f64 - small.size as f64),
+    let (one, other) = (&small.step.program, &large.step.program);
+    if one.ranks.len() != other.ranks.len() {
+        let got = format!("{} and {}", one.ranks.len(), other.ranks.len());
+        return Err(position.error("the same number of ranks in both recordings", got));
+    }
+    let sizes = [small.size as f64, to as f64, large.size as f64];
+    let line = Line { position, sizes };
+    let setting = small.step.recorded.setting(one);
+    let price = |sized: &SizedStep| {
+        Prices::new(&sized.calibration, Method::Full).price(&sized.step.program, &setting)
     };
-    let mut program = small.program.clone();
-    if small.program.ranks.len() != large.program.ranks.len() {
-        return Err(differ(position, "the number of ranks", &small, &large, |of| of.ranks.len()));
+    let (mut costs, large_costs) = (price(small), price(large));
+    let mut has_sizes = false;
+    for (at, costs) in costs.ranks.iter_mut().enumerate() {
+        let programs = [one, other].map(|program| (program, &program.ranks[at]));
+        has_sizes |= line.rank(programs, costs, &large_costs.ranks[at])?;
     }
-    for at in 0..program.ranks.len() {
-        let mut rank = program.ranks[at].clone();
-        line.rank(&mut program, &mut rank, large.program, &large.program.ranks[at])?;
-        program.ranks[at] = rank;
-    }
-    let both = program.collectives.iter_mut().zip(&large.program.collectives);
-    for (one, other) in both {
-        one.bytes = line.number(one.bytes, other.bytes)?;
-    }
-    if sizes(small.program) == sizes(large.program) {
+    if !has_sizes {
         let got = "equal or missing tensor sizes in both: record with record_shapes";
         return Err(position.error("recordings of two sizes", got));
     }
-    Ok(program)
+    let mut program = one.clone();
+    for (one, other) in program.collectives.iter_mut().zip(&other.collectives) {
+        one.bytes = line.number(one.bytes as f64, other.bytes as f64)?.round() as u64;
+    }
+    let mut calibration = small.calibration.clone();
+    calibration.merge(large.calibration.clone());
+    costs.constants = Prices::new(&calibration, Method::Full).price(&program, &setting).constants;
+    Ok(Resized { program, costs, calibration })
 }
 
-/// Lists the tensor sizes of all actions and works of a program, in order.
-fn sizes(program: &Program) -> Vec<&str> {
-    let action_detail = |action: &Action| match action {
-        Action::Host(segment) => Some(segment.detail),
-        Action::Call(call) => Some(call.cost.detail),
-        _ => None,
-    };
-    let rank_details = |rank: &Rank| {
-        let actions = rank.threads.iter().flat_map(|thread| &thread.actions);
-        let works = rank.works.iter().map(|work| work.detail);
-        actions.filter_map(action_detail).chain(works).collect::<Vec<_>>()
-    };
-    program.ranks.iter().flat_map(rank_details).map(|detail| program.text(detail)).collect()
-}
-
-fn differ(
-    position: EditPosition,
-    what: &str,
-    small: &Sized<'_>,
-    large: &Sized<'_>,
-    of: fn(&Program) -> usize,
-) -> Error {
-    let (small, large) = (of(small.program), of(large.program));
-    position
-        .error(&format!("{what} to be the same in both recordings"), format!("{small} and {large}"))
-}
-
-/// A linear interpolation between two recordings of the same workload at different sizes.
+/// A line through two recordings of the same workload at different sizes.
 #[derive(Clone, Copy)]
-struct Interpolation {
+struct Line {
     position: EditPosition,
-    /// Position of the target size: 0 at the small recording, 1 at the large one.
-    share: f64,
+    /// The small size, the target size and the large size of the step.
+    sizes: [f64; 3],
 }
 
-impl Interpolation {
+impl Line {
+    /// Interpolates the costs of a rank in place, and returns whether any tensor sizes differ.
     fn rank(
         self,
-        program: &mut Program,
-        rank: &mut Rank,
-        other_program: &Program,
-        other: &Rank,
-    ) -> Result<(), Error> {
+        programs: [(&Program, &Rank); 2],
+        costs: &mut RankCosts,
+        large: &RankCosts,
+    ) -> Result<bool, Error> {
+        let [(one, small_rank), (other, large_rank)] = programs;
         let expected = "the same actions in both recordings";
-        let counts = |rank: &Rank| {
-            let actions: usize = rank.threads.iter().map(|thread| thread.actions.len()).sum();
-            format!("{} threads, {actions} actions, {} works", rank.threads.len(), rank.works.len())
+        let lengths = |rank: &Rank| {
+            let threads = rank.threads.iter().map(|thread| thread.actions.len());
+            (threads.collect::<Vec<_>>(), rank.works.len())
         };
-        if counts(rank) != counts(other) {
-            let got = format!("{} and {}", counts(rank), counts(other));
+        if lengths(small_rank) != lengths(large_rank) {
+            let count = |rank: &Rank| {
+                let (actions, works) = lengths(rank);
+                format!("{actions:?} actions by thread, {works} works")
+            };
+            let got = format!("{} and {}", count(small_rank), count(large_rank));
             return Err(self.position.error(expected, got));
         }
-        for (thread, other) in rank.threads.iter_mut().zip(&other.threads) {
-            if thread.actions.len() != other.actions.len() {
-                return Err(self.position.error(expected, "threads of other lengths"));
-            }
-            for (action, other) in thread.actions.iter_mut().zip(&other.actions) {
-                match (action, other) {
-                    (Action::Host(segment), Action::Host(other)) => {
-                        self.segment(program, segment, other_program, other)?;
-                    }
-                    (Action::Call(call), Action::Call(other)) => {
-                        self.segment(program, &mut call.cost, other_program, &other.cost)?;
-                    }
-                    (Action::Begin(mark), Action::Begin(other)) => {
-                        let both = (program.text(mark.name), other_program.text(other.name));
-                        if both.0 != both.1 {
-                            return Err(self.position.error(expected, format!("{both:?}")));
-                        }
-                    }
-                    (one, other) => {
-                        if std::mem::discriminant(one) != std::mem::discriminant(other) {
-                            return Err(self.position.error(expected, "another order of actions"));
-                        }
-                    }
+        let mut has_sizes = false;
+        let threads = small_rank.threads.iter().zip(&large_rank.threads);
+        for (at, (thread, large_thread)) in threads.enumerate() {
+            for (place, action) in thread.actions.iter().enumerate() {
+                let parts = [
+                    PartText::from_action(one, action),
+                    PartText::from_action(other, &large_thread.actions[place]),
+                ];
+                if parts[0].name != parts[1].name || parts[0].kind != parts[1].kind {
+                    let got = format!("{} and {}", parts[0].name, parts[1].name);
+                    return Err(self.position.error(expected, got));
                 }
+                let cost = &mut costs.actions[at][place];
+                has_sizes |= self.cost(parts, cost, large.actions[at][place])?;
             }
         }
-        for (work, other) in rank.works.iter_mut().zip(&other.works) {
-            self.work(program, work, other_program, other)?;
+        for (at, work) in small_rank.works.iter().enumerate() {
+            let text = |program, work: &crate::program::Work| PartText {
+                kind: "work",
+                name: Program::text(program, work.name),
+                detail: Program::text(program, work.detail).split("; ").next().unwrap_or_default(),
+            };
+            let parts = [text(one, work), text(other, &large_rank.works[at])];
+            has_sizes |= self.cost(parts, &mut costs.works[at], large.works[at])?;
         }
-        Ok(())
+        Ok(has_sizes)
     }
 
-    fn segment(
-        self,
-        program: &mut Program,
-        segment: &mut Segment,
-        other_program: &Program,
-        other: &Segment,
-    ) -> Result<(), Error> {
-        let names = (program.text(segment.op), other_program.text(other.op));
-        if segment.overhead != other.overhead || names.0 != names.1 {
-            let expected = "the same operators in both recordings";
-            return Err(self.position.error(expected, format!("{} and {}", names.0, names.1)));
+    /// Interpolates a cost in place, and returns whether the tensor sizes of the part differ.
+    fn cost(self, parts: [PartText<'_>; 2], cost: &mut Cost, large: Cost) -> Result<bool, Error> {
+        let [one, other] = parts;
+        let has_sizes = one.detail != other.detail && one.kind != "between operators";
+        let mut works = self.sizes;
+        if has_sizes {
+            works = self.works(one.name, one.detail, other.detail)?;
         }
-        let details = (program.text(segment.detail), other_program.text(other.detail));
-        let text = self.text(details.0, details.1)?;
-        segment.detail = program.names.intern(&text);
-        Ok(())
+        if works[0] == works[2] {
+            works = self.sizes;
+        }
+        let share = share_of(works);
+        let (from, until) = (cost.ns as f64, large.ns as f64);
+        let mut ns = from + (until - from) * share;
+        if !(0.0..=1.0).contains(&share) {
+            // Noise in two recordings near each other must not become large far away from both.
+            let (near, near_work) = if share < 0.0 { (from, works[0]) } else { (until, works[2]) };
+            let growth = works[1] / near_work.max(1.0);
+            ns = ns.clamp(near * growth.min(1.0), near * growth.max(1.0));
+        }
+        cost.ns = ns.clamp(0.0, 9e15).round() as i64;
+        let is_recorded = self.sizes[1] == self.sizes[0] || self.sizes[1] == self.sizes[2];
+        let least_certain = if is_recorded { Source::Measured } else { Source::Modelled };
+        cost.source = cost.source.max(large.source).map(|source| source.max(least_certain));
+        Ok(has_sizes)
     }
 
-    fn work(
-        self,
-        program: &mut Program,
-        work: &mut Work,
-        other_program: &Program,
-        other: &Work,
-    ) -> Result<(), Error> {
-        let details = (program.text(work.detail), other_program.text(other.detail));
-        let text = if work.shape == other.shape {
-            self.text(details.0, details.1)?
-        } else {
-            // The grid of a kernel does not grow linearly with the batch, so it is removed from the
-            // sizes.
-            let sizes = |text: &str| text.split("; ").next().unwrap_or_default().to_owned();
-            work.shape = None;
-            self.text(&sizes(details.0), &sizes(details.1))?
-        };
-        work.detail = program.names.intern(&text);
-        work.bytes = match (work.bytes, other.bytes) {
-            (Some(one), Some(other)) => Some(self.number(one, other)?),
-            _ => None,
-        };
-        Ok(())
-    }
-
-    /// Interpolates every number in a text. The texts of the two recordings must be equal apart
-    /// from their numbers.
-    fn text(self, small: &str, large: &str) -> Result<String, Error> {
-        let (small_parts, large_parts) = (parts(small), parts(large));
-        let alike = small_parts.len() == large_parts.len()
-            && small_parts.iter().zip(&large_parts).all(|(a, b)| match (a.parse(), b.parse()) {
-                (Ok::<u64, _>(_), Ok::<u64, _>(_)) => true,
-                _ => a == b,
-            });
-        if !alike {
+    /// Returns the work of a part at the small size, at the target size and at the large size.
+    fn works(self, name: &str, small: &str, large: &str) -> Result<[f64; 3], Error> {
+        let both = (tensors(small), tensors(large));
+        let is_alike = both.0.len() == both.1.len()
+            && both.0.iter().zip(&both.1).all(|(one, other)| one.len() == other.len());
+        if !is_alike {
             let got = format!("{small:?} and {large:?}");
             return Err(self.position.error("sizes of the same form in both recordings", got));
         }
-        let mut text = String::new();
-        for (small, large) in small_parts.iter().zip(&large_parts) {
-            match (small.parse(), large.parse()) {
-                (Ok(small), Ok(large)) => text.push_str(&self.number(small, large)?.to_string()),
-                _ => text.push_str(small),
+        let mut between = both.0.clone();
+        for (tensor, large) in between.iter_mut().zip(&both.1) {
+            for (size, large) in tensor.iter_mut().zip(large) {
+                *size = self.number(*size, *large)?;
             }
         }
-        Ok(text)
+        Ok([&both.0, &between, &both.1].map(|tensors| work(name, tensors)))
     }
 
-    fn number(self, small: u64, large: u64) -> Result<u64, Error> {
-        if small == large {
-            return Ok(small);
-        }
-        let value = small as f64 + (large as f64 - small as f64) * self.share;
-        let is_usable = (0.0..=9e15).contains(&value);
-        if is_usable {
-            return Ok(value.round() as u64);
+    fn number(self, small: f64, large: f64) -> Result<f64, Error> {
+        let value = small + (large - small) * share_of(self.sizes);
+        if small == large || (0.0..=9e15).contains(&value) {
+            return Ok(value);
         }
         let got = format!("{value} from {small} and {large}");
         Err(self.position.error("sizes from 0 to 9e15", got))
     }
 }
 
-/// Splits a text at each boundary between digits and other characters.
-fn parts(text: &str) -> Vec<String> {
-    let mut parts: Vec<String> = Vec::new();
-    let mut was_digit = None;
-    for letter in text.chars() {
-        let is_digit = Some(letter.is_ascii_digit());
-        match parts.last_mut().filter(|_| was_digit == is_digit) {
-            Some(part) => part.push(letter),
-            None => parts.push(letter.to_string()),
-        }
-        was_digit = is_digit;
+/// Returns the position of the second value: 0 at the first value, 1 at the third.
+fn share_of([small, between, large]: [f64; 3]) -> f64 {
+    (between - small) / (large - small)
+}
+
+/// Texts of an action or a work, which identify its samples.
+#[derive(Clone, Copy)]
+struct PartText<'a> {
+    kind: &'static str,
+    name: &'a str,
+    /// Tensor sizes, except between operators.
+    detail: &'a str,
+}
+
+impl<'a> PartText<'a> {
+    fn from_action(program: &'a Program, action: &Action) -> Self {
+        let (kind, name, detail) = match action {
+            Action::Host(segment) if action.is_gap() => {
+                ("between operators", Some(segment.op), None)
+            }
+            Action::Host(segment) => {
+                (segment.overhead.name(), Some(segment.op), Some(segment.detail))
+            }
+            Action::Call(call) => ("call", Some(call.cost.op), Some(call.cost.detail)),
+            Action::Begin(mark) => ("begin", Some(mark.name), None),
+            Action::End => ("end", None, None),
+            Action::Wait(_) => ("wait", None, None),
+            Action::Signal(_) => ("signal", None, None),
+            Action::Await { .. } => ("await", None, None),
+        };
+        let text =
+            |text: Option<trace::store::StringId>| text.map_or("", |text| program.text(text));
+        Self { kind, name: text(name), detail: text(detail) }
     }
-    parts
+}
+
+/// Parses the sizes of all tensors in a detail such as `512x128 float, 128 float`.
+fn tensors(detail: &str) -> Vec<Vec<f64>> {
+    let parts = detail.split([',', ';']).map(|part| part.trim().split(' ').next().unwrap_or(""));
+    parts.filter_map(|sizes| sizes.split('x').map(|size| size.parse().ok()).collect()).collect()
+}
+
+/// Parts of the names of operators that multiply tensors. Their work is the number of
+/// multiplications.
+const PRODUCTS: [&str; 5] = ["mm", "linear", "matmul", "conv", "attention"];
+
+/// Returns the number of multiplications of products and convolutions, and the number of elements
+/// of all tensors for other operators.
+fn work(name: &str, tensors: &[Vec<f64>]) -> f64 {
+    let elements = |tensor: &Vec<f64>| tensor.iter().product::<f64>();
+    let name = name.to_lowercase();
+    let mut factors: Vec<&Vec<f64>> = tensors.iter().filter(|tensor| tensor.len() > 1).collect();
+    factors.sort_by(|a, b| elements(b).total_cmp(&elements(a)));
+    match factors[..] {
+        [a, b, ..] if PRODUCTS.iter().any(|product| name.contains(product)) => {
+            let is_convolution = name.contains("conv");
+            let last = a[a.len() - 1];
+            let is_shared = b[b.len() - 2..].contains(&last);
+            let inner = match (is_convolution, is_shared) {
+                (true, _) => b[1],
+                (false, true) => last,
+                (false, false) => a[a.len() - 2],
+            };
+            let batches =
+                a.iter().zip(b).take(a.len().min(b.len()) - 2).take_while(|(a, b)| a == b);
+            let batch: f64 = if is_convolution { 1.0 } else { batches.map(|(a, _)| a).product() };
+            elements(a) * elements(b) / (inner * batch).max(1.0)
+        }
+        _ => tensors.iter().map(elements).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{tensors, work};
+
+    #[test]
+    fn products_are_counted_by_multiplications_and_other_operators_by_elements() {
+        let cases = [
+            ("aten::mm", "4x8 float, 8x2 float", 64.0),
+            ("aten::linear", "3x4x8 float, 2x8 float, 2 float", 192.0),
+            ("aten::bmm", "5x4x8 float, 5x8x2 float", 320.0),
+            ("AddmmBackward0", "2 float, 4x8 float, 8x2 float, Scalar", 64.0),
+            ("aten::conv2d", "2x3x8x8 float, 5x3x3x3 float, 5 float", 2.0 * 64.0 * 3.0 * 5.0 * 9.0),
+            ("aten::add", "4x8 float, 4x8 float, Scalar", 64.0),
+            ("embedding_bag", "100x8 float, 64 long int", 864.0),
+        ];
+        for (name, detail, expected) in cases {
+            assert_eq!(work(name, &tensors(detail)), expected, "{name}");
+        }
+    }
 }

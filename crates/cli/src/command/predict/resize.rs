@@ -1,7 +1,7 @@
 //! The command `rowmill predict resize`, which predicts a step at a batch size between or beyond
 //! two recorded ones.
 
-use predict::prediction::PredictedStepRow;
+use predict::prediction::{PredictedStepRow, predict_resized};
 use schema::TableRow;
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use super::calibrated::check_machine;
 use crate::args::PredictResize;
 use setup::Session;
 use setup::error::Error;
-use setup::resized_step::{predict_between, read_recording};
+use setup::resized_step::read_recording;
 use setup::step_times::measured;
 use setup::table_output::{self, TableTarget};
 
@@ -27,11 +27,11 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     let (from, until) = args.sizes;
     let small = read_recording(&args.small, from, session)?;
     let large = read_recording(&args.large, until, session)?;
-    check_machine(&args.large, &large.calibration.machine, &small.calibration.machine)?;
+    check_machine(&args.large, &large.sized.calibration.machine, &small.sized.calibration.machine)?;
     let measured = measured(&args.measured, session)?;
     let mut rows = Vec::new();
     for (at, to) in args.to.iter().enumerate() {
-        let prediction = predict_between(&small, &large, *to, args.draws.into())?;
+        let prediction = predict_resized(&small.sized, &large.sized, *to, args.draws.into())?;
         let is_measured = at + 1 == args.to.len();
         let share = (*to as f64 - from as f64) / (until as f64 - from as f64);
         for (place, mut predicted) in prediction.rows.into_iter().enumerate() {

@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use predict::prediction::Draws;
+use predict::prediction::{Draws, predict_resized};
 use schema::JobConfig;
 use serde::Serialize;
 use train::run::{RunOutcome, TraceRequest};
@@ -13,7 +13,7 @@ use train::run::{RunOutcome, TraceRequest};
 use setup::Session;
 use setup::error::Error;
 use setup::render;
-use setup::resized_step::{predict_between, read_recording};
+use setup::resized_step::read_recording;
 use setup::step_times::{Drift, measured};
 
 /// The range of steps that are recorded for each batch size. The steps before them warm up the
@@ -73,7 +73,7 @@ pub fn try_change(
     let small = read_recording(&trace(half), half, session)?;
     let large = read_recording(&trace(batch), batch, session)?;
     let to = 2 * batch;
-    let prediction = predict_between(&small, &large, to, DRAWS)?;
+    let prediction = predict_resized(&small.sized, &large.sized, to, DRAWS)?;
     let Some(predicted) = prediction.rows.first() else { return Ok(None) };
     session.console.say(format_args!(
         "      predicted step of {to} samples, before any was run: {}",
