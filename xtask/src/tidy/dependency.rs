@@ -20,7 +20,7 @@ const EDGES: [(&str, &[&str]); 21] = [
     ("analyze", &["schema", "trace"]),
     ("kernel_model", &["schema"]),
     ("predict", &["schema", "analyze", "kernel_model", "trace"]),
-    ("plan", &["schema", "predict"]),
+    ("plan", &["schema", "kernel_model", "predict"]),
     ("report", &["schema", "analyze", "predict", "trace"]),
     ("fleet", &["schema", "trace"]),
     ("agent", &["schema", "fleet"]),

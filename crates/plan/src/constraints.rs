@@ -1,0 +1,34 @@
+//! The user's constraints on a plan, for all tables and for single ones.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::LayoutKind;
+use crate::placement::Placement;
+
+/// Constraints on the placement of a table. An absent value does not constrain.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TableConstraints {
+    /// Layouts that the table may have.
+    pub layouts: Option<Vec<LayoutKind>>,
+    /// Most ranks on which the table may lie. It does not apply to replicated tables.
+    pub most_ranks: Option<u32>,
+    /// Placement that the table keeps.
+    pub pinned: Option<Placement>,
+}
+
+/// Constraints on a plan: those of `[plan]` in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Constraints {
+    /// Constraints on every table. A value of `tables` replaces the one given here.
+    pub every_table: TableConstraints,
+    /// Constraints on single tables, by name.
+    pub tables: BTreeMap<String, TableConstraints>,
+    /// Memory of each rank that plans leave free, in bytes.
+    pub reserve_bytes: u64,
+    /// Least number of columns of a column part, or of the whole table if it has fewer.
+    pub least_columns: Option<usize>,
+}

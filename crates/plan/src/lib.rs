@@ -1,0 +1,19 @@
+//! Searches for sharding plans. A plan gives each table a [`Layout`] and the ranks that hold its
+//! parts; its price is the predicted step of `predict::step`, and its memory is a hard limit.
+//!
+//! [`schema::ShardingPlan`] is the form that the trainer reads, and any tiling can be one. This
+//! crate only proposes plans whose tables have one of the known layouts, because these can be named
+//! and explained. The crate is pure: it uses no file, clock or environment, and equal input gives
+//! equal plans.
+
+pub mod constraints;
+mod error;
+pub mod layout;
+pub mod placement;
+pub mod problem;
+
+pub use constraints::{Constraints, TableConstraints};
+pub use error::Error;
+pub use layout::{Layout, LayoutKind};
+pub use placement::{CandidatePlan, Placement};
+pub use problem::PlanProblem;
