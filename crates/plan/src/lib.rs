@@ -6,14 +6,12 @@
 //! and explained. The crate is pure: it uses no file, clock or environment, and equal input gives
 //! equal plans.
 
-pub mod constraints;
 mod error;
-pub mod layout;
 pub mod placement;
 pub mod problem;
 
-pub use constraints::{Constraints, TableConstraints};
 pub use error::Error;
-pub use layout::{Layout, LayoutKind};
 pub use placement::{CandidatePlan, Placement};
 pub use problem::PlanProblem;
+pub use schema::layout::{self, Layout, LayoutKind};
+pub use schema::plan_constraints::{self as constraints, Constraints, TableConstraints};

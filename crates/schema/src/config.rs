@@ -10,6 +10,7 @@ use toml::{Table, Value};
 use crate::config_error::ConfigError;
 use crate::model::{ModelConfig, TableConfig};
 use crate::optimizer::{LearningRateSchedule, OptimizerConfig, SplitRowRule};
+use crate::plan_constraints::Constraints;
 use crate::reference;
 use crate::source::{CategoryKind, DataConfig, DataFormat, DenseTransform, IdMode};
 use crate::synthetic::SyntheticConfig;
@@ -48,6 +49,9 @@ pub struct JobConfig {
     /// Distribution of ids for generated samples.
     #[serde(default, skip_serializing_if = "SyntheticConfig::is_empty")]
     pub synthetic: SyntheticConfig,
+    /// Constraints on the plans that `rowmill plan` and `--sharding auto` make.
+    #[serde(default, skip_serializing_if = "Constraints::is_empty")]
+    pub plan: Constraints,
 }
 
 impl JobConfig {
@@ -135,6 +139,11 @@ impl JobConfig {
         }
         if self.training.keep_checkpoints == 0 {
             return Err(ConfigError::shape("training.keep_checkpoints", at_least_one(0)));
+        }
+        let names = || self.model.tables.iter().map(|table| table.name.as_str());
+        if let Some(name) = self.plan.tables.keys().find(|name| !names().any(|one| one == *name)) {
+            let text = format!("expected the name of a table, such as {:?}", names().next());
+            return Err(ConfigError::shape(format!("plan.tables.{name}"), text));
         }
         self.optimizer.sparse.check("optimizer.sparse")?;
         self.optimizer.dense.check("optimizer.dense")?;

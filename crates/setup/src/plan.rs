@@ -5,16 +5,41 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use schema::{HostLayout, ReplicaGroups, ShardingPlan, TableConfig, TableId, Tile};
-use serde::Deserialize;
 use serde::de::Error as _;
+use serde::{Deserialize, Serialize};
 
 use crate::args::{RANKS_MAX, Sharding};
 use crate::error::{Error, UsageError};
+
+/// The version of plan files that this program writes and reads.
+const VERSION: u32 = 1;
+
+/// The content of a plan file, as it is written.
+#[derive(Serialize)]
+pub struct PlanText<'a> {
+    version: u32,
+    #[serde(flatten)]
+    plan: &'a ShardingPlan,
+}
+
+impl<'a> PlanText<'a> {
+    /// Creates the content for a plan.
+    pub fn new(plan: &'a ShardingPlan) -> Self {
+        Self { version: VERSION, plan }
+    }
+}
+
+fn first_version() -> u32 {
+    1
+}
 
 /// The content of the file that `--plan FILE.json` names.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanFile {
+    /// Version of the form. Files without a version have the first one.
+    #[serde(default = "first_version")]
+    version: u32,
     world_size: u32,
     #[serde(default)]
     tiles: Vec<Tile>,
@@ -149,12 +174,16 @@ pub fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> 
 pub fn parse(path: &Path, text: &str, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let malformed = |source| Error::from(UsageError::PlanFile { path: path.to_owned(), source });
     let file: PlanFile = serde_json::from_str(text).map_err(malformed)?;
+    if file.version != VERSION {
+        let text = format!("version: expected {VERSION}, got {}", file.version);
+        return Err(malformed(serde_json::Error::custom(text)));
+    }
     if !(1..=RANKS_MAX).contains(&file.world_size) {
         let got = file.world_size;
         let text = format!("world_size: expected 1..={RANKS_MAX}, got {got}");
         return Err(malformed(serde_json::Error::custom(text)));
     }
-    let PlanFile { world_size, tiles, replicated } = file;
+    let PlanFile { world_size, tiles, replicated, .. } = file;
     let plan = ShardingPlan::with_replicas(world_size, tiles, &replicated, tables);
     Ok(plan
         .map_err(|source| UsageError::Plan { path: path.to_owned(), source: Box::new(source) })?)

@@ -7,6 +7,7 @@ use super::ValueKind::{
     SectionPerName, Sections, Text, Texts,
 };
 use super::{ConfigKey, Need};
+use crate::layout::LayoutKind;
 use crate::optimizer::Optimizer;
 use crate::source::DataFormat;
 
@@ -25,6 +26,7 @@ macro_rules! names {
 
 const OPTIMIZERS: &[&str] = &names!(Optimizer);
 const FORMATS: &[&str] = &names!(DataFormat);
+const LAYOUTS: &[&str] = &names!(LayoutKind);
 const LAWS: &[&str] = &["uniform", "zipf", "reuse"];
 const PARTS: &[&str] = &["hour", "weekday", "day", "month", "year", "age"];
 
@@ -504,5 +506,51 @@ pub const KEYS: &[ConfigKey] = &[
         "Ids per sample of single features, by feature name. Predictions of steps without data \
          assume them, too.",
         "bag_sizes = { history = 20 }",
+    ),
+    optional("plan", Section, "")
+        .says("Constraints on plans of rowmill plan and of --sharding auto.", "[plan]"),
+    optional("plan.layouts", Choices(LAYOUTS), "")
+        .or("all")
+        .says("Layouts that tables may have.", "layouts = [\"table\", \"row\"]"),
+    optional("plan.most_ranks", Integer, "at least 1").or("all").says(
+        "Largest number of ranks that hold parts of one table. It does not apply to replicated \
+         tables.",
+        "most_ranks = 8",
+    ),
+    optional("plan.reserve_bytes", Integer, "0 or more")
+        .or("0")
+        .says("Memory of each rank that plans leave free.", "reserve_bytes = 4_000_000_000"),
+    optional("plan.least_columns", Integer, "at least 1").or("32").says(
+        "Least number of columns of a part, if the columns of a table are split.",
+        "least_columns = 16",
+    ),
+    optional("plan.tables", SectionPerName, "").says(
+        "Constraints on single tables, by table name.",
+        "tables = { user = { layouts = [\"row\"] } }",
+    ),
+    optional("plan.tables.*.layouts", Choices(LAYOUTS), "")
+        .or("plan.layouts")
+        .says("As in plan.", "layouts = [\"row\"]"),
+    optional("plan.tables.*.most_ranks", Integer, "at least 1")
+        .or("plan.most_ranks")
+        .says("As in plan.", "most_ranks = 2"),
+    optional("plan.tables.*.pinned", Section, "").says(
+        "A layout and ranks that the table keeps.",
+        "pinned = { layout = \"table\", ranks = [0] }",
+    ),
+    required("plan.tables.*.pinned.layout", Choice(LAYOUTS), "")
+        .says("The layout of the table.", "layout = \"column\""),
+    optional("plan.tables.*.pinned.ranks", Integers, "0 or more").or("none").says(
+        "One rank for each part: column part by column part, and within it in the order of rows. \
+         A replicated table lists none.",
+        "ranks = [0, 1]",
+    ),
+    optional("plan.tables.*.pinned.parts", Integer, "at least 1").says(
+        "Number of column parts of the layout column.",
+        "pinned = { layout = \"column\", parts = 2, ranks = [0, 1] }",
+    ),
+    optional("plan.tables.*.pinned.columns", Integer, "at least 1").says(
+        "Number of column parts of the layout grid.",
+        "pinned = { layout = \"grid\", columns = 2, ranks = [0, 1, 2, 3] }",
     ),
 ];

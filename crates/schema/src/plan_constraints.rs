@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::LayoutKind;
-use crate::placement::Placement;
+use crate::layout::{LayoutKind, Placement};
 
 /// Constraints on the placement of a table. An absent value does not constrain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct TableConstraints {
     /// Layouts that the table may have.
     pub layouts: Option<Vec<LayoutKind>>,
@@ -21,9 +20,10 @@ pub struct TableConstraints {
 
 /// Constraints on a plan: those of `[plan]` in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Constraints {
     /// Constraints on every table. A value of `tables` replaces the one given here.
+    #[serde(flatten)]
     pub every_table: TableConstraints,
     /// Constraints on single tables, by name.
     pub tables: BTreeMap<String, TableConstraints>,
@@ -31,4 +31,12 @@ pub struct Constraints {
     pub reserve_bytes: u64,
     /// Least number of columns of a column part, or of the whole table if it has fewer.
     pub least_columns: Option<usize>,
+}
+
+impl Constraints {
+    /// Returns whether nothing is constrained.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }

@@ -1,0 +1,144 @@
+//! Options of `rowmill plan`, which searches for sharding plans.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use setup::args::key_value;
+
+use super::priced::{PricedHost, PricedKernels};
+
+/// Options of `rowmill plan`, which searches for the sharding plan with the fastest predicted step.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  rowmill plan --model dlrm-dcnv2 --hardware 16xh100x8 --output plan.json
+  rowmill plan --model job.toml --hardware a100x8 --explain user --svg plan.svg
+  rowmill plan --model job.toml --hardware cluster.toml --torchrec plan-torchrec.json
+  rowmill train job.toml --plan plan.json --ranks 8
+
+The search starts from the plans of greedy rules and improves the predicted step: it moves, swaps,
+splits, merges and replicates tables. Memory is a hard limit. The table has one row per rank; a plan
+is written with --output. [plan] in the configuration constrains layouts, pins tables and reserves
+memory; see rowmill explain config plan. The same --seed and --effort give the same plan."
+)]
+pub struct PlanArgs {
+    #[command(subcommand)]
+    pub verb: Option<PlanVerb>,
+    #[command(flatten)]
+    pub search: PlanSearch,
+}
+
+/// The verbs of `rowmill plan` besides the search itself.
+#[derive(Debug, Subcommand)]
+pub enum PlanVerb {
+    /// Convert a plan to the form of TorchRec's planner, or back
+    Convert(PlanConvert),
+}
+
+/// Options of the search for a plan.
+#[derive(Debug, Args)]
+pub struct PlanSearch {
+    /// The configuration whose tables are placed: a TOML file, or a ready-made configuration
+    #[arg(long, value_name = "CONFIG", required = true)]
+    pub model: Option<String>,
+    /// The devices, as in h100x8 or 16xh100x8 (hosts x device x devices per host); a ready-made
+    /// host; or a TOML file with a topology
+    #[arg(long, value_name = "DEVICE", required = true)]
+    pub hardware: Option<String>,
+    /// Change a key of the configuration, such as training.batch_size=4096
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// Samples per step, over all ranks [default: the configuration's]
+    #[arg(long, value_name = "B")]
+    pub batch_size: Option<usize>,
+    /// Number of ids per bag of features without a size in [synthetic]
+    #[arg(long, value_name = "L", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub pooling: u32,
+    /// The cost that the search minimizes; plans are always shown with their predicted step
+    #[arg(long, value_enum, default_value_t = CostChoice::CriticalPath)]
+    pub cost: CostChoice,
+    /// Number of plans that the search prices before it stops
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    pub effort: u64,
+    /// Seed of the restarts of the search
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Explain why a table lies where it lies, and what its next best layouts would cost
+    /// (repeatable)
+    #[arg(long, value_name = "TABLE")]
+    pub explain: Vec<String>,
+    /// What each row describes
+    #[arg(long, value_enum, default_value_t = PlanRows::Rank)]
+    pub by: PlanRows,
+    /// Write the plan to this file, which rowmill train --plan reads
+    #[arg(short, long, value_name = "FILE.json")]
+    pub output: Option<PathBuf>,
+    /// Also write the plan in the form of TorchRec's planner
+    #[arg(long, value_name = "FILE.json")]
+    pub torchrec: Option<PathBuf>,
+    /// Also draw time and memory of each rank
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub host: PricedHost,
+    #[command(flatten)]
+    pub kernels: PricedKernels,
+}
+
+/// The cost that a search minimizes, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CostChoice {
+    /// The predicted step: the critical path over stages and ranks
+    CriticalPath,
+    /// Neo's: message volume and tables x batch x pooling x dimension
+    Neo,
+    /// TorchRec's planner: the sum of stage estimates per rank
+    Torchrec,
+}
+
+/// What a row of the table of a plan describes, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlanRows {
+    /// One row per rank: its tables, bytes and time by stage
+    Rank,
+    /// One row per table: its layout and ranks
+    Table,
+    /// One row per search rule: the predicted step of its plan
+    Rule,
+}
+
+/// Options of `rowmill plan convert`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill plan convert plan.json --model job.toml --to torchrec --output plan-torchrec.json
+  rowmill plan convert plan-torchrec.json --model job.toml --to rowmill --output plan.json")]
+pub struct PlanConvert {
+    /// The plan to convert
+    #[arg(value_name = "FILE.json")]
+    pub plan: PathBuf,
+    /// The configuration whose tables the plan places
+    #[arg(long, value_name = "CONFIG")]
+    pub model: String,
+    /// Change a key of the configuration
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// The form of the new file
+    #[arg(long, value_enum)]
+    pub to: PlanForm,
+    /// The new file
+    #[arg(short, long, value_name = "FILE.json")]
+    pub output: PathBuf,
+}
+
+/// A form of plan files, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlanForm {
+    /// Tiles, as rowmill train --plan reads them
+    Rowmill,
+    /// The JSON of TorchRec's ShardingPlan
+    Torchrec,
+}

@@ -1,0 +1,55 @@
+//! The command `rowmill plan convert`, which converts plans between the forms of rowmill and of
+//! TorchRec's planner.
+
+use std::io::Write;
+use std::path::Path;
+
+use plan::torchrec::plan_form::{TorchrecPlan, export_plan, import_plan};
+use plan::torchrec::PlannedDevice;
+use schema::{HostLayout, ShardingPlan, TableConfig};
+use serde::Serialize;
+use setup::error::{Error, UsageError};
+use setup::{Session, config, output};
+
+use crate::args::{PlanConvert, PlanForm};
+
+/// The path of the module that holds the tables in TorchRec's DLRM.
+const MODULE: &str = "model.sparse_arch.embedding_bag_collection";
+
+/// Runs `rowmill plan convert`.
+pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
+    let job = config::job(&args.model, &args.set)?;
+    let tables = &job.config.model.tables;
+    let path = &args.plan;
+    match args.to {
+        PlanForm::Torchrec => {
+            let plan = setup::plan::read(path, tables)?;
+            write_torchrec(&args.output, &plan, tables)?;
+        }
+        PlanForm::Rowmill => {
+            let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+            let file: TorchrecPlan = serde_json::from_str(&text)
+                .map_err(|source| UsageError::PlanFile { path: path.clone(), source })?;
+            let hosts = HostLayout::on_one_host(file.ranks() as usize);
+            let plan = import_plan(&file, tables, &hosts)
+                .map_err(|source| UsageError::TorchrecPlan { path: path.clone(), source })?;
+            write(&args.output, &setup::plan::PlanText::new(&plan))?;
+        }
+    }
+    session.console.say(format_args!("plan written to {}", args.output.display()));
+    Ok(())
+}
+
+/// Writes a plan in the form of TorchRec's planner.
+pub fn write_torchrec(path: &Path, plan: &ShardingPlan, tables: &[TableConfig]) -> Result<(), Error> {
+    let file = export_plan(plan, tables, MODULE, PlannedDevice::Cuda)
+        .map_err(|source| UsageError::TorchrecPlan { path: path.to_owned(), source })?;
+    write(path, &file)
+}
+
+/// Writes a value as indented JSON.
+pub fn write(path: &Path, value: &impl Serialize) -> Result<(), Error> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    output::put(path, |file| file.write_all(text.as_bytes()).map_err(Error::io(path, "write")))
+}

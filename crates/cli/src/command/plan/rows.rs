@@ -1,0 +1,118 @@
+//! The tables that `rowmill plan` prints: by rank, by table and by search rule.
+
+use plan::CandidatePlan;
+use predict::step::{RankPrice, Stage, StepPrice};
+use schema::{Rank, ShardingPlan, TableConfig, TableRow};
+use serde::Serialize;
+
+/// A rank's part of a plan, with its predicted time and memory.
+#[derive(Serialize, TableRow)]
+pub struct RankRow {
+    rank: u32,
+    host: usize,
+    /// Number of tables of which the rank holds a part that is not replicated.
+    tables: usize,
+    table_bytes: u64,
+    total_bytes: u64,
+    lookup_ns: f64,
+    update_ns: f64,
+    exchange_ns: f64,
+    dense_ns: f64,
+    wait_ns: f64,
+    /// Time of the rank's own lookups and updates, and of the stages that all ranks share.
+    total_ns: f64,
+}
+
+/// A table's place in a plan.
+#[derive(Serialize, TableRow)]
+pub struct PlacementRow {
+    table: String,
+    rows: u64,
+    dim: usize,
+    bytes: u64,
+    layout: &'static str,
+    /// Ranks that hold the table, such as `0-7,9`.
+    ranks: String,
+}
+
+/// The plan of a search rule, with its predicted step.
+#[derive(Serialize, TableRow)]
+pub struct RuleRow {
+    pub rule: String,
+    pub step_ns: f64,
+    /// Relative to the plan that was chosen, in percent.
+    pub slower_pct: f64,
+    pub peak_bytes: u64,
+    pub fits: bool,
+}
+
+/// Lists the ranks of a plan.
+pub fn by_rank(plan: &ShardingPlan, price: &StepPrice) -> Vec<RankRow> {
+    price.ranks.iter().map(|rank| rank_row(plan, rank)).collect()
+}
+
+fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
+    let rank = Rank(price.rank);
+    let mut tables: Vec<_> = plan.tiles_of(rank).map(|tile| tile.table).collect();
+    tables.dedup();
+    let stage_ns = |stage: Stage| price.stages[stage as usize].mean_ns;
+    let exchange_ns = stage_ns(Stage::InputDist)
+        + stage_ns(Stage::OutputDist)
+        + stage_ns(Stage::GradientDist);
+    RankRow {
+        rank: price.rank,
+        host: plan.hosts().host(rank),
+        tables: tables.len(),
+        table_bytes: price.memory.table_weights + price.memory.table_states,
+        total_bytes: price.memory.total(),
+        lookup_ns: stage_ns(Stage::EmbeddingForward),
+        update_ns: stage_ns(Stage::EmbeddingBackward),
+        exchange_ns,
+        dense_ns: stage_ns(Stage::Dense),
+        wait_ns: price.wait_ns,
+        total_ns: price.stages.iter().map(|stage| stage.mean_ns).sum(),
+    }
+}
+
+/// Lists the tables of a plan.
+pub fn by_table(tables: &[TableConfig], plan: &CandidatePlan) -> Vec<PlacementRow> {
+    let row = |(table, placement): (&TableConfig, &plan::Placement)| PlacementRow {
+        table: table.name.clone(),
+        rows: table.rows,
+        dim: table.dim,
+        bytes: table.rows * table.dim as u64 * table.data_type.bytes() as u64,
+        layout: placement.layout.kind().name(),
+        ranks: match placement.ranks.is_empty() {
+            true => "all".to_owned(),
+            false => ranges(&placement.ranks),
+        },
+    };
+    tables.iter().zip(&plan.placements).map(row).collect()
+}
+
+/// Formats ranks as ranges, such as `0-7,9`.
+fn ranges(ranks: &[Rank]) -> String {
+    let mut sorted: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let runs = sorted.chunk_by(|one, next| one + 1 == *next);
+    let text = |run: &[u32]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        [only] => only.to_string(),
+        [] => String::new(),
+    };
+    runs.map(text).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::Rank;
+
+    use super::ranges;
+
+    #[test]
+    fn ranks_are_formatted_as_ranges() {
+        let ranks: Vec<Rank> = [3, 0, 1, 2, 9, 7, 7].map(Rank).into();
+        assert_eq!(ranges(&ranks), "0-3,7,9");
+    }
+}
