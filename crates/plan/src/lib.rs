@@ -11,6 +11,7 @@ mod error;
 pub mod layout;
 pub mod placement;
 pub mod problem;
+pub mod torchrec;
 
 pub use constraints::{Constraints, TableConstraints};
 pub use error::Error;
