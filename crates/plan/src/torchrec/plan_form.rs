@@ -127,6 +127,10 @@ impl PlanForm<'_> {
     ) -> Result<ParameterSharding, TorchrecError> {
         let parts = column_parts(tiles);
         let rows = table.rows;
+        if parts.len() > 1 && parts.iter().any(|part| !part.columns.len().is_multiple_of(4)) {
+            let reason = "parts of columns must have a multiple of 4 columns";
+            return Err(TorchrecError::Inexpressible { table: table.name.clone(), reason });
+        }
         let host_of = |part: &ColumnPart<'_>| {
             let ranks = self.hosts.ranks_of(self.hosts.host(part.tiles[0].rank));
             part.is_split_over(ranks, rows).then_some(ranks)
