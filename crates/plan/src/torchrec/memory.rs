@@ -5,22 +5,9 @@ use schema::Optimizer;
 use super::ID_BYTES;
 use super::cut::ShardCell;
 use super::perf::BatchCounts;
-use super::problem::{TorchrecSetting, TorchrecTable};
+use super::problem::{Pipeline, TorchrecSetting, TorchrecTable};
 use super::sharding::ShardingType;
 use super::topology::PlannedDevice;
-
-/// The batches whose ids and vectors are in GPU memory at the same time. Tables in host memory
-/// count one batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pipeline {
-    /// The ids and vectors of one batch.
-    None,
-    /// The ids of two batches. The vectors do not add to the peak, which is at the end of the dense
-    /// forward pass.
-    SparseDist,
-    /// The ids of two batches and the vectors of one.
-    SparseDistAtPeak,
-}
 
 /// Estimates the memory of a shard in bytes: weights, optimizer states, ids and vectors.
 #[must_use]
@@ -56,7 +43,7 @@ fn batch_bytes(
     if cell.rows.is_empty() || cell.columns.is_empty() {
         return 0;
     }
-    let counts = BatchCounts::of_shard(table, sharding, setting);
+    let counts = BatchCounts::for_shard(table, sharding, setting);
     let vector_bytes = cell.columns.len() as f64 * f64::from(table.weight_bytes);
     let input = (counts.ids * ID_BYTES).ceil() as u64;
     let output = (counts.vectors * vector_bytes).ceil() as u64;

@@ -4,10 +4,10 @@
 //! rank. The arithmetic runs in TorchRec's order, so that equal input gives equal plans. This crate
 //! prices plans by the predicted step instead; the baseline shows what that gains.
 //!
-//! Compute kernels that rowmill lacks are left out: UVM, UVM with a cache, key-value stores, virtual
-//! tables and quantized tables. The prefetch time is therefore always 0 and has no field. Pods of
-//! several hosts, features with their own batch size and several poolings per sample are left out
-//! too.
+//! Compute kernels that rowmill lacks are left out: UVM, UVM with a cache, key-value stores,
+//! virtual tables and quantized tables. The prefetch time is therefore always 0 and has no field.
+//! Pods of several hosts, features with their own batch size and several poolings per sample are
+//! left out too.
 
 pub mod cost;
 mod cut;
@@ -29,7 +29,7 @@ pub use error::{TorchrecError, Unplaced};
 pub use option::{Shard, ShardingOption};
 pub use perf::ShardPerf;
 pub use plan_form::TorchrecPlan;
-pub use problem::{StorageReservation, TorchrecProblem, TorchrecSetting, TorchrecTable};
+pub use problem::{Pipeline, StorageReservation, TorchrecProblem, TorchrecSetting, TorchrecTable};
 pub use search::{Partitioner, TorchrecResult};
 pub use sharding::{ComputeKernel, ShardingType};
 pub use topology::{PlannedDevice, TorchrecTopology};

@@ -1,5 +1,7 @@
 //! TorchRec's greedy partitioner: gives the shards of a proposal their ranks.
 
+use std::ops::Range;
+
 use super::error::Unplaced;
 use super::option::{Shard, ShardingOption};
 use super::perf::ShardPerf;
@@ -42,17 +44,17 @@ pub fn partition(
     let is_uniform = |option: &ShardingOption| {
         matches!(option.sharding, ShardingType::DataParallel | ShardingType::RowWise)
     };
-    let all: Vec<u32> = (0..room.topology.ranks).collect();
+    let all = 0..room.topology.ranks;
     for (option, assigned) in proposal.iter().zip(&mut assignment) {
         if is_uniform(option) {
-            *assigned = ranks.place_on(option, &all)?;
+            *assigned = ranks.place_on(option, all.clone())?;
         }
     }
     let mut rest: Vec<usize> = (0..proposal.len()).filter(|&i| !is_uniform(proposal[i])).collect();
     // Stable sorts keep the order of the model between equal tables, as TorchRec's do.
     match order {
         PlacementOrder::LargestMemory => {
-            rest.sort_by_key(|&i| std::cmp::Reverse(proposal[i].total_bytes()));
+            rest.sort_by_cached_key(|&i| std::cmp::Reverse(proposal[i].total_bytes()));
         }
         PlacementOrder::LongestTime => {
             rest.sort_by(|&a, &b| proposal[b].total_perf().total_cmp(&proposal[a].total_perf()));
@@ -64,7 +66,7 @@ pub fn partition(
                 ranks.place_on_a_host(proposal[i])?
             }
             ShardingType::GridShard => ranks.place_on_hosts(proposal[i])?,
-            _ => ranks.place_on_least_loaded(proposal[i], &all)?,
+            _ => ranks.place_on_least_loaded(proposal[i], all.clone())?,
         };
     }
     Ok(assignment)
@@ -87,12 +89,15 @@ pub fn rate(proposal: &[&ShardingOption], assignment: &Assignment, ranks: u32) -
 struct RankState {
     free: u64,
     perf: ShardPerf,
+    /// The total of `perf`, which is read for many ranks per shard.
+    total: f64,
 }
 
 impl RankState {
     fn add(&mut self, shard: &Shard) {
         self.free -= shard.bytes;
         self.perf.add(&shard.perf);
+        self.total = self.perf.total();
     }
 }
 
@@ -104,29 +109,37 @@ struct Ranks<'a> {
 
 impl<'a> Ranks<'a> {
     fn new(room: Room<'a>) -> Self {
-        let empty = RankState { free: room.bytes_per_rank, perf: ShardPerf::default() };
+        let empty = RankState { free: room.bytes_per_rank, perf: ShardPerf::default(), total: 0.0 };
         Self { room, states: vec![empty; room.topology.ranks as usize] }
     }
 
-    fn unplaced(&self, option: &ShardingOption, shard: &Shard, ranks: &[u32]) -> Unplaced {
-        let free = ranks.iter().map(|&rank| self.states[rank as usize].free).max();
+    fn unplaced(
+        &self,
+        option: &ShardingOption,
+        shard: &Shard,
+        ranks: impl Iterator<Item = u32>,
+    ) -> Unplaced {
         Unplaced {
             table: self.room.tables[option.table].name.clone(),
             sharding: option.sharding.name(),
             bytes: shard.bytes,
-            free: free.unwrap_or(0),
+            free: ranks.map(|rank| self.states[rank as usize].free).max().unwrap_or(0),
         }
     }
 
     /// Places one shard on each of `ranks`, in order.
-    fn place_on(&mut self, option: &ShardingOption, ranks: &[u32]) -> Result<Vec<u32>, Unplaced> {
-        for (shard, &rank) in option.shards.iter().zip(ranks) {
+    fn place_on(
+        &mut self,
+        option: &ShardingOption,
+        ranks: impl Iterator<Item = u32> + Clone,
+    ) -> Result<Vec<u32>, Unplaced> {
+        for (shard, rank) in option.shards.iter().zip(ranks.clone()) {
             if shard.bytes > self.states[rank as usize].free {
-                return Err(self.unplaced(option, shard, &[rank]));
+                return Err(self.unplaced(option, shard, std::iter::once(rank)));
             }
             self.states[rank as usize].add(shard);
         }
-        Ok(ranks.to_vec())
+        Ok(ranks.collect())
     }
 
     /// Places each shard on the one of `ranks` with the least time that has enough memory. The
@@ -134,22 +147,21 @@ impl<'a> Ranks<'a> {
     fn place_on_least_loaded(
         &mut self,
         option: &ShardingOption,
-        ranks: &[u32],
+        ranks: Range<u32>,
     ) -> Result<Vec<u32>, Unplaced> {
         let per_host = self.room.topology.ranks_per_host;
         let mut assigned = Vec::with_capacity(option.shards.len());
         for shard in &option.shards {
             let states = &self.states;
-            let total = |rank: u32| states[rank as usize].perf.total();
+            let total = |rank: u32| states[rank as usize].total;
             let rank = ranks
-                .iter()
-                .copied()
+                .clone()
                 .filter(|&rank| shard.bytes <= states[rank as usize].free)
                 .min_by(|&a, &b| {
-                    let by_place = (a % per_host, a).cmp(&(b % per_host, b));
-                    total(a).total_cmp(&total(b)).then(by_place)
+                    let by_place = || (a % per_host, a).cmp(&(b % per_host, b));
+                    total(a).total_cmp(&total(b)).then_with(by_place)
                 })
-                .ok_or_else(|| self.unplaced(option, shard, ranks))?;
+                .ok_or_else(|| self.unplaced(option, shard, ranks.clone()))?;
             self.states[rank as usize].add(shard);
             assigned.push(rank);
         }
@@ -157,38 +169,35 @@ impl<'a> Ranks<'a> {
     }
 
     /// Returns the ranks of each host, beginning with the host with the least time.
-    fn hosts_by_load(&self) -> Vec<Vec<u32>> {
-        let topology = self.room.topology;
-        let per_host = topology.ranks_per_host;
-        let mut hosts: Vec<(f64, u32)> = (0..topology.hosts())
-            .map(|host| {
-                let own = &self.states[(host * per_host) as usize..][..per_host as usize];
-                (own.iter().fold(0.0, |sum, state| sum + state.perf.total()), host)
-            })
-            .collect();
+    fn hosts_by_load(&self) -> Vec<Range<u32>> {
+        let per_host = self.room.topology.ranks_per_host;
+        let load = |ranks: &[RankState]| ranks.iter().fold(0.0, |sum, rank| sum + rank.total);
+        let loads = self.states.chunks(per_host as usize).map(load);
+        let mut hosts: Vec<(f64, u32)> = loads.zip(0..).collect();
         hosts.sort_by(|a, b| a.0.total_cmp(&b.0));
-        hosts.iter().map(|&(_, host)| (host * per_host..(host + 1) * per_host).collect()).collect()
+        hosts.iter().map(|&(_, host)| host * per_host..(host + 1) * per_host).collect()
     }
 
     /// Places a table on the first host, by load, on which it fits.
     fn place_on_a_host(&mut self, option: &ShardingOption) -> Result<Vec<u32>, Unplaced> {
+        let bytes = u128::from(option.total_bytes());
         let mut last = None;
         for host in self.hosts_by_load() {
-            let free = |rank: &u32| u128::from(self.states[*rank as usize].free);
-            if u128::from(option.total_bytes()) > host.iter().map(free).sum::<u128>() {
-                last = last.or_else(|| Some(self.unplaced(option, &option.shards[0], &host)));
+            let states = &self.states[host.start as usize..host.end as usize];
+            if bytes > states.iter().map(|state| u128::from(state.free)).sum::<u128>() {
+                last = last.or_else(|| Some(self.unplaced(option, &option.shards[0], host)));
                 continue;
             }
-            let placed = self.try_on(&host, |ranks| match option.sharding {
-                ShardingType::TableRowWise => ranks.place_on(option, &host),
-                _ => ranks.place_on_least_loaded(option, &host),
+            let placed = self.try_on(host.clone(), |ranks| match option.sharding {
+                ShardingType::TableRowWise => ranks.place_on(option, host.clone()),
+                _ => ranks.place_on_least_loaded(option, host.clone()),
             });
             match placed {
                 Ok(assigned) => return Ok(assigned),
                 Err(unplaced) => last = Some(unplaced),
             }
         }
-        Err(last.unwrap_or_else(|| self.unplaced(option, &option.shards[0], &[])))
+        Err(last.unwrap_or_else(|| self.unplaced(option, &option.shards[0], std::iter::empty())))
     }
 
     /// Places the column parts of a table on neighboring hosts in the order of their loads. Hosts
@@ -198,26 +207,25 @@ impl<'a> Ranks<'a> {
         let parts = option.shards.len() / self.room.topology.ranks_per_host as usize;
         let mut last = None;
         for first in 0..=hosts.len().saturating_sub(parts) {
-            let chosen: Vec<u32> =
-                hosts.iter().cycle().skip(first).take(parts).flatten().copied().collect();
-            match self.try_on(&chosen, |ranks| ranks.place_on(option, &chosen)) {
+            let chosen = hosts.iter().cycle().skip(first).take(parts).cloned().flatten();
+            match self.try_on(chosen.clone(), |ranks| ranks.place_on(option, chosen)) {
                 Ok(assigned) => return Ok(assigned),
                 Err(unplaced) => last = Some(unplaced),
             }
         }
-        Err(last.unwrap_or_else(|| self.unplaced(option, &option.shards[0], &[])))
+        Err(last.unwrap_or_else(|| self.unplaced(option, &option.shards[0], std::iter::empty())))
     }
 
     /// Places shards on `ranks`, and restores their state if a shard does not fit.
     fn try_on(
         &mut self,
-        ranks: &[u32],
+        ranks: impl Iterator<Item = u32> + Clone,
         place: impl FnOnce(&mut Self) -> Result<Vec<u32>, Unplaced>,
     ) -> Result<Vec<u32>, Unplaced> {
-        let before: Vec<RankState> = ranks.iter().map(|&rank| self.states[rank as usize]).collect();
+        let before: Vec<RankState> = ranks.clone().map(|rank| self.states[rank as usize]).collect();
         let placed = place(self);
         if placed.is_err() {
-            for (&rank, state) in ranks.iter().zip(before) {
+            for (rank, state) in ranks.zip(before) {
                 self.states[rank as usize] = state;
             }
         }

@@ -55,14 +55,14 @@ impl ShardPerf {
 }
 
 /// Bytes that a shard moves in a forward pass.
-struct Traffic {
+struct ShardTraffic {
     ids: f64,
     rows: f64,
     vectors: f64,
 }
 
 /// The times of exchanges of vectors, in milliseconds.
-struct Exchange {
+struct ExchangeTimes {
     forward: f64,
     backward: f64,
 }
@@ -77,7 +77,7 @@ pub struct BatchCounts {
 impl BatchCounts {
     /// Counts the ids and vectors of a table in the samples of one rank.
     #[must_use]
-    pub fn of_one_rank(table: &TorchrecTable, setting: &TorchrecSetting) -> Self {
+    pub fn for_rank(table: &TorchrecTable, setting: &TorchrecSetting) -> Self {
         let samples = f64::from(setting.samples_per_rank);
         let ids = table.ids_per_bag.iter().fold(0.0, |sum, ids| sum + ids * samples);
         let bags = table.ids_per_bag.iter().fold(0.0, |sum, ids| sum + ids.min(1.0) * samples);
@@ -88,12 +88,12 @@ impl BatchCounts {
     /// samples of all ranks, and shards of the same columns share the ids evenly. Pooling gives a
     /// partial sum on each of these shards.
     #[must_use]
-    pub fn of_shard(
+    pub fn for_shard(
         table: &TorchrecTable,
         sharding: ShardingType,
         setting: &TorchrecSetting,
     ) -> Self {
-        let Self { ids, vectors } = Self::of_one_rank(table, setting);
+        let Self { ids, vectors } = Self::for_rank(table, setting);
         let ranks = f64::from(setting.topology.ranks);
         let (served, blocks) = match sharding {
             ShardingType::DataParallel => (1.0, 1.0),
@@ -120,7 +120,7 @@ pub fn estimate_perf(
     setting: &TorchrecSetting,
 ) -> ShardPerf {
     let topology = &setting.topology;
-    let counts = BatchCounts::of_one_rank(table, setting);
+    let counts = BatchCounts::for_rank(table, setting);
     let traffic = count_traffic(table, sharding, cell.columns.len(), setting);
     let bandwidth = topology.kernel_bandwidth(kernel);
     let bytes = traffic.ids + traffic.rows + traffic.vectors;
@@ -139,18 +139,18 @@ pub fn estimate_perf(
         }
         ShardingType::TableWise | ShardingType::ColumnWise | ShardingType::TableColumnWise => {
             let time = traffic.vectors / topology.bandwidth_of_all();
-            Exchange { forward: time, backward: time }
+            ExchangeTimes { forward: time, backward: time }
         }
         ShardingType::RowWise => {
             let time = traffic.vectors / topology.bandwidth_of_all();
-            Exchange { forward: time, backward: time + copies }
+            ExchangeTimes { forward: time, backward: time + copies }
         }
         ShardingType::TableRowWise | ShardingType::GridShard => {
             let within = traffic.vectors / topology.bandwidth_within_hosts;
             let hosts = f64::from(topology.hosts());
             let bytes = counts.vectors * hosts * columns * weight_bytes;
             let between = if hosts > 1.0 { bytes / topology.bandwidth_between_hosts } else { 0.0 };
-            Exchange { forward: within + between, backward: between + within + copies }
+            ExchangeTimes { forward: within + between, backward: between + within + copies }
         }
     };
     ShardPerf {
@@ -173,12 +173,12 @@ fn count_traffic(
     sharding: ShardingType,
     columns: usize,
     setting: &TorchrecSetting,
-) -> Traffic {
-    let counts = BatchCounts::of_shard(table, sharding, setting);
+) -> ShardTraffic {
+    let counts = BatchCounts::for_shard(table, sharding, setting);
     let weight_bytes = f64::from(table.weight_bytes);
     let read_columns = if has_whole_rows(sharding) { columns.max(LOOKUP_COLUMNS) } else { columns };
     let weights_of_ids = if table.is_weighted { 2.0 } else { 1.0 };
-    Traffic {
+    ShardTraffic {
         ids: (counts.ids * ID_BYTES).ceil() * weights_of_ids,
         rows: counts.ids * read_columns as f64 * weight_bytes,
         vectors: counts.vectors * columns as f64 * weight_bytes,
@@ -203,9 +203,9 @@ fn penalty(sharding: ShardingType, columns: usize) -> f64 {
 }
 
 /// Estimates the sum of the gradients of a replicated table, and its dense update.
-fn all_reduce(bytes: f64, kernel_bandwidth: f64, topology: &TorchrecTopology) -> Exchange {
+fn all_reduce(bytes: f64, kernel_bandwidth: f64, topology: &TorchrecTopology) -> ExchangeTimes {
     let hosts = (f64::from(topology.ranks) / f64::from(topology.ranks_per_host)).min(2.0);
     let ring = bytes * (2.0 * hosts - 1.0) / hosts / topology.bandwidth_of_all_reduce();
     let ring = if topology.ranks > 2 * topology.ranks_per_host { ring * 2.0 } else { ring };
-    Exchange { forward: 0.0, backward: ring + bytes * DENSE_UPDATE_FACTOR / kernel_bandwidth }
+    ExchangeTimes { forward: 0.0, backward: ring + bytes * DENSE_UPDATE_FACTOR / kernel_bandwidth }
 }

@@ -6,7 +6,6 @@ use schema::{Optimizer, Pooling, TableConfig};
 
 use super::ID_BYTES;
 use super::error::TorchrecError;
-use super::memory::Pipeline;
 use super::sharding::ShardingType;
 use super::topology::{PlannedDevice, TorchrecTopology};
 use crate::constraints::{Constraints, TableConstraints};
@@ -49,6 +48,19 @@ pub enum StorageReservation {
     Percentage { share: f64 },
     /// A share of the GPU memory, dense parameters and copies of a batch.
     Heuristic { share: f64, dense_parameter_bytes: u64 },
+}
+
+/// The batches whose ids and vectors are in GPU memory at the same time. Tables in host memory
+/// count one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pipeline {
+    /// The ids and vectors of one batch.
+    None,
+    /// The ids of two batches. The vectors do not add to the peak, which is at the end of the dense
+    /// forward pass.
+    SparseDist,
+    /// The ids of two batches and the vectors of one.
+    SparseDistAtPeak,
 }
 
 /// The part of a problem that all tables share.

@@ -5,10 +5,12 @@ mod estimates;
 mod placements;
 mod plan_files;
 mod planned_cases;
+mod problems;
 
-use super::memory::Pipeline;
 use super::option::ShardingOption;
-use super::problem::{StorageReservation, TorchrecProblem, TorchrecSetting, TorchrecTable};
+use super::problem::{
+    Pipeline, StorageReservation, TorchrecProblem, TorchrecSetting, TorchrecTable,
+};
 use super::sharding::ShardingType;
 use super::topology::{PlannedDevice, TorchrecTopology};
 

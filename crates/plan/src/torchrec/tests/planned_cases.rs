@@ -6,12 +6,11 @@ use schema::{HostLayout, Optimizer, TableConfig};
 use serde::Deserialize;
 
 use crate::torchrec::cost::price_plan;
-use crate::torchrec::memory::Pipeline;
 use crate::torchrec::option::{ShardingOption, list_options};
 use crate::torchrec::perf::ShardPerf;
 use crate::torchrec::plan_form::{TorchrecPlan, export_plan, import_plan};
 use crate::torchrec::problem::{
-    StorageReservation, TorchrecProblem, TorchrecSetting, TorchrecTable,
+    Pipeline, StorageReservation, TorchrecProblem, TorchrecSetting, TorchrecTable,
 };
 use crate::torchrec::search::{Partitioner, TorchrecResult, search};
 use crate::torchrec::sharding::{ComputeKernel, ShardingType};
@@ -35,7 +34,7 @@ struct Case {
     pipeline: String,
     reservation: Reservation,
     partitioner: String,
-    tables: Vec<Table>,
+    tables: Vec<CaseTable>,
     options: Vec<OptionRow>,
     plan: Option<TorchrecPlan>,
     rating_ms: Option<f64>,
@@ -50,7 +49,7 @@ struct Reservation {
 }
 
 #[derive(Deserialize)]
-struct Table {
+struct CaseTable {
     name: String,
     rows: u64,
     dim: usize,
@@ -96,7 +95,7 @@ impl Case {
                 }
             },
         };
-        TorchrecProblem { setting, tables: self.tables.iter().map(Table::convert).collect() }
+        TorchrecProblem { setting, tables: self.tables.iter().map(CaseTable::convert).collect() }
     }
 
     fn search(&self, problem: &TorchrecProblem) -> Option<TorchrecResult> {
@@ -108,7 +107,7 @@ impl Case {
     }
 }
 
-impl Table {
+impl CaseTable {
     fn convert(&self) -> TorchrecTable {
         let find = |name: &String| ShardingType::ALL.into_iter().find(|known| known.name() == name);
         let allowed = |names: &Vec<String>| names.iter().map(|name| find(name).unwrap()).collect();
@@ -234,7 +233,7 @@ fn plan_files_of_torchrec_come_back_the_same() {
     }
 }
 
-fn config(table: &Table) -> TableConfig {
+fn config(table: &CaseTable) -> TableConfig {
     TableConfig {
         name: table.name.clone(),
         rows: table.rows,
