@@ -12,6 +12,9 @@ use crate::placement::{CandidatePlan, Placement};
 ///
 /// TorchRec's formulas assume that row-wise shards are on all ranks and grids on whole hosts. They
 /// are used unchanged for placements on fewer ranks.
+///
+/// # Panics
+/// Panics if the problem has no such table.
 #[must_use]
 pub fn price_placement(
     table: usize,
@@ -35,6 +38,10 @@ pub fn price_placement(
 }
 
 /// Returns the time of each rank in milliseconds. TorchRec rates a plan by the largest.
+///
+/// # Panics
+/// Panics if the plan names a table or a rank that the problem lacks.
+/// [`CandidatePlan::to_sharding_plan`] checks plans.
 #[must_use]
 pub fn price_plan(plan: &CandidatePlan, problem: &TorchrecProblem) -> Vec<f64> {
     let mut times = vec![0.0; problem.setting.topology.ranks as usize];

@@ -121,7 +121,7 @@ fn tables_with_long_times_come_first_when_memory_is_balanced() {
     assert_eq!(unplaced.to_string(), text);
 }
 
-/// The sharding types of each proposal, as initials of TorchRec's names.
+/// Lists the sharding types of each proposal.
 fn proposed(problem: &TorchrecProblem) -> Vec<Vec<ShardingType>> {
     let space = list_options(problem).expect("options");
     let mut proposed = Vec::new();
