@@ -63,17 +63,13 @@ pub struct TileTerms {
 }
 
 impl TileTerms {
-    /// Computes the terms of a tile whose rows are updated by `rule`. `alike` is the previous tile,
-    /// whose hit curve is reused if rows and popularity are equal.
-    pub fn new(tile: &TileUse, rule: Optimizer, alike: Option<(&TileUse, &Self)>) -> Self {
+    /// Computes the terms of a tile whose rows are updated by `rule`. `curve` is the hit curve of a
+    /// tile with equal rows, popularity and uses, if there is one. A new curve takes 24 evaluations
+    /// over all classes of rows.
+    pub fn new(tile: &TileUse, rule: Optimizer, curve: Option<HitCurve>) -> Self {
         let (bags, dim, uses) = (tile.bags as f64, tile.dim as f64, tile.uses);
         let row_bytes = sectors(dim * tile.weight_bytes as f64);
-        // A hit curve takes 24 evaluations over all classes of rows, so equal neighbors share it.
-        let equal = alike.filter(|(other, _)| {
-            other.uses == uses && other.rows == tile.rows && other.popularity == tile.popularity
-        });
-        let curve =
-            equal.map_or_else(|| HitCurve::new(&tile.popularity, uses), |(_, terms)| terms.curve);
+        let curve = curve.unwrap_or_else(|| HitCurve::new(&tile.popularity, uses));
         let rows_used = tile.rows_used();
         let state = rule.state_per_row(tile.dim) as f64;
         let row = (tile.dim * tile.weight_bytes) as u64;
@@ -105,6 +101,18 @@ impl TileTerms {
     pub fn width(&self) -> f64 {
         self.width
     }
+
+    /// Returns the number of distinct rows of the tile that a batch uses.
+    #[must_use]
+    pub fn rows_used(&self) -> f64 {
+        self.rows_used
+    }
+
+    /// Returns the hit rate of lookups as a function of the cache.
+    #[must_use]
+    pub fn curve(&self) -> HitCurve {
+        self.curve
+    }
 }
 
 /// Time and memory of the tiles of one rank: lookups, row updates, weights and optimizer states.
@@ -115,8 +123,6 @@ pub struct RankLoad {
     /// Number of ids and of bags that ranks exchange for the rank's tiles.
     pub exchanged_uses: f64,
     pub exchanged_bags: f64,
-    /// Number of distinct rows of the rank's tiles that a batch uses, without replicated tables.
-    pub tile_rows: f64,
     /// Number of gradients of replicated tables that are summed over ranks.
     pub replica_values: f64,
     /// Number of values that lookups in replicated tables write for the rank's own samples.
@@ -179,7 +185,6 @@ impl RankLoad {
             self.width += tile.width;
             self.exchanged_uses += tile.uses;
             self.exchanged_bags += tile.bags;
-            self.tile_rows += tile.rows_used;
         }
         self.uses += tile.uses;
         self.bags += tile.bags;

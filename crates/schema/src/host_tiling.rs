@@ -59,8 +59,28 @@ impl ShardingPlan {
         }
         let tables = self.tiles().chunk_by(|a, b| a.table == b.table);
         tables
-            .flat_map(|table| table.iter().map(|tile| host_that_reduces(tile, table, hosts)))
+            .flat_map(|table| table.iter().map(move |tile| (tile, table)))
+            .map(|(tile, table)| hosts.reduces(tile, table.iter()).then(|| hosts.host(tile.rank)))
             .collect()
+    }
+}
+
+impl HostLayout {
+    /// Whether the host of a tile can add up the partial sums of its columns, as in
+    /// [`ShardingPlan::hosts_that_reduce`]. `table` has all tiles of the tile's table in plan order,
+    /// and all hosts have equally many ranks.
+    #[must_use]
+    pub fn reduces<'t>(&self, tile: &Tile, table: impl Iterator<Item = &'t Tile> + Clone) -> bool {
+        let shares_columns = |other: &&Tile| {
+            other.columns.start < tile.columns.end && tile.columns.start < other.columns.end
+        };
+        let host = self.host(tile.rank);
+        let is_on_host =
+            |other: &Tile| other.columns == tile.columns && self.host(other.rank) == host;
+        let group = || table.clone().filter(shares_columns);
+        group().all(is_on_host)
+            && group().count() > 1
+            && group().is_sorted_by(|a, b| a.rank < b.rank)
     }
 }
 
@@ -95,20 +115,6 @@ fn place(mut parts: Vec<HostPart>, layout: &HostLayout) -> Vec<Tile> {
         }
     }
     tiles
-}
-
-fn host_that_reduces(tile: &Tile, table: &[Tile], layout: &HostLayout) -> Option<usize> {
-    let shares_columns = |other: &&Tile| {
-        other.columns.start < tile.columns.end && tile.columns.start < other.columns.end
-    };
-    let host = layout.host(tile.rank);
-    let is_on_host =
-        |other: &Tile| other.columns == tile.columns && layout.host(other.rank) == host;
-    let group = || table.iter().filter(shares_columns);
-    let is_reduced = group().count() > 1
-        && group().all(is_on_host)
-        && group().is_sorted_by(|a, b| a.rank < b.rank);
-    is_reduced.then_some(host)
 }
 
 #[cfg(test)]

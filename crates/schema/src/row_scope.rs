@@ -76,9 +76,13 @@ impl RowScope {
         // A table without split columns has one tile per row, so its tiles cover disjoint rows.
         let shares_rows =
             |pair: &[Tile]| pair[0].table == pair[1].table && pair[1].rows.start < pair[0].rows.end;
-        optimizers.sparse.kind.looks_at_rows()
-            && optimizers.row_scope == SplitRowRule::WholeRows
-            && plan.tiles().windows(2).any(shares_rows)
+        Self::covers_whole_rows(optimizers) && plan.tiles().windows(2).any(shares_rows)
+    }
+
+    /// Whether updates depend on whole rows even where their columns are split.
+    #[must_use]
+    pub fn covers_whole_rows(optimizers: &Optimizers) -> bool {
+        optimizers.sparse.kind.looks_at_rows() && optimizers.row_scope == SplitRowRule::WholeRows
     }
 
     /// Whether optimizer state of this scope can continue under `other` without changing the update

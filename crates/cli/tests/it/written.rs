@@ -8,7 +8,7 @@ use std::path::Path;
 use device::buffer::Counting;
 use predict::program::from_trainer::ops;
 use predict::step::{Conditions, Models, StepPricer};
-use schema::{FeatureStats, JobConfig, Op, Rank, RowScope, ShardingPlan, Topology};
+use schema::{FeatureStats, JobConfig, Op, Rank, RowScope, ShardingPlan, TableId, Topology};
 use serde_json::Value;
 
 use crate::fixture::Place;
@@ -188,7 +188,7 @@ fn a_table_that_moves_is_priced_without_allocating() {
     let mut pricer = StepPricer::new(workload, conditions).unwrap();
     let begin = Counting::allocations();
     for at in 0..1_000 {
-        let cost = pricer.move_tile(at, Rank((at as u32 * 37) % 128));
+        let cost = pricer.move_tile(TableId(at), 0, Rank((at * 37) % 128));
         assert!(cost.step.mean_ns > 0.0);
     }
     pricer.undo();

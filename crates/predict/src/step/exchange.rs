@@ -20,10 +20,18 @@ pub struct Peers {
 }
 
 /// Bytes that a rank moves within its host and between hosts.
-#[derive(Clone, Copy, Debug, Default)]
-struct Moved {
-    within: f64,
-    between: f64,
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moved {
+    pub within: f64,
+    pub between: f64,
+}
+
+impl Moved {
+    /// Returns the larger of both numbers of bytes, on each kind of link.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { within: self.within.max(other.within), between: self.between.max(other.between) }
+    }
 }
 
 impl Peers {
@@ -83,14 +91,20 @@ impl Peers {
             for rank in ranks {
                 let (own, samples) = (bytes(rank), self.samples[rank] as f64);
                 let host_samples = *host_samples as f64;
-                let sent = own * (host_samples - samples);
-                let received = (here - own) * samples;
-                most.within = most.within.max(sent.max(received));
-                let sent = own * (self.batch as f64 - host_samples);
-                let received = (all - here) * samples;
-                most.between = most.between.max(sent.max(received));
+                let sent = Moved {
+                    within: own * (host_samples - samples),
+                    between: own * (self.batch as f64 - host_samples),
+                };
+                let received =
+                    Moved { within: (here - own) * samples, between: (all - here) * samples };
+                most = most.max(sent).max(received);
             }
         }
+        self.between_pairs(most)
+    }
+
+    /// Predicts messages between pairs of ranks. `most` are the bytes of the rank that moves most.
+    pub fn between_pairs(&self, most: Moved) -> Estimate {
         // A collective counts the bytes that a rank keeps, too.
         let here = self.ranks_here() as f64;
         let bytes = most.within * here / (here - 1.0).max(1.0);

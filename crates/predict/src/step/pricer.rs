@@ -1,33 +1,29 @@
-//! Prices a step again after a tile moved to another rank, for searches over sharding plans. A move
-//! reprices only the two ranks involved, with the same result as pricing the whole step.
+//! Prices a step again after a table was placed elsewhere, for searches over sharding plans. A change
+//! reprices only the ranks whose tiles differ, with the same result as pricing the whole step.
 
-use schema::{HardwareSpec, Rank, RowScope};
+use schema::{HardwareSpec, Rank, TableId};
 use serde::Serialize;
 
 use super::dense::{self, BottomMlp, DensePart};
-use super::exchange::Peers;
+use super::exchange::{Moved, Peers};
 use super::memory::{Memory, MemoryTerms, max_batch_size};
+use super::placed_tiles::{PlacedTiles, TableSharding, TileSums};
 use super::{Conditions, RankPrice, RowUpdates, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::exchanges::RankExchange;
 use kernel_model::formula_kernels::moved;
-use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
+use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad};
 
 /// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value
 /// of a row.
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
-/// Terms of a row that ranks exchange where its columns are split.
-const TERMS: f64 = 2.0;
 
 /// Lowest and highest factor on the host's time, which hosts and versions of PyTorch change.
 const HOST: (f64, f64) = (0.7, 1.4);
-
-/// Marks the end of a rank's linked list of tiles.
-const NONE: u32 = u32::MAX;
 
 /// Time and peak memory of a step under one sharding plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -39,49 +35,57 @@ pub struct StepCost {
     pub fits: bool,
 }
 
-/// Prices a step again after a tile moved to another rank, for searches over sharding plans. After
-/// a move, only the ranks between which the tile moved are priced again.
+/// Prices a step again after the tiles of a table changed, for searches over sharding plans. After a
+/// change, only the ranks whose tiles differ are priced again, and the result is that of pricing the
+/// whole step.
 #[derive(Clone, Debug)]
-pub struct StepPricer {
+pub struct StepPricer<'a> {
     device: HardwareSpec,
     peers: Peers,
     batch: usize,
     samples: Vec<usize>,
-    tiles: Vec<TileTerms>,
-    /// Rank that holds each tile, indexed by position in the plan.
-    owner: Vec<u32>,
-    /// Linked lists of the tiles of each rank, in ascending order. `first` is indexed by rank and
-    /// `next` by tile.
-    first: Vec<u32>,
-    next: Vec<u32>,
+    tiles: PlacedTiles<'a>,
     loads: Vec<RankLoad>,
-    /// Total memory of each rank, in bytes.
-    bytes: Vec<u64>,
+    totals: Vec<RankTotals>,
+    cost: StepCost,
     sizes: MemoryTerms,
     dense: DensePart,
     /// Bytes of a pooled value or of its gradient in messages.
     value_bytes: f64,
     /// Width of the bottom MLP's output, if rank 0 computes it for all ranks.
     bottom_width: f64,
-    /// For each tile, the host that adds up its partial sums.
-    reduced_on: Vec<Option<usize>>,
-    /// For each rank, the columns whose partial sums its host adds up.
-    reduced_width: Vec<f64>,
-    /// Whether ranks exchange terms of rows whose columns are split.
-    has_terms: bool,
     row_updates: RowUpdates,
     launch_ns: f64,
-    /// The tile that moved last, with its previous rank.
-    last: Option<(usize, u32)>,
+    /// Cost before the last change, and the loads of the ranks that it touched.
+    cost_before: StepCost,
+    before: Vec<RankBefore>,
+    /// Ranks that a change touches. The list is kept for its memory.
+    touched: Vec<u32>,
 }
 
-impl StepPricer {
-    /// Prices a workload under its plan, and prepares the prices for moves of tiles.
+/// Values of a rank that its load does not contain.
+#[derive(Clone, Copy, Debug, Default)]
+struct RankTotals {
+    sums: TileSums,
+    /// Total memory in bytes.
+    bytes: u64,
+}
+
+/// A rank before a change of its tiles.
+#[derive(Clone, Copy, Debug)]
+struct RankBefore {
+    rank: u32,
+    load: RankLoad,
+    totals: RankTotals,
+}
+
+impl<'a> StepPricer<'a> {
+    /// Prices a workload under its plan, and prepares the prices for changes of the plan.
     ///
     /// # Errors
     /// [`Error::Workload`] for a workload that the trainer cannot run, and for more ranks than the
     /// topology has. [`Error::Hardware`] for products in a format that the device lacks.
-    pub fn new(workload: Workload<'_>, conditions: Conditions<'_>) -> Result<Self, Error> {
+    pub fn new(workload: Workload<'a>, conditions: Conditions<'_>) -> Result<Self, Error> {
         workload.check()?;
         let (ranks, topology) = (workload.ranks(), conditions.topology);
         if ranks as u64 > topology.ranks() {
@@ -90,88 +94,70 @@ impl StepPricer {
         }
         let samples: Vec<usize> = (0..ranks).map(|rank| workload.samples(rank)).collect();
         let peers = Peers::new(topology, samples.clone());
-        let rule = workload.config.optimizer.sparse.kind;
-        let described = workload.tiles();
-        let mut tiles: Vec<TileTerms> = Vec::with_capacity(described.len());
-        for (at, tile) in described.iter().enumerate() {
-            let alike = at.checked_sub(1).map(|before| (&described[before], &tiles[before]));
-            tiles.push(TileTerms::new(tile, rule, alike));
-        }
         let most = samples.iter().copied().max().unwrap_or(0);
-        let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
-        // Only plans that know their hosts add up partial sums on them. Replicas follow the tiles.
-        let mut reduced_on = workload.plan.hosts_that_reduce();
-        if workload.plan.hosts().host_count() < 2 {
-            reduced_on.fill(None);
-        }
-        reduced_on.resize(owner.len(), None);
         let is_first = conditions.bottom_mlp == BottomMlp::FirstRank && ranks > 1;
         let bottom_width = if is_first { workload.config.model.dense_width() } else { 0 };
+        let per_host = topology.ranks_per_host.max(1) as usize;
+        let nothing = StepCost { step: Estimate::default(), peak_bytes: 0, fits: true };
         let mut pricer = Self {
             device: topology.device.clone(),
             batch: workload.config.training.batch_size,
             samples,
-            tiles,
-            first: vec![NONE; ranks],
-            next: vec![NONE; owner.len()],
+            tiles: PlacedTiles::new(workload, per_host),
             loads: vec![RankLoad::default(); ranks],
-            bytes: vec![0; ranks],
+            totals: vec![RankTotals::default(); ranks],
+            cost: nothing,
             sizes: MemoryTerms::new(workload, conditions.format),
             dense: dense::price(workload, most, conditions, &peers).map_err(Error::Hardware)?,
             peers,
             value_bytes: conditions.format.bytes() as f64,
             bottom_width: bottom_width as f64,
-            reduced_on,
-            reduced_width: vec![0.0; ranks],
-            has_terms: RowScope::exchanges_terms(&workload.config.optimizer, workload.plan),
-            owner: Vec::new(),
             row_updates: conditions.row_updates,
             launch_ns: conditions.launch_ns,
-            last: None,
+            cost_before: nothing,
+            before: Vec::with_capacity(ranks),
+            touched: (0..ranks as u32).collect(),
         };
-        // In reverse order, each tile goes to the front of its list, so no list is searched.
-        for tile in (0..owner.len()).rev() {
-            pricer.link(tile as u32, owner[tile]);
-        }
-        pricer.owner = owner;
-        (0..ranks as u32).for_each(|rank| pricer.load(rank));
+        pricer.reprice();
+        pricer.before.clear();
         Ok(pricer)
     }
 
-    /// Moves a tile, given by its position in the plan, to another rank. Returns the new cost of
-    /// the step.
+    /// Replaces the tiles of a table. Returns the new cost of the step.
+    ///
+    /// # Cost
+    /// One pass over the tiles of each rank whose tiles differ, and passes over all ranks and over
+    /// the stages. A tile is described when its shape occurs for the first time.
+    /// # Panics
+    /// Panics if the tiles do not cover the table, or if a rank does not exist.
+    pub fn place_table(&mut self, table: TableId, sharding: TableSharding<'_>) -> StepCost {
+        self.tiles.place(table, sharding, &mut self.touched);
+        self.reprice()
+    }
+
+    /// Moves a tile, given by its position among the tiles of its table, to another rank. Returns
+    /// the new cost of the step. A move allocates nothing.
     ///
     /// # Cost
     /// One pass over the tiles of the two ranks, and passes over all ranks and over the stages.
     /// # Panics
-    /// Panics if the tile or the rank does not exist.
-    pub fn move_tile(&mut self, tile: usize, to: Rank) -> StepCost {
-        assert!(to.index() < self.loads.len(), "rank {to} of {}", self.loads.len());
-        let from = std::mem::replace(&mut self.owner[tile], to.0);
-        self.last = Some((tile, from));
-        self.unlink(tile as u32, from);
-        self.link(tile as u32, to.0);
-        self.load(from);
-        self.load(to.0);
-        self.cost()
+    /// Panics if the tile or the rank does not exist, or if the table is replicated.
+    pub fn move_tile(&mut self, table: TableId, part: usize, to: Rank) -> StepCost {
+        self.tiles.move_tile(table, part, to, &mut self.touched);
+        self.reprice()
     }
 
-    /// Reverts the last move and returns the cost. A second call in a row has no effect.
+    /// Reverts the last change and returns the cost. A second call in a row has no effect.
     pub fn undo(&mut self) -> StepCost {
-        if let Some((tile, from)) = self.last.take() {
-            self.move_tile(tile, Rank(from));
-            self.last = None;
+        self.tiles.undo(&mut self.touched);
+        if !self.touched.is_empty() {
+            self.touched.clear();
+            for RankBefore { rank, load, totals } in self.before.drain(..) {
+                (self.loads[rank as usize], self.totals[rank as usize]) = (load, totals);
+            }
+            self.cost = self.cost_before;
         }
-        self.cost()
-    }
-
-    /// Returns the rank that currently holds a tile.
-    ///
-    /// # Panics
-    /// Panics if the tile does not exist.
-    #[must_use]
-    pub fn rank_of(&self, tile: usize) -> Rank {
-        Rank(self.owner[tile])
+        self.cost
     }
 
     /// Returns the current load of each rank.
@@ -183,11 +169,58 @@ impl StepPricer {
     /// Returns the time and memory of the step under the current plan.
     #[must_use]
     pub fn cost(&self) -> StepCost {
+        self.cost
+    }
+
+    /// Returns the tables of a rank's tiles in plan order, one entry per tile, then the replicated
+    /// tables.
+    ///
+    /// # Panics
+    /// Panics if the rank does not exist.
+    pub fn tables_on(&self, rank: Rank) -> impl ExactSizeIterator<Item = TableId> {
+        self.tiles.tables_on(rank.index())
+    }
+
+    /// Returns the bytes of memory that a rank uses.
+    ///
+    /// # Panics
+    /// Panics if the rank does not exist.
+    #[must_use]
+    pub fn rank_bytes(&self, rank: Rank) -> u64 {
+        self.totals[rank.index()].bytes
+    }
+
+    /// Returns the memory of a rank by purpose.
+    ///
+    /// # Panics
+    /// Panics if the rank does not exist.
+    #[must_use]
+    pub fn rank_memory(&self, rank: Rank) -> Memory {
+        self.memory(rank.index())
+    }
+
+    /// Prices the touched ranks and the step again.
+    fn reprice(&mut self) -> StepCost {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        self.before.clear();
+        self.cost_before = self.cost;
+        for at in 0..self.touched.len() {
+            let number = self.touched[at];
+            let rank = number as usize;
+            let (load, totals) = (self.loads[rank], self.totals[rank]);
+            self.before.push(RankBefore { rank: number, load, totals });
+            self.loads[rank] = RankLoad::from_tiles(self.tiles.terms_on(rank), &self.device);
+            let bytes = self.memory(rank).total();
+            self.totals[rank] = RankTotals { sums: self.tiles.sums(rank), bytes };
+        }
+        self.touched.clear();
         let on_device = self.simulate(|_, _| {});
         let host = Estimate::within(self.launch_ns * f64::from(self.launches()), HOST);
-        let peak_bytes = self.bytes.iter().copied().max().unwrap_or(0);
+        let peak_bytes = self.totals.iter().map(|rank| rank.bytes).max().unwrap_or(0);
         let fits = peak_bytes <= self.device.memory_bytes;
-        StepCost { step: on_device.max(host), peak_bytes, fits }
+        self.cost = StepCost { step: on_device.max(host), peak_bytes, fits };
+        self.cost
     }
 
     /// Returns the largest batch that fits under the current plan, or `None` if not even one sample
@@ -195,46 +228,6 @@ impl StepPricer {
     #[must_use]
     pub fn max_batch_size(&self) -> Option<usize> {
         max_batch_size(&self.sizes, &self.loads, self.batch, self.device.memory_bytes)
-    }
-
-    /// Adds a tile to the list of a rank, in ascending order.
-    fn link(&mut self, tile: u32, rank: u32) {
-        let (mut before, mut after) = (NONE, self.first[rank as usize]);
-        while after < tile {
-            (before, after) = (after, self.next[after as usize]);
-        }
-        self.next[tile as usize] = after;
-        match before {
-            NONE => self.first[rank as usize] = tile,
-            before => self.next[before as usize] = tile,
-        }
-    }
-
-    /// Removes a tile from the list of a rank.
-    fn unlink(&mut self, tile: u32, rank: u32) {
-        let after = self.next[tile as usize];
-        let mut before = self.first[rank as usize];
-        if before == tile {
-            self.first[rank as usize] = after;
-            return;
-        }
-        while self.next[before as usize] != tile {
-            before = self.next[before as usize];
-        }
-        self.next[before as usize] = after;
-    }
-
-    fn load(&mut self, rank: u32) {
-        let known = |tile: u32| (tile != NONE).then_some(tile as usize);
-        let first = known(self.first[rank as usize]);
-        let held = std::iter::successors(first, |tile| known(self.next[*tile]));
-        let rank = rank as usize;
-        let host = Some(self.peers.host(rank));
-        // A tile that moved to another host is no longer part of the sum of its host.
-        let reduced = held.clone().filter(|tile| self.reduced_on[*tile] == host);
-        self.reduced_width[rank] = reduced.map(|tile| self.tiles[tile].width()).sum();
-        self.loads[rank] = RankLoad::from_tiles(held.map(|tile| &self.tiles[tile]), &self.device);
-        self.bytes[rank] = self.memory(rank).total();
     }
 
     fn memory(&self, rank: usize) -> Memory {
@@ -251,10 +244,12 @@ impl StepPricer {
         });
         let plain = self.peers.to_samples(|rank| {
             let bottom = if rank == 0 { self.bottom_width } else { 0.0 };
-            self.value_bytes * (self.loads[rank].width - self.reduced_width[rank] + bottom)
+            let reduced = self.totals[rank].sums.reduced_width;
+            self.value_bytes * (self.loads[rank].width - reduced + bottom)
         });
         let by_host = |within: RankExchange| {
-            self.peers.reduced_by_host(|rank| self.value_bytes * self.reduced_width[rank], within)
+            let reduced = |rank: usize| self.totals[rank].sums.reduced_width;
+            self.peers.reduced_by_host(|rank| self.value_bytes * reduced(rank), within)
         };
         let [forward, backward] = self.dense.bottom;
         let slowest = |time: &dyn Fn(&RankLoad) -> Estimate| {
@@ -277,8 +272,9 @@ impl StepPricer {
         self.dense.timeline.simulate(time, added)
     }
 
-    /// Returns the time that each stage adds to the step.
-    fn stages(&self) -> [Estimate; 6] {
+    /// Returns the time by which each stage lengthens the step, in the order of [`Stage::ALL`].
+    #[must_use]
+    pub fn stages(&self) -> [Estimate; 6] {
         let mut stages = [Estimate::default(); 6];
         self.simulate(|stage, time| {
             let stage = &mut stages[Stage::from_action(stage) as usize];
@@ -326,19 +322,16 @@ impl StepPricer {
         if bytes > 0.0 { moved(bytes, &self.device) } else { Estimate::default() }
     }
 
-    fn sum_of_most(&self, values: impl Fn(&RankLoad) -> f64) -> Estimate {
-        let most = VALUE * self.loads.iter().map(values).fold(0.0, f64::max);
-        if most > 0.0 { self.peers.sum(most) } else { Estimate::default() }
-    }
-
     /// Returns the time of the sums over ranks of the gradients of replicated tables.
     fn replica_sums(&self) -> Estimate {
-        self.sum_of_most(|load| load.replica_values)
+        let values = self.loads.iter().map(|load| load.replica_values).fold(0.0, f64::max);
+        if values > 0.0 { self.peers.sum(VALUE * values) } else { Estimate::default() }
     }
 
-    /// Returns the time of the sums over ranks of the terms of rows whose columns are split.
+    /// Returns the time of the exchange of the terms of rows whose columns are split.
     fn row_terms(&self) -> Estimate {
-        self.sum_of_most(|load| if self.has_terms { TERMS * load.tile_rows } else { 0.0 })
+        let all = self.totals.iter().map(|rank| rank.sums.row_terms);
+        self.peers.between_pairs(all.fold(Moved::default(), Moved::max))
     }
 
     fn launches(&self) -> u32 {
@@ -349,7 +342,7 @@ impl StepPricer {
     /// Converts the pricer to the full price, with all ranks and operations.
     #[must_use]
     pub fn into_price(self) -> StepPrice {
-        let (cost, stages, launches) = (self.cost(), self.stages(), self.launches());
+        let (cost, stages, launches) = (self.cost, self.stages(), self.launches());
         let rank = |rank: usize| {
             let mut own = stages;
             own[Stage::EmbeddingForward as usize] = self.lookup(&self.loads[rank]);

@@ -2,7 +2,7 @@
 //! in order, and exchanges that a schedule starts early run beside later stages.
 
 use kernel_model::Estimate;
-use schema::stage::{ActionBatch, ActionPart, Resource};
+use schema::stage::{ActionBatch, ActionPart, Resource, StageAction};
 use schema::{Stage, StepGraph};
 
 /// Most actions whose ends fit on the stack. Ready-made configurations have about 30.
@@ -28,22 +28,39 @@ struct TimedAction {
 impl StageTimeline {
     /// Creates the timeline of a graph. `time_of` returns the time of a stage.
     pub fn new(graph: &StepGraph, time_of: impl Fn(Stage) -> Estimate) -> Self {
-        let start_of = |stage: Stage| {
-            let starts = |action: &schema::stage::StageAction| {
-                action.stage == stage && action.part == ActionPart::Start
-            };
-            graph.actions.iter().position(starts)
-        };
-        let action = |action: &schema::stage::StageAction| TimedAction {
-            stage: action.stage,
-            part: action.part,
-            batch: action.batch,
-            time: time_of(action.stage),
-            started_by: (action.part == ActionPart::Finish)
-                .then(|| start_of(action.stage))
-                .flatten(),
-        };
-        Self { actions: graph.actions.iter().map(action).collect() }
+        let mut actions: Vec<TimedAction> = Vec::with_capacity(graph.actions.len() + 1);
+        let has_terms = graph.actions.iter().any(|action| action.stage == Stage::RowTerms);
+        for action in &graph.actions {
+            let StageAction { stage, part, batch, .. } = *action;
+            // A table that moves may begin or end the exchange of row terms, so there is always an
+            // action for it.
+            if stage == Stage::EmbeddingUpdate && !has_terms {
+                let time = time_of(Stage::RowTerms);
+                actions.push(TimedAction {
+                    stage: Stage::RowTerms,
+                    part,
+                    batch,
+                    time,
+                    started_by: None,
+                });
+            }
+            actions.push(TimedAction {
+                stage,
+                part,
+                batch,
+                time: time_of(stage),
+                started_by: None,
+            });
+        }
+        for at in 0..actions.len() {
+            if actions[at].part == ActionPart::Finish {
+                let starts = |action: &TimedAction| {
+                    action.stage == actions[at].stage && action.part == ActionPart::Start
+                };
+                actions[at].started_by = actions.iter().position(starts);
+            }
+        }
+        Self { actions }
     }
 
     /// Simulates steps in equilibrium, in which the next batch's exchanges run beside this step.
@@ -74,6 +91,9 @@ impl StageTimeline {
             begin = now;
             for (at, action) in self.actions.iter().enumerate() {
                 let time = embedding(action.stage).unwrap_or(action.time);
+                if action.stage == Stage::RowTerms && time.mean_ns == 0.0 {
+                    continue;
+                }
                 let before = now;
                 match (action.part, action.stage.resource()) {
                     (ActionPart::Start, _) => {

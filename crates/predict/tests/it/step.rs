@@ -1,12 +1,15 @@
 //! Tests of step prices on hardware that was not recorded: their monotonicity, exact memory, and
 //! moves of tiles.
 
-use predict::step::{Conditions, Models, RankExchange, StepPrice, StepPricer, price};
+use predict::step::{
+    Conditions, Models, RankExchange, Stage, StepPrice, StepPricer, TableSharding, price,
+};
 use predict::workload::Workload;
+use proptest::prelude::*;
 use schema::topology::Topology;
 use schema::{
-    FeatureStats, IndexDistribution, JobConfig, Rank, Schedule, ShardingPlan, TableId, Tile,
-    topology,
+    FeatureStats, HostLayout, IndexDistribution, JobConfig, Rank, Schedule, ShardingPlan,
+    TableConfig, TableId, Tile, topology,
 };
 
 const PAPER: [(&str, &str, u32); 3] = [
@@ -230,36 +233,155 @@ fn many_tables(tables: usize) -> JobConfig {
     config
 }
 
+/// A change of a sharding plan: the placement of a table, or the move of one of its tiles.
+#[derive(Clone, Debug)]
+enum PlanChange {
+    /// Column parts of the table, row blocks of each part, and the first rank. Each further part
+    /// starts `stride` ranks later.
+    Split {
+        parts: usize,
+        blocks: u64,
+        first: u32,
+        stride: u32,
+    },
+    Replicate,
+    Move {
+        part: usize,
+        to: u32,
+    },
+}
+
+fn plan_change() -> impl Strategy<Value = PlanChange> {
+    let split = (1usize..5, 1u64..9, 0u32..8, 0u32..8);
+    prop_oneof![
+        4 => split.prop_map(|(parts, blocks, first, stride)| {
+            PlanChange::Split { parts, blocks, first, stride }
+        }),
+        1 => Just(PlanChange::Replicate),
+        3 => (0usize..9, 0u32..8).prop_map(|(part, to)| PlanChange::Move { part, to }),
+    ]
+}
+
+/// Applies a change to the tiles of a table, or to `None` if it is replicated.
+fn changed(
+    change: &PlanChange,
+    id: TableId,
+    table: &TableConfig,
+    tiles: Option<&[Tile]>,
+) -> Option<Vec<Tile>> {
+    match (change, tiles) {
+        (PlanChange::Move { part, to }, Some(tiles)) => {
+            let mut tiles = tiles.to_vec();
+            let part = part % tiles.len();
+            tiles[part].rank = Rank(*to);
+            Some(tiles)
+        }
+        (PlanChange::Split { parts, blocks, first, stride }, _) => {
+            let (width, height) = (table.dim.div_ceil(*parts), table.rows.div_ceil(*blocks));
+            let mut tiles = Vec::new();
+            for block in 0..*blocks {
+                let rows = block * height..((block + 1) * height).min(table.rows);
+                for part in 0..*parts {
+                    let columns = part * width..((part + 1) * width).min(table.dim);
+                    let rank = Rank((first + part as u32 * stride + block as u32) % 8);
+                    if !rows.is_empty() && !columns.is_empty() {
+                        tiles.push(Tile { table: id, rows: rows.clone(), columns, rank });
+                    }
+                }
+            }
+            Some(tiles)
+        }
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn changes_of_a_plan_give_what_pricing_the_whole_step_gives(
+        changes in proptest::collection::vec((0u32..12, plan_change(), any::<bool>()), 1..24),
+        knows_hosts in any::<bool>(),
+        is_serial in any::<bool>(),
+    ) {
+        let config = many_tables(12);
+        let tables = &config.model.tables;
+        let models = Models::shipped().expect("models");
+        let topology = Topology::parse("2xa100x4").expect("a topology");
+        let mut features = FeatureStats::uniform(&config.model, 7);
+        features.iter_mut().step_by(3).for_each(|one| {
+            one.ids = IndexDistribution::Zipf { exponent: 1.05 };
+            one.longest_bag = 40;
+        });
+        let schedule = if is_serial { Schedule::SERIAL } else { Schedule::PIPELINED };
+        let conditions = Conditions { schedule, ..Conditions::new(&topology, &models) };
+        let per_host = if knows_hosts { 4 } else { 8 };
+        let hosts = HostLayout::with_ranks_per_host(8, per_host).expect("hosts");
+        let plan = ShardingPlan::mixed(tables, 8).on_hosts(hosts.clone());
+        let of_table = |id: u32| {
+            plan.tiles().iter().filter(|tile| tile.table.0 == id).cloned().collect::<Vec<_>>()
+        };
+        let mut placed: Vec<Option<Vec<Tile>>> = (0..12).map(|id| Some(of_table(id))).collect();
+        let workload = Workload { config: &config, plan: &plan, features: &features };
+        let mut pricer = StepPricer::new(workload, conditions).expect("a pricer");
+        for (table, change, is_undone) in changes {
+            let (id, at) = (TableId(table), table as usize);
+            let next = changed(&change, id, &tables[at], placed[at].as_deref());
+            let before = pricer.cost();
+            let cost = match (&change, &next) {
+                (PlanChange::Move { part, to }, Some(tiles)) => {
+                    pricer.move_tile(id, part % tiles.len(), Rank(*to))
+                }
+                (_, Some(tiles)) => pricer.place_table(id, TableSharding::Tiles(tiles)),
+                (_, None) => pricer.place_table(id, TableSharding::Replicated),
+            };
+            if is_undone {
+                prop_assert_eq!(pricer.undo(), before);
+                prop_assert_eq!(pricer.undo(), before);
+                continue;
+            }
+            placed[at] = next;
+            let replicated: Vec<TableId> =
+                (0..12).filter(|at| placed[*at].is_none()).map(|at| TableId(at as u32)).collect();
+            let tiles = placed.iter().flatten().flatten().cloned().collect();
+            let plan = ShardingPlan::with_replicas(8, tiles, &replicated, tables).expect("a plan");
+            let plan = plan.on_hosts(hosts.clone());
+            let workload = Workload { config: &config, plan: &plan, features: &features };
+            let whole = price(workload, conditions).expect("a price");
+            prop_assert_eq!(cost, whole.cost, "{:?}", change);
+            prop_assert_eq!(&pricer.clone().into_price(), &whole, "{:?}", change);
+        }
+    }
+}
+
 #[test]
-fn a_tile_that_moves_gives_what_pricing_the_whole_step_gives() {
-    let config = many_tables(60);
-    let tables = &config.model.tables;
+fn split_columns_exchange_the_terms_of_their_own_rows_only() {
+    let config = many_tables(8);
     let models = Models::shipped().expect("models");
-    let topology = Topology::parse("2xa100x4").expect("a topology");
-    let mut features = FeatureStats::uniform(&config.model, 7);
-    features.iter_mut().step_by(3).for_each(|one| {
-        one.ids = IndexDistribution::Zipf { exponent: 1.05 };
-        one.longest_bag = 40;
-    });
-    let conditions = Conditions::new(&topology, &models);
-    let plan = ShardingPlan::mixed(tables, 8);
-    let mut tiles = plan.tiles().to_vec();
+    let topology = Topology::parse("2xdgx-a100x2").expect("a topology");
+    let conditions =
+        Conditions { schedule: Schedule::SERIAL, ..Conditions::new(&topology, &models) };
+    let features = FeatureStats::uniform(&config.model, 4);
+    let plan = ShardingPlan::table_wise(&config.model.tables, 4);
     let workload = Workload { config: &config, plan: &plan, features: &features };
     let mut pricer = StepPricer::new(workload, conditions).expect("a pricer");
-    let begin = pricer.cost();
-    for (at, to) in [(0, 5), (7, 0), (90, 3), (3, 7), (0, 1), (44, 44 % 8)] {
-        let moved = pricer.move_tile(at, Rank(to));
-        tiles[at].rank = Rank(to);
-        let plan = ShardingPlan::new(8, tiles.clone(), tables).expect("a plan");
-        let workload = Workload { config: &config, plan: &plan, features: &features };
-        let whole = price(workload, conditions).expect("a price");
-        assert_eq!(moved, whole.cost, "tile {at} to {to}");
-        let before = pricer.cost();
-        pricer.move_tile(11, Rank(to));
-        assert_eq!(pricer.undo(), before);
-        assert_eq!(pricer.undo(), before);
-    }
-    assert_ne!(begin, pricer.cost());
+    let gradient_ns = |pricer: &StepPricer<'_>| {
+        pricer.clone().into_price().stages[Stage::GradientDist as usize].mean_ns
+    };
+    let mut split = |table: u32, ranks: [u32; 2]| {
+        let rows = 0..config.model.tables[table as usize].rows;
+        let tile = |columns, rank| Tile {
+            table: TableId(table),
+            rows: rows.clone(),
+            columns,
+            rank: Rank(rank),
+        };
+        let tiles = [tile(0..8, ranks[0]), tile(8..16, ranks[1])];
+        pricer.place_table(TableId(table), TableSharding::Tiles(&tiles));
+        gradient_ns(&pricer)
+    };
+    let [alone, here, away] = [[0, 0], [0, 1], [0, 2]].map(|ranks| split(7, ranks));
+    assert!(alone < here && here < away, "{alone} {here} {away}");
 }
 
 #[test]

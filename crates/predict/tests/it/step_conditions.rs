@@ -111,7 +111,7 @@ fn hosts_add_up_partial_sums_before_they_send_them() {
     let mut pricer = StepPricer::new(workload, conditions).expect("a pricer");
     let before = pricer.cost();
     let host = by_host.tiles()[0].rank.0 / 8;
-    assert_ne!(pricer.move_tile(0, Rank((host + 1) % 4 * 8)), before);
+    assert_ne!(pricer.move_tile(by_host.tiles()[0].table, 0, Rank((host + 1) % 4 * 8)), before);
     assert_eq!(pricer.undo(), before);
 }
 

@@ -8,7 +8,7 @@ use kernel_model::{Element, Error as KernelError, Kind, Work, shipped};
 use predict::step::{Conditions, Models, StepPricer};
 use schema::random::CounterRng;
 use schema::topology::hardware;
-use schema::{FeatureStats, Rank, ShardingPlan, Topology};
+use schema::{FeatureStats, Rank, ShardingPlan, TableId, Topology};
 use serde::Serialize;
 
 use crate::args::BenchPredict;
@@ -75,7 +75,9 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
             // generator.
             let number = turn * MOVES + at;
             let to = Rank((number * 37 % ranks as usize) as u32);
-            black_box(pricer.move_tile(number * 101 % tiles, to));
+            // Each table is one tile.
+            let table = TableId((number * 101 % tiles) as u32);
+            black_box(pricer.move_tile(table, 0, to));
         }
         moved.push(begin.elapsed().as_secs_f64() / MOVES as f64);
     }
