@@ -15,7 +15,17 @@ use super::topology::PlannedDevice;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TorchrecPlan {
-    pub plan: BTreeMap<String, BTreeMap<String, ParameterSharding>>,
+    pub plan: BTreeMap<String, ModuleShardings>,
+}
+
+/// The shardings of a module by the name of the table. TorchRec serializes an
+/// `EmbeddingModuleShardingPlan` in this form.
+pub type ModuleShardings = BTreeMap<String, ParameterSharding>;
+
+impl From<ModuleShardings> for TorchrecPlan {
+    fn from(shardings: ModuleShardings) -> Self {
+        Self { plan: BTreeMap::from([(String::new(), shardings)]) }
+    }
 }
 
 /// The sharding of a table.

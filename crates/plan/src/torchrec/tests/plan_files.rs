@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use schema::{HostLayout, Rank, ShardingPlan, TableConfig, TableId, Tile};
 
 use crate::torchrec::error::TorchrecError;
-use crate::torchrec::plan_form::{TorchrecPlan, export_plan, import_plan};
+use crate::torchrec::plan_form::{ModuleShardings, TorchrecPlan, export_plan, import_plan};
 use crate::torchrec::topology::PlannedDevice;
 
 const MODULE: &str = "model.sparse";
@@ -131,9 +131,10 @@ fn imported_plans_that_rowmill_lacks_name_the_entry() {
             ],
         });
         edit(&mut value);
-        let file = serde_json::json!({"plan": {"": {"100x16": value}}});
-        let file = serde_json::from_value(file).unwrap();
-        import_plan(&file, &tables, &HostLayout::on_one_host(2)).map_err(|error| error.to_string())
+        let file = serde_json::json!({"100x16": value});
+        let file: ModuleShardings = serde_json::from_value(file).unwrap();
+        import_plan(&file.into(), &tables, &HostLayout::on_one_host(2))
+            .map_err(|error| error.to_string())
     };
     assert_eq!(import(&|_| {}).unwrap().tiles().len(), 2);
     let check = |edit: &dyn Fn(&mut serde_json::Value), expected: &str| {
