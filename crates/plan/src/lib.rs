@@ -9,6 +9,7 @@
 mod error;
 pub mod placement;
 pub mod problem;
+pub mod torchrec;
 
 pub use error::Error;
 pub use placement::{CandidatePlan, Placement};
