@@ -32,6 +32,7 @@ mod kernels;
 mod learn;
 mod links;
 mod output;
+mod plan;
 mod predict;
 mod priced;
 mod report;
@@ -46,6 +47,9 @@ pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictKernels};
 pub use learn::PredictLearn;
 pub use links::{DoctorLinks, VerbChoice};
+pub use plan::{
+    CostChoice, PlanArgs, PlanConvert, PlanForm, PlanRows, PlanSearch, PlanVerb,
+};
 pub use predict::{
     FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext, PredictResize,
     PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,
@@ -97,6 +101,8 @@ pub enum Command {
     /// Predict the time of a training step from recorded traces, with an interval
     #[command(subcommand)]
     Predict(Box<Predict>),
+    /// Find the sharding plan with the fastest predicted step
+    Plan(Box<PlanArgs>),
     /// Predict faster settings for the same model, and measure the best three
     Tune(Tune),
     /// Record running PyTorch jobs without changing them, and write a report

@@ -8,6 +8,7 @@ mod eval;
 mod explain;
 mod fleet;
 mod init;
+mod plan;
 mod predict;
 mod quickstart;
 mod report;
@@ -39,7 +40,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     let has_rows = match &command {
         Command::Trace(trace) => trace.has_rows(),
         Command::Predict(predict) => predict.has_rows(),
-        Command::Tune(_) => true,
+        Command::Plan(_) | Command::Tune(_) => true,
         _ => false,
     };
     if !has_rows && !matches!(session.console.format, OutputFormat::Table | OutputFormat::Json) {
@@ -59,6 +60,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),
         Command::Predict(predict) => predict::run(&predict, session).map(done),
+        Command::Plan(args) => plan::run(&args, session).map(done),
         Command::Tune(tune) => tune::run(&tune, session).map(done),
         Command::Capture(capture) => capture::run(&capture, session),
         Command::Fleet(fleet) => fleet::run(&fleet, session),

@@ -175,6 +175,8 @@ macro_rules! from_library {
 from_library! {
     analyze::Error => UsageError::Analyze,
     predict::Error => UsageError::Predict,
+    plan::Error => UsageError::PlanSearch,
+    plan::torchrec::TorchrecError => UsageError::TorchrecPlanner,
     kernel_model::Error => UsageError::Kernel,
     device::Error => RunError::Device,
     trace::Error => RunError::Trace,

@@ -28,6 +28,13 @@ impl Command {
                 FleetVerb::Trace(trace) => vec![OutputPath::Folder(trace.output.clone())],
                 _ => Vec::new(),
             },
+            Self::Plan(args) => match &args.verb {
+                Some(PlanVerb::Convert(convert)) => files([Some(&convert.output)]),
+                None => {
+                    let PlanSearch { output, torchrec, svg, .. } = &args.search;
+                    files([output, torchrec, svg].map(Option::as_ref))
+                }
+            },
             Self::Eval(_)
             | Self::Tune(_)
             | Self::Doctor(_)

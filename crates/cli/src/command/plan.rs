@@ -5,22 +5,24 @@ mod convert;
 mod drawing;
 mod rows;
 
-use std::fs;
 use std::io::Write;
-use std::path::Path;
 
-use plan::{Constraints, PlanProblem};
-use predict::step::{StepPrice, StepPricer};
-use schema::ShardingPlan;
+use plan::torchrec::{self, Partitioner, TorchrecProblem};
+use plan::{Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult};
+use predict::step::{Stage, StepPrice, StepPricer};
+use schema::{Bytes, ShardingPlan};
 use setup::Session;
 use setup::args::NeverRunStep;
 use setup::error::{Error, UsageError};
+use setup::plan::PlanText;
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
-use setup::{output, plan as plan_file};
+use setup::{output, render};
 
-use crate::args::{PlanArgs, PlanRows, PlanSearch, PlanVerb};
+use crate::args::{CostChoice, PlanArgs, PlanRows, PlanSearch, PlanVerb};
 use crate::command::predict::hardware_step::{Hardware, StepOptions, conditions};
+use drawing::Panel;
+use rows::RuleRow;
 
 /// Runs `rowmill plan` and prints its result.
 pub fn run(args: &PlanArgs, session: &Session) -> Result<(), Error> {
@@ -32,10 +34,12 @@ pub fn run(args: &PlanArgs, session: &Session) -> Result<(), Error> {
 
 /// Searches for a plan, prints it and writes the files that the user asks for.
 fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
-    let (Some(model), Some(name)) = (&args.model, &args.hardware) else {
-        return Ok(());
-    };
+    // Clap requires both options if there is no verb.
+    let (Some(model), Some(name)) = (&args.model, &args.hardware) else { return Ok(()) };
     let hardware = Hardware::from_name(name, args.host.models.as_deref())?;
+    let Hardware::Devices(topology, models) = &hardware else {
+        return Err(UsageError::PlannedCpu { name: name.clone() }.into());
+    };
     let asked = NeverRunStep {
         set: args.set.clone(),
         batch_size: args.batch_size,
@@ -45,24 +49,191 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
         plan: None,
     };
     let workload = Workload::resolve(model, &asked, hardware.hosts())?;
-    let Hardware::Devices(topology, models) = &hardware else {
-        return Err(not_a_device(name));
-    };
+    let config = &workload.job.config;
     let launch_ns = 1e3 * args.host.launch_us;
     let options = StepOptions { pooling: args.pooling, launch_ns, kernels: &args.kernels };
-    let conditions = conditions(topology, models, &workload, options);
-    let config = &workload.job.config;
-    let constraints = Constraints::default();
-    let problem = PlanProblem { config, features: &workload.features, conditions, constraints: &constraints };
-    let found = plan::search(&problem, search_options(args))?;
-    let plan = found.plan.to_sharding_plan(&config.model.tables, &problem.hosts()?)?;
-    let priced = predict::workload::Workload { plan: &plan, ..workload.borrowed() };
-    let price = StepPricer::new(priced, conditions)?.into_price();
-    report(args, &found, &price, session);
+    let problem = PlanProblem {
+        config,
+        features: &workload.features,
+        conditions: conditions(topology, models, &workload, options),
+        constraints: &config.plan,
+    };
+    let found = Found::search(&problem, args)?;
+    let priced = PricedPlan::new(&problem, &found.chosen)?;
+    write_files(args, &problem, &priced)?;
+    describe(&found, &priced, session);
     let target = TableTarget::default();
     match args.by {
-        PlanRows::Rank => table_output::write_rows(session.console, &rows::by_rank(&plan, &price), target),
-        PlanRows::Table => table_output::write_rows(session.console, &rows::by_table(config, &found), target),
-        PlanRows::Rule => table_output::write_rows(session.console, &rows::by_rule(&found), target),
+        PlanRows::Rank => {
+            let rows = rows::by_rank(&priced.plan, &priced.price);
+            table_output::write_rows(session.console, &rows, target)
+        }
+        PlanRows::Table => {
+            let rows = rows::by_table(&config.model.tables, &found.chosen);
+            table_output::write_rows(session.console, &rows, target)
+        }
+        PlanRows::Rule => {
+            let rows = rule_rows(&problem, &found, &priced)?;
+            table_output::write_rows(session.console, &rows, target)
+        }
+    }
+}
+
+/// The plan of a search, and the plans to which it is compared.
+struct Found {
+    chosen: CandidatePlan,
+    /// `None` if TorchRec's planner made the plan.
+    result: Option<PlanResult>,
+}
+
+impl Found {
+    /// Searches for a plan by the cost that the user chose.
+    fn search(problem: &PlanProblem<'_>, args: &PlanSearch) -> Result<Self, Error> {
+        let method = match args.cost {
+            CostChoice::CriticalPath => PlanMethod::Search,
+            CostChoice::Neo => PlanMethod::Baseline(Baseline::NeoGreedy),
+            CostChoice::Torchrec => {
+                return Ok(Self { chosen: plan_as_torchrec(problem)?, result: None });
+            }
+        };
+        let options = PlanOptions { method, budget: args.effort, ..PlanOptions::new(args.seed) };
+        let result = plan::plan(problem, &options)?;
+        Ok(Self { chosen: result.plan.clone(), result: Some(result) })
+    }
+}
+
+/// Plans as TorchRec's planner does.
+fn plan_as_torchrec(problem: &PlanProblem<'_>) -> Result<CandidatePlan, Error> {
+    let torchrec = TorchrecProblem::from_problem(problem)?;
+    Ok(torchrec::search::search(&torchrec, Partitioner::GreedyPerf)?.to_candidate())
+}
+
+/// A plan in the form of the trainer, with its predicted step.
+struct PricedPlan {
+    plan: ShardingPlan,
+    price: StepPrice,
+}
+
+impl PricedPlan {
+    fn new(problem: &PlanProblem<'_>, chosen: &CandidatePlan) -> Result<Self, Error> {
+        let plan = chosen.to_sharding_plan(&problem.config.model.tables, &problem.hosts()?)?;
+        let PlanProblem { config, features, conditions, .. } = *problem;
+        let workload = predict::workload::Workload { config, plan: &plan, features };
+        let price = StepPricer::new(workload, conditions)?.into_price();
+        Ok(Self { plan, price })
+    }
+}
+
+/// Lists the predicted steps of the plans of all search rules, of TorchRec's planner, and of the
+/// plan that was chosen.
+fn rule_rows(
+    problem: &PlanProblem<'_>,
+    found: &Found,
+    priced: &PricedPlan,
+) -> Result<Vec<RuleRow>, Error> {
+    let chosen_ns = priced.price.cost.step.mean_ns;
+    let row = |rule: &str, cost: predict::step::StepCost, fits: bool| RuleRow {
+        rule: rule.to_owned(),
+        step_ns: cost.step.mean_ns,
+        slower_pct: 100.0 * (cost.step.mean_ns / chosen_ns - 1.0),
+        peak_bytes: cost.peak_bytes,
+        fits,
+    };
+    let mut rows = vec![row("chosen", priced.price.cost, true)];
+    for baseline in found.result.iter().flat_map(|result| &result.baselines) {
+        rows.push(row(baseline.baseline.name(), baseline.cost, baseline.fits));
+    }
+    // TorchRec's planner cannot express every constraint, and then has no row.
+    if let Ok(plan) = plan_as_torchrec(problem) {
+        let cost = PricedPlan::new(problem, &plan)?.price.cost;
+        rows.push(row("torchrec", cost, cost.peak_bytes <= problem.capacity()));
+    }
+    Ok(rows)
+}
+
+/// Writes the plan in the forms that the user asks for, and draws it.
+fn write_files(
+    args: &PlanSearch,
+    problem: &PlanProblem<'_>,
+    priced: &PricedPlan,
+) -> Result<(), Error> {
+    if let Some(path) = &args.output {
+        convert::write(path, &PlanText::new(&priced.plan))?;
+    }
+    if let Some(path) = &args.torchrec {
+        convert::write_torchrec(path, &priced.plan, &problem.config.model.tables)?;
+    }
+    if let Some(path) = &args.svg {
+        let text = draw(problem, &priced.price);
+        output::put(path, |file| {
+            file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Draws time and memory of each rank.
+fn draw(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
+    let times = price.ranks.iter().map(|rank| {
+        let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
+        let exchanges = [Stage::InputDist, Stage::OutputDist, Stage::GradientDist];
+        let exchange_ns = exchanges.map(stage_ns).iter().sum();
+        let own = [stage_ns(Stage::EmbeddingForward), stage_ns(Stage::EmbeddingBackward)];
+        vec![own[0], own[1], exchange_ns, stage_ns(Stage::Dense), rank.wait_ns]
+    });
+    let memory = price.ranks.iter().map(|rank| {
+        let memory = &rank.memory;
+        let tables = [memory.table_weights, memory.table_states, memory.dense_parameters];
+        let known: u64 = tables.iter().sum();
+        let rest = memory.total().saturating_sub(known);
+        tables.into_iter().chain([rest]).map(|bytes| bytes as f64).collect()
+    });
+    drawing::draw(&[
+        Panel {
+            title: "Time of a step by rank",
+            parts: &["lookups", "row updates", "exchanges", "dense layers", "waiting"],
+            bars: times.collect(),
+            limit: None,
+            format: render::nanos,
+        },
+        Panel {
+            title: "Memory by rank",
+            parts: &["table weights", "optimizer states", "dense parameters", "other"],
+            bars: memory.collect(),
+            limit: Some(("capacity", problem.capacity() as f64)),
+            format: |bytes| Bytes(bytes as u64).to_string(),
+        },
+    ])
+}
+
+/// Prints the predicted step, its critical path and its imbalance.
+fn describe(found: &Found, priced: &PricedPlan, session: &Session) {
+    let price = &priced.price;
+    let (mean, most) = price.ranks.iter().fold((0.0, 0.0_f64), |(sum, most), rank| {
+        let own = rank.stages[Stage::EmbeddingForward as usize].mean_ns
+            + rank.stages[Stage::EmbeddingBackward as usize].mean_ns;
+        (sum + own / price.ranks.len() as f64, most.max(own))
+    });
+    let path: Vec<String> = Stage::ALL
+        .into_iter()
+        .filter(|stage| price.stages[*stage as usize].mean_ns > 0.0)
+        .map(|stage| {
+            format!("{} {}", stage.name(), render::nanos(price.stages[stage as usize].mean_ns))
+        })
+        .collect();
+    session.console.say(format_args!(
+        "predicted step {} ({} to {}), {:.0} samples/s",
+        render::nanos(price.cost.step.mean_ns),
+        render::nanos(price.cost.step.low_ns),
+        render::nanos(price.cost.step.high_ns),
+        price.samples_per_s
+    ));
+    session.console.say(format_args!("critical path: {}", path.join(" + ")));
+    session.console.say(format_args!(
+        "imbalance: the slowest rank takes {:.2} times as long for its tables as the mean",
+        if mean > 0.0 { most / mean } else { 1.0 }
+    ));
+    if let Some(result) = &found.result {
+        session.console.detail(format_args!("{} plans were priced", result.priced));
     }
 }

@@ -8,7 +8,7 @@ mod drawing;
 mod evaluate;
 mod execution_step;
 mod findings;
-mod hardware_step;
+pub mod hardware_step;
 mod host_overheads;
 mod kernel;
 mod learn;

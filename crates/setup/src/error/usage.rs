@@ -238,6 +238,21 @@ errors_with_hints! {
         #[error("{}: {source}", path.display())]
         #[hint("rowmill train --help shows the form of a plan")]
         Plan { path: PathBuf, source: Box<schema::plan::PlanError> },
+        #[error("{}: {source}", path.display())]
+        #[hint("rowmill plan --help shows examples")]
+        TorchrecPlan { path: PathBuf, source: Box<plan::torchrec::TorchrecError> },
+        #[error("{source}")]
+        #[hint("change [plan] of the configuration, --batch-size or --hardware")]
+        PlanSearch { source: plan::Error },
+        #[error("{source}")]
+        #[hint("choose another --cost")]
+        TorchrecPlanner { source: plan::torchrec::TorchrecError },
+        #[error("--hardware {name}: expected GPUs, got a measured CPU")]
+        #[hint("rowmill train --sharding auto plans for the CPU of this machine")]
+        PlannedCpu { name: String },
+        #[error("--explain {table}: expected the name of a table")]
+        #[hint("the tables are {}", tables.join(", "))]
+        ExplainedTable { table: String, tables: Vec<String> },
 
         // Errors of traces and findings.
         #[error("--rank {rank}: the traces have the ranks {known}")]

@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use setup::render;
-
 const WIDTH: f64 = 860.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 150.0;
@@ -109,14 +107,4 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
             end + 21.0,
         );
     }
-}
-
-/// Formats nanoseconds for an axis.
-pub fn nanos(value: f64) -> String {
-    render::nanos(value)
-}
-
-/// Formats bytes for an axis.
-pub fn gibibytes(value: f64) -> String {
-    format!("{:.2} GiB", value / f64::from(1u32 << 30))
 }

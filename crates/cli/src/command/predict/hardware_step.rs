@@ -254,7 +254,7 @@ impl Hardware {
 
 /// Returns the conditions of a step on GPUs. Products have the precision of the configuration
 /// unless an option names another one.
-fn conditions<'a>(
+pub fn conditions<'a>(
     topology: &'a Topology,
     models: &'a Models,
     workload: &Workload,
