@@ -9,7 +9,7 @@ use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use schema::{IdLaw, Schedule};
-use setup::args::{Global, Malformed, OnDevice, Processes, Sharding, key_value, rank_count, size};
+use setup::args::{Global, Malformed, OnDevice, Processes, ShardingChoice, key_value, rank_count, size};
 use train::RuleChange;
 
 const EXAMPLES: &str = "\
@@ -239,7 +239,7 @@ pub struct Train {
     /// How tables are split over ranks; table-row and grid also split them over hosts [default:
     /// table]
     #[arg(long, value_enum)]
-    pub sharding: Option<Sharding>,
+    pub sharding: Option<ShardingChoice>,
     /// A file with a sharding plan, such as:
     /// {"world_size": 2, "tiles": [{"table": 0, "rows": {"start": 0, "end": 1000},
     /// "columns": {"start": 0, "end": 16}, "rank": 0}, …], "replicated": [1, 2]}

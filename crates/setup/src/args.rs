@@ -147,6 +147,39 @@ pub enum Sharding {
     Grid,
 }
 
+/// The value of `--sharding` of a training run: a rule, or a search for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardingChoice {
+    Auto,
+    Rule(Sharding),
+}
+
+impl ValueEnum for ShardingChoice {
+    fn value_variants<'a>() -> &'a [Self] {
+        use Sharding::{Column, Grid, Mixed, Replicated, Row, Table, TableRow};
+        const RULES: [Sharding; 7] = [Table, Row, Column, Mixed, Replicated, TableRow, Grid];
+        const ALL: [ShardingChoice; 8] = {
+            let mut all = [ShardingChoice::Auto; 8];
+            let mut at = 0;
+            while at < RULES.len() {
+                all[at + 1] = ShardingChoice::Rule(RULES[at]);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Auto => {
+                Some(PossibleValue::new("auto").help("Search for the plan that is predicted to be fastest"))
+            }
+            Self::Rule(rule) => rule.to_possible_value(),
+        }
+    }
+}
+
 /// Finds the subcommand that the arguments of this process select, with its options. `verb` is the
 /// definition of the whole command line of the program.
 pub fn command_in_use(mut verb: clap::Command) -> clap::Command {

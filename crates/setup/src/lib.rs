@@ -4,6 +4,7 @@
 //! and signals. All results are computed by the library crates.
 
 pub mod args;
+pub mod auto_plan;
 pub mod checkpoint;
 pub mod config;
 pub mod device;

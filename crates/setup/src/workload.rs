@@ -1,7 +1,7 @@
 //! Describes a training step that was never run, with its configuration, its sharding plan and its
 //! ids.
 
-use schema::{FeatureStats, HostLayout, IdLaw, ReplicaGroups, ShardingPlan};
+use schema::{FeatureStats, HostLayout, IdLaw, JobConfig, ReplicaGroups, ShardingPlan};
 
 use crate::args::{NeverRunStep, RANKS_MAX, Sharding};
 use crate::config::{self, ResolvedJob};
@@ -61,7 +61,7 @@ impl Workload {
             }
         };
         let plan = tiling.plan(tables);
-        let features = features(&job, asked.pooling)?;
+        let features = feature_stats(&job.config, asked.pooling)?;
         Ok(Self { job, tiling, plan, features })
     }
 
@@ -75,14 +75,17 @@ impl Workload {
     }
 }
 
-/// Describes features by `[synthetic]`. Without a size or a distribution there, bags have `pooling`
+/// Describes the features of a configuration by `[synthetic]`. Without a size or a distribution there, bags have `pooling`
 /// ids, which are uniform.
-fn features(job: &ResolvedJob, pooling: u32) -> Result<Vec<FeatureStats>, Error> {
-    let model = &job.config.model;
-    let mut features = FeatureStats::with_bag_sizes(&job.config, pooling);
+///
+/// # Errors
+/// A distribution names a file that cannot be read.
+pub fn feature_stats(config: &JobConfig, pooling: u32) -> Result<Vec<FeatureStats>, Error> {
+    let model = &config.model;
+    let mut features = FeatureStats::with_bag_sizes(config, pooling);
     let mut laws = Laws::default();
     for (stats, feature) in features.iter_mut().zip(model.features()) {
-        let law = job.config.synthetic.law(&model.tables[feature.table].name);
+        let law = config.synthetic.law(&model.tables[feature.table].name);
         stats.ids = laws.distribution(law.unwrap_or(&IdLaw::Uniform))?;
     }
     Ok(features)

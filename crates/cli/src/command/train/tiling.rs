@@ -1,15 +1,18 @@
 //! Chooses how a training run splits its tables over ranks, from its options, its launcher and the
 //! run that it resumes.
 
-use schema::{HostLayout, ReplicaGroups, ShardingPlan, TableConfig};
-use setup::args::{RANKS_MAX, Sharding};
+use schema::{HostLayout, JobConfig, ReplicaGroups, ShardingPlan, TableConfig};
+use setup::args::{RANKS_MAX, Sharding, ShardingChoice};
+use setup::device::ComputeDevice;
 use setup::error::{Error, UsageError};
 use setup::plan::{self, FixedPlan, Tiling};
 use setup::render::Console;
+use setup::{Session, auto_plan};
 
 use crate::args::Train;
 
 /// Chooses the tiling that the options of `train` request, or else the plan of the `resumed` run.
+/// With `--sharding auto`, tables are whole until [`search_tiling`] knows their rows.
 /// `started` has the hosts of the processes that a launcher started.
 ///
 /// # Errors
@@ -34,7 +37,8 @@ pub fn choose_tiling(
         (Some(path), _) => Some(FixedPlan { plan: plan::read(path, tables)?, sharding: None }),
         // A resumed run keeps its plan, unless the user requests another sharding or other groups.
         (None, Some(FixedPlan { plan, .. }))
-            if train.sharding.is_none() && groups.count == plan.groups().count =>
+            if matches!(train.sharding, None | Some(ShardingChoice::Auto))
+                && groups.count == plan.groups().count =>
         {
             kept.cloned()
         }
@@ -69,7 +73,11 @@ pub fn choose_tiling(
         }
         None => {
             let saved = || resumed.map(|resumed| resumed.rule(tables)).transpose();
-            let sharding = train.sharding.map_or_else(saved, |sharding| Ok(Some(sharding)))?;
+            let sharding = match train.sharding {
+                Some(ShardingChoice::Rule(sharding)) => Some(sharding),
+                Some(ShardingChoice::Auto) => None,
+                None => saved()?,
+            };
             let mut sharding = sharding.unwrap_or(Sharding::Table);
             if started.is_some() && sharding.is_by_host() && hosts.host_count() == 1 {
                 // Scripts also pass the same options for any number of hosts.
@@ -85,6 +93,30 @@ pub fn choose_tiling(
     };
     tiling.check_averages()?;
     Ok(tiling)
+}
+
+/// Searches for a plan if `--sharding auto` requests one and no earlier run has a plan. The rows of
+/// all tables must be known.
+///
+/// # Errors
+/// No plan fits into memory, or hosts have different numbers of ranks.
+pub fn search_tiling(
+    train: &Train,
+    tiling: Tiling,
+    config: &JobConfig,
+    device: &ComputeDevice,
+    session: &Session,
+) -> Result<Tiling, Error> {
+    match tiling {
+        Tiling::Made(_, hosts, groups)
+            if train.sharding == Some(ShardingChoice::Auto) && hosts.world_size() > 1 =>
+        {
+            let count = groups.count.get();
+            let plan = auto_plan::plan_for_run(config, &hosts, count, device, session)?;
+            Ok(Tiling::Fixed(FixedPlan { plan: plan.in_groups(groups), sharding: None }))
+        }
+        other => Ok(other),
+    }
 }
 
 /// Chooses the replica groups that the options of `train` request, or else those of the `resumed`

@@ -1,0 +1,111 @@
+//! Makes the sharding plan of `rowmill train --sharding auto`, for the device of the run.
+
+use std::borrow::Cow;
+
+use plan::{PlanOptions, PlanProblem};
+use predict::step::{Conditions, Models};
+use schema::topology::{Flops, HARDWARE, HostFabric, Link};
+use schema::{HardwareSpec, HostLayout, JobConfig, ShardingPlan, Topology};
+
+use crate::Session;
+use crate::device::ComputeDevice;
+use crate::error::{Error, UsageError};
+use crate::kernel_files::read_model;
+use crate::machine::available_memory;
+use crate::workload::feature_stats;
+
+/// Rates of one core of a server's CPU. Plans depend on the ratios of these rates alone: FLOP/s,
+/// bytes per second from memory, bytes of cache, and GB/s of messages to another rank.
+const CORE_FLOPS: f64 = 1e11;
+const CORE_DRAM: f64 = 1e10;
+const CORE_CACHE: u64 = 2 << 20;
+const CORE_MESSAGES: f64 = 5.0;
+
+/// Searches for the plan of a run whose ranks of a group lie on `hosts`, with the batch of one of
+/// `groups` groups.
+///
+/// # Errors
+/// [`UsageError::PlanSearch`] if no plan fits, and [`UsageError::PlannedHosts`] if hosts have
+/// different numbers of ranks.
+pub fn plan_for_run(
+    config: &JobConfig,
+    hosts: &HostLayout,
+    groups: u32,
+    device: &ComputeDevice,
+    session: &Session,
+) -> Result<ShardingPlan, Error> {
+    let ranks_per_host = hosts.ranks_per_host().map_err(|source| UsageError::Hosts { source })?;
+    let topology = topology(hosts, ranks_per_host as u32, device, session);
+    let models = Models::from_loader(|kind| read_model(None, kind))?;
+    let mut config = config.clone();
+    config.training.batch_size = config.training.batch_size.div_ceil(groups as usize);
+    let features = feature_stats(&config, 1)?;
+    let problem = PlanProblem {
+        config: &config,
+        features: &features,
+        conditions: Conditions::new(&topology, &models),
+        constraints: &config.plan,
+    };
+    let found = plan::plan(&problem, &PlanOptions::new(0))?;
+    session.console.say(format_args!(
+        "--sharding auto: {} plans were priced; the chosen one takes {} of the time of whole tables \
+         placed by size, by rates of {}",
+        found.priced,
+        share(&found),
+        topology.device.name
+    ));
+    let tables = &config.model.tables;
+    found.plan.to_sharding_plan(tables, hosts).map_err(|source| plan::Error::from(source).into())
+}
+
+/// Formats the predicted step relative to the greedy plan by size.
+fn share(found: &plan::PlanResult) -> String {
+    let by_size = found.baselines.iter().find(|one| one.baseline == plan::Baseline::Size);
+    let ratio = by_size.map_or(1.0, |one| found.cost.step.mean_ns / one.cost.step.mean_ns);
+    format!("{:.0} %", 100.0 * ratio)
+}
+
+/// Describes the device of a run and the links between its ranks. GPUs have their data sheets. A
+/// CPU has the rates of a typical core for each thread of a rank.
+fn topology(
+    hosts: &HostLayout,
+    ranks_per_host: u32,
+    device: &ComputeDevice,
+    session: &Session,
+) -> Topology {
+    let driver = match device {
+        ComputeDevice::Gpu(driver) => Some(driver.name()),
+        ComputeDevice::Cpu(_) => None,
+    };
+    let gpu = driver.and_then(|name| HARDWARE.iter().find(|spec| spec.name == name));
+    let spec = gpu.cloned().unwrap_or_else(|| {
+        let threads = (session.threads as f64 / f64::from(ranks_per_host)).max(1.0);
+        let memory = available_memory::read().map_or(u64::MAX, |memory| memory.bytes.0);
+        HardwareSpec {
+            key: Cow::Borrowed("cpu"),
+            name: Cow::Borrowed("a typical CPU"),
+            peak: Flops { f32: CORE_FLOPS * threads, tf32: None, f16: None, bf16: None },
+            sustained_f32: None,
+            dram: CORE_DRAM * threads,
+            dram_sustained: None,
+            l2_bytes: CORE_CACHE * threads as u64,
+            l2: None,
+            multiprocessors: threads as u32,
+            clock_mhz: 3000,
+            power_w: 0,
+            memory_bytes: memory / u64::from(ranks_per_host),
+            launch_floor_ns: None,
+            source: Cow::Borrowed("assumed"),
+        }
+    });
+    let within = match gpu {
+        Some(spec) => HostFabric::for_device(spec),
+        None => HostFabric {
+            name: Cow::Borrowed("shared memory"),
+            ring: CORE_MESSAGES,
+            all_to_all: CORE_MESSAGES,
+        },
+    };
+    let host_count = hosts.host_count() as u32;
+    Topology { device: spec, hosts: host_count, ranks_per_host, within, between: Link::network() }
+}
