@@ -24,6 +24,7 @@ mod malformed;
 mod memory;
 mod output;
 mod perfetto;
+mod plan;
 mod predict;
 mod priced;
 mod processes;

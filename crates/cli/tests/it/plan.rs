@@ -1,0 +1,106 @@
+//! Plans from the command line: searched, written, trained by, converted, drawn and refused.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::fixture::Place;
+
+/// Five tables, of which one is much larger and one has many ids per bag.
+const JOB: &str = r#"
+[model]
+name = "planned"
+dense_features = 4
+bottom = [16, 8]
+top = [16, 1]
+interaction = { kind = "dot" }
+loss = "bce_with_logits"
+tables = [
+  { name = "large", rows = 400_000, dim = 8 },
+  { name = "busy", rows = 5_000, dim = 8 },
+  { name = "small", rows = 20, dim = 8 },
+  { name = "mid", rows = 30_000, dim = 8 },
+  { name = "other", rows = 30_000, dim = 8 },
+]
+
+[optimizer]
+sparse = { kind = "sgd", learning_rate = 0.05 }
+dense = { kind = "sgd", learning_rate = 0.05 }
+
+[training]
+batch_size = 64
+steps = 6
+
+[data]
+format = "criteo_tsv"
+
+[synthetic]
+bag_sizes = { busy = 40 }
+"#;
+
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path("job.toml"), JOB).unwrap();
+    place
+}
+
+/// The plan of the search is at most as slow as that of every rule, and its files agree.
+#[test]
+fn a_plan_is_searched_written_and_converted() {
+    let place = place();
+    let plan = "plan --model job.toml --hardware a100x4 --seed 1";
+    let files = "--output p.json --torchrec t.json --svg p.svg";
+    let rules = place.done(&format!("{plan} {files} --by rule --format json")).json();
+    let rules = rules.as_array().unwrap();
+    let ns = |row: &Value| row["step_ns"].as_f64().unwrap();
+    assert_eq!(rules[0]["rule"], "chosen");
+    assert!(rules.len() >= 8 && rules.iter().all(|row| ns(row) >= ns(&rules[0])), "{rules:?}");
+    let written = fs::read_to_string(place.path("p.json")).unwrap();
+    let json: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((&json["version"], &json["world_size"]), (&1.into(), &4.into()));
+    assert!(fs::read_to_string(place.path("p.svg")).unwrap().contains("row updates"));
+    // The same seed gives the same bytes.
+    place.done(&format!("{plan} --output again.json"));
+    assert_eq!(fs::read_to_string(place.path("again.json")).unwrap(), written);
+    place.done("plan convert t.json --model job.toml --to rowmill --output back.json");
+    let back = fs::read_to_string(place.path("back.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&back).unwrap(), json);
+    let ranks = place.done(&format!("{plan} --format json")).json();
+    assert_eq!(ranks.as_array().unwrap().len(), 4);
+    let tables = place.done(&format!("{plan} --by table --format json")).json();
+    assert_eq!(tables[0]["table"], "large");
+}
+
+#[test]
+fn constraints_of_the_configuration_hold() {
+    let place = place();
+    let set = "--set plan.tables.large.pinned={layout=\\\"table\\\",ranks=[3]}";
+    let set = set.replace('\\', "");
+    let words = format!("plan --model job.toml --hardware a100x4 --by table {set} --format json");
+    let tables = place.done(&words).json();
+    assert_eq!((&tables[0]["layout"], &tables[0]["ranks"]), (&"table".into(), &"3".into()));
+    let plan = "plan --model job.toml --hardware a100x4";
+    place.refused(&format!("{plan} --set plan.tables.zzz.most_ranks=2"), &["plan.tables.zzz"]);
+    place.refused(&format!("{plan} --set plan.layouts=[\"rows\"]"), &["plan.layouts", "row"]);
+    place.refused("plan --model job.toml --hardware a1000", &["a1000"]);
+    place.refused("plan --model job.toml", &["--hardware"]);
+    let huge = format!("{plan} --set model.tables.large.rows=40000000000");
+    place.refused(&huge, &["memory of rank", "table_weights"]);
+    place.refused(&format!("{plan} --explain zzz"), &["zzz", "large"]);
+}
+
+/// `--sharding auto` trains the model that one rank trains.
+#[test]
+fn a_run_plans_its_tables_itself() {
+    let place = place();
+    let train = "train job.toml --synthetic 1000 --format json";
+    let one = place.done(&format!("{train} --run one")).last();
+    let auto = place.done(&format!("{train} --run auto --ranks 2 --sharding auto")).last();
+    let record = |run: &str| -> Value {
+        let text = fs::read_to_string(place.path(run).join("run.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    assert_eq!(record("auto")["world_size"], 2);
+    let loss = |last: &Value| last["loss"].as_f64().unwrap();
+    assert!((loss(&one) - loss(&auto)).abs() < 1e-5);
+}
