@@ -32,3 +32,17 @@ pub struct Constraints {
     /// Least number of columns of a column part, or of the whole table if it has fewer.
     pub least_columns: Option<usize>,
 }
+
+impl Constraints {
+    /// Returns the constraints on a table. Its own ones replace those on every table.
+    #[must_use]
+    pub fn for_table(&self, name: &str) -> TableConstraints {
+        let every = self.every_table.clone();
+        let Some(own) = self.tables.get(name).cloned() else { return every };
+        TableConstraints {
+            layouts: own.layouts.or(every.layouts),
+            most_ranks: own.most_ranks.or(every.most_ranks),
+            pinned: own.pinned.or(every.pinned),
+        }
+    }
+}

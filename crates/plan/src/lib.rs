@@ -6,14 +6,23 @@
 //! and explained. The crate is pure: it uses no file, clock or environment, and equal input gives
 //! equal plans.
 
+pub mod allowed;
+pub mod baseline;
 pub mod constraints;
 mod error;
 pub mod layout;
+mod local_search;
+pub mod neo;
 pub mod placement;
+pub mod priced_plan;
 pub mod problem;
+mod proposal;
+pub mod search;
 
+pub use baseline::Baseline;
 pub use constraints::{Constraints, TableConstraints};
-pub use error::Error;
+pub use error::{Error, MemoryShortage};
 pub use layout::{Layout, LayoutKind};
 pub use placement::{CandidatePlan, Placement};
 pub use problem::PlanProblem;
+pub use search::{PlanMethod, PlanOptions, PlanResult, plan};
