@@ -9,7 +9,9 @@ use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use schema::{IdLaw, Schedule};
-use setup::args::{Global, Malformed, OnDevice, Processes, ShardingChoice, key_value, rank_count, size};
+use setup::args::{
+    Global, Malformed, OnDevice, Processes, ShardingChoice, key_value, rank_count, size,
+};
 use train::RuleChange;
 
 const EXAMPLES: &str = "\
@@ -47,9 +49,7 @@ pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictKernels};
 pub use learn::PredictLearn;
 pub use links::{DoctorLinks, VerbChoice};
-pub use plan::{
-    CostChoice, PlanArgs, PlanConvert, PlanForm, PlanRows, PlanSearch, PlanVerb,
-};
+pub use plan::{CostChoice, PlanArgs, PlanConvert, PlanForm, PlanRows, PlanSearch, PlanVerb};
 pub use predict::{
     FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext, PredictResize,
     PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,

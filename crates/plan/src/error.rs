@@ -1,8 +1,81 @@
 //! Causes for which a problem has no plan.
 
+use schema::unit::{Bytes, counted};
+
 /// Cause for which no plan was made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Hosts(schema::HostLayoutError),
+    /// The workload cannot be priced.
+    #[error(transparent)]
+    Step(#[from] predict::Error),
+    #[error(transparent)]
+    Plan(#[from] schema::plan::PlanError),
+    #[error(
+        "constraints: table {name:?}: expected a name among the {} of the model",
+        counted(*tables as u64, "table")
+    )]
+    UnknownTable { name: String, tables: usize },
+    /// No layout of a table satisfies its constraints on this topology.
+    #[error(
+        "table {table:?}: expected a layout that is possible on {on}, got only {allowed}; \
+         allow the layout table"
+    )]
+    NoLayout { table: String, allowed: String, on: String },
+    #[error("model: expected tables to place, got none")]
+    NoTables,
+    #[error("pinned table {table:?}: expected {expected}, got {got}")]
+    Pinned { table: String, expected: String, got: String },
+    /// The search found no plan that fits into memory.
+    #[error("{0}")]
+    Memory(MemoryShortage),
+}
+
+/// Memory that the best plan of a search lacks, and the smallest changes that would make it fit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryShortage {
+    /// Rank that lacks most.
+    pub rank: u32,
+    /// Largest part of the rank's memory.
+    pub kind: &'static str,
+    /// Bytes that the rank needs, and bytes that it may use.
+    pub needed: u64,
+    pub capacity: u64,
+    /// Reserve that makes the plan fit, if the reserve of the constraints is the cause.
+    pub reserve: Option<u64>,
+    /// Whether the plan fits without the constraints on layouts, ranks and pinned tables.
+    pub fits_unconstrained: bool,
+    /// Largest batch of all ranks that fits under the plan.
+    pub batch: Option<usize>,
+    /// Least number of hosts over which the tables' weights and states could be divided.
+    pub hosts: Option<u32>,
+}
+
+impl std::fmt::Display for MemoryShortage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lacking = Bytes(self.needed.saturating_sub(self.capacity));
+        write!(
+            f,
+            "memory of rank {}: expected at most {}, got {}, of which {} is the largest part; \
+             it fits with {lacking} more memory per rank",
+            self.rank,
+            Bytes(self.capacity),
+            Bytes(self.needed),
+            self.kind,
+        )?;
+        if let Some(reserve) = self.reserve {
+            write!(f, ", a reserve of {}", Bytes(reserve))?;
+        }
+        if self.fits_unconstrained {
+            f.write_str(", other constraints on tables")?;
+        }
+        if let Some(batch) = self.batch {
+            write!(f, ", a batch of {batch}")?;
+        }
+        if let Some(hosts) = self.hosts {
+            write!(f, ", {}", counted(u64::from(hosts), "host"))?;
+        }
+        Ok(())
+    }
 }

@@ -6,13 +6,22 @@
 //! and explained. The crate is pure: it uses no file, clock or environment, and equal input gives
 //! equal plans.
 
+pub mod allowed;
+pub mod baseline;
 mod error;
+mod local_search;
+pub mod neo;
 pub mod placement;
+pub mod priced_plan;
 pub mod problem;
+mod proposal;
+pub mod search;
 pub mod torchrec;
 
-pub use error::Error;
+pub use baseline::Baseline;
+pub use error::{Error, MemoryShortage};
 pub use placement::{CandidatePlan, Placement};
 pub use problem::PlanProblem;
 pub use schema::layout::{self, Layout, LayoutKind};
 pub use schema::plan_constraints::{self as constraints, Constraints, TableConstraints};
+pub use search::{PlanMethod, PlanOptions, PlanResult, plan};

@@ -39,4 +39,16 @@ impl Constraints {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Returns the constraints on a table. Its own ones replace those on every table.
+    #[must_use]
+    pub fn for_table(&self, name: &str) -> TableConstraints {
+        let every = self.every_table.clone();
+        let Some(own) = self.tables.get(name).cloned() else { return every };
+        TableConstraints {
+            layouts: own.layouts.or(every.layouts),
+            most_ranks: own.most_ranks.or(every.most_ranks),
+            pinned: own.pinned.or(every.pinned),
+        }
+    }
 }

@@ -6,6 +6,7 @@ mod selection;
 mod size;
 mod step;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use schema::Share;
 use serde::{Deserialize, Serialize};
@@ -172,9 +173,10 @@ impl ValueEnum for ShardingChoice {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
-            Self::Auto => {
-                Some(PossibleValue::new("auto").help("Search for the plan that is predicted to be fastest"))
-            }
+            Self::Auto => Some(
+                PossibleValue::new("auto")
+                    .help("Search for the plan that is predicted to be fastest"),
+            ),
             Self::Rule(rule) => rule.to_possible_value(),
         }
     }

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 use setup::args::{OutputPath, Selection};
 
-use super::{CheckpointCommand, Command, ConvertTo, Data, FleetVerb, Predict, TraceVerb, Train};
+use super::{
+    CheckpointCommand, Command, ConvertTo, Data, FleetVerb, PlanSearch, PlanVerb, Predict,
+    TraceVerb, Train,
+};
 
 impl Command {
     /// The files and folders that the command will write.

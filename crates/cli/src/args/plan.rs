@@ -60,9 +60,9 @@ pub struct PlanSearch {
     /// The cost that the search minimizes; plans are always shown with their predicted step
     #[arg(long, value_enum, default_value_t = CostChoice::CriticalPath)]
     pub cost: CostChoice,
-    /// Number of plans that the search prices before it stops
-    #[arg(long, value_name = "N", default_value_t = 200_000)]
-    pub effort: u64,
+    /// Number of plans that the search prices [default: by the number of tables]
+    #[arg(long, value_name = "N")]
+    pub effort: Option<u64>,
     /// Seed of the restarts of the search
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,

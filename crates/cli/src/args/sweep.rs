@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Sharding;
+use setup::args::Sharding;
+
 use super::priced::{PricedHost, PricedKernels};
 
 /// Largest number of values to which one range expands.

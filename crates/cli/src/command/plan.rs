@@ -91,7 +91,7 @@ impl Found {
     fn search(problem: &PlanProblem<'_>, args: &PlanSearch) -> Result<Self, Error> {
         let method = match args.cost {
             CostChoice::CriticalPath => PlanMethod::Search,
-            CostChoice::Neo => PlanMethod::Baseline(Baseline::NeoGreedy),
+            CostChoice::Neo => PlanMethod::Baseline(Baseline::Neo),
             CostChoice::Torchrec => {
                 return Ok(Self { chosen: plan_as_torchrec(problem)?, result: None });
             }
@@ -116,7 +116,8 @@ struct PricedPlan {
 
 impl PricedPlan {
     fn new(problem: &PlanProblem<'_>, chosen: &CandidatePlan) -> Result<Self, Error> {
-        let plan = chosen.to_sharding_plan(&problem.config.model.tables, &problem.hosts()?)?;
+        let plan = chosen.to_sharding_plan(&problem.config.model.tables, &problem.hosts()?);
+        let plan = plan.map_err(plan::Error::from)?;
         let PlanProblem { config, features, conditions, .. } = *problem;
         let workload = predict::workload::Workload { config, plan: &plan, features };
         let price = StepPricer::new(workload, conditions)?.into_price();

@@ -285,13 +285,8 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         }
         false => None,
     };
-    request.tiling = tiling::search_tiling(
-        args,
-        request.tiling,
-        &request.job.config,
-        &request.device,
-        session,
-    )?;
+    request.tiling =
+        tiling::search_tiling(args, request.tiling, &request.job.config, &request.device, session)?;
     // The memory is checked before anything else is written.
     let mut data_size = DataSize::probe(&request.job.config, args.synthetic, session)?;
     if let Some(inputs) = &early {

@@ -28,6 +28,16 @@ impl From<ModuleShardings> for TorchrecPlan {
     }
 }
 
+impl TorchrecPlan {
+    /// Returns the number of ranks that the plan names.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        let shardings = self.plan.values().flat_map(BTreeMap::values);
+        let ranks = shardings.filter_map(|sharding| sharding.ranks.as_ref()).flatten();
+        ranks.max().map_or(1, |last| last.saturating_add(1))
+    }
+}
+
 /// The sharding of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -188,6 +188,7 @@ pub fn job(
             auc_by: None,
         },
         synthetic: schema::SyntheticConfig::default(),
+        plan: schema::Constraints::default(),
         data: DataConfig::new(DataFormat::Criteo),
     }
 }

@@ -4,8 +4,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use plan::torchrec::plan_form::{TorchrecPlan, export_plan, import_plan};
 use plan::torchrec::PlannedDevice;
+use plan::torchrec::plan_form::{TorchrecPlan, export_plan, import_plan};
 use schema::{HostLayout, ShardingPlan, TableConfig};
 use serde::Serialize;
 use setup::error::{Error, UsageError};
@@ -31,8 +31,9 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
             let file: TorchrecPlan = serde_json::from_str(&text)
                 .map_err(|source| UsageError::PlanFile { path: path.clone(), source })?;
             let hosts = HostLayout::on_one_host(file.ranks() as usize);
-            let plan = import_plan(&file, tables, &hosts)
-                .map_err(|source| UsageError::TorchrecPlan { path: path.clone(), source })?;
+            let plan = import_plan(&file, tables, &hosts).map_err(|source| {
+                UsageError::TorchrecPlan { path: path.clone(), source: Box::new(source) }
+            })?;
             write(&args.output, &setup::plan::PlanText::new(&plan))?;
         }
     }
@@ -41,9 +42,14 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
 }
 
 /// Writes a plan in the form of TorchRec's planner.
-pub fn write_torchrec(path: &Path, plan: &ShardingPlan, tables: &[TableConfig]) -> Result<(), Error> {
-    let file = export_plan(plan, tables, MODULE, PlannedDevice::Cuda)
-        .map_err(|source| UsageError::TorchrecPlan { path: path.to_owned(), source })?;
+pub fn write_torchrec(
+    path: &Path,
+    plan: &ShardingPlan,
+    tables: &[TableConfig],
+) -> Result<(), Error> {
+    let file = export_plan(plan, tables, MODULE, PlannedDevice::Gpu).map_err(|source| {
+        UsageError::TorchrecPlan { path: path.to_owned(), source: Box::new(source) }
+    })?;
     write(path, &file)
 }
 

@@ -56,9 +56,8 @@ fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
     let mut tables: Vec<_> = plan.tiles_of(rank).map(|tile| tile.table).collect();
     tables.dedup();
     let stage_ns = |stage: Stage| price.stages[stage as usize].mean_ns;
-    let exchange_ns = stage_ns(Stage::InputDist)
-        + stage_ns(Stage::OutputDist)
-        + stage_ns(Stage::GradientDist);
+    let exchange_ns =
+        stage_ns(Stage::InputDist) + stage_ns(Stage::OutputDist) + stage_ns(Stage::GradientDist);
     RankRow {
         rank: price.rank,
         host: plan.hosts().host(rank),

@@ -1,0 +1,218 @@
+//! The layouts that each table may have, under the constraints and on the hosts of a topology.
+
+use schema::unit::counted;
+use schema::{HostLayout, Rank, TableConfig};
+
+use crate::constraints::TableConstraints;
+use crate::error::Error;
+use crate::layout::{Layout, LayoutKind};
+use crate::placement::Placement;
+use crate::problem::PlanProblem;
+
+/// Least number of columns of a column part, if no constraint gives one: a memory transaction has
+/// 32 bytes, and rows of less than two waste bandwidth.
+const LEAST_COLUMNS: usize = 16;
+
+/// A layout with its number of row blocks, before ranks are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutChoice {
+    pub layout: Layout,
+    /// Number of row blocks of each column part. Those of a part are on one host under
+    /// [`Layout::TableRow`] and [`Layout::Grid`].
+    pub blocks: u32,
+}
+
+impl LayoutChoice {
+    /// Returns the number of parts of the table. A replicated table counts as one.
+    #[must_use]
+    pub fn parts(self) -> usize {
+        self.layout.column_parts() as usize * self.blocks as usize
+    }
+
+    /// Chooses the ranks with the least load, or the hosts whose ranks have the least load. Row
+    /// blocks are placed in the order of ranks, so that a host can add up their sums.
+    #[must_use]
+    pub fn place(self, hosts: &HostLayout, load: impl Fn(Rank) -> f64) -> Placement {
+        let parts = self.layout.column_parts() as usize;
+        let layout = self.layout;
+        let ranks = match layout {
+            Layout::Replicated => Vec::new(),
+            Layout::TableRow | Layout::Grid { .. } => {
+                let sum = |host: usize| hosts.ranks_of(host).iter().map(|rank| load(*rank)).sum();
+                let chosen = least(hosts.host_count(), parts, sum);
+                chosen.into_iter().flat_map(|host| hosts.ranks_of(host).iter().copied()).collect()
+            }
+            Layout::Table | Layout::Row | Layout::Column { .. } => {
+                let count = self.parts();
+                let of_rank = |rank: usize| load(Rank(rank as u32));
+                let mut ranks = least(hosts.world_size(), count, of_rank);
+                if parts == 1 {
+                    ranks.sort_unstable();
+                }
+                ranks.into_iter().map(|rank| Rank(rank as u32)).collect()
+            }
+        };
+        Placement { layout, ranks }
+    }
+}
+
+/// Returns the `count` numbers below `all` with the least load, in the order of their loads.
+fn least(all: usize, count: usize, load: impl Fn(usize) -> f64) -> Vec<usize> {
+    let mut order: Vec<(f64, usize)> = (0..all).map(|at| (load(at), at)).collect();
+    order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    order.into_iter().cycle().take(count).map(|one| one.1).collect()
+}
+
+/// The constraints on each table, checked against the model and the hosts.
+#[derive(Clone, Debug)]
+pub struct AllowedLayouts {
+    /// Choices of each table, in the order of [`LayoutKind`]. A pinned table has none.
+    choices: Vec<Vec<LayoutChoice>>,
+    pinned: Vec<Option<Placement>>,
+}
+
+impl AllowedLayouts {
+    /// Lists the layouts of every table.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`] for a constraint on a table that the model lacks,
+    /// [`Error::NoLayout`] if no layout of a table is possible, and [`Error::Pinned`] for a
+    /// placement that the hosts or the table do not allow.
+    pub fn new(problem: &PlanProblem<'_>, hosts: &HostLayout) -> Result<Self, Error> {
+        let tables = &problem.config.model.tables;
+        let constraints = problem.constraints;
+        let is_unknown = |name: &&String| !tables.iter().any(|table| table.name == **name);
+        if let Some(name) = constraints.tables.keys().find(is_unknown) {
+            return Err(Error::UnknownTable { name: name.clone(), tables: tables.len() });
+        }
+        let least_columns = constraints.least_columns.unwrap_or(LEAST_COLUMNS).max(1);
+        let (mut choices, mut pinned) = (Vec::new(), Vec::new());
+        for table in tables {
+            let own = constraints.for_table(&table.name);
+            if let Some(placement) = &own.pinned {
+                check_placement(placement, table, hosts)?;
+                choices.push(Vec::new());
+            } else {
+                choices.push(list_choices(table, &own, hosts, least_columns)?);
+            }
+            pinned.push(own.pinned);
+        }
+        Ok(Self { choices, pinned })
+    }
+
+    /// Returns the choices of a table, which are none if it is pinned.
+    ///
+    /// # Panics
+    /// Panics if the table does not exist.
+    #[must_use]
+    pub fn choices(&self, table: usize) -> &[LayoutChoice] {
+        &self.choices[table]
+    }
+
+    /// Returns the placement that a table keeps.
+    ///
+    /// # Panics
+    /// Panics if the table does not exist.
+    #[must_use]
+    pub fn pinned(&self, table: usize) -> Option<&Placement> {
+        self.pinned[table].as_ref()
+    }
+
+    /// Returns the choice of a table with the fewest parts of a kind.
+    #[must_use]
+    pub fn first(&self, table: usize, kind: LayoutKind) -> Option<LayoutChoice> {
+        self.choices[table].iter().copied().find(|choice| choice.layout.kind() == kind)
+    }
+}
+
+fn list_choices(
+    table: &TableConfig,
+    constraints: &TableConstraints,
+    hosts: &HostLayout,
+    least_columns: usize,
+) -> Result<Vec<LayoutChoice>, Error> {
+    let ranks = hosts.world_size() as u32;
+    let host_count = hosts.host_count() as u32;
+    let most = constraints.most_ranks.unwrap_or(ranks).min(ranks);
+    let per_host = hosts.ranks_per_host().unwrap_or(1) as u32;
+    let most_parts = ((table.dim / least_columns) as u32).max(1);
+    let powers = |last: u32| {
+        let doubled = std::iter::successors(Some(2u32), |count| count.checked_mul(2));
+        doubled.take_while(move |count| *count < last).chain((last > 1).then_some(last))
+    };
+    let allowed = constraints.layouts.as_deref().unwrap_or(&LayoutKind::ALL);
+    let mut choices = Vec::new();
+    for kind in allowed {
+        let choice = |layout: Layout, blocks: u32| LayoutChoice { layout, blocks };
+        match kind {
+            LayoutKind::Table if most > 0 => choices.push(choice(Layout::Table, 1)),
+            LayoutKind::Row => {
+                let last = most.min(u32::try_from(table.rows).unwrap_or(u32::MAX));
+                choices.extend(powers(last).map(|blocks| choice(Layout::Row, blocks)));
+            }
+            LayoutKind::Column => {
+                let last = most.min(most_parts);
+                choices.extend(powers(last).map(|parts| choice(Layout::Column { parts }, 1)));
+            }
+            LayoutKind::TableRow if host_count > 1 && per_host > 1 && most >= per_host => {
+                choices.push(choice(Layout::TableRow, per_host));
+            }
+            LayoutKind::Grid if per_host > 1 => {
+                let last = (most / per_host).min(host_count).min(most_parts);
+                let grid = |columns| choice(Layout::Grid { columns }, per_host);
+                choices.extend(powers(last).map(grid));
+            }
+            LayoutKind::Replicated if ranks > 1 => choices.push(choice(Layout::Replicated, 1)),
+            _ => {}
+        }
+    }
+    if choices.is_empty() {
+        let names: Vec<&str> = allowed.iter().map(|kind| kind.name()).collect();
+        let on = format!(
+            "at most {} of {}, each with {}",
+            counted(u64::from(most), "rank"),
+            counted(u64::from(host_count), "host"),
+            counted(u64::from(per_host), "rank"),
+        );
+        let (table, allowed) = (table.name.clone(), names.join(", "));
+        return Err(Error::NoLayout { table, allowed, on });
+    }
+    Ok(choices)
+}
+
+fn check_placement(
+    placement: &Placement,
+    table: &TableConfig,
+    hosts: &HostLayout,
+) -> Result<(), Error> {
+    let refuse = |expected: String, got: String| {
+        Err(Error::Pinned { table: table.name.clone(), expected, got })
+    };
+    let (ranks, parts) = (&placement.ranks, placement.layout.column_parts() as usize);
+    let count = ranks.len();
+    if let Some(rank) = ranks.iter().find(|rank| rank.index() >= hosts.world_size()) {
+        return refuse(format!("ranks below {}", hosts.world_size()), rank.to_string());
+    }
+    let is_count_valid = match placement.layout {
+        Layout::Table => count == 1,
+        Layout::Replicated => count == 0,
+        Layout::Column { .. } => parts > 0 && count == parts,
+        _ => parts > 0 && count > 0 && count.is_multiple_of(parts),
+    };
+    if !is_count_valid || parts > table.dim {
+        let expected =
+            format!("one rank for each part of the layout {}", placement.layout.kind().name());
+        return refuse(expected, counted(count as u64, "rank"));
+    }
+    let blocks = count / parts.max(1);
+    let is_by_host = matches!(placement.layout, Layout::TableRow | Layout::Grid { .. });
+    let spans_hosts =
+        |part: &[Rank]| part.iter().any(|rank| hosts.host(*rank) != hosts.host(part[0]));
+    if is_by_host && ranks.chunks(blocks.max(1)).any(spans_hosts) {
+        return refuse(
+            "the rows of a column part on one host".to_owned(),
+            format!("ranks {ranks:?}"),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! A plan with its price, which follows changes of single tables.
+
+use predict::step::{StepCost, StepPricer, TableSharding};
+use predict::workload::Workload;
+use schema::{HostLayout, Rank, ShardingPlan, TableId, Tile};
+
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::placement::{CandidatePlan, Placement};
+use crate::problem::PlanProblem;
+
+/// Step times whose ratio is closer to 1 count as equal.
+const EQUAL: f64 = 1e-9;
+
+/// What a search makes small: first the memory that ranks lack, then the step, then the unevenness
+/// of ranks, which shows the way when several ranks decide the step together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlanScore {
+    /// Bytes above the capacity, over all ranks.
+    pub overflow: u64,
+    pub step_ns: f64,
+    /// Sum over ranks of squared loads, relative to those of a reference plan.
+    pub spread: f64,
+}
+
+impl PlanScore {
+    /// Whether this score is better than another one.
+    #[must_use]
+    pub fn is_better(&self, other: &Self) -> bool {
+        if self.overflow != other.overflow {
+            return self.overflow < other.overflow;
+        }
+        let margin = EQUAL * other.step_ns;
+        if (self.step_ns - other.step_ns).abs() > margin {
+            return self.step_ns < other.step_ns;
+        }
+        self.spread < other.spread * (1.0 - EQUAL)
+    }
+}
+
+/// A plan with its price. Placing a table prices only the ranks whose tiles change.
+#[derive(Clone, Debug)]
+pub struct PricedPlan<'a> {
+    problem: PlanProblem<'a>,
+    hosts: HostLayout,
+    pricer: StepPricer<'a>,
+    plan: CandidatePlan,
+    capacity: u64,
+    /// Time and columns of all ranks of the first plan, to which loads are relative.
+    reference: [f64; 2],
+    priced: u64,
+    /// Table that was placed last, and its placement before that.
+    last: Option<(usize, Placement)>,
+    tiles: Vec<Tile>,
+}
+
+impl<'a> PricedPlan<'a> {
+    /// Prices a plan in which every table is whole, in turn on each rank. `first` has the memory of
+    /// this plan and is made by [`first_plan`].
+    ///
+    /// # Errors
+    /// [`Error::Step`] if the workload cannot be priced.
+    pub fn new(problem: PlanProblem<'a>, first: &'a ShardingPlan) -> Result<Self, Error> {
+        let PlanProblem { config, features, conditions, .. } = problem;
+        let pricer = StepPricer::new(Workload { config, plan: first, features }, conditions)?;
+        let placements = first.tiles().iter().map(|tile| Placement::whole(tile.rank)).collect();
+        let mut priced = Self {
+            problem,
+            hosts: first.hosts().clone(),
+            pricer,
+            plan: CandidatePlan { placements },
+            capacity: problem.capacity(),
+            reference: [1.0; 2],
+            priced: 0,
+            last: None,
+            tiles: Vec::new(),
+        };
+        let sum = |value: fn(&Self, Rank) -> f64| {
+            let ranks = (0..problem.ranks()).map(Rank);
+            ranks.map(|rank| value(&priced, rank)).sum::<f64>().max(1.0)
+        };
+        priced.reference = [sum(Self::rank_ns), sum(Self::rank_columns)];
+        Ok(priced)
+    }
+
+    /// Places a table, and returns whether its placement changed.
+    ///
+    /// # Panics
+    /// Panics if the table or a rank does not exist.
+    pub fn place(&mut self, table: usize, placement: Placement) -> bool {
+        if self.plan.placements[table] == placement {
+            return false;
+        }
+        self.send_to_pricer(table, &placement);
+        let before = std::mem::replace(&mut self.plan.placements[table], placement);
+        self.last = Some((table, before));
+        self.priced += 1;
+        true
+    }
+
+    /// Reverts the last change, of which there is only one to revert.
+    pub fn undo(&mut self) {
+        if let Some((table, placement)) = self.last.take() {
+            self.pricer.undo();
+            self.plan.placements[table] = placement;
+        }
+    }
+
+    /// Places all tables as another plan does.
+    pub fn adopt(&mut self, plan: &CandidatePlan) {
+        for (table, placement) in plan.placements.iter().enumerate() {
+            self.place(table, placement.clone());
+        }
+        self.last = None;
+    }
+
+    fn send_to_pricer(&mut self, table: usize, placement: &Placement) {
+        let id = TableId(table as u32);
+        self.tiles.clear();
+        placement.push_tiles(id, &self.problem.config.model.tables[table], &mut self.tiles);
+        let sharding = match placement.layout {
+            Layout::Replicated => TableSharding::Replicated,
+            _ => TableSharding::Tiles(&self.tiles),
+        };
+        self.pricer.place_table(id, sharding);
+    }
+
+    /// Returns the score of the current plan.
+    ///
+    /// # Cost
+    /// One pass over the ranks.
+    #[must_use]
+    pub fn score(&self) -> PlanScore {
+        let cost = self.cost();
+        let ranks = || (0..self.problem.ranks()).map(Rank);
+        let overflow = if cost.peak_bytes > self.capacity {
+            let lacking = |rank| self.pricer.rank_bytes(rank).saturating_sub(self.capacity);
+            ranks().map(lacking).sum()
+        } else {
+            0
+        };
+        let [ns, columns] = self.reference;
+        let load = |rank| {
+            let (ns, columns) = (self.rank_ns(rank) / ns, self.rank_columns(rank) / columns);
+            ns * ns + columns * columns
+        };
+        PlanScore { overflow, step_ns: cost.step.mean_ns, spread: ranks().map(load).sum() }
+    }
+
+    /// Returns the predicted time and memory of a step.
+    #[must_use]
+    pub fn cost(&self) -> StepCost {
+        self.pricer.cost()
+    }
+
+    /// Returns the current plan.
+    #[must_use]
+    pub fn plan(&self) -> &CandidatePlan {
+        &self.plan
+    }
+
+    /// Returns the incremental prices of the current plan.
+    #[must_use]
+    pub fn pricer(&self) -> &StepPricer<'a> {
+        &self.pricer
+    }
+
+    /// Returns the hosts of the ranks.
+    #[must_use]
+    pub fn hosts(&self) -> &HostLayout {
+        &self.hosts
+    }
+
+    /// Returns the problem.
+    #[must_use]
+    pub fn problem(&self) -> &PlanProblem<'a> {
+        &self.problem
+    }
+
+    /// Returns the number of plans that were priced.
+    #[must_use]
+    pub fn priced(&self) -> u64 {
+        self.priced
+    }
+
+    /// Returns the time of a rank's lookups and row updates, in nanoseconds.
+    #[must_use]
+    pub fn rank_ns(&self, rank: Rank) -> f64 {
+        let load = &self.pricer.loads()[rank.index()];
+        load.forward.mean_ns + load.backward.mean_ns
+    }
+
+    /// Returns the number of columns that a rank sends for each sample.
+    #[must_use]
+    pub fn rank_columns(&self, rank: Rank) -> f64 {
+        self.pricer.loads()[rank.index()].width
+    }
+
+    /// Returns the bytes of memory that a rank uses.
+    #[must_use]
+    pub fn rank_bytes(&self, rank: Rank) -> u64 {
+        self.pricer.rank_bytes(rank)
+    }
+
+    /// Returns the bytes that a rank may use.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+}
+
+/// Makes the plan from which [`PricedPlan::new`] starts: whole tables, in turn on each rank.
+///
+/// # Errors
+/// [`Error::Hosts`] if the topology has no rank.
+pub fn first_plan(problem: &PlanProblem<'_>) -> Result<ShardingPlan, Error> {
+    let (hosts, ranks) = (problem.hosts()?, problem.ranks());
+    let whole = |table: u32| Placement::whole(Rank(table % ranks.max(1)));
+    let tables = &problem.config.model.tables;
+    let placements = (0..tables.len() as u32).map(whole).collect();
+    Ok(CandidatePlan { placements }.to_sharding_plan(tables, &hosts)?)
+}

@@ -1,0 +1,114 @@
+//! Starting plans of a search: small tables are replicated, expensive ones are cut, and the parts
+//! are placed greedily.
+
+use crate::allowed::{AllowedLayouts, LayoutChoice};
+use crate::baseline::{self, list_units};
+use crate::layout::LayoutKind;
+use crate::neo::{self, NeoWeights, TableSizes};
+use crate::placement::CandidatePlan;
+use crate::priced_plan::{PlanScore, PricedPlan};
+
+/// Shares of the tables that are replicated.
+const REPLICATED: [f64; 7] = [0.0, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0];
+/// Largest costs of a part, relative to the mean cost of a rank.
+const LARGEST_PARTS: [f64; 3] = [1.0, 0.5, 0.2];
+/// Share of the memory that replicated tables may take.
+const REPLICATED_BYTES: f64 = 0.4;
+const CUT_KINDS: [LayoutKind; 4] =
+    [LayoutKind::Column, LayoutKind::Row, LayoutKind::TableRow, LayoutKind::Grid];
+
+/// Which tables a proposal replicates, and which ones it cuts.
+#[derive(Clone, Copy, Debug)]
+struct ProposalRule {
+    /// Share of the tables that is replicated.
+    replicated: f64,
+    /// Layout of the tables whose parts would cost more than a share of the mean cost of a rank.
+    cut: Option<(LayoutKind, f64)>,
+}
+
+/// The sizes and costs of the tables to which rules are applied.
+struct RuledTables<'a> {
+    allowed: &'a AllowedLayouts,
+    sizes: Vec<TableSizes>,
+    weights: NeoWeights,
+    /// Tables that may be replicated, those that gain most first.
+    replicable: Vec<usize>,
+}
+
+/// Prices a plan for every combination of the rules, and returns all of them.
+#[must_use]
+pub fn propose(
+    priced: &mut PricedPlan<'_>,
+    allowed: &AllowedLayouts,
+    weights: NeoWeights,
+) -> Vec<(PlanScore, CandidatePlan)> {
+    let sizes = neo::table_sizes(priced.problem());
+    let is_replicable = |table: &usize| allowed.first(*table, LayoutKind::Replicated).is_some();
+    let mut replicable: Vec<usize> = (0..sizes.len()).filter(is_replicable).collect();
+    // Replicas sum the gradients of used rows instead of exchanging pooled vectors.
+    let ratio = |table: &usize| {
+        let TableSizes { rows, lookups, vectors, .. } = sizes[*table];
+        rows.min(lookups) / vectors.max(1.0)
+    };
+    replicable.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)).then(a.cmp(b)));
+    let tables = RuledTables { allowed, sizes, weights, replicable };
+    let cuts = CUT_KINDS.iter().flat_map(|kind| LARGEST_PARTS.map(|share| (*kind, share)));
+    let is_possible = |(kind, _): &(LayoutKind, f64)| {
+        (0..tables.sizes.len()).any(|table| allowed.first(table, *kind).is_some())
+    };
+    let cuts: Vec<_> = std::iter::once(None).chain(cuts.filter(is_possible).map(Some)).collect();
+    let mut plans = Vec::new();
+    for replicated in REPLICATED {
+        for &cut in &cuts {
+            let plan = tables.plan(priced, ProposalRule { replicated, cut });
+            priced.adopt(&plan);
+            plans.push((priced.score(), plan));
+        }
+    }
+    plans
+}
+
+impl RuledTables<'_> {
+    fn plan(&self, priced: &PricedPlan<'_>, rule: ProposalRule) -> CandidatePlan {
+        let (count, ranks) = (self.sizes.len(), priced.problem().ranks());
+        let mut is_replicated = vec![false; count];
+        let mut room = REPLICATED_BYTES * priced.capacity() as f64;
+        let most = (rule.replicated * count as f64).round() as usize;
+        for &table in self.replicable.iter().take(most) {
+            room -= self.sizes[table].bytes;
+            is_replicated[table] = room >= 0.0;
+        }
+        let cost = |table: usize, choice: LayoutChoice| {
+            let placement = choice.place(priced.hosts(), |_| 0.0);
+            neo::part_cost(&self.sizes[table], &placement, ranks, self.weights)
+        };
+        let whole = |table: usize| self.allowed.first(table, LayoutKind::Table);
+        let tiled = (0..count).filter(|table| !is_replicated[*table]);
+        let all: f64 = tiled.filter_map(|table| Some(cost(table, whole(table)?))).sum();
+        let mean = all / f64::from(ranks);
+        let choose = |table: usize| {
+            if is_replicated[table] {
+                return self.allowed.first(table, LayoutKind::Replicated);
+            }
+            let whole = whole(table).filter(|choice| match rule.cut {
+                Some((_, share)) => cost(table, *choice) <= share * mean,
+                None => true,
+            });
+            let of_kind = |choice: &&LayoutChoice| {
+                rule.cut.is_some_and(|(kind, _)| choice.layout.kind() == kind)
+            };
+            let is_small = |choice: &&LayoutChoice| {
+                rule.cut.is_some_and(|(_, share)| cost(table, **choice) <= share * mean)
+            };
+            let choices = self.allowed.choices(table);
+            let cut = || choices.iter().filter(of_kind);
+            whole
+                .or_else(|| cut().find(is_small).or_else(|| cut().next_back()).copied())
+                .or_else(|| self.allowed.first(table, LayoutKind::Table))
+                .or_else(|| choices.first().copied())
+        };
+        let placements =
+            baseline::place_greedily(&list_units(count, choose, cost), priced, self.allowed);
+        CandidatePlan { placements }
+    }
+}

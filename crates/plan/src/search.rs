@@ -1,0 +1,185 @@
+//! Makes a plan: the published heuristics, starting plans of our own, and local search from the
+//! best of them.
+
+use predict::step::StepCost;
+use schema::Rank;
+use schema::random::CounterRng;
+
+use crate::allowed::AllowedLayouts;
+use crate::baseline::Baseline;
+use crate::constraints::Constraints;
+use crate::error::{Error, MemoryShortage};
+use crate::local_search::LocalSearch;
+use crate::neo::{self, NeoWeights};
+use crate::placement::CandidatePlan;
+use crate::priced_plan::{PlanScore, PricedPlan, first_plan};
+use crate::problem::PlanProblem;
+use crate::proposal;
+
+/// Plans that are priced per table and start, between the least and the most below.
+const BUDGET_PER_TABLE: u64 = 400;
+const BUDGET: std::ops::RangeInclusive<u64> = 12_000..=200_000;
+/// Number of starting plans that local search improves.
+const STARTS: usize = 4;
+
+/// How a plan is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanMethod {
+    /// Local search by the predicted step, from the best heuristic and other starting plans.
+    Search,
+    /// One published heuristic, for comparison.
+    Baseline(Baseline),
+}
+
+/// Options of [`plan`].
+#[derive(Clone, Debug)]
+pub struct PlanOptions {
+    pub method: PlanMethod,
+    /// Equal seeds give equal plans.
+    pub seed: u64,
+    /// Number of plans that local search prices. `None` chooses it by the number of tables.
+    pub budget: Option<u64>,
+    /// Weights of Neo's cost. `None` derives them from the hardware.
+    pub neo_weights: Option<NeoWeights>,
+    /// Further plans from which the search may start, such as those of other planners. They must
+    /// satisfy the constraints.
+    pub starts: Vec<CandidatePlan>,
+}
+
+impl PlanOptions {
+    /// Searches with a seed, without further starts.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let (budget, neo_weights) = (None, None);
+        Self { method: PlanMethod::Search, seed, budget, neo_weights, starts: Vec::new() }
+    }
+}
+
+/// The plan of a published heuristic, with its predicted step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BaselinePlan {
+    pub baseline: Baseline,
+    pub plan: CandidatePlan,
+    pub cost: StepCost,
+    /// Whether every rank has enough memory, including the reserve.
+    pub fits: bool,
+}
+
+/// A plan with its predicted step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanResult {
+    pub plan: CandidatePlan,
+    pub cost: StepCost,
+    /// The heuristics that were priced, in the order of [`Baseline::ALL`].
+    pub baselines: Vec<BaselinePlan>,
+    /// Number of plans that were priced.
+    pub priced: u64,
+}
+
+/// Makes a plan for a problem. The step of a searched plan is never longer than that of the best
+/// heuristic that fits.
+///
+/// # Cost
+/// The budget of the options × a few microseconds, which grow with the number of ranks.
+/// # Errors
+/// [`Error::Memory`] if the search finds no plan that fits. The errors of
+/// [`AllowedLayouts::new`] for constraints that cannot be satisfied, and [`Error::Step`] for a
+/// workload that cannot be priced.
+pub fn plan(problem: &PlanProblem<'_>, options: &PlanOptions) -> Result<PlanResult, Error> {
+    let first = first_plan(problem)?;
+    let allowed = AllowedLayouts::new(problem, first.hosts())?;
+    let mut priced = PricedPlan::new(*problem, &first)?;
+    let weights = options
+        .neo_weights
+        .unwrap_or_else(|| NeoWeights::from_topology(problem.conditions.topology));
+    let mut starts: Vec<(PlanScore, CandidatePlan)> = Vec::new();
+    let mut baselines = Vec::new();
+    for baseline in Baseline::ALL {
+        if matches!(options.method, PlanMethod::Baseline(wanted) if wanted != baseline) {
+            continue;
+        }
+        let plan = baseline.place(&mut priced, &allowed, weights);
+        let (score, cost) = (priced.score(), priced.cost());
+        starts.push((score, plan.clone()));
+        baselines.push(BaselinePlan { baseline, plan, cost, fits: score.overflow == 0 });
+    }
+    if options.method == PlanMethod::Search {
+        for plan in &options.starts {
+            priced.adopt(plan);
+            starts.push((priced.score(), plan.clone()));
+        }
+        starts.extend(proposal::propose(&mut priced, &allowed, weights));
+        starts = search_from(starts, &mut priced, &allowed, options);
+    }
+    let Some((score, plan)) = best(starts) else { return Err(Error::NoTables) };
+    priced.adopt(&plan);
+    if score.overflow > 0 {
+        return Err(Error::Memory(describe_shortage(&priced, options)));
+    }
+    Ok(PlanResult { plan, cost: priced.cost(), baselines, priced: priced.priced() })
+}
+
+/// Improves the best starting plans, and returns the results. Plans with equal scores are tried
+/// once.
+fn search_from(
+    mut starts: Vec<(PlanScore, CandidatePlan)>,
+    priced: &mut PricedPlan<'_>,
+    allowed: &AllowedLayouts,
+    options: &PlanOptions,
+) -> Vec<(PlanScore, CandidatePlan)> {
+    starts.sort_by(|a, b| {
+        let key = |score: &PlanScore| (score.overflow, score.step_ns);
+        let (a, b) = (key(&a.0), key(&b.0));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    starts.dedup_by(|a, b| a.0 == b.0);
+    starts.truncate(STARTS);
+    let tables = priced.plan().placements.len() as u64;
+    let budget = options
+        .budget
+        .unwrap_or_else(|| (BUDGET_PER_TABLE * tables).clamp(*BUDGET.start(), *BUDGET.end()));
+    let share = budget / starts.len().max(1) as u64;
+    let random = CounterRng::new(options.seed, 0);
+    let improve = |(number, (_, plan)): (u64, (PlanScore, CandidatePlan))| {
+        priced.adopt(&plan);
+        LocalSearch::new(priced, allowed, random.child(number)).improve(share)
+    };
+    (0..).zip(starts).map(improve).collect()
+}
+
+fn best(plans: Vec<(PlanScore, CandidatePlan)>) -> Option<(PlanScore, CandidatePlan)> {
+    plans.into_iter().reduce(|best, next| if next.0.is_better(&best.0) { next } else { best })
+}
+
+/// Names the memory that the current plan lacks, and the smallest changes that would make it fit.
+fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemoryShortage {
+    let problem = priced.problem();
+    let (capacity, topology) = (priced.capacity(), problem.conditions.topology);
+    let ranks = (0..problem.ranks()).map(Rank);
+    let rank = ranks.max_by_key(|rank| priced.rank_bytes(*rank)).unwrap_or(Rank(0));
+    let memory = priced.pricer().rank_memory(rank);
+    let needed = memory.total();
+    let constraints = problem.constraints;
+    let only_reserve =
+        Constraints { reserve_bytes: constraints.reserve_bytes, ..Constraints::default() };
+    let fits_unconstrained = only_reserve != *constraints
+        && plan(&PlanProblem { constraints: &only_reserve, ..*problem }, options).is_ok();
+    let fixed = needed - memory.table_weights - memory.table_states;
+    let all: f64 = neo::table_sizes(problem).iter().map(|table| table.bytes).sum();
+    let per_host = capacity.saturating_sub(fixed) as f64 * f64::from(topology.ranks_per_host);
+    let hosts = (all / per_host).ceil();
+    MemoryShortage {
+        rank: rank.0,
+        kind: memory.largest().0,
+        needed,
+        capacity,
+        reserve: topology
+            .device
+            .memory_bytes
+            .checked_sub(needed)
+            .filter(|_| constraints.reserve_bytes > 0),
+        fits_unconstrained,
+        batch: priced.pricer().max_batch_size().filter(|_| constraints.reserve_bytes == 0),
+        hosts: (hosts.is_finite() && hosts > f64::from(topology.hosts)).then_some(hosts as u32),
+    }
+}

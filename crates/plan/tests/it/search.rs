@@ -1,0 +1,92 @@
+//! Searches: determinism, pinned tables, and that no heuristic is better.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use plan::{
+    Baseline, Constraints, Layout, LayoutKind, Placement, PlanMethod, PlanOptions,
+    TableConstraints, plan,
+};
+use predict::step::{Models, price};
+use predict::workload::Workload;
+use schema::Rank;
+
+use crate::cases::RandomCase;
+
+#[test]
+fn a_search_is_repeatable_and_never_worse_than_a_heuristic() {
+    let models = Models::shipped().expect("models");
+    let constraints = Constraints::default();
+    let case = RandomCase::new(1);
+    let problem = case.problem(&models, &constraints);
+    let options = PlanOptions { budget: Some(4_000), ..PlanOptions::new(3) };
+    let found = plan(&problem, &options).expect("a plan");
+    assert_eq!(plan(&problem, &options).expect("a plan"), found);
+    assert_eq!(found.baselines.len(), Baseline::ALL.len());
+    for baseline in &found.baselines {
+        assert!(baseline.fits && found.cost.step.mean_ns <= baseline.cost.step.mean_ns);
+        let alone = PlanMethod::Baseline(baseline.baseline);
+        let alone = plan(&problem, &PlanOptions { method: alone, ..options.clone() });
+        assert_eq!(alone.expect("a plan").cost, baseline.cost, "{}", baseline.baseline.name());
+    }
+    // The price is that of the plan as the trainer reads it.
+    let hosts = problem.hosts().expect("hosts");
+    let sharding = found.plan.to_sharding_plan(&case.config.model.tables, &hosts).expect("a plan");
+    let workload = Workload { config: &case.config, plan: &sharding, features: &case.features };
+    assert_eq!(price(workload, problem.conditions).expect("a price").cost, found.cost);
+}
+
+#[test]
+fn plans_satisfy_constraints() {
+    let models = Models::shipped().expect("models");
+    let pinned = Placement { layout: Layout::Row, ranks: vec![Rank(1), Rank(2)] };
+    let own = TableConstraints { pinned: Some(pinned.clone()), ..TableConstraints::default() };
+    let narrow = TableConstraints {
+        layouts: Some(vec![LayoutKind::Column]),
+        most_ranks: Some(2),
+        ..TableConstraints::default()
+    };
+    let constraints = Constraints {
+        every_table: TableConstraints {
+            layouts: Some(vec![LayoutKind::Table, LayoutKind::Replicated]),
+            ..TableConstraints::default()
+        },
+        tables: BTreeMap::from([("t3".to_owned(), own), ("t4".to_owned(), narrow)]),
+        least_columns: Some(1),
+        ..Constraints::default()
+    };
+    let case = RandomCase::new(4);
+    let options = PlanOptions { budget: Some(2_000), ..PlanOptions::new(3) };
+    let found = plan(&case.problem(&models, &constraints), &options).expect("a plan");
+    for (at, placement) in found.plan.placements.iter().enumerate() {
+        match at {
+            3 => assert_eq!(*placement, pinned),
+            4 => assert_eq!(placement.layout, Layout::Column { parts: 2 }),
+            _ => assert!(matches!(placement.layout, Layout::Table | Layout::Replicated)),
+        }
+    }
+}
+
+#[test]
+fn searches_take_a_fraction_of_a_second_per_hundred_tables() {
+    let models = Models::shipped().expect("models");
+    let constraints = Constraints::default();
+    // A thousand tables on 128 ranks, and 26 on eight.
+    for (number, tables, limit_s) in [(2, 1_000, 10.0), (1, 26, 0.3)] {
+        let mut case = RandomCase::new(number);
+        let random = schema::random::CounterRng::new(5, number);
+        case.config = crate::cases::config(tables, 65_536, random);
+        case.features = (0..tables).map(|at| case.features[at % case.features.len()]).collect();
+        let begin = Instant::now();
+        let found = plan(&case.problem(&models, &constraints), &PlanOptions::new(1));
+        let seconds = begin.elapsed().as_secs_f64();
+        let found = found.expect("a plan");
+        println!(
+            "{tables} tables on {} ranks: {seconds:.2} s (bar {limit_s} s), {} plans priced",
+            case.topology.ranks(),
+            found.priced
+        );
+        // Other programs may slow this one down, so the test has room.
+        assert!(seconds < 4.0 * limit_s, "{seconds} s");
+    }
+}
