@@ -16,8 +16,7 @@ mod trees;
 mod units;
 mod work;
 
-pub use kind::CpuPrice;
-pub(super) use kind::KindModel;
+pub use kind::{CpuPrice, KindModel};
 pub use learn::{CpuKindErrors, Example, are_judged, is_judged};
 pub use measured::{
     EqualTables, Machine, MeasuredStep, MeasuredSteps, MeasuredTables, STEPS_VERSION, TablesRound,

@@ -100,14 +100,15 @@ fn row(model: &KernelModel, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     let near_model = model.devices.iter().find(|own| own.device == nearest.device.key);
     let trees = StockTrees::train(&others);
     let shots = (0..DRAWS).map(|draw| {
-        few_shot::calibrate(model.clone(), &draw_rows(device, draw))
-            .map_or(f64::NAN, |model| error(&|row| model.latency(&row.work, row.device).0.ns))
+        few_shot::calibrate(model.clone(), &draw_rows(device, draw)).map_or(f64::NAN, |model| {
+            error(&|row| model.predict_latency(&row.work, row.device).mean_ns)
+        })
     });
     let covered_pct = |rows: &[&Measured]| {
-        let covered = rows.iter().filter(|row| {
-            let (found, (low, high), _) = model.latency(&row.work, row.device);
-            (found.ns * low..=found.ns * high).contains(&device.latency_ns(row))
-        });
+        let is_covered = |row: &&&Measured| {
+            model.predict_latency(&row.work, row.device).covers(device.latency_ns(row))
+        };
+        let covered = rows.iter().filter(is_covered);
         100.0 * covered.count() as f64 / rows.len().max(1) as f64
     };
     LeftOutRow {
@@ -126,7 +127,7 @@ fn row(model: &KernelModel, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
             nearest.line.ns(roofline_ns(&row.work, row.device), floor_ns)
         }),
         trees_mape_pct: error(&|row| trees.predict_ns(row)),
-        mape_pct: error(&|row| model.latency(&row.work, row.device).0.ns),
+        mape_pct: error(&|row| model.predict_latency(&row.work, row.device).mean_ns),
         shots_mape_pct: shots.sum::<f64>() / DRAWS as f64,
         covered_pct: covered_pct(&tested),
         layers_covered_pct: covered_pct(&resembles_layers(&tested)),

@@ -111,7 +111,7 @@ fn row(
     let mean_ns = mean(&samples)?;
     let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
     samples.sort_unstable();
-    let trimmed = crate::calibration::price::trimmed(samples.clone());
+    let trimmed = trimmed(samples.clone());
     Some(OverheadRow {
         source: source.to_owned(),
         overhead,
@@ -124,6 +124,17 @@ fn row(
         trimmed_mean_ns: tenths(mean(&trimmed).unwrap_or_default()),
         max_ns: samples.last().copied().unwrap_or_default(),
     })
+}
+
+/// Keeps the samples within 1.5 interquartile ranges of the quartiles.
+#[must_use]
+pub fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
+    samples.sort_unstable();
+    let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
+    let (Some(low), Some(high)) = (at(0.25), at(0.75)) else { return samples };
+    let reach = (high - low) * 3 / 2;
+    samples.retain(|ns| (low - reach..=high + reach).contains(ns));
+    samples
 }
 
 fn tenths(value: f64) -> f64 {

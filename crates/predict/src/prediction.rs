@@ -16,7 +16,7 @@ pub use never_run::Binds;
 
 use crate::Error;
 use crate::calibration::Calibration;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::cost::Costs;
 use crate::evaluate;
 use crate::program::Program;
@@ -137,7 +137,7 @@ pub fn predict_never_run(
     draws: Draws,
 ) -> Result<Prediction, Error> {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
-    let prices = Prices::new(calibration, Method::Full);
+    let prices = Prices::new(calibration);
     let costs = prices.price(program, &setting);
     let simulation = simulate::run(program, &costs)?.into_steady();
     let all = never_run::times_of_costs(program, &costs, &simulation)?;
@@ -166,7 +166,7 @@ pub fn predict_program(
     calibration: &Calibration,
     draws: Draws,
 ) -> Result<Prediction, Error> {
-    let prices = Prices::new(calibration, Method::Full);
+    let prices = Prices::new(calibration);
     let costs = prices.price(program, setting);
     let simulation = simulate::run(program, &costs)?;
     Ok(rows_of(program, Priced { costs, simulation, prices: &prices }, calibration, draws))
