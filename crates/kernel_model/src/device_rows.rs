@@ -88,11 +88,8 @@ impl DeviceRows {
 
     /// Computes the features of a row and the residual that a forest is trained to predict for it.
     pub fn example(&self, row: &Measured) -> (Features, f32) {
-        let (floor, line) = (self.floor_ns(row), self.line);
-        let base = line.ns(roofline_ns(&row.work, row.device), floor);
-        let features =
-            Features::compute(&row.work, row.device, DeviceBaseline { overhead_ns: floor, line });
-        (features, (self.latency_ns(row) / base).ln() as f32)
+        let baseline = DeviceBaseline { overhead_ns: self.floor_ns(row), line: self.line };
+        Features::example(row, self.latency_ns(row), baseline)
     }
 
     /// Returns only the launch overheads, in the form that a model stores.

@@ -7,13 +7,12 @@
 use schema::HardwareSpec;
 
 use super::baseline::DeviceBaseline;
+use super::bins::FEATURES_MOST;
+use super::measured::Measured;
 use super::work::{Kind, Work};
 
 /// Tile sizes that libraries choose from for a matrix product, as rows and columns of the output.
 const TILES: [(u64, u64); 5] = [(128, 128), (128, 64), (64, 64), (128, 32), (32, 32)];
-
-/// Maximum number of features of an operation.
-pub const MOST: usize = 48;
 
 /// Computes the roofline time of an operation from its FLOPs and bytes, in nanoseconds.
 #[must_use]
@@ -29,10 +28,10 @@ pub fn physics_ns(work: &Work, device: &HardwareSpec) -> f64 {
     1e9 * (work.least_flops() / device.peak.f32).max(bytes / device.dram)
 }
 
-/// Numeric features of one operation. The meaning of each position depends only on the kind.
+/// Numeric features of one operation, in a fixed order. The meaning of each position depends only on the kind.
 #[derive(Clone, Debug)]
 pub struct Features {
-    values: [f32; MOST],
+    values: [f32; FEATURES_MOST],
     count: usize,
 }
 
@@ -41,7 +40,7 @@ impl Features {
     #[must_use]
     pub fn compute(work: &Work, device: &HardwareSpec, baseline: DeviceBaseline) -> Self {
         let DeviceBaseline { overhead_ns, line } = baseline;
-        let mut features = Self { values: [0.0; MOST], count: 0 };
+        let mut features = Self { values: [0.0; FEATURES_MOST], count: 0 };
         let (flops, bytes) = work.flops_and_bytes();
         // The first feature must be the height above the launch overhead, which `above_floor`
         // returns.
@@ -71,10 +70,12 @@ impl Features {
         features
     }
 
-    /// Returns the feature values in a fixed order.
-    #[must_use]
-    pub fn values(&self) -> &[f32] {
-        &self.values[..self.count]
+    /// Computes the features of a row and the residual that a forest is trained to predict for it.
+    /// `latency_ns` is the latency of the row without host jitter and drift.
+    pub fn example(row: &Measured, latency_ns: f64, baseline: DeviceBaseline) -> (Self, f32) {
+        let base = baseline.line.ns(roofline_ns(&row.work, row.device), baseline.overhead_ns);
+        let features = Self::compute(&row.work, row.device, baseline);
+        (features, (latency_ns / base).ln() as f32)
     }
 
     /// Returns the logarithm of the baseline over the launch overhead. The logarithm shows how much
@@ -170,5 +171,11 @@ impl Features {
         for step in [32, 1024, 4096] {
             self.log(columns.next_multiple_of(step) as f64 / columns as f64);
         }
+    }
+}
+
+impl AsRef<[f32]> for Features {
+    fn as_ref(&self) -> &[f32] {
+        &self.values[..self.count]
     }
 }

@@ -44,8 +44,8 @@ mod split;
 mod state_drift;
 pub mod tile_use;
 mod train;
-mod train_forest;
 mod transfer;
+mod trees;
 mod work;
 
 pub use error::Error;

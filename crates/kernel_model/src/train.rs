@@ -3,15 +3,17 @@
 //! The same rows give the same model, byte for byte, with any number of threads.
 
 use super::Error;
+use super::bins::{BINS_MOST, Bins};
+use super::boosting::{self, BoostingParams};
 use super::device_rows::{DeviceRows, by_device};
 use super::error_interval::{self, ErrorInterval};
+use super::feature::Features;
 use super::forest::Forest;
 use super::measured::Measured;
 use super::model::{DeviceModel, DeviceResidual, KernelModel, Shared, Source};
 use super::parallel::in_parallel;
 use super::roofline_slack::device_slack;
-use super::split::Part;
-use super::train_forest::{FOLDS, TrainingRows, bins, fold_of, grow};
+use super::split::{self, Part};
 use super::transfer::DeviceTransfer;
 use super::work::Kind;
 
@@ -19,6 +21,12 @@ use super::work::Kind;
 pub const MODEL_BYTES_MOST: usize = 300_000;
 /// Minimum number of training rows of a device.
 const ROWS_LEAST: usize = 200;
+/// Number of folds of the cross-validation. Each fold is predicted by trees that were trained on
+/// the others.
+const FOLDS: u64 = 5;
+/// Hyperparameters of the forest of one device.
+const OWN: BoostingParams =
+    BoostingParams { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 };
 /// If a device has fewer calibration rows than this, its interval also uses cross-validation
 /// residuals of the training rows. Quantiles of few rows may miss the nominal coverage by several
 /// percent.
@@ -42,15 +50,19 @@ pub fn train(
         return Err(Error::TooFew { kind, expected, got: fewest });
     }
     let all: Vec<&DeviceRows> = devices.iter().collect();
-    let bins = bins(&all);
+    let features: Vec<(Features, f32)> =
+        all.iter().flat_map(|device| examples(device, None)).collect();
+    let features: Vec<&[f32]> = features.iter().map(|(features, _)| features.as_ref()).collect();
+    let bins = Bins::from_rows(&features, BINS_MOST);
     let calibration_rows = |device: &DeviceRows| device.part(Part::Calibrate).count();
     let fewest = devices.iter().map(calibration_rows).min().unwrap_or(0);
     let folds = if fewest < CALIBRATION_FEW { FOLDS as usize } else { 0 };
     // Each device has one job for the forest of all rows, followed by one job per left-out fold.
     let grown = in_parallel(threads, devices.len() * (1 + folds), |job| {
         let (at, fold) = (job / (1 + folds), job % (1 + folds));
-        let without = fold.checked_sub(1).map(|fold| TrainingRows::Without(fold as u64));
-        grow(&devices[at], &bins, without.unwrap_or(TrainingRows::All))
+        let without = fold.checked_sub(1).map(|fold| fold as u64);
+        let table = bins.training_rows(examples(&devices[at], without));
+        boosting::train_forest(&table, OWN, bins.features() as u64)
     });
     let mut grown = grown.into_iter();
     let transfer = DeviceTransfer::train(&all, threads);
@@ -60,6 +72,20 @@ pub fn train(
     let devices: Vec<DeviceModel> = devices.iter().map(build).collect();
     let (least, most) = ranges(kind, rows);
     Ok(KernelModel { kind, sources, least, most, bins, transfer, devices })
+}
+
+/// Lists the features and residuals of a device's training rows, without those of a fold.
+fn examples(
+    device: &DeviceRows,
+    without: Option<u64>,
+) -> impl Iterator<Item = (Features, f32)> + '_ {
+    let rows = device.part(Part::Train).filter(move |row| Some(fold_of(row)) != without);
+    rows.map(|row| device.example(row))
+}
+
+/// Assigns a row to a fold by a hash of its operation and sizes.
+fn fold_of(row: &Measured) -> u64 {
+    split::hash(&row.work, 1) % FOLDS
 }
 
 /// Builds the model of a device from its forests. The first forest is trained on all rows. The

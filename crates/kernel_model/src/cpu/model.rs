@@ -10,7 +10,7 @@ use super::work::CpuWork;
 use crate::Error;
 
 /// Version of the file format of CPU models.
-pub const MODEL_VERSION: u32 = 4;
+pub const MODEL_VERSION: u32 = 5;
 
 /// Amounts that explain why lookups and row updates take longer within a step than alone: the
 /// caches hold other data, and threads must wake up.
