@@ -47,7 +47,7 @@ pub struct CleanLatency {
     pub work: Work,
     pub device: &'static HardwareSpec,
     pub part: Part,
-    /// The latency without host jitter and without drift of the device's state.
+    /// The latency without drift of the host or of the device's state.
     pub latency_ns: f64,
     /// Whether prediction errors include the row, because its kernel is long enough to show.
     pub is_judged: bool,

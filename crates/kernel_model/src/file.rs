@@ -7,7 +7,7 @@ use super::Error;
 use super::model::{DeviceModel, DeviceResidual, KernelModel};
 
 /// Version of the file format that is written, and the only version that can be read.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Zstandard compression level. The high cost of this level is acceptable because a model is
 /// written once.
 const LEVEL: i32 = 19;

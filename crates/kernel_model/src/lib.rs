@@ -12,7 +12,6 @@ mod adaptation;
 mod baseline;
 mod bins;
 mod boosting;
-mod correction;
 pub mod cpu;
 mod device_rows;
 pub mod embedding;

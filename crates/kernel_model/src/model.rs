@@ -113,8 +113,8 @@ impl DeviceModel {
                 latency(shared.bins, forest, work, device, baseline)
             }
             DeviceResidual::Adapted(adaptation) => {
-                let base = adaptation.base(shared.transfer, work, device, overhead_ns);
-                adaptation.applied(base, &shared.residuals(work))
+                let residuals = shared.residuals(work);
+                adaptation.latency(shared.transfer, work, device, overhead_ns, &residuals)
             }
         };
         if self.timed.is_call() {

@@ -137,7 +137,7 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
     let other =
         zstd::bulk::compress(br#"{"rowmill_kernel_model": 9, "model": {}}"#, 1).expect("bytes");
     let error = KernelModel::from_bytes(&other).expect_err("another version").to_string();
-    assert!(error.contains("expected version 4, got version 9"), "{error}");
+    assert!(error.contains("expected version 5, got version 9"), "{error}");
 }
 
 #[test]
