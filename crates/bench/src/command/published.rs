@@ -35,6 +35,7 @@ struct KernelReport {
 struct ComparedRow {
     #[serde(flatten)]
     own: KernelRow,
+    #[serde(skip_serializing_if = "Option::is_none")]
     mlp: Option<MlpRow>,
 }
 

@@ -69,13 +69,15 @@ impl<C: Ord + Copy> Centres<C> {
         if let Some(found) = self.by_key.get(&key) {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
         }
-        let named = find_by_name(&self.by_key, &key);
-        let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, **found)).collect();
-        match nearest::find(&known, &key.detail, alone) {
+        match nearest::find(&self.known(&key), &key.detail, alone) {
             Some(near) => Cost { ns: rounded(near.ns.max(0.0)), source: Some(Source::Modelled) },
             None => self.by_name(key),
         }
+    }
+
+    /// Lists the details and central times of all keys with a key's class and name.
+    fn known(&self, key: &Key<C>) -> Vec<(&str, f64)> {
+        find_by_name(&self.by_key, key).into_iter().map(|(detail, ns)| (detail, *ns)).collect()
     }
 
     fn by_name(&self, key: Key<C>) -> Cost {
@@ -341,9 +343,7 @@ impl Prices {
         if is_known || Effort::parse(&key.detail).is_none() {
             return self.works.cost(key, WORK_POWER);
         }
-        let named = find_by_name(&self.works.by_key, &key);
-        let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, **found)).collect();
+        let known = self.works.known(&key);
         let near = nearest::find(&known, &key.detail, WORK_POWER).filter(|near| near.is_between);
         let near = near.map(|near| near.ns).or_else(|| self.scaled(&known, &key));
         match near {
@@ -358,10 +358,7 @@ impl Prices {
         if self.works.by_key.contains_key(key) || Effort::parse(&key.detail).is_none() {
             return false;
         }
-        let named = find_by_name(&self.works.by_key, key);
-        let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, **found)).collect();
-        let near = nearest::find(&known, &key.detail, WORK_POWER);
+        let near = nearest::find(&self.works.known(key), &key.detail, WORK_POWER);
         !near.is_some_and(|near| near.is_between)
     }
 
@@ -371,11 +368,8 @@ impl Prices {
     pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
         let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {
-            let others: Vec<(&str, f64)> = find_by_name(&self.works.by_key, key)
-                .into_iter()
-                .filter(|(detail, _)| *detail != key.detail)
-                .map(|(detail, found)| (detail, *found))
-                .collect();
+            let mut others = self.works.known(key);
+            others.retain(|(detail, _)| *detail != key.detail);
             let Some(scaled) = roofline_scaling::scaled(&others, &key.detail, self.roof) else {
                 continue;
             };
