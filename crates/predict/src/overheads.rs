@@ -141,7 +141,7 @@ fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// A kind of overhead whose mean differs significantly between places: tensor sizes, ranks or files.
+/// A kind of overhead whose mean differs significantly between places: sizes, ranks or files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverheadDifference {
     pub overhead: Overhead,

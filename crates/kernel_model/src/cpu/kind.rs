@@ -52,7 +52,7 @@ pub struct CpuPrice {
 }
 
 impl KindModel {
-    /// Fits unit times, and trees if cross-validation shows that they reduce the error. Times are in
+    /// Fits unit times, and trees if cross-validation shows a smaller error. Times are in
     /// nanoseconds.
     pub fn learn(works: &[(&CpuWork, f64)]) -> Self {
         let mut model = Self {
