@@ -9,9 +9,9 @@ use crate::placement::CandidatePlan;
 use crate::priced_plan::{PlanScore, PricedPlan};
 
 /// Shares of the tables that are replicated.
-const REPLICATED: [f64; 7] = [0.0, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0];
+const REPLICATED: [f64; 5] = [0.0, 0.4, 0.7, 0.9, 1.0];
 /// Largest costs of a part, relative to the mean cost of a rank.
-const LARGEST_PARTS: [f64; 3] = [1.0, 0.5, 0.2];
+const LARGEST_PARTS: [f64; 2] = [1.0, 0.3];
 /// Share of the memory that replicated tables may take.
 const REPLICATED_BYTES: f64 = 0.4;
 const CUT_KINDS: [LayoutKind; 4] =
