@@ -17,7 +17,7 @@ use crate::priced_plan::PricedPlan;
 pub enum Baseline {
     /// Greedy by the number of columns.
     Dimension,
-    /// Greedy by bytes.
+    /// Greedy by bytes of weights and optimizer states.
     Size,
     /// Greedy by looked-up values.
     Lookups,

@@ -90,7 +90,7 @@ pub fn explain(
                 if !priced.place(at, other.clone()) {
                     continue;
                 }
-                let tried = alternative(&priced, other, (cost, &stages));
+                let tried = alternative(&priced, other, cost, &stages);
                 if !tried.fits && tried.added_ns < 0.0 && shortage.is_none() {
                     shortage = Some(describe_memory(&priced));
                 }
@@ -119,15 +119,16 @@ pub fn explain(
 fn alternative(
     priced: &PricedPlan<'_>,
     placement: Placement,
-    before: (StepCost, &[Estimate; 6]),
+    before: StepCost,
+    stages_before: &[Estimate; 6],
 ) -> AlternativePlacement {
     let (cost, stages) = (priced.cost(), priced.pricer().stages());
     AlternativePlacement {
         placement,
         cost,
         fits: cost.peak_bytes <= priced.capacity(),
-        added_ns: cost.step.mean_ns - before.0.step.mean_ns,
-        added_stages_ns: std::array::from_fn(|at| stages[at].mean_ns - before.1[at].mean_ns),
+        added_ns: cost.step.mean_ns - before.step.mean_ns,
+        added_stages_ns: std::array::from_fn(|at| stages[at].mean_ns - stages_before[at].mean_ns),
     }
 }
 

@@ -45,7 +45,6 @@ pub enum RankMeasure {
     Time,
     /// Columns that the rank sends for each sample.
     Columns,
-    /// Bytes of memory.
     Bytes,
 }
 
@@ -187,7 +186,7 @@ impl<'a> PricedPlan<'a> {
         &self.hosts
     }
 
-    /// Returns the problem.
+    /// Returns the problem that the plan solves.
     #[must_use]
     pub fn problem(&self) -> &PlanProblem<'a> {
         &self.problem

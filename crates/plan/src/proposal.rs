@@ -94,14 +94,14 @@ impl RuledTables<'_> {
                 Some((_, share)) => cost(table, *choice) <= share * mean,
                 None => true,
             });
-            let of_kind = |choice: &&LayoutChoice| {
+            let has_kind = |choice: &&LayoutChoice| {
                 rule.cut.is_some_and(|(kind, _)| choice.layout.kind() == kind)
             };
             let is_small = |choice: &&LayoutChoice| {
                 rule.cut.is_some_and(|(_, share)| cost(table, **choice) <= share * mean)
             };
             let choices = self.allowed.choices(table);
-            let cut = || choices.iter().filter(of_kind);
+            let cut = || choices.iter().filter(has_kind);
             whole
                 .or_else(|| cut().find(is_small).or_else(|| cut().next_back()).copied())
                 .or_else(|| self.allowed.first(table, LayoutKind::Table))
