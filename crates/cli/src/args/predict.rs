@@ -409,6 +409,7 @@ Examples:
   rowmill predict evaluate --kernels neusight/*.csv.gz
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
   rowmill predict evaluate --published
+  rowmill predict evaluate --tables suite/ --svg errors.svg
 
 Tests, as far as the recording allows them:
   replay       one step: its own host segments and kernels; starts, waits and transfers from a few
@@ -422,7 +423,10 @@ Tests, as far as the recording allows them:
 With --measured, a table instead: the step of every rank, then device work by name, largest error
 first; the mean of the predicted steps against the mean of the measured ones.
 With --published: steps that vendors published, on single GPUs, hosts and a cluster, predicted from
-models, plans and kernels alone. No constant is fitted to them.")]
+models, plans and kernels alone. No constant is fitted to them.
+With --tables: Table V and Figures 9 and 10 of arXiv:2201.07821 over recorded suites. A job is a
+folder with a timeline (*kineto*), its execution trace (execution.* or *_et.*) and, if measured, the
+time of steps without the profiler (times.json of bench/collect).")]
 pub struct PredictEvaluate {
     /// Traces: files, archives, folders, or `-` for standard input. With --kernels, tables of
     /// latencies; with --measured, predicted traces (predict step --write-trace)
@@ -432,6 +436,14 @@ pub struct PredictEvaluate {
     #[arg(long, conflicts_with_all = ["paths", "calibrate_ranks", "execution", "measured"])]
     #[arg(conflicts_with = "kernels")]
     pub published: bool,
+    /// Predict the steps of recorded suites, and print the errors beside those of baselines; the
+    /// paths are folders
+    #[arg(long, conflicts_with_all = ["published", "calibrate_ranks", "execution", "measured"])]
+    #[arg(conflicts_with = "kernels")]
+    pub tables: bool,
+    /// With --tables: draw the errors of every job
+    #[arg(long, value_name = "FILE", requires = "tables")]
+    pub svg: Option<PathBuf>,
     /// Derive the constants of the replay from the first N ranks [default: half of the ranks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub calibrate_ranks: Option<u32>,
