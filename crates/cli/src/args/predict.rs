@@ -263,6 +263,7 @@ Examples:
   rowmill predict what-if traces/ --edits fused.toml
   rowmill predict what-if traces/ --edits fused.toml --edits graph.toml --calibration host.json
   rowmill predict what-if traces/ --edits fused.toml --measured after/
+  rowmill predict what-if --execution-trace et/ --hardware h100 --edits fused.toml
 
 A file of edits, applied in order; `*` in a name matches any text:
   [[edit]]
@@ -284,12 +285,27 @@ A file of edits, applied in order; `*` in a name matches any text:
   drop-exchange  operators [occurrence]  a collective that no rank calls any more
   move-table   kernels, from, to, share  a share of lookups on another rank
   scale-ranks  to                        more ranks, or fewer, of the same work each
+  resize       from, to                  another batch size, of execution traces
 
+With --execution-trace, remove, fuse, resize and parallelise change operators and tensors before all
+other edits. Dependencies follow the tensors, so that fuse needs no factor and parallelise no join,
+and kernel models price the changed operators.
 Both steps are predicted, with and without edits; kernels that slow each other down are not modelled.")]
 pub struct PredictWhatIf {
     /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "execution_trace", value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// Edit a step that was never timed: PyTorch execution traces instead of traces (repeatable)
+    #[arg(long, value_name = "PATH", requires = "hardware")]
+    #[arg(conflicts_with_all = ["paths", "force", "page"])]
+    pub execution_trace: Vec<PathBuf>,
+    /// With --execution-trace: the device, as of `rowmill predict step`
+    #[arg(long, value_name = "DEVICE", requires = "execution_trace")]
+    pub hardware: Option<String>,
+    /// With --execution-trace: the host's overheads, as of `rowmill predict step`
+    #[arg(long, value_name = "NAME|FILE", requires = "execution_trace")]
+    #[arg(conflicts_with = "calibration")]
+    pub overheads: Option<String>,
     /// A TOML file with edits (repeatable; each file is predicted separately)
     #[arg(long, value_name = "FILE", required = true)]
     pub edits: Vec<PathBuf>,

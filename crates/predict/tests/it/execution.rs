@@ -13,8 +13,8 @@ use predict::program::from_execution_trace::Execution;
 use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
 use predict::recording::{RankSetting, Setting, Step};
 use predict::simulate;
-use predict::step::execution_trace_time::{self, ModelledDevice, OWN_HOST};
 use predict::step::Models;
+use predict::step::execution_trace_time::{self, ModelledDevice, OWN_HOST};
 use schema::Topology;
 use trace::execution_trace::{self, ExecutionTrace};
 

@@ -56,8 +56,7 @@ pub fn find_jobs(suite: &Path) -> Result<Vec<JobFiles>, Error> {
     while let Some(folder) = open.pop() {
         let entries = fs::read_dir(&folder).map_err(Error::io(&folder, "read"))?;
         let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-        let mut paths =
-            paths.collect::<Result<Vec<_>, _>>().map_err(Error::io(&folder, "read"))?;
+        let mut paths = paths.collect::<Result<Vec<_>, _>>().map_err(Error::io(&folder, "read"))?;
         // Of several timelines, the one with the shortest name is the job's main one.
         paths.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
         let find = |is_wanted: &dyn Fn(&str) -> bool| {

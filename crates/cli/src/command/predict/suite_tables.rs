@@ -116,13 +116,12 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     }
     if let Some(path) = &args.svg {
         let text = draw_errors(&rows);
-        output::put(path, |file| file.write_all(text.as_bytes()).map_err(Error::io(path, "write")))?;
+        output::put(path, |file| {
+            file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
+        })?;
     }
-    let report = SuiteReport {
-        training_data: training_data(&jobs),
-        errors: summarize(&rows),
-        jobs: rows,
-    };
+    let report =
+        SuiteReport { training_data: training_data(&jobs), errors: summarize(&rows), jobs: rows };
     session.console.report(&report, format_report)
 }
 
@@ -130,7 +129,8 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
 fn predict_job(jobs: &[SuiteJob], at: usize, models: &Models) -> Result<Vec<JobErrorRow>, Error> {
     let job = &jobs[at];
     let Some(step) = job.steps.get(job.steps.len() / 2) else { return Ok(Vec::new()) };
-    let others = || jobs.iter().filter(|other| other.device == job.device && other.name != job.name);
+    let others =
+        || jobs.iter().filter(|other| other.device == job.device && other.name != job.name);
     // The profiler's cost comes from other jobs, because the one of this job was fitted to its
     // measured step.
     let mut costs: Vec<f64> = others().filter_map(|other| other.event_ns).collect();
@@ -300,19 +300,14 @@ fn format_report(report: &SuiteReport) -> String {
 }
 
 fn format_job(row: &JobErrorRow) -> Vec<String> {
-    let facts = [
-        row.job.clone(),
-        row.device.clone(),
-        row.rank.to_string(),
-        render::nanos(row.measured_ns),
-    ];
+    let facts =
+        [row.job.clone(), row.device.clone(), row.rank.to_string(), render::nanos(row.measured_ns)];
     let error = |error: Option<f64>| error.map_or_else(String::new, |pct| format!("{pct:.1}"));
     facts.into_iter().chain(MEASURES.iter().map(|(_, of)| error(of(row)))).collect()
 }
 
 fn format_table_v(report: &SuiteReport) -> String {
-    let header: Vec<&str> =
-        ["error", "all"].into_iter().chain(devices(&report.jobs)).collect();
+    let header: Vec<&str> = ["error", "all"].into_iter().chain(devices(&report.jobs)).collect();
     let cell = |measure: &str, device: &str| {
         let mut all = report.errors.iter();
         let summary = all.find(|one| one.measure == measure && one.device == device);
