@@ -168,7 +168,7 @@ fn edits_of_execution_traces_follow_tensors() {
     let edit = |text: &str| format!("[[edit]]\nkind = {text}\n");
     let files = [
         ("fuse", "\"fuse\"\noperators = \"aten::embedding_bag\"".to_owned()),
-                (
+        (
             "back",
             format!(
                 "\"resize\"\nfrom = 2048\nto = 4096\n{}",
@@ -186,6 +186,7 @@ fn edits_of_execution_traces_follow_tensors() {
     let examples = examples();
     let (_, example) = examples.iter().find(|(kind, _)| kind == "resize").unwrap();
     fs::write(place.path("larger.toml"), example).unwrap();
+    fs::write(place.path("none.toml"), "").unwrap();
     let words = |name: &str| {
         let job = job(name);
         format!("predict what-if --execution-trace {job} --hardware h100 --draws 1 --format json")
@@ -208,6 +209,12 @@ fn edits_of_execution_traces_follow_tensors() {
     let refused = words("dlrm-default-p1-bags-b2048");
     place.refused(&format!("{refused} --edits factor.toml"), &["no factor", "0.5"]);
     place.refused(&format!("{refused} --edits width.toml"), &["no parameter", "1024"]);
+    // Products of weights' gradients have the batch as their last dimension, which is outermost.
+    fs::write(place.path("half.toml"), edit("\"resize\"\nfrom = 32\nto = 16")).unwrap();
+    let rows = place.done(&format!("{} --edits half.toml", words("transformer-b32"))).json();
+    let full = place.done(&format!("{} --edits none.toml", words("transformer-b32"))).json();
+    let busy = |rows: &Value| rows[0]["busy_ns"].as_f64().unwrap();
+    assert!((0.4..0.7).contains(&(busy(&rows) / busy(&full))), "{rows} {full}");
     // The host binds at one id per bag, so a fused lookup saves the calls of seven.
     let rows = place.done(&format!("{refused} --edits fuse.toml")).json();
     assert!(rows[0]["saving_ns"].as_f64().unwrap() > 100_000.0, "{rows}");

@@ -6,6 +6,7 @@ mod fuse;
 mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use schema::pattern;
 use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
@@ -75,7 +76,8 @@ fn select(
 ) -> Result<Vec<Vec<u32>>, Error> {
     let (wanted, numbers) = split(pattern);
     let mut names = BTreeSet::new();
-    let mut find = |is_label: bool| -> Vec<Vec<u32>> {
+    // `levels` are those around an operator whose names are compared, from its own.
+    let mut find = |levels: Range<usize>| -> Vec<Vec<u32>> {
         let in_trace = |trace: &ExecutionTrace| {
             let tree = NodeForest::build(&trace.nodes);
             let Some(range) = order::steps(trace).get(step).copied() else { return Vec::new() };
@@ -86,9 +88,8 @@ fn select(
             names.extend(operators.iter().map(|at| name(*at).to_owned()));
             let is_wanted = |at: &u32| {
                 let around = std::iter::successors(Some(*at), |at| tree.parent(*at));
-                let mut around = around.skip(usize::from(is_label));
-                let count = if is_label { usize::MAX } else { 1 };
-                around.by_ref().take(count).any(|at| pattern::matches(wanted, name(at)))
+                let mut around = around.skip(levels.start).take(levels.len());
+                around.any(|at| pattern::matches(wanted, name(at)))
             };
             let selected = operators.iter().copied().filter(is_wanted);
             let numbers = numbers.clone().unwrap_or(0..usize::MAX);
@@ -96,9 +97,9 @@ fn select(
         };
         traces.iter().map(in_trace).collect()
     };
-    let mut found = find(false);
+    let mut found = find(0..1);
     if found.iter().all(Vec::is_empty) {
-        found = find(true);
+        found = find(1..usize::MAX);
     }
     if found.iter().all(Vec::is_empty) {
         return Err(nothing_selected(position, "operators", pattern, names));

@@ -30,12 +30,23 @@ pub struct JobFiles {
     timeline: PathBuf,
     execution: PathBuf,
     times: Option<PathBuf>,
+    /// Times of the same model at other batch sizes, of which no step was recorded.
+    other_times: Vec<(String, PathBuf)>,
+}
+
+/// The measured step of a model at a batch size at which no step was recorded.
+pub struct OtherBatch {
+    /// Folder of the measurement, relative to the suite.
+    pub name: String,
+    pub batch: u64,
+    pub unrecorded_ns: i64,
 }
 
 /// A recorded job of a suite.
 pub struct SuiteJob {
     pub name: String,
     pub batch: Option<u64>,
+    pub other_batches: Vec<OtherBatch>,
     /// Name of the device, or "CPU" for a job without one.
     pub device: String,
     pub topology: Option<Topology>,
@@ -52,7 +63,8 @@ pub struct SuiteJob {
 /// # Errors
 /// Returns an error if a folder cannot be read.
 pub fn find_jobs(suite: &Path) -> Result<Vec<JobFiles>, Error> {
-    let (mut open, mut jobs) = (vec![suite.to_owned()], Vec::new());
+    let (mut open, mut jobs): (_, Vec<JobFiles>) = (vec![suite.to_owned()], Vec::new());
+    let mut timed = Vec::new();
     while let Some(folder) = open.pop() {
         let entries = fs::read_dir(&folder).map_err(Error::io(&folder, "read"))?;
         let paths = entries.map(|entry| entry.map(|entry| entry.path()));
@@ -70,16 +82,46 @@ pub fn find_jobs(suite: &Path) -> Result<Vec<JobFiles>, Error> {
         let stem = execution.as_ref().and_then(|path| path.file_stem()?.to_str()).unwrap_or("");
         let prefix = stem.split_once('_').map_or("", |(prefix, _)| prefix);
         let timeline = find(&|name| name.starts_with(prefix) && name.contains("kineto"));
-        if let (Some(timeline), Some(execution)) = (timeline, execution) {
-            let inside = folder.strip_prefix(suite).ok().filter(|path| *path != Path::new(""));
-            let name = inside.or(suite.file_name().map(Path::new)).unwrap_or(suite);
-            let name = name.display().to_string();
-            jobs.push(JobFiles { name, timeline, execution, times: find(&|name| name == TIMES) });
+        let times = find(&|name| name == TIMES);
+        let inside = folder.strip_prefix(suite).ok().filter(|path| *path != Path::new(""));
+        let name = inside.or(suite.file_name().map(Path::new)).unwrap_or(suite);
+        let name = name.display().to_string();
+        match (timeline, execution, times) {
+            (Some(timeline), Some(execution), times) => {
+                let other_times = Vec::new();
+                jobs.push(JobFiles { name, timeline, execution, times, other_times });
+            }
+            (_, _, Some(times)) => timed.push((name, times)),
+            _ => {}
         }
         open.extend(paths.into_iter().filter(|path| path.is_dir()));
     }
     jobs.sort_by(|a, b| a.name.cmp(&b.name));
+    timed.sort();
+    for (name, times) in timed {
+        if let Some(job) = jobs.iter_mut().find(|job| model(&job.name) == model(&name)) {
+            job.other_times.push((name, times));
+        }
+    }
     Ok(jobs)
+}
+
+/// Returns the name of a job without its batch size, such as `dlrm-ddp` of `dlrm-ddp-b512`.
+pub fn model(job: &str) -> &str {
+    let is_batch = |text: &str| !text.is_empty() && text.bytes().all(|one| one.is_ascii_digit());
+    job.rsplit_once("-b").filter(|parts| is_batch(parts.1)).map_or(job, |parts| parts.0)
+}
+
+/// Reads the batch size and the median time of steps without the profiler.
+fn read_times(path: &Path) -> Result<(Option<u64>, Option<i64>), Error> {
+    let text = fs::read(path).map_err(Error::io(path, "read"))?;
+    let times: Value =
+        serde_json::from_slice(&text).map_err(|error| predict::Error::Unrecorded {
+            expected: format!("JSON with step_us.median in {}", path.display()),
+            got: error.to_string(),
+        })?;
+    let us = times["step_us"]["median"].as_f64();
+    Ok((times["batch"].as_u64(), us.map(|us| (1e3 * us).round() as i64)))
 }
 
 /// Reads a job. Returns `None`, with a warning, for a job of a device that is not in the table of
@@ -102,25 +144,24 @@ pub fn read_job(files: JobFiles, session: &Session) -> Result<Option<SuiteJob>, 
     }
     let scopes = whole_scopes(&traces);
     let steps = read_steps(&prepare_job(&scopes, session), &Steps::find(&scopes)?)?;
-    let times = match &files.times {
-        Some(path) => {
-            let text = fs::read(path).map_err(Error::io(path, "read"))?;
-            serde_json::from_slice(&text).map_err(|error| predict::Error::Unrecorded {
-                expected: format!("JSON with step_us.median in {}", path.display()),
-                got: error.to_string(),
-            })?
-        }
-        None => Value::Null,
+    let (batch, unrecorded_ns) = match &files.times {
+        Some(path) => read_times(path)?,
+        None => (None, None),
     };
-    let us = times["step_us"]["median"].as_f64();
-    let unrecorded_ns = us.map(|us| (1e3 * us).round() as i64);
+    let mut other_batches = Vec::new();
+    for (name, path) in files.other_times {
+        if let (Some(batch), Some(unrecorded_ns)) = read_times(&path)? {
+            other_batches.push(OtherBatch { name, batch, unrecorded_ns });
+        }
+    }
     let calibrate = |event_ns| collect_samples(&steps, traces.len(), event_ns);
     // A job whose device binds shows nothing of the host, and is refused by the function.
     let event_ns =
         unrecorded_ns.and_then(|ns| recording_cost::event_ns(&steps, ns, calibrate).ok());
     Ok(Some(SuiteJob {
         name: files.name,
-        batch: times["batch"].as_u64(),
+        batch,
+        other_batches,
         device: device.unwrap_or_else(|| "CPU".to_owned()),
         topology,
         executions: read_execution_traces(&[files.execution], session)?,

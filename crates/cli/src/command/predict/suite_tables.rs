@@ -6,7 +6,9 @@ use std::io::Write;
 
 use predict::calibration::Calibration;
 use predict::calibration::shipped::ShippedOverheads;
+use predict::edit::{Edit, tensors};
 use predict::evaluate::geomean_pct;
+use predict::recording::Step;
 use predict::step::Models;
 use predict::step::execution_trace_time::{
     HostRow, ModelledDevice, OWN_HOST, calibrate_each_rank, host_rows, rows,
@@ -14,10 +16,11 @@ use predict::step::execution_trace_time::{
 use schema::median::float_median;
 use schema::unit::counted;
 use serde::Serialize;
+use trace::execution_trace::ExecutionTrace;
 
 use super::error_drawing::draw_errors;
 use super::execution_step::add_origin;
-use super::suite_jobs::{SuiteJob, find_jobs, read_job};
+use super::suite_jobs::{SuiteJob, find_jobs, model, read_job};
 use crate::args::PredictEvaluate;
 use setup::Session;
 use setup::error::Error;
@@ -25,7 +28,7 @@ use setup::{output, render};
 
 /// The errors of all jobs of a suite, and what the predictions had seen.
 #[derive(Serialize)]
-struct SuiteReport {
+struct SuiteErrors {
     training_data: Vec<String>,
     jobs: Vec<JobErrorRow>,
     errors: Vec<ErrorSummary>,
@@ -53,7 +56,8 @@ pub struct JobErrorRow {
     pub shared_from: String,
     /// Error of the sum of the kernels' times.
     pub kernel_only_pct: Option<f64>,
-    /// Error of the baseline that the step takes as long as with the profiler.
+    /// Error of the baseline that the step takes as long as with the profiler, or at the recorded
+    /// batch size.
     pub unchanged_pct: Option<f64>,
     /// Error of a line through the device's other jobs, from the logarithm of the number of
     /// operators to that of the step.
@@ -109,7 +113,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let models = Models::shipped()?;
     let mut rows = Vec::new();
     for at in 0..jobs.len() {
-        rows.extend(predict_job(&jobs, at, &models)?);
+        rows.extend(predict_job(&jobs, at, &models, session)?);
     }
     for at in 0..rows.len() {
         add_baselines(&mut rows, at);
@@ -121,14 +125,26 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         })?;
     }
     let report =
-        SuiteReport { training_data: training_data(&jobs), errors: summarize(&rows), jobs: rows };
+        SuiteErrors { training_data: training_data(&jobs), errors: summarize(&rows), jobs: rows };
     session.console.report(&report, format_report)
 }
 
-/// Predicts the step of a job with its own overheads and with those of other jobs.
-fn predict_job(jobs: &[SuiteJob], at: usize, models: &Models) -> Result<Vec<JobErrorRow>, Error> {
+/// The overheads from which the steps of a job are predicted.
+struct JobHosts {
+    own: Vec<Calibration>,
+    shared: Calibration,
+    shared_from: String,
+}
+
+/// Predicts the step of a job with its own overheads and with those of other jobs, at its batch
+/// size and at the others that were measured.
+fn predict_job(
+    jobs: &[SuiteJob],
+    at: usize,
+    models: &Models,
+    session: &Session,
+) -> Result<Vec<JobErrorRow>, Error> {
     let job = &jobs[at];
-    let Some(step) = job.steps.get(job.steps.len() / 2) else { return Ok(Vec::new()) };
     let others =
         || jobs.iter().filter(|other| other.device == job.device && other.name != job.name);
     // The profiler's cost comes from other jobs, because the one of this job was fitted to its
@@ -137,18 +153,60 @@ fn predict_job(jobs: &[SuiteJob], at: usize, models: &Models) -> Result<Vec<JobE
     let event_ns = float_median(&mut costs).unwrap_or_default();
     let own = calibrate_each_rank(&job.steps, event_ns);
     let (shared_from, shared) = shared_overheads(job, others())?;
+    let hosts = JobHosts { own, shared, shared_from };
+    let mut found = predict_ranks(job, &job.executions, &hosts, models)?;
+    if let (Some(topology), Some(step)) = (&job.topology, middle_step(job)) {
+        let active = rows(&job.executions, 0, step, models, topology)
+            .map_err(|source| add_origin(source, &job.executions))?;
+        for (row, active) in found.iter_mut().zip(active) {
+            row.active_pct = Some(active.models_error_pct);
+        }
+    }
+    // On a CPU, the times of operators depend on sizes that the recording does not contain.
+    for other in job.other_batches.iter().filter(|_| job.topology.is_some()) {
+        let size = |batch: Option<u64>| batch.and_then(|batch| u32::try_from(batch).ok());
+        let (Some(from), Some(to)) = (size(job.batch), size(Some(other.batch))) else { continue };
+        let mut executions = job.executions.clone();
+        if let Err(error) = tensors::apply(&mut executions, 0, &[Edit::Resize { from, to }]) {
+            session.console.warn(format_args!("{} is left out: {error}", other.name));
+            continue;
+        }
+        for mut row in predict_ranks(job, &executions, &hosts, models)? {
+            // The errors are relative to the step at the recorded batch size.
+            let measured_ns = other.unrecorded_ns as f64;
+            let rescale = |pct: f64| error_pct((1.0 + pct / 100.0) * row.measured_ns, measured_ns);
+            row.own_pct = rescale(row.own_pct);
+            row.shared_pct = rescale(row.shared_pct);
+            row.kernel_only_pct = row.kernel_only_pct.map(rescale);
+            row.unchanged_pct = Some(error_pct(row.measured_ns, measured_ns));
+            (row.job, row.batch) = (other.name.clone(), Some(other.batch));
+            row.measured_ns = measured_ns;
+            found.push(row);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the recorded step in the middle, after the first ones, which prepare the device.
+fn middle_step(job: &SuiteJob) -> Option<&Step> {
+    job.steps.get(job.steps.len() / 2)
+}
+
+/// Predicts the step of execution traces of a job, and compares it with the job's step.
+fn predict_ranks(
+    job: &SuiteJob,
+    executions: &[ExecutionTrace],
+    hosts: &JobHosts,
+    models: &Models,
+) -> Result<Vec<JobErrorRow>, Error> {
+    let Some(step) = middle_step(job) else { return Ok(Vec::new()) };
     let device = job.topology.as_ref().map(|topology| ModelledDevice { models, topology });
     let predict = |name: &str, hosts: &[Calibration]| {
-        host_rows(&job.executions, 0, step, device, name, hosts)
-            .map_err(|source| add_origin(source, &job.executions))
+        host_rows(executions, 0, step, device, name, hosts)
+            .map_err(|source| add_origin(source, executions))
     };
-    let (own, shared) =
-        (predict(OWN_HOST, &own)?, predict(&shared_from, std::slice::from_ref(&shared))?);
-    let active = match &job.topology {
-        Some(topology) => rows(&job.executions, 0, step, models, topology)
-            .map_err(|source| add_origin(source, &job.executions))?,
-        None => Vec::new(),
-    };
+    let own = predict(OWN_HOST, &hosts.own)?;
+    let shared = predict(&hosts.shared_from, std::slice::from_ref(&hosts.shared))?;
     let row = |(at, (own, shared)): (usize, (&HostRow, &HostRow))| {
         let recorded_ns = job.recorded_ns(at);
         let measured_ns = job.unrecorded_ns.map_or(recorded_ns, |ns| ns as f64);
@@ -161,10 +219,10 @@ fn predict_job(jobs: &[SuiteJob], at: usize, models: &Models) -> Result<Vec<JobE
             is_recommender: job.is_recommender(),
             operators: job.operators(at),
             measured_ns,
-            active_pct: active.get(at).map(|row| row.models_error_pct),
+            active_pct: None,
             own_pct: error(own.step_ns),
             shared_pct: error(shared.step_ns),
-            shared_from: shared_from.clone(),
+            shared_from: hosts.shared_from.clone(),
             kernel_only_pct: device.map(|_| error(own.kernel_only_ns)),
             unchanged_pct: job.unrecorded_ns.map(|_| error_pct(recorded_ns, measured_ns)),
             line_pct: None,
@@ -214,7 +272,8 @@ fn shared_overheads<'a>(
 /// Predicts a row from the measured steps of the device's other jobs alone.
 fn add_baselines(rows: &mut [JobErrorRow], at: usize) {
     let row = &rows[at];
-    let is_other = |other: &&JobErrorRow| other.device == row.device && other.job != row.job;
+    let is_other =
+        |other: &&JobErrorRow| other.device == row.device && model(&other.job) != model(&row.job);
     let logarithm = |row: &JobErrorRow| (row.operators.max(1) as f64).ln();
     let point = |other: &JobErrorRow| (logarithm(other), other.measured_ns.max(1.0).ln());
     let points: Vec<(f64, f64)> = rows.iter().filter(is_other).map(point).collect();
@@ -274,13 +333,18 @@ fn training_data(jobs: &[SuiteJob]) -> Vec<String> {
             .to_owned(),
         "line, trees: measured steps of the device's other jobs".to_owned(),
     ];
+    if jobs.iter().any(|job| job.topology.is_some() && !job.other_batches.is_empty()) {
+        let line = "other batches: the execution trace of the recorded batch, resized; unchanged is \
+                    the step at the recorded batch";
+        lines.push(line.to_owned());
+    }
     if jobs.iter().any(|job| job.topology.is_none()) {
         lines.push("CPU: operators take their recorded time, by name and sizes".to_owned());
     }
     lines
 }
 
-fn format_report(report: &SuiteReport) -> String {
+fn format_report(report: &SuiteErrors) -> String {
     let mut parts = vec![report.training_data.join("\n"), format_table_v(report)];
     let figures = [
         ("Figure 9: models with embeddings, errors %", true),
@@ -306,7 +370,7 @@ fn format_job(row: &JobErrorRow) -> Vec<String> {
     facts.into_iter().chain(MEASURES.iter().map(|(_, of)| error(of(row)))).collect()
 }
 
-fn format_table_v(report: &SuiteReport) -> String {
+fn format_table_v(report: &SuiteErrors) -> String {
     let header: Vec<&str> = ["error", "all"].into_iter().chain(devices(&report.jobs)).collect();
     let cell = |measure: &str, device: &str| {
         let mut all = report.errors.iter();

@@ -14,12 +14,26 @@ use crate::program::from_execution_trace::{order, storage};
 const FUSED: &str = "rowmill::fused";
 const SIGNATURE: &str = "rowmill::fused(Tensor(a!)[] written, Tensor[] read) -> ()";
 
-/// Operators that become one, and which of them it becomes.
-struct Group {
+/// Where a fused operator runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FusedPlace {
+    First,
+    Last,
+}
+
+/// How the tensors of several operators become those of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TensorJoin {
+    /// One after the other along the first dimension.
+    Rows,
+    /// As a batch of matrices, for products of equal sizes.
+    Batch,
+}
+
+/// Operators that become one. The place is `None` while the group has one operator.
+struct FusedGroup {
     operators: Vec<u32>,
-    /// Whether the fused operator runs where the first one did. Otherwise, it runs where the last
-    /// one did. `None` if both are possible so far.
-    is_first: Option<bool>,
+    place: Option<FusedPlace>,
 }
 
 /// Fuses groups of operators with the same nested operators, and returns the number of groups. A
@@ -30,30 +44,29 @@ struct Group {
 /// arXiv:2201.07821, Figure 11: the lookups of many tables become one batched lookup.
 pub(super) fn apply(trace: &mut ExecutionTrace, operators: &[u32]) -> usize {
     let tree = NodeForest::build(&trace.nodes);
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<FusedGroup> = Vec::new();
     for at in operators {
-        let choices = [false, true];
-        let join = groups.last_mut().and_then(|group| {
-            let mut choices =
-                choices.into_iter().filter(|one| group.is_first.unwrap_or(*one) == *one);
-            let is_first =
-                choices.find(|one| can_join(trace, &tree, &group.operators, *at, *one))?;
-            Some((group, is_first))
+        let extended = groups.last_mut().and_then(|group| {
+            let places = [FusedPlace::Last, FusedPlace::First].into_iter();
+            let mut places = places.filter(|place| group.place.is_none_or(|own| own == *place));
+            let place =
+                places.find(|place| can_join(trace, &tree, &group.operators, *at, *place))?;
+            Some((group, place))
         });
-        match join {
-            Some((group, is_first)) => {
+        match extended {
+            Some((group, place)) => {
                 group.operators.push(*at);
-                group.is_first = Some(is_first);
+                group.place = Some(place);
             }
-            None => groups.push(Group { operators: vec![*at], is_first: None }),
+            None => groups.push(FusedGroup { operators: vec![*at], place: None }),
         }
     }
     groups.retain(|group| group.operators.len() > 1);
     let mut gone = BTreeSet::new();
-    for Group { operators, is_first } in &groups {
-        let place = if *is_first == Some(true) { 0 } else { operators.len() - 1 };
-        join(trace, &tree, operators, place);
-        let others = [&operators[..place], &operators[place + 1..]].concat();
+    for FusedGroup { operators, place } in &groups {
+        let kept = if *place == Some(FusedPlace::First) { 0 } else { operators.len() - 1 };
+        join(trace, &tree, operators, kept);
+        let others = [&operators[..kept], &operators[kept + 1..]].concat();
         gone.extend(nodes_inside(trace, &tree, &others));
     }
     trace.nodes.retain(|node| !gone.contains(&node.id));
@@ -74,7 +87,7 @@ fn can_join(
     tree: &NodeForest,
     group: &[u32],
     at: u32,
-    is_first: bool,
+    place: FusedPlace,
 ) -> bool {
     let name = |at: &u32| trace.nodes[*at as usize].name;
     let names = |at: u32| subtree(trace, tree, at).iter().map(name).collect::<Vec<_>>();
@@ -102,10 +115,12 @@ fn can_join(
         let is_view = shown.peek().is_some() && shown.all(|tensor| read.contains(&tensor.storage));
         let is_last = node.id == node_id(trace, at);
         let needs_results = !(is_view || read.is_disjoint(&results));
-        let is_ready = match is_first {
-            true if is_last => read.is_disjoint(&others) && !needs_results,
-            true => true,
-            false => !needs_results && read.intersection(&written).all(|one| !inputs.contains(one)),
+        let is_ready = match place {
+            FusedPlace::First if is_last => read.is_disjoint(&others) && !needs_results,
+            FusedPlace::First => true,
+            FusedPlace::Last => {
+                !needs_results && read.intersection(&written).all(|one| !inputs.contains(one))
+            }
         };
         if !is_ready {
             return false;
@@ -142,10 +157,11 @@ fn join(trace: &mut ExecutionTrace, tree: &NodeForest, group: &[u32], kept_at: u
         let row = table.find(trace.name(parts[0]));
         let is_product =
             row.is_some_and(|row| row.kernels().iter().any(|token| token.kernel == "product"));
+        let how = if is_product { TensorJoin::Batch } else { TensorJoin::Rows };
         let joined = |arguments: fn(&Node) -> &[Argument]| -> Vec<Argument> {
             let joined = |(at, own): (usize, &Argument)| {
                 let all = parts.iter().filter_map(|part| Some(&arguments(part).get(at)?.value));
-                let value = join_values(&all.collect::<Vec<_>>(), &own.value, is_product);
+                let value = join_values(&all.collect::<Vec<_>>(), &own.value, how);
                 Argument { kind: own.kind, value }
             };
             arguments(parts[kept_at]).iter().enumerate().map(joined).collect()
@@ -174,16 +190,16 @@ fn join(trace: &mut ExecutionTrace, tree: &NodeForest, group: &[u32], kept_at: u
 }
 
 /// Joins an argument of several operators. What is not a tensor stays that of the last one.
-fn join_values(all: &[&TraceValue], own: &TraceValue, is_product: bool) -> TraceValue {
+fn join_values(all: &[&TraceValue], own: &TraceValue, how: TensorJoin) -> TraceValue {
     match own {
         TraceValue::Tensor(_) => {
             let tensors: Vec<&NodeTensor> = all.iter().filter_map(|value| value.tensor()).collect();
-            TraceValue::Tensor(Box::new(join_tensors(&tensors, is_product)))
+            TraceValue::Tensor(Box::new(join_tensors(&tensors, how)))
         }
         TraceValue::List(values) => {
             let joined = |(at, own)| {
                 let nth = all.iter().filter_map(|value| value.list().get(at));
-                join_values(&nth.collect::<Vec<_>>(), own, is_product)
+                join_values(&nth.collect::<Vec<_>>(), own, how)
             };
             TraceValue::List(values.iter().enumerate().map(joined).collect())
         }
@@ -193,14 +209,15 @@ fn join_values(all: &[&TraceValue], own: &TraceValue, is_product: bool) -> Trace
 
 /// Joins tensors along their first dimension, and those of equal products as a batch of matrices. A
 /// tensor that all parts share stays as it is.
-fn join_tensors(tensors: &[&NodeTensor], is_product: bool) -> NodeTensor {
+fn join_tensors(tensors: &[&NodeTensor], how: TensorJoin) -> NodeTensor {
     let Some((last, others)) = tensors.split_last() else { return NodeTensor::default() };
     if others.iter().all(|other| (other.storage, other.offset) == (last.storage, last.offset)) {
         return (*last).clone();
     }
     let elements = tensors.iter().map(|tensor| tensor.elements).fold(0, u64::saturating_add);
     let flat = i64::try_from(elements).unwrap_or(i64::MAX);
-    let shape = if is_product && others.iter().all(|other| other.shape == last.shape) {
+    let shape = if how == TensorJoin::Batch && others.iter().all(|other| other.shape == last.shape)
+    {
         [&[tensors.len() as i64][..], &last.shape].concat()
     } else if others.iter().all(|other| other.shape.get(1..) == last.shape.get(1..)) {
         let mut shape = last.shape.to_vec();

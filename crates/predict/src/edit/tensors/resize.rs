@@ -15,7 +15,7 @@ use crate::program::from_execution_trace::storage;
 /// The batch enters by tensors that are read before they are written, are not parameters, and have
 /// a dimension of `from`, and by tensors of whole numbers with a multiple of it, such as ids. Of a
 /// tensor that depends on the batch, one dimension changes: the first one of `from`, or else the
-/// first multiple of it. Tensors with the sizes of a parameter, such as gradients, stay.
+/// multiple of it that is outermost in memory. Tensors with the sizes of a parameter, such as gradients, stay.
 ///
 /// # Errors
 /// [`Error::Edit`] for a size of 0, if a parameter has a dimension of `from`, because the sizes of
@@ -44,7 +44,7 @@ pub(super) fn apply(
         let node = &trace.nodes[at];
         for tensor in storage::read(node) {
             let is_input = !written.contains(&tensor.storage);
-            if is_input && resize.scaled(tensor, is_whole(trace, tensor)).is_some() {
+            if is_input && resize.scaled(tensor, input_sizes(trace, tensor)).is_some() {
                 batch.insert(tensor.storage);
             }
         }
@@ -52,7 +52,8 @@ pub(super) fn apply(
         let is_made = storage::read(node).is_empty();
         for tensor in storage::written(trace, node) {
             written.insert(tensor.storage);
-            let is_batch = depends || (is_made && resize.scaled(tensor, false).is_some());
+            let is_batch =
+                depends || (is_made && resize.scaled(tensor, BatchSizes::Exact).is_some());
             match is_batch {
                 true => batch.insert(tensor.storage),
                 false => batch.remove(&tensor.storage),
@@ -95,8 +96,20 @@ fn without_ones(tensor: &NodeTensor) -> Vec<i64> {
     sizes
 }
 
-fn is_whole(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
-    matches!(trace.text(tensor.dtype), "long int" | "long" | "int" | "int64" | "int32")
+/// Which dimensions of a tensor count as a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BatchSizes {
+    Exact,
+    Multiples,
+}
+
+/// Returns which dimensions show that an input belongs to the batch. Lists of ids are multiples of
+/// the batch.
+fn input_sizes(trace: &ExecutionTrace, tensor: &NodeTensor) -> BatchSizes {
+    match trace.text(tensor.dtype) {
+        "long int" | "long" | "int" | "int64" | "int32" => BatchSizes::Multiples,
+        _ => BatchSizes::Exact,
+    }
 }
 
 /// A change of the batch size.
@@ -107,17 +120,20 @@ struct Resize {
 }
 
 impl Resize {
-    /// Returns the sizes of a tensor after the change, or `None` if they stay. Multiples of the
-    /// batch size change only if `by_multiple`.
-    fn scaled(&self, tensor: &NodeTensor, by_multiple: bool) -> Option<Vec<i64>> {
+    /// Returns the sizes of a tensor after the change, or `None` if they stay.
+    fn scaled(&self, tensor: &NodeTensor, sizes: BatchSizes) -> Option<Vec<i64>> {
         if self.parameters.contains(&without_ones(tensor)) {
             return None;
         }
         let Self { from, to, .. } = *self;
         let mut shape = tensor.shape.to_vec();
-        let is_multiple = |size: &i64| by_multiple && *size > 0 && size % from == 0;
+        let is_multiple =
+            |size: &i64| sizes == BatchSizes::Multiples && *size > 0 && size % from == 0;
+        // The batch is the outermost dimension in memory, also of a transposed tensor.
+        let order = |at: &usize| (tensor.strides.get(*at), shape[*at]);
+        let multiples = (0..shape.len()).filter(|at| is_multiple(&shape[*at]));
         let exact = shape.iter().position(|size| *size == from);
-        if let Some(at) = exact.or_else(|| shape.iter().position(is_multiple)) {
+        if let Some(at) = exact.or_else(|| multiples.max_by_key(order)) {
             shape[at] = shape[at] / from * to;
             return Some(shape);
         }
@@ -135,11 +151,12 @@ impl Resize {
         let mut count = 0;
         each_tensor(node, &mut |tensor| {
             // Flat values that are no whole numbers may be gradients of many parameters.
-            let by_multiple = tensor.shape.len() > 1 || tensor.element_bytes == 8;
+            let is_flat = tensor.shape.len() < 2 && tensor.element_bytes != 8;
+            let sizes = if is_flat { BatchSizes::Exact } else { BatchSizes::Multiples };
             if !batch.contains(&tensor.storage) {
                 return;
             }
-            let Some(shape) = self.scaled(tensor, by_multiple) else { return };
+            let Some(shape) = self.scaled(tensor, sizes) else { return };
             let product = |shape: &[i64]| shape.iter().product::<i64>().unsigned_abs().max(1);
             let (old, new) = (product(&tensor.shape), product(&shape));
             let scaled = |value: u64| {
