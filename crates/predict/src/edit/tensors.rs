@@ -3,14 +3,16 @@
 //! change programs and are in the other files of this folder.
 
 mod fuse;
+mod nodes;
 mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use schema::pattern;
-use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
+use trace::execution_trace::{ExecutionTrace, NodeForest, TraceValue};
 
+use self::nodes::{each_tensor, nodes_inside};
 use super::Edit;
 use super::position::EditPosition;
 use super::select::{nothing_selected, split};
@@ -138,27 +140,4 @@ fn remove(trace: &mut ExecutionTrace, operators: &[u32]) {
         }
     }
     trace.nodes.retain(|node| !gone.contains(&node.id));
-}
-
-/// Returns the ids of operators and of all nodes nested in them.
-fn nodes_inside(
-    trace: &ExecutionTrace,
-    tree: &NodeForest,
-    operators: &[u32],
-) -> impl Iterator<Item = u64> {
-    let inside = operators.iter().flat_map(|at| order::inside_out(tree, *at));
-    inside.map(|at| trace.nodes[at as usize].id)
-}
-
-/// Calls a function for each tensor of a node's inputs and outputs.
-fn each_tensor(node: &mut Node, change: &mut impl FnMut(&mut NodeTensor)) {
-    fn each(value: &mut TraceValue, change: &mut impl FnMut(&mut NodeTensor)) {
-        match value {
-            TraceValue::Tensor(tensor) => change(tensor),
-            TraceValue::List(values) => values.iter_mut().for_each(|value| each(value, change)),
-            _ => {}
-        }
-    }
-    let all = node.inputs.iter_mut().chain(&mut node.outputs);
-    all.for_each(|argument| each(&mut argument.value, change));
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::drawing::escaped;
-use super::suite_tables::JobErrorRow;
+use super::suite_jobs::JobErrorRow;
 use setup::render;
 
 const LEFT: f64 = 330.0;

@@ -9,6 +9,7 @@ use predict::calibration::{Calibration, recording_cost};
 use predict::program::Action;
 use predict::recording::Step;
 use schema::Topology;
+use serde::Serialize;
 use serde_json::Value;
 use trace::execution_trace::ExecutionTrace;
 
@@ -56,6 +57,39 @@ pub struct SuiteJob {
     pub unrecorded_ns: Option<i64>,
     /// Time that the profiler needed for an event, if the times without it show it.
     pub event_ns: Option<f64>,
+}
+
+/// The predicted step of one rank of a job. Errors are in percent of the measured time, with their
+/// sign.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobErrorRow {
+    pub job: String,
+    pub device: String,
+    pub batch: Option<u64>,
+    pub rank: u32,
+    pub is_recommender: bool,
+    /// Number of outermost operators of a step.
+    pub operators: usize,
+    /// Time of a step without the profiler, or of a recorded step if no other was measured.
+    pub measured_ns: f64,
+    /// Error of the device's time, without exchanges between ranks.
+    pub active_pct: Option<f64>,
+    /// Error of the step with the overheads of the job's own recording.
+    pub own_pct: f64,
+    /// Error of the step with the overheads of other jobs.
+    pub shared_pct: f64,
+    pub shared_from: String,
+    /// Error of the sum of the kernels' times.
+    pub kernel_only_pct: Option<f64>,
+    /// Error of the baseline that the step takes as long as with the profiler, or at the recorded
+    /// batch size.
+    pub unchanged_pct: Option<f64>,
+    /// Error of a line through the device's other jobs, from the logarithm of the number of
+    /// operators to that of the step.
+    pub line_pct: Option<f64>,
+    /// Error of the median of the device's other jobs, which is what gradient-boosted trees with
+    /// at least 20 rows in a leaf learn from fewer than 40 jobs.
+    pub trees_pct: Option<f64>,
 }
 
 /// Finds the jobs of a suite in a folder and the folders inside it.
@@ -185,6 +219,7 @@ impl SuiteJob {
         collect_samples(&self.steps, self.ranks(), self.event_ns.unwrap_or_default())
     }
 
+    /// Returns the number of recorded ranks.
     pub fn ranks(&self) -> usize {
         self.steps.first().map_or(0, |step| step.program.ranks.len())
     }

@@ -20,7 +20,7 @@ use trace::execution_trace::ExecutionTrace;
 
 use super::error_drawing::draw_errors;
 use super::execution_step::add_origin;
-use super::suite_jobs::{SuiteJob, find_jobs, model, read_job};
+use super::suite_jobs::{JobErrorRow, SuiteJob, find_jobs, model, read_job};
 use crate::args::PredictEvaluate;
 use setup::Session;
 use setup::error::Error;
@@ -32,39 +32,6 @@ struct SuiteErrors {
     training_data: Vec<String>,
     jobs: Vec<JobErrorRow>,
     errors: Vec<ErrorSummary>,
-}
-
-/// The predicted step of one rank of a job. Errors are in percent of the measured time, with their
-/// sign.
-#[derive(Clone, Debug, Serialize)]
-pub struct JobErrorRow {
-    pub job: String,
-    pub device: String,
-    pub batch: Option<u64>,
-    pub rank: u32,
-    pub is_recommender: bool,
-    /// Number of outermost operators of a step.
-    pub operators: usize,
-    /// Time of a step without the profiler, or of a recorded step if no other was measured.
-    pub measured_ns: f64,
-    /// Error of the device's time, without exchanges between ranks.
-    pub active_pct: Option<f64>,
-    /// Error of the step with the overheads of the job's own recording.
-    pub own_pct: f64,
-    /// Error of the step with the overheads of other jobs.
-    pub shared_pct: f64,
-    pub shared_from: String,
-    /// Error of the sum of the kernels' times.
-    pub kernel_only_pct: Option<f64>,
-    /// Error of the baseline that the step takes as long as with the profiler, or at the recorded
-    /// batch size.
-    pub unchanged_pct: Option<f64>,
-    /// Error of a line through the device's other jobs, from the logarithm of the number of
-    /// operators to that of the step.
-    pub line_pct: Option<f64>,
-    /// Error of the median of the device's other jobs, which is what gradient-boosted trees with
-    /// at least 20 rows in a leaf learn from fewer than 40 jobs.
-    pub trees_pct: Option<f64>,
 }
 
 /// Statistics of the absolute errors of a set of jobs, in percent.

@@ -58,11 +58,11 @@ fn predict_graph(
     let mut rows = Vec::new();
     for (path, edits) in args.edits.iter().zip(edits) {
         warn_of_network(edits, program.ranks.len(), session);
-        let of_file = |source| UsageError::Edits { path: path.clone(), source: Box::new(source) };
+        let name_file = |source| UsageError::Edits { path: path.clone(), source: Box::new(source) };
         let mut traces = traces.clone();
-        edit::tensors::apply(&mut traces, step, &edits.edit).map_err(of_file)?;
+        edit::tensors::apply(&mut traces, step, &edits.edit).map_err(name_file)?;
         let (execution, calibration) = build(&traces)?;
-        let program = edit::apply_to_program(&execution.program, &edits.edit).map_err(of_file)?;
+        let program = edit::apply_to_program(&execution.program, &edits.edit).map_err(name_file)?;
         rows.extend(
             base.compare(&edits_name(path), program, &calibration, args.draws.into())?.rows,
         );

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use trace::execution_trace::{Argument, ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
 
-use super::nodes_inside;
+use super::nodes::nodes_inside;
 use crate::program::from_execution_trace::operator_table::OperatorTable;
 use crate::program::from_execution_trace::{order, storage};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use trace::execution_trace::{ExecutionTrace, Node, NodeTensor};
 
-use super::each_tensor;
+use super::nodes::each_tensor;
 use crate::Error;
 use crate::edit::position::EditPosition;
 use crate::program::from_execution_trace::storage;
@@ -13,9 +13,9 @@ use crate::program::from_execution_trace::storage;
 /// Changes the batch size of all tensors that depend on the batch.
 ///
 /// The batch enters by tensors that are read before they are written, are not parameters, and have
-/// a dimension of `from`, and by tensors of whole numbers with a multiple of it, such as ids. Of a
-/// tensor that depends on the batch, one dimension changes: the first one of `from`, or else the
-/// multiple of it that is outermost in memory. Tensors with the sizes of a parameter, such as gradients, stay.
+/// a dimension of `from`. Of whole numbers, such as ids, a multiple is enough. Of a tensor that
+/// depends on the batch, one dimension changes: the first one of `from`, or else the multiple of it
+/// that is outermost in memory. Tensors with the sizes of a parameter, such as gradients, stay.
 ///
 /// # Errors
 /// [`Error::Edit`] for a size of 0, if a parameter has a dimension of `from`, because the sizes of

@@ -90,8 +90,9 @@ impl<'a> LaunchPredictor<'a> {
     }
 
     /// Returns the tensor sizes of an operator's inputs as text, such as `16x13 float`. A backward
-    /// operator without inputs has the sizes of its forward operator, as in recordings. PyTorch 2.11
-    /// writes the number of the forward operator into the node nested in that of autograd's engine.
+    /// operator without inputs has the sizes of its forward operator, as in recordings. PyTorch
+    /// 2.11 writes the number of the forward operator into the node nested in that of autograd's
+    /// engine.
     fn sizes(&self, at: u32) -> String {
         let own = sizes(self.trace, &self.trace.nodes[at as usize]);
         if !own.is_empty() {
