@@ -19,6 +19,7 @@ pub mod resize;
 mod scale;
 mod scale_ranks;
 mod select;
+pub mod tensors;
 mod thread;
 mod works;
 
@@ -62,8 +63,10 @@ pub enum Edit {
     /// Moves the kernels of operators to a new stream.
     Parallelise {
         operators: String,
-        /// The operator whose kernels wait for the moved kernels.
-        join: String,
+        /// The operator whose kernels wait for the moved kernels. Without it, which only execution
+        /// traces allow, kernels wait for those that wrote their tensors.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        join: Option<String>,
     },
     /// Replaces all launches between two operators by the launch of one graph.
     Graph { from: String, to: String },
@@ -116,6 +119,8 @@ pub enum Edit {
         /// Share of the kernel time of rank `from` that moves.
         share: f64,
     },
+    /// Changes the batch size of execution traces.
+    Resize { from: u32, to: u32 },
     /// Changes the number of ranks while each rank keeps its amount of work (weak scaling).
     ScaleRanks { to: usize },
 }
@@ -130,8 +135,24 @@ fn one() -> f64 {
 /// [`Error::NothingSelected`] for a pattern without a match, with similar names from the program.
 /// [`Error::Edit`] for an edit that cannot be applied, with the reason.
 pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
+    apply_where(program, edits, |_| true)
+}
+
+/// Applies the edits that [`tensors::apply`] leaves to the program of edited execution traces.
+///
+/// # Errors
+/// As of [`apply`].
+pub fn apply_to_program(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
+    apply_where(program, edits, |edit| !edit.changes_tensors())
+}
+
+fn apply_where(
+    program: &Program,
+    edits: &[Edit],
+    is_applied: impl Fn(&Edit) -> bool,
+) -> Result<Program, Error> {
     let mut edited = program.clone();
-    for (at, edit) in edits.iter().enumerate() {
+    for (at, edit) in edits.iter().enumerate().filter(|(_, edit)| is_applied(edit)) {
         let position = EditPosition { number: at + 1, kind: edit.kind() };
         apply_one(&mut edited, position, edit)?;
     }
@@ -146,8 +167,14 @@ fn apply_one(program: &mut Program, position: EditPosition, edit: &Edit) -> Resu
         Edit::Fuse { operators, factor } => {
             fuse::apply(program, position, operators, check_factor(position, *factor)?)
         }
-        Edit::Parallelise { operators, join } => {
+        Edit::Parallelise { operators, join: Some(join) } => {
             parallelise::apply(program, position, operators, join)
+        }
+        Edit::Parallelise { join: None, .. } => {
+            Err(position.error("`join`, because a recording does not contain tensors", "none"))
+        }
+        Edit::Resize { .. } => {
+            Err(position.error("execution traces, which contain tensors", "a recording"))
         }
         Edit::Graph { from, to } => graph::apply(program, position, from, to),
         Edit::PinCopies {} => pin_copies::apply(program, position),
@@ -192,7 +219,20 @@ impl Edit {
             Self::Thread { .. } => "thread",
             Self::DropExchange { .. } => "drop-exchange",
             Self::MoveTable { .. } => "move-table",
+            Self::Resize { .. } => "resize",
             Self::ScaleRanks { .. } => "scale-ranks",
         }
+    }
+
+    /// Returns whether the edit changes the tensors of execution traces before their program is
+    /// built.
+    fn changes_tensors(&self) -> bool {
+        matches!(
+            self,
+            Self::Remove { .. }
+                | Self::Fuse { .. }
+                | Self::Resize { .. }
+                | Self::Parallelise { join: None, .. }
+        )
     }
 }

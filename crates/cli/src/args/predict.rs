@@ -263,6 +263,7 @@ Examples:
   rowmill predict what-if traces/ --edits fused.toml
   rowmill predict what-if traces/ --edits fused.toml --edits graph.toml --calibration host.json
   rowmill predict what-if traces/ --edits fused.toml --measured after/
+  rowmill predict what-if --execution-trace et/ --hardware h100 --edits fused.toml
 
 A file of edits, applied in order; `*` in a name matches any text:
   [[edit]]
@@ -284,12 +285,27 @@ A file of edits, applied in order; `*` in a name matches any text:
   drop-exchange  operators [occurrence]  a collective that no rank calls any more
   move-table   kernels, from, to, share  a share of lookups on another rank
   scale-ranks  to                        more ranks, or fewer, of the same work each
+  resize       from, to                  another batch size, of execution traces
 
+With --execution-trace, remove, fuse, resize and parallelise change operators and tensors before all
+other edits. Dependencies follow the tensors, so that fuse needs no factor and parallelise no join,
+and kernel models price the changed operators.
 Both steps are predicted, with and without edits; kernels that slow each other down are not modelled.")]
 pub struct PredictWhatIf {
     /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "execution_trace", value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// Edit a step that was never timed: PyTorch execution traces instead of traces (repeatable)
+    #[arg(long, value_name = "PATH", requires = "hardware")]
+    #[arg(conflicts_with_all = ["paths", "force", "page"])]
+    pub execution_trace: Vec<PathBuf>,
+    /// With --execution-trace: the device, as of `rowmill predict step`
+    #[arg(long, value_name = "DEVICE", requires = "execution_trace")]
+    pub hardware: Option<String>,
+    /// With --execution-trace: the host's overheads, as of `rowmill predict step`
+    #[arg(long, value_name = "NAME|FILE", requires = "execution_trace")]
+    #[arg(conflicts_with = "calibration")]
+    pub overheads: Option<String>,
     /// A TOML file with edits (repeatable; each file is predicted separately)
     #[arg(long, value_name = "FILE", required = true)]
     pub edits: Vec<PathBuf>,
@@ -410,6 +426,7 @@ Examples:
   rowmill predict evaluate --kernels neusight/*.csv.gz
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
   rowmill predict evaluate --published
+  rowmill predict evaluate --tables suite/ --svg errors.svg
 
 Tests, as far as the recording allows them:
   replay       one step: its own host segments and kernels; starts, waits and transfers from a few
@@ -423,7 +440,10 @@ Tests, as far as the recording allows them:
 With --measured, a table instead: the step of every rank, then device work by name, largest error
 first; the mean of the predicted steps against the mean of the measured ones.
 With --published: steps that vendors published, on single GPUs, hosts and a cluster, predicted from
-models, plans and kernels alone. No constant is fitted to them.")]
+models, plans and kernels alone. No constant is fitted to them.
+With --tables: Table V and Figures 9 and 10 of arXiv:2201.07821 over recorded suites. A job is a
+folder with a timeline (*kineto*), its execution trace (execution.* or *_et.*) and, if measured, the
+time of steps without the profiler (times.json of bench/collect).")]
 pub struct PredictEvaluate {
     /// Traces: files, archives, folders, or `-` for standard input. With --kernels, tables of
     /// latencies; with --measured, predicted traces (predict step --write-trace)
@@ -433,6 +453,14 @@ pub struct PredictEvaluate {
     #[arg(long, conflicts_with_all = ["paths", "calibrate_ranks", "execution", "measured"])]
     #[arg(conflicts_with = "kernels")]
     pub published: bool,
+    /// Predict the steps of recorded suites, and print the errors beside those of baselines; the
+    /// paths are folders
+    #[arg(long, conflicts_with_all = ["published", "calibrate_ranks", "execution", "measured"])]
+    #[arg(conflicts_with = "kernels")]
+    pub tables: bool,
+    /// With --tables: draw the errors of every job
+    #[arg(long, value_name = "FILE", requires = "tables")]
+    pub svg: Option<PathBuf>,
     /// Derive the constants of the replay from the first N ranks [default: half of the ranks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub calibrate_ranks: Option<u32>,

@@ -5,6 +5,7 @@ mod calibrate;
 mod calibrated;
 mod compare;
 mod drawing;
+mod error_drawing;
 mod evaluate;
 mod execution_step;
 mod findings;
@@ -21,6 +22,8 @@ mod resize;
 mod serve;
 mod simulated_traces;
 mod step;
+mod suite_jobs;
+mod suite_tables;
 mod sweep;
 mod trainer_step;
 mod what_if;
@@ -42,6 +45,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::Next(args) => next::run(args, session),
         Predict::Serve(args) => serve::run(args, session),
         Predict::Evaluate(args) if args.published => published::run(session),
+        Predict::Evaluate(args) if args.tables => suite_tables::run(args, session),
         Predict::Evaluate(args) if args.kernels.kernels => kernel::evaluate::run(args, session),
         Predict::Evaluate(args) if !args.measured.is_empty() => compare::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),

@@ -418,6 +418,40 @@ fn device_time_of_execution_traces_is_evaluated() {
 }
 
 #[test]
+fn errors_over_a_recorded_suite_are_those_of_the_papers_tables() {
+    let place = Place::new();
+    let record = |path: &str| format!("{}/../../bench/record/{path}", env!("CARGO_MANIFEST_DIR"));
+    let h100 = record("nvidia-h100-80gb-hbm3/partial-suite/collect/dlrm-ddp-p1");
+    let cpu = record("amd-epyc-2cpu/suite/collect/resnet50-b4");
+    let words = format!("predict evaluate --tables {h100}-bags-b2048 {h100}-batched-b2048 {cpu}");
+    let report = place.done(&format!("{words} --svg e.svg --format json")).json();
+    let jobs = report["jobs"].as_array().unwrap();
+    let error = |at: usize, name: &str| {
+        jobs[at][name].as_f64().unwrap_or_else(|| panic!("{name}: {report}")).abs()
+    };
+    assert_eq!(jobs.len(), 3, "{report}");
+    for at in [0, 1] {
+        // Measured errors of E2E: -22 and 4 % with all other jobs of the suite.
+        assert!(error(at, "own_pct") < 35.0, "{report}");
+        assert!(error(at, "kernel_only_pct") > 70.0 && error(at, "active_pct") < 15.0, "{report}");
+        assert_eq!(jobs[at]["shared_from"], "1 other job", "{report}");
+    }
+    // On a CPU, backward operators are found by the sizes of their forward operators.
+    assert!(error(2, "own_pct") < 20.0 && jobs[2]["active_pct"].is_null(), "{report}");
+    assert_eq!((&jobs[2]["device"], &jobs[2]["is_recommender"]), (&"CPU".into(), &false.into()));
+    let summary = &report["errors"][0];
+    assert_eq!((&summary["device"], &summary["measure"]), (&"all".into(), &"active".into()));
+    assert!(fs::read_to_string(place.path("e.svg")).unwrap().contains("dlrm-ddp-p1-bags-b2048"));
+    let text = place.done(&words).stdout;
+    for title in ["Table V", "Figure 9", "Figure 10"] {
+        assert!(text.contains(title), "{text}");
+    }
+    fs::create_dir(place.path("empty")).unwrap();
+    place.refused("predict evaluate --tables empty", &["*kineto*", "got none"]);
+    place.refused("predict evaluate t.json --svg e.svg", &["--tables"]);
+}
+
+#[test]
 fn execution_traces_are_priced_by_models_of_a_gpu() {
     let Some(execution) = fixture::path("traces/dlrm8/dlrm_pytorch_et.tar.gz") else { return };
     let place = Place::new();

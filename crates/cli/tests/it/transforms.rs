@@ -40,14 +40,15 @@ fn every_transform_has_a_page_whose_example_runs() {
     for (kind, _) in &examples {
         assert!(help.contains(&format!("\n  {kind} ")), "{kind}: {help}");
     }
-    assert_eq!(examples.len(), 14);
+    assert_eq!(examples.len(), 15);
     let Some(job) = fixture::path("traces/dlrm8") else { return };
     let job = job.join("dlrm_kineto.tar.gz");
     let place = Place::new();
     fs::write(place.path("none.toml"), "").unwrap();
     let mut words =
         format!("predict what-if {} --draws 1 --format json --edits none.toml", job.display());
-    for (kind, example) in &examples {
+    // Recordings do not contain the tensors that `resize` changes.
+    for (kind, example) in examples.iter().filter(|(kind, _)| kind != "resize") {
         fs::write(place.path(&format!("{kind}.toml")), example).unwrap();
         words += &format!(" --edits {kind}.toml");
     }
@@ -156,6 +157,75 @@ fn findings_are_priced_by_a_simulation_that_is_named() {
     }
     let kept = rows.iter().filter(|row| row["source"] == "recording");
     kept.for_each(|row| assert_eq!(row["saving_ns"], row["recorded_saving_ns"], "{row}"));
+}
+
+#[test]
+fn edits_of_execution_traces_follow_tensors() {
+    let place = Place::new();
+    let suite = "bench/record/nvidia-h100-80gb-hbm3/partial-suite/collect";
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(suite);
+    let job = |name: &str| root.join(name).join("execution.json.gz").display().to_string();
+    let edit = |text: &str| format!("[[edit]]\nkind = {text}\n");
+    let files = [
+        ("fuse", "\"fuse\"\noperators = \"aten::embedding_bag\"".to_owned()),
+        (
+            "back",
+            format!(
+                "\"resize\"\nfrom = 2048\nto = 4096\n{}",
+                edit("\"resize\"\nfrom = 4096\nto = 2048")
+            ),
+        ),
+        ("streams", "\"parallelise\"\noperators = \"aten::embedding_bag\"".to_owned()),
+        ("gone", "\"remove\"\noperators = \"aten::embedding_bag\"".to_owned()),
+        ("factor", "\"fuse\"\noperators = \"aten::embedding_bag\"\nfactor = 0.5".to_owned()),
+        ("width", "\"resize\"\nfrom = 1024\nto = 2048".to_owned()),
+    ];
+    for (name, text) in &files {
+        fs::write(place.path(&format!("{name}.toml")), edit(text)).unwrap();
+    }
+    let examples = examples();
+    let (_, example) = examples.iter().find(|(kind, _)| kind == "resize").unwrap();
+    fs::write(place.path("larger.toml"), example).unwrap();
+    fs::write(place.path("none.toml"), "").unwrap();
+    let words = |name: &str| {
+        let job = job(name);
+        format!("predict what-if --execution-trace {job} --hardware h100 --draws 1 --format json")
+    };
+    let all = " --edits fuse.toml --edits larger.toml --edits back.toml --edits streams.toml --edits gone.toml";
+    let rows = place.done(&(words("dlrm-default-p100-bags-b2048") + all)).json();
+    let field = |at: usize, name: &str| rows[at][name].as_f64().unwrap();
+    let base = field(0, "base_ns");
+    // One lookup of eight tables takes less time than eight lookups.
+    assert!(field(0, "saving_ns") >= 0.0, "{rows}");
+    // This job is bound by its device. Recorded steps take 3.65 ms at 2048 and 6.72 ms at 4096.
+    let ratio = field(1, "step_ns") / base;
+    assert!((1.6..2.2).contains(&ratio), "{ratio}: {rows}");
+    assert!((field(2, "step_ns") / base - 1.0).abs() < 0.01, "{rows}");
+    assert!(
+        field(3, "step_ns") <= 1.01 * base && field(3, "busy_ns") < field(1, "busy_ns"),
+        "{rows}"
+    );
+    assert!(field(4, "saving_ns") > 0.0, "{rows}");
+    let refused = words("dlrm-default-p1-bags-b2048");
+    place.refused(&format!("{refused} --edits factor.toml"), &["no factor", "0.5"]);
+    place.refused(&format!("{refused} --edits width.toml"), &["no parameter", "1024"]);
+    // Products of weights' gradients have the batch as their last dimension, which is outermost.
+    fs::write(place.path("half.toml"), edit("\"resize\"\nfrom = 32\nto = 16")).unwrap();
+    let rows = place.done(&format!("{} --edits half.toml", words("transformer-b32"))).json();
+    let full = place.done(&format!("{} --edits none.toml", words("transformer-b32"))).json();
+    let busy = |rows: &Value| rows[0]["busy_ns"].as_f64().unwrap();
+    assert!((0.4..0.7).contains(&(busy(&rows) / busy(&full))), "{rows} {full}");
+    // The host binds at one id per bag, so a fused lookup saves the calls of seven.
+    let rows = place.done(&format!("{refused} --edits fuse.toml")).json();
+    assert!(rows[0]["saving_ns"].as_f64().unwrap() > 100_000.0, "{rows}");
+    let Some(job) = fixture::path("traces/dlrm8/dlrm_pytorch_et.tar.gz") else { return };
+    fs::write(place.path("bags.toml"), edit("\"resize\"\nfrom = 16\nto = 32")).unwrap();
+    let words = format!(
+        "predict what-if --execution-trace {} --hardware v100-sxm2x8 --edits bags.toml",
+        job.display()
+    );
+    // The rows of this job's tables are as wide as its batch.
+    place.refused(&words, &["no parameter", "16"]);
 }
 
 #[test]

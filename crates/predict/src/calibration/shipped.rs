@@ -66,16 +66,24 @@ impl ShippedOverheads {
         })
     }
 
-    /// Returns the overheads that were recorded beside the device most like the given one, by the
-    /// bandwidth of its memory.
+    /// Returns the overheads that were recorded beside the device most like the given one.
     #[must_use]
     pub fn nearest(device: &HardwareSpec) -> &'static Self {
+        Self::by_nearness(device)[0]
+    }
+
+    /// Returns all overheads, those first that were recorded beside the device most like the given
+    /// one, by the bandwidth of its memory.
+    #[must_use]
+    pub fn by_nearness(device: &HardwareSpec) -> [&'static Self; SHIPPED.len()] {
         let apart = |one: &&'static Self| {
             let own = hardware(one.device).map_or(f64::MAX, |own| own.dram);
             (own / device.dram).ln().abs()
         };
-        // `min_by` returns the first of equal minima.
-        SHIPPED.iter().min_by(|a, b| apart(a).total_cmp(&apart(b))).unwrap_or(&SHIPPED[0])
+        let mut all = SHIPPED.each_ref();
+        // The sort is stable, so of equally near devices the first remains the first.
+        all.sort_by(|a, b| apart(a).total_cmp(&apart(b)));
+        all
     }
 
     /// Reads the overheads.

@@ -66,7 +66,7 @@ pub(super) fn name(program: &Program, rank: usize, operator: OperatorRange) -> &
 
 /// Splits a pattern such as `aten::mm[2]` or `aten::mm[2..]` into the name pattern and occurrences,
 /// which are counted from 0.
-fn split(pattern: &str) -> (&str, Option<Range<usize>>) {
+pub(super) fn split(pattern: &str) -> (&str, Option<Range<usize>>) {
     let numbers = |text: &str| match text.strip_suffix("..") {
         Some(first) => Some(first.parse().ok()?..usize::MAX),
         None => text.parse().ok().map(|number: usize| number..number.saturating_add(1)),

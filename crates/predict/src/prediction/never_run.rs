@@ -36,7 +36,7 @@ pub struct HostDeviceTimes {
 }
 
 /// Computes the times of each rank's step with the costs of a calibration. The ranks start as in
-/// `setting`.
+/// `setting`. A single rank repeats its step, so the device's queue carries over.
 ///
 /// # Errors
 /// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
@@ -46,7 +46,10 @@ pub fn step_times(
     calibration: &Calibration,
 ) -> Result<Vec<HostDeviceTimes>, Error> {
     let costs = Prices::new(calibration).price(program, setting);
-    times_of_costs(program, &costs, &simulate::run(program, &costs)?)
+    let simulation = simulate::run(program, &costs)?;
+    let is_alone = program.ranks.len() == 1;
+    let simulation = if is_alone { simulation.into_steady() } else { simulation };
+    times_of_costs(program, &costs, &simulation)
 }
 
 /// Computes the times of each rank's step from its costs and their simulation.

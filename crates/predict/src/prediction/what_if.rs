@@ -71,10 +71,28 @@ impl<'a> Unedited<'a> {
     /// itself.
     pub fn with(&self, name: &str, edits: &[Edit], draws: Draws) -> Result<WhatIf, Error> {
         let program = edit::apply(self.program, edits)?;
-        let costs = self.prices.price(&program, self.setting);
+        self.compare(name, program, self.calibration, draws)
+    }
+
+    /// Predicts an edited program by its own calibration and compares each rank with the unedited
+    /// step.
+    ///
+    /// # Errors
+    /// [`Error::Cycle`] if the program waits for itself.
+    pub fn compare(
+        &self,
+        name: &str,
+        program: Program,
+        calibration: &Calibration,
+        draws: Draws,
+    ) -> Result<WhatIf, Error> {
+        let priced_anew =
+            (!std::ptr::eq(calibration, self.calibration)).then(|| Prices::new(calibration));
+        let prices = priced_anew.as_ref().unwrap_or(&self.prices);
+        let costs = prices.price(&program, self.setting);
         let simulation = simulate::run(&program, &costs)?.into_steady();
-        let priced = Priced { costs, simulation, prices: &self.prices };
-        let prediction = rows_of(&program, priced, self.calibration, draws);
+        let priced = Priced { costs, simulation, prices };
+        let prediction = rows_of(&program, priced, calibration, draws);
         let mut rows = prediction.rows;
         for (at, row) in rows.iter_mut().enumerate() {
             // A rank that an edit added is compared with the recorded rank whose work it copies.

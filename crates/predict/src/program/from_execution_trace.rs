@@ -4,11 +4,11 @@
 
 pub mod kernels;
 mod operator;
-mod operator_table;
-mod order;
+pub(crate) mod operator_table;
+pub(crate) mod order;
 mod scaled_calls;
 mod sort;
-mod storage;
+pub(crate) mod storage;
 mod writer;
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use crate::prediction::never_run;
 use crate::program::from_execution_trace::Execution;
 use crate::program::from_execution_trace::kernels::{Kernel, LaunchedKernel};
 use crate::program::{Program, Rank};
-use crate::recording::{RankSetting, Setting, Step};
+use crate::recording::{RankSetting, RankTimes, Setting, Step};
 
 /// Share of the peak memory bandwidth that copies reach (arXiv:2201.07821).
 const MOVE_SHARE: f64 = 0.79;
@@ -167,15 +167,17 @@ pub struct HostRow {
 /// Name of the host in rows whose host times come from the calibration of the rank itself.
 pub const OWN_HOST: &str = "own";
 
-/// Calibrates each rank of a step alone.
-fn calibrate_alone(step: &Step) -> Vec<Calibration> {
-    let ranks = 0..step.program.ranks.len();
-    let alone = ranks.map(|at| {
-        let mut calibration = Calibration::default();
-        collect::add(&mut calibration, step, &[at]);
+/// Calibrates each rank of recorded steps alone. `event_ns`, the cost of recording an event, is
+/// subtracted for each event.
+#[must_use]
+pub fn calibrate_each_rank(steps: &[Step], event_ns: f64) -> Vec<Calibration> {
+    let ranks = 0..steps.first().map_or(0, |step| step.program.ranks.len());
+    let calibrate = |at: usize| {
+        let mut calibration = Calibration { event_ns, ..Calibration::default() };
+        steps.iter().for_each(|step| collect::add(&mut calibration, step, &[at]));
         calibration
-    });
-    alone.collect()
+    };
+    ranks.map(calibrate).collect()
 }
 
 /// Returns the execution traces in the order of the recorded ranks.
@@ -201,7 +203,7 @@ pub fn rows(
     models: &Models,
     topology: &Topology,
 ) -> Result<Vec<ExecutionTraceTimeRow>, Error> {
-    let alone = calibrate_alone(step);
+    let alone = calibrate_each_rank(std::slice::from_ref(step), 0.0);
     let traces = matching(traces, step)?;
     let mut rows = Vec::new();
     for (at, (rank, trace)) in step.program.ranks.iter().zip(&traces).enumerate() {
@@ -234,9 +236,16 @@ pub fn rows(
     Ok(rows)
 }
 
-/// Compares predicted with recorded steps. Kernels are priced by models, and the host by each of
-/// the named overheads, or by the calibration of each rank itself if there are none. Ranks start
-/// when they did in the recording.
+/// The device of a topology, whose kernels models price.
+#[derive(Clone, Copy)]
+pub struct ModelledDevice<'a> {
+    pub models: &'a Models,
+    pub topology: &'a Topology,
+}
+
+/// Compares predicted with recorded steps. The host's times come from `hosts`, which are one
+/// calibration for all ranks or one for each rank. Kernels are priced by models. Without a device,
+/// the host computes everything. Ranks start when they did in the recording.
 ///
 /// # Errors
 /// As of [`rows`].
@@ -244,39 +253,39 @@ pub fn host_rows(
     traces: &[ExecutionTrace],
     number: usize,
     step: &Step,
-    models: &Models,
-    topology: &Topology,
-    overheads: Option<(&str, &Calibration)>,
+    device: Option<ModelledDevice<'_>>,
+    name: &str,
+    hosts: &[Calibration],
 ) -> Result<Vec<HostRow>, Error> {
     let traces = matching(traces, step)?;
     let start = |start_ns| RankSetting { start_ns, ..RankSetting::default() };
     let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
     let setting = Setting { ranks: starts.collect() };
-    let predict = |host: &Calibration| {
-        let (execution, calibration) = on_device(&traces, number, host, models, topology)?;
-        never_run::step_times(&execution.program, &setting, &calibration)
+    let predict = |host: &Calibration| match device {
+        Some(ModelledDevice { models, topology }) => {
+            let (execution, priced) = on_device(&traces, number, host, models, topology)?;
+            never_run::step_times(&execution.program, &setting, &priced)
+        }
+        None => {
+            let execution = Program::from_execution(&traces, number, host)?;
+            never_run::step_times(&execution.program, &setting, host)
+        }
     };
-    let own: Vec<Calibration> =
-        if overheads.is_none() { calibrate_alone(step) } else { Vec::new() };
-    let shared = overheads.map(|(_, host)| predict(host)).transpose()?;
-    let mut rows = Vec::new();
-    for (at, recorded) in step.recorded.ranks.iter().enumerate() {
-        let times = match (&shared, own.get(at)) {
-            (Some(shared), _) => shared[at],
-            (None, Some(own)) => predict(own)?[at],
-            (None, None) => continue,
-        };
-        rows.push(HostRow {
-            host: overheads.map_or(OWN_HOST, |(name, _)| name).to_owned(),
+    let predicted = hosts.iter().map(predict).collect::<Result<Vec<_>, Error>>()?;
+    let times = |at: usize| Some(predicted.get(at).or(predicted.first())?[at]);
+    let row = |(at, recorded): (usize, &RankTimes)| {
+        let times = times(at)?;
+        Some(HostRow {
+            host: name.to_owned(),
             rank: step.program.ranks[at].rank,
             measured_ns: recorded.step_ns,
             step_ns: times.step_ns,
             error_pct: error_pct(times.step_ns, recorded.step_ns),
             kernel_only_ns: times.kernel_only_ns,
             kernel_only_error_pct: error_pct(times.kernel_only_ns, recorded.step_ns),
-        });
-    }
-    Ok(rows)
+        })
+    };
+    Ok(step.recorded.ranks.iter().enumerate().filter_map(row).collect())
 }
 
 /// Returns the total time and the number of works that a step launches itself, without exchanges.

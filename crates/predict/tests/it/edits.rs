@@ -139,9 +139,9 @@ fn fused_operators_have_one_set_of_overheads_and_all_the_work() {
 fn kernels_on_a_stream_of_their_own_do_not_queue() {
     // k1 runs from 22 to 122 µs and k2 beside it from 52 to 102 µs. k3 waits for both and runs from
     // 122 to 132 µs.
-    check(Edit::Parallelise { operators: text("bag"), join: text("c") }, 348);
+    check(Edit::Parallelise { operators: text("bag"), join: Some(text("c")) }, 348);
     refused(
-        Edit::Parallelise { operators: text("c"), join: text("item") },
+        Edit::Parallelise { operators: text("c"), join: Some(text("item")) },
         "edit 1 (parallelise): expected an operator with kernels before a joining operator with kernels, \
          got none",
     );

@@ -13,7 +13,8 @@ use predict::program::from_execution_trace::Execution;
 use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
 use predict::recording::{RankSetting, Setting, Step};
 use predict::simulate;
-use predict::step::{Models, execution_trace_time};
+use predict::step::Models;
+use predict::step::execution_trace_time::{self, ModelledDevice, OWN_HOST};
 use schema::Topology;
 use trace::execution_trace::{self, ExecutionTrace};
 
@@ -385,11 +386,13 @@ fn steps_of_execution_traces_are_predicted_with_modelled_kernels() {
     let models = Models::shipped().expect("models of this version");
     let topology = Topology::parse("v100-sxm2x8").expect("a known device");
     let shared = SHIPPED.map(|shipped| shipped.read().expect("overheads of this version"));
-    let rows = |host| {
-        execution_trace_time::host_rows(&traces, 0, &step, &models, &topology, host).expect("rows")
+    let device = Some(ModelledDevice { models: &models, topology: &topology });
+    let rows = |name, hosts: &[Calibration]| {
+        execution_trace_time::host_rows(&traces, 0, &step, device, name, hosts).expect("rows")
     };
+    let own = execution_trace_time::calibrate_each_rank(std::slice::from_ref(&step), 0.0);
     // Measured errors: -4.3, -3.4, -3.9, 2.1, -4.8, -4.5, -3.7, -4.9 %.
-    for row in rows(None) {
+    for row in rows(OWN_HOST, &own) {
         assert!(row.error_pct.abs() <= 15.0, "{row:?}");
         assert!(row.kernel_only_error_pct < -80.0, "{row:?}");
     }
@@ -398,7 +401,7 @@ fn steps_of_execution_traces_are_predicted_with_modelled_kernels() {
     let others = others.filter(|(one, _)| !["v100-dlrm", "h100-suite"].contains(&one.name));
     let mut errors: Vec<f64> = Vec::new();
     for (shipped, overheads) in others {
-        let of_job = rows(Some((shipped.name, overheads)));
+        let of_job = rows(shipped.name, std::slice::from_ref(overheads));
         errors.extend(of_job.iter().map(|row| row.error_pct.abs()));
     }
     let median = schema::median::float_median(&mut errors).expect("rows");

@@ -183,7 +183,7 @@ fn rewritten(specs: &[Spec], edit: &Edit) -> Option<Vec<Op>> {
             let (_, _) = (find(operators)?, find(after).filter(|_| after != operators)?);
             Some(ops(&reordered(specs, (operators, after))))
         }
-        Edit::Parallelise { operators, join } => {
+        Edit::Parallelise { operators, join: Some(join) } => {
             let mut ops = ops(specs);
             let mut fork = STREAMS;
             let mut is_any = false;
@@ -309,7 +309,7 @@ proptest! {
         (name, join) in (0..3usize, 0..3usize),
     ) {
         let (operators, join) = (NAMES[name].to_owned(), NAMES[join].to_owned());
-        agree(&specs, &Edit::Parallelise { operators, join })?;
+        agree(&specs, &Edit::Parallelise { operators, join: Some(join) })?;
     }
 
     #[test]

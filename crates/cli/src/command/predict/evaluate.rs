@@ -9,7 +9,9 @@ use predict::evaluate::leave_out::{self, LeftOutRankRow};
 use predict::evaluate::{ReplayRow, geomean_pct, replay};
 use predict::recording::Step;
 use predict::step::Models;
-use predict::step::execution_trace_time::{self, ExecutionTraceTimeRow, HostRow, OWN_HOST};
+use predict::step::execution_trace_time::{
+    self, ExecutionTraceTimeRow, HostRow, ModelledDevice, OWN_HOST,
+};
 use schema::Topology;
 use schema::median::float_median;
 use serde::Serialize;
@@ -132,16 +134,18 @@ fn launched_rows(
     let rows = rows.map_err(add_origin)?;
     let shared: Vec<Calibration> =
         SHIPPED.iter().map(ShippedOverheads::read).collect::<Result<_, _>>()?;
-    let host_rows = |host| {
-        execution_trace_time::host_rows(&executions, 0, step, &models, &topology, host)
+    let device = Some(ModelledDevice { models: &models, topology: &topology });
+    let host_rows = |name: &str, hosts: &[Calibration]| {
+        execution_trace_time::host_rows(&executions, 0, step, device, name, hosts)
             .map_err(add_origin)
     };
-    let mut hosts = host_rows(None)?;
-    let own = collect_samples(std::slice::from_ref(step), traces.len(), 0.0).shared_overheads();
+    let step = std::slice::from_ref(step);
+    let mut hosts = host_rows(OWN_HOST, &execution_trace_time::calibrate_each_rank(step, 0.0))?;
+    let own = collect_samples(step, traces.len(), 0.0).shared_overheads();
     for (shipped, overheads) in SHIPPED.iter().zip(&shared) {
         // Overheads that were made from this recording are not a test.
         if overheads.overheads != own.overheads {
-            hosts.extend(host_rows(Some((shipped.name, overheads)))?);
+            hosts.extend(host_rows(shipped.name, std::slice::from_ref(overheads))?);
         }
     }
     Ok((rows, hosts))

@@ -1,12 +1,14 @@
 //! The command `rowmill predict step --execution-trace`, which predicts a step that was never
 //! timed, from a calibration or from kernel models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use predict::calibration::Calibration;
 use predict::prediction;
 use predict::program::Program;
 use predict::program::from_execution_trace::{Execution, UnknownOperators};
-use predict::step::execution_trace_time;
+use predict::step::{Models, execution_trace_time};
+use schema::Topology;
 use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
@@ -27,15 +29,10 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let number = args.selection.step;
     let (execution, calibration) = match (&args.hardware, &args.calibration) {
         (Some(name), _) => {
-            let hardware = Hardware::from_name(name, args.host.models.as_deref())?;
-            let Hardware::Devices(topology, models) = hardware else {
-                let expected = "a GPU, because execution traces launch kernels".to_owned();
-                let got = format!("the CPU {name:?}");
-                return Err(predict::Error::Workload { expected, got }.into());
-            };
-            let models = models.with_shipped()?;
-            let host = read_host(args, &topology, session)?;
-            let found = execution_trace_time::on_device(&traces, number, &host, &models, &topology);
+            let models = args.host.models.as_deref();
+            let (file, overheads) = (args.calibration.as_deref(), args.overheads.as_deref());
+            let priced = DeviceAndHost::read(name, models, file, overheads, session)?;
+            let found = priced.build(&traces, number);
             found.map_err(|source| add_origin(source, &traces))?
         }
         (None, Some(path)) => {
@@ -56,6 +53,50 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         write_traces(folder, program, &prediction.simulation)?;
     }
     table_output::write_rows(session.console, &prediction.rows, TableTarget::default())
+}
+
+/// A device whose kernels models price, with the times of its host.
+pub struct DeviceAndHost {
+    topology: Topology,
+    models: Models,
+    host: Calibration,
+}
+
+impl DeviceAndHost {
+    /// Finds a device by name, with the host of a calibration, of named overheads, or of the
+    /// nearest GPU.
+    ///
+    /// # Errors
+    /// The hardware is unknown or a CPU, or a file cannot be read.
+    pub fn read(
+        name: &str,
+        models: Option<&Path>,
+        calibration: Option<&Path>,
+        overheads: Option<&str>,
+        session: &Session,
+    ) -> Result<Self, Error> {
+        let Hardware::Devices(topology, models) = Hardware::from_name(name, models)? else {
+            let expected = "a GPU, because execution traces launch kernels".to_owned();
+            let got = format!("the CPU {name:?}");
+            return Err(predict::Error::Workload { expected, got }.into());
+        };
+        let models = models.with_shipped()?;
+        let host = read_host(calibration, overheads, &topology, session)?;
+        Ok(Self { topology: *topology, models, host })
+    }
+
+    /// Builds the program of a step of execution traces, with the calibration that prices it.
+    ///
+    /// # Errors
+    /// As of [`execution_trace_time::on_device`].
+    pub fn build(
+        &self,
+        traces: &[ExecutionTrace],
+        step: usize,
+    ) -> Result<(Execution, Calibration), predict::Error> {
+        let Self { topology, models, host } = self;
+        execution_trace_time::on_device(traces, step, host, models, topology)
+    }
 }
 
 /// Reads the execution traces in files, archives and folders, and sorts them by rank.
@@ -102,7 +143,8 @@ pub fn add_origin(source: predict::Error, traces: &[ExecutionTrace]) -> Error {
     }
 }
 
-fn report_execution(execution: &Execution, step: usize, session: &Session) {
+/// Prints what is incomplete in the program of execution traces.
+pub fn report_execution(execution: &Execution, step: usize, session: &Session) {
     let console = session.console;
     match execution.is_marked {
         true => console.detail(format_args!(

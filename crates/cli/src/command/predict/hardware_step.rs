@@ -344,7 +344,12 @@ fn price_with_host(
         Hardware::Cpu(_) => return Ok(alone),
         _ if given_ns > 0.0 => given_ns,
         Hardware::Devices(topology, _) => {
-            let host = read_host(args, topology, session)?;
+            let host = read_host(
+                args.calibration.as_deref(),
+                args.overheads.as_deref(),
+                topology,
+                session,
+            )?;
             if !host.launches.has_device() {
                 let expected = "recorded launches of GPU kernels".to_owned();
                 return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());

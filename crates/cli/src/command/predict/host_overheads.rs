@@ -9,7 +9,6 @@ use schema::{TableRow, Topology};
 use serde::Serialize;
 
 use super::calibrated::{read_calibration, report_machine};
-use crate::args::PredictStep;
 use setup::Session;
 use setup::error::Error;
 use setup::table_output::{self, TableTarget};
@@ -50,7 +49,8 @@ pub fn list(session: &Session) -> Result<(), Error> {
 /// Reads the overheads that the options name, or else the shipped ones of the nearest GPU, and says
 /// which they are.
 pub fn read_host(
-    args: &PredictStep,
+    calibration: Option<&Path>,
+    overheads: Option<&str>,
     topology: &Topology,
     session: &Session,
 ) -> Result<Calibration, Error> {
@@ -59,7 +59,7 @@ pub fn read_host(
         report_machine(&calibration.machine, session);
         Ok::<Calibration, Error>(calibration)
     };
-    let shipped = match (&args.calibration, &args.overheads) {
+    let shipped = match (calibration, overheads) {
         (Some(path), _) => return read_file(path),
         (None, Some(name)) if Path::new(name).exists() => {
             return Ok(read_file(Path::new(name))?.shared_overheads());
@@ -67,8 +67,7 @@ pub fn read_host(
         (None, Some(name)) => ShippedOverheads::find(name)?,
         (None, None) => ShippedOverheads::nearest(&topology.device),
     };
-    let why =
-        if args.overheads.is_none() { ", the nearest GPU with shipped overheads" } else { "" };
+    let why = if overheads.is_none() { ", the nearest GPU with shipped overheads" } else { "" };
     session.console.say(format_args!(
         "host: overheads {} of {}{why}, PyTorch {}, profiler {}; from {}",
         shipped.name, shipped.device, shipped.pytorch, shipped.profiler, shipped.source

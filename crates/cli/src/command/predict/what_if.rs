@@ -6,13 +6,16 @@ use std::io::Write;
 use std::path::Path;
 
 use predict::calibration::price::Prices;
-use predict::edit::{Edit, Edits};
+use predict::edit::{self, Edit, Edits};
 use predict::prediction::PredictedStepRow;
 use predict::prediction::what_if::Unedited;
+use predict::recording::{RankSetting, Setting};
 use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
+use trace::execution_trace::ExecutionTrace;
 
 use super::calibrated::read_step;
+use super::execution_step::{DeviceAndHost, add_origin, read_execution_traces, report_execution};
 use super::serve::EditedStepPage;
 use crate::args::PredictWhatIf;
 use setup::Session;
@@ -27,24 +30,69 @@ use setup::table_output::{self, TableTarget};
 pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let edits: Vec<Edits> =
         args.edits.iter().map(|path| read_edits(path)).collect::<Result<_, _>>()?;
+    match &args.hardware {
+        Some(hardware) => predict_graph(hardware, args, &edits, session),
+        None => predict_recording(args, &edits, session),
+    }
+}
+
+/// Predicts the edits of execution traces, whose tensors they follow.
+fn predict_graph(
+    hardware: &str,
+    args: &PredictWhatIf,
+    edits: &[Edits],
+    session: &Session,
+) -> Result<(), Error> {
+    let traces = read_execution_traces(&args.execution_trace, session)?;
+    let (file, overheads) = (args.calibration.as_deref(), args.overheads.as_deref());
+    let device = DeviceAndHost::read(hardware, None, file, overheads, session)?;
+    let step = args.selection.step;
+    let build = |traces: &[ExecutionTrace]| {
+        device.build(traces, step).map_err(|source| add_origin(source, traces))
+    };
+    let (execution, calibration) = build(&traces)?;
+    report_execution(&execution, step, session);
+    let program = &execution.program;
+    let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
+    let base = Unedited::new(program, &setting, &calibration)?;
+    let mut rows = Vec::new();
+    for (path, edits) in args.edits.iter().zip(edits) {
+        warn_of_network(edits, program.ranks.len(), session);
+        let name_file = |source| UsageError::Edits { path: path.clone(), source: Box::new(source) };
+        let mut traces = traces.clone();
+        edit::tensors::apply(&mut traces, step, &edits.edit).map_err(name_file)?;
+        let (execution, calibration) = build(&traces)?;
+        let program = edit::apply_to_program(&execution.program, &edits.edit).map_err(name_file)?;
+        rows.extend(
+            base.compare(&edits_name(path), program, &calibration, args.draws.into())?.rows,
+        );
+    }
+    add_measured(&mut rows, args, session)?;
+    table_output::write_rows(session.console, &rows, TableTarget::default())
+}
+
+/// Predicts the edits of a recorded step.
+fn predict_recording(
+    args: &PredictWhatIf,
+    edits: &[Edits],
+    session: &Session,
+) -> Result<(), Error> {
     let traces = open_recordings(&args.paths, session)?;
     let scopes = whole_scopes(&traces);
     let calibrated =
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     let step = &calibrated.step;
-    for edits in &edits {
+    for edits in edits {
         warn_of_network(edits, step.program.ranks.len(), session);
     }
     let prices = Prices::new(&calibrated.calibration);
     let setting = prices.setting_of_devices(step);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     calibrated.check_base(&base.recorded, session);
-    let measured = measured(&args.measured, session)?;
     let draws = args.draws.into();
     let mut rows = Vec::new();
-    for (path, edits) in args.edits.iter().zip(&edits) {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let edited = base.with(&name, &edits.edit, draws);
+    for (path, edits) in args.edits.iter().zip(edits) {
+        let edited = base.with(&edits_name(path), &edits.edit, draws);
         let edited = edited
             .map_err(|source| UsageError::Edits { path: path.clone(), source: Box::new(source) })?;
         rows.extend(edited.rows.into_iter().enumerate().map(|(at, row)| {
@@ -53,20 +101,34 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
             PredictedStepRow { recorded_ns, ..row }
         }));
     }
-    if !measured.is_empty() {
-        for row in &mut rows {
-            let of_rank = measured.iter().find(|one| one.rank == row.rank);
-            let of_rank = of_rank.ok_or(UsageError::NotMeasured { rank: row.rank })?;
-            // The baseline is the prediction that the edits change nothing.
-            let baseline_ns = row.base_ns.unwrap_or(row.step_ns) as f64;
-            row.add_measured(of_rank.mean_ns, of_rank.noise_pct, baseline_ns);
-        }
-    }
+    add_measured(&mut rows, args, session)?;
     if let (Some(page), Some(edits)) = (&args.page, edits.last()) {
         let edited = EditedStepPage { title: &job_title(&args.paths), step, base };
         write_page(page, &edited.with(&edits.edit, draws)?)?;
     }
     table_output::write_rows(session.console, &rows, TableTarget::default())
+}
+
+/// Returns the name of edits in tables, which is that of their file.
+fn edits_name(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Adds the steps that were measured after the edits were made, and the errors.
+fn add_measured(
+    rows: &mut [PredictedStepRow],
+    args: &PredictWhatIf,
+    session: &Session,
+) -> Result<(), Error> {
+    let measured = measured(&args.measured, session)?;
+    for row in rows.iter_mut().filter(|_| !measured.is_empty()) {
+        let of_rank = measured.iter().find(|one| one.rank == row.rank);
+        let of_rank = of_rank.ok_or(UsageError::NotMeasured { rank: row.rank })?;
+        // The baseline is the prediction that the edits change nothing.
+        let baseline_ns = row.base_ns.unwrap_or(row.step_ns) as f64;
+        row.add_measured(of_rank.mean_ns, of_rank.noise_pct, baseline_ns);
+    }
+    Ok(())
 }
 
 /// Warns about edits that add ranks, because the network between the new ranks was not recorded.

@@ -90,14 +90,18 @@ impl<'a> LaunchPredictor<'a> {
     }
 
     /// Returns the tensor sizes of an operator's inputs as text, such as `16x13 float`. A backward
-    /// operator without inputs has the sizes of its forward operator, as in recordings.
+    /// operator without inputs has the sizes of its forward operator, as in recordings. PyTorch
+    /// 2.11 writes the number of the forward operator into the node nested in that of autograd's
+    /// engine.
     fn sizes(&self, at: u32) -> String {
-        let node = &self.trace.nodes[at as usize];
-        let own = sizes(self.trace, node);
-        if !own.is_empty() || node.forward_thread == 0 {
+        let own = sizes(self.trace, &self.trace.nodes[at as usize]);
+        if !own.is_empty() {
             return own;
         }
-        let forward = self.forward.get(&node.sequence);
+        let nested = std::iter::once(&at).chain(self.tree.children(at));
+        let mut nodes = nested.map(|at| &self.trace.nodes[*at as usize]);
+        let backward = nodes.find(|node| node.forward_thread != 0);
+        let forward = backward.and_then(|node| self.forward.get(&node.sequence));
         forward.map_or(own, |at| sizes(self.trace, &self.trace.nodes[*at as usize]))
     }
 

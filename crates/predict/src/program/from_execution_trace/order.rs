@@ -44,6 +44,15 @@ pub struct StepRange {
 }
 
 const MARK: &str = "ProfilerStep#";
+/// Attribute of an operator with the stream to which an edit moved its kernels.
+pub const STREAM: &str = "stream";
+
+/// Returns the stream to which an edit moved the kernels of an operator.
+pub fn moved_to(trace: &ExecutionTrace, at: u32) -> Option<i32> {
+    let mut attributes = trace.nodes[at as usize].rest.iter();
+    let (_, stream) = attributes.rfind(|(name, _)| trace.text(*name) == STREAM)?;
+    i32::try_from(stream.int()?).ok()
+}
 
 /// Lists the steps of a trace in order. A trace without step marks counts as one step.
 pub fn steps(trace: &ExecutionTrace) -> Vec<StepRange> {

@@ -257,6 +257,10 @@ impl StepWriter<'_, '_> {
         let after = self.depend(item);
         let mut done = self.predictor.predict_calls(item.node);
         self.written.prices.extend(done.prices.drain(..));
+        if let Some(stream) = order::moved_to(self.predictor.trace, item.node) {
+            let works = done.calls.iter_mut().flat_map(|(call, _)| &mut call.launches);
+            works.for_each(|work| work.stream = stream);
+        }
         let sizes = self.names.intern(&done.sizes);
         self.between(thread, name);
         self.begin(thread, name, MarkKind::Operator);
