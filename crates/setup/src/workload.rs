@@ -75,8 +75,8 @@ impl Workload {
     }
 }
 
-/// Describes the features of a configuration by `[synthetic]`. Without a size or a distribution there, bags have `pooling`
-/// ids, which are uniform.
+/// Describes the features of a configuration by `[synthetic]`. Without a size or a distribution
+/// there, bags have `pooling` ids, which are uniform.
 ///
 /// # Errors
 /// A distribution names a file that cannot be read.

@@ -10,7 +10,7 @@ use std::io::Write;
 use plan::torchrec::{self, Partitioner, TorchrecProblem};
 use plan::{Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult};
 use predict::step::{Stage, StepPrice, StepPricer};
-use schema::{Bytes, ShardingPlan};
+use schema::{Bytes, JobConfig, ShardingPlan};
 use setup::Session;
 use setup::args::NeverRunStep;
 use setup::error::{Error, UsageError};
@@ -58,11 +58,19 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
         conditions: conditions(topology, models, &workload, options),
         constraints: &config.plan,
     };
+    check_explained(args, config)?;
     let found = Found::search(&problem, args)?;
     let priced = PricedPlan::new(&problem, &found.chosen)?;
     write_files(args, &problem, &priced)?;
     describe(&found, &priced, session);
     let target = TableTarget::default();
+    if !args.explain.is_empty() {
+        let mut rows = Vec::new();
+        for table in &args.explain {
+            rows.extend(rows::alternatives(&plan::explain(&problem, &found.chosen, table)?));
+        }
+        return table_output::write_rows(session.console, &rows, target);
+    }
     match args.by {
         PlanRows::Rank => {
             let rows = rows::by_rank(&priced.plan, &priced.price);
@@ -79,10 +87,22 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     }
 }
 
+/// Refuses to explain tables that the model lacks, before the search begins.
+fn check_explained(args: &PlanSearch, config: &JobConfig) -> Result<(), Error> {
+    let names = || config.model.tables.iter().map(|table| table.name.clone());
+    match args.explain.iter().find(|wanted| !names().any(|name| name == **wanted)) {
+        None => Ok(()),
+        Some(table) => {
+            let tables = names().take(12).collect();
+            Err(UsageError::ExplainedTable { table: table.clone(), tables }.into())
+        }
+    }
+}
+
 /// The plan of a search, and the plans to which it is compared.
 struct Found {
     chosen: CandidatePlan,
-    /// `None` if TorchRec's planner made the plan.
+    /// The result of our own search; TorchRec's planner has none.
     result: Option<PlanResult>,
 }
 
@@ -96,7 +116,10 @@ impl Found {
                 return Ok(Self { chosen: plan_as_torchrec(problem)?, result: None });
             }
         };
-        let options = PlanOptions { method, budget: args.effort, ..PlanOptions::new(args.seed) };
+        // A plan of TorchRec's planner is one more start. It cannot express every constraint.
+        let starts = plan_as_torchrec(problem).into_iter().collect();
+        let budget = args.effort;
+        let options = PlanOptions { method, budget, starts, ..PlanOptions::new(args.seed) };
         let result = plan::plan(problem, &options)?;
         Ok(Self { chosen: result.plan.clone(), result: Some(result) })
     }

@@ -251,7 +251,7 @@ errors_with_hints! {
         #[hint("rowmill train --sharding auto plans for the CPU of this machine")]
         PlannedCpu { name: String },
         #[error("--explain {table}: expected the name of a table")]
-        #[hint("the tables are {}", tables.join(", "))]
+        #[hint("the first tables are {}", tables.join(", "))]
         ExplainedTable { table: String, tables: Vec<String> },
 
         // Errors of traces and findings.

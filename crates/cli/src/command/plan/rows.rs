@@ -1,8 +1,9 @@
 //! The tables that `rowmill plan` prints: by rank, by table and by search rule.
 
 use plan::CandidatePlan;
+use plan::explain::{AlternativePlacement, PlacementReason, TableExplanation};
 use predict::step::{RankPrice, Stage, StepPrice};
-use schema::{Rank, ShardingPlan, TableConfig, TableRow};
+use schema::{Bytes, Rank, ShardingPlan, TableConfig, TableRow};
 use serde::Serialize;
 
 /// A rank's part of a plan, with its predicted time and memory.
@@ -46,6 +47,65 @@ pub struct RuleRow {
     pub fits: bool,
 }
 
+/// A placement of a table that is explained: the chosen one, or another with its cost.
+#[derive(Serialize, TableRow)]
+pub struct AlternativeRow {
+    table: String,
+    layout: &'static str,
+    ranks: String,
+    step_ns: f64,
+    /// Nanoseconds by which the step would be longer than with the chosen placement.
+    added_ns: f64,
+    fits: bool,
+    /// The stage that adds most, or the reason of the chosen placement.
+    why: String,
+}
+
+/// Lists the chosen placement of a table, then its alternatives.
+pub fn alternatives(explained: &TableExplanation) -> Vec<AlternativeRow> {
+    let row = |placement: &plan::Placement, why: String| AlternativeRow {
+        table: explained.table.clone(),
+        layout: placement.layout.kind().name(),
+        ranks: rank_text(placement),
+        step_ns: explained.cost.step.mean_ns,
+        added_ns: 0.0,
+        fits: true,
+        why,
+    };
+    let other = |other: &AlternativePlacement| {
+        let stage = Stage::ALL
+            .into_iter()
+            .max_by(|a, b| {
+                let added = |stage: &Stage| other.added_stages_ns[*stage as usize];
+                added(a).total_cmp(&added(b))
+            })
+            .filter(|stage| other.added_stages_ns[*stage as usize] > 0.0);
+        AlternativeRow {
+            step_ns: other.cost.step.mean_ns,
+            added_ns: other.added_ns,
+            fits: other.fits,
+            ..row(
+                &other.placement,
+                stage.map_or_else(String::new, |stage| format!("longer {}", stage.name())),
+            )
+        }
+    };
+    let chosen = row(&explained.placement, format!("chosen: {}", reason(explained.reason)));
+    std::iter::once(chosen).chain(explained.alternatives.iter().map(other)).collect()
+}
+
+fn reason(reason: PlacementReason) -> String {
+    match reason {
+        PlacementReason::Pinned => "pinned by [plan]".to_owned(),
+        PlacementReason::OnlyLayout => "the only allowed layout".to_owned(),
+        PlacementReason::Memory { kind, needed, capacity } => {
+            format!("faster ones need {} of {}, most of it {kind}", Bytes(needed), Bytes(capacity))
+        }
+        PlacementReason::Fastest => "the fastest".to_owned(),
+        PlacementReason::NotFastest => "not the fastest; try more --effort".to_owned(),
+    }
+}
+
 /// Lists the ranks of a plan.
 pub fn by_rank(plan: &ShardingPlan, price: &StepPrice) -> Vec<RankRow> {
     price.ranks.iter().map(|rank| rank_row(plan, rank)).collect()
@@ -82,12 +142,16 @@ pub fn by_table(tables: &[TableConfig], plan: &CandidatePlan) -> Vec<PlacementRo
         dim: table.dim,
         bytes: table.rows * table.dim as u64 * table.data_type.bytes() as u64,
         layout: placement.layout.kind().name(),
-        ranks: match placement.ranks.is_empty() {
-            true => "all".to_owned(),
-            false => ranges(&placement.ranks),
-        },
+        ranks: rank_text(placement),
     };
     tables.iter().zip(&plan.placements).map(row).collect()
+}
+
+fn rank_text(placement: &plan::Placement) -> String {
+    match placement.ranks.is_empty() {
+        true => "all".to_owned(),
+        false => ranges(&placement.ranks),
+    }
 }
 
 /// Formats ranks as ranges, such as `0-7,9`.
