@@ -26,12 +26,13 @@ pub struct HostTime {
 /// The host's time of each stage of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageHosts {
+    /// Times of operations, of which a stage may have several.
     pub stages: Vec<StageHost>,
     /// Nanoseconds of one call that launches a whole graph of kernels.
     pub graph_ns: f64,
 }
 
-/// The host's time of one stage.
+/// The host's time of one operation of a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageHost {
     pub stage: Stage,
@@ -44,6 +45,13 @@ impl StageHosts {
     pub fn ns(&self, stage: Stage) -> f64 {
         let own = self.stages.iter().filter(|host| host.stage == stage);
         own.map(|host| host.time.ns).sum()
+    }
+
+    /// Returns the nanoseconds in which the host launches the longest operation of a stage.
+    #[must_use]
+    pub fn call_ns(&self, stage: Stage) -> f64 {
+        let own = self.stages.iter().filter(|host| host.stage == stage);
+        own.map(|host| host.time.ns).fold(0.0, f64::max)
     }
 }
 

@@ -16,6 +16,7 @@ pub struct LaunchPlan {
     pub input: InputThread,
     pub dense: DenseLaunches,
     pub rounds: InputRounds,
+    pub updates: DenseUpdateCalls,
     /// Number of lookups and of updates that the host launches one by one: 1 if a kernel serves all
     /// tables of a rank.
     pub embedding_calls: u32,
@@ -28,14 +29,17 @@ impl LaunchPlan {
         input: InputThread::Shared,
         dense: DenseLaunches::Eager,
         rounds: InputRounds::One,
+        updates: DenseUpdateCalls::ByLayer,
         embedding_calls: 1,
     };
 
     /// TorchRec's pipeline before the optimizations of its text: one thread launches the input
-    /// distribution behind the dense layers, and waits for the sizes of its messages.
+    /// distribution behind the dense layers, and waits for the sizes of its messages. Optimizers
+    /// of PyTorch 2 update the parameters of a GPU in groups.
     pub const TORCHREC: Self = Self {
         order: LaunchOrder::InputBehindDense,
         rounds: InputRounds::Three,
+        updates: DenseUpdateCalls::Grouped,
         ..Self::IN_GRAPH_ORDER
     };
 }
@@ -64,6 +68,14 @@ pub enum DenseLaunches {
     Eager,
     /// One call launches them as a CUDA graph.
     Graph,
+}
+
+/// How the updates of dense weights are launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseUpdateCalls {
+    ByLayer,
+    /// The operators of one layer's update serve all layers.
+    Grouped,
 }
 
 /// The exchanges of an input distribution.
@@ -97,17 +109,16 @@ pub fn list_stages(
     hosts: &StageHosts,
     plan: LaunchPlan,
 ) -> Vec<LaunchedStage> {
-    let ordered = order_by_graph(actions, device_ns);
-    let mut launch_order: Vec<usize> = (0..ordered.len()).collect();
+    let mut actions = actions.to_vec();
     if plan.order == LaunchOrder::InputBehindDense {
-        launch_order.sort_by_key(|at| launch_group(&ordered[*at]));
+        actions.sort_by_key(launch_group);
     }
+    let ordered = find_inputs(&actions, device_ns);
     let mut listed = Vec::new();
     // Position of the last part of each stage in the list.
-    let mut position = vec![0; ordered.len()];
-    let mut is_graph_launched = false;
-    for &at in &launch_order {
-        let stage = &ordered[at];
+    let mut position = Vec::new();
+    let (mut is_graph_launched, mut is_updated) = (false, false);
+    for stage in &ordered {
         let mut launched = LaunchedStage {
             name: stage.stage.to_string(),
             thread: 0,
@@ -125,12 +136,17 @@ pub fn list_stages(
             launched.host_ns = if is_graph_launched { 0.0 } else { hosts.graph_ns };
             is_graph_launched = true;
         }
+        if plan.updates == DenseUpdateCalls::Grouped && matches!(stage.stage, Stage::DenseUpdate(_))
+        {
+            launched.host_ns = if is_updated { 0.0 } else { hosts.call_ns(stage.stage) };
+            is_updated = true;
+        }
         if stage.stage == Stage::InputDistribution && plan.rounds != InputRounds::One {
             push_rounds(&mut listed, &launched, rounds_ns, plan.rounds);
         } else {
             listed.push(launched);
         }
-        position[at] = listed.len() - 1;
+        position.push(listed.len() - 1);
     }
     for launched in &mut listed {
         launched.after_device.iter_mut().for_each(|input| input.stage = position[input.stage]);
@@ -141,9 +157,9 @@ pub fn list_stages(
     listed
 }
 
-/// Lists the stages of a step in graph order, each with the stages that the device must have
-/// finished. Compute stages wait for each other through their queue.
-fn order_by_graph(
+/// Lists the stages of ordered actions, each with the stages that the device must have finished.
+/// Compute stages wait for each other through their queue.
+fn find_inputs(
     actions: &[TimedAction],
     device_ns: impl Fn(&TimedAction) -> f64,
 ) -> Vec<OrderedStage> {
@@ -157,6 +173,7 @@ fn order_by_graph(
         ActionBatch::Next => StepOfInput::Previous,
     };
     let is_compute = |action: &TimedAction| action.stage.resource() != Resource::Link;
+    let first_compute = listed.iter().position(|action| is_compute(action));
     // The end of a step is the beginning of the next one.
     let last_compute = listed.iter().rposition(|action| is_compute(action));
     let mut compute: Option<StageInput> =
@@ -180,7 +197,13 @@ fn order_by_graph(
             compute = Some(this);
             std::mem::take(&mut awaited)
         } else {
-            let inputs = awaited.iter().copied().chain(compute).collect();
+            // Ids of the next batch are there as soon as the step begins.
+            let inputs = match (action.batch, first_compute) {
+                (ActionBatch::Next, Some(stage)) => {
+                    vec![StageInput { stage, step: StepOfInput::This }]
+                }
+                _ => awaited.iter().copied().chain(compute).collect(),
+            };
             if action.part == ActionPart::Whole {
                 awaited.push(this);
             }
@@ -259,14 +282,16 @@ fn is_dense(stage: Stage) -> bool {
     )
 }
 
-/// Returns the place of a stage in the order of TorchRec's pipeline.
-fn launch_group(ordered: &OrderedStage) -> u8 {
-    match ordered.stage {
-        Stage::InputDistribution if ordered.batch == ActionBatch::Next => 3,
-        Stage::InputDistribution | Stage::Copy => 0,
-        Stage::Lookup | Stage::PooledExchange => 1,
-        stage if is_dense(stage) => 2,
-        Stage::DenseUpdate(_) => 5,
+/// Returns the place of an action in the order of TorchRec's pipeline. A stage waits for an
+/// exchange where it needs the result.
+fn launch_group(action: &TimedAction) -> u8 {
+    match (action.stage, action.part) {
+        (Stage::InputDistribution, _) if action.batch == ActionBatch::Next => 3,
+        (Stage::InputDistribution | Stage::Copy, _) => 0,
+        (Stage::PooledExchange, ActionPart::Finish) => 2,
+        (Stage::Lookup | Stage::PooledExchange, _) => 1,
+        (Stage::DenseUpdate(_), _) | (Stage::AllReduce(_), ActionPart::Finish) => 5,
+        (stage, _) if is_dense(stage) => 2,
         _ => 4,
     }
 }

@@ -84,7 +84,7 @@ fn optimizations_of_the_pipeline_remove_launches_and_waits() {
         assert_eq!((ids(&before), ids(&dropped)), (3, 2));
         let [before, own, graph, dropped] =
             [before, own, graph, dropped].map(|stages| simulate(&stages));
-        assert!(graph.host_ns < 0.6 * before.host_ns, "{graph:?}");
+        assert!(before.step_ns >= before.host_ns && graph.host_ns < 0.9 * before.host_ns);
         assert!(own.host_ns <= before.host_ns);
         for faster in [own, graph, dropped] {
             // Another order of exchanges on the links may cost a little.
