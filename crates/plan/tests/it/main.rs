@@ -1,5 +1,6 @@
 //! Tests of the planner.
 
+mod at_scale;
 mod cases;
 mod comparison;
 mod infeasible;
