@@ -44,8 +44,8 @@ impl LayoutChoice {
             }
             Layout::Table | Layout::Row | Layout::Column { .. } => {
                 let count = self.parts();
-                let of_rank = |rank: usize| load(Rank(rank as u32));
-                let mut ranks = least(hosts.world_size(), count, of_rank);
+                let rank_load = |rank: usize| load(Rank(rank as u32));
+                let mut ranks = least(hosts.world_size(), count, rank_load);
                 if parts == 1 {
                     ranks.sort_unstable();
                 }
@@ -100,7 +100,7 @@ impl AllowedLayouts {
         Ok(Self { choices, pinned })
     }
 
-    /// Returns the choices of a table, which are none if it is pinned.
+    /// Returns the choices of a table. A pinned table has an empty list.
     ///
     /// # Panics
     /// Panics if the table does not exist.

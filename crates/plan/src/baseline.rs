@@ -17,7 +17,7 @@ use crate::priced_plan::PricedPlan;
 pub enum Baseline {
     /// Greedy by the number of columns.
     Dimension,
-    /// Greedy by bytes.
+    /// Greedy by bytes of weights and optimizer states.
     Size,
     /// Greedy by looked-up values.
     Lookups,
@@ -232,8 +232,7 @@ pub fn repair(priced: &mut PricedPlan<'_>, allowed: &AllowedLayouts, sizes: &[Ta
         if score.overflow == 0 {
             return;
         }
-        let ranks = (0..priced.problem().ranks()).map(Rank);
-        let Some(fullest) = ranks.max_by_key(|rank| priced.rank_bytes(*rank)) else { return };
+        let fullest = priced.fullest_rank();
         let part_bytes = |table: usize| {
             let placement = &priced.plan().placements[table];
             (sizes[table].bytes / placement.ranks.len().max(1) as f64) as u64

@@ -10,6 +10,7 @@ pub mod allowed;
 pub mod at_scale;
 pub mod baseline;
 mod error;
+pub mod explain;
 mod local_search;
 pub mod neo;
 pub mod placement;
@@ -21,6 +22,7 @@ pub mod torchrec;
 
 pub use baseline::Baseline;
 pub use error::{Error, MemoryShortage};
+pub use explain::explain;
 pub use placement::{CandidatePlan, Placement};
 pub use problem::PlanProblem;
 pub use schema::layout::{self, Layout, LayoutKind};

@@ -6,7 +6,7 @@ use schema::{Rank, TableId};
 use crate::allowed::AllowedLayouts;
 use crate::layout::Layout;
 use crate::placement::{CandidatePlan, Placement};
-use crate::priced_plan::{PlanScore, PricedPlan};
+use crate::priced_plan::{PlanScore, PricedPlan, RankMeasure};
 
 /// Number of changes without success, per table, after which the search changes some tables at
 /// random and goes on from there.
@@ -139,30 +139,21 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
     /// Returns the placement of a table under one of its layouts, on ranks with little load of one
     /// kind.
     fn choose_ranks(&mut self, table: usize, choice: usize) -> Placement {
-        let measure = self.below(3);
+        let measure = RankMeasure::ALL[self.below(3)];
         let choice = self.allowed.choices(table)[choice];
-        choice.place(self.priced.hosts(), |rank| self.load(measure, rank))
-    }
-
-    /// Returns the load of a rank: its time, its columns, or its bytes.
-    fn load(&self, measure: usize, rank: Rank) -> f64 {
-        match measure {
-            0 => self.priced.rank_ns(rank),
-            1 => self.priced.rank_columns(rank),
-            _ => self.priced.rank_bytes(rank) as f64,
-        }
+        choice.place(self.priced.hosts(), |rank| self.priced.rank_load(measure, rank))
     }
 
     /// Returns the rank with the most time, columns or bytes, or any rank.
     fn limiting_rank(&mut self, lacks_memory: bool) -> Rank {
         let ranks = self.priced.problem().ranks();
         let measure = match self.below(8) {
-            0..=3 if lacks_memory => 2,
-            0..=3 => 0,
-            4..=5 => 1,
+            0..=3 if lacks_memory => RankMeasure::Bytes,
+            0..=3 => RankMeasure::Time,
+            4..=5 => RankMeasure::Columns,
             _ => return Rank(self.below(ranks as usize) as u32),
         };
-        let load = |rank: &Rank| self.load(measure, *rank);
+        let load = |rank: &Rank| self.priced.rank_load(measure, *rank);
         let most = (0..ranks).map(Rank).max_by(|a, b| load(a).total_cmp(&load(b)));
         most.unwrap_or(Rank(0))
     }
@@ -170,11 +161,11 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
     /// Returns a rank to which parts may move: the one with the least load of a kind, or any.
     fn light_rank(&mut self) -> Rank {
         let ranks = self.priced.problem().ranks();
-        let measure = self.below(6);
-        if measure > 2 {
+        let drawn = self.below(6);
+        let Some(&measure) = RankMeasure::ALL.get(drawn) else {
             return Rank(self.below(ranks as usize) as u32);
-        }
-        let load = |rank: &Rank| self.load(measure, *rank);
+        };
+        let load = |rank: &Rank| self.priced.rank_load(measure, *rank);
         let least = (0..ranks).map(Rank).min_by(|a, b| load(a).total_cmp(&load(b)));
         least.unwrap_or(Rank(0))
     }

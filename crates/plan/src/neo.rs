@@ -11,7 +11,8 @@ use crate::problem::PlanProblem;
 const ID_BYTES: f64 = 8.0;
 const VALUE_BYTES: f64 = 4.0;
 
-/// Weights of the parts of Neo's cost. The paper tunes them for each system and does not state them.
+/// Weights of the parts of Neo's cost. The paper tunes them for each system and does not state
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NeoWeights {
     /// Nanoseconds per byte that a rank sends.
@@ -23,8 +24,9 @@ pub struct NeoWeights {
 }
 
 impl NeoWeights {
-    /// Derives weights from the data sheet of the hardware: the slowest link that messages take, and
-    /// three passes over the looked-up values, which are read once, and read and written by updates.
+    /// Derives weights from the data sheet of the hardware: the slowest link that messages take,
+    /// and three passes over the looked-up values, which are read once, and read and written by
+    /// updates.
     #[must_use]
     pub fn from_topology(topology: &schema::Topology) -> Self {
         let megabyte = 1e6;
@@ -73,7 +75,8 @@ pub fn table_sizes(problem: &PlanProblem<'_>) -> Vec<TableSizes> {
     sizes.collect()
 }
 
-/// Returns the cost of one part of a table under a layout with `parts` parts in all, in nanoseconds.
+/// Returns the cost of one part of a table under a layout with `parts` parts in all, in
+/// nanoseconds.
 #[must_use]
 pub fn part_cost(
     sizes: &TableSizes,

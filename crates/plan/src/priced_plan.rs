@@ -38,6 +38,21 @@ impl PlanScore {
     }
 }
 
+/// A load by which ranks are compared when parts are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankMeasure {
+    /// Nanoseconds of lookups and row updates.
+    Time,
+    /// Columns that the rank sends for each sample.
+    Columns,
+    Bytes,
+}
+
+impl RankMeasure {
+    /// All measures, in the order of declaration.
+    pub const ALL: [Self; 3] = [Self::Time, Self::Columns, Self::Bytes];
+}
+
 /// A plan with its price. Placing a table prices only the ranks whose tiles change.
 #[derive(Clone, Debug)]
 pub struct PricedPlan<'a> {
@@ -171,7 +186,7 @@ impl<'a> PricedPlan<'a> {
         &self.hosts
     }
 
-    /// Returns the problem.
+    /// Returns the problem that the plan solves.
     #[must_use]
     pub fn problem(&self) -> &PlanProblem<'a> {
         &self.problem
@@ -196,10 +211,27 @@ impl<'a> PricedPlan<'a> {
         self.pricer.loads()[rank.index()].width
     }
 
+    /// Returns a load of a rank.
+    #[must_use]
+    pub fn rank_load(&self, measure: RankMeasure, rank: Rank) -> f64 {
+        match measure {
+            RankMeasure::Time => self.rank_ns(rank),
+            RankMeasure::Columns => self.rank_columns(rank),
+            RankMeasure::Bytes => self.rank_bytes(rank) as f64,
+        }
+    }
+
     /// Returns the bytes of memory that a rank uses.
     #[must_use]
     pub fn rank_bytes(&self, rank: Rank) -> u64 {
         self.pricer.rank_bytes(rank)
+    }
+
+    /// Returns the rank that uses most memory.
+    #[must_use]
+    pub fn fullest_rank(&self) -> Rank {
+        let ranks = (0..self.problem.ranks()).map(Rank);
+        ranks.max_by_key(|rank| self.rank_bytes(*rank)).unwrap_or(Rank(0))
     }
 
     /// Returns the bytes that a rank may use.

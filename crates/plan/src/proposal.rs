@@ -9,9 +9,9 @@ use crate::placement::CandidatePlan;
 use crate::priced_plan::{PlanScore, PricedPlan};
 
 /// Shares of the tables that are replicated.
-const REPLICATED: [f64; 7] = [0.0, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0];
+const REPLICATED: [f64; 5] = [0.0, 0.4, 0.7, 0.9, 1.0];
 /// Largest costs of a part, relative to the mean cost of a rank.
-const LARGEST_PARTS: [f64; 3] = [1.0, 0.5, 0.2];
+const LARGEST_PARTS: [f64; 2] = [1.0, 0.3];
 /// Share of the memory that replicated tables may take.
 const REPLICATED_BYTES: f64 = 0.4;
 const CUT_KINDS: [LayoutKind; 4] =
@@ -94,14 +94,14 @@ impl RuledTables<'_> {
                 Some((_, share)) => cost(table, *choice) <= share * mean,
                 None => true,
             });
-            let of_kind = |choice: &&LayoutChoice| {
+            let has_kind = |choice: &&LayoutChoice| {
                 rule.cut.is_some_and(|(kind, _)| choice.layout.kind() == kind)
             };
             let is_small = |choice: &&LayoutChoice| {
                 rule.cut.is_some_and(|(_, share)| cost(table, **choice) <= share * mean)
             };
             let choices = self.allowed.choices(table);
-            let cut = || choices.iter().filter(of_kind);
+            let cut = || choices.iter().filter(has_kind);
             whole
                 .or_else(|| cut().find(is_small).or_else(|| cut().next_back()).copied())
                 .or_else(|| self.allowed.first(table, LayoutKind::Table))

@@ -2,7 +2,6 @@
 //! best of them.
 
 use predict::step::StepCost;
-use schema::Rank;
 use schema::random::CounterRng;
 
 use crate::allowed::AllowedLayouts;
@@ -18,7 +17,7 @@ use crate::proposal;
 
 /// Plans that are priced per table and start, between the least and the most below.
 const BUDGET_PER_TABLE: u64 = 400;
-const BUDGET: std::ops::RangeInclusive<u64> = 12_000..=200_000;
+const BUDGET: std::ops::RangeInclusive<u64> = 12_000..=150_000;
 /// Number of starting plans that local search improves.
 const STARTS: usize = 4;
 
@@ -155,8 +154,7 @@ fn best(plans: Vec<(PlanScore, CandidatePlan)>) -> Option<(PlanScore, CandidateP
 fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemoryShortage {
     let problem = priced.problem();
     let (capacity, topology) = (priced.capacity(), problem.conditions.topology);
-    let ranks = (0..problem.ranks()).map(Rank);
-    let rank = ranks.max_by_key(|rank| priced.rank_bytes(*rank)).unwrap_or(Rank(0));
+    let rank = priced.fullest_rank();
     let memory = priced.pricer().rank_memory(rank);
     let needed = memory.total();
     let constraints = problem.constraints;

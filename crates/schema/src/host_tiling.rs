@@ -67,8 +67,8 @@ impl ShardingPlan {
 
 impl HostLayout {
     /// Whether the host of a tile can add up the partial sums of its columns, as in
-    /// [`ShardingPlan::hosts_that_reduce`]. `table` has all tiles of the tile's table in plan order,
-    /// and all hosts have equally many ranks.
+    /// [`ShardingPlan::hosts_that_reduce`]. `table` has all tiles of the tile's table in plan
+    /// order, and all hosts have equally many ranks.
     #[must_use]
     pub fn reduces<'t>(&self, tile: &Tile, table: impl Iterator<Item = &'t Tile> + Clone) -> bool {
         let shares_columns = |other: &&Tile| {

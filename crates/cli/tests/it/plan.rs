@@ -32,7 +32,16 @@ batch_size = 64
 steps = 6
 
 [data]
-format = "criteo_tsv"
+format = "csv"
+label = { column = "label" }
+dense = [{ column = "d{0..3}" }]
+categorical = [
+  { column = "large", kind = "integer" },
+  { column = "busy", kind = "integer", separator = "|" },
+  { column = "small", kind = "integer" },
+  { column = "mid", kind = "integer" },
+  { column = "other", kind = "integer" },
+]
 
 [synthetic]
 bag_sizes = { busy = 40 }

@@ -177,14 +177,10 @@ impl HitCurve {
     /// Interpolates the hit rate with `cached_rows` rows in the cache.
     #[must_use]
     pub fn at(&self, cached_rows: f64) -> f64 {
-        let mut before = (0.0, 0.0);
-        for &point in &self.points {
-            if cached_rows < point.0 {
-                let within = (cached_rows - before.0) / (point.0 - before.0);
-                return before.1 + within * (point.1 - before.1);
-            }
-            before = point;
-        }
-        before.1
+        let at = self.points.partition_point(|point| point.0 <= cached_rows);
+        let before = at.checked_sub(1).map_or((0.0, 0.0), |last| self.points[last]);
+        let Some(after) = self.points.get(at) else { return before.1 };
+        let within = (cached_rows - before.0) / (after.0 - before.0);
+        before.1 + within * (after.1 - before.1)
     }
 }

@@ -1,8 +1,8 @@
 //! A generator of random planning problems.
 //!
 //! Tables follow published ranges: 9 to 16 tables per GPU on one host, half of them heavy with bags
-//! of 20 to 200 ids and half with bags of 1 to 20, and 512 to 4,096 samples per GPU (TPDS'24, random
-//! configurations of tables from `dlrm_datasets`); 10³ to 10⁷ rows; 16 to 256 columns (Neo,
+//! of 20 to 200 ids and half with bags of 1 to 20, and 512 to 4,096 samples per GPU (TPDS'24,
+//! random configurations of tables from `dlrm_datasets`); 10³ to 10⁷ rows; 16 to 256 columns (Neo,
 //! DreamShard). Jobs of 128 GPUs have 2 to 4 tables per GPU, which is 256 to 512 tables. Rows are
 //! used as often as in the reuse histograms of `dlrm_datasets`, scaled to the ids of the table.
 

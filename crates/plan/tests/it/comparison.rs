@@ -84,7 +84,7 @@ fn searched_plans_beat_the_best_heuristic() {
         let others = fitting().map(|baseline| step_ns(&judged, &baseline.plan));
         let best_changed = others.fold(f64::INFINITY, f64::min);
         perturbed.0.push(best_changed / step_ns(&judged, &found.plan) - 1.0);
-        if number / HARDWARE.len() as u64 % RESTRICTED == 0 {
+        if (number / HARDWARE.len() as u64).is_multiple_of(RESTRICTED) {
             restricted[0].0.push(gain);
             for ((_, constraints), gains) in restrictions.iter().zip(&mut restricted[1..]) {
                 let problem = case.problem(&models, constraints);

@@ -1,4 +1,5 @@
 //! Tests of the planner.
+#![expect(clippy::expect_used, reason = "test code fails by panicking")]
 
 mod at_scale;
 mod cases;

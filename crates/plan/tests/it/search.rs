@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use plan::explain::PlacementReason;
 use plan::{
     Baseline, Constraints, Layout, LayoutKind, Placement, PlanMethod, PlanOptions,
-    TableConstraints, plan,
+    TableConstraints, explain, plan,
 };
 use predict::step::{Models, price};
 use predict::workload::Workload;
@@ -89,4 +90,36 @@ fn searches_take_a_fraction_of_a_second_per_hundred_tables() {
         // Other programs may slow this one down, so the test has room.
         assert!(seconds < 4.0 * limit_s, "{seconds} s");
     }
+}
+
+#[test]
+fn explanations_price_other_layouts_of_a_table() {
+    let models = Models::shipped().expect("models");
+    let constraints = Constraints::default();
+    let case = RandomCase::new(1);
+    let problem = case.problem(&models, &constraints);
+    let options = PlanOptions { budget: Some(8_000), ..PlanOptions::new(3) };
+    let found = plan(&problem, &options).expect("a plan");
+    let mut fastest = 0;
+    for at in 0..8 {
+        let name = &case.config.model.tables[at].name;
+        let explained = explain(&problem, &found.plan, name).expect("an explanation");
+        assert_eq!(
+            (explained.cost, &explained.placement),
+            (found.cost, &found.plan.placements[at])
+        );
+        assert!(explained.alternatives.len() >= 2);
+        let next = &explained.alternatives[0];
+        let mut changed = found.plan.clone();
+        changed.placements[at] = next.placement.clone();
+        let hosts = problem.hosts().expect("hosts");
+        let sharding = changed.to_sharding_plan(&case.config.model.tables, &hosts).expect("a plan");
+        let workload = Workload { config: &case.config, plan: &sharding, features: &case.features };
+        let step = price(workload, problem.conditions).expect("a price").cost.step;
+        assert_eq!(step.mean_ns - found.cost.step.mean_ns, next.added_ns);
+        fastest += usize::from(explained.reason == PlacementReason::Fastest);
+    }
+    assert!(fastest >= 6, "{fastest}");
+    let error = explain(&problem, &found.plan, "t1000").expect_err("no such table");
+    assert!(error.to_string().contains("\"t1000\""), "{error}");
 }

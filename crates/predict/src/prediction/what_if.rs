@@ -4,7 +4,7 @@
 use super::{Draws, PredictedStepRow, Priced, rows_of};
 use crate::Error;
 use crate::calibration::Calibration;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::edit::{self, Edit};
 use crate::evaluate;
 use crate::program::Program;
@@ -58,7 +58,7 @@ impl<'a> Unedited<'a> {
         setting: &'a Setting,
         calibration: &'a Calibration,
     ) -> Result<Self, Error> {
-        let prices = Prices::new(calibration, Method::Full);
+        let prices = Prices::new(calibration);
         let recorded = simulate::run(program, &prices.price(program, setting))?;
         let steady = recorded.clone().into_steady();
         Ok(Self { program, setting, calibration, prices, recorded, steady })

@@ -1,5 +1,5 @@
-//! The tiles of each table and of each rank, with the terms of their prices. Tables are placed again
-//! one at a time, and only the ranks whose tiles differ are reported.
+//! The tiles of each table and of each rank, with the terms of their prices. Tables are placed
+//! again one at a time, and only the ranks whose tiles differ are reported.
 
 use std::collections::HashMap;
 

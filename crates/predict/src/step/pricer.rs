@@ -1,5 +1,6 @@
-//! Prices a step again after a table was placed elsewhere, for searches over sharding plans. A change
-//! reprices only the ranks whose tiles differ, with the same result as pricing the whole step.
+//! Prices a step again after a table was placed elsewhere, for searches over sharding plans. A
+//! change reprices only the ranks whose tiles differ, with the same result as pricing the whole
+//! step.
 
 use schema::{HardwareSpec, Rank, TableId};
 use serde::Serialize;
@@ -39,9 +40,9 @@ pub struct StepCost {
     pub fits: bool,
 }
 
-/// Prices a step again after the tiles of a table changed, for searches over sharding plans. After a
-/// change, only the ranks whose tiles differ are priced again, and the result is that of pricing the
-/// whole step.
+/// Prices a step again after the tiles of a table changed, for searches over sharding plans. After
+/// a change, only the ranks whose tiles differ are priced again, and the result is that of pricing
+/// the whole step.
 #[derive(Clone, Debug)]
 pub struct StepPricer<'a> {
     device: HardwareSpec,

@@ -68,7 +68,8 @@ fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
         update_ns: stage_ns(Stage::EmbeddingBackward),
         exchange_ns,
         dense_ns: stage_ns(Stage::Dense),
-        wait_ns: price.wait_ns,
+        // The difference of two sums may be slightly below 0.
+        wait_ns: price.wait_ns.max(0.0),
         total_ns: price.stages.iter().map(|stage| stage.mean_ns).sum(),
     }
 }

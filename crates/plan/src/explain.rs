@@ -1,0 +1,143 @@
+//! Explains a plan: why a table lies where it lies, and what other layouts would cost.
+
+use kernel_model::Estimate;
+use predict::step::StepCost;
+
+use crate::allowed::AllowedLayouts;
+use crate::error::Error;
+use crate::layout::LayoutKind;
+use crate::placement::{CandidatePlan, Placement};
+use crate::priced_plan::{PricedPlan, RankMeasure, first_plan};
+use crate::problem::PlanProblem;
+
+/// Why a table has its placement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PlacementReason {
+    /// A constraint pins the table.
+    Pinned,
+    /// The constraints and the topology allow only one layout.
+    OnlyLayout,
+    /// A faster placement of the table does not fit into memory.
+    Memory {
+        /// Largest part of the memory of the rank that lacks most.
+        kind: &'static str,
+        /// Bytes that this rank needs, and bytes that it may use.
+        needed: u64,
+        capacity: u64,
+    },
+    /// No other placement of the table alone gives a faster step.
+    Fastest,
+    /// Another placement that fits is faster. The plan was not searched for this problem, or not
+    /// for long enough.
+    NotFastest,
+}
+
+/// Another placement of a table, with all other tables where they are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AlternativePlacement {
+    pub placement: Placement,
+    pub cost: StepCost,
+    pub fits: bool,
+    /// Nanoseconds by which the step would be longer.
+    pub added_ns: f64,
+    /// Nanoseconds by which each stage would lengthen the step more, in the order of
+    /// [`predict::step::Stage::ALL`].
+    pub added_stages_ns: [f64; 6],
+}
+
+/// The placement of a table, its reason, and its alternatives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableExplanation {
+    pub table: String,
+    pub placement: Placement,
+    pub reason: PlacementReason,
+    pub cost: StepCost,
+    /// Time by which each stage lengthens the step, in the order of [`predict::step::Stage::ALL`].
+    pub stages: [Estimate; 6],
+    /// The best other placement of each layout: first those that fit, the fastest first.
+    pub alternatives: Vec<AlternativePlacement>,
+}
+
+/// Explains the placement of a table, given by its name, in a plan for a problem.
+///
+/// # Errors
+/// [`Error::UnknownTable`] for a table that the model lacks, [`Error::Plan`] for a plan of other
+/// tables or ranks, and the errors of [`AllowedLayouts::new`].
+pub fn explain(
+    problem: &PlanProblem<'_>,
+    plan: &CandidatePlan,
+    table: &str,
+) -> Result<TableExplanation, Error> {
+    let first = first_plan(problem)?;
+    let tables = &problem.config.model.tables;
+    let Some(at) = tables.iter().position(|config| config.name == table) else {
+        return Err(Error::UnknownTable { name: table.to_owned(), tables: tables.len() });
+    };
+    plan.to_sharding_plan(tables, first.hosts())?;
+    let allowed = AllowedLayouts::new(problem, first.hosts())?;
+    let mut priced = PricedPlan::new(*problem, &first)?;
+    priced.adopt(plan);
+    let placement = plan.placements[at].clone();
+    let (cost, stages) = (priced.cost(), priced.pricer().stages());
+    let mut alternatives: Vec<AlternativePlacement> = Vec::new();
+    let mut shortage = None;
+    for kind in LayoutKind::ALL {
+        let of_kind = allowed.choices(at).iter().filter(|choice| choice.layout.kind() == kind);
+        let mut best: Option<AlternativePlacement> = None;
+        for choice in of_kind {
+            for measure in RankMeasure::ALL {
+                let other = choice.place(priced.hosts(), |rank| priced.rank_load(measure, rank));
+                if !priced.place(at, other.clone()) {
+                    continue;
+                }
+                let tried = alternative(&priced, other, cost, &stages);
+                if !tried.fits && tried.added_ns < 0.0 && shortage.is_none() {
+                    shortage = Some(describe_memory(&priced));
+                }
+                priced.undo();
+                if best.as_ref().is_none_or(|best| order(&tried, best).is_lt()) {
+                    best = Some(tried);
+                }
+            }
+        }
+        alternatives.extend(best);
+    }
+    alternatives.sort_by(order);
+    let is_faster = |other: &AlternativePlacement| other.fits && other.added_ns < 0.0;
+    let reason = if allowed.pinned(at).is_some() {
+        PlacementReason::Pinned
+    } else if allowed.choices(at).len() == 1 {
+        PlacementReason::OnlyLayout
+    } else if alternatives.iter().any(is_faster) {
+        PlacementReason::NotFastest
+    } else {
+        shortage.unwrap_or(PlacementReason::Fastest)
+    };
+    Ok(TableExplanation { table: table.to_owned(), placement, reason, cost, stages, alternatives })
+}
+
+fn alternative(
+    priced: &PricedPlan<'_>,
+    placement: Placement,
+    before: StepCost,
+    stages_before: &[Estimate; 6],
+) -> AlternativePlacement {
+    let (cost, stages) = (priced.cost(), priced.pricer().stages());
+    AlternativePlacement {
+        placement,
+        cost,
+        fits: cost.peak_bytes <= priced.capacity(),
+        added_ns: cost.step.mean_ns - before.step.mean_ns,
+        added_stages_ns: std::array::from_fn(|at| stages[at].mean_ns - stages_before[at].mean_ns),
+    }
+}
+
+fn describe_memory(priced: &PricedPlan<'_>) -> PlacementReason {
+    let memory = priced.pricer().rank_memory(priced.fullest_rank());
+    let (needed, capacity) = (memory.total(), priced.capacity());
+    PlacementReason::Memory { kind: memory.largest().0, needed, capacity }
+}
+
+fn order(a: &AlternativePlacement, b: &AlternativePlacement) -> std::cmp::Ordering {
+    b.fits.cmp(&a.fits).then(a.cost.step.mean_ns.total_cmp(&b.cost.step.mean_ns))
+}
