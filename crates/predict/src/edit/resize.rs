@@ -56,9 +56,8 @@ pub fn resize(small: &SizedStep, large: &SizedStep, to: u64) -> Result<Resized, 
     let sizes = [small.size as f64, to as f64, large.size as f64];
     let line = Line { position, sizes };
     let setting = small.step.recorded.setting(one);
-    let price = |sized: &SizedStep| {
-        Prices::new(&sized.calibration).price(&sized.step.program, &setting)
-    };
+    let price =
+        |sized: &SizedStep| Prices::new(&sized.calibration).price(&sized.step.program, &setting);
     let (mut costs, large_costs) = (price(small), price(large));
     let mut has_sizes = false;
     for (at, costs) in costs.ranks.iter_mut().enumerate() {
