@@ -10,7 +10,7 @@ mod setting;
 use predict::calibration::Calibration;
 use predict::step::host::predict_stage_hosts;
 use predict::step::launch_plan::{DenseLaunches, InputRounds, InputThread, LaunchPlan};
-use predict::step::launched::{self, AfterLaunch, DeviceQueue, LaunchedStage, LaunchedStep};
+use predict::step::launched::{self, AfterLaunch, LaunchQueue, LaunchedStage, LaunchedStep};
 use predict::step::{Conditions, StepPricer};
 use predict::workload::Workload;
 use schema::TableRow;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::Error;
 
 pub use demand::{DemandRow, compare_demands};
-pub use setting::{Setting, SettingCase, SettingName, TableBits};
+pub use setting::{PublishedSetting, SettingCase, SettingName, TableBits};
 
 /// A named way to launch a step.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,7 @@ pub fn simulate(
     };
     let device_ns = changed(&|stage| stage.host_ns = 0.0);
     let without_input = changed(&|stage| {
-        if stage.queue == DeviceQueue::InputDistribution {
+        if stage.queue == LaunchQueue::InputDistribution {
             (stage.device_ns, stage.then) = (0.0, AfterLaunch::GoOn);
         }
     });

@@ -79,7 +79,7 @@ pub struct SettingCase {
 
 /// A ready-made setting: hardware, model and cases.
 #[derive(Clone, Debug)]
-pub struct Setting {
+pub struct PublishedSetting {
     pub name: SettingName,
     pub topology: Topology,
     pub cases: Vec<SettingCase>,
@@ -94,7 +94,7 @@ struct CaseWorkload {
     plan: ShardingPlan,
 }
 
-impl Setting {
+impl PublishedSetting {
     /// Returns a ready-made setting.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
 //! Tests of the ready-made settings: what each technique gains, beside the published figures.
 
-use plan::at_scale::{Setting, SettingName, SimulatedCase};
+use plan::at_scale::{PublishedSetting, SettingName, SimulatedCase};
 use predict::calibration::shipped::ShippedOverheads;
 use predict::step::Models;
 
-fn simulated(name: SettingName) -> (Setting, Vec<SimulatedCase>) {
+fn simulated(name: SettingName) -> (PublishedSetting, Vec<SimulatedCase>) {
     let models = Models::shipped().expect("models");
-    let setting = Setting::new(name).expect("a setting");
+    let setting = PublishedSetting::new(name).expect("a setting");
     let host = ShippedOverheads::nearest(&setting.topology.device).read().expect("overheads");
     let cases = setting.simulate(&models, &host).expect("steps");
     (setting, cases)

@@ -6,7 +6,7 @@ use schema::Stage;
 use schema::stage::{ActionBatch, ActionPart, Resource};
 
 use super::host::StageHosts;
-use super::launched::{AfterLaunch, DeviceQueue, LaunchedStage, StageInput, StepOfInput};
+use super::launched::{AfterLaunch, LaunchQueue, LaunchedStage, StageInput, StepOfInput};
 use super::timeline::TimedAction;
 
 /// How the host launches the stages of a step.
@@ -243,7 +243,7 @@ fn push_rounds(
 /// Moves the input distribution of the next batch to a thread of its own. It begins when the first
 /// stage of the step has been launched, and the next step begins when it has been launched.
 fn move_input_to_thread(listed: &mut [LaunchedStage], ordered: &[OrderedStage]) {
-    let is_input = |stage: &LaunchedStage| stage.queue == DeviceQueue::InputDistribution;
+    let is_input = |stage: &LaunchedStage| stage.queue == LaunchQueue::InputDistribution;
     let is_ahead = ordered
         .iter()
         .any(|stage| stage.stage == Stage::InputDistribution && stage.batch == ActionBatch::Next);
@@ -260,11 +260,11 @@ fn move_input_to_thread(listed: &mut [LaunchedStage], ordered: &[OrderedStage]) 
     listed[first].after_launch.push(StageInput { stage: last, step: StepOfInput::Previous });
 }
 
-fn queue(stage: Stage) -> DeviceQueue {
+fn queue(stage: Stage) -> LaunchQueue {
     match stage.resource() {
-        Resource::Link if stage == Stage::InputDistribution => DeviceQueue::InputDistribution,
-        Resource::Link => DeviceQueue::Exchanges,
-        Resource::ComputeQueue | Resource::HostThread => DeviceQueue::Compute,
+        Resource::Link if stage == Stage::InputDistribution => LaunchQueue::InputDistribution,
+        Resource::Link => LaunchQueue::Exchanges,
+        Resource::ComputeQueue | Resource::HostThread => LaunchQueue::Compute,
     }
 }
 

@@ -12,7 +12,7 @@ const STEPS: usize = 16;
 
 /// A queue of the device. Stages of a queue run in the order in which they are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceQueue {
+pub enum LaunchQueue {
     Compute,
     /// Exchanges of pooled vectors and gradients.
     Exchanges,
@@ -20,7 +20,7 @@ pub enum DeviceQueue {
     InputDistribution,
 }
 
-impl DeviceQueue {
+impl LaunchQueue {
     /// All queues of a device.
     pub const ALL: [Self; 3] = [Self::Compute, Self::Exchanges, Self::InputDistribution];
 
@@ -70,7 +70,7 @@ pub struct LaunchedStage {
     pub thread: usize,
     /// Time in which the thread launches the kernels of the stage.
     pub host_ns: f64,
-    pub queue: DeviceQueue,
+    pub queue: LaunchQueue,
     pub device_ns: f64,
     /// Stages that the device finishes before it begins this one.
     pub after_device: Vec<StageInput>,
@@ -114,7 +114,7 @@ struct Pending {
 }
 
 /// The state of a simulation of several steps.
-struct Simulation<'a> {
+struct LaunchSimulation<'a> {
     stages: &'a [LaunchedStage],
     /// Positions of each thread's stages.
     threads: Vec<Vec<usize>>,
@@ -132,7 +132,7 @@ struct Simulation<'a> {
 
 /// Something that happens next in a simulation.
 #[derive(Clone, Copy)]
-enum Event {
+enum LaunchEvent {
     Launch { thread: usize },
     Run { queue: usize },
 }
@@ -147,17 +147,17 @@ enum Event {
 /// 16 steps, each with one event for the launch and one for the end of every stage.
 #[must_use]
 pub fn simulate(stages: &[LaunchedStage]) -> LaunchedStep {
-    let mut simulation = Simulation::new(stages);
+    let mut simulation = LaunchSimulation::new(stages);
     while let Some(event) = simulation.next_event() {
         match event {
-            Event::Launch { thread } => simulation.launch(thread),
-            Event::Run { queue } => simulation.run(queue),
+            LaunchEvent::Launch { thread } => simulation.launch(thread),
+            LaunchEvent::Run { queue } => simulation.run(queue),
         }
     }
     simulation.into_step()
 }
 
-impl<'a> Simulation<'a> {
+impl<'a> LaunchSimulation<'a> {
     fn new(stages: &'a [LaunchedStage]) -> Self {
         let count = stages.iter().map(|stage| stage.thread + 1).max().unwrap_or(0);
         let of_thread =
@@ -177,24 +177,24 @@ impl<'a> Simulation<'a> {
 
     /// Returns the event that happens first. A launch precedes a stage that is ready at the same
     /// time, and queues precede each other in the order in which their stages were launched.
-    fn next_event(&self) -> Option<Event> {
-        let mut first: Option<(f64, Pending, Event)> = None;
+    fn next_event(&self) -> Option<LaunchEvent> {
+        let mut first: Option<(f64, Pending, LaunchEvent)> = None;
         for thread in 0..self.threads.len() {
             let Some((time, next)) = self.launch_time(thread).zip(self.next_launch(thread)) else {
                 continue;
             };
             if first.is_none_or(|(earliest, ..)| time < earliest) {
-                first = Some((time, next, Event::Launch { thread }));
+                first = Some((time, next, LaunchEvent::Launch { thread }));
             }
         }
         for (queue, pending) in self.queues.iter().enumerate() {
             let Some((time, next)) = self.ready_time(queue).zip(pending.front()) else { continue };
             let is_first = first.is_none_or(|(earliest, other, event)| {
-                let precedes = matches!(event, Event::Run { .. }) && *next < other;
+                let precedes = matches!(event, LaunchEvent::Run { .. }) && *next < other;
                 time < earliest || (time == earliest && precedes)
             });
             if is_first {
-                first = Some((time, *next, Event::Run { queue }));
+                first = Some((time, *next, LaunchEvent::Run { queue }));
             }
         }
         first.map(|(.., event)| event)
@@ -282,7 +282,7 @@ impl<'a> Simulation<'a> {
     fn into_step(self) -> LaunchedStep {
         let end_of = |step: usize| {
             let compute = self.stages.iter().zip(&self.begun[step]);
-            let compute = compute.filter(|(stage, _)| stage.queue == DeviceQueue::Compute);
+            let compute = compute.filter(|(stage, _)| stage.queue == LaunchQueue::Compute);
             compute.filter_map(|(_, times)| Some((*times)?.end)).fold(0.0, f64::max)
         };
         let half = STEPS / 2;

@@ -4,7 +4,7 @@
 use predict::calibration::shipped::ShippedOverheads;
 use predict::step::host::{StageHosts, predict_stage_hosts};
 use predict::step::launch_plan::{DenseLaunches, InputRounds, InputThread, LaunchPlan};
-use predict::step::launched::{AfterLaunch, DeviceQueue, LaunchedStage, simulate};
+use predict::step::launched::{AfterLaunch, LaunchQueue, LaunchedStage, simulate};
 use predict::step::{Conditions, Models, StepPricer};
 use predict::workload::Workload;
 use schema::topology::ProductFormat;
@@ -78,7 +78,7 @@ fn optimizations_of_the_pipeline_remove_launches_and_waits() {
         let [before, own, graph, dropped] = [before, own, graph, dropped].map(stages);
         assert_eq!((waits(&before), waits(&own), waits(&dropped)), (2, 2, 1));
         let ids = |stages: &[LaunchedStage]| {
-            let is_ids = |stage: &&LaunchedStage| stage.queue == DeviceQueue::InputDistribution;
+            let is_ids = |stage: &&LaunchedStage| stage.queue == LaunchQueue::InputDistribution;
             stages.iter().filter(is_ids).count()
         };
         assert_eq!((ids(&before), ids(&dropped)), (3, 2));

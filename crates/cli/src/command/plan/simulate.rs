@@ -4,8 +4,8 @@
 use std::io::Write;
 
 use plan::at_scale::{
-    DemandRow, LaunchCase, Setting, SettingName, SimulatedCase, SimulatedRow, TORCHREC_CASES,
-    compare_demands, simulate,
+    DemandRow, LaunchCase, PublishedSetting, SettingName, SimulatedCase, SimulatedRow,
+    TORCHREC_CASES, compare_demands, simulate,
 };
 use predict::calibration::Calibration;
 use predict::calibration::shipped::ShippedOverheads;
@@ -44,7 +44,7 @@ struct AssumptionRow {
 }
 
 /// The simulated cases of a setting or of a user's own job.
-struct Simulated {
+struct SimulatedJob {
     cases: Vec<SimulatedCase>,
     demands: Vec<DemandRow>,
     assumptions: &'static [&'static str],
@@ -85,8 +85,8 @@ pub fn run(args: &PlanSimulate, session: &Session) -> Result<(), Error> {
     }
 }
 
-fn simulate_setting(name: SettingChoice, session: &Session) -> Result<Simulated, Error> {
-    let setting = Setting::new(match name {
+fn simulate_setting(name: SettingChoice, session: &Session) -> Result<SimulatedJob, Error> {
+    let setting = PublishedSetting::new(match name {
         SettingChoice::Neo => SettingName::Neo,
         SettingChoice::Torchrec => SettingName::Torchrec,
     })?;
@@ -95,14 +95,14 @@ fn simulate_setting(name: SettingChoice, session: &Session) -> Result<Simulated,
     let cases = setting.simulate(&models, &host)?;
     let step_ns = cases.first().map_or(0.0, |case| case.row.step_ns);
     let demands = setting.demands(&models, step_ns)?;
-    Ok(Simulated { cases, demands, assumptions: setting.assumptions })
+    Ok(SimulatedJob { cases, demands, assumptions: setting.assumptions })
 }
 
 /// Simulates a job of the user with the optimizations of TorchRec's pipeline.
-fn simulate_own(args: &PlanSimulate, session: &Session) -> Result<Simulated, Error> {
+fn simulate_own(args: &PlanSimulate, session: &Session) -> Result<SimulatedJob, Error> {
     // Clap requires both options if there is no setting.
     let (Some(model), Some(name)) = (&args.model, &args.hardware) else {
-        return Ok(Simulated { cases: Vec::new(), demands: Vec::new(), assumptions: &[] });
+        return Ok(SimulatedJob { cases: Vec::new(), demands: Vec::new(), assumptions: &[] });
     };
     let hardware = Hardware::from_name(name, None)?;
     let Hardware::Devices(topology, models) = &hardware else {
@@ -117,7 +117,7 @@ fn simulate_own(args: &PlanSimulate, session: &Session) -> Result<Simulated, Err
     let cases = TORCHREC_CASES.into_iter().map(simulate).collect::<Result<Vec<_>, _>>()?;
     let step_ns = cases.first().map_or(0.0, |case| case.row.step_ns);
     let demands = compare_demands(workload.borrowed(), conditions.format, step_ns)?;
-    Ok(Simulated { cases, demands, assumptions: &[] })
+    Ok(SimulatedJob { cases, demands, assumptions: &[] })
 }
 
 /// Reads the shipped overheads of the nearest GPU, and says which they are.

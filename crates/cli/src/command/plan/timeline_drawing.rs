@@ -4,11 +4,11 @@
 use std::fmt::Write;
 
 use plan::at_scale::SimulatedCase;
-use predict::step::launched::{DeviceQueue, LaunchedStage};
+use predict::step::launched::{LaunchQueue, LaunchedStage};
 use setup::render;
 
 const WIDTH: f64 = 960.0;
-const LEFT: f64 = 190.0;
+const LEFT: f64 = 205.0;
 const RIGHT: f64 = 110.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 16.0;
@@ -21,7 +21,7 @@ const KINDS: [(&str, &str); 6] = [
     ("lookup, row update", "#6aa56a"),
     ("vectors, gradients", "#d98a3d"),
     ("dense layers", "#4878a8"),
-    ("dense sums, updates", "#8a6bb1"),
+    ("sums and updates", "#8a6bb1"),
 ];
 
 /// Draws the cases below each other.
@@ -101,7 +101,7 @@ fn draw_timeline(svg: &mut String, case: &SimulatedCase, reach: f64, top: &mut f
         }
         *top += ROW;
     }
-    for queue in DeviceQueue::ALL {
+    for queue in LaunchQueue::ALL {
         text(svg, 12.0, *top + 13.0, queue.name());
         for (stage, times) in timed().filter(|(stage, _)| stage.queue == queue) {
             let end = times.end.min(times.begin + stage.device_ns);

@@ -1,8 +1,8 @@
 //! Steps of two or three stages, computed by hand.
 
-use super::{AfterLaunch, DeviceQueue, LaunchedStage, StageInput, StepOfInput, simulate};
+use super::{AfterLaunch, LaunchQueue, LaunchedStage, StageInput, StepOfInput, simulate};
 
-fn stage(name: &str, queue: DeviceQueue, host_ns: f64, device_ns: f64) -> LaunchedStage {
+fn stage(name: &str, queue: LaunchQueue, host_ns: f64, device_ns: f64) -> LaunchedStage {
     LaunchedStage {
         name: name.to_owned(),
         thread: 0,
@@ -21,18 +21,18 @@ fn this(stage: usize) -> StageInput {
 
 /// Dense layers of 100 ns, an exchange of ids of 60 ns whose copy blocks, and an update of 40 ns.
 fn blocked_step() -> Vec<LaunchedStage> {
-    let dense = stage("dense", DeviceQueue::Compute, 50.0, 100.0);
-    let mut ids = stage("ids", DeviceQueue::InputDistribution, 10.0, 60.0);
+    let dense = stage("dense", LaunchQueue::Compute, 50.0, 100.0);
+    let mut ids = stage("ids", LaunchQueue::InputDistribution, 10.0, 60.0);
     ids.then = AfterLaunch::Wait;
-    let update = stage("update", DeviceQueue::Compute, 70.0, 40.0);
+    let update = stage("update", LaunchQueue::Compute, 70.0, 40.0);
     vec![dense, ids, update]
 }
 
 #[test]
 fn the_slower_of_host_and_device_decides() {
-    let slow_device = [stage("a", DeviceQueue::Compute, 10.0, 30.0)];
+    let slow_device = [stage("a", LaunchQueue::Compute, 10.0, 30.0)];
     assert_eq!(simulate(&slow_device).step_ns, 30.0);
-    let slow_host = [stage("a", DeviceQueue::Compute, 50.0, 30.0)];
+    let slow_host = [stage("a", LaunchQueue::Compute, 50.0, 30.0)];
     let step = simulate(&slow_host);
     assert_eq!((step.step_ns, step.host_ns, step.blocked_ns), (50.0, 50.0, 0.0));
 }
@@ -57,9 +57,9 @@ fn another_thread_waits_while_the_first_one_launches() {
 #[test]
 fn a_graph_is_launched_at_once() {
     let launches = [30.0, 30.0, 30.0];
-    let layers = launches.map(|host| stage("layer", DeviceQueue::Compute, host, 20.0));
+    let layers = launches.map(|host| stage("layer", LaunchQueue::Compute, host, 20.0));
     assert_eq!(simulate(&layers).step_ns, 90.0);
-    let graph = [6.0, 0.0, 0.0].map(|host| stage("layer", DeviceQueue::Compute, host, 20.0));
+    let graph = [6.0, 0.0, 0.0].map(|host| stage("layer", LaunchQueue::Compute, host, 20.0));
     assert_eq!(simulate(&graph).step_ns, 60.0);
 }
 
@@ -77,11 +77,11 @@ fn a_dropped_exchange_takes_its_time_and_its_wait_along() {
 
 #[test]
 fn exchanges_share_the_links_in_the_order_in_which_they_are_ready() {
-    let mut first = stage("pooled", DeviceQueue::Exchanges, 0.0, 50.0);
-    let ids = stage("ids", DeviceQueue::InputDistribution, 0.0, 30.0);
-    let lookup = stage("lookup", DeviceQueue::Compute, 0.0, 10.0);
+    let mut first = stage("pooled", LaunchQueue::Exchanges, 0.0, 50.0);
+    let ids = stage("ids", LaunchQueue::InputDistribution, 0.0, 30.0);
+    let lookup = stage("lookup", LaunchQueue::Compute, 0.0, 10.0);
     first.after_device = vec![this(0)];
-    let mut top = stage("top", DeviceQueue::Compute, 0.0, 5.0);
+    let mut top = stage("top", LaunchQueue::Compute, 0.0, 5.0);
     top.after_device = vec![this(2)];
     let mut next = ids;
     next.after_device = vec![StageInput { stage: 3, step: StepOfInput::Previous }];
@@ -92,7 +92,7 @@ fn exchanges_share_the_links_in_the_order_in_which_they_are_ready() {
 
 #[test]
 fn a_stage_whose_input_never_runs_does_not_hang() {
-    let mut stuck = stage("a", DeviceQueue::Compute, 1.0, 1.0);
+    let mut stuck = stage("a", LaunchQueue::Compute, 1.0, 1.0);
     stuck.after_device = vec![this(0)];
     assert_eq!(simulate(&[stuck]).step_ns, 0.0);
     assert_eq!(simulate(&[]).step_ns, 0.0);
