@@ -37,11 +37,11 @@ const NEO_TABLES: [TableClass; 3] = [
 struct TableClass {
     count: usize,
     rows: u64,
-    /// Ids per bag.
+    /// Number of ids in each bag.
     ids: u32,
 }
 
-/// A ready-made setting.
+/// The published jobs that are ready-made settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingName {
     Neo,

@@ -64,7 +64,6 @@ pub enum InputThread {
 /// How dense layers and the sums of their gradients are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseLaunches {
-    /// Kernel by kernel.
     Eager,
     /// One call launches them as a CUDA graph.
     Graph,

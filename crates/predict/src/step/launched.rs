@@ -160,11 +160,11 @@ pub fn simulate(stages: &[LaunchedStage]) -> LaunchedStep {
 impl<'a> LaunchSimulation<'a> {
     fn new(stages: &'a [LaunchedStage]) -> Self {
         let count = stages.iter().map(|stage| stage.thread + 1).max().unwrap_or(0);
-        let of_thread =
+        let stages_on =
             |thread: usize| (0..stages.len()).filter(|at| stages[*at].thread == thread).collect();
         Self {
             stages,
-            threads: (0..count).map(of_thread).collect(),
+            threads: (0..count).map(stages_on).collect(),
             launched: vec![0; count],
             thread_free: vec![0.0; count],
             waiting: vec![None; count],
