@@ -49,7 +49,10 @@ pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictKernels};
 pub use learn::PredictLearn;
 pub use links::{DoctorLinks, VerbChoice};
-pub use plan::{CostChoice, PlanArgs, PlanConvert, PlanForm, PlanRows, PlanSearch, PlanVerb};
+pub use plan::{
+    CostChoice, PlanArgs, PlanConvert, PlanForm, PlanRows, PlanSearch, PlanSimulate, PlanVerb,
+    SettingChoice, SimulateRows,
+};
 pub use predict::{
     FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext, PredictResize,
     PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,

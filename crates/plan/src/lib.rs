@@ -7,6 +7,7 @@
 //! equal plans.
 
 pub mod allowed;
+pub mod at_scale;
 pub mod baseline;
 mod error;
 pub mod explain;

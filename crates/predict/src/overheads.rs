@@ -77,7 +77,7 @@ pub fn operator_host_ns(calibration: &Calibration, name: &str) -> Option<f64> {
     let calls = first.0 + between.0;
     let instances = first.0 + alone.0;
     let own = [first, between, after, alone].iter().map(|(count, ns)| count * ns).sum::<f64>();
-    let call_ns = mean_of(calibration, Overhead::RuntimeCall, |_| true);
+    let call_ns = runtime_call_ns(calibration);
     let family = shared::family(name);
     let gap_ns =
         mean_of(calibration, Overhead::BetweenOps, |other| shared::family(other) == family);
@@ -93,6 +93,12 @@ pub fn typical_operator_ns(calibration: &Calibration) -> f64 {
     let mut times: Vec<f64> =
         names.into_iter().filter_map(|name| operator_host_ns(calibration, name)).collect();
     schema::median::float_median(&mut times).unwrap_or_default()
+}
+
+/// Computes the mean host time of a runtime call, such as the launch of a kernel or of a graph.
+#[must_use]
+pub fn runtime_call_ns(calibration: &Calibration) -> f64 {
+    mean_of(calibration, Overhead::RuntimeCall, |_| true)
 }
 
 /// Returns the mean of all samples of a kind of overhead whose operator is selected.

@@ -13,6 +13,8 @@ mod domain;
 mod exchange;
 pub mod execution_trace_time;
 pub mod host;
+pub mod launch_plan;
+pub mod launched;
 mod memory;
 mod placed_tiles;
 mod pricer;

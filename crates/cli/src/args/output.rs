@@ -33,6 +33,7 @@ impl Command {
             },
             Self::Plan(args) => match &args.verb {
                 Some(PlanVerb::Convert(convert)) => files([Some(&convert.output)]),
+                Some(PlanVerb::Simulate(simulated)) => files([simulated.svg.as_ref()]),
                 None => {
                     let PlanSearch { output, torchrec, svg, .. } = &args.search;
                     files([output, torchrec, svg].map(Option::as_ref))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use setup::args::key_value;
+use setup::args::{NeverRunStep, key_value};
 
 use super::priced::{PricedHost, PricedKernels};
 
@@ -35,6 +35,8 @@ pub struct PlanArgs {
 pub enum PlanVerb {
     /// Convert a plan to the form of TorchRec's planner, or back
     Convert(PlanConvert),
+    /// Simulate a step with the launches of the host, with and without techniques
+    Simulate(PlanSimulate),
 }
 
 /// Options of the search for a plan.
@@ -141,4 +143,65 @@ pub enum PlanForm {
     Rowmill,
     /// The JSON of TorchRec's ShardingPlan
     Torchrec,
+}
+
+/// Options of `rowmill plan simulate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill plan simulate torchrec --svg torchrec.svg
+  rowmill plan simulate neo --by demand
+  rowmill plan simulate --model job.toml --hardware 128xh100x8 --plan plan.json --precision bf16
+
+Threads of the host launch the stages of a step, for as long as PyTorch's operators take by the
+shipped overheads of the nearest GPU. A ready-made setting shows the published figures beside the
+simulated ones, and --by assumption lists what no source states. Your own job is simulated with the
+optimizations of TorchRec's pipeline, on up to 1,024 ranks.")]
+pub struct PlanSimulate {
+    /// A published job with ready-made hardware, model and techniques
+    #[arg(value_name = "SETTING", value_enum, required_unless_present = "model")]
+    #[arg(conflicts_with_all = [
+        "model", "hardware", "set", "batch_size", "pooling", "ranks", "sharding", "plan",
+        "precision", "schedule", "dense_kernels",
+    ])]
+    pub setting: Option<SettingChoice>,
+    /// The configuration of your own job: a TOML file, or a ready-made configuration
+    #[arg(long, value_name = "CONFIG", requires = "hardware")]
+    pub model: Option<String>,
+    /// The devices, as in 16xh100x8 (hosts x device x devices per host); a ready-made host; or a
+    /// TOML file with a topology
+    #[arg(long, value_name = "DEVICE", requires = "model")]
+    pub hardware: Option<String>,
+    #[command(flatten)]
+    pub workload: NeverRunStep,
+    #[command(flatten)]
+    pub kernels: PricedKernels,
+    /// What each row describes
+    #[arg(long, value_enum, default_value_t = SimulateRows::Technique)]
+    pub by: SimulateRows,
+    /// Also draw host threads, device queues, and the steps of all techniques
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+}
+
+/// A ready-made setting, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SettingChoice {
+    /// Neo on 16 x 8 A100, with a stand-in for its model of 12 T weights
+    Neo,
+    /// TorchRec on 16 x 8 H100, with MLPerf's DLRM-DCNv2
+    Torchrec,
+}
+
+/// What a row of a simulated step describes, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SimulateRows {
+    /// One row per technique: its step and the published one
+    Technique,
+    /// One row per stage of each technique, in the order of launches
+    Stage,
+    /// One row per demand of Neo's Table 1: bandwidths, memory and arithmetic
+    Demand,
+    /// One row per fact of a setting that no source states
+    Assumption,
 }

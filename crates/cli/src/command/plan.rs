@@ -4,6 +4,8 @@
 mod convert;
 mod drawing;
 mod rows;
+mod simulate;
+mod timeline_drawing;
 
 use std::io::Write;
 
@@ -28,6 +30,7 @@ use rows::RuleRow;
 pub fn run(args: &PlanArgs, session: &Session) -> Result<(), Error> {
     match &args.verb {
         Some(PlanVerb::Convert(convert)) => convert::run(convert, session),
+        Some(PlanVerb::Simulate(simulated)) => simulate::run(simulated, session),
         None => search(&args.search, session),
     }
 }

@@ -113,3 +113,36 @@ fn a_run_plans_its_tables_itself() {
     let loss = |last: &Value| last["loss"].as_f64().unwrap();
     assert!((loss(&one) - loss(&auto)).abs() < 1e-5);
 }
+
+/// A ready-made setting prints its cases beside the published figures, and is drawn.
+#[test]
+fn published_jobs_are_simulated() {
+    let place = place();
+    let rows = place.done("plan simulate torchrec --svg t.svg --format json").json();
+    let rows = rows.as_array().unwrap();
+    let ns = |row: &Value| row["step_ns"].as_f64().unwrap();
+    assert_eq!(
+        (rows.len(), &rows[0]["case"], &rows[4]["case"]),
+        (5, &"before".into(), &"all".into())
+    );
+    assert!(rows.iter().all(|row| ns(row) >= ns(&rows[4])));
+    assert_eq!(rows[0]["published_ns"], 7.6e6);
+    let svg = fs::read_to_string(place.path("t.svg")).unwrap();
+    assert!(svg.contains("host thread 1") && svg.contains("no metadata exchange"));
+    let facts = place.done("plan simulate torchrec --by assumption --format json").json();
+    assert!(!facts.as_array().unwrap().is_empty());
+}
+
+#[test]
+fn own_jobs_are_simulated_on_up_to_1024_ranks() {
+    let place = place();
+    let own = "plan simulate --model job.toml --set training.batch_size=65536 --sharding row";
+    let rows = place.done(&format!("{own} --hardware 128xh100x8 --format json")).json();
+    assert_eq!(rows.as_array().unwrap().len(), 5);
+    let stages = place.done(&format!("{own} --hardware h100x8 --by stage --format json")).json();
+    assert!(stages.as_array().unwrap().iter().any(|row| row["stage"] == "lookup"));
+    place.refused(&format!("{own} --hardware 256xh100x8"), &["1024"]);
+    place.refused("plan simulate", &["SETTING"]);
+    place.refused("plan simulate neo --schedule serial", &["--schedule"]);
+    place.refused("plan simulate --model job.toml", &["--hardware"]);
+}

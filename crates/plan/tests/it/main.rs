@@ -1,6 +1,7 @@
 //! Tests of the planner.
 #![expect(clippy::expect_used, reason = "test code fails by panicking")]
 
+mod at_scale;
 mod cases;
 mod comparison;
 mod infeasible;

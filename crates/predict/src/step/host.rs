@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use schema::{Schedule, Stage};
+
 use crate::calibration::Calibration;
 use crate::overheads;
-use crate::program::from_trainer::ops;
+use crate::program::from_trainer::dense::{self, DenseWriter};
 use crate::workload::{DenseUpdates, Workload};
 
 const TEXT: &str = include_str!("host_operators.tsv");
@@ -21,33 +23,86 @@ pub struct HostTime {
     pub modelled: u32,
 }
 
+/// The host's time of each stage of a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StageHosts {
+    /// Times of operations, of which a stage may have several.
+    pub stages: Vec<StageHost>,
+    /// Nanoseconds of one call that launches a whole graph of kernels.
+    pub graph_ns: f64,
+}
+
+/// The host's time of one operation of a stage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StageHost {
+    pub stage: Stage,
+    pub time: HostTime,
+}
+
+impl StageHosts {
+    /// Returns the nanoseconds in which the host launches a stage.
+    #[must_use]
+    pub fn ns(&self, stage: Stage) -> f64 {
+        let own = self.stages.iter().filter(|host| host.stage == stage);
+        own.map(|host| host.time.ns).sum()
+    }
+
+    /// Returns the nanoseconds in which the host launches the longest operation of a stage.
+    #[must_use]
+    pub fn call_ns(&self, stage: Stage) -> f64 {
+        let own = self.stages.iter().filter(|host| host.stage == stage);
+        own.map(|host| host.time.ns).fold(0.0, f64::max)
+    }
+}
+
 /// Predicts the host's time of a step from the overheads of a host. Forward, backward and update
 /// follow each other, although autograd runs on a thread of its own, because each waits for the
 /// one before it.
 #[must_use]
 pub fn predict_host(workload: Workload<'_>, host: &Calibration) -> HostTime {
+    let stages = predict_stage_hosts(workload, host).stages;
+    stages.iter().fold(HostTime::default(), |sum, StageHost { time, .. }| HostTime {
+        ns: sum.ns + time.ns,
+        operators: sum.operators + time.operators,
+        modelled: sum.modelled + time.modelled,
+    })
+}
+
+/// Predicts the host's time of each stage of a step, from the overheads of a host. The time of
+/// loading a batch belongs to [`Stage::Copy`].
+#[must_use]
+pub fn predict_stage_hosts(workload: Workload<'_>, host: &Calibration) -> StageHosts {
     let samples = (0..workload.ranks()).map(|rank| workload.samples(rank)).max().unwrap_or(0);
     let operators = operators();
-    let mut time = HostTime::default();
+    let mut stages = Vec::new();
     let mut known: BTreeMap<&str, Option<f64>> = BTreeMap::new();
     let typical = overheads::typical_operator_ns(host);
-    let mut add = |operation: &str| {
+    let mut add = |stage: Stage, operation: &str| {
+        let mut time = HostTime::default();
         for (name, count) in operators.get(operation).into_iter().flatten() {
             let own = *known.entry(name).or_insert_with(|| overheads::operator_host_ns(host, name));
             time.operators += count;
             time.modelled += if own.is_none() { *count } else { 0 };
             time.ns += f64::from(*count) * own.unwrap_or(typical);
         }
+        stages.push(StageHost { stage, time });
     };
-    add("step");
-    add("embedding");
+    add(Stage::Copy, "step");
+    add(Stage::Lookup, "lookup");
+    add(Stage::EmbeddingUpdate, "embedding_update");
     if workload.ranks() > 1 {
-        add("exchange");
+        add(Stage::InputDistribution, "input_dist");
+        add(Stage::PooledExchange, "pooled_exchange");
+        add(Stage::GradientExchange, "gradient_exchange");
     }
-    for op in ops::list_dense_ops(workload, samples, DenseUpdates::Apart) {
-        add(op.name());
+    let graph = dense::graph(workload, Schedule::PIPELINED);
+    let mut writer = DenseWriter::new(workload, samples, DenseUpdates::Apart);
+    for action in &graph.actions {
+        for op in writer.list_stage(&graph, action) {
+            add(action.stage, op.name());
+        }
     }
-    time
+    StageHosts { stages, graph_ns: overheads::runtime_call_ns(host) }
 }
 
 /// Parses the table. Spaces in names are written as underscores after a colon.

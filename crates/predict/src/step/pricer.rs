@@ -7,8 +7,12 @@ use serde::Serialize;
 
 use super::dense::{self, BottomMlp, DensePart};
 use super::exchange::{Moved, Peers};
+use super::host::StageHosts;
+use super::launch_plan::{self, LaunchPlan};
+use super::launched::LaunchedStage;
 use super::memory::{Memory, MemoryTerms, max_batch_size};
 use super::placed_tiles::{PlacedTiles, TableSharding, TileSums};
+use super::timeline::TimedAction;
 use super::{Conditions, RankPrice, RowUpdates, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::workload::Workload;
@@ -70,6 +74,33 @@ struct RankTotals {
     sums: TileSums,
     /// Total memory in bytes.
     bytes: u64,
+}
+
+/// Times of the stages that depend on tiles, on the slowest rank.
+#[derive(Clone, Copy, Debug)]
+struct TileTimes {
+    ids: Estimate,
+    lookup: Estimate,
+    pooled: Estimate,
+    gradients: Estimate,
+    terms: Estimate,
+    update: Estimate,
+}
+
+impl TileTimes {
+    /// Returns the time of a stage, or `None` if it does not depend on tiles.
+    fn time_of(&self, stage: schema::Stage) -> Option<Estimate> {
+        use schema::Stage as Action;
+        match stage {
+            Action::InputDistribution => Some(self.ids),
+            Action::Lookup => Some(self.lookup),
+            Action::PooledExchange => Some(self.pooled),
+            Action::GradientExchange => Some(self.gradients),
+            Action::RowTerms => Some(self.terms),
+            Action::EmbeddingUpdate => Some(self.update),
+            _ => None,
+        }
+    }
 }
 
 /// A rank before a change of its tiles.
@@ -237,7 +268,39 @@ impl<'a> StepPricer<'a> {
 
     /// Simulates the step. `added` receives the time that each stage adds to it.
     fn simulate(&self, added: impl FnMut(schema::Stage, Estimate)) -> Estimate {
-        use schema::Stage as Action;
+        let times = self.tile_times();
+        self.dense.timeline.simulate(|stage| times.time_of(stage), added)
+    }
+
+    /// Returns the stages of the step with the time in which the host launches them.
+    #[must_use]
+    pub fn launched_stages(&self, hosts: &StageHosts, plan: LaunchPlan) -> Vec<LaunchedStage> {
+        let times = self.tile_times();
+        let device_ns =
+            |action: &TimedAction| times.time_of(action.stage).unwrap_or(action.time).mean_ns;
+        launch_plan::list_stages(
+            self.dense.timeline.actions(),
+            device_ns,
+            self.input_rounds().map(|round| round.mean_ns),
+            hosts,
+            plan,
+        )
+    }
+
+    /// Returns the times of the three exchanges of an input distribution: the sizes of messages,
+    /// the lengths of bags, and the ids.
+    fn input_rounds(&self) -> [Estimate; 3] {
+        let batch = self.batch.max(1) as f64;
+        // Each rank tells each other rank how many bags and how many ids it will send.
+        let sizes = self.peers.to_samples(|_| 2.0 * ID * self.loads.len() as f64 / batch);
+        let lengths =
+            self.peers.to_samples(|rank| LENGTH * self.loads[rank].exchanged_bags / batch);
+        let ids = self.peers.to_samples(|rank| ID * self.loads[rank].exchanged_uses / batch);
+        [sizes, lengths, ids]
+    }
+
+    /// Computes the times of the stages that depend on tiles.
+    fn tile_times(&self) -> TileTimes {
         let batch = self.batch.max(1) as f64;
         let ids = self.peers.to_samples(|rank| {
             let load = &self.loads[rank];
@@ -256,21 +319,14 @@ impl<'a> StepPricer<'a> {
         let slowest = |time: &dyn Fn(&RankLoad) -> Estimate| {
             self.loads.iter().map(time).fold(Estimate::default(), Estimate::max)
         };
-        let lookup = slowest(&|load| self.lookup(load)).max(forward);
-        let update = slowest(&|load| self.update(load)).max(backward);
-        let pooled = plain.plus(by_host(RankExchange::ReduceScatter));
-        let gradients = plain.plus(by_host(RankExchange::AllGather)).plus(self.replica_sums());
-        let terms = self.row_terms();
-        let time = |stage: Action| match stage {
-            Action::InputDistribution => Some(ids),
-            Action::Lookup => Some(lookup),
-            Action::PooledExchange => Some(pooled),
-            Action::GradientExchange => Some(gradients),
-            Action::RowTerms => Some(terms),
-            Action::EmbeddingUpdate => Some(update),
-            _ => None,
-        };
-        self.dense.timeline.simulate(time, added)
+        TileTimes {
+            ids,
+            lookup: slowest(&|load| self.lookup(load)).max(forward),
+            pooled: plain.plus(by_host(RankExchange::ReduceScatter)),
+            gradients: plain.plus(by_host(RankExchange::AllGather)).plus(self.replica_sums()),
+            terms: self.row_terms(),
+            update: slowest(&|load| self.update(load)).max(backward),
+        }
     }
 
     /// Returns the time by which each stage lengthens the step, in the order of [`Stage::ALL`].

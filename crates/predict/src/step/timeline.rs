@@ -16,11 +16,12 @@ pub struct StageTimeline {
 
 /// An action of the stage graph, with the time of its stage.
 #[derive(Clone, Copy, Debug)]
-struct TimedAction {
-    stage: Stage,
-    part: ActionPart,
-    batch: ActionBatch,
-    time: Estimate,
+pub struct TimedAction {
+    pub stage: Stage,
+    pub part: ActionPart,
+    pub batch: ActionBatch,
+    /// Time of the stage, unless it depends on tiles.
+    pub time: Estimate,
     /// Position of the action that starts this exchange, if this action finishes it.
     started_by: Option<usize>,
 }
@@ -61,6 +62,12 @@ impl StageTimeline {
             }
         }
         Self { actions }
+    }
+
+    /// Returns the actions of the step, in order.
+    #[must_use]
+    pub fn actions(&self) -> &[TimedAction] {
+        &self.actions
     }
 
     /// Simulates steps in equilibrium, in which the next batch's exchanges run beside this step.

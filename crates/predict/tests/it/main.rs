@@ -10,6 +10,7 @@ mod finding_savings;
 mod fixture;
 mod hosts;
 mod intervals;
+mod launched_steps;
 mod published_steps;
 mod random;
 mod ranks;
