@@ -9,7 +9,7 @@ mod interaction;
 mod limit;
 mod operation;
 mod predict;
-pub mod published;
+mod published;
 mod trace;
 mod train;
 mod turns;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use kernel_model::evaluate::{self, KernelRow};
+use kernel_model::suite::{SuiteMeasured, SuiteWork};
 use kernel_model::{Kind, Measured, Part, Timed, few_shot};
 use predict::calibration::{Calibration, constants};
 use schema::HardwareSpec;
@@ -21,7 +22,7 @@ use setup::recorded_steps::{
     Steps, calibrate_steps, open_recordings, prepare_job, recorded_machine, whole_scopes,
 };
 use setup::render;
-use setup::suite::{self, SuiteFile, SuiteMeasured, SuiteWork};
+use setup::suite::{self, SuiteFile};
 
 /// Name of the calibration file in the output folder.
 const CALIBRATION: &str = "calibration.json";
