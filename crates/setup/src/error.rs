@@ -175,10 +175,20 @@ macro_rules! from_library {
 from_library! {
     analyze::Error => UsageError::Analyze,
     predict::Error => UsageError::Predict,
-    plan::Error => UsageError::PlanSearch,
-    plan::torchrec::TorchrecError => UsageError::TorchrecPlanner,
     kernel_model::Error => UsageError::Kernel,
     device::Error => RunError::Device,
     trace::Error => RunError::Trace,
     fleet::ipc::socket::SocketError => RunError::Socket,
+}
+
+impl From<plan::Error> for Error {
+    fn from(source: plan::Error) -> Self {
+        UsageError::PlanSearch { source: Box::new(source) }.into()
+    }
+}
+
+impl From<plan::torchrec::TorchrecError> for Error {
+    fn from(source: plan::torchrec::TorchrecError) -> Self {
+        UsageError::TorchrecPlanner { source: Box::new(source) }.into()
+    }
 }

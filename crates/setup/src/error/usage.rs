@@ -243,10 +243,10 @@ errors_with_hints! {
         TorchrecPlan { path: PathBuf, source: Box<plan::torchrec::TorchrecError> },
         #[error("{source}")]
         #[hint("change [plan] of the configuration, --batch-size or --hardware")]
-        PlanSearch { source: plan::Error },
+        PlanSearch { source: Box<plan::Error> },
         #[error("{source}")]
         #[hint("choose another --cost")]
-        TorchrecPlanner { source: plan::torchrec::TorchrecError },
+        TorchrecPlanner { source: Box<plan::torchrec::TorchrecError> },
         #[error("--hardware {name}: expected GPUs, got a measured CPU")]
         #[hint("rowmill train --sharding auto plans for the CPU of this machine")]
         PlannedCpu { name: String },
