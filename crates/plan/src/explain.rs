@@ -38,7 +38,7 @@ pub struct AlternativePlacement {
     pub placement: Placement,
     pub cost: StepCost,
     pub fits: bool,
-    /// Nanoseconds by which the step would be longer.
+    /// Nanoseconds by which this placement would lengthen the step.
     pub added_ns: f64,
     /// Nanoseconds by which each stage would lengthen the step more, in the order of
     /// [`predict::step::Stage::ALL`].

@@ -1,5 +1,6 @@
-//! Neo's cost of a plan (arXiv:2104.05158 §4.1): the volume of messages plus a fixed latency, and
-//! the embedding access size of each rank. It exists for comparison with the predicted step.
+//! Neo's cost of a plan (arXiv:2104.05158 §4.1). It adds, for each rank, the bytes of its messages,
+//! a fixed latency, and the values that it looks up. It exists for comparison with the predicted
+//! step.
 
 use schema::JobConfig;
 

@@ -140,7 +140,7 @@ impl<'a> PricedPlan<'a> {
         self.pricer.place_table(id, sharding);
     }
 
-    /// Returns the score of the current plan.
+    /// Returns the score by which a search compares the current plan with others.
     ///
     /// # Cost
     /// One pass over the ranks.

@@ -69,7 +69,7 @@ pub struct BaselinePlan {
 pub struct PlanResult {
     pub plan: CandidatePlan,
     pub cost: StepCost,
-    /// The heuristics that were priced, in the order of [`Baseline::ALL`].
+    /// Plans of the published heuristics with their costs, in the order of [`Baseline::ALL`].
     pub baselines: Vec<BaselinePlan>,
     /// Number of plans that were priced.
     pub priced: u64,

@@ -1,5 +1,5 @@
 //! Edits of execution traces, which change operators and tensors before a program is built.
-//! Kernels, their prices and dependencies then follow from the edited tensors. All other edits
+//! The program built from the edited trace then has other kernels, prices and dependencies. All other edits
 //! change programs and are in the other files of this folder.
 
 mod fuse;

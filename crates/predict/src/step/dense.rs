@@ -312,7 +312,7 @@ impl<'a> Kernels<'a> {
         if self.format == ProductFormat::F32 {
             return self.learned(Work::new(Kind::Linear, &sizes));
         }
-        // `price` has refused formats that the device lacks, so this cannot fail.
+        // The device supports the format, because `StepPricer::new` refuses other formats.
         let Ok(price) = price_product(sizes, self.format, self.device) else { return };
         // An empty product launches no kernel.
         if sizes.iter().all(|size| *size > 0) {

@@ -62,7 +62,7 @@ struct HeldTile {
 pub struct TileSums {
     /// Columns whose partial sums the rank's host adds up.
     pub reduced_width: f64,
-    /// Bytes of the terms of rows whose columns are split.
+    /// Bytes of row terms that the rank exchanges, because columns of its rows lie on other ranks.
     pub row_terms: Moved,
 }
 

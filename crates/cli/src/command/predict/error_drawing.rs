@@ -1,5 +1,5 @@
-//! Draws the errors of a suite's predicted steps as an SVG, as Figures 9 and 10 of
-//! arXiv:2201.07821 do: a group of bars per job, beside its measured time.
+//! Draws the errors of a suite's predicted steps as an SVG. Each job has a group of bars and its
+//! measured time, as in Figures 9 and 10 of arXiv:2201.07821.
 
 use std::fmt::Write;
 
