@@ -1,6 +1,6 @@
-//! Edits of execution traces, which change operators and tensors before a program is built.
-//! The program built from the edited trace then has other kernels, prices and dependencies. All other edits
-//! change programs and are in the other files of this folder.
+//! Edits of execution traces, which change operators and tensors before a program is built. The
+//! program built from the edited trace then has other kernels, prices and dependencies. All other
+//! edits change programs and are in the other files of this folder.
 
 mod fuse;
 mod nodes;
