@@ -98,13 +98,18 @@ impl SampledProcess {
                 looks,
             })
             .collect();
+        // A process that started just before the first sample had no command line yet.
+        let process = match is_ended {
+            true => self.process,
+            false => Process::read(self.process.pid).unwrap_or(self.process),
+        };
         // The sort is stable, so places with equal counts keep the order of their names.
         waiting.sort_by_key(|row| std::cmp::Reverse(row.looks));
         waiting.truncate(TOLD_MAX);
         Sampled {
-            pid: self.process.pid,
-            rank: self.process.rank(),
-            command: self.process.command.join(" "),
+            pid: process.pid,
+            rank: process.rank(),
+            command: process.command.join(" "),
             looks: self.looks,
             is_ended,
             used: since(&after, &self.before),
