@@ -17,6 +17,7 @@ mod reorder;
 mod replace;
 pub mod resize;
 mod scale;
+mod scale_host;
 mod scale_ranks;
 mod select;
 pub mod tensors;
@@ -79,6 +80,9 @@ pub enum Edit {
         kernels: String,
         factor: f64,
     },
+    /// Multiplies the host time of operators, their runtime calls included, by a factor. The kernels
+    /// that they launch keep their times.
+    ScaleHost { operators: String, factor: f64 },
     /// Replaces operators by copies of another operator.
     Replace {
         operators: String,
@@ -181,6 +185,9 @@ fn apply_one(program: &mut Program, position: EditPosition, edit: &Edit) -> Resu
         Edit::Scale { kernels, factor } => {
             scale::apply(program, position, kernels, check_factor(position, *factor)?)
         }
+        Edit::ScaleHost { operators, factor } => {
+            scale_host::apply(program, position, operators, check_factor(position, *factor)?)
+        }
         Edit::Replace { operators, with } => replace::apply(program, position, operators, with),
         Edit::Reorder { operators, after } => reorder::apply(program, position, operators, after),
         Edit::Thread { operators, join } => {
@@ -214,6 +221,7 @@ impl Edit {
             Self::Graph { .. } => "graph",
             Self::PinCopies {} => "pin-copies",
             Self::Scale { .. } => "scale",
+            Self::ScaleHost { .. } => "scale-host",
             Self::Replace { .. } => "replace",
             Self::Reorder { .. } => "reorder",
             Self::Thread { .. } => "thread",
@@ -231,6 +239,7 @@ impl Edit {
             self,
             Self::Remove { .. }
                 | Self::Fuse { .. }
+                | Self::Replace { .. }
                 | Self::Resize { .. }
                 | Self::Parallelise { join: None, .. }
         )

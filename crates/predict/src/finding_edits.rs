@@ -9,7 +9,7 @@ use trace::store::EventKind;
 
 use crate::edit::{Edit, Edits};
 
-/// Share of the occurrences of an operator that a remedy must change to count as all of them.
+/// Share of the occurrences of an operator before which a remedy must close gaps to close them all.
 const ALL: f64 = 0.9;
 
 /// The rows of a remedy that have one name.
@@ -18,17 +18,16 @@ struct Changed {
     rows: usize,
     /// Time that the rows lose, in nanoseconds.
     saved_ns: f64,
-    /// Whether only the gaps before the rows are removed.
-    closes_gaps: bool,
 }
 
 /// The rows of a remedy by the kind of edit that changes them.
 #[derive(Debug, Default)]
 struct ByName<'a> {
     works: BTreeMap<&'a str, Changed>,
+    /// Outermost operators in which the host takes less time.
     operators: BTreeMap<&'a str, Changed>,
-    /// Operators whose calls, but not their kernels, are saved.
-    fused: BTreeMap<&'a str, Changed>,
+    /// Operators before which gaps are closed.
+    gaps: BTreeMap<&'a str, Changed>,
     pins_copies: bool,
 }
 
@@ -44,16 +43,20 @@ pub fn edits_of_finding(finding: &Finding, job: &JobFacts<'_>) -> Result<Edits, 
         found.add(edit, rank.ok_or("the remedy changes a rank that was not recorded")?)?;
     }
     let mut edits = if found.pins_copies { vec![Edit::PinCopies {}] } else { Vec::new() };
-    for name in found.fused.into_keys() {
-        edits.push(Edit::Fuse { operators: name.to_owned(), factor: 1.0 });
+    let outermost = |rank: &RankFacts<'_>| rank.tree().top_operators(rank.scope.trace);
+    for (name, changed) in found.gaps {
+        if (changed.rows as f64) < ALL * rows_named(job, name, outermost).len() as f64 {
+            return Err(format!("the remedy closes the gaps before some operators {name} only"));
+        }
+        edits.push(Edit::CloseGap { before: name.to_owned() });
     }
     for (name, changed) in found.operators {
-        edits.push(edit_operators(name, &changed, job)?);
+        let factor = changed.factor(&rows_named(job, name, outermost));
+        edits.push(Edit::ScaleHost { operators: name.to_owned(), factor });
     }
     for (name, changed) in found.works {
         let works = |rank: &RankFacts<'_>| rank.scope.device_rows.clone();
-        let whole_ns: i64 = rows_named(job, name, works).iter().sum();
-        let factor = (1.0 - changed.saved_ns / whole_ns.max(1) as f64).clamp(0.0, 1.0);
+        let factor = changed.factor(&rows_named(job, name, works));
         edits.push(Edit::Scale { kernels: name.to_owned(), factor });
     }
     if edits.is_empty() {
@@ -62,14 +65,33 @@ pub fn edits_of_finding(finding: &Finding, job: &JobFacts<'_>) -> Result<Edits, 
     Ok(Edits { edit: edits })
 }
 
+impl Changed {
+    fn add(&mut self, saved_ns: f64) {
+        self.rows += 1;
+        self.saved_ns += saved_ns;
+    }
+
+    /// Returns the factor that takes the saved time from all rows of the name.
+    fn factor(&self, durations_ns: &[i64]) -> f64 {
+        let whole_ns: i64 = durations_ns.iter().sum();
+        (1.0 - self.saved_ns / whole_ns.max(1) as f64).clamp(0.0, 1.0)
+    }
+}
+
 impl<'a> ByName<'a> {
     fn add(&mut self, edit: &RowEdit, rank: &RankFacts<'a>) -> Result<(), String> {
         if !edit.spans.is_empty() {
             return Err("the remedy changes host time outside operators".to_owned());
         }
         let trace = rank.scope.trace;
+        let is_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
         for row in edit.rows.iter().copied() {
-            let ns = trace.slices.end(row) - trace.slices.start(row);
+            let is_work = trace.kind(row).is_device_work();
+            let ns = match is_work {
+                true => trace.slices.end(row) - trace.slices.start(row),
+                // Rows inside this one lose only what their own edits take.
+                false => rank.tree().own_length(trace, row),
+            };
             let saved_ns = match edit.action {
                 Action::Scale(factor) => ns as f64 * (1.0 - factor),
                 Action::ShortenTo(to) => (ns - to).max(0) as f64,
@@ -86,57 +108,18 @@ impl<'a> ByName<'a> {
                     return Err("the remedy lets a rank arrive earlier at a collective".to_owned());
                 }
             };
-            let is_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
-            let outer = rank.tree().ancestors(row).filter(is_operator).last();
-            let changed = match outer {
-                _ if trace.kind(row).is_device_work() => self.works.entry(trace.name(row)),
-                Some(outer) if edit.rows.binary_search(&outer).is_ok() => continue,
-                Some(outer) if edit.action == Action::Scale(0.0) => {
-                    self.fused.entry(trace.name(outer))
-                }
-                Some(outer) => {
-                    let outer = trace.name(outer);
-                    return Err(format!("the remedy changes a part of {outer}"));
-                }
-                None if !is_operator(&row) => continue,
-                None if rank.scope.device_rows.is_empty() => self.operators.entry(trace.name(row)),
-                // Kernels that the remedy does not name stay.
-                None if edit.action == Action::Scale(0.0) => self.fused.entry(trace.name(row)),
-                None => self.operators.entry(trace.name(row)),
+            let ancestors = rank.tree().ancestors(row).filter(is_operator);
+            let outer = ancestors.last().or(Some(row).filter(is_operator));
+            let changed = match outer.map(|outer| trace.name(outer)) {
+                _ if is_work => self.works.entry(trace.name(row)),
+                Some(outer) if edit.action == Action::CloseGap => self.gaps.entry(outer),
+                Some(outer) => self.operators.entry(outer),
+                None => continue,
             };
-            let changed = changed.or_default();
-            changed.rows += 1;
-            changed.saved_ns += saved_ns;
-            changed.closes_gaps = edit.action == Action::CloseGap;
+            changed.or_default().add(saved_ns);
         }
         Ok(())
     }
-}
-
-/// Returns the edit that removes as many of the operators of a name as their saved time says, or
-/// the gaps before them.
-fn edit_operators(name: &str, changed: &Changed, job: &JobFacts<'_>) -> Result<Edit, String> {
-    let outermost = |rank: &RankFacts<'_>| rank.tree().top_operators(rank.scope.trace);
-    let all = rows_named(job, name, outermost);
-    if changed.closes_gaps {
-        return if changed.rows as f64 >= ALL * all.len() as f64 {
-            Ok(Edit::CloseGap { before: name.to_owned() })
-        } else {
-            Err(format!("the remedy closes the gaps before some operators {name} only"))
-        };
-    }
-    let steps: i64 = job.ranks.iter().map(|rank| rank.step_count().max(1)).sum();
-    let per_step = all.len() as f64 / steps as f64;
-    let kept = 1.0 - changed.saved_ns / all.iter().sum::<i64>().max(1) as f64;
-    let left = (per_step * kept).round();
-    let operators = match left as usize {
-        0 => name.to_owned(),
-        _ if left >= per_step.round() => {
-            return Err(format!("the remedy shortens {name}, and no edit shortens an operator"));
-        }
-        left => format!("{name}[{left}..]"),
-    };
-    Ok(Edit::Remove { operators })
 }
 
 /// Returns the durations of the rows of a name among those that `rows` lists for each rank.

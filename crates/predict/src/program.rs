@@ -44,7 +44,7 @@ pub struct Thread {
 }
 
 /// One action of a thread. Only `Host` and `Call` have costs; the other actions order events.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Begins an operator or an annotation on the thread.
     Begin(Mark),
@@ -68,10 +68,19 @@ pub enum Action {
 }
 
 /// The begin of an operator or annotation on a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mark {
     pub name: StringId,
     pub kind: MarkKind,
+    /// Factor on the host time inside an operator, its runtime calls included.
+    pub scale: f64,
+}
+
+impl Mark {
+    /// Creates a mark that leaves host times as they are.
+    pub fn new(name: StringId, kind: MarkKind) -> Self {
+        Self { name, kind, scale: 1.0 }
+    }
 }
 
 /// The kind of row that a [`Mark`] becomes in a written trace.

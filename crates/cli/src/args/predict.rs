@@ -279,6 +279,7 @@ A file of edits, applied in order; `*` in a name matches any text:
   graph        from, to                  one launch for all between
   pin-copies                             no waiting for copies to the device
   scale        kernels, factor           kernels by their own names
+  scale-host   operators, factor         host time of operators, whose kernels stay
   replace      operators, with           by copies of the first operator of another name
   reorder      operators, after          called after the nearest of another name
   thread       operators [join]          called by a thread of their own, until join
@@ -287,9 +288,9 @@ A file of edits, applied in order; `*` in a name matches any text:
   scale-ranks  to                        more ranks, or fewer, of the same work each
   resize       from, to                  another batch size, of execution traces
 
-With --execution-trace, remove, fuse, resize and parallelise change operators and tensors before all
-other edits. Dependencies follow the tensors, so that fuse needs no factor and parallelise no join,
-and kernel models price the changed operators.
+With --execution-trace, remove, fuse, replace, resize and parallelise change operators and tensors
+before all other edits. Dependencies follow the tensors, so that fuse needs no factor and
+parallelise no join, and kernel models price the changed operators.
 Both steps are predicted, with and without edits; kernels that slow each other down are not modelled.")]
 pub struct PredictWhatIf {
     /// Traces: files, archives, folders, or `-` for standard input

@@ -40,7 +40,7 @@ fn every_transform_has_a_page_whose_example_runs() {
     for (kind, _) in &examples {
         assert!(help.contains(&format!("\n  {kind} ")), "{kind}: {help}");
     }
-    assert_eq!(examples.len(), 15);
+    assert_eq!(examples.len(), 16);
     let Some(job) = fixture::path("traces/dlrm8") else { return };
     let job = job.join("dlrm_kineto.tar.gz");
     let place = Place::new();

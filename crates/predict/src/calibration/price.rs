@@ -287,12 +287,24 @@ impl Prices {
                         .entry(segment)
                         .or_insert_with(|| self.overhead(Key::from_segment(program, segment)))
                 };
-                let cost = |action: &Action| match action {
-                    Action::Host(segment) => price_segment(*segment),
-                    Action::Call(call) if call.returns == Returns::AtOnce => {
-                        price_segment(call.cost)
-                    }
-                    _ => Cost::default(),
+                let mut scale = 1.0;
+                let cost = |action: &Action| {
+                    let cost = match action {
+                        Action::Begin(mark) => {
+                            scale = mark.scale;
+                            return Cost::default();
+                        }
+                        Action::End => {
+                            scale = 1.0;
+                            return Cost::default();
+                        }
+                        Action::Host(segment) => price_segment(*segment),
+                        Action::Call(call) if call.returns == Returns::AtOnce => {
+                            price_segment(call.cost)
+                        }
+                        _ => return Cost::default(),
+                    };
+                    Cost { ns: (cost.ns as f64 * scale).round() as i64, ..cost }
                 };
                 thread.actions.iter().map(cost).collect()
             });

@@ -33,7 +33,7 @@ pub(super) fn apply(
         let cost = Segment { overhead: Overhead::RuntimeCall, op: call, detail: op };
         let call =
             Call { cost, launches, awaits: Vec::new(), room: None, returns: Returns::AtOnce };
-        let mark = Action::Begin(Mark { name: op, kind: MarkKind::Operator });
+        let mark = Action::Begin(Mark::new(op, MarkKind::Operator));
         let graph = [mark, Action::Call(call), Action::End];
         let actions = &mut program.ranks[rank].threads[first.thread].actions;
         actions.splice(region, kept.into_iter().chain(graph));

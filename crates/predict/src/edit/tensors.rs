@@ -4,6 +4,7 @@
 
 mod fuse;
 mod nodes;
+mod replace;
 mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +61,17 @@ pub fn apply(traces: &mut [ExecutionTrace], step: usize, edits: &[Edit]) -> Resu
                     for (number, at) in (STREAMS..).zip(selected) {
                         trace.nodes[at as usize].rest.push((name, TraceValue::Int(number)));
                     }
+                }
+            }
+            Edit::Replace { operators, with } => {
+                let selected = select(traces, step, position, operators)?;
+                let sources = select(traces, step, position, with)?;
+                for ((trace, all), sources) in traces.iter_mut().zip(selected).zip(sources) {
+                    let Some(source) = sources.into_iter().find(|one| !all.contains(one)) else {
+                        continue;
+                    };
+                    let replaced = replace::apply(trace, &all, source);
+                    replaced.map_err(|[expected, got]| position.error(&expected, got))?;
                 }
             }
             _ => {}

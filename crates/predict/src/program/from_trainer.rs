@@ -83,7 +83,7 @@ impl TrainerWriter<'_> {
         let mut rank = Rank { rank: number, step, ..Rank::default() };
         rank.streams.push(Stream { device: 0, number: 1 });
         let start = name(self, "start");
-        let begin = Action::Begin(Mark { name: step, kind: MarkKind::Annotation });
+        let begin = Action::Begin(Mark::new(step, MarkKind::Annotation));
         let mut actions = vec![between(step, start), begin];
         let mut left = step;
         for op in ops {
@@ -140,7 +140,7 @@ impl TrainerWriter<'_> {
         let call = Call { cost, launches, awaits, room: None, returns: Returns::AtOnce };
         actions.extend([
             between(name, left),
-            Action::Begin(Mark { name, kind: MarkKind::Operator }),
+            Action::Begin(Mark::new(name, MarkKind::Operator)),
             own(Overhead::BeforeFirstLaunch),
             Action::Call(call),
             Action::Wait(vec![id]),

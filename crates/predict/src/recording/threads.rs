@@ -239,10 +239,10 @@ impl ThreadWriter<'_, '_> {
         let at = (self.cursor, self.cursor);
         match event.kind {
             ThreadEventKind::BeginLabel => {
-                self.add(Action::Begin(Mark { name, kind: MarkKind::Annotation }), at);
+                self.add(Action::Begin(Mark::new(name, MarkKind::Annotation)), at);
             }
             ThreadEventKind::BeginOperator => {
-                self.add(Action::Begin(Mark { name, kind: MarkKind::Operator }), at);
+                self.add(Action::Begin(Mark::new(name, MarkKind::Operator)), at);
                 let sizes = self.names.intern(self.read.size_text(event.row));
                 let begin = self.actions.len() - 1;
                 self.operator =

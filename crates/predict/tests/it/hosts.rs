@@ -79,7 +79,7 @@ impl Writer {
     fn operator(&mut self, (name, does, stream): Spec, is_pinned: bool) -> Vec<Action> {
         let op = NAMES[name];
         let id = self.work((op, does, stream), is_pinned);
-        let mark = Mark { name: self.names.intern(op), kind: MarkKind::Operator };
+        let mark = Mark::new(self.names.intern(op), MarkKind::Operator);
         let before = self.host(Overhead::BeforeFirstLaunch, (op, ""));
         let mut actions = vec![Action::Begin(mark), before];
         let cost = |names: &mut Strings, name: &str| Segment {

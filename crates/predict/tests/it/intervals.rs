@@ -42,7 +42,7 @@ fn product(batch: u64) -> Program {
         Action::Call(Call { cost, launches, awaits, room: None, returns })
     };
     let actions = vec![
-        Action::Begin(Mark { name: op, kind: MarkKind::Operator }),
+        Action::Begin(Mark::new(op, MarkKind::Operator)),
         call(vec![0], Vec::new(), Returns::AtOnce),
         call(Vec::new(), vec![0], Returns::AfterAwaited),
         Action::End,

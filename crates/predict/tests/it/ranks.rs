@@ -60,7 +60,7 @@ fn rank(program: &mut Program, number: u32, like: usize, steps: &[Do]) -> Rank {
         let returns = if *step == Do::Wait { Returns::AfterAwaited } else { Returns::AtOnce };
         let cost = Segment { overhead: Overhead::RuntimeCall, op, detail: op };
         let call = Call { cost, launches, awaits, room: None, returns };
-        let begin = Action::Begin(Mark { name: op, kind: MarkKind::Operator });
+        let begin = Action::Begin(Mark::new(op, MarkKind::Operator));
         rank.threads[0].actions.extend([begin, Action::Call(call), Action::End]);
     }
     rank

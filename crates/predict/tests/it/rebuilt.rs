@@ -41,7 +41,7 @@ fn written(specs: &[Spec]) -> Program {
     for spec in specs {
         let name = names(NAMES[spec.name]);
         actions.extend(spec.has_gap.then(|| host(Overhead::BetweenOps, name, left)));
-        actions.push(Action::Begin(Mark { name, kind: MarkKind::Operator }));
+        actions.push(Action::Begin(Mark::new(name, MarkKind::Operator)));
         actions.push(host(Overhead::BeforeFirstLaunch, name, StringId::default()));
         let id = rank.works.len() as u32;
         let kernel = |stream: u32, names: &mut dyn FnMut(&str) -> StringId| {

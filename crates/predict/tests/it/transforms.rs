@@ -79,7 +79,7 @@ fn written(ops: &[Op]) -> Program {
     for op in ops {
         let name = names.intern(&op.name);
         actions.push(host(Overhead::BetweenOps, names.intern(&op.gap.0), names.intern(&op.gap.1)));
-        actions.push(Action::Begin(Mark { name, kind: MarkKind::Operator }));
+        actions.push(Action::Begin(Mark::new(name, MarkKind::Operator)));
         if op.launch == "launch" {
             actions.push(host(Overhead::BeforeFirstLaunch, name, StringId::default()));
         }

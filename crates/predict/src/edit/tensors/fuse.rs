@@ -5,14 +5,9 @@ use std::collections::BTreeSet;
 
 use trace::execution_trace::{Argument, ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
 
-use super::nodes::nodes_inside;
+use super::nodes::{data_node, nodes_inside, subtree};
 use crate::program::from_execution_trace::operator_table::OperatorTable;
-use crate::program::from_execution_trace::{order, storage};
-
-/// Name and signature of the node that reads and writes what the parts of a fused operator did.
-/// The table of operators says that it launches nothing.
-const FUSED: &str = "rowmill::fused";
-const SIGNATURE: &str = "rowmill::fused(Tensor(a!)[] written, Tensor[] read) -> ()";
+use crate::program::from_execution_trace::storage;
 
 /// Where a fused operator runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +66,6 @@ pub(super) fn apply(trace: &mut ExecutionTrace, operators: &[u32]) -> usize {
     }
     trace.nodes.retain(|node| !gone.contains(&node.id));
     groups.len()
-}
-
-/// Returns the nodes of an operator in the order in which they started.
-fn subtree(trace: &ExecutionTrace, tree: &NodeForest, at: u32) -> Vec<u32> {
-    let mut nodes = order::inside_out(tree, at);
-    nodes.sort_by_key(|at| trace.nodes[*at as usize].id);
-    nodes
 }
 
 /// Returns whether an operator can run together with a group of earlier ones, where the first or
@@ -143,12 +131,8 @@ fn storages(tensors: Vec<&NodeTensor>) -> BTreeSet<u64> {
 /// that it depends on.
 fn join(trace: &mut ExecutionTrace, tree: &NodeForest, group: &[u32], kept_at: usize) {
     let nodes: Vec<Vec<u32>> = group.iter().map(|at| subtree(trace, tree, *at)).collect();
-    let (mut written, mut read) = (Vec::new(), Vec::new());
-    for node in nodes.iter().flatten().map(|at| &trace.nodes[*at as usize]) {
-        let tensor = |tensor: &NodeTensor| TraceValue::Tensor(Box::new(tensor.clone()));
-        read.extend(storage::read(node).into_iter().map(tensor));
-        written.extend(storage::written(trace, node).into_iter().map(tensor));
-    }
+    let all: Vec<u32> = nodes.iter().flatten().copied().collect();
+    let data = data_node(trace, group[kept_at], &all);
     let table = OperatorTable::shipped();
     let last = &nodes[kept_at];
     for (place, kept) in last.iter().enumerate() {
@@ -170,23 +154,7 @@ fn join(trace: &mut ExecutionTrace, tree: &NodeForest, group: &[u32], kept_at: u
         let node = &mut trace.nodes[*kept as usize];
         (node.inputs, node.outputs) = (inputs, outputs);
     }
-    let id = trace.nodes.iter().map(|node| node.id).max().unwrap_or_default() + 1;
-    let kind = trace.strings.intern("GenericList[Tensor]");
-    let (name, op_schema) = (trace.strings.intern(FUSED), trace.strings.intern(SIGNATURE));
-    let outer = &trace.nodes[last[0] as usize];
-    let argument = |all: Vec<TraceValue>| Argument { kind, value: TraceValue::List(all) };
-    let node = Node {
-        id,
-        parent: outer.id,
-        name,
-        op_schema,
-        sequence: -1,
-        inputs: vec![argument(written), argument(read)],
-        outputs: Vec::new(),
-        rest: Vec::new(),
-        ..outer.clone()
-    };
-    trace.nodes.push(node);
+    trace.nodes.push(data);
 }
 
 /// Joins an argument of several operators. What is not a tensor stays that of the last one.

@@ -243,7 +243,7 @@ impl StepWriter<'_, '_> {
     }
 
     fn begin(&mut self, thread: usize, name: StringId, kind: MarkKind) {
-        self.threads[thread].actions.push(Action::Begin(Mark { name, kind }));
+        self.threads[thread].actions.push(Action::Begin(Mark::new(name, kind)));
         self.threads[thread].left = name;
     }
 
