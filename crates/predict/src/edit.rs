@@ -80,8 +80,8 @@ pub enum Edit {
         kernels: String,
         factor: f64,
     },
-    /// Multiplies the host time of operators, their runtime calls included, by a factor. The kernels
-    /// that they launch keep their times.
+    /// Multiplies the host time of operators by a factor, that of their runtime calls included.
+    /// Kernels keep their times.
     ScaleHost { operators: String, factor: f64 },
     /// Replaces operators by copies of another operator.
     Replace {

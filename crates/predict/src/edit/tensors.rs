@@ -39,7 +39,7 @@ pub fn apply(traces: &mut [ExecutionTrace], step: usize, edits: &[Edit]) -> Resu
                 }
             }
             Edit::Remove { operators } => {
-                let selected = select(traces, step, position, operators)?;
+                let selected = select(traces, step, position, "operators", operators)?;
                 traces.iter_mut().zip(selected).for_each(|(trace, all)| remove(trace, &all));
             }
             Edit::Fuse { operators, factor } => {
@@ -47,7 +47,7 @@ pub fn apply(traces: &mut [ExecutionTrace], step: usize, edits: &[Edit]) -> Resu
                     let expected = "no factor, because a kernel model prices the fused operator";
                     return Err(position.error(expected, factor));
                 }
-                let selected = select(traces, step, position, operators)?;
+                let selected = select(traces, step, position, "operators", operators)?;
                 let both = traces.iter_mut().zip(selected);
                 if both.map(|(trace, all)| fuse::apply(trace, &all)).sum::<usize>() == 0 {
                     let expected = "operators that do not read each other's results";
@@ -55,7 +55,7 @@ pub fn apply(traces: &mut [ExecutionTrace], step: usize, edits: &[Edit]) -> Resu
                 }
             }
             Edit::Parallelise { operators, join: None } => {
-                let selected = select(traces, step, position, operators)?;
+                let selected = select(traces, step, position, "operators", operators)?;
                 for (trace, selected) in traces.iter_mut().zip(selected) {
                     let name = trace.strings.intern(order::STREAM);
                     for (number, at) in (STREAMS..).zip(selected) {
@@ -64,8 +64,8 @@ pub fn apply(traces: &mut [ExecutionTrace], step: usize, edits: &[Edit]) -> Resu
                 }
             }
             Edit::Replace { operators, with } => {
-                let selected = select(traces, step, position, operators)?;
-                let sources = select(traces, step, position, with)?;
+                let selected = select(traces, step, position, "operators", operators)?;
+                let sources = select(traces, step, position, "with", with)?;
                 for ((trace, all), sources) in traces.iter_mut().zip(selected).zip(sources) {
                     let Some(source) = sources.into_iter().find(|one| !all.contains(one)) else {
                         continue;
@@ -86,6 +86,7 @@ fn select(
     traces: &[ExecutionTrace],
     step: usize,
     position: EditPosition,
+    what: &'static str,
     pattern: &str,
 ) -> Result<Vec<Vec<u32>>, Error> {
     let (wanted, numbers) = split(pattern);
@@ -116,7 +117,7 @@ fn select(
         found = find(1..usize::MAX);
     }
     if found.iter().all(Vec::is_empty) {
-        return Err(nothing_selected(position, "operators", pattern, names));
+        return Err(nothing_selected(position, what, pattern, names));
     }
     Ok(found)
 }

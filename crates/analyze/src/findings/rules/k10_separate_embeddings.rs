@@ -1,6 +1,6 @@
 //! Rule K10 finds embedding tables that are looked up by a kernel each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::l01_tiny_kernels::host_rows;
 use super::m07_imbalance::{is_backward, is_embedding};
@@ -9,6 +9,7 @@ use crate::findings::finding::{Confidence, FindingCategory, RuleFindings};
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
 use crate::text::time;
+use trace::store::EventKind;
 
 pub(super) const RULE: Rule = Rule {
     id: "K10",
@@ -29,9 +30,53 @@ pub(super) const RULE: Rule = Rule {
 const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    if rank.scope.device_rows.is_empty() {
-        return on_the_host(rank, limits);
+    by_operator(rank, limits).or_else(|| by_kernel(rank, limits))
+}
+
+/// Detects separate tables by the host operators of lookups, their backward passes and their sparse
+/// updates, one of each per table. One operator for all tables is assumed to cost the host as much
+/// as one operator for a single table. Kernels keep their times.
+fn by_operator(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let is_lookup = |name: &str| {
+        let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");
+        let is_batched = BATCHED.iter().any(|part| name.contains(part));
+        (is_table || name == "aten::embedding" || name.contains("EmbeddingBackward")) && !is_batched
+    };
+    let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    // An optimizer adds a sparse gradient to the rows of a table by indices.
+    let updates = rank.outermost_named(|name| name == "aten::index_add_").into_iter();
+    let is_operator = |row: &u32| rank.scope.trace.kind(*row) == EventKind::Operator;
+    let updates = updates.filter_map(|row| rank.tree().ancestors(row).filter(is_operator).last());
+    let rows: BTreeSet<u32> = rank.outermost_named(is_lookup).into_iter().chain(updates).collect();
+    for row in rows {
+        groups.entry(rank.name(row)).or_default().push(row);
     }
+    groups.retain(|_, rows| rank.count_per_step(rows.len()) >= limits.value("kernels_per_step"));
+    // Sparse updates without lookups belong to something else, such as a graph network.
+    let lookups = groups.iter().filter(|(name, _)| is_lookup(name));
+    let most = lookups.map(|(_, rows)| rows).max_by_key(|rows| rows.len())?;
+    let per_step = rank.count_per_step(most.len());
+    let rows: Vec<u32> = groups.values().flatten().copied().collect();
+    let what = format!(
+        "{per_step:.0} tables are looked up, differentiated and updated by operators of their own, which \
+         take the host {} per step.",
+        time(rank.per_step(rank.total(&rows)))
+    );
+    let advice = "Use one lookup for all tables: one nn.EmbeddingBag with offset ids, torchrec's \
+                  EmbeddingBagCollection, or FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.";
+    let (mut edits, mut lost) = (Vec::new(), 0.0);
+    for rows in groups.values() {
+        // One lookup per step remains, because all tables are then looked up together.
+        let keep = 1.0 / rank.count_per_step(rows.len());
+        lost += rank.total(rows) as f64 * (1.0 - keep);
+        edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));
+    }
+    let found = RuleFindings::new(what, advice).number("lookups_per_step", per_step);
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost as i64, edits))
+}
+
+/// Detects separate tables by kernels, whose operators have other names or were not recorded.
+fn by_kernel(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let separate =
         rank.names(|name| is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part)));
     let is_one = |kernel: &&WindowKernel| rank.is_named(&separate, kernel.row);
@@ -70,38 +115,4 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let edits = vec![rank.edit(host_rows(rank, behind_first), Action::Scale(0.0))];
     let found = RuleFindings::new(what, advice).number("kernels_per_step", per_step);
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
-}
-
-/// Detects separate tables in recordings without a device, by the host operators of lookups and
-/// their backward passes, one of each per table. One operator for all tables is assumed to cost as
-/// much as one operator for a single table.
-fn on_the_host(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    let is_lookup = |name: &str| {
-        let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");
-        let is_batched = BATCHED.iter().any(|part| name.contains(part));
-        (is_table || name == "aten::embedding" || name.contains("EmbeddingBackward")) && !is_batched
-    };
-    let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-    for row in rank.outermost_named(is_lookup) {
-        groups.entry(rank.name(row)).or_default().push(row);
-    }
-    groups.retain(|_, rows| rank.count_per_step(rows.len()) >= limits.value("kernels_per_step"));
-    let most = groups.values().max_by_key(|rows| rows.len())?;
-    let per_step = rank.count_per_step(most.len());
-    let rows: Vec<u32> = groups.values().flatten().copied().collect();
-    let what = format!(
-        "{per_step:.0} tables are looked up, and differentiated, by operators of their own: {} per step.",
-        time(rank.per_step(rank.total(&rows)))
-    );
-    let advice = "Use one lookup for all tables: one nn.EmbeddingBag with offset ids, torchrec's \
-                  EmbeddingBagCollection, or FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.";
-    let (mut edits, mut lost) = (Vec::new(), 0.0);
-    for rows in groups.values() {
-        // One lookup per step remains, because all tables are then looked up together.
-        let keep = 1.0 / rank.count_per_step(rows.len());
-        lost += rank.total(rows) as f64 * (1.0 - keep);
-        edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));
-    }
-    let found = RuleFindings::new(what, advice).number("lookups_per_step", per_step);
-    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost as i64, edits))
 }
