@@ -47,17 +47,21 @@ impl TableLookup {
         Ok(Self { batch, rows, dim, pooling: pooling as f64, longest_bag: pooling, popularity })
     }
 
-    fn uses(&self) -> f64 {
+    /// Returns the number of ids that are looked up.
+    #[must_use]
+    pub fn uses(&self) -> f64 {
         self.batch as f64 * self.pooling
     }
 
     /// Returns the bytes of one row, rounded up to whole memory transactions.
-    fn row_bytes(&self) -> f64 {
+    #[must_use]
+    pub fn row_bytes(&self) -> f64 {
         sectors(4.0 * self.dim as f64)
     }
 
     /// Returns the bytes of indices and results, which are used once and so never hit the cache.
-    fn passing_bytes(&self) -> f64 {
+    #[must_use]
+    pub fn passing_bytes(&self) -> f64 {
         self.batch as f64 * (sectors(4.0 * self.pooling) + self.row_bytes())
     }
 }
@@ -169,41 +173,4 @@ fn plain_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
         table.passing_bytes() + bags + times * table.uses() * table.row_bytes()
     };
     1e9 * tables.iter().map(moved_bytes).sum::<f64>() / device.dram_sustained.unwrap_or(device.dram)
-}
-
-/// Evaluates the paper's lookup formula with a hit rate, the probability that all rows of a bag are
-/// in the cache at the same time.
-#[must_use]
-pub fn published_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
-    hit_rate_ns(tables, device, FORWARD)
-}
-
-/// Evaluates the paper's formula for an SGD row update with the hit rate of the lookup formula.
-#[must_use]
-pub fn published_backward_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
-    hit_rate_ns(tables, device, BACKWARD)
-}
-
-fn hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
-    let bandwidth = device.dram_sustained.unwrap_or(device.dram);
-    let l2_bandwidth = device.l2.unwrap_or(3.0 * bandwidth);
-    let one = |table: &TableLookup| {
-        let rows_of_block = (256 / table.dim).max(1) as f64;
-        let blocks = rows_of_block * f64::from(device.multiprocessors);
-        // Only tables whose blocks run at the same time compete for the cache.
-        let tables_at_once = (blocks / table.batch as f64).ceil().max(1.0);
-        let cached = device.l2_bytes as f64 / (tables_at_once * 4.0 * table.dim as f64);
-        let (rows, cached) = (table.rows as f64, cached.min(table.rows as f64));
-        // The probability that all L rows of a bag are cached is C(cached, L) ÷ C(rows, L). The
-        // product is computed factor by factor to avoid overflow.
-        let bag = table.pooling.round() as u64;
-        let all_hit: f64 = (0..bag)
-            .map(|at| ((cached - at as f64) / (rows - at as f64)).clamp(0.0, 1.0))
-            .product();
-        let weights = times * table.uses() * table.row_bytes();
-        let dram = table.passing_bytes() + (1.0 - all_hit) * weights;
-        let l2 = table.batch as f64 * BAG_BYTES + all_hit * weights;
-        1e9 * (dram / bandwidth + l2 / l2_bandwidth)
-    };
-    tables.iter().map(one).sum()
 }

@@ -2,7 +2,7 @@
 //!
 //! Measured latencies of calls adapt the times that are transferred from other devices. Kernels
 //! that were timed alone contain no launch overhead and are often hundreds. For these,
-//! cross-validation chooses between the transfer, a baseline, and the device's own trees.
+//! cross-validation chooses between the transfer and the device's own trees.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use schema::HardwareSpec;
 
 use super::adaptation::Adaptation;
 use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
-use super::boosting::{self, BinnedRows, BoostingParams};
+use super::boosting::{self, BoostingParams};
 use super::error_interval::{ErrorInterval, quantiles};
-use super::feature::{Features, MOST, roofline_ns};
+use super::feature::{Features, roofline_ns};
 use super::forest::Forest;
 use super::launch_overhead::LaunchOverheads;
 use super::measured::{Measured, Timed};
@@ -63,8 +63,6 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
 /// The method that predicts the times of a calibrated device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// The device's baseline without a residual.
-    Baseline,
     /// A forest trained on the device's own rows predicts the residual over its baseline.
     OwnTrees,
     /// The times of other devices are transferred and adapted.
@@ -76,7 +74,7 @@ fn fit_device(shared: Shared<'_>, rows: &[Measured]) -> DeviceModel {
     // A few latencies of calls do not support trees, and most of them are at the launch overhead.
     let methods = match rows[0].timed {
         Timed::Call => &[Method::Adapted][..],
-        Timed::Kernel => &[Method::Baseline, Method::OwnTrees, Method::Adapted],
+        Timed::Kernel => &[Method::OwnTrees, Method::Adapted],
     };
     let fold = |row: &Measured| split::hash(&row.work, 1) % FOLDS;
     let log_errors = |method: Method| -> Vec<f64> {
@@ -121,7 +119,6 @@ fn build(shared: Shared<'_>, method: Method, rows: &[Measured]) -> DeviceModel {
     };
     let line = Baseline::fit(&rows.iter().map(point).collect::<Vec<_>>());
     let residual = match method {
-        Method::Baseline => DeviceResidual::Own(Forest::default()),
         Method::OwnTrees => DeviceResidual::Own(own_trees(shared, &floors, line, rows)),
         Method::Adapted => DeviceResidual::Adapted(adaptation(shared, &floors, rows)),
     };
@@ -150,19 +147,12 @@ fn own_trees(
     line: Baseline,
     rows: &[Measured],
 ) -> Forest {
-    let features = shared.bins.ends().len();
-    let mut table = BinnedRows { features, bins: Vec::new(), targets: Vec::new() };
-    let mut placed = [0; MOST];
-    for row in rows {
-        let overhead_ns = floors.ns(row.work.name());
-        let baseline = DeviceBaseline { overhead_ns, line };
-        let features_of_row = Features::compute(&row.work, row.device, baseline);
-        shared.bins.place(features_of_row.values(), &mut placed);
-        table.bins.extend_from_slice(&placed[..features]);
-        let base = line.ns(roofline_ns(&row.work, row.device), overhead_ns);
-        table.targets.push((row.latency_ns / base).ln() as f32);
-    }
-    boosting::train_forest(&table, OWN, features as u64)
+    let example = |row: &Measured| {
+        let baseline = DeviceBaseline { overhead_ns: floors.ns(row.work.name()), line };
+        Features::example(row, row.latency_ns, baseline)
+    };
+    let table = shared.bins.training_rows(rows.iter().map(example));
+    boosting::train_forest(&table, OWN, table.features as u64)
 }
 
 /// Finds the shortest kernel of each operation, which takes the place of the launch overhead.

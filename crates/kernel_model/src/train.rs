@@ -3,15 +3,17 @@
 //! The same rows give the same model, byte for byte, with any number of threads.
 
 use super::Error;
+use super::bins::{BINS_MOST, Bins};
+use super::boosting::{self, BoostingParams};
 use super::device_rows::{DeviceRows, by_device};
-use super::error_interval::{self, ErrorInterval};
+use super::error_interval::ErrorInterval;
+use super::feature::Features;
 use super::forest::Forest;
 use super::measured::Measured;
 use super::model::{DeviceModel, DeviceResidual, KernelModel, Shared, Source};
 use super::parallel::in_parallel;
 use super::roofline_slack::device_slack;
 use super::split::Part;
-use super::train_forest::{FOLDS, TrainingRows, bins, fold_of, grow};
 use super::transfer::DeviceTransfer;
 use super::work::Kind;
 
@@ -19,11 +21,9 @@ use super::work::Kind;
 pub const MODEL_BYTES_MOST: usize = 300_000;
 /// Minimum number of training rows of a device.
 const ROWS_LEAST: usize = 200;
-/// If a device has fewer calibration rows than this, its interval also uses cross-validation
-/// residuals of the training rows. Quantiles of few rows may miss the nominal coverage by several
-/// percent.
-const CALIBRATION_FEW: usize = 500;
-
+/// Hyperparameters of the forest of one device.
+const OWN: BoostingParams =
+    BoostingParams { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 };
 /// Trains the model of one kind on rows of any devices. Rows of other kinds are ignored.
 ///
 /// # Errors
@@ -42,34 +42,30 @@ pub fn train(
         return Err(Error::TooFew { kind, expected, got: fewest });
     }
     let all: Vec<&DeviceRows> = devices.iter().collect();
-    let bins = bins(&all);
-    let calibration_rows = |device: &DeviceRows| device.part(Part::Calibrate).count();
-    let fewest = devices.iter().map(calibration_rows).min().unwrap_or(0);
-    let folds = if fewest < CALIBRATION_FEW { FOLDS as usize } else { 0 };
-    // Each device has one job for the forest of all rows, followed by one job per left-out fold.
-    let grown = in_parallel(threads, devices.len() * (1 + folds), |job| {
-        let (at, fold) = (job / (1 + folds), job % (1 + folds));
-        let without = fold.checked_sub(1).map(|fold| TrainingRows::Without(fold as u64));
-        grow(&devices[at], &bins, without.unwrap_or(TrainingRows::All))
+    let features: Vec<(Features, f32)> = all.iter().flat_map(|device| examples(device)).collect();
+    let features: Vec<&[f32]> = features.iter().map(|(features, _)| features.as_ref()).collect();
+    let bins = Bins::from_rows(&features, BINS_MOST);
+    let forests = in_parallel(threads, devices.len(), |at| {
+        let table = bins.training_rows(examples(&devices[at]));
+        boosting::train_forest(&table, OWN, bins.features() as u64)
     });
-    let mut grown = grown.into_iter();
     let transfer = DeviceTransfer::train(&all, threads);
     let shared = Shared { bins: &bins, transfer: &transfer, devices: &[] };
-    let build =
-        |device| build_device_model(device, shared, grown.by_ref().take(1 + folds).collect());
-    let devices: Vec<DeviceModel> = devices.iter().map(build).collect();
+    let built = devices.iter().zip(forests);
+    let devices =
+        built.map(|(device, forest)| build_device_model(device, shared, forest)).collect();
     let (least, most) = ranges(kind, rows);
     Ok(KernelModel { kind, sources, least, most, bins, transfer, devices })
 }
 
-/// Builds the model of a device from its forests. The first forest is trained on all rows. The
-/// others, if any, belong to the folds of the cross-validation.
-fn build_device_model(
-    device: &DeviceRows,
-    shared: Shared<'_>,
-    mut forests: Vec<Forest>,
-) -> DeviceModel {
-    let forest = if forests.is_empty() { Forest::default() } else { forests.remove(0) };
+/// Lists the features and residuals of a device's training rows.
+fn examples(device: &DeviceRows) -> impl Iterator<Item = (Features, f32)> + '_ {
+    device.part(Part::Train).map(|row| device.example(row))
+}
+
+/// Builds the model of a device from its forest. Its interval holds the errors of the calibration
+/// rows.
+fn build_device_model(device: &DeviceRows, shared: Shared<'_>, forest: Forest) -> DeviceModel {
     let mut model = DeviceModel {
         device: device.device.key.clone().into_owned(),
         rows: device.part(Part::Train).count(),
@@ -81,28 +77,12 @@ fn build_device_model(
         residual: DeviceResidual::Own(forest),
         interval: ErrorInterval::flat(0.0, 0.0),
     };
-    let error = |model: &DeviceModel, row: &Measured| {
+    let error = |row: &Measured| {
         let latency = model.latency(shared, &row.work, row.device);
         (latency.above_floor, (device.latency_ns(row) / latency.ns).ln())
     };
-    let calibration = |model: &DeviceModel| -> Vec<(f32, f64)> {
-        device.part(Part::Calibrate).map(|row| error(model, row)).collect()
-    };
-    let without = |forest| DeviceModel { residual: DeviceResidual::Own(forest), ..model.clone() };
-    let folds: Vec<DeviceModel> = forests.into_iter().map(without).collect();
-    let mut errors_of_rows = calibration(&model);
-    // Forests that lack a fold have larger errors than the forest of all rows. The ratio is
-    // measured on calibration rows, which no forest was trained on.
-    let nearer = error_interval::ratio(
-        &errors_of_rows,
-        &folds.iter().flat_map(calibration).collect::<Vec<_>>(),
-    );
-    for (fold, lacking) in (0..).zip(&folds) {
-        let unseen = device.part(Part::Train).filter(|row| fold_of(row) == fold);
-        let errors = unseen.map(|row| error(lacking, row));
-        errors_of_rows.extend(errors.map(|(above_floor, off)| (above_floor, nearer * off)));
-    }
-    model.interval = ErrorInterval::from_rows(errors_of_rows);
+    let errors = device.part(Part::Calibrate).map(error).collect();
+    model.interval = ErrorInterval::from_rows(errors);
     model
 }
 

@@ -145,7 +145,7 @@ fn files_that_are_not_kernel_tables_or_models_are_refused() {
     let other = place.path("other/element_wise.kernels");
     fs::write(&other, "a text").unwrap();
     let words = "predict evaluate --kernels c.csv --models other";
-    let expected = "expected an undamaged kernel model of rowmill, version 4";
+    let expected = "expected an undamaged kernel model of rowmill, version 5";
     place.refused(words, &["element_wise.kernels", expected]);
 }
 

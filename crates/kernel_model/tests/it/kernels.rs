@@ -3,8 +3,8 @@
 
 use kernel_model::measured::{Table, operation};
 use kernel_model::{
-    Element, Error, KernelModel, Kind, Measured, Part, Price, Timed, Work, evaluate, few_shot,
-    leave_out, physics_ns, roofline_ns, shipped, train,
+    Element, Error, KernelModel, Kind, Measured, MeasuredPeaks, Part, Price, Timed, Work, evaluate,
+    few_shot, leave_out, physics_ns, roofline_ns, shipped, train,
 };
 use schema::HardwareSpec;
 use schema::random::CounterRng;
@@ -137,7 +137,7 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
     let other =
         zstd::bulk::compress(br#"{"rowmill_kernel_model": 9, "model": {}}"#, 1).expect("bytes");
     let error = KernelModel::from_bytes(&other).expect_err("another version").to_string();
-    assert!(error.contains("expected version 4, got version 9"), "{error}");
+    assert!(error.contains("expected version 5, got version 9"), "{error}");
 }
 
 #[test]
@@ -217,4 +217,13 @@ fn rows_that_are_not_measurements_are_counted() {
     let linear = ["linear", "1", "Tesla T4", "8", "8"];
     let error = table.add(3, &linear).expect_err("no column of sizes");
     assert!(matches!(error, Error::Column { column: "M", .. }), "{error}");
+}
+
+#[test]
+fn peaks_are_the_highest_rates_of_training_rows() {
+    let rows = table("v100", 500);
+    let device = device("v100");
+    let peaks = MeasuredPeaks::from_rows(device, &rows);
+    assert!((0.3..0.35).contains(&(peaks.bytes / device.dram)), "{peaks:?}");
+    assert_eq!(peaks.flops, device.peak.f32, "no product was measured");
 }

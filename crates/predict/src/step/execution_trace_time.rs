@@ -12,7 +12,7 @@ use trace::execution_trace::ExecutionTrace;
 
 use super::dense::Models;
 use crate::Error;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, collect};
 use crate::evaluate::error_pct;
 use crate::prediction::never_run;
@@ -298,7 +298,7 @@ fn recorded(rank: &Rank, times: &[(i64, i64)]) -> (i64, usize) {
 /// Sums the prices of the works of a program's first rank, without exchanges.
 fn device_ns(program: &Program, calibration: &Calibration) -> i64 {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
-    let costs = Prices::new(calibration, Method::Full).price(program, &setting);
+    let costs = Prices::new(calibration).price(program, &setting);
     let works = program.ranks[0].works.iter().zip(&costs.ranks[0].works);
     works.filter(|(work, _)| work.collective.is_none()).map(|(_, cost)| cost.ns).sum()
 }
