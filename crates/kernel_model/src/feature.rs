@@ -50,7 +50,10 @@ impl Features {
         features.log(bytes / device.l2_bytes as f64);
         features.log(flops / bytes / device.ridge());
         features.put(work.element().map_or(0, |element| element as u32) as f32);
-        for size in work.sizes().iter().copied().chain(work.conv_output()) {
+        // Winograd's algorithm computes tiles of 4 × 4 outputs.
+        let tiles = |out: u64| work.sizes()[0] * out.div_ceil(4).pow(2);
+        let output_sizes = work.conv_output().map(|out| [out, tiles(out)]);
+        for size in work.sizes().iter().copied().chain(output_sizes.into_iter().flatten()) {
             // Padding may be 0.
             features.log((size as f64).max(0.5));
             // The largest power of two that divides the size, at most 64.
