@@ -13,7 +13,7 @@ use super::measured::Measured;
 use super::model::{DeviceModel, DeviceResidual, KernelModel, Shared, Source};
 use super::parallel::in_parallel;
 use super::roofline_slack::device_slack;
-use super::split::Part;
+use super::split::{self, Part};
 use super::transfer::DeviceTransfer;
 use super::work::Kind;
 
@@ -24,6 +24,13 @@ const ROWS_LEAST: usize = 200;
 /// Hyperparameters of the forest of one device.
 const OWN: BoostingParams =
     BoostingParams { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 };
+/// Number of parts of the training rows. Each is predicted by a forest that was trained on the
+/// others.
+const FOLDS: usize = 10;
+/// If a device has fewer calibration rows than this, its interval also holds the errors of the
+/// training rows. Quantiles of few rows may miss the nominal coverage by several percent.
+const CALIBRATION_FEW: usize = 500;
+
 /// Trains the model of one kind on rows of any devices. Rows of other kinds are ignored.
 ///
 /// # Errors
@@ -42,31 +49,46 @@ pub fn train(
         return Err(Error::TooFew { kind, expected, got: fewest });
     }
     let all: Vec<&DeviceRows> = devices.iter().collect();
-    let features: Vec<(Features, f32)> = all.iter().flat_map(|device| examples(device)).collect();
+    let features: Vec<(Features, f32)> =
+        all.iter().flat_map(|device| examples(device, 0)).collect();
     let features: Vec<&[f32]> = features.iter().map(|(features, _)| features.as_ref()).collect();
     let bins = Bins::from_rows(&features, BINS_MOST);
-    let forests = in_parallel(threads, devices.len(), |at| {
-        let table = bins.training_rows(examples(&devices[at]));
+    let calibration_rows = |device: &DeviceRows| device.part(Part::Calibrate).count();
+    let fewest = devices.iter().map(calibration_rows).min().unwrap_or(0);
+    // Each device has a forest of all rows, and one without each fold if its rows are few.
+    let count = if fewest < CALIBRATION_FEW { 1 + FOLDS } else { 1 };
+    let forests = in_parallel(threads, devices.len() * count, |job| {
+        let table = bins.training_rows(examples(&devices[job / count], job % count));
         boosting::train_forest(&table, OWN, bins.features() as u64)
     });
     let transfer = DeviceTransfer::train(&all, threads);
     let shared = Shared { bins: &bins, transfer: &transfer, devices: &[] };
-    let built = devices.iter().zip(forests);
+    let built = devices.iter().zip(forests.chunks(count));
     let devices =
-        built.map(|(device, forest)| build_device_model(device, shared, forest)).collect();
+        built.map(|(device, forests)| build_device_model(device, shared, forests)).collect();
     let (least, most) = ranges(kind, rows);
     Ok(KernelModel { kind, sources, least, most, bins, transfer, devices })
 }
 
-/// Lists the features and residuals of a device's training rows.
-fn examples(device: &DeviceRows) -> impl Iterator<Item = (Features, f32)> + '_ {
-    device.part(Part::Train).map(|row| device.example(row))
+/// Lists the features and residuals of a device's training rows, without those of a fold.
+fn examples(device: &DeviceRows, without: usize) -> impl Iterator<Item = (Features, f32)> + '_ {
+    let rows = device.part(Part::Train).filter(move |row| fold_of(row) != without);
+    rows.map(|row| device.example(row))
 }
 
-/// Builds the model of a device from its forest. Its interval holds the errors of the calibration
-/// rows.
-fn build_device_model(device: &DeviceRows, shared: Shared<'_>, forest: Forest) -> DeviceModel {
-    let mut model = DeviceModel {
+/// Assigns a row to one of the folds from 1 by a hash of its operation and sizes.
+fn fold_of(row: &Measured) -> usize {
+    1 + split::hash(&row.work, 1) as usize % FOLDS
+}
+
+/// Builds the model of a device from its forests: the one of all rows, then those without a fold,
+/// if any. Its interval holds the errors of rows that the predicting forest has not seen.
+fn build_device_model(
+    device: &DeviceRows,
+    shared: Shared<'_>,
+    forests: &[Forest],
+) -> DeviceModel {
+    let build = |forest: &Forest| DeviceModel {
         device: device.device.key.clone().into_owned(),
         rows: device.part(Part::Train).count(),
         floors: device.floors_ns(),
@@ -74,16 +96,21 @@ fn build_device_model(device: &DeviceRows, shared: Shared<'_>, forest: Forest) -
         line: device.line,
         slack: device_slack(device),
         is_adapted: false,
-        residual: DeviceResidual::Own(forest),
+        residual: DeviceResidual::Own(forest.clone()),
         interval: ErrorInterval::flat(0.0, 0.0),
     };
-    let error = |row: &Measured| {
-        let latency = model.latency(shared, &row.work, row.device);
-        (latency.above_floor, (device.latency_ns(row) / latency.ns).ln())
+    let errors = |(fold, forest): (usize, &Forest)| {
+        let model = build(forest);
+        let part = if fold == 0 { Part::Calibrate } else { Part::Train };
+        let unseen = device.part(part).filter(move |row| fold == 0 || fold_of(row) == fold);
+        let error = move |row: &Measured| {
+            let latency = model.latency(shared, &row.work, row.device);
+            (latency.above_floor, (device.latency_ns(row) / latency.ns).ln())
+        };
+        unseen.map(error).collect::<Vec<(f32, f64)>>()
     };
-    let errors = device.part(Part::Calibrate).map(error).collect();
-    model.interval = ErrorInterval::from_rows(errors);
-    model
+    let interval = ErrorInterval::from_rows(forests.iter().enumerate().flat_map(errors).collect());
+    DeviceModel { interval, ..build(&forests[0]) }
 }
 
 /// Finds the smallest and largest value of each size over the training rows.
