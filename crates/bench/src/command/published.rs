@@ -7,6 +7,7 @@ mod mlp;
 pub mod mlp_grid;
 mod mlp_search;
 mod published_code;
+mod published_lookup;
 mod step;
 mod suite;
 

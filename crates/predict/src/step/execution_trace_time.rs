@@ -2,7 +2,7 @@
 //! steps with recorded ones.
 
 use analyze::collectives::CollectiveOperation;
-use kernel_model::embedding::V100;
+use kernel_model::embedding::ROW_NS;
 use kernel_model::exchanges::RankExchange;
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::{Element, Estimate, Kind, Work};
@@ -63,7 +63,7 @@ pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Es
         }
         Kernel::Moved => moved(asked.pass.passes * asked.bytes as f64),
         Kernel::Lookup { ids, bags } => {
-            let rows = V100.row_ns * ids as f64 / bags.max(1) as f64;
+            let rows = ROW_NS * ids as f64 / bags.max(1) as f64;
             let rows = Estimate::within(rows, UNMEASURED).max(moved(asked.bytes as f64));
             return least.plus(rows);
         }

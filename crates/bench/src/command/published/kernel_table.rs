@@ -5,7 +5,6 @@
 //! kernel, so errors come from five-fold cross-validation.
 
 use kernel_model::cpu::{CpuWork, KindModel};
-use kernel_model::embedding::{self, TableLookup};
 use kernel_model::error_metrics::{gmae, mape};
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::{KernelModel, Kind, Measured, Timed, Work, few_shot};
@@ -13,6 +12,7 @@ use schema::HardwareSpec;
 use schema::random::mix;
 use serde::Serialize;
 
+use super::published_lookup::{self, Cache};
 use setup::suite::{SuiteMeasured, SuiteWork};
 
 /// Number of measurements of the new device that calibrate a model in the column `twenty`.
@@ -309,10 +309,10 @@ impl TableLine {
                     (flops / rates.flops).max(bytes / rates.bytes)
                 }
                 (Published::Plain, SuiteWork::Single(work)) => {
-                    published_lookup_ns(work, &here, Cache::Ignored)
+                    published_lookup::ns(work, &here, Cache::Ignored)
                 }
                 (Published::HitRate, SuiteWork::Single(work)) => {
-                    published_lookup_ns(work, &here, Cache::Counted)
+                    published_lookup::ns(work, &here, Cache::Counted)
                 }
                 _ => return None,
             })
@@ -321,55 +321,9 @@ impl TableLine {
     }
 }
 
-/// Whether the published lookup formula takes L2 hits into account.
-#[derive(Clone, Copy)]
-enum Cache {
-    Ignored,
-    Counted,
-}
-
-/// Evaluates the paper's formula for embedding lookups or for row updates, without a cache or with
-/// the hit rate of a bag.
-fn published_lookup_ns(work: &SingleWork, device: &HardwareSpec, cache: Cache) -> f64 {
-    let tables = work.tables();
-    let is_update = work.kind() == SingleKind::EmbeddingBackward;
-    match cache {
-        // An update reads and writes each row.
-        Cache::Counted => hit_rate_ns(&tables, device, if is_update { 2.0 } else { 1.0 }),
-        Cache::Ignored if is_update => embedding::published_backward_ns(&tables, device),
-        Cache::Ignored => embedding::published_ns(&tables, device),
-    }
-}
-
-/// Evaluates the paper's formula with a hit rate, the probability that all rows of a bag are in the
-/// cache at the same time. `accesses` is how often the kernel accesses each row.
-fn hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec, accesses: f64) -> f64 {
-    let bandwidth = device.dram_sustained.unwrap_or(device.dram);
-    let l2_bandwidth = device.l2.unwrap_or(3.0 * bandwidth);
-    let one = |table: &TableLookup| {
-        let rows_of_block = (256 / table.dim).max(1) as f64;
-        let blocks = rows_of_block * f64::from(device.multiprocessors);
-        // Only tables whose blocks run at the same time compete for the cache.
-        let tables_at_once = (blocks / table.batch as f64).ceil().max(1.0);
-        let cached = device.l2_bytes as f64 / (tables_at_once * 4.0 * table.dim as f64);
-        let (rows, cached) = (table.rows as f64, cached.min(table.rows as f64));
-        // The probability that all L rows of a bag are cached is C(cached, L) ÷ C(rows, L). The
-        // product is computed factor by factor to avoid overflow.
-        let bag = table.pooling.round() as u64;
-        let all_hit: f64 = (0..bag)
-            .map(|at| ((cached - at as f64) / (rows - at as f64)).clamp(0.0, 1.0))
-            .product();
-        let weights = accesses * table.uses() * table.row_bytes();
-        let dram = table.passing_bytes() + (1.0 - all_hit) * weights;
-        let l2 = table.batch as f64 * embedding::BAG_BYTES + all_hit * weights;
-        1e9 * (dram / bandwidth + l2 / l2_bandwidth)
-    };
-    tables.iter().map(one).sum()
-}
-
 fn is_large(work: &SingleWork, device: &HardwareSpec) -> bool {
-    let bytes = |table: &TableLookup| 4.0 * table.rows as f64 * table.dim as f64;
-    work.tables().iter().map(bytes).sum::<f64>() > device.l2_bytes as f64
+    let tile = work.tile();
+    4.0 * (work.sizes()[1] * tile.rows) as f64 * tile.dim as f64 > device.l2_bytes as f64
 }
 
 fn bytes_moved(work: &SuiteWork) -> f64 {
@@ -488,15 +442,12 @@ fn amounts(work: &SingleWork, device: &HardwareSpec) -> CpuWork {
     let sizes: Vec<f64> = work.sizes().iter().map(|size| *size as f64).collect();
     let mut amounts = vec![("call", 1.0)];
     if let &[batch, tables, _, dim, pooling] = &sizes[..] {
-        let (dram, l2) = embedding::traffic(&work.tables(), device);
+        let (dram, l2) = published_lookup::traffic(work, device);
         let ids = batch * tables * pooling;
         amounts.extend([("memory_bytes", dram), ("cache_bytes", l2), ("ids", ids)]);
         amounts.extend([("bags", batch * tables), ("longest_bag", pooling)]);
         if work.kind() == SingleKind::EmbeddingBackward {
-            let distinct = |table: &TableLookup| {
-                table.popularity.rows_used(table.batch as f64 * table.pooling)
-            };
-            let rows: f64 = work.tables().iter().map(distinct).sum();
+            let rows = tables * work.tile().rows_used();
             amounts.extend([("gradient_bytes", 4.0 * ids * dim), ("row_bytes", 4.0 * rows * dim)]);
         }
     } else {
