@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use schema::HardwareSpec;
+use schema::median::float_median;
 
 use super::adaptation::Adaptation;
 use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
@@ -35,7 +36,8 @@ const OWN: BoostingParams =
 /// replaced.
 ///
 /// # Errors
-/// [`Error::TooFew`] if there are fewer than five rows of the model's kind.
+/// [`Error::TooFew`] if there are fewer than five rows of the model's kind, [`Error::Unlikely`] if
+/// they take a hundred times longer or shorter than predicted.
 pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
     let rows: Vec<Measured> =
         rows.iter().filter(|row| row.work.kind() == model.kind).copied().collect();
@@ -52,12 +54,29 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
             let (kind, expected) = (model.kind.name(), ROWS_LEAST);
             return Err(Error::TooFew { kind, expected, got: own.len() });
         }
+        check_unit(&model, &own)?;
         // A device must not teach its replacement.
         model.devices.retain(|old| old.device != device.key);
         let found = fit_device(model.shared(), &own);
         model.devices.push(found);
     }
     Ok(model)
+}
+
+/// Refuses rows whose median is so far from the prediction that they have another unit.
+fn check_unit(model: &KernelModel, rows: &[Measured]) -> Result<(), Error> {
+    let predict = |row: &Measured| match row.timed {
+        Timed::Call => model.predict_latency(&row.work, row.device).mean_ns,
+        Timed::Kernel => model.price(&row.work, row.device).mean_ns,
+    };
+    let median = |mut times: Vec<f64>| float_median(&mut times).unwrap_or(1.0);
+    let expected_ns = median(rows.iter().map(predict).collect());
+    let got_ns = median(rows.iter().map(|row| row.latency_ns).collect());
+    if (0.01..=100.0).contains(&(got_ns / expected_ns)) {
+        return Ok(());
+    }
+    let (kind, device) = (model.kind.name(), rows[0].device.key.clone().into_owned());
+    Err(Error::Unlikely { kind, device, expected_ns, got_ns })
 }
 
 /// The method that predicts the times of a calibrated device.
