@@ -100,9 +100,10 @@ class Suite:
     def operators(self, trace):
         """Operators of a recording, with their time."""
         times = {}
-        for row in json.loads(self.calibrated(trace).read_text())["overheads"]:
-            if row["class"] == "host_only":
-                times[row["name"]] = times.get(row["name"], 0) + sum(row["samples"])
+        calibration = json.loads(self.calibrated(trace).read_text())["calibration"]
+        for key, samples in calibration["overheads"]:
+            if key["class"] == "host_only":
+                times[key["name"]] = times.get(key["name"], 0) + sum(samples)
         return times
 
     def coverage(self):

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::command::published::mlp_grid::MlpGrid;
 use bench::sample::Sampling;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kernel_model::MlpGrid;
 use schema::{DataType, IdLaw, Optimizer, Precision};
 use setup::args::{Global, OnDevice, Sharding, key_value};
 
@@ -476,24 +476,6 @@ pub struct BenchPublished {
     pub models: Option<PathBuf>,
     /// With --kernels: settings of the MLPs to try. `small` takes minutes to an hour; `whole` is
     /// Table II of the paper and takes weeks on a CPU
-    #[arg(long, value_enum, default_value_t = PublishedGrid::Small, requires = "kernels")]
-    pub grid: PublishedGrid,
-}
-
-/// Number of settings and epochs with which the published MLPs are trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PublishedGrid {
-    /// Try 16 settings for 8 epochs each, and train the best one for 120
-    Small,
-    /// Train all 280 settings for 800 epochs each
-    Whole,
-}
-
-impl From<PublishedGrid> for MlpGrid {
-    fn from(grid: PublishedGrid) -> Self {
-        match grid {
-            PublishedGrid::Small => Self::Small,
-            PublishedGrid::Whole => Self::Whole,
-        }
-    }
+    #[arg(long, value_enum, default_value_t = MlpGrid::Small, requires = "kernels")]
+    pub grid: MlpGrid,
 }

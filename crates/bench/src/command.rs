@@ -9,7 +9,7 @@ mod interaction;
 mod limit;
 mod operation;
 mod predict;
-mod published;
+pub mod published;
 mod trace;
 mod train;
 mod turns;

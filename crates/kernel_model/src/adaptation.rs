@@ -3,7 +3,6 @@
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};
 
-use super::correction::Correction;
 use super::formula::fit::FormulaPoint;
 use super::formula::{Amounts, DeviceFactors};
 use super::latency::Latency;
@@ -34,12 +33,10 @@ pub struct Adaptation {
     /// For each device of the transfer, the share of its residual over the formula that this
     /// device has too.
     weights: Vec<f64>,
-    correction: Correction,
 }
 
 impl Adaptation {
-    /// Fits factors first, then the residuals of other devices, then a correction of what is left.
-    /// `residuals` has those of each row.
+    /// Fits factors first, then the residuals of other devices. `residuals` has those of each row.
     pub fn fit(
         transfer: &DeviceTransfer,
         floors: &LaunchOverheads,
@@ -47,51 +44,35 @@ impl Adaptation {
         residuals: &[Vec<f64>],
     ) -> Self {
         let factors = fit_factors(transfer, floors, rows);
-        let none = Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
-        let mut found = Self { factors, weights: Vec::new(), correction: none };
-        let base = |row: &Measured| {
-            found.base(transfer, &row.work, row.device, floors.ns(row.work.name()))
+        let own = |row: &Measured| {
+            let floor_ns = floors.ns(row.work.name());
+            (row.latency_ns / transfer.latency(&row.work, row.device, factors, floor_ns).ns).ln()
         };
-        let bases: Vec<Latency> = rows.iter().map(base).collect();
-        let own: Vec<f64> =
-            rows.iter().zip(&bases).map(|(row, base)| (row.latency_ns / base.ns).ln()).collect();
-        found.weights = fit_weights(residuals, &own, transfer.teachers.len());
-        let predicted: Vec<(Latency, f64)> = bases
-            .iter()
-            .zip(residuals)
-            .zip(rows)
-            .map(|((base, residuals), row)| (found.applied(*base, residuals), row.latency_ns))
-            .collect();
-        found.correction = Correction::fit(&predicted);
-        found
+        let own: Vec<f64> = rows.iter().map(own).collect();
+        Self { factors, weights: fit_weights(residuals, &own, transfer.teachers.len()) }
     }
 
-    /// Predicts the latency of a call by the formula with the factors of this device.
-    pub fn base(
+    /// Predicts the latency of a call by the formula with the factors of this device, and by the
+    /// residuals of other devices.
+    pub fn latency(
         &self,
         transfer: &DeviceTransfer,
         work: &Work,
         device: &HardwareSpec,
         floor_ns: f64,
+        residuals: &[f64],
     ) -> Latency {
-        transfer.latency(work, device, self.factors, floor_ns)
-    }
-
-    /// Adds the residuals of other devices, and the correction.
-    pub fn applied(&self, base: Latency, residuals: &[f64]) -> Latency {
         let residual: f64 =
             self.weights.iter().zip(residuals).map(|(one, other)| one * other).sum();
-        self.correction.applied(base.times(residual.exp()))
+        transfer.latency(work, device, self.factors, floor_ns).times(residual.exp())
     }
 
     /// Checks the constants of a model that was read from a file.
     pub fn is_valid(&self, teachers: usize) -> bool {
         let is_weight = |weight: &f64| (0.0..=1.0).contains(weight);
-        let Correction { middle, shift, slope } = self.correction;
         self.factors.is_valid()
             && self.weights.len() == teachers
             && self.weights.iter().all(is_weight)
-            && [middle, shift, slope].iter().all(|one| one.is_finite())
     }
 }
 

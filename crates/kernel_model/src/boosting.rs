@@ -5,8 +5,10 @@
 
 use std::ops::Range;
 
+use schema::median::float_median;
 use schema::random::CounterRng;
 
+use super::bins::BinnedRows;
 use super::forest::{Forest, LEAF_MOST, LEAVES, Tree};
 
 /// Hyperparameters of gradient boosting.
@@ -33,13 +35,6 @@ const OFF: f64 = 0.9;
 const GRADIENT_MOST: i32 = 32_767;
 /// Number of bins of each feature in a histogram.
 const BINS: usize = 256;
-
-/// Training rows, with each feature as a bin number, and one target per row.
-pub struct BinnedRows {
-    pub features: usize,
-    pub bins: Vec<u8>,
-    pub targets: Vec<f32>,
-}
 
 /// Sum of the gradients and number of rows in one bin of a feature.
 #[derive(Clone, Copy, Default)]
@@ -79,7 +74,7 @@ pub fn train_forest(table: &BinnedRows, params: BoostingParams, seed: u64) -> Fo
     }
     let least = table.targets.iter().copied().fold(f32::INFINITY, f32::min);
     let most = table.targets.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let start = median(table.targets.clone()) as f32;
+    let start = median(table.targets.iter()) as f32;
     let mut trees = Vec::with_capacity(params.rounds);
     let mut residuals: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
     let random = CounterRng::new(seed, 0);
@@ -249,22 +244,12 @@ fn partition_rows(table: &BinnedRows, rows: &mut [u32], split: Split) -> usize {
     left.len()
 }
 
-/// Returns the median, which for an even number of values is the mean of the two middle ones.
-fn median(mut values: Vec<f32>) -> f64 {
-    let middle = values.len() / 2;
-    let is_even = values.len().is_multiple_of(2);
-    let (below, at, _) = values.select_nth_unstable_by(middle, f32::total_cmp);
-    let at = f64::from(*at);
-    let before = below.iter().copied().max_by(f32::total_cmp).filter(|_| is_even);
-    before.map_or(at, |before| (f64::from(before) + at) / 2.0)
-}
-
 /// Converts a grown tree to preorder. Leaf values are rounded to whole steps first, so the next
 /// tree learns from the values that are stored.
 fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64) -> Tree {
     let value = |node: &GrowingNode| {
         let GrowingNode::Leaf { start, end } = *node else { return 0.0 };
-        let values = rows[start..end].iter().map(|row| residuals[*row as usize]).collect();
+        let values = rows[start..end].iter().map(|row| &residuals[*row as usize]);
         let count = (end - start) as f64;
         rate * median(values) * count / (count + RIDGE)
     };
@@ -272,25 +257,27 @@ fn in_preorder(nodes: &[GrowingNode], rows: &[u32], residuals: &[f32], rate: f64
     let most = values.iter().map(|value| value.abs()).fold(0.0, f64::max);
     let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
     let mut tree = Tree::new(step);
-    // Stack of nodes that are not written to the tree yet. A right child is stored with its parent
-    // split, because writing it begins the right side of that split.
-    let mut open: Vec<(usize, Option<usize>)> = vec![(0, None)];
-    while let Some((at, right_of)) = open.pop() {
-        if let Some(split) = right_of {
-            tree.begin_right(split);
+    push_node(&mut tree, nodes, &values, 0);
+    tree
+}
+
+/// Appends a node and the nodes below it to a tree in preorder.
+fn push_node(tree: &mut Tree, nodes: &[GrowingNode], values: &[f64], at: usize) {
+    match nodes[at] {
+        GrowingNode::Leaf { .. } => {
+            let steps = (values[at] / f64::from(tree.step())).round();
+            tree.push_leaf(steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST)) as i32);
         }
-        match nodes[at] {
-            GrowingNode::Leaf { .. } => {
-                let steps = (values[at] / f64::from(step)).round();
-                let steps = steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST));
-                tree.push_leaf(steps as i32);
-            }
-            GrowingNode::Split { feature, bin, left, right } => {
-                let split = tree.push_split(feature as u8, bin as u8);
-                open.push((right, Some(split)));
-                open.push((left, None));
-            }
+        GrowingNode::Split { feature, bin, left, right } => {
+            let split = tree.push_split(feature as u8, bin as u8);
+            push_node(tree, nodes, values, left);
+            tree.begin_right(split);
+            push_node(tree, nodes, values, right);
         }
     }
-    tree
+}
+
+fn median<'a>(values: impl Iterator<Item = &'a f32>) -> f64 {
+    let mut values: Vec<f64> = values.map(|value| f64::from(*value)).collect();
+    float_median(&mut values).unwrap_or_default()
 }

@@ -3,8 +3,7 @@
 //! [`MeasuredSteps`] are training steps of many configurations, timed operation by operation. A
 //! [`CpuModel`] is trained on these steps. The model predicts the time of an operation as a sum
 //! over amounts of work (FLOPs, bytes past each cache, rows, ids), each multiplied by a
-//! non-negative time per unit. Residuals of measured operations of similar size correct the sum
-//! within bounds.
+//! non-negative time per unit. Trees correct the sum within bounds.
 
 mod fit;
 mod join;
@@ -12,12 +11,10 @@ mod kind;
 mod learn;
 mod measured;
 mod model;
-mod trees;
 mod units;
 mod work;
 
-pub use kind::CpuPrice;
-pub(super) use kind::KindModel;
+pub use kind::{CpuPrice, KindModel};
 pub use learn::{CpuKindErrors, Example, are_judged, is_judged};
 pub use measured::{
     EqualTables, Machine, MeasuredStep, MeasuredSteps, MeasuredTables, STEPS_VERSION, TablesRound,

@@ -43,7 +43,7 @@ impl DeviceRows {
             let seen = |row: &Measured| DriftSample {
                 place: row.place,
                 size: size(row),
-                log_residual: (floor.latency_ns(row, line) / line.ns(roofline(row), floor.ns)).ln(),
+                log_residual: (floor.latency_ns(row) / line.ns(roofline(row), floor.ns)).ln(),
             };
             // Fit drift only for kinds with a single size, because only their roofline time
             // identifies similar rows.
@@ -56,7 +56,7 @@ impl DeviceRows {
 
     /// Returns the launch overhead of the operation that a row measures.
     pub fn floor(&self, row: &Measured) -> LaunchOverhead {
-        self.floors.get(row.work.name()).cloned().unwrap_or_default()
+        self.floors.get(row.work.name()).copied().unwrap_or_default()
     }
 
     /// Returns the launch overhead of a row's operation in nanoseconds.
@@ -64,14 +64,14 @@ impl DeviceRows {
         self.floors.get(row.work.name()).map_or(0.0, |floor| floor.ns)
     }
 
-    /// Returns the latency that models are trained to predict: the measurement without host jitter
-    /// and without drift of the device's state.
+    /// Returns the latency that models are trained to predict: the measurement without drift of the
+    /// host or of the device's state.
     pub fn latency_ns(&self, row: &Measured) -> f64 {
         let name = row.work.name();
         let Some(floor) = self.floors.get(name) else { return row.latency_ns };
         let drift = self.drifts.get(name).filter(|_| floor.shows(row));
         let more = drift.map_or(0.0, |drift| drift.at(row.place, size(row)));
-        floor.latency_ns(row, self.line) / more.exp()
+        floor.latency_ns(row) / more.exp()
     }
 
     /// Returns whether prediction errors include this row. The latency of the row must exceed the
@@ -88,11 +88,8 @@ impl DeviceRows {
 
     /// Computes the features of a row and the residual that a forest is trained to predict for it.
     pub fn example(&self, row: &Measured) -> (Features, f32) {
-        let (floor, line) = (self.floor_ns(row), self.line);
-        let base = line.ns(roofline_ns(&row.work, row.device), floor);
-        let features =
-            Features::compute(&row.work, row.device, DeviceBaseline { overhead_ns: floor, line });
-        (features, (self.latency_ns(row) / base).ln() as f32)
+        let baseline = DeviceBaseline { overhead_ns: self.floor_ns(row), line: self.line };
+        Features::example(row, self.latency_ns(row), baseline)
     }
 
     /// Returns only the launch overheads, in the form that a model stores.

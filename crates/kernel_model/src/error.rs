@@ -23,6 +23,12 @@ pub enum Error {
     },
     #[error("{kind}: expected at least {expected} rows to learn from, got {got}")]
     TooFew { kind: &'static str, expected: usize, got: usize },
+    /// The times of a device are so far from those of other devices that their unit is wrong.
+    #[error(
+        "{kind} on {device}: expected about {expected_ns:.0} ns (median of the rows, by the data \
+         sheet), got {got_ns:.0} ns"
+    )]
+    Unlikely { kind: &'static str, device: String, expected_ns: f64, got_ns: f64 },
     #[error("kernel model: expected {expected}, got {got}")]
     Model { expected: String, got: String },
     #[error("expected measurements of one machine, {expected}, got {got}")]

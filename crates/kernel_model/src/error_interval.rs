@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 const TAIL: f64 = 0.05;
 /// Minimum number of rows in a group. Quantiles of fewer rows are so coarse that they cover well
 /// above nine of ten rows.
-const ROWS: usize = 140;
+const ROWS: usize = 250;
 /// Maximum number of groups.
 const GROUPS: usize = 4;
 
@@ -65,16 +65,6 @@ impl ErrorInterval {
             && self.ends.is_sorted()
             && numbers.into_iter().all(|number| number.is_finite())
     }
-}
-
-/// Computes the ratio of the mean absolute errors of two sets of rows. The ratio is 1 if the second
-/// set has no errors.
-pub fn ratio(some: &[(f32, f64)], others: &[(f32, f64)]) -> f64 {
-    let mean = |rows: &[(f32, f64)]| {
-        rows.iter().map(|row| row.1.abs()).sum::<f64>() / rows.len().max(1) as f64
-    };
-    let others = mean(others);
-    if others > 0.0 { mean(some) / others } else { 1.0 }
 }
 
 /// Returns the quantiles between which nine of ten new values lie. If there are no values, it

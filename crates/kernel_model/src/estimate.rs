@@ -20,6 +20,12 @@ impl Estimate {
         Self { mean_ns, low_ns: mean_ns * low, high_ns: mean_ns * high }
     }
 
+    /// Returns whether a time lies within the interval.
+    #[must_use]
+    pub fn covers(&self, ns: f64) -> bool {
+        (self.low_ns..=self.high_ns).contains(&ns)
+    }
+
     /// Adds the times of two activities that follow each other. The errors of both estimates may be
     /// correlated, so the bounds of the intervals are added too.
     #[must_use]

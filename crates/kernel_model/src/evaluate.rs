@@ -1,16 +1,17 @@
 //! Computes prediction errors of models on held-out rows and compares them with errors of the
 //! roofline.
 
+use schema::HardwareSpec;
 use serde::Serialize;
 
 use super::device_rows::{DeviceRows, by_device};
 use super::error_metrics::{gmae, mape};
 use super::feature::roofline_ns;
-use super::grid::MlpSetting;
 use super::measured::Measured;
 use super::model::KernelModel;
 use super::peaks::{self, MeasuredPeaks};
 use super::split::Part;
+use super::work::{Kind, Work};
 
 /// Prediction errors of one kind of kernel on one device.
 #[derive(Clone, Debug, Serialize)]
@@ -26,8 +27,6 @@ pub struct KernelRow {
     /// Geometric mean of the absolute errors of the published roofline with measured peaks.
     pub measured_peak_gmae_pct: f64,
     pub measured_peak_mape_pct: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mlp: Option<MlpRow>,
     /// Geometric mean of the absolute errors of the model.
     pub gmae_pct: f64,
     pub mape_pct: f64,
@@ -42,19 +41,32 @@ pub struct KernelRow {
     pub drift_ns_per_row: f64,
 }
 
-/// Prediction errors of the MLP that the published grid search chose.
-#[derive(Clone, Debug, Serialize)]
-pub struct MlpRow {
-    #[serde(flatten)]
-    pub setting: MlpSetting,
-    /// Epoch with the smallest error on the calibration rows.
-    pub epoch: usize,
-    /// Geometric mean of the MLP's absolute errors on the calibration rows, including rows at the
-    /// launch overhead.
-    pub calibrate_gmae_pct: f64,
-    /// Geometric mean of the MLP's absolute errors on test rows above the launch overhead.
-    pub gmae_pct: f64,
-    pub mape_pct: f64,
+/// A measured latency in the form that models are trained on and judged by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CleanLatency {
+    pub work: Work,
+    pub device: &'static HardwareSpec,
+    pub part: Part,
+    /// The latency without drift of the host or of the device's state.
+    pub latency_ns: f64,
+    /// Whether prediction errors include the row, because its kernel is long enough to show.
+    pub is_judged: bool,
+}
+
+/// Lists the latencies of one kind, device by device in the order of their keys.
+#[must_use]
+pub fn list_latencies(kind: Kind, rows: &[Measured]) -> Vec<CleanLatency> {
+    let mut latencies = Vec::new();
+    for device in by_device(kind, rows) {
+        latencies.extend(device.rows.iter().map(|row| CleanLatency {
+            work: row.work,
+            device: row.device,
+            part: Part::for_work(&row.work),
+            latency_ns: device.latency_ns(row),
+            is_judged: device.is_above_floor(row),
+        }));
+    }
+    latencies
 }
 
 /// Computes the errors on each device for one part of the rows. [`Part::Test`] judges a model.
@@ -77,12 +89,9 @@ fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeak
         |row: &Measured, ns: f64| (ns.max(device.floor_ns(row)), device.latency_ns(row));
     let roofline = above(1.0).map(|row| over_floor(row, roofline_ns(&row.work, row.device)));
     let measured_peak = above(1.0).map(|row| over_floor(row, peaks.roofline_ns(&row.work)));
-    let predicted =
-        |row: &Measured| (model.latency(&row.work, row.device).0.ns, device.latency_ns(row));
-    let covered = tested.iter().filter(|row| {
-        let (found, (low, high), _) = model.latency(&row.work, row.device);
-        (found.ns * low..=found.ns * high).contains(&device.latency_ns(row))
-    });
+    let predict = |row: &Measured| model.predict_latency(&row.work, row.device);
+    let predicted = |row: &Measured| (predict(row).mean_ns, device.latency_ns(row));
+    let covered = tested.iter().filter(|row| predict(row).covers(device.latency_ns(row)));
     let floor = device.rows.first().map(|row| device.floor(row)).unwrap_or_default();
     KernelRow {
         kind: model.kind.name(),
@@ -92,7 +101,6 @@ fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeak
         roofline_mape_pct: mape(roofline),
         measured_peak_gmae_pct: gmae(measured_peak.clone()),
         measured_peak_mape_pct: mape(measured_peak),
-        mlp: None,
         gmae_pct: gmae(above(1.0).map(predicted)),
         mape_pct: mape(above(1.0).map(predicted)),
         kernel_mape_pct: mape(above(2.0).map(predicted)),

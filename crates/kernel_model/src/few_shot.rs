@@ -2,17 +2,18 @@
 //!
 //! Measured latencies of calls adapt the times that are transferred from other devices. Kernels
 //! that were timed alone contain no launch overhead and are often hundreds. For these,
-//! cross-validation chooses between the transfer, a baseline, and the device's own trees.
+//! cross-validation chooses between the transfer and the device's own trees.
 
 use std::collections::BTreeMap;
 
 use schema::HardwareSpec;
+use schema::median::float_median;
 
 use super::adaptation::Adaptation;
 use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
-use super::boosting::{self, BinnedRows, BoostingParams};
+use super::boosting::{self, BoostingParams};
 use super::error_interval::{ErrorInterval, quantiles};
-use super::feature::{Features, MOST, roofline_ns};
+use super::feature::{Features, roofline_ns};
 use super::forest::Forest;
 use super::launch_overhead::LaunchOverheads;
 use super::measured::{Measured, Timed};
@@ -35,7 +36,8 @@ const OWN: BoostingParams =
 /// replaced.
 ///
 /// # Errors
-/// [`Error::TooFew`] if there are fewer than five rows of the model's kind.
+/// [`Error::TooFew`] if there are fewer than five rows of the model's kind, [`Error::Unlikely`] if
+/// they take a hundred times longer or shorter than predicted.
 pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
     let rows: Vec<Measured> =
         rows.iter().filter(|row| row.work.kind() == model.kind).copied().collect();
@@ -52,6 +54,7 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
             let (kind, expected) = (model.kind.name(), ROWS_LEAST);
             return Err(Error::TooFew { kind, expected, got: own.len() });
         }
+        check_unit(&model, &own)?;
         // A device must not teach its replacement.
         model.devices.retain(|old| old.device != device.key);
         let found = fit_device(model.shared(), &own);
@@ -60,11 +63,25 @@ pub fn calibrate(mut model: KernelModel, rows: &[Measured]) -> Result<KernelMode
     Ok(model)
 }
 
+/// Refuses rows whose median is so far from the prediction that they have another unit.
+fn check_unit(model: &KernelModel, rows: &[Measured]) -> Result<(), Error> {
+    let predict = |row: &Measured| match row.timed {
+        Timed::Call => model.predict_latency(&row.work, row.device).mean_ns,
+        Timed::Kernel => model.price(&row.work, row.device).mean_ns,
+    };
+    let median = |mut times: Vec<f64>| float_median(&mut times).unwrap_or(1.0);
+    let expected_ns = median(rows.iter().map(predict).collect());
+    let got_ns = median(rows.iter().map(|row| row.latency_ns).collect());
+    if (0.01..=100.0).contains(&(got_ns / expected_ns)) {
+        return Ok(());
+    }
+    let (kind, device) = (model.kind.name(), rows[0].device.key.clone().into_owned());
+    Err(Error::Unlikely { kind, device, expected_ns, got_ns })
+}
+
 /// The method that predicts the times of a calibrated device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// The device's baseline without a residual.
-    Baseline,
     /// A forest trained on the device's own rows predicts the residual over its baseline.
     OwnTrees,
     /// The times of other devices are transferred and adapted.
@@ -76,7 +93,7 @@ fn fit_device(shared: Shared<'_>, rows: &[Measured]) -> DeviceModel {
     // A few latencies of calls do not support trees, and most of them are at the launch overhead.
     let methods = match rows[0].timed {
         Timed::Call => &[Method::Adapted][..],
-        Timed::Kernel => &[Method::Baseline, Method::OwnTrees, Method::Adapted],
+        Timed::Kernel => &[Method::OwnTrees, Method::Adapted],
     };
     let fold = |row: &Measured| split::hash(&row.work, 1) % FOLDS;
     let log_errors = |method: Method| -> Vec<f64> {
@@ -121,7 +138,6 @@ fn build(shared: Shared<'_>, method: Method, rows: &[Measured]) -> DeviceModel {
     };
     let line = Baseline::fit(&rows.iter().map(point).collect::<Vec<_>>());
     let residual = match method {
-        Method::Baseline => DeviceResidual::Own(Forest::default()),
         Method::OwnTrees => DeviceResidual::Own(own_trees(shared, &floors, line, rows)),
         Method::Adapted => DeviceResidual::Adapted(adaptation(shared, &floors, rows)),
     };
@@ -150,19 +166,12 @@ fn own_trees(
     line: Baseline,
     rows: &[Measured],
 ) -> Forest {
-    let features = shared.bins.ends().len();
-    let mut table = BinnedRows { features, bins: Vec::new(), targets: Vec::new() };
-    let mut placed = [0; MOST];
-    for row in rows {
-        let overhead_ns = floors.ns(row.work.name());
-        let baseline = DeviceBaseline { overhead_ns, line };
-        let features_of_row = Features::compute(&row.work, row.device, baseline);
-        shared.bins.place(features_of_row.values(), &mut placed);
-        table.bins.extend_from_slice(&placed[..features]);
-        let base = line.ns(roofline_ns(&row.work, row.device), overhead_ns);
-        table.targets.push((row.latency_ns / base).ln() as f32);
-    }
-    boosting::train_forest(&table, OWN, features as u64)
+    let example = |row: &Measured| {
+        let baseline = DeviceBaseline { overhead_ns: floors.ns(row.work.name()), line };
+        Features::example(row, row.latency_ns, baseline)
+    };
+    let table = shared.bins.training_rows(rows.iter().map(example));
+    boosting::train_forest(&table, OWN, table.features as u64)
 }
 
 /// Finds the shortest kernel of each operation, which takes the place of the launch overhead.

@@ -4,12 +4,10 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::feature::MOST;
-use super::forest::Forest;
 use super::model::{DeviceModel, DeviceResidual, KernelModel};
 
 /// Version of the file format that is written, and the only version that can be read.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Zstandard compression level. The high cost of this level is acceptable because a model is
 /// written once.
 const LEVEL: i32 = 19;
@@ -74,11 +72,9 @@ fn check_version(version: u32) -> Result<(), Error> {
 
 /// Checks what prediction relies on: array lengths that agree, and positive finite numbers.
 fn is_valid(model: &KernelModel) -> bool {
-    let features = model.bins.ends().len();
-    let is_forest_valid = |forest: &Forest| forest.splits_only_on(features);
     let is_device_valid = |device: &DeviceModel| {
         let is_residual_valid = match &device.residual {
-            DeviceResidual::Own(forest) => is_forest_valid(forest),
+            DeviceResidual::Own(forest) => forest.fits(&model.bins),
             DeviceResidual::Adapted(adaptation) => {
                 adaptation.is_valid(model.transfer.teachers.len())
             }
@@ -90,8 +86,7 @@ fn is_valid(model: &KernelModel) -> bool {
             && device.slack > 0.0
     };
     let sizes = model.kind.sizes().len();
-    features <= MOST
-        && model.bins.is_valid()
+    model.bins.is_valid()
         && model.least.len() == sizes
         && model.most.len() == sizes
         && model.transfer.is_valid()

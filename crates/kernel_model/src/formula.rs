@@ -98,7 +98,7 @@ impl Amounts {
                 push(&product([batch, m, n, k], flops, units), &matrices(batch, [m, n, k]));
             }
             (Kind::Conv, &[batch, channels_in, channels_out, kernel, ..]) => {
-                let out = work.conv_output() as f64;
+                let out = work.conv_output().unwrap_or(0) as f64;
                 let positions = batch * out * out;
                 let window = channels_in * kernel * kernel;
                 let direct = product([1.0, positions, channels_out, window], flops, units);

@@ -8,7 +8,7 @@ use std::fmt;
 use schema::{HardwareSpec, Optimizer};
 
 use crate::Error;
-use crate::embedding::{self, Popularity, TableLookup, V100};
+use crate::embedding::{Popularity, ROW_NS, START_NS};
 use crate::estimate::Estimate;
 use crate::rank_load::{RankLoad, TileTerms};
 use crate::tile_use::TileUse;
@@ -22,9 +22,6 @@ pub const MOVE_SHARE: f64 = 0.79;
 pub const MOVED: (f64, f64) = (0.8, 1.3);
 /// Lowest and highest factor for a formula that was not compared with measurements.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
-/// Lowest and highest factor for V100 lookups whose longest bag decides their time. The measured
-/// ones were within 10 % of the formula.
-const LONGEST_BAG: (f64, f64) = (1.0 / 1.15, 1.15);
 /// Share of the peak rate that convolutions are assumed to reach. Long products of the measured
 /// devices reach 0.2 to 0.8 of theirs.
 const PRODUCT_SHARE: f64 = 0.6;
@@ -254,28 +251,7 @@ impl SingleWork {
         &self.sizes[..self.kind.sizes().len()]
     }
 
-    /// Returns the tables of a lookup. Other kernels have no tables, so their list is empty.
-    #[must_use]
-    pub fn tables(&self) -> Vec<TableLookup> {
-        if !self.kind.is_lookup() {
-            return Vec::new();
-        }
-        let [batch, tables, rows, dim, pooling, ..] = self.sizes;
-        let popularity = Popularity::uniform(rows);
-        let pooling_mean = pooling as f64;
-        let table = TableLookup {
-            batch,
-            rows,
-            dim,
-            pooling: pooling_mean,
-            longest_bag: pooling,
-            popularity,
-        };
-        vec![table; tables as usize]
-    }
-
-    /// Returns the minimum number of bytes read and written. For lookups it assumes that no row is
-    /// cached.
+    /// Returns the minimum number of bytes read and written. A lookup reads each distinct row once.
     #[must_use]
     pub fn bytes(&self) -> f64 {
         let [a, b, c, ..] = self.sizes.map(|size| size as f64);
@@ -298,7 +274,8 @@ impl SingleWork {
             | SingleKind::CopyToHostPageable => a,
             SingleKind::EmbeddingForward | SingleKind::EmbeddingBackward => {
                 let [batch, tables, _, dim, pooling, ..] = self.sizes.map(|size| size as f64);
-                batch * tables * (pooling * (8.0 + 4.0 * dim) + 4.0 * dim)
+                let rows = self.tile().rows_used();
+                4.0 * tables * (batch * (pooling + dim) + rows * dim)
             }
         }
     }
@@ -307,12 +284,8 @@ impl SingleWork {
     #[must_use]
     pub fn price(&self, device: &HardwareSpec) -> Estimate {
         match self.kind {
-            SingleKind::EmbeddingForward => {
-                let ns = embedding::forward_ns(&self.tables(), device, V100);
-                let is_measured = self.is_measured(device);
-                Estimate::within(ns, if is_measured { LONGEST_BAG } else { UNMEASURED })
-            }
-            SingleKind::EmbeddingBackward => self.row_update(device),
+            SingleKind::EmbeddingForward => self.load(device).forward,
+            SingleKind::EmbeddingBackward => self.load(device).backward,
             SingleKind::CopyToDevice | SingleKind::CopyToHost => {
                 Estimate::within(HOST_COPY_NS + self.bytes() / PINNED, UNMEASURED)
             }
@@ -336,16 +309,17 @@ impl SingleWork {
     /// bag decides their time were compared with measurements.
     #[must_use]
     pub fn is_measured(&self, device: &HardwareSpec) -> bool {
-        let pooling = self.sizes[4];
-        let line = V100.start_ns + pooling as f64 * V100.row_ns;
+        let line = START_NS + self.sizes[4] as f64 * ROW_NS;
         self.kind == SingleKind::EmbeddingForward
             && device.key.starts_with("v100")
-            && embedding::forward_ns(&self.tables(), device, V100) <= line
+            && self.price(device).mean_ns <= line
     }
 
-    fn row_update(&self, device: &HardwareSpec) -> Estimate {
-        let [batch, tables, rows, dim, pooling, ..] = self.sizes;
-        let tile = TileUse {
+    /// Returns the use of one of a lookup's tables, whose bags have equal lengths.
+    #[must_use]
+    pub fn tile(&self) -> TileUse {
+        let [batch, _, rows, dim, pooling, ..] = self.sizes;
+        TileUse {
             table: 0,
             rank: 0,
             dim: dim as usize,
@@ -357,9 +331,12 @@ impl SingleWork {
             longest_bag: pooling,
             uses_of_all: None,
             popularity: Popularity::uniform(rows),
-        };
-        let terms = TileTerms::new(&tile, Optimizer::Sgd, None);
-        RankLoad::from_tiles(std::iter::repeat_n(&terms, tables as usize), device).backward
+        }
+    }
+
+    fn load(&self, device: &HardwareSpec) -> RankLoad {
+        let terms = TileTerms::new(&self.tile(), Optimizer::Sgd, None);
+        RankLoad::from_tiles(std::iter::repeat_n(&terms, self.sizes[1] as usize), device)
     }
 }
 

@@ -4,7 +4,7 @@ use schema::HardwareSpec;
 
 use super::baseline::DeviceBaseline;
 use super::bins::Bins;
-use super::feature::{Features, MOST, physics_ns, roofline_ns};
+use super::feature::{Features, physics_ns, roofline_ns};
 use super::forest::Forest;
 use super::work::Work;
 
@@ -38,10 +38,8 @@ pub fn latency(
     baseline: DeviceBaseline,
 ) -> Latency {
     let features = Features::compute(work, device, baseline);
-    let mut placed = [0; MOST];
-    bins.place(features.values(), &mut placed);
     let floor_ns = baseline.overhead_ns;
     let base = baseline.line.ns(roofline_ns(work, device), floor_ns);
-    let ns = (base * forest.predict(&placed).exp()).max(physics_ns(work, device));
+    let ns = (base * forest.predict(bins, features.as_ref()).exp()).max(physics_ns(work, device));
     Latency { ns, floor_ns, above_floor: features.above_floor(), kernel_ns: None }
 }

@@ -1,12 +1,10 @@
 //! Estimates the host's share of a measured latency.
 //!
-//! The share consists of a minimum over calls, a drift from row to row, and the host's speed at the
-//! time of each measurement.
+//! The share consists of a minimum over calls and a drift from row to row.
 
-use schema::median;
 use serde::{Deserialize, Serialize};
 
-use super::baseline::{Baseline, BaselinePoint};
+use super::baseline::BaselinePoint;
 use super::feature::roofline_ns;
 use super::measured::Measured;
 use super::work::Kind;
@@ -16,29 +14,16 @@ use super::work::Kind;
 const SMALLEST: usize = 50;
 const LEAST: usize = 20;
 
-/// Number of calls on either side of a row whose median estimates the host's speed at that time.
-const BESIDE: usize = 3;
-/// Minimum number of calls without visible kernel time for tracking the host's speed.
-const CALLS: usize = 50;
-/// Kernels shorter than this share of the launch overhead cannot be observed. Calls longer than
-/// [`SLOW`] overheads contain more than overhead.
+/// Kernels shorter than this share of the launch overhead cannot be observed.
 const UNSEEN: f64 = 0.35;
-const SLOW: f64 = 1.6;
-/// Host speed is tracked only if calls close in time differ by less than this share of the
-/// difference between calls close in size.
-const BY_TIME: f64 = 0.9;
 
-/// Host time that a call adds to its kernel: a minimum, a drift from row to row, and changes of the
-/// host's speed.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Host time that a call adds to its kernel: a minimum, and a drift from row to row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LaunchOverhead {
     /// Latency of the calls with the smallest operations, in nanoseconds.
     pub ns: f64,
     /// Nanoseconds by which each row takes longer than the row before it.
     pub drift_ns: f64,
-    /// Position in the table and latency of calls without visible kernel time. The list is empty if
-    /// the host's speed did not change.
-    calls: Vec<(u32, f64)>,
 }
 
 impl LaunchOverhead {
@@ -61,18 +46,7 @@ impl LaunchOverhead {
         let mut smallest: Vec<f64> = all.into_iter().map(|(_, ns)| ns).collect();
         smallest.sort_by(f64::total_cmp);
         let ns = smallest.get(smallest.len() / 4).copied().unwrap_or(1.0);
-        Self { ns, drift_ns, calls: calls(rows, ns, drift_ns) }
-    }
-
-    /// Returns the host time of a call at a position of the table, the median of the calls around
-    /// it.
-    pub fn at(&self, place: u32) -> f64 {
-        let after = self.calls.partition_point(|call| call.0 < place);
-        // Exclude the row's own call, so that its latency does not explain itself.
-        let own = usize::from(self.calls.get(after).is_some_and(|call| call.0 == place));
-        let before = &self.calls[after.saturating_sub(BESIDE)..after];
-        let later = self.calls[after + own..].iter().take(BESIDE);
-        middle(before.iter().chain(later).map(|call| call.1)).unwrap_or(self.ns)
+        Self { ns, drift_ns }
     }
 
     /// Returns whether a latency contains observable kernel time.
@@ -86,21 +60,18 @@ impl LaunchOverhead {
         row.timed.is_call() && waits_for_memory(row) && !self.shows(row)
     }
 
-    /// Converts a row to a point for fitting a baseline, with the launch overhead at the row's
-    /// position.
+    /// Converts a row to a point for fitting a baseline.
     pub fn point(&self, row: &Measured) -> BaselinePoint {
         BaselinePoint {
             roofline_ns: roofline_ns(&row.work, row.device),
-            floor_ns: self.at(row.place),
-            latency_ns: without(row, self.drift_ns),
+            floor_ns: self.ns,
+            latency_ns: self.latency_ns(row),
         }
     }
 
-    /// Converts a latency to the one that a host of constant speed without drift would have shown.
-    pub fn latency_ns(&self, row: &Measured, line: Baseline) -> f64 {
-        let point = self.point(row);
-        let by = |floor_ns: f64| line.ns(point.roofline_ns, floor_ns);
-        point.latency_ns * by(self.ns) / by(point.floor_ns)
+    /// Converts a latency to the one that a host without drift would have shown.
+    pub fn latency_ns(&self, row: &Measured) -> f64 {
+        without(row, self.drift_ns)
     }
 }
 
@@ -155,62 +126,9 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { (sum / count).exp() } else { 1.0 }
 }
 
-/// Returns the calls without visible kernel time if their host's speed changed. The host's speed
-/// changed if calls close in time are more alike than calls close in size. Otherwise the kernels
-/// differ, not the host.
-///
-/// The host's speed is tracked only for memory-bound kinds. Small matrix products are so much
-/// slower than their roofline that no launch overhead is known to hide them.
-fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
-    if !rows.first().is_some_and(waits_for_memory) {
-        return Vec::new();
-    }
-    let mut hidden: Vec<(&Measured, f64)> = rows
-        .iter()
-        .filter(|row| roofline_ns(&row.work, row.device) < UNSEEN * floor_ns)
-        .map(|row| (row, without(row, drift_ns)))
-        .filter(|call| call.1 < SLOW * floor_ns)
-        .collect();
-    if hidden.len() < CALLS {
-        return Vec::new();
-    }
-    let all = middle(hidden.iter().map(|call| call.1)).unwrap_or(floor_ns);
-    let apart = |ns: f64, other: f64| (ns / other).ln().abs();
-    let count = hidden.len() as f64;
-    let mean = |sum: f64| sum / count;
-    let of_all = mean(hidden.iter().map(|call| apart(call.1, all)).sum());
-    let by_size = |size: fn(&Measured) -> u64| {
-        let mut calls = hidden.clone();
-        calls.sort_by_key(|(row, _)| (size(row), row.work, row.place));
-        mean(beside(&calls).map(|(ns, others)| apart(ns, others)).sum())
-    };
-    let by_sizes = by_size(|row| roofline_ns(&row.work, row.device) as u64)
-        .min(by_size(|row| row.work.sizes().last().copied().unwrap_or(0)));
-    hidden.sort_by_key(|(row, _)| row.place);
-    let by_time: f64 = mean(beside(&hidden).map(|(ns, others)| apart(ns, others)).sum());
-    if by_time >= BY_TIME * of_all.min(by_sizes) {
-        return Vec::new();
-    }
-    hidden.into_iter().map(|(row, ns)| (row.place, ns)).collect()
-}
-
 /// Returns whether a row measures a memory-bound kind.
 fn waits_for_memory(row: &Measured) -> bool {
     matches!(row.work.kind(), Kind::LayerNorm | Kind::Softmax | Kind::ElementWise)
-}
-
-/// Pairs the latency of each call with the median of the calls beside it.
-fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)> + 'a {
-    calls.iter().enumerate().map(|(at, (_, ns))| {
-        let end = calls.len().min(at + 1 + BESIDE);
-        let others = calls[at.saturating_sub(BESIDE)..at].iter().chain(&calls[at + 1..end]);
-        (*ns, middle(others.map(|call| call.1)).unwrap_or(*ns))
-    })
-}
-
-/// Returns the median, which for an even number of values is the mean of the two middle ones.
-fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
-    median::float_median(&mut values.collect::<Vec<f64>>())
 }
 
 /// Subtracts the drift from a latency. At least a tenth of the latency remains as kernel time.

@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use super::bins::Bins;
-use super::boosting::{self, BinnedRows, BoostingParams};
+use super::bins::BINS_MOST;
+use super::boosting::BoostingParams;
 use super::device_rows::{DeviceRows, by_device, usual_floors};
 use super::error_metrics::mape;
 use super::feature::roofline_ns;
@@ -17,6 +17,7 @@ use super::model_shapes::resembles_layers;
 use super::parallel::in_parallel;
 use super::split::{Part, hash};
 use super::transfer::DeviceTransfer;
+use super::trees::{TreeExample, Trees, TreesParams};
 use schema::HardwareSpec;
 
 /// Number of measurements of the new device that calibrate a model.
@@ -24,8 +25,11 @@ const SHOTS: usize = 20;
 /// Number of random draws of calibration rows. Reported errors are means over the draws.
 const DRAWS: u64 = 5;
 /// Usual hyperparameters of gradient-boosted trees, for comparison.
-const STOCK: BoostingParams =
-    BoostingParams { rounds: 100, leaves: 31, rate: 0.1, rows: 20, features: 1.0 };
+const STOCK: TreesParams = TreesParams {
+    boosting: BoostingParams { rounds: 100, leaves: 31, rate: 0.1, rows: 20, features: 1.0 },
+    bins: BINS_MOST,
+    forests: 1,
+};
 
 /// Prediction errors for one kind of kernel on a device that was left out of training. All errors
 /// are mean absolute errors.
@@ -98,16 +102,17 @@ fn row(model: &KernelModel, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     let floors = usual_floors(&others);
     let nearest = nearest(&others, device.device);
     let near_model = model.devices.iter().find(|own| own.device == nearest.device.key);
-    let trees = StockTrees::train(&others);
+    let trees = train_stock_trees(&others);
     let shots = (0..DRAWS).map(|draw| {
-        few_shot::calibrate(model.clone(), &draw_rows(device, draw))
-            .map_or(f64::NAN, |model| error(&|row| model.latency(&row.work, row.device).0.ns))
+        few_shot::calibrate(model.clone(), &draw_rows(device, draw)).map_or(f64::NAN, |model| {
+            error(&|row| model.predict_latency(&row.work, row.device).mean_ns)
+        })
     });
     let covered_pct = |rows: &[&Measured]| {
-        let covered = rows.iter().filter(|row| {
-            let (found, (low, high), _) = model.latency(&row.work, row.device);
-            (found.ns * low..=found.ns * high).contains(&device.latency_ns(row))
-        });
+        let is_covered = |row: &&&Measured| {
+            model.predict_latency(&row.work, row.device).covers(device.latency_ns(row))
+        };
+        let covered = rows.iter().filter(is_covered);
         100.0 * covered.count() as f64 / rows.len().max(1) as f64
     };
     LeftOutRow {
@@ -125,8 +130,8 @@ fn row(model: &KernelModel, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
             let floor_ns = nearest.floors.get(row.work.name()).map_or(0.0, |floor| floor.ns);
             nearest.line.ns(roofline_ns(&row.work, row.device), floor_ns)
         }),
-        trees_mape_pct: error(&|row| trees.predict_ns(row)),
-        mape_pct: error(&|row| model.latency(&row.work, row.device).0.ns),
+        trees_mape_pct: error(&|row| trees.predict(&stock_features(row)).exp()),
+        mape_pct: error(&|row| model.predict_latency(&row.work, row.device).mean_ns),
         shots_mape_pct: shots.sum::<f64>() / DRAWS as f64,
         covered_pct: covered_pct(&tested),
         layers_covered_pct: covered_pct(&resembles_layers(&tested)),
@@ -143,46 +148,26 @@ fn nearest<'a>(devices: &[&'a DeviceRows], asked: &HardwareSpec) -> &'a DeviceRo
     devices.iter().copied().min_by(nearer).unwrap_or(devices[0])
 }
 
-/// Gradient-boosted trees that predict the logarithm of a latency from sizes and hardware.
-struct StockTrees {
-    bins: Bins,
-    forest: super::forest::Forest,
+/// Trains gradient-boosted trees that predict the logarithm of a latency from sizes and hardware.
+fn train_stock_trees(devices: &[&DeviceRows]) -> Trees {
+    let example = |device: &DeviceRows, row: &Measured| {
+        (stock_features(row), device.latency_ns(row).ln() as f32)
+    };
+    let examples: Vec<TreeExample> = devices
+        .iter()
+        .flat_map(|device| device.part(Part::Train).map(move |row| example(device, row)))
+        .collect();
+    Trees::learn(&examples.iter().collect::<Vec<_>>(), STOCK)
 }
 
-impl StockTrees {
-    fn train(devices: &[&DeviceRows]) -> Self {
-        let rows =
-            || devices.iter().flat_map(|one| one.part(Part::Train).map(move |row| (one, row)));
-        let examples: Vec<Vec<f32>> = rows().map(|(_, row)| Self::features(row)).collect();
-        let bins = Bins::from_rows(&examples.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let features = bins.ends().len();
-        let mut table = BinnedRows {
-            features,
-            bins: vec![0; examples.len() * features],
-            targets: rows().map(|(device, row)| device.latency_ns(row).ln() as f32).collect(),
-        };
-        for (example, placed) in examples.iter().zip(table.bins.chunks_exact_mut(features)) {
-            bins.place(example, placed);
-        }
-        Self { forest: boosting::train_forest(&table, STOCK, 0), bins }
-    }
-
-    fn predict_ns(&self, row: &Measured) -> f64 {
-        let features = Self::features(row);
-        let mut placed = vec![0; features.len()];
-        self.bins.place(&features, &mut placed);
-        self.forest.predict(&placed).exp()
-    }
-
-    fn features(row: &Measured) -> Vec<f32> {
-        let (flops, bytes) = row.work.flops_and_bytes();
-        let HardwareSpec { peak, dram, l2_bytes, multiprocessors, .. } = row.device;
-        let hardware = [peak.f32, *dram, *l2_bytes as f64, f64::from(*multiprocessors)];
-        let element = row.work.element().map_or(0, |element| element as u32);
-        let sizes = row.work.sizes().iter().map(|size| (*size as f64).max(0.5));
-        let logs = sizes.chain([flops, bytes]).chain(hardware).map(|value| value.ln() as f32);
-        logs.chain([element as f32]).collect()
-    }
+fn stock_features(row: &Measured) -> Vec<f32> {
+    let (flops, bytes) = row.work.flops_and_bytes();
+    let HardwareSpec { peak, dram, l2_bytes, multiprocessors, .. } = row.device;
+    let hardware = [peak.f32, *dram, *l2_bytes as f64, f64::from(*multiprocessors)];
+    let element = row.work.element().map_or(0, |element| element as u32);
+    let sizes = row.work.sizes().iter().map(|size| (*size as f64).max(0.5));
+    let logs = sizes.chain([flops, bytes]).chain(hardware).map(|value| value.ln() as f32);
+    logs.chain([element as f32]).collect()
 }
 
 /// Draws training rows for calibration and corrects their latencies for the drift of the host.

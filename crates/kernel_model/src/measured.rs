@@ -95,8 +95,11 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::Rows`] if some rows are not measurements. The error contains the number of these
-    /// rows.
+    /// rows. [`Error::TooFew`] if there is only a header.
     pub fn finish(self) -> Result<Vec<Measured>, Error> {
+        if self.rows == 0 {
+            return Err(Error::TooFew { kind: "table", expected: 1, got: 0 });
+        }
         let Some((line, expected, got)) = self.first else { return Ok(self.measured) };
         Err(Error::Rows { count: self.refused, rows: self.rows, line, expected, got })
     }

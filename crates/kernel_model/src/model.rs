@@ -7,6 +7,7 @@ use super::adaptation::Adaptation;
 use super::baseline::{Baseline, DeviceBaseline};
 use super::bins::Bins;
 use super::error_interval::ErrorInterval;
+use super::estimate::{Estimate, Factors};
 use super::feature::{physics_ns, roofline_ns};
 use super::forest::Forest;
 use super::latency::{Latency, latency};
@@ -112,8 +113,8 @@ impl DeviceModel {
                 latency(shared.bins, forest, work, device, baseline)
             }
             DeviceResidual::Adapted(adaptation) => {
-                let base = adaptation.base(shared.transfer, work, device, overhead_ns);
-                adaptation.applied(base, &shared.residuals(work))
+                let residuals = shared.residuals(work);
+                adaptation.latency(shared.transfer, work, device, overhead_ns, &residuals)
             }
         };
         if self.timed.is_call() {
@@ -245,8 +246,15 @@ impl KernelModel {
         Price { mean_ns, low_ns, high_ns: high_ns.max(mean_ns), domain }
     }
 
+    /// Predicts the latency of a call, which includes its launch overhead, with its interval.
+    #[must_use]
+    pub fn predict_latency(&self, work: &Work, device: &HardwareSpec) -> Estimate {
+        let (latency, factors, _) = self.latency(work, device);
+        Estimate::within(latency.ns, factors)
+    }
+
     /// Predicts a latency and returns it with the factors of its interval and the roofline slack.
-    pub(super) fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, (f64, f64), f64) {
+    fn latency(&self, work: &Work, device: &HardwareSpec) -> (Latency, Factors, f64) {
         if let Some(own) = self.find_device(device) {
             let latency = own.latency(self.shared(), work, device);
             return (latency, own.interval.at(latency.above_floor), own.slack);

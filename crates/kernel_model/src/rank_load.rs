@@ -7,7 +7,7 @@
 use schema::{HardwareSpec, Optimizer};
 
 use crate::Estimate;
-use crate::embedding::{BAG_BYTES, CACHE_SHARE, HitCurve, V100, sectors};
+use crate::embedding::{BAG_BYTES, CACHE_SHARE, HitCurve, ROW_NS, START_NS, sectors};
 use crate::tile_use::TileUse;
 
 /// Lowest and highest factor for V100 lookups whose longest bag decides their time.
@@ -217,10 +217,10 @@ fn bandwidths(device: &HardwareSpec) -> (f64, f64) {
 fn forward(sums: &Sums, device: &HardwareSpec) -> Estimate {
     let (dram, l2) = bandwidths(device);
     let moved = (1e9 * sums.dram / dram).max(1e9 * sums.l2 / l2);
-    let longest = sums.longest * V100.row_ns;
+    let longest = sums.longest * ROW_NS;
     let is_measured = moved <= longest && device.key.starts_with("v100");
     let interval = if is_measured { MEASURED } else { UNMEASURED };
-    Estimate::within(V100.start_ns + moved.max(longest), interval)
+    Estimate::within(START_NS + moved.max(longest), interval)
 }
 
 /// Predicts a row update: ids are sorted by row, the gradients of each row are summed, and each row
@@ -235,7 +235,7 @@ fn backward(sums: &Sums, uses: f64, device: &HardwareSpec) -> Estimate {
     let missed = (1.0 - cache / sums.gradients.max(1.0)).max(0.0);
     let reads = (sums.gradient_reads * missed).max(sums.gradients.min(sums.gradient_reads));
     let moved = 1e9 * ((reads + sums.update) / dram).max(sums.gradient_reads / l2);
-    let hottest = sums.hottest * V100.row_ns / GROUPS_PER_ROW;
+    let hottest = sums.hottest * ROW_NS / GROUPS_PER_ROW;
     let ns = SORT_START_NS + sort + UPDATE_START_NS + moved.max(hottest);
     Estimate::within(ns, UNMEASURED)
 }

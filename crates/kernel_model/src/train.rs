@@ -3,15 +3,17 @@
 //! The same rows give the same model, byte for byte, with any number of threads.
 
 use super::Error;
+use super::bins::{BINS_MOST, Bins};
+use super::boosting::{self, BoostingParams};
 use super::device_rows::{DeviceRows, by_device};
-use super::error_interval::{self, ErrorInterval};
+use super::error_interval::ErrorInterval;
+use super::feature::Features;
 use super::forest::Forest;
 use super::measured::Measured;
 use super::model::{DeviceModel, DeviceResidual, KernelModel, Shared, Source};
 use super::parallel::in_parallel;
 use super::roofline_slack::device_slack;
-use super::split::Part;
-use super::train_forest::{FOLDS, TrainingRows, bins, fold_of, grow};
+use super::split::{self, Part};
 use super::transfer::DeviceTransfer;
 use super::work::Kind;
 
@@ -19,9 +21,14 @@ use super::work::Kind;
 pub const MODEL_BYTES_MOST: usize = 300_000;
 /// Minimum number of training rows of a device.
 const ROWS_LEAST: usize = 200;
-/// If a device has fewer calibration rows than this, its interval also uses cross-validation
-/// residuals of the training rows. Quantiles of few rows may miss the nominal coverage by several
-/// percent.
+/// Hyperparameters of the forest of one device.
+const OWN: BoostingParams =
+    BoostingParams { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 };
+/// Number of parts of the training rows. Each is predicted by a forest that was trained on the
+/// others.
+const FOLDS: usize = 10;
+/// If a device has fewer calibration rows than this, its interval also holds the errors of the
+/// training rows. Quantiles of few rows may miss the nominal coverage by several percent.
 const CALIBRATION_FEW: usize = 500;
 
 /// Trains the model of one kind on rows of any devices. Rows of other kinds are ignored.
@@ -42,35 +49,46 @@ pub fn train(
         return Err(Error::TooFew { kind, expected, got: fewest });
     }
     let all: Vec<&DeviceRows> = devices.iter().collect();
-    let bins = bins(&all);
+    let features: Vec<(Features, f32)> =
+        all.iter().flat_map(|device| examples(device, 0)).collect();
+    let features: Vec<&[f32]> = features.iter().map(|(features, _)| features.as_ref()).collect();
+    let bins = Bins::from_rows(&features, BINS_MOST);
     let calibration_rows = |device: &DeviceRows| device.part(Part::Calibrate).count();
     let fewest = devices.iter().map(calibration_rows).min().unwrap_or(0);
-    let folds = if fewest < CALIBRATION_FEW { FOLDS as usize } else { 0 };
-    // Each device has one job for the forest of all rows, followed by one job per left-out fold.
-    let grown = in_parallel(threads, devices.len() * (1 + folds), |job| {
-        let (at, fold) = (job / (1 + folds), job % (1 + folds));
-        let without = fold.checked_sub(1).map(|fold| TrainingRows::Without(fold as u64));
-        grow(&devices[at], &bins, without.unwrap_or(TrainingRows::All))
+    // Each device has a forest of all rows, and one without each fold if its rows are few.
+    let count = if fewest < CALIBRATION_FEW { 1 + FOLDS } else { 1 };
+    let forests = in_parallel(threads, devices.len() * count, |job| {
+        let table = bins.training_rows(examples(&devices[job / count], job % count));
+        boosting::train_forest(&table, OWN, bins.features() as u64)
     });
-    let mut grown = grown.into_iter();
     let transfer = DeviceTransfer::train(&all, threads);
     let shared = Shared { bins: &bins, transfer: &transfer, devices: &[] };
-    let build =
-        |device| build_device_model(device, shared, grown.by_ref().take(1 + folds).collect());
-    let devices: Vec<DeviceModel> = devices.iter().map(build).collect();
+    let built = devices.iter().zip(forests.chunks(count));
+    let devices =
+        built.map(|(device, forests)| build_device_model(device, shared, forests)).collect();
     let (least, most) = ranges(kind, rows);
     Ok(KernelModel { kind, sources, least, most, bins, transfer, devices })
 }
 
-/// Builds the model of a device from its forests. The first forest is trained on all rows. The
-/// others, if any, belong to the folds of the cross-validation.
+/// Lists the features and residuals of a device's training rows, without those of a fold.
+fn examples(device: &DeviceRows, without: usize) -> impl Iterator<Item = (Features, f32)> + '_ {
+    let rows = device.part(Part::Train).filter(move |row| fold_of(row) != without);
+    rows.map(|row| device.example(row))
+}
+
+/// Assigns a row to one of the folds from 1 by a hash of its operation and sizes.
+fn fold_of(row: &Measured) -> usize {
+    1 + split::hash(&row.work, 1) as usize % FOLDS
+}
+
+/// Builds the model of a device from its forests: the one of all rows, then those without a fold,
+/// if any. Its interval holds the errors of rows that the predicting forest has not seen.
 fn build_device_model(
     device: &DeviceRows,
     shared: Shared<'_>,
-    mut forests: Vec<Forest>,
+    forests: &[Forest],
 ) -> DeviceModel {
-    let forest = if forests.is_empty() { Forest::default() } else { forests.remove(0) };
-    let mut model = DeviceModel {
+    let build = |forest: &Forest| DeviceModel {
         device: device.device.key.clone().into_owned(),
         rows: device.part(Part::Train).count(),
         floors: device.floors_ns(),
@@ -78,32 +96,21 @@ fn build_device_model(
         line: device.line,
         slack: device_slack(device),
         is_adapted: false,
-        residual: DeviceResidual::Own(forest),
+        residual: DeviceResidual::Own(forest.clone()),
         interval: ErrorInterval::flat(0.0, 0.0),
     };
-    let error = |model: &DeviceModel, row: &Measured| {
-        let latency = model.latency(shared, &row.work, row.device);
-        (latency.above_floor, (device.latency_ns(row) / latency.ns).ln())
+    let errors = |(fold, forest): (usize, &Forest)| {
+        let model = build(forest);
+        let part = if fold == 0 { Part::Calibrate } else { Part::Train };
+        let unseen = device.part(part).filter(move |row| fold == 0 || fold_of(row) == fold);
+        let error = move |row: &Measured| {
+            let latency = model.latency(shared, &row.work, row.device);
+            (latency.above_floor, (device.latency_ns(row) / latency.ns).ln())
+        };
+        unseen.map(error).collect::<Vec<(f32, f64)>>()
     };
-    let calibration = |model: &DeviceModel| -> Vec<(f32, f64)> {
-        device.part(Part::Calibrate).map(|row| error(model, row)).collect()
-    };
-    let without = |forest| DeviceModel { residual: DeviceResidual::Own(forest), ..model.clone() };
-    let folds: Vec<DeviceModel> = forests.into_iter().map(without).collect();
-    let mut errors_of_rows = calibration(&model);
-    // Forests that lack a fold have larger errors than the forest of all rows. The ratio is
-    // measured on calibration rows, which no forest was trained on.
-    let nearer = error_interval::ratio(
-        &errors_of_rows,
-        &folds.iter().flat_map(calibration).collect::<Vec<_>>(),
-    );
-    for (fold, lacking) in (0..).zip(&folds) {
-        let unseen = device.part(Part::Train).filter(|row| fold_of(row) == fold);
-        let errors = unseen.map(|row| error(lacking, row));
-        errors_of_rows.extend(errors.map(|(above_floor, off)| (above_floor, nearer * off)));
-    }
-    model.interval = ErrorInterval::from_rows(errors_of_rows);
-    model
+    let interval = ErrorInterval::from_rows(forests.iter().enumerate().flat_map(errors).collect());
+    DeviceModel { interval, ..build(&forests[0]) }
 }
 
 /// Finds the smallest and largest value of each size over the training rows.

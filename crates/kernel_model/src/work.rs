@@ -208,9 +208,21 @@ impl Work {
 
     /// Returns the height of a convolution's output, which equals its width.
     #[must_use]
-    pub fn conv_output(&self) -> u64 {
+    pub fn conv_output(&self) -> Option<u64> {
         let [_, _, _, kernel, size, stride, padding] = self.sizes;
-        (size + 2 * padding - kernel) / stride + 1
+        (self.kind == Kind::Conv).then(|| (size + 2 * padding - kernel) / stride + 1)
+    }
+
+    /// Returns the number of elements of the result.
+    #[must_use]
+    pub fn outputs(&self) -> f64 {
+        let [a, b, c, ..] = self.sizes.map(|size| size as f64);
+        match self.kind {
+            Kind::Linear | Kind::LayerNorm | Kind::Softmax => a * b,
+            Kind::Bmm => a * b * c,
+            Kind::Conv => a * c * self.conv_output().map_or(0.0, |out| (out as f64).powi(2)),
+            Kind::ElementWise => a,
+        }
     }
 
     fn counted(&self) -> Option<(u128, u128)> {
@@ -222,7 +234,7 @@ impl Work {
                 (product(&[2, a, b, c, d])?, once.checked_mul(a)?)
             }
             Kind::Conv => {
-                let out = u128::from(self.conv_output());
+                let out = u128::from(self.conv_output()?);
                 let (size, window) = (u128::from(self.sizes[4]), d.checked_mul(d)?);
                 let image = size.checked_mul(size)?;
                 let (input, output) = (product(&[a, b, image])?, product(&[a, c, out, out])?);

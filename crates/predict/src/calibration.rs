@@ -12,6 +12,7 @@ pub mod launches;
 pub mod nearest;
 pub mod opaque;
 pub mod operator_calls;
+mod pairs;
 pub mod price;
 pub mod recording_cost;
 pub mod roofline_scaling;
@@ -33,15 +34,20 @@ use crate::program::{Overhead, WorkKind};
 
 /// Time samples of one or more recordings of a machine, grouped by what they measure. Programs are
 /// priced from a calibration.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Calibration {
     pub machine: Machine,
     /// For each recording, the number of its steps multiplied by the number of its ranks.
     pub recordings: Vec<u32>,
+    #[serde(with = "pairs")]
     pub overheads: BTreeMap<Key<Overhead>, Vec<i64>>,
+    #[serde(with = "pairs")]
     pub works: BTreeMap<Key<WorkKind>, WorkSamples>,
+    #[serde(with = "pairs")]
     pub waits: BTreeMap<Waiting, Vec<i64>>,
     /// Operation and bytes of collectives, with the transfer time after the last rank arrived.
+    #[serde(with = "pairs")]
     pub transfers: BTreeMap<(String, u64), Vec<i64>>,
     /// Host time of each rank and run relative to the mean of all; 1 is the mean.
     pub factors: Vec<f64>,
@@ -53,8 +59,10 @@ pub struct Calibration {
     pub event_ns: f64,
     /// Recorded events inside the samples of each operator and kind of overhead. An operator
     /// without samples is priced by the number of its nested operators.
+    #[serde(with = "pairs")]
     pub events: BTreeMap<(Overhead, String), EventCount>,
     /// Whether models computed the times of device work, so that they do not count as measured.
+    #[serde(skip)]
     pub are_works_modelled: bool,
 }
 
@@ -67,7 +75,8 @@ pub struct EventCount {
 }
 
 /// The host and devices on which the samples were recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Machine {
     /// Name of the host; empty if unknown.
     pub host: String,

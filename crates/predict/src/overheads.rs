@@ -117,7 +117,7 @@ fn row(
     let mean_ns = mean(&samples)?;
     let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
     samples.sort_unstable();
-    let trimmed = crate::calibration::price::trimmed(samples.clone());
+    let trimmed = trimmed(samples.clone());
     Some(OverheadRow {
         source: source.to_owned(),
         overhead,
@@ -132,35 +132,74 @@ fn row(
     })
 }
 
+/// Keeps the samples within 1.5 interquartile ranges of the quartiles.
+#[must_use]
+pub fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
+    samples.sort_unstable();
+    let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
+    let (Some(low), Some(high)) = (at(0.25), at(0.75)) else { return samples };
+    let reach = (high - low) * 3 / 2;
+    samples.retain(|ns| (low - reach..=high + reach).contains(ns));
+    samples
+}
+
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// An overhead of an operator whose mean differs significantly between tensor sizes.
+/// A kind of overhead whose mean differs significantly between places: sizes, ranks or files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SizeRow {
+pub struct OverheadDifference {
     pub overhead: Overhead,
-    pub operator: String,
-    /// Tensor sizes with the smallest mean.
+    /// Name of the operator, or `None` for all operators together.
+    pub operator: Option<String>,
+    /// Place with the smallest mean.
     pub least: String,
     pub least_ns: f64,
-    /// Tensor sizes with the largest mean.
+    /// Place with the largest mean.
     pub most: String,
     pub most_ns: f64,
     /// Difference of the two means, in standard errors.
     pub standard_errors: f64,
 }
 
-/// Tensor sizes, mean of their samples, and squared standard error of that mean.
-type SizedMean<'a> = (&'a str, f64, f64);
+/// Mean of the samples of one place, with its squared standard error.
+struct PlaceMean<'a> {
+    place: &'a str,
+    mean_ns: f64,
+    squared_error: f64,
+}
+
+/// Compares the smallest with the largest mean of several places. Returns `None` if they differ by
+/// at most `limit` standard errors.
+fn compare_places(
+    overhead: Overhead,
+    operator: Option<&str>,
+    places: &[PlaceMean<'_>],
+    limit: f64,
+) -> Option<OverheadDifference> {
+    let by_mean = |a: &&PlaceMean<'_>, b: &&PlaceMean<'_>| a.mean_ns.total_cmp(&b.mean_ns);
+    let (least, most) = (places.iter().min_by(by_mean)?, places.iter().max_by(by_mean)?);
+    let together = (least.squared_error + most.squared_error).sqrt();
+    let apart = most.mean_ns - least.mean_ns;
+    (together > 0.0 && apart > limit * together).then(|| OverheadDifference {
+        overhead,
+        operator: operator.map(str::to_owned),
+        least: least.place.to_owned(),
+        least_ns: tenths(least.mean_ns),
+        most: most.place.to_owned(),
+        most_ns: tenths(most.mean_ns),
+        standard_errors: tenths(apart / together),
+    })
+}
 
 /// Finds overheads inside operators that depend on tensor sizes, sorted by significance. Only sizes
 /// with at least 5 samples count, and only differences of more than `limit` standard errors.
-pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
+pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<OverheadDifference> {
     const SAMPLES_MIN: usize = 5;
     let depends_on_sizes =
         |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
-    let mut by_operator: BTreeMap<(Overhead, &str), Vec<SizedMean<'_>>> = BTreeMap::new();
+    let mut by_operator: BTreeMap<(Overhead, &str), Vec<PlaceMean<'_>>> = BTreeMap::new();
     for (key, samples) in &calibration.overheads {
         let Some(mean_ns) = mean(samples).filter(|_| samples.len() >= SAMPLES_MIN) else {
             continue;
@@ -168,44 +207,20 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
         let count = samples.len() as f64;
         let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
         if depends_on_sizes(key.class) {
-            let of_operator = by_operator.entry((key.class, key.name.as_str())).or_default();
-            of_operator.push((key.detail.as_str(), mean_ns, square / count / count));
-        }
-    }
-    let mut found: Vec<SizeRow> = Vec::new();
-    for ((overhead, operator), means) in by_operator {
-        let by_mean = |a: &&SizedMean<'_>, b: &&SizedMean<'_>| a.1.total_cmp(&b.1);
-        let (least, most) = (means.iter().min_by(by_mean), means.iter().max_by(by_mean));
-        let (Some(least), Some(most)) = (least, most) else { continue };
-        let together = (least.2 + most.2).sqrt();
-        if together > 0.0 && most.1 - least.1 > limit * together {
-            found.push(SizeRow {
-                overhead,
-                operator: operator.to_owned(),
-                least: least.0.to_owned(),
-                least_ns: tenths(least.1),
-                most: most.0.to_owned(),
-                most_ns: tenths(most.1),
-                standard_errors: tenths((most.1 - least.1) / together),
+            let squared_error = square / count / count;
+            by_operator.entry((key.class, key.name.as_str())).or_default().push(PlaceMean {
+                place: &key.detail,
+                mean_ns,
+                squared_error,
             });
         }
     }
+    let compare = |((overhead, operator), sizes): ((Overhead, &str), Vec<PlaceMean<'_>>)| {
+        compare_places(overhead, Some(operator), &sizes, limit)
+    };
+    let mut found: Vec<OverheadDifference> = by_operator.into_iter().filter_map(compare).collect();
     found.sort_by(|a, b| b.standard_errors.total_cmp(&a.standard_errors));
     found
-}
-
-/// A kind of overhead whose mean differs significantly between sources, such as ranks or files.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ExceptionRow {
-    pub overhead: Overhead,
-    /// Source with the smallest mean overhead.
-    pub least: String,
-    pub least_ns: f64,
-    /// Source with the largest mean overhead.
-    pub most: String,
-    pub most_ns: f64,
-    /// Difference of the two means, in standard errors.
-    pub standard_errors: f64,
 }
 
 /// Finds kinds of overhead that depend on their source. The smallest and the largest mean of such a
@@ -213,26 +228,15 @@ pub struct ExceptionRow {
 ///
 /// The published model (arXiv:2201.07821) assumes that overheads depend neither on the network nor
 /// on tensor sizes.
-pub fn exceptions(rows: &[OverheadRow], limit: f64) -> Vec<ExceptionRow> {
-    let mut found = Vec::new();
-    for overhead in OVERHEADS {
+pub fn exceptions(rows: &[OverheadRow], limit: f64) -> Vec<OverheadDifference> {
+    let find = |overhead: Overhead| {
         let whole = rows.iter().filter(|row| row.overhead == overhead && row.operator.is_none());
-        let by_mean = |a: &&OverheadRow, b: &&OverheadRow| a.mean_ns.total_cmp(&b.mean_ns);
-        let (least, most) = (whole.clone().min_by(by_mean), whole.max_by(by_mean));
-        let (Some(least), Some(most)) = (least, most) else { continue };
-        let error = |row: &OverheadRow| row.std_ns * row.std_ns / row.count.max(1) as f64;
-        let together = (error(least) + error(most)).sqrt();
-        let apart = most.mean_ns - least.mean_ns;
-        if together > 0.0 && apart > limit * together {
-            found.push(ExceptionRow {
-                overhead,
-                least: least.source.clone(),
-                least_ns: least.mean_ns,
-                most: most.source.clone(),
-                most_ns: most.mean_ns,
-                standard_errors: tenths(apart / together),
-            });
-        }
-    }
-    found
+        let sources = whole.map(|row| PlaceMean {
+            place: &row.source,
+            mean_ns: row.mean_ns,
+            squared_error: row.std_ns * row.std_ns / row.count.max(1) as f64,
+        });
+        compare_places(overhead, None, &sources.collect::<Vec<_>>(), limit)
+    };
+    OVERHEADS.into_iter().filter_map(find).collect()
 }

@@ -16,7 +16,7 @@ pub use never_run::Binds;
 
 use crate::Error;
 use crate::calibration::Calibration;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::cost::Costs;
 use crate::edit::resize::{Resized, SizedStep, resize};
 use crate::evaluate;
@@ -138,7 +138,7 @@ pub fn predict_never_run(
     draws: Draws,
 ) -> Result<Prediction, Error> {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
-    let prices = Prices::new(calibration, Method::Full);
+    let prices = Prices::new(calibration);
     let costs = prices.price(program, &setting);
     let simulation = simulate::run(program, &costs)?.into_steady();
     let all = never_run::times_of_costs(program, &costs, &simulation)?;
@@ -167,7 +167,7 @@ pub fn predict_program(
     calibration: &Calibration,
     draws: Draws,
 ) -> Result<Prediction, Error> {
-    let prices = Prices::new(calibration, Method::Full);
+    let prices = Prices::new(calibration);
     let costs = prices.price(program, setting);
     let simulation = simulate::run(program, &costs)?;
     Ok(rows_of(program, Priced { costs, simulation, prices: &prices }, calibration, draws))
@@ -185,7 +185,7 @@ pub fn predict_resized(
 ) -> Result<Prediction, Error> {
     let Resized { program, costs, calibration } = resize(small, large, to)?;
     let simulation = simulate::run(&program, &costs)?;
-    let prices = Prices::new(&calibration, Method::Full);
+    let prices = Prices::new(&calibration);
     Ok(rows_of(&program, Priced { costs, simulation, prices: &prices }, &calibration, draws))
 }
 

@@ -24,23 +24,29 @@ pub const FACTOR_MOST: f64 = 2.2;
 /// Largest typical factor over the steps in f32 and TF32, and over those in mixed precision.
 pub const TYPICAL_MOST: [f64; 2] = [1.3, 1.5];
 
-/// A published step, with what is known of its job.
+/// A published job, which was run on several kinds of hardware or in several formats.
 #[derive(Clone, Copy, Debug)]
-pub struct PublishedStep {
+pub struct PublishedJob {
     pub source: &'static str,
-    /// Hardware as on the command line.
-    pub hardware: &'static str,
     pub model: PublishedModel,
     /// Samples of a step over all ranks.
     pub batch_size: usize,
-    pub format: ProductFormat,
     pub kernels: DenseKernels,
     pub row_updates: RowUpdates,
     pub plan: PublishedPlan,
+    /// Whether the job's steps count for the typical error.
+    pub is_judged: bool,
+}
+
+/// A published step of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishedStep {
+    pub job: PublishedJob,
+    /// Hardware as on the command line.
+    pub hardware: &'static str,
+    pub format: ProductFormat,
     /// Time of a step in nanoseconds.
     pub step_ns: f64,
-    /// Whether the step counts for the typical error.
-    pub is_judged: bool,
 }
 
 /// A published step beside its prediction.
@@ -89,20 +95,21 @@ pub fn evaluate(models: &Models) -> Result<Vec<PublishedRow>, Error> {
 /// [`Error`] if the step cannot be predicted.
 pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error> {
     let topology = Topology::parse(step.hardware).map_err(Error::Hardware)?;
-    let config = step.model.config(step.batch_size)?;
-    let plan = step.plan.tiling(&config.model.tables, topology.ranks() as u32)?;
+    let PublishedJob { model, batch_size, kernels, row_updates, plan: placed, .. } = step.job;
+    let config = model.config(batch_size)?;
+    let plan = placed.tiling(&config.model.tables, topology.ranks() as u32)?;
     let features = FeatureStats::with_bag_sizes(&config, 1);
     let workload = Workload { config: &config, plan: &plan, features: &features };
     let conditions = Conditions {
         format: step.format,
-        kernels: step.kernels,
-        schedule: step.plan.schedule(),
-        bottom_mlp: if step.plan == PublishedPlan::TablesBesideBottomMlp {
+        kernels,
+        schedule: placed.schedule(),
+        bottom_mlp: if placed == PublishedPlan::TablesBesideBottomMlp {
             BottomMlp::FirstRank
         } else {
             BottomMlp::DataParallel
         },
-        row_updates: step.row_updates,
+        row_updates,
         ..Conditions::new(&topology, models)
     };
     price(workload, conditions)
@@ -111,20 +118,20 @@ pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error
 fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error> {
     let Estimate { mean_ns, low_ns, high_ns } = predict(step, models)?.cost.step;
     Ok(PublishedRow {
-        source: step.source.to_owned(),
+        source: step.job.source.to_owned(),
         hardware: step.hardware.to_owned(),
-        model: step.model.name(),
-        batch_size: step.batch_size,
+        model: step.job.model.name(),
+        batch_size: step.job.batch_size,
         precision: step.format.name(),
-        kernels: step.kernels,
-        plan: step.plan.name(),
+        kernels: step.job.kernels,
+        plan: step.job.plan.name(),
         predicted_ns: mean_ns,
         low_ns,
         high_ns,
         published_ns: step.step_ns,
         ratio: mean_ns / step.step_ns,
         is_covered: (low_ns..=high_ns).contains(&step.step_ns),
-        is_judged: step.is_judged,
+        is_judged: step.job.is_judged,
     })
 }
 

@@ -173,9 +173,9 @@ pub enum HardwareError {
     /// A device that was added has the key or the name of a known one.
     #[error("hardware {key:?}: expected a key and a name that no known device has")]
     Known { key: String },
-    /// A rate, a size or a count of a device that was added is not above 0.
-    #[error("hardware {key:?}: expected {field} above 0")]
-    NotPositive { key: String, field: &'static str },
+    /// A rate, a size or a count of a device that was added cannot be one of a device.
+    #[error("hardware {key:?}: {mismatch}")]
+    OutOfRange { key: String, mismatch: String },
 }
 
 /// Devices that were added to [`HARDWARE`] while the program runs.
@@ -186,21 +186,25 @@ static ADDED: RwLock<Vec<&'static HardwareSpec>> = RwLock::new(Vec::new());
 ///
 /// # Errors
 /// Returns [`HardwareError::Known`] if another device has the key or the name, and
-/// [`HardwareError::NotPositive`] if a value is not above 0.
+/// [`HardwareError::OutOfRange`] if a value cannot be one of a device.
 pub fn add_hardware(spec: HardwareSpec) -> Result<&'static HardwareSpec, HardwareError> {
     let values = [
-        ("peak.f32", spec.peak.f32),
-        ("dram", spec.dram),
-        ("dram_sustained", spec.dram_sustained.unwrap_or(1.0)),
-        ("sustained_f32", spec.sustained_f32.unwrap_or(1.0)),
-        ("l2_bytes", spec.l2_bytes as f64),
-        ("multiprocessors", f64::from(spec.multiprocessors)),
-        ("memory_bytes", spec.memory_bytes as f64),
+        ("peak.f32", spec.peak.f32, [1e9, 1e18]),
+        ("dram", spec.dram, [1e9, 1e16]),
+        ("dram_sustained", spec.dram_sustained.unwrap_or(spec.dram), [1e9, 1e16]),
+        ("sustained_f32", spec.sustained_f32.unwrap_or(spec.peak.f32), [1e9, 1e18]),
+        ("l2_bytes", spec.l2_bytes as f64, [1e3, 1e12]),
+        ("multiprocessors", f64::from(spec.multiprocessors), [1.0, 1e6]),
+        ("memory_bytes", spec.memory_bytes as f64, [1e6, 1e15]),
     ];
     let key = spec.key.clone().into_owned();
-    let is_positive = |value: f64| value > 0.0 && value.is_finite();
-    if let Some((field, _)) = values.into_iter().find(|(_, value)| !is_positive(*value)) {
-        return Err(HardwareError::NotPositive { key, field });
+    let is_outside = |value: f64, [least, most]: [f64; 2]| !(least..=most).contains(&value);
+    let mut values = values.into_iter();
+    if let Some((field, got, [least, most])) = values.find(|one| is_outside(one.1, one.2)) {
+        let mismatch = format!(
+            "expected {field} from {least:e} to {most:e} (bytes, or per second), got {got:e}"
+        );
+        return Err(HardwareError::OutOfRange { key, mismatch });
     }
     let known = [hardware(&spec.key), hardware(&spec.name)];
     match known.into_iter().find_map(Result::ok) {

@@ -5,13 +5,26 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
-use kernel_model::suite::{SuiteMeasured, SuiteWork};
 use kernel_model::{Element, Kind, Work};
 use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Deserialize;
 
 use crate::error::{Error, UsageError};
+
+/// A kernel of a recorded suite with its measured time.
+#[derive(Clone, Copy, Debug)]
+pub struct SuiteMeasured {
+    pub work: SuiteWork,
+    pub ns: f64,
+}
+
+/// A kernel of a suite, whose time a trained model or a formula predicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SuiteWork {
+    Learned(Work),
+    Single(SingleWork),
+}
 
 /// Name of the file that lists the files of a suite.
 pub const SUITE: &str = "suite.json";

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use analyze::graph;
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::edit::{self, Edit};
 use predict::prediction::{self, Draws};
 use predict::{finding_savings, simulate};
@@ -150,7 +150,7 @@ fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Res
     let begin = Instant::now();
     let step = job.step(&steps.spans_of_step(0))?;
     let setting = step.recorded.setting(&step.program);
-    let prices = Prices::new(&calibration, Method::Full);
+    let prices = Prices::new(&calibration);
     let costs = prices.price(&step.program, &setting);
     let simulation = timed(&mut taken.simulate, || simulate::run(&step.program, &costs))?;
     taken.build.push(begin.elapsed().as_secs_f64());

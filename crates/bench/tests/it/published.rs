@@ -131,3 +131,18 @@ fn options_of_kernels_are_refused_without_kernels() {
     refused(&place, "published t.json --grid small", "--kernels");
     refused(&place, "published t.json --models m", "--kernels");
 }
+
+#[test]
+fn published_methods_are_far_off_on_a_rank_left_out() {
+    let Some(trace) = testkit::fixture::path("traces/dlrm8/dlrm_kineto.tar.gz") else { return };
+    let place = Place::new();
+    let rows = place.done(&format!("published {} --format json", trace.display())).last();
+    let last = &rows[7];
+    let error = |field: &str| number(last, field);
+    let cost = error("trimmed_error_pct").abs() - error("one_mean_error_pct").abs();
+    assert!(cost >= 10.0, "trimming costs {cost} points: {last}");
+    // The last rank waits for no other rank, so waiting does not explain the error of the published
+    // methods there.
+    assert!(error("published_error_pct") < -10.0, "{last}");
+    assert!(error("published_code_error_pct") < -10.0, "{last}");
+}

@@ -145,7 +145,7 @@ fn files_that_are_not_kernel_tables_or_models_are_refused() {
     let other = place.path("other/element_wise.kernels");
     fs::write(&other, "a text").unwrap();
     let words = "predict evaluate --kernels c.csv --models other";
-    let expected = "expected an undamaged kernel model of rowmill, version 4";
+    let expected = "expected an undamaged kernel model of rowmill, version 5";
     place.refused(words, &["element_wise.kernels", expected]);
 }
 
@@ -283,6 +283,12 @@ fn a_device_that_is_not_built_in_is_a_file_and_twenty_rows() {
     let learn = "predict learn --kernels --shots new.csv --output made";
     place.refused(learn, &["similar names are "]);
     place.done(&format!("{learn} --hardware new.toml"));
+    let header = "OPName,Latency,Device,B,H\n";
+    fs::write(place.path("header.csv"), header).unwrap();
+    fs::write(place.path("t4.csv"), format!("{header}ln,1,Tesla T4,8,8\n")).unwrap();
+    let learn = "predict learn --kernels --output x --hardware new.toml --shots";
+    place.refused(&format!("{learn} header.csv"), &["at least 1 rows", "got 0"]);
+    place.refused(&format!("{learn} t4.csv"), &["rows of \"made-up\" alone", "\"t4\""]);
     let (domain, adapted_ns) = price("--hardware new.toml --models made");
     assert_eq!(domain, "adapted");
     let measured_ns = 3.0 * 8.0 * 10_000.0 * 1024.0 / 1e12 * 1e9;
@@ -290,8 +296,15 @@ fn a_device_that_is_not_built_in_is_a_file_and_twenty_rows() {
     assert!(off(adapted_ns) < 0.1 && off(adapted_ns) < off(transferred_ns), "{adapted_ns}");
     place.done("predict step --model dlrm-mlperf --hardware new.tomlx2 --batch-size 1024");
     place.done("predict step --model dlrm-mlperf --hardware made --batch-size 1024");
+    let step = "predict step --model dlrm-mlperf --batch-size 1024 --hardware";
+    let step_ns = |hardware: &str| {
+        let rows = place.done(&format!("{step} {hardware} --format json")).json();
+        rows[0]["step_ns"].as_f64().unwrap_or_else(|| panic!("{rows}"))
+    };
+    assert!(step_ns("madex4") != step_ns("made"));
+    place.refused(&format!("{step} madex0"), &["madex0"]);
     fs::write(place.path("bad.toml"), SHEET.replace("1e12", "0.0")).unwrap();
-    place.refused("predict kernels --hardware bad.toml relu", &["bad.toml", "dram above 0"]);
+    place.refused("predict kernels --hardware bad.toml relu", &["bad.toml", "dram from 1e9"]);
     fs::write(place.path("v100.toml"), SHEET.replace("made-up", "v100")).unwrap();
     place.refused("predict kernels --hardware v100.toml relu", &["no known device has"]);
 }

@@ -125,7 +125,7 @@ fn unknown_hardware_is_refused_with_a_list_of_the_known() {
     place.refused(&format!("{step} empty"), &["\"empty\"", "similar names are "]);
     place.refused(
         &format!("{step} old.json"),
-        &["old.json", "version 4, got version 0", "predict learn FOLDER --output NEW"],
+        &["old.json", "version 5, got version 0", "predict learn FOLDER --output NEW"],
     );
     place.refused("predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
     let missing = place.run("predict learn missing.jsonl --output out");

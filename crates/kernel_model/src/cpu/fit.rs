@@ -1,5 +1,4 @@
-//! Fits a non-negative time per unit to each amount of work, and averages the residuals of
-//! operations with similar sizes.
+//! Fits a non-negative time per unit to each amount of work.
 
 use super::work::CpuWork;
 
@@ -74,28 +73,4 @@ fn least_squares(shares: &[Vec<f64>], weights: &[f64], units: &mut [f64]) {
             }
         }
     }
-}
-
-/// Number of neighbors whose residuals are averaged.
-const NEAREST: usize = 8;
-/// Distance at which a neighbor has the same weight as the prior, a residual of zero.
-const REACH: f64 = 0.35;
-
-/// Averages the residuals of the nearest measurements in `known`, as logarithms. The average is
-/// shrunk towards 0 as their distance grows.
-#[must_use]
-pub fn nearby_residual<'a>(known: impl Iterator<Item = (&'a [f32], f64)>, sizes: &[f32]) -> f64 {
-    let apart = |other: &[f32]| -> f64 {
-        other.iter().zip(sizes).map(|(a, b)| f64::from((a - b) * (a - b))).sum()
-    };
-    let mut near: Vec<(f64, f64)> = known.map(|(other, left)| (apart(other), left)).collect();
-    near.sort_by(|a, b| a.0.total_cmp(&b.0));
-    near.truncate(NEAREST);
-    let weight = |apart: f64| REACH * REACH / (apart + 0.02);
-    let (mut all, mut sum) = (1.0, 0.0);
-    for (apart, left) in near {
-        all += weight(apart);
-        sum += weight(apart) * left;
-    }
-    sum / all
 }

@@ -1,55 +1,44 @@
-//! Predicts the time of one kind of operation: a sum over amounts of work, corrected by the
-//! residuals of similar measurements.
+//! Predicts the time of one kind of operation: a sum over amounts of work, corrected by trees.
 
 use serde::{Deserialize, Serialize};
 
-use super::fit;
-use super::trees::{ResidualExample, Trees};
 use super::units::Units;
 use super::work::CpuWork;
+use crate::boosting::BoostingParams;
 use crate::error_interval::quantiles;
+use crate::trees::{TreeExample, Trees, TreesParams};
 
-/// Minimum number of measurements of a kind for a correction by the nearest measurements.
-const WORKS_LEAST: usize = 30;
 /// Minimum number of measurements of a kind for a correction by trees.
-const TREES_LEAST: usize = 100;
-/// Maximum number of measurements that are stored, so that a file stays below 300 KB.
-const NEAR_MOST: usize = 700;
+const TREES_LEAST: usize = 30;
+/// The trees are small, because a kind has only some hundred measurements.
+const PARAMS: TreesParams = TreesParams {
+    boosting: BoostingParams { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 },
+    bins: 32,
+    forests: 4,
+};
 /// Mean residual, as a logarithm, below which predictions are not corrected.
 const OFF_LEAST: f64 = 1e-3;
 /// Largest absolute residual, as a logarithm, that a correction may apply.
 const RESIDUAL_MOST: f64 = 0.5;
-/// A residual model is used only if it reduces the error to at most this share.
+/// Trees are used only if they reduce the error to at most this share.
 const BETTER: f64 = 0.97;
-/// Number of folds of the cross-validation that chooses a residual model.
+/// Number of folds of the cross-validation that decides whether trees are used.
 const PARTS: usize = 5;
 
 /// Predicts the time of one kind of operation on a CPU. The prediction is a sum of amounts times
-/// their unit times, corrected by a residual model that cross-validation chose.
+/// their unit times, corrected by trees if cross-validation shows that they reduce the error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindModel {
     units: Units,
-    #[serde(rename = "left_over")]
-    residual: ResidualModel,
+    /// Predicts the residual of the sum of amounts. Features are the sizes and the share of the
+    /// time that each amount takes.
+    trees: Option<Trees>,
     /// Quantiles of `ln(measured ÷ predicted)` between which nine of ten measurements lie.
     interval: (f64, f64),
     works: usize,
     /// Smallest and largest value of each size in the training data.
     domain: Vec<(f32, f32)>,
-}
-
-/// The method that corrects the sum of amounts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ResidualModel {
-    #[default]
-    Nothing,
-    /// Sizes and residuals of measured operations. A correction averages the residuals of the
-    /// nearest ones.
-    Near(Vec<(Vec<f32>, f32)>),
-    /// Trees whose features are the sizes and the share of the time that each amount takes.
-    Trees(Trees),
 }
 
 /// Predicted time of one operation. Nine of ten measurements lie within its interval.
@@ -63,7 +52,8 @@ pub struct CpuPrice {
 }
 
 impl KindModel {
-    /// Fits unit times and chooses a residual model by cross-validation. Times are in nanoseconds.
+    /// Fits unit times, and trees if cross-validation shows a smaller error. Times are in
+    /// nanoseconds.
     pub fn learn(works: &[(&CpuWork, f64)]) -> Self {
         let mut model = Self {
             units: Units::fit(works),
@@ -71,43 +61,27 @@ impl KindModel {
             domain: domain(works),
             ..Self::default()
         };
-        let left: Vec<f64> = works.iter().map(|(work, ns)| (ns / model.sum(work)).ln()).collect();
-        let parts = parts(works);
+        let example = |(work, ns): &(&CpuWork, f64)| {
+            (model.features(work), (ns / model.sum(work)).ln() as f32)
+        };
+        let examples: Vec<TreeExample> = works.iter().map(example).collect();
+        let mut left: Vec<f64> = examples.iter().map(|example| f64::from(example.1)).collect();
         let off = |values: &[f64]| values.iter().map(|left| left.abs()).sum::<f64>();
-        let mut best = (ResidualModel::Nothing, left.clone());
-        let is_off = off(&left) > OFF_LEAST * works.len() as f64;
-        if is_off && works.len() >= WORKS_LEAST {
-            let near = beside_near(works, &left, &parts);
-            if off(&near) < BETTER * off(&best.1) {
-                best = (kept(works, &left), near);
+        if works.len() >= TREES_LEAST && off(&left) > OFF_LEAST * works.len() as f64 {
+            let remaining = cross_validate(&examples, &parts(works));
+            if off(&remaining) < BETTER * off(&left) {
+                model.trees = Some(Trees::learn(&examples.iter().collect::<Vec<_>>(), PARAMS));
+                left = remaining;
             }
         }
-        if is_off && works.len() >= TREES_LEAST {
-            let known = works.iter().zip(&left);
-            let known: Vec<ResidualExample> =
-                known.map(|((work, _), left)| (model.features(work), *left)).collect();
-            let trees = beside_trees(&known, &parts);
-            if off(&trees) < BETTER * off(&best.1) {
-                best =
-                    (ResidualModel::Trees(Trees::learn(&known.iter().collect::<Vec<_>>())), trees);
-            }
-        }
-        model.interval = quantiles(best.1.into_iter());
-        model.residual = best.0;
+        model.interval = quantiles(left.into_iter());
         model
     }
 
     /// Predicts the time of an operation. The interval widens with the distance from the training
     /// data.
     pub fn price(&self, work: &CpuWork) -> CpuPrice {
-        let left = match &self.residual {
-            ResidualModel::Nothing => 0.0,
-            ResidualModel::Near(known) => {
-                let known = known.iter().map(|(sizes, left)| (sizes.as_slice(), f64::from(*left)));
-                fit::nearby_residual(known, &work.sizes)
-            }
-            ResidualModel::Trees(trees) => trees.at(&self.features(work)),
-        };
+        let left = self.trees.as_ref().map_or(0.0, |trees| trees.predict(&self.features(work)));
         let mean_ns = self.sum(work) * bounded(left).exp();
         let outside = self
             .domain
@@ -128,12 +102,8 @@ impl KindModel {
 
     /// Checks that all numbers are finite and in the range that training produces.
     pub fn is_valid(&self) -> bool {
-        let are_trees_valid = match &self.residual {
-            ResidualModel::Trees(trees) => trees.is_valid(),
-            ResidualModel::Nothing | ResidualModel::Near(_) => true,
-        };
         self.units.are_valid()
-            && are_trees_valid
+            && self.trees.as_ref().is_none_or(Trees::is_valid)
             && [self.interval.0, self.interval.1].iter().all(|number| number.is_finite())
     }
 
@@ -159,44 +129,22 @@ fn parts(works: &[(&CpuWork, f64)]) -> Vec<usize> {
     works.iter().map(|(work, _)| part(work)).collect()
 }
 
-/// Computes the residuals that remain after a correction by the nearest measurements of other
-/// folds.
-fn beside_near(works: &[(&CpuWork, f64)], left: &[f64], parts: &[usize]) -> Vec<f64> {
-    let one = |at: usize| {
-        let known = works.iter().zip(left).zip(parts);
-        let known = known.filter(|(_, part)| **part != parts[at]);
-        let known = known.map(|(((work, _), left), _)| (work.sizes.as_slice(), *left));
-        left[at] - bounded(fit::nearby_residual(known, &works[at].0.sizes))
-    };
-    (0..works.len()).map(one).collect()
-}
-
 /// Computes the residuals that remain after a correction by trees trained on the other folds.
-fn beside_trees(known: &[ResidualExample], parts: &[usize]) -> Vec<f64> {
+fn cross_validate(examples: &[TreeExample], parts: &[usize]) -> Vec<f64> {
     let trees: Vec<Trees> = (0..PARTS)
         .map(|part| {
-            let others = known.iter().zip(parts).filter(|(_, of)| **of != part);
-            Trees::learn(&others.map(|(known, _)| known).collect::<Vec<_>>())
+            let others = examples.iter().zip(parts).filter(|(_, of)| **of != part);
+            Trees::learn(&others.map(|(example, _)| example).collect::<Vec<_>>(), PARAMS)
         })
         .collect();
-    let one = |((features, left), part): (&ResidualExample, &usize)| {
-        left - bounded(trees[*part].at(features))
+    let one = |((features, left), part): (&TreeExample, &usize)| {
+        f64::from(*left) - bounded(trees[*part].predict(features))
     };
-    known.iter().zip(parts).map(one).collect()
+    examples.iter().zip(parts).map(one).collect()
 }
 
 fn bounded(residual: f64) -> f64 {
     residual.clamp(-RESIDUAL_MOST, RESIDUAL_MOST)
-}
-
-/// Selects the measurements that are stored for the search of neighbors.
-fn kept(works: &[(&CpuWork, f64)], left: &[f64]) -> ResidualModel {
-    let every = works.len().div_ceil(NEAR_MOST).max(1);
-    let rounded = |value: f32| (1e3 * value).round() / 1e3;
-    let one = |((work, _), left): (&(&CpuWork, f64), &f64)| {
-        (work.sizes.iter().map(|size| rounded(*size)).collect(), rounded(*left as f32))
-    };
-    ResidualModel::Near(works.iter().zip(left).step_by(every).map(one).collect())
 }
 
 fn domain(works: &[(&CpuWork, f64)]) -> Vec<(f32, f32)> {

@@ -10,18 +10,12 @@ use super::work::CpuWork;
 use crate::Error;
 
 /// Version of the file format of CPU models.
-pub const MODEL_VERSION: u32 = 4;
+pub const MODEL_VERSION: u32 = 5;
 
 /// Amounts that explain why lookups and row updates take longer within a step than alone: the
 /// caches hold other data, and threads must wake up.
-const IN_STEPS: [&str; 6] = [
-    "call",
-    "tables",
-    "ids",
-    "bytes_past_private",
-    "gradient_past_private",
-    "row_bytes_past_private",
-];
+const IN_STEPS: [&str; 5] =
+    ["call", "tables", "ids", "bytes_past_private", "row_bytes_past_private"];
 
 /// Predicts the time of the trainer's operations on one measured CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

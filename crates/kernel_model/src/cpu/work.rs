@@ -81,7 +81,7 @@ impl CpuWork {
     /// Describes the updates of the rows that a batch looked up.
     #[must_use]
     pub fn row_updates(rule: Optimizer, context: &Context<'_>) -> Self {
-        let amounts = lookup::backward_amounts(&context.tiles, rule, context.cores);
+        let amounts = lookup::backward_amounts(&context.tiles, context.cores);
         Self { kind: "embedding_backward".to_owned(), amounts, sizes: tables(context, Some(rule)) }
     }
 }

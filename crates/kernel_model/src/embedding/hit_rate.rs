@@ -110,13 +110,6 @@ impl Popularity {
         }
     }
 
-    /// Returns the share of `lookups` that hit an LRU cache of `cached_rows` rows. The cache is
-    /// empty at first.
-    #[must_use]
-    pub fn hit_rate(&self, lookups: f64, cached_rows: f64) -> f64 {
-        self.hits_within(self.stays(lookups, cached_rows), lookups)
-    }
-
     /// Returns the share of `lookups` that hit if each row stays for `stays` lookups after its use.
     fn hits_within(&self, stays: f64, lookups: f64) -> f64 {
         let hits = |&(rows, share): &(f64, f64)| {
@@ -130,21 +123,6 @@ impl Popularity {
             }
         };
         (self.classes.iter().map(hits).sum::<f64>() / lookups).clamp(0.0, 1.0)
-    }
-
-    /// Returns the number of lookups for which a row stays in the cache, at most `lookups`.
-    fn stays(&self, lookups: f64, cached_rows: f64) -> f64 {
-        if self.rows_used(lookups) <= cached_rows {
-            return lookups;
-        }
-        let (mut low, mut high) = (0.0, lookups);
-        // Bisection works because the number of distinct rows grows with the number of lookups.
-        for _ in 0..60 {
-            let middle = (low + high) / 2.0;
-            let is_short = self.rows_used_within(middle, lookups) < cached_rows;
-            if is_short { low = middle } else { high = middle }
-        }
-        low
     }
 }
 

@@ -1,4 +1,4 @@
-use super::{ErrorInterval, quantiles, ratio};
+use super::{ErrorInterval, quantiles};
 
 #[test]
 fn nine_of_ten_new_values_lie_between_the_quantiles() {
@@ -7,15 +7,6 @@ fn nine_of_ten_new_values_lie_between_the_quantiles() {
     assert_eq!((low, high), (5.0, 95.0));
     assert_eq!(quantiles([3.0, 1.0].into_iter()), (1.0, 3.0), "all there are");
     assert_eq!(quantiles(std::iter::empty()), (-1.0, 1.0));
-}
-
-#[test]
-fn errors_of_fewer_rows_are_compared_with_those_of_all() {
-    let all = [(0.0, 0.01), (1.0, -0.03)];
-    let fewer = [(0.0, -0.02), (0.5, 0.02), (1.0, 0.04), (2.0, -0.02)];
-    assert!((ratio(&all, &fewer) - 0.8).abs() < 1e-12);
-    assert_eq!(ratio(&all, &[]), 1.0);
-    assert_eq!(ratio(&[], &[(0.0, 0.0)]), 1.0);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kernel_model::embedding::{Constants, Popularity, TableLookup, V100, forward_ns};
+use kernel_model::embedding::{HitCurve, Popularity};
+use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use schema::distribution::ReuseHistogram;
 use schema::random::CounterRng;
 use schema::topology::hardware;
@@ -32,7 +33,7 @@ fn check(what: &str, popularity: &Popularity, ids: &[u64]) {
     for share in [0.02, 0.1, 0.3, 0.7, 1.0] {
         let cached = ((rows as f64 * share) as usize).max(1);
         let expected = simulated(ids, cached);
-        let found = popularity.hit_rate(ids.len() as f64, cached as f64);
+        let found = HitCurve::new(popularity, ids.len() as f64).at(cached as f64);
         assert!((found - expected).abs() <= 0.03, "{what}, {cached} rows: {found}, not {expected}");
     }
 }
@@ -110,8 +111,11 @@ fn lookups_grow_with_everything_they_read() {
     let device = hardware("a100").expect("a known device");
     let ns = |sizes: [u64; 4]| {
         let [batch, rows, dim, pooling] = sizes;
-        let table = TableLookup::uniform(batch, rows, dim, pooling).expect("sizes");
-        forward_ns(&[table.clone(), table], device, V100)
+        let sizes = [batch, 2, rows, dim, pooling];
+        let work = SingleWork::new(SingleKind::EmbeddingForward, &sizes).expect("sizes");
+        let mean_ns = work.price(device).mean_ns;
+        assert!(mean_ns >= 1e9 * work.bytes() / device.dram, "{work}: below its roofline");
+        mean_ns
     };
     let base = [2048, 1_000_000, 64, 10];
     for at in 0..4 {
@@ -122,9 +126,4 @@ fn lookups_grow_with_everything_they_read() {
             assert!(ns(more) >= before * (1.0 - 1e-9), "{more:?}");
         }
     }
-    assert!(
-        TableLookup::uniform(0, 1, 1, 1).is_err()
-            && TableLookup::uniform(1, 1, 1, 1 << 33).is_err()
-    );
-    assert!(Constants::fit(&[(5, 1e4)]).is_err() && Constants::fit(&[(5, 1e4), (5, 2e4)]).is_err());
 }

@@ -3,8 +3,8 @@
 
 use kernel_model::measured::{Table, operation};
 use kernel_model::{
-    Element, Error, KernelModel, Kind, Measured, Part, Price, Timed, Work, evaluate, few_shot,
-    leave_out, physics_ns, roofline_ns, shipped, train,
+    Element, Error, KernelModel, Kind, Measured, MeasuredPeaks, Part, Price, Timed, Work, evaluate,
+    few_shot, leave_out, physics_ns, roofline_ns, shipped, train,
 };
 use schema::HardwareSpec;
 use schema::random::CounterRng;
@@ -137,7 +137,7 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
     let other =
         zstd::bulk::compress(br#"{"rowmill_kernel_model": 9, "model": {}}"#, 1).expect("bytes");
     let error = KernelModel::from_bytes(&other).expect_err("another version").to_string();
-    assert!(error.contains("expected version 4, got version 9"), "{error}");
+    assert!(error.contains("expected version 5, got version 9"), "{error}");
 }
 
 #[test]
@@ -157,8 +157,14 @@ fn a_device_is_predicted_from_others_and_better_by_a_few_of_its_rows() {
     let price = again.price(&work, device("h100"));
     assert!(!price.domain.is_unseen_device && model.price(&work, device("h100")) != price);
     assert!(price.domain.is_adapted && !price.domain.is_inside(), "{price:?}");
-    let error = few_shot::calibrate(model, &few[..4]).expect_err("too few");
+    let error = few_shot::calibrate(model.clone(), &few[..4]).expect_err("too few");
     assert!(matches!(error, Error::TooFew { expected: 5, got: 4, .. }), "{error}");
+    for factor in [1e-3, 1e3] {
+        let scale = |row: &Measured| Measured { latency_ns: factor * row.latency_ns, ..*row };
+        let scaled: Vec<Measured> = few.iter().map(scale).collect();
+        let error = few_shot::calibrate(model.clone(), &scaled).expect_err("another unit");
+        assert!(matches!(error, Error::Unlikely { .. }), "{error}");
+    }
 }
 
 #[test]
@@ -177,7 +183,7 @@ fn kernels_timed_alone_have_no_launch_overhead() {
         assert_eq!(again, adapted);
         // Test kernels that are longer than the lowest predicted time, but far shorter than any
         // launch overhead.
-        let tested = rows(60, 400).into_iter().filter(|row| row.latency_ns > 2_000.0);
+        let tested = rows(60, 400).into_iter().filter(|row| row.latency_ns > 2_500.0);
         let tested: Vec<Measured> = tested.collect();
         assert!(tested.iter().filter(|row| row.latency_ns < 20_000.0).count() > 20);
         let error = |model: &KernelModel, row: &Measured| {
@@ -217,4 +223,13 @@ fn rows_that_are_not_measurements_are_counted() {
     let linear = ["linear", "1", "Tesla T4", "8", "8"];
     let error = table.add(3, &linear).expect_err("no column of sizes");
     assert!(matches!(error, Error::Column { column: "M", .. }), "{error}");
+}
+
+#[test]
+fn peaks_are_the_highest_rates_of_training_rows() {
+    let rows = table("v100", 500);
+    let device = device("v100");
+    let peaks = MeasuredPeaks::from_rows(device, &rows);
+    assert!((0.3..0.35).contains(&(peaks.bytes / device.dram)), "{peaks:?}");
+    assert_eq!(peaks.flops, device.peak.f32, "no product was measured");
 }

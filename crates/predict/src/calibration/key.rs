@@ -1,10 +1,13 @@
 //! Keys of samples: they identify the work or overhead whose duration a sample measures.
 
+use serde::{Deserialize, Serialize};
+
 use crate::program::{Overhead, Part, Program, Segment, WorkKind};
 
 /// Identifies the measured work or overhead by class, name and sizes. Samples with equal keys are
 /// interchangeable.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Key<C> {
     pub class: C,
     /// Name of the operator, call or kernel.
@@ -15,7 +18,8 @@ pub struct Key<C> {
 }
 
 /// The latency or wait that a sample measures.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Waiting {
     /// Time from the start of a launch call to the start of its kernel on an idle stream.
     Launch,

@@ -14,31 +14,11 @@ use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::{Setting, Step};
 
-/// Method by which host overheads are priced. Device work is always priced by the most similar
-/// samples, whatever the method.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
-    /// Uses samples of the same operator and sizes, or else of the operator, or else of the class.
-    /// Time between operators is priced by samples with the same preceding and following operator.
-    #[default]
-    Full,
-    /// Uses one mean for all time between operators, and one mean per operator and class for other
-    /// overheads.
-    OneMean,
-    /// Like [`Method::OneMean`], but only with samples within 1.5 interquartile ranges of the
-    /// quartiles. Runtime calls keep all samples.
-    ///
-    /// # Source
-    /// arXiv:2201.07821, IV-B.
-    Trimmed,
-}
-
 /// Central times in nanoseconds at three levels of detail: by key, by name and by class.
 #[derive(Clone, Debug)]
 struct Centres<C: Ord> {
     by_key: BTreeMap<Key<C>, f64>,
     by_name: BTreeMap<(C, String), f64>,
-    by_class: BTreeMap<C, f64>,
     /// Median over names of the time by name. It prices names without samples, because a mean over
     /// samples would be that of the few names that load data or compute on the host.
     typical: BTreeMap<C, f64>,
@@ -47,7 +27,6 @@ struct Centres<C: Ord> {
 /// Prices derived from a calibration. The prices are computed once and reused for every program.
 #[derive(Clone, Debug)]
 pub struct Prices {
-    method: Method,
     overheads: Centres<Overhead>,
     works: Centres<WorkKind>,
     roof: Roof,
@@ -64,26 +43,19 @@ pub const NESTED: &str = " nested";
 impl<C: Ord + Copy> Centres<C> {
     /// Computes the central time of each group of samples. `centre` combines the samples of one or
     /// more keys.
-    fn from_samples<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
+    fn from_samples<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(&[&S]) -> f64) -> Self {
         let mut by_name: BTreeMap<(C, String), Vec<&S>> = BTreeMap::new();
-        let mut by_class: BTreeMap<C, Vec<&S>> = BTreeMap::new();
         for (key, samples) in samples {
             by_name.entry((key.class, key.name.clone())).or_default().push(samples);
-            by_class.entry(key.class).or_default().push(samples);
         }
-        let by_key = samples.iter().map(|(key, one)| (key.clone(), centre(key.class, &[one])));
-        let by_name = by_name.into_iter().map(|(key, all)| {
-            let class = key.0;
-            (key, centre(class, &all))
-        });
-        let by_name: BTreeMap<(C, String), f64> = by_name.collect();
+        let by_key = samples.iter().map(|(key, one)| (key.clone(), centre(&[one]))).collect();
+        let by_name: BTreeMap<(C, String), f64> =
+            by_name.into_iter().map(|(key, all)| (key, centre(&all))).collect();
         let mut of_class: BTreeMap<C, Vec<f64>> = BTreeMap::new();
         by_name.iter().for_each(|((class, _), ns)| of_class.entry(*class).or_default().push(*ns));
         let median = |(class, mut all): (C, Vec<f64>)| Some((class, float_median(&mut all)?));
         let typical = of_class.into_iter().filter_map(median).collect();
-        let by_class = by_class.into_iter().map(|(class, all)| (class, centre(class, &all)));
-        let (by_key, by_class) = (by_key.collect(), by_class.collect());
-        Self { by_key, by_name, by_class, typical }
+        Self { by_key, by_name, typical }
     }
 
     /// Prices a key from the first of these sources that is available:
@@ -97,33 +69,27 @@ impl<C: Ord + Copy> Centres<C> {
         if let Some(found) = self.by_key.get(&key) {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
         }
-        let named = find_by_name(&self.by_key, &key);
-        let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, **found)).collect();
-        match nearest::find(&known, &key.detail, alone) {
+        match nearest::find(&self.known(&key), &key.detail, alone) {
             Some(near) => Cost { ns: rounded(near.ns.max(0.0)), source: Some(Source::Modelled) },
             None => self.by_name(key),
         }
+    }
+
+    /// Lists the details and central times of all keys with a key's class and name.
+    fn known(&self, key: &Key<C>) -> Vec<(&str, f64)> {
+        find_by_name(&self.by_key, key).into_iter().map(|(detail, ns)| (detail, *ns)).collect()
     }
 
     fn by_name(&self, key: Key<C>) -> Cost {
         let family = (key.class, shared::family(&key.name).to_owned());
         let class = key.class;
         let found = self.by_name.get(&(class, key.name)).or_else(|| self.by_name.get(&family));
+        let found = found.or_else(|| self.typical.get(&class));
         match found {
             Some(found) => Cost { ns: rounded(*found), source: Some(Source::Modelled) },
-            None => class_cost(&self.typical, class),
+            None => Cost::UNKNOWN,
         }
     }
-
-    fn by_class(&self, class: C) -> Cost {
-        class_cost(&self.by_class, class)
-    }
-}
-
-fn class_cost<C: Ord>(of: &BTreeMap<C, f64>, class: C) -> Cost {
-    let modelled = |ns: &f64| Cost { ns: rounded(*ns), source: Some(Source::Modelled) };
-    of.get(&class).map_or(Cost::UNKNOWN, modelled)
 }
 
 /// Returns all entries with a key's class and name, each with its detail.
@@ -146,16 +112,6 @@ const WORK_POWER: f64 = 1.0;
 
 fn rounded(ns: f64) -> i64 {
     ns.clamp(-9e15, 9e15).round() as i64
-}
-
-/// Keeps the samples within 1.5 interquartile ranges of the quartiles.
-pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
-    samples.sort_unstable();
-    let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
-    let (Some(low), Some(high)) = (at(0.25), at(0.75)) else { return samples };
-    let reach = (high - low) * 3 / 2;
-    samples.retain(|ns| (low - reach..=high + reach).contains(ns));
-    samples
 }
 
 /// Fits lines of host time by the number of nested operators, over all operators. Each nested
@@ -201,25 +157,19 @@ impl Prices {
         next.is_some_and(|(key, _)| key.class == class && key.name == name)
     }
 
-    /// Computes the central times from which a method prices programs.
-    pub fn new(calibration: &Calibration, method: Method) -> Self {
-        let overheads =
-            Centres::from_samples(&calibration.overheads, |class, all: &[&Vec<i64>]| {
-                let all: Vec<i64> = all.iter().flat_map(|one| one.iter().copied()).collect();
-                let kept = match method {
-                    Method::Trimmed if class != Overhead::RuntimeCall => trimmed(all),
-                    _ => all,
-                };
-                mean(&kept).unwrap_or_default()
-            });
-        let works = Centres::from_samples(&calibration.works, |_, all| {
+    /// Computes the central times from which programs are priced.
+    pub fn new(calibration: &Calibration) -> Self {
+        let overheads = Centres::from_samples(&calibration.overheads, |all: &[&Vec<i64>]| {
+            let all: Vec<i64> = all.iter().flat_map(|one| one.iter().copied()).collect();
+            mean(&all).unwrap_or_default()
+        });
+        let works = Centres::from_samples(&calibration.works, |all| {
             samples::centre(all, &calibration.recordings).unwrap_or_default()
         });
         let known = works.by_key.iter();
         let roof = Roof::from_works(known.map(|(key, found)| (key.detail.as_str(), *found)));
         let opaque = OpaqueCosts::from_calibration(calibration);
         Self {
-            method,
             works,
             roof,
             opaque,
@@ -230,7 +180,7 @@ impl Prices {
         }
     }
 
-    /// Returns the samples on which a price of [`Method::Full`] is based. The result is empty if no
+    /// Returns the samples on which a price is based. The result is empty if no
     /// sample is similar enough.
     pub fn samples<'a, C: Ord + Copy, S: AsRef<[i64]>>(
         all: &'a BTreeMap<Key<C>, S>,
@@ -266,11 +216,7 @@ impl Prices {
             let ns = rounded(line.fixed_ns + line.per_byte_ns * count);
             return Cost { ns, source: Some(Source::Modelled) };
         }
-        match (self.method, key.class) {
-            (Method::Full, _) => self.overheads.cost(key, OVERHEAD_POWER),
-            (_, Overhead::BetweenOps) => self.overheads.by_class(Overhead::BetweenOps),
-            _ => self.overheads.by_name(key),
-        }
+        self.overheads.cost(key, OVERHEAD_POWER)
     }
 
     /// Prices all actions and works of a program. `setting` gives each rank's start time and the
@@ -409,9 +355,7 @@ impl Prices {
         if is_known || Effort::parse(&key.detail).is_none() {
             return self.works.cost(key, WORK_POWER);
         }
-        let named = find_by_name(&self.works.by_key, &key);
-        let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, **found)).collect();
+        let known = self.works.known(&key);
         let near = nearest::find(&known, &key.detail, WORK_POWER).filter(|near| near.is_between);
         let near = near.map(|near| near.ns).or_else(|| self.scaled(&known, &key));
         match near {
@@ -426,10 +370,7 @@ impl Prices {
         if self.works.by_key.contains_key(key) || Effort::parse(&key.detail).is_none() {
             return false;
         }
-        let named = find_by_name(&self.works.by_key, key);
-        let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, **found)).collect();
-        let near = nearest::find(&known, &key.detail, WORK_POWER);
+        let near = nearest::find(&self.works.known(key), &key.detail, WORK_POWER);
         !near.is_some_and(|near| near.is_between)
     }
 
@@ -439,11 +380,8 @@ impl Prices {
     pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
         let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {
-            let others: Vec<(&str, f64)> = find_by_name(&self.works.by_key, key)
-                .into_iter()
-                .filter(|(detail, _)| *detail != key.detail)
-                .map(|(detail, found)| (detail, *found))
-                .collect();
+            let mut others = self.works.known(key);
+            others.retain(|(detail, _)| *detail != key.detail);
             let Some(scaled) = roofline_scaling::scaled(&others, &key.detail, self.roof) else {
                 continue;
             };

@@ -3,7 +3,7 @@
 //! contain it.
 
 use super::Calibration;
-use super::price::{Method, Prices};
+use super::price::Prices;
 use crate::Error;
 use crate::recording::Step;
 use crate::simulate;
@@ -59,7 +59,7 @@ pub fn event_ns(
 
 /// Predicts the mean step time over all steps and ranks from a calibration.
 fn predicted_ns(steps: &[Step], calibration: &Calibration) -> Result<f64, Error> {
-    let prices = Prices::new(calibration, Method::Full);
+    let prices = Prices::new(calibration);
     let (mut sum, mut count) = (0.0, 0u32);
     for step in steps {
         let setting = step.recorded.setting(&step.program);

@@ -2,9 +2,11 @@
 //! of such samples.
 
 use analyze::distribution;
+use serde::{Deserialize, Serialize};
 
 /// Time samples of one kind of device work, each with the step in which it was taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WorkSamples {
     ns: Vec<i64>,
     /// Step of each sample, in ascending order.
@@ -21,10 +23,9 @@ pub struct RecordingCentre {
 }
 
 impl WorkSamples {
-    /// Creates samples with their steps. Returns `None` if the numbers of samples and steps differ,
-    /// or if the steps are not in ascending order.
-    pub fn new(ns: Vec<i64>, steps: Vec<u32>) -> Option<Self> {
-        (ns.len() == steps.len() && steps.is_sorted()).then_some(Self { ns, steps })
+    /// Returns whether each sample has a step, and the steps are in ascending order.
+    pub fn is_valid(&self) -> bool {
+        self.ns.len() == self.steps.len() && self.steps.is_sorted()
     }
 
     /// Adds a sample to the given step, or to the latest step if the given step is earlier.

@@ -66,10 +66,12 @@ impl Calibration {
     }
 }
 
+/// Start of the names of autograd's engine.
+pub const ENGINE: &str = "autograd::engine::evaluate_function";
+
 /// Returns the family of operators before which the same kind of code runs: the engine of autograd,
 /// or the language of the user's program.
 pub fn family(name: &str) -> &'static str {
-    const ENGINE: &str = "autograd::engine::evaluate_function";
     if name.starts_with(ENGINE) { ENGINE } else { "" }
 }
 

@@ -73,16 +73,21 @@ impl ShippedOverheads {
     }
 
     /// Returns all overheads, those first that were recorded beside the device most like the given
-    /// one, by the bandwidth of its memory.
+    /// one: of the same vendor, then by the rate for `f32`.
     #[must_use]
     pub fn by_nearness(device: &HardwareSpec) -> [&'static Self; SHIPPED.len()] {
         let apart = |one: &&'static Self| {
-            let own = hardware(one.device).map_or(f64::MAX, |own| own.dram);
-            (own / device.dram).ln().abs()
+            let Ok(own) = hardware(one.device) else { return (true, f64::MAX) };
+            let is_amd = |spec: &HardwareSpec| spec.name.starts_with("AMD");
+            let ratio = own.peak.f32 / device.peak.f32;
+            (is_amd(own) != is_amd(device), ratio.ln().abs())
         };
         let mut all = SHIPPED.each_ref();
         // The sort is stable, so of equally near devices the first remains the first.
-        all.sort_by(|a, b| apart(a).total_cmp(&apart(b)));
+        all.sort_by(|a, b| {
+            let (a, b) = (apart(a), apart(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        });
         all
     }
 
@@ -98,5 +103,26 @@ impl ShippedOverheads {
             Error::Calibration { expected, got: error.to_string() }
         })?;
         Calibration::from_json(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::topology::hardware;
+
+    use super::ShippedOverheads;
+
+    #[test]
+    fn nearest_overheads_are_of_the_same_vendor_and_generation() {
+        for (device, name) in [
+            ("v100-sxm2", "v100-dlrm"),
+            ("t4", "v100-resnet"),
+            ("l4", "a100-dlrm"),
+            ("a100", "a100-dlrm"),
+            ("h200", "h100-suite"),
+            ("mi250", "mi300x-owlv2"),
+        ] {
+            assert_eq!(ShippedOverheads::nearest(hardware(device).unwrap()).name, name, "{device}");
+        }
     }
 }

@@ -11,7 +11,7 @@
 use super::position::EditPosition;
 use crate::Error;
 use crate::calibration::Calibration;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::program::{Action, Program, Rank};
 use crate::recording::Step;
@@ -56,9 +56,8 @@ pub fn resize(small: &SizedStep, large: &SizedStep, to: u64) -> Result<Resized, 
     let sizes = [small.size as f64, to as f64, large.size as f64];
     let line = Line { position, sizes };
     let setting = small.step.recorded.setting(one);
-    let price = |sized: &SizedStep| {
-        Prices::new(&sized.calibration, Method::Full).price(&sized.step.program, &setting)
-    };
+    let price =
+        |sized: &SizedStep| Prices::new(&sized.calibration).price(&sized.step.program, &setting);
     let (mut costs, large_costs) = (price(small), price(large));
     let mut has_sizes = false;
     for (at, costs) in costs.ranks.iter_mut().enumerate() {
@@ -75,7 +74,7 @@ pub fn resize(small: &SizedStep, large: &SizedStep, to: u64) -> Result<Resized, 
     }
     let mut calibration = small.calibration.clone();
     calibration.merge(large.calibration.clone());
-    costs.constants = Prices::new(&calibration, Method::Full).price(&program, &setting).constants;
+    costs.constants = Prices::new(&calibration).price(&program, &setting).constants;
     Ok(Resized { program, costs, calibration })
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::error_pct;
 use crate::Error;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, collect};
 use crate::recording::{Job, Span, Step};
 use crate::simulate;
@@ -52,7 +52,7 @@ pub fn evaluate_later_steps(
         collect::add(&mut calibration, &step, &all);
         steps.push(step);
     }
-    let prices = Prices::new(&calibration, Method::Full);
+    let prices = Prices::new(&calibration);
     let ranks = steps.first().map_or(0, |step| step.program.ranks.len());
     let mut predicted = vec![0; ranks];
     for step in &steps {

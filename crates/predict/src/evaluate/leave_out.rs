@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::error_pct;
 use crate::Error;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, collect, constants};
 use crate::cost::{Constants, Costs, replay};
 use crate::recording::Step;
@@ -48,7 +48,7 @@ pub fn evaluate_left_out_ranks(step: &Step) -> Result<Vec<LeftOutRankRow>, Error
 ///
 /// # Errors
 /// [`Error::TooFewRanks`] for a job of one rank, and the errors of `evaluate_rank`.
-pub(crate) fn evaluate_each_rank<R>(
+pub fn evaluate_each_rank<R>(
     step: &Step,
     evaluate_rank: impl Fn(&Step, usize) -> Result<R, Error>,
 ) -> Result<Vec<R>, Error> {
@@ -63,10 +63,7 @@ pub(crate) fn evaluate_each_rank<R>(
 ///
 /// # Errors
 /// [`Error::Cycle`] if the actions of the program wait for each other in a cycle.
-pub(crate) fn calibrate_without_rank(
-    step: &Step,
-    rank: usize,
-) -> Result<(Calibration, Constants), Error> {
+pub fn calibrate_without_rank(step: &Step, rank: usize) -> Result<(Calibration, Constants), Error> {
     let others = other_ranks(step, rank);
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, &others);
@@ -83,7 +80,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRankRow, Error> {
     let (calibration, constants) = calibrate_without_rank(step, rank)?;
     let setting = step.recorded.setting(&step.program);
     let run = |costs: &Costs| Ok(simulate::run(&step.program, costs)?.step_ns(rank));
-    let mut all = Prices::new(&calibration, Method::Full).price(&step.program, &setting);
+    let mut all = Prices::new(&calibration).price(&step.program, &setting);
     all.constants = constants.clone();
     let own = replay(&step.program, &step.recorded, &constants);
     // In `left_out`, only the left-out rank is priced, and the other ranks keep their recorded

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::calibration::Calibration;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::cost::Costs;
 use crate::program::Program;
 use crate::recording::Setting;
@@ -45,7 +45,7 @@ pub fn step_times(
     setting: &Setting,
     calibration: &Calibration,
 ) -> Result<Vec<HostDeviceTimes>, Error> {
-    let costs = Prices::new(calibration, Method::Full).price(program, setting);
+    let costs = Prices::new(calibration).price(program, setting);
     let simulation = simulate::run(program, &costs)?;
     let is_alone = program.ranks.len() == 1;
     let simulation = if is_alone { simulation.into_steady() } else { simulation };

@@ -4,7 +4,7 @@
 use super::{Draws, PredictedStepRow, Priced, rows_of};
 use crate::Error;
 use crate::calibration::Calibration;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::edit::{self, Edit};
 use crate::evaluate;
 use crate::program::Program;
@@ -58,7 +58,7 @@ impl<'a> Unedited<'a> {
         setting: &'a Setting,
         calibration: &'a Calibration,
     ) -> Result<Self, Error> {
-        let prices = Prices::new(calibration, Method::Full);
+        let prices = Prices::new(calibration);
         let recorded = simulate::run(program, &prices.price(program, setting))?;
         let steady = recorded.clone().into_steady();
         Ok(Self { program, setting, calibration, prices, recorded, steady })
@@ -86,8 +86,8 @@ impl<'a> Unedited<'a> {
         calibration: &Calibration,
         draws: Draws,
     ) -> Result<WhatIf, Error> {
-        let priced_anew = (!std::ptr::eq(calibration, self.calibration))
-            .then(|| Prices::new(calibration, Method::Full));
+        let priced_anew =
+            (!std::ptr::eq(calibration, self.calibration)).then(|| Prices::new(calibration));
         let prices = priced_anew.as_ref().unwrap_or(&self.prices);
         let costs = prices.price(&program, self.setting);
         let simulation = simulate::run(&program, &costs)?.into_steady();

@@ -2,28 +2,16 @@
 
 use schema::topology::ProductFormat::{self, Bf16, F16, F32, Tf32};
 
-use super::PublishedStep;
-use super::jobs::PublishedModel::{self, Dcnv2, Large, Small};
-use super::jobs::PublishedPlan::{self, OneRank, RowsByOwner, TableRow, TablesBesideBottomMlp};
-use crate::step::DenseKernels::{self, Compiled, Eager, FusedInteraction};
+use super::jobs::PublishedModel::{Dcnv2, Large, Small};
+use super::jobs::PublishedPlan::{OneRank, RowsByOwner, TableRow, TablesBesideBottomMlp};
+use super::{PublishedJob, PublishedStep};
+use crate::step::DenseKernels::{Compiled, Eager, FusedInteraction};
 use crate::step::RowUpdates;
 
 const PYTORCH: &str = "NVIDIA DeepLearningExamples, PyTorch DLRM, April 2020";
 const TENSORFLOW: &str = "NVIDIA DeepLearningExamples, TensorFlow 2 DLRM";
 const SOK: &str = "HugeCTR sparse operation kit";
 const TORCHREC: &str = "TorchRec on MLPerf's DLRM-DCNv2";
-
-/// A job that was run on several kinds of hardware or in several formats.
-#[derive(Clone, Copy)]
-struct PublishedJob {
-    source: &'static str,
-    model: PublishedModel,
-    batch_size: usize,
-    kernels: DenseKernels,
-    row_updates: RowUpdates,
-    plan: PublishedPlan,
-    is_judged: bool,
-}
 
 /// NVIDIA's job runs the whole interaction in one kernel of its own, and XLA fuses element-wise
 /// operations.
@@ -76,19 +64,7 @@ impl PublishedJob {
         format: ProductFormat,
         step_ns: f64,
     ) -> PublishedStep {
-        let Self { source, model, batch_size, kernels, row_updates, plan, is_judged } = self;
-        PublishedStep {
-            source,
-            hardware,
-            model,
-            batch_size,
-            format,
-            kernels,
-            row_updates,
-            plan,
-            step_ns,
-            is_judged,
-        }
+        PublishedStep { job: self, hardware, format, step_ns }
     }
 }
 

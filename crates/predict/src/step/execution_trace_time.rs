@@ -2,7 +2,7 @@
 //! steps with recorded ones.
 
 use analyze::collectives::CollectiveOperation;
-use kernel_model::embedding::V100;
+use kernel_model::embedding::ROW_NS;
 use kernel_model::exchanges::RankExchange;
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::{Element, Estimate, Kind, Work};
@@ -12,7 +12,7 @@ use trace::execution_trace::ExecutionTrace;
 
 use super::dense::Models;
 use crate::Error;
-use crate::calibration::price::{Method, Prices};
+use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, collect};
 use crate::evaluate::error_pct;
 use crate::prediction::never_run;
@@ -63,7 +63,7 @@ pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Es
         }
         Kernel::Moved => moved(asked.pass.passes * asked.bytes as f64),
         Kernel::Lookup { ids, bags } => {
-            let rows = V100.row_ns * ids as f64 / bags.max(1) as f64;
+            let rows = ROW_NS * ids as f64 / bags.max(1) as f64;
             let rows = Estimate::within(rows, UNMEASURED).max(moved(asked.bytes as f64));
             return least.plus(rows);
         }
@@ -298,7 +298,7 @@ fn recorded(rank: &Rank, times: &[(i64, i64)]) -> (i64, usize) {
 /// Sums the prices of the works of a program's first rank, without exchanges.
 fn device_ns(program: &Program, calibration: &Calibration) -> i64 {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
-    let costs = Prices::new(calibration, Method::Full).price(program, &setting);
+    let costs = Prices::new(calibration).price(program, &setting);
     let works = program.ranks[0].works.iter().zip(&costs.ranks[0].works);
     works.filter(|(work, _)| work.collective.is_none()).map(|(_, cost)| cost.ns).sum()
 }

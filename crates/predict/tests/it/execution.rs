@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use predict::calibration::launches::{ApiCall, LaunchedWork, Variant};
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::calibration::shipped::{SHIPPED, ShippedOverheads};
 use predict::calibration::{Calibration, Key, collect};
 use predict::evaluate::error_pct;
@@ -138,7 +138,7 @@ fn eight_execution_traces_are_one_job_whose_ranks_meet() {
     let start = |start_ns| RankSetting { start_ns, ..RankSetting::default() };
     let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
     let setting = Setting { ranks: starts.collect() };
-    let costs = Prices::new(&calibration, Method::Full).price(&found.program, &setting);
+    let costs = Prices::new(&calibration).price(&found.program, &setting);
     let simulation = simulate::run(&found.program, &costs).expect("no cycle");
     let ranks = step.recorded.ranks.iter().enumerate();
     // Measured errors: 1.75, 1.41, 2.13, 0.88, -3.59, -3.43, 1.65, 2.60 %. Predictions from the

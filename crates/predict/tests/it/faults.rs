@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::calibration::roofline_scaling::{self, Roof};
 use predict::calibration::{Calibration, Waiting, collect, constants};
 use predict::cost::{Constants, Source};
@@ -14,7 +14,6 @@ use predict::prediction::{self, Draws};
 use predict::program::from_trainer;
 use predict::program::from_trainer::ops;
 use predict::program::{Action, OVERHEADS, Overhead, Returns, WorkKind};
-use predict::published::algorithm1;
 use predict::recording::Step;
 use predict::simulate;
 use predict::workload::Workload;
@@ -66,24 +65,6 @@ fn fault_1_a_gap_is_only_between_kernels_that_queue() {
     // The first kernel waits only for its launch. Every later kernel waits for the kernel before
     // it.
     assert_eq!(starts, [29_000, 130_000, 141_000]);
-}
-
-/// Computes Algorithm 1 by hand. T1 is 0, 10, 250, 30 and 0 µs; trimming drops 250, which leaves a
-/// mean of 10. T2 is 10, each of three calls takes 10, T5 is 14 and 15, T3 is 36, and the second
-/// operator takes 20 µs.
-#[test]
-fn the_published_algorithm_has_two_clocks() {
-    let step = step_of(&[three_kernels()]);
-    let setting = step.recorded.setting(&step.program);
-    let calibration = calibrated(&step);
-    let found = algorithm1::predict_step_times(
-        &step.program,
-        &setting,
-        &calibration,
-        &Constants::default(),
-    );
-    let host = 5 * 10_000 + 10_000 + 3 * 10_000 + 2 * 14_500 + 36_000 + 20_000;
-    assert_eq!(found, [host]);
 }
 
 #[test]
@@ -164,12 +145,12 @@ fn fault_7_the_tail_counts() {
     };
     calibration.overheads.insert(key, [vec![1_000; 99], vec![101_000]].concat());
     let step = step_of(&[three_kernels()]);
-    let total = |method| {
-        let costs = Prices::new(&calibration, method)
-            .price(&step.program, &step.recorded.setting(&step.program));
-        costs.ranks[0].actions[0].iter().map(|cost| cost.ns).sum::<i64>()
-    };
-    assert_eq!((total(Method::Full), total(Method::Trimmed)), (2_000, 1_000));
+    let costs =
+        Prices::new(&calibration).price(&step.program, &step.recorded.setting(&step.program));
+    let total = costs.ranks[0].actions[0].iter().map(|cost| cost.ns).sum::<i64>();
+    assert_eq!(total, 2_000);
+    let samples = calibration.overheads.into_values().next().expect("samples");
+    assert_eq!(overheads::trimmed(samples), vec![1_000; 99]);
 }
 
 #[test]
@@ -258,7 +239,7 @@ fn fault_11_only_dependent_work_waits() {
 #[test]
 fn fault_12_and_13_unmeasured_parts_are_reported_as_unknown() {
     let step = step_of(&[three_kernels()]);
-    let nothing = Prices::new(&Calibration::default(), Method::Full);
+    let nothing = Prices::new(&Calibration::default());
     let costs = nothing.price(&step.program, &step.recorded.setting(&step.program));
     let priced = || costs.ranks[0].actions[0].iter().filter_map(|cost| cost.source);
     assert!(priced().count() > 0 && priced().all(|source| source == Source::Unknown));
@@ -270,8 +251,7 @@ fn fault_12_and_13_unmeasured_parts_are_reported_as_unknown() {
         key.detail.push_str(" of another size");
         other.overheads.insert(key, samples);
     }
-    let costs = Prices::new(&other, Method::Full)
-        .price(&step.program, &step.recorded.setting(&step.program));
+    let costs = Prices::new(&other).price(&step.program, &step.recorded.setting(&step.program));
     let sources: Vec<_> = costs.ranks[0].actions[0].iter().filter_map(|cost| cost.source).collect();
     assert!(sources.iter().all(|source| *source == Source::Modelled), "{sources:?}");
 }

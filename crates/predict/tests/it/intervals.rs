@@ -125,7 +125,8 @@ fn a_single_disturbed_step_does_not_change_prices() {
     let samples = vec![1_000_000, 3_000_000, 1_000_000, 3_000_000, 9_000_000, 3_000_000];
     let mut paired = recording(&[0]);
     for found in paired.works.values_mut() {
-        *found = WorkSamples::new(samples.clone(), vec![0, 0, 1, 1, 2, 2]).expect("in order");
+        *found = WorkSamples::default();
+        (0..).zip(&samples).for_each(|(at, ns)| found.push(at / 2, *ns));
     }
     paired.recordings = vec![3];
     assert_eq!(step_ns(&paired), 2_000_000);

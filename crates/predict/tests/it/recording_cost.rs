@@ -1,6 +1,6 @@
 //! Tests of the profiler overhead, which is derived from steps without the profiler.
 
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::calibration::recording_cost::event_ns;
 use predict::calibration::{Calibration, collect};
 use predict::recording::Step;
@@ -18,7 +18,7 @@ fn calibrated(steps: &[Step], event_ns: f64) -> Calibration {
 /// Predicts the mean step time of all ranks from a calibration.
 fn predicted(step: &Step, calibration: &Calibration) -> f64 {
     let setting = step.recorded.setting(&step.program);
-    let costs = Prices::new(calibration, Method::Full).price(&step.program, &setting);
+    let costs = Prices::new(calibration).price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs).expect("no cycle");
     let ranks = step.program.ranks.len();
     (0..ranks).map(|rank| simulation.step_ns(rank) as f64).sum::<f64>() / ranks as f64

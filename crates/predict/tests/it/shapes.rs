@@ -1,6 +1,6 @@
 //! Tests of prices for kernels of unrecorded sizes, which are scaled from recorded sizes.
 
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::calibration::roofline_scaling::{self, Roof};
 use predict::calibration::{Calibration, Key};
 use predict::program::WorkKind;
@@ -66,7 +66,7 @@ fn predict_on_two_ranks(op: &str, known: (&str, i64)) -> i64 {
     let mut calibration = Calibration::default();
     let key = Key { class: WorkKind::Kernel, name: "k".to_owned(), detail: known.0.to_owned() };
     calibration.works.insert(key, vec![known.1].into());
-    let costs = Prices::new(&calibration, Method::Full).price(&program, &Setting::default());
+    let costs = Prices::new(&calibration).price(&program, &Setting::default());
     let works = &program.ranks[0].works;
     let place = works.iter().position(|work| program.text(work.op) == op).expect("an operator");
     costs.ranks[0].works[place].ns

@@ -4,7 +4,7 @@ use analyze::classify::ClassRule;
 use analyze::graph::what_if as graph_what_if;
 use analyze::job::Tensors;
 use analyze::{Classifier, Scope, WindowRule};
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::calibration::{Calibration, collect};
 use predict::edit::Edit;
 use predict::prediction::{Draws, PredictedStepRow, what_if};
@@ -191,7 +191,7 @@ fn a_slower_device_stays_slower() {
     let step = fixture::step_of(&[trace(0, 100), trace(1, 100), trace(2, 150)]);
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0, 1, 2]);
-    let prices = Prices::new(&calibration, Method::Full);
+    let prices = Prices::new(&calibration);
     let setting = prices.setting_of_devices(&step);
     let factors: Vec<f64> = setting.ranks.iter().map(|rank| rank.device_factor).collect();
     assert_eq!(factors, [1.0, 1.0, 1.5]);

@@ -1,5 +1,7 @@
 //! Topologies that users write: a TOML file with hosts, their links, and their network cards.
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 
 use super::{HardwareError, HostFabric, Link, Topology};
@@ -28,6 +30,13 @@ struct Network {
     points: Vec<(f64, f64)>,
 }
 
+/// Rates in GB/s or Gbit/s and times in µs that a link can have. Others would make it free.
+const LIKELY: RangeInclusive<f64> = 0.001..=1e6;
+
+fn likely() -> String {
+    format!("from {} to {}", LIKELY.start(), LIKELY.end())
+}
+
 impl Topology {
     /// Reads a topology from the text of a TOML file. `hardware` names devices and counts. The
     /// tables `within` and `between` replace the links of data sheets.
@@ -46,14 +55,20 @@ impl Topology {
         let mut topology = Self::parse(&file.hardware)?;
         if let Some(within) = file.within {
             let rates = [within.ring, within.all_to_all];
-            if !rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()) {
-                return Err(wrong("GB/s above 0 in [within]", format!("{rates:?}")));
+            if !rates.iter().all(|rate| LIKELY.contains(rate)) {
+                let expected = format!("GB/s {} in [within]", likely());
+                return Err(wrong(&expected, format!("{rates:?}")));
             }
             topology.within = within;
         }
         if let Some(network) = file.between {
             topology.between = match (network.nics_per_host, network.gbit_per_s) {
                 (None, None) if !network.points.is_empty() && network.latency_us.is_none() => {
+                    let us: Vec<f64> = network.points.iter().map(|point| point.1).collect();
+                    if !us.is_sorted() || us.iter().any(|us| *us < *LIKELY.start()) {
+                        let expected = "points of 0.001 µs or more that do not fall in [between]";
+                        return Err(wrong(expected, format!("{us:?} µs")));
+                    }
                     let points: Vec<(f64, f64)> =
                         network.points.iter().map(|(bytes, us)| (*bytes, 1e3 * us)).collect();
                     Link::new(&points, "measured, from a topology file")
@@ -62,8 +77,9 @@ impl Topology {
                 (Some(nics), Some(gbit)) if network.points.is_empty() => {
                     let latency_us = network.latency_us.unwrap_or(Link::NETWORK_US);
                     let values = [f64::from(nics), gbit, latency_us];
-                    if !values.iter().all(|value| *value > 0.0 && value.is_finite()) {
-                        return Err(wrong("numbers above 0 in [between]", format!("{values:?}")));
+                    if !values.iter().all(|value| LIKELY.contains(value)) {
+                        let expected = format!("numbers {} in [between]", likely());
+                        return Err(wrong(&expected, format!("{values:?}")));
                     }
                     Link::cards(nics, gbit, topology.ranks_per_host, latency_us)
                 }

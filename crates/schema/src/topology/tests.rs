@@ -1,7 +1,7 @@
 //! Tests of hardware names, and of links whose times never decrease.
 
 use super::{
-    HARDWARE, HOSTS, HardwareError, HostFabric, Link, LinkError, ProductFormat, Topology,
+    HARDWARE, HOSTS, HardwareError, HardwareSpec, HostFabric, Link, LinkError, ProductFormat, Topology,
     add_hardware, hardware,
 };
 
@@ -94,8 +94,14 @@ fn topology_files_replace_links() {
         (
             "hardware = \"a100\"\n[within]\nname = \"x\"\nring_gb_per_s = 0\n\
              all_to_all_gb_per_s = 1",
-            "above 0 in [within]",
+            "from 0.001 to 1000000 in [within]",
         ),
+        (
+            "hardware = \"a100\"\n[between]\nnics_per_host = 2\ngbit_per_s = 1e-300",
+            "from 0.001 to 1000000 in [between]",
+        ),
+        ("hardware = \"a100\"\n[between]\npoints = [[1, 5], [9, 4]]", "do not fall"),
+        ("hardware = \"a100\"\n[between]\npoints = [[1, 1e-300]]", "do not fall"),
     ] {
         let error = Topology::from_toml(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");
@@ -129,7 +135,10 @@ fn added_devices_are_found_and_must_differ_from_known_ones() {
     let added = add_hardware(spec.clone()).unwrap();
     assert_eq!(hardware("Twice H100"), Ok(added));
     assert_eq!(Topology::parse("twice-h100x8").unwrap().device, *added);
-    (spec.key, spec.dram) = ("none".into(), f64::NAN);
-    let error = add_hardware(spec).unwrap_err().to_string();
-    assert!(error.contains("dram above 0"), "{error}");
+    spec.key = "none".into();
+    // 3,350 is the bandwidth in GB/s instead of bytes per second.
+    for dram in [f64::NAN, 0.0, 3_350.0] {
+        let error = add_hardware(HardwareSpec { dram, ..spec.clone() }).unwrap_err().to_string();
+        assert!(error.contains("expected dram from 1e9 to 1e16"), "{error}");
+    }
 }

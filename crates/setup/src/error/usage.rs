@@ -383,6 +383,7 @@ fn suggest_kernels(error: &KernelError) -> Option<String> {
         KernelError::OtherCpu { .. } => {
             "learn from each machine separately, into a folder of its own"
         }
+        KernelError::Unlikely { .. } => "check the unit of the times and the data sheet's rates",
         KernelError::Column { .. } => "rowmill predict learn --help lists the columns of a table",
         _ => return None,
     };

@@ -1,13 +1,13 @@
 //! Trains the MLPs of arXiv:2201.07821 with rowmill's own layers, `train::regression`. The settings
-//! and rows of the MLPs come from `kernel_model::published`.
+//! come from `mlp_grid`, and `mlp_search` chooses among them.
 
 use device::Cpu;
-use kernel_model::evaluate::KernelRow;
-use kernel_model::published::{self, ChosenMlp, MlpProblem, Regressor};
-use kernel_model::{Kind, Measured, MlpGrid, MlpSetting};
+use kernel_model::{Kind, Measured};
 use schema::OptimizerConfig;
 use train::regression::{Regression, RegressionConfig, RegressionExamples};
 
+use super::mlp_grid::{MlpGrid, MlpSetting};
+use super::mlp_search::{self, ChosenMlp, MlpProblem, Regressor};
 use setup::Session;
 use setup::error::Error;
 use setup::render;
@@ -17,16 +17,15 @@ const BATCH_SIZE: usize = 64;
 /// Seed of the initial weights and of the order of the rows.
 const SEED: u64 = 1;
 
-/// Trains an MLP for each kind of kernel and device, and adds their errors to `table`.
-pub fn add_errors(
-    table: &mut [KernelRow],
+/// Trains an MLP for each kind of kernel and device.
+pub fn search(
     kinds: &[Kind],
     rows: &[Measured],
     grid: MlpGrid,
     session: &Session,
-) -> Result<(), Error> {
+) -> Result<Vec<ChosenMlp>, Error> {
     let problems: Vec<MlpProblem> =
-        kinds.iter().flat_map(|kind| published::problems(*kind, rows)).collect();
+        kinds.iter().flat_map(|kind| mlp_search::problems(*kind, rows)).collect();
     let (settings, (first, all)) = (grid.settings().len(), grid.epochs());
     session.console.say(format_args!(
         "{}: {settings} settings each, {first} epochs; the best one {all}",
@@ -44,9 +43,7 @@ pub fn add_errors(
             chosen.calibrate_gmae_pct
         ));
     };
-    let chosen = published::search_all(&problems, grid, session.threads, ProblemMlp::new, say)?;
-    published::add(table, rows, &chosen);
-    Ok(())
+    Ok(mlp_search::search_all(&problems, grid, session.threads, ProblemMlp::new, say)?)
 }
 
 /// An MLP that learns one problem on a single thread.

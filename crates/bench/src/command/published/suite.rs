@@ -1,11 +1,11 @@
 //! `rowmill-bench published --kernels SUITE` prints the published table of kernel errors for the
-//! GPU of a recorded suite. `kernel_model::suite` computes the errors.
+//! GPU of a recorded suite. `kernel_table` computes the errors.
 
 use std::path::{Path, PathBuf};
 
-use kernel_model::suite::{self, ErrorPair, SuiteRow};
 use serde::Serialize;
 
+use super::kernel_table::{self, ErrorPair, SuiteRow};
 use crate::args::BenchPublished;
 use setup::Session;
 use setup::error::Error;
@@ -35,7 +35,7 @@ pub fn run(folder: &Path, args: &BenchPublished, session: &Session) -> Result<()
     }
     let (device, measured) = read_kernels(folder)?;
     let models = args.models.as_deref();
-    let table = suite::rows(&measured, device, |kind| read_model(models, kind))?;
+    let table = kernel_table::rows(&measured, device, |kind| read_model(models, kind))?;
     if table.is_empty() {
         session.console.warn(format_args!(
             "{} kernels, too few of each kind to judge by",

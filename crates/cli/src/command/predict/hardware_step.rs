@@ -128,6 +128,10 @@ pub struct StepOptions<'a> {
     pub kernels: &'a PricedKernels,
 }
 
+fn is_count(text: &str) -> bool {
+    text.parse::<u32>().is_ok()
+}
+
 /// The hardware for which a step is predicted: GPUs with data sheets, or a measured CPU.
 pub enum Hardware {
     /// GPUs, described by their data sheets and by measured kernels.
@@ -150,7 +154,14 @@ impl Hardware {
             Err(error) if text.contains(".toml") => return Err(error),
             Err(error) => error,
         };
-        let path = Path::new(text);
+        // Behind the folder of a GPU, `x8` is the number of its devices.
+        let (name, count) = match text.rsplit_once('x') {
+            Some((name, count)) if !Path::new(text).exists() && is_count(count) => {
+                (name, &text[name.len()..])
+            }
+            _ => (text, ""),
+        };
+        let path = Path::new(name);
         let file = if path.is_dir() { path.join(HARDWARE) } else { path.to_owned() };
         if !file.exists() {
             return Err(unknown);
@@ -159,12 +170,15 @@ impl Hardware {
         let wrong = |source| UsageError::Kernels { path: file.clone(), source };
         // A file without the data of a GPU contains the learned model of a CPU.
         let Some(spec) = device::parse(&text).map_err(wrong)? else {
+            if !count.is_empty() {
+                return Err(unknown);
+            }
             return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
         };
         // The folder knows a GPU that is not built in. For a built-in one, the measured rates are
         // used although the data sheet is known.
         let _known = add_hardware(spec.clone());
-        let topology = Topology { device: spec.clone(), ..find_topology(&spec.key)? };
+        let topology = Topology { device: spec.clone(), ..find_topology(&format!("{}{count}", spec.key))? };
         let beside = file.parent().unwrap_or(Path::new("."));
         // Kernel models beside the file were learned for this GPU, so they are preferred to the
         // built-in ones.

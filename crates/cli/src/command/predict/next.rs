@@ -1,7 +1,7 @@
 //! The command `rowmill predict next`, which ranks operators and kernels by how much a step would
 //! gain if they were faster.
 
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::prediction::next;
 use predict::simulate;
 
@@ -19,7 +19,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let calibrated =
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     let step = &calibrated.step;
-    let prices = Prices::new(&calibrated.calibration, Method::Full);
+    let prices = Prices::new(&calibrated.calibration);
     let setting = prices.setting_of_devices(step);
     let costs = prices.price(&step.program, &setting);
     let simulation = simulate::run(&step.program, &costs)?;

@@ -74,7 +74,7 @@ fn report_sizes(calibration: &Calibration, session: &Session) {
         session.console.say(format_args!(
             "{} of {} depends on sizes: {} ({}), {} ({}), {:.1} standard errors apart",
             one.overhead.name(),
-            one.operator,
+            one.operator.as_deref().unwrap_or_default(),
             render::nanos(one.least_ns),
             one.least,
             render::nanos(one.most_ns),

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::edit::{Edit, Edits};
 use predict::prediction::Draws;
 use predict::prediction::what_if::Unedited;
@@ -36,7 +36,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let origin = PageOrigin::Editor { edit: server.path(EDIT) };
     let title = job_title(&args.paths);
     let step = &calibrated.step;
-    let prices = Prices::new(&calibrated.calibration, Method::Full);
+    let prices = Prices::new(&calibrated.calibration);
     let setting = prices.setting_of_devices(step);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     calibrated.check_base(&base.recorded, session);

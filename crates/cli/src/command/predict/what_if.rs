@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::edit::{self, Edit, Edits};
 use predict::prediction::PredictedStepRow;
 use predict::prediction::what_if::Unedited;
@@ -85,7 +85,7 @@ fn predict_recording(
     for edits in edits {
         warn_of_network(edits, step.program.ranks.len(), session);
     }
-    let prices = Prices::new(&calibrated.calibration, Method::Full);
+    let prices = Prices::new(&calibrated.calibration);
     let setting = prices.setting_of_devices(step);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     calibrated.check_base(&base.recorded, session);

@@ -1,7 +1,6 @@
 //! The command `rowmill predict kernels`, which predicts the times of single kernels on a device.
 
 use kernel_model::Estimate;
-use kernel_model::embedding;
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
 use kernel_model::measured::operation;
 use kernel_model::{Domain, Error as KernelError, KernelModel, Kind, Price, Work, roofline_ns};
@@ -119,15 +118,9 @@ fn predict_by_model(
     })
 }
 
-/// Predicts a kernel by a formula. For a lookup, the roofline is the published formula. For another
-/// kernel, the roofline is the time to move its bytes.
+/// Predicts a kernel by a formula. The roofline is the time to move its bytes.
 fn predict_by_formula(work: &SingleWork, device: &HardwareSpec) -> KernelPriceRow {
     let Estimate { mean_ns, low_ns, high_ns } = work.price(device);
-    let roofline_ns = match work.kind() {
-        SingleKind::EmbeddingForward => embedding::published_ns(&work.tables(), device),
-        SingleKind::EmbeddingBackward => embedding::published_backward_ns(&work.tables(), device),
-        _ => 1e9 * work.bytes() / device.dram,
-    };
     let domain = match work.is_measured(device) {
         true => "formula; the longest bag decides",
         false => "formula; not measured",
@@ -138,7 +131,7 @@ fn predict_by_formula(work: &SingleWork, device: &HardwareSpec) -> KernelPriceRo
         mean_ns,
         low_ns,
         high_ns,
-        roofline_ns,
+        roofline_ns: 1e9 * work.bytes() / device.dram,
         domain: domain.to_owned(),
     }
 }

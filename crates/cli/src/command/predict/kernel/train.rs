@@ -4,7 +4,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use kernel_model::{KernelModel, Kind, MODEL_BYTES_MOST, Measured, Source, few_shot};
+use kernel_model::{Error as KernelError, KernelModel, Kind, MODEL_BYTES_MOST, Measured, Source, few_shot};
+use schema::HardwareSpec;
 
 use crate::args::PredictLearn;
 use crate::command::predict::learn::device::write_device;
@@ -23,6 +24,12 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         let rows = read_table(path)?;
         let has_kind = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
         let wrong = |source| UsageError::Kernels { path: path.clone(), source };
+        let is_other = |device: &HardwareSpec| added.is_some_and(|own| own.key != device.key);
+        if let Some(row) = rows.iter().find(|row| is_other(row.device)) {
+            let expected = format!("rows of {:?} alone", added.map_or("", |own| &own.key));
+            let got = format!("{:?}", row.device.key);
+            return Err(wrong(KernelError::Model { expected, got }).into());
+        }
         for kind in Kind::ALL.into_iter().filter(|kind| has_kind(*kind)) {
             // A model that was just trained is adapted to the device. Without one, the built-in
             // model is adapted.

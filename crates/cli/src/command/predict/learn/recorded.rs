@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::Path;
 
 use kernel_model::evaluate::{self, KernelRow};
-use kernel_model::suite::{SuiteMeasured, SuiteWork};
 use kernel_model::{Kind, Measured, Part, Timed, few_shot};
 use predict::calibration::{Calibration, constants};
 use schema::HardwareSpec;
@@ -22,7 +21,7 @@ use setup::recorded_steps::{
     Steps, calibrate_steps, open_recordings, prepare_job, recorded_machine, whole_scopes,
 };
 use setup::render;
-use setup::suite::{self, SuiteFile};
+use setup::suite::{self, SuiteFile, SuiteMeasured, SuiteWork};
 
 /// Name of the calibration file in the output folder.
 const CALIBRATION: &str = "calibration.json";

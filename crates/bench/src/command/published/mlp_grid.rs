@@ -1,5 +1,6 @@
 //! The MLP settings of Table II of arXiv:2201.07821, and a subset of them that trains in minutes.
 
+use clap::ValueEnum;
 use schema::Optimizer;
 use serde::Serialize;
 
@@ -19,19 +20,17 @@ fn by_name<S: serde::Serializer>(optimizer: &Optimizer, to: S) -> Result<S::Ok, 
     to.serialize_str(optimizer.name())
 }
 
-/// The settings that a grid search tries, and the number of epochs it trains each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Number of settings and epochs with which the published MLPs are trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MlpGrid {
-    /// A part of the published grid that takes minutes. Every setting is trained for a few epochs,
-    /// and only the best one is trained further.
+    /// Try 16 settings for 8 epochs each, and train the best one for 120
     Small,
-    /// All 280 published settings, each trained for as many epochs as in the published code.
+    /// Train all 280 settings for 800 epochs each
     Whole,
 }
 
 impl MlpGrid {
     /// Lists the settings in a fixed order.
-    #[must_use]
     pub fn settings(self) -> Vec<MlpSetting> {
         let (layers, widths, rates): (&[usize], &[usize], &[f64]) = match self {
             Self::Small => (&[3, 5], &[128, 256], &[1e-3, 5e-3]),
@@ -58,7 +57,6 @@ impl MlpGrid {
     }
 
     /// Returns the number of epochs for every setting, and the total number for the best setting.
-    #[must_use]
     pub fn epochs(self) -> (usize, usize) {
         match self {
             Self::Small => (8, 120),

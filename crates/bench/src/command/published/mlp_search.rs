@@ -1,17 +1,15 @@
 //! Trains the MLP kernel models of arXiv:2201.07821 for comparison with ours.
 //!
 //! A grid search chooses one MLP per kind and device. The published search chose MLPs by the same
-//! rows on which it reported errors, whereas this one chooses by the calibration rows. The caller
-//! provides the implementation of the MLP, because this crate has no layers.
+//! rows on which it reported errors, whereas this one chooses by the calibration rows.
 
-use super::device_rows::{DeviceRows, by_device};
-use super::error_metrics::{gmae, mape};
-use super::evaluate::{KernelRow, MlpRow};
-use super::grid::{MlpGrid, MlpSetting};
-use super::measured::Measured;
-use super::parallel::in_parallel;
-use super::split::Part;
-use super::work::{Element, Kind, Work};
+use kernel_model::error_metrics::{gmae, mape};
+use kernel_model::evaluate::{CleanLatency, list_latencies};
+use kernel_model::parallel::in_parallel;
+use kernel_model::{Element, Kind, Measured, Part, Work};
+use serde::Serialize;
+
+use super::mlp_grid::{MlpGrid, MlpSetting};
 
 /// Rows in the form that an MLP is trained on.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,25 +33,44 @@ pub struct MlpProblem {
     pub test: MlpExamples,
 }
 
-/// Creates the problem of each device for one kind. An MLP is trained on the same latencies as our
-/// models, without host jitter and drift.
-#[must_use]
-pub fn problems(kind: Kind, rows: &[Measured]) -> Vec<MlpProblem> {
-    let problem = |device: &DeviceRows| MlpProblem {
-        kind,
-        device: device.device.key.clone().into_owned(),
-        train: examples(device, Part::Train),
-        calibrate: examples(device, Part::Calibrate),
-        test: examples(device, Part::Test),
-    };
-    by_device(kind, rows).iter().map(problem).collect()
+/// Prediction errors of the MLP that the published grid search chose.
+#[derive(Clone, Debug, Serialize)]
+pub struct MlpRow {
+    #[serde(flatten)]
+    pub setting: MlpSetting,
+    /// Epoch with the smallest error on the calibration rows.
+    pub epoch: usize,
+    /// Geometric mean of the MLP's absolute errors on the calibration rows, including rows at the
+    /// launch overhead.
+    pub calibrate_gmae_pct: f64,
+    /// Geometric mean of the MLP's absolute errors on test rows above the launch overhead.
+    pub gmae_pct: f64,
+    pub mape_pct: f64,
 }
 
-fn examples(device: &DeviceRows, part: Part) -> MlpExamples {
+/// Creates the problem of each device for one kind. An MLP is trained on the same latencies as our
+/// models, without host jitter and drift.
+pub fn problems(kind: Kind, rows: &[Measured]) -> Vec<MlpProblem> {
+    let problem = |rows: &[CleanLatency]| MlpProblem {
+        kind,
+        device: rows[0].device.key.clone().into_owned(),
+        train: examples(rows, Part::Train),
+        calibrate: examples(rows, Part::Calibrate),
+        test: examples(rows, Part::Test),
+    };
+    by_device(&list_latencies(kind, rows)).map(problem).collect()
+}
+
+/// Groups consecutive latencies of one device.
+fn by_device(rows: &[CleanLatency]) -> impl Iterator<Item = &[CleanLatency]> {
+    rows.chunk_by(|one, next| one.device.key == next.device.key)
+}
+
+fn examples(rows: &[CleanLatency], part: Part) -> MlpExamples {
     let mut examples = MlpExamples::default();
-    for row in device.part(part) {
+    for row in rows.iter().filter(|row| row.part == part) {
         put_inputs(&row.work, &mut examples.inputs);
-        examples.targets.push((device.latency_ns(row) / 1e3).ln() as f32);
+        examples.targets.push((row.latency_ns / 1e3).ln() as f32);
     }
     examples
 }
@@ -76,8 +93,7 @@ fn put_inputs(work: &Work, to: &mut Vec<f32>) {
     }
 }
 
-/// An MLP that is trained on an [`MlpProblem`]. The caller implements it, because this crate has no
-/// layers.
+/// An MLP that is trained on an [`MlpProblem`].
 pub trait Regressor {
     /// The error type of training and prediction.
     type Error;
@@ -218,27 +234,16 @@ where
     searched.into_iter().filter_map(|(_, chosen)| chosen.transpose()).collect()
 }
 
-/// Adds the errors of chosen MLPs to `table`. All errors of the table are computed on the same test
-/// rows.
-pub fn add(table: &mut [KernelRow], rows: &[Measured], chosen: &[ChosenMlp]) {
-    for mlps in chosen.chunk_by(|one, next| one.kind == next.kind) {
-        let devices = by_device(mlps[0].kind, rows);
-        for mlp in mlps {
-            let is_same =
-                |row: &&mut KernelRow| row.kind == mlp.kind.name() && row.device == mlp.device;
-            let device = devices.iter().find(|device| *device.device.key == *mlp.device);
-            if let (Some(row), Some(device)) = (table.iter_mut().find(is_same), device) {
-                row.mlp = Some(errors(mlp, device));
-            }
-        }
-    }
-}
-
-fn errors(mlp: &ChosenMlp, device: &DeviceRows) -> MlpRow {
-    let tested = device.part(Part::Test).zip(&mlp.predicted_ns);
-    let pairs = tested
-        .filter(|(row, _)| device.is_above_floor(row))
-        .map(|(row, predicted)| (*predicted, device.latency_ns(row)));
+/// Computes the errors of a chosen MLP on the test rows on which rowmill's model is judged.
+pub fn errors(mlp: &ChosenMlp, rows: &[Measured]) -> MlpRow {
+    let latencies = list_latencies(mlp.kind, rows);
+    let is_tested = |row: &&CleanLatency| row.part == Part::Test && *row.device.key == *mlp.device;
+    let pairs = latencies
+        .iter()
+        .filter(is_tested)
+        .zip(&mlp.predicted_ns)
+        .filter(|(row, _)| row.is_judged)
+        .map(|(row, predicted)| (*predicted, row.latency_ns));
     MlpRow {
         setting: mlp.setting,
         epoch: mlp.epoch,

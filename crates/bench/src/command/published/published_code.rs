@@ -9,9 +9,10 @@
 //! The performance model in facebookresearch/param. A call takes 4 µs, and 1 µs passes between
 //! kernels. Overheads are trimmed as in arXiv:2201.07821, IV-B.
 
+use predict::cost::{Constants, Costs, RankCosts};
+use predict::program::{Action, MarkKind, Program, Rank, WorkId};
+
 use super::algorithm1::in_order;
-use crate::cost::{Constants, Costs, RankCosts};
-use crate::program::{Action, MarkKind, Program, Rank, WorkId};
 
 const CALL_NS: i64 = 4_000;
 const BETWEEN_KERNELS_NS: i64 = 1_000;
@@ -19,12 +20,12 @@ const BETWEEN_KERNELS_NS: i64 = 1_000;
 const SYNCHRONIZES: &str = "aten::to";
 
 /// Predicts the step time of each rank as the published code does.
-pub fn predict_step_times(program: &Program, costs: &Costs, constants: &Constants) -> Vec<i64> {
+pub fn predict_step_times(program: &Program, costs: &Costs) -> Vec<i64> {
     let mut ranks: Vec<RankClock<'_>> = program
         .ranks
         .iter()
         .zip(&costs.ranks)
-        .map(|(rank, costs)| RankClock::new(program, rank, costs, constants))
+        .map(|(rank, own)| RankClock::new(program, rank, own, &costs.constants))
         .collect();
     loop {
         // Advance each rank to the end of its next operator that launches a collective.

@@ -4,19 +4,16 @@
 //! the device's measurements, twenty of them, or four fifths of them. A suite has few shapes per
 //! kernel, so errors come from five-fold cross-validation.
 
+use kernel_model::cpu::{CpuWork, KindModel};
+use kernel_model::error_metrics::{gmae, mape};
+use kernel_model::formula_kernels::{SingleKind, SingleWork};
+use kernel_model::{KernelModel, Kind, Measured, Timed, Work, few_shot};
 use schema::HardwareSpec;
 use schema::random::mix;
 use serde::Serialize;
 
-use super::cpu::{CpuWork, KindModel};
-use super::embedding::{self, TableLookup};
-use super::error_metrics::{gmae, mape};
-use super::few_shot;
-use super::measured::{Measured, Timed};
-use super::model::KernelModel;
-use super::split::hash;
-use super::work::{Kind, Work};
-use crate::formula_kernels::{SingleKind, SingleWork};
+use super::published_lookup::{self, Cache};
+use setup::suite::{SuiteMeasured, SuiteWork};
 
 /// Number of measurements of the new device that calibrate a model in the column `twenty`.
 const SHOTS: usize = 20;
@@ -29,36 +26,18 @@ const FOLDS: u64 = 5;
 /// A kernel that moves more than this many times the L2 size is taken to read device memory.
 const BEYOND_L2: f64 = 4.0;
 
-/// A kernel of a recorded suite with its measured time.
-#[derive(Clone, Copy, Debug)]
-pub struct SuiteMeasured {
-    pub work: SuiteWork,
-    pub ns: f64,
+/// Returns the cross-validation fold of a kernel, which is the same on every device.
+fn fold_of(work: &SuiteWork) -> u64 {
+    hash(work, 0) % FOLDS
 }
 
-/// A kernel of a suite, whose time a trained model or a formula predicts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SuiteWork {
-    Learned(Work),
-    Single(SingleWork),
-}
-
-impl SuiteWork {
-    /// Returns the cross-validation fold of the kernel, which is the same on every device.
-    fn fold(&self) -> u64 {
-        self.hash(0) % FOLDS
-    }
-
-    fn hash(&self, salt: u64) -> u64 {
-        match self {
-            Self::Learned(work) => hash(work, salt),
-            Self::Single(work) => {
-                let start = mix(work.kind() as u64 + 101) ^ mix(salt.wrapping_add(7));
-                let next = |hash: u64, size: &u64| mix(hash.wrapping_mul(31).wrapping_add(*size));
-                work.sizes().iter().fold(start, next)
-            }
-        }
-    }
+fn hash(work: &SuiteWork, salt: u64) -> u64 {
+    let (kind, sizes) = match work {
+        SuiteWork::Learned(work) => (work.kind() as u64, work.sizes()),
+        SuiteWork::Single(work) => (100 + work.kind() as u64, work.sizes()),
+    };
+    let start = mix(kind + 1) ^ mix(salt.wrapping_add(7));
+    sizes.iter().fold(start, |hash, size| mix(hash.wrapping_mul(31).wrapping_add(*size)))
 }
 
 /// Errors of a set of predictions: geometric mean and mean of the absolute errors, in percent.
@@ -249,7 +228,7 @@ pub fn rows<E>(
         };
         let mut judged = Judged { twenty: vec![Vec::new(); DRAWS as usize], ..Judged::default() };
         for fold in 0..FOLDS {
-            let is_judged = |row: &&SuiteMeasured| row.work.fold() == fold;
+            let is_judged = |row: &&SuiteMeasured| fold_of(&row.work) == fold;
             let (tested, learned): (Vec<&SuiteMeasured>, Vec<&SuiteMeasured>) =
                 own.iter().partition(is_judged);
             let learned: Vec<SuiteMeasured> = learned.into_iter().copied().collect();
@@ -330,10 +309,10 @@ impl TableLine {
                     (flops / rates.flops).max(bytes / rates.bytes)
                 }
                 (Published::Plain, SuiteWork::Single(work)) => {
-                    published_lookup_ns(work, &here, Hits::Ignored)
+                    published_lookup::ns(work, &here, Cache::Ignored)
                 }
                 (Published::HitRate, SuiteWork::Single(work)) => {
-                    published_lookup_ns(work, &here, Hits::Counted)
+                    published_lookup::ns(work, &here, Cache::Counted)
                 }
                 _ => return None,
             })
@@ -342,31 +321,9 @@ impl TableLine {
     }
 }
 
-/// Whether the published lookup formula takes L2 hits into account.
-#[derive(Clone, Copy)]
-enum Hits {
-    Ignored,
-    Counted,
-}
-
-/// Evaluates the paper's formula for embedding lookups or for row updates.
-fn published_lookup_ns(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
-    let tables = work.tables();
-    match (work.kind(), hits) {
-        (SingleKind::EmbeddingBackward, Hits::Ignored) => {
-            embedding::published_backward_ns(&tables, device)
-        }
-        (SingleKind::EmbeddingBackward, Hits::Counted) => {
-            embedding::published_backward_hit_rate_ns(&tables, device)
-        }
-        (_, Hits::Ignored) => embedding::published_ns(&tables, device),
-        (_, Hits::Counted) => embedding::published_hit_rate_ns(&tables, device),
-    }
-}
-
 fn is_large(work: &SingleWork, device: &HardwareSpec) -> bool {
-    let bytes = |table: &TableLookup| 4.0 * table.rows as f64 * table.dim as f64;
-    work.tables().iter().map(bytes).sum::<f64>() > device.l2_bytes as f64
+    let tile = work.tile();
+    4.0 * (work.sizes()[1] * tile.rows) as f64 * tile.dim as f64 > device.l2_bytes as f64
 }
 
 fn bytes_moved(work: &SuiteWork) -> f64 {
@@ -379,7 +336,7 @@ fn bytes_moved(work: &SuiteWork) -> f64 {
 /// Finds the highest rates over all measurements outside a fold. Uses the data-sheet rates if no
 /// measurement qualifies.
 fn find_rates(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
-    let learned = || measured.iter().filter(|row| row.work.fold() != fold);
+    let learned = || measured.iter().filter(|row| fold_of(&row.work) != fold);
     let is_over_memory = |row: &&SuiteMeasured| {
         let is_pass = match row.work {
             SuiteWork::Learned(work) => work.kind() == Kind::ElementWise,
@@ -403,7 +360,7 @@ fn find_rates(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> R
 fn draw_rows(learned: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
     let mut rows = learned.to_vec();
     // Sorting by a salted hash is a random draw that is the same on every machine.
-    rows.sort_by_key(|row| (row.work.hash(1 + draw), row.work));
+    rows.sort_by_key(|row| (hash(&row.work, 1 + draw), row.work));
     rows.truncate(SHOTS);
     rows
 }
@@ -434,13 +391,15 @@ fn evaluate_model(
     judged.no_rows.extend(alone);
     for (draw, pairs) in (0..).zip(&mut judged.twenty) {
         let Some(model) = adapted(&draw_rows(learned, draw)) else { continue };
-        pairs.extend(tested.iter().map(|(work, ns)| (model.latency(work, device).0.ns, *ns)));
+        pairs.extend(
+            tested.iter().map(|(work, ns)| (model.predict_latency(work, device).mean_ns, *ns)),
+        );
     }
     let Some(model) = adapted(learned) else { return };
     for (work, ns) in &tested {
-        let (found, (low, high), _) = model.latency(work, device);
-        judged.all.push((found.ns, *ns));
-        judged.inside += usize::from((found.ns * low..=found.ns * high).contains(ns));
+        let predicted = model.predict_latency(work, device);
+        judged.all.push((predicted.mean_ns, *ns));
+        judged.inside += usize::from(predicted.covers(*ns));
     }
 }
 
@@ -483,15 +442,12 @@ fn amounts(work: &SingleWork, device: &HardwareSpec) -> CpuWork {
     let sizes: Vec<f64> = work.sizes().iter().map(|size| *size as f64).collect();
     let mut amounts = vec![("call", 1.0)];
     if let &[batch, tables, _, dim, pooling] = &sizes[..] {
-        let (dram, l2) = embedding::traffic(&work.tables(), device);
+        let (dram, l2) = published_lookup::traffic(work, device);
         let ids = batch * tables * pooling;
         amounts.extend([("memory_bytes", dram), ("cache_bytes", l2), ("ids", ids)]);
         amounts.extend([("bags", batch * tables), ("longest_bag", pooling)]);
         if work.kind() == SingleKind::EmbeddingBackward {
-            let distinct = |table: &TableLookup| {
-                table.popularity.rows_used(table.batch as f64 * table.pooling)
-            };
-            let rows: f64 = work.tables().iter().map(distinct).sum();
+            let rows = tables * work.tile().rows_used();
             amounts.extend([("gradient_bytes", 4.0 * ids * dim), ("row_bytes", 4.0 * rows * dim)]);
         }
     } else {

@@ -6,28 +6,20 @@
 //! call, of which half passes before the kernel may start. Overheads are trimmed as in section
 //! IV-B.
 
-use crate::calibration::Calibration;
-use crate::calibration::price::{Method, Prices};
-use crate::cost::{Constants, RankCosts};
-use crate::program::{Action, Program, Rank, WorkId};
-use crate::recording::Setting;
+use predict::cost::{Constants, Costs, RankCosts};
+use predict::program::{Action, Program, Rank, WorkId};
 
 const BETWEEN_KERNELS_NS: i64 = 1_000;
 const CALL_NS: i64 = 10_000;
 
-/// Predicts the step of each rank with Algorithm 1. A collective takes only its transfer time.
+/// Predicts the step of each rank with Algorithm 1 from trimmed costs. A collective takes only its
+/// transfer time.
 ///
 /// The algorithm knows only one host thread. The threads of the program are therefore serialized:
 /// each runs until it waits for another one.
-pub fn predict_step_times(
-    program: &Program,
-    setting: &Setting,
-    calibration: &Calibration,
-    constants: &Constants,
-) -> Vec<i64> {
-    let costs = Prices::new(calibration, Method::Trimmed).price(program, setting);
+pub fn predict_step_times(program: &Program, costs: &Costs) -> Vec<i64> {
     let ranks = program.ranks.iter().zip(&costs.ranks);
-    ranks.map(|(rank, costs)| step(program, rank, costs, constants)).collect()
+    ranks.map(|(rank, own)| step(program, rank, own, &costs.constants)).collect()
 }
 
 /// The two clocks of the algorithm: one of the host and one of the device.
@@ -63,7 +55,7 @@ fn step(program: &Program, rank: &Rank, costs: &RankCosts, constants: &Constants
 }
 
 /// Serializes the actions of all threads. Each thread runs until it waits for another one.
-pub(crate) fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
+pub fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
     let mut order = Vec::new();
     let mut next = vec![0; rank.threads.len()];
     let mut given = std::collections::BTreeSet::new();
@@ -83,5 +75,62 @@ pub(crate) fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
         if order.len() == before {
             return order;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use predict::cost::{Constants, Cost, Costs, RankCosts};
+    use predict::program::{
+        Action, Call, Overhead, Program, Rank, Returns, Segment, Stream, Thread, Work, WorkKind,
+    };
+    use trace::store::StringId;
+
+    use super::predict_step_times;
+
+    fn work() -> Work {
+        let name = StringId::default();
+        Work {
+            name,
+            kind: WorkKind::Kernel,
+            stream: 0,
+            op: name,
+            detail: name,
+            shape: None,
+            bytes: None,
+            behind: None,
+            after: Vec::new(),
+            collective: None,
+            parts: Vec::new(),
+            scale: 1.0,
+            is_launched: true,
+            held_ns: 0,
+            repeated: None,
+        }
+    }
+
+    /// The host takes 20 µs and 10 µs for a call that launches two kernels of 100 µs.
+    #[test]
+    fn algorithm_1_has_one_clock_of_the_host_and_one_of_the_device() {
+        let name = StringId::default();
+        let cost = Segment { overhead: Overhead::HostOnly, op: name, detail: name };
+        let (launches, returns) = (vec![0, 1], Returns::AtOnce);
+        let call = Call { cost, launches, awaits: Vec::new(), room: None, returns };
+        let actions = vec![Action::Host(cost), Action::Call(call)];
+        let rank = Rank {
+            threads: vec![Thread { pid: 1, tid: 1, actions }],
+            streams: vec![Stream { device: 0, number: 7 }],
+            works: vec![work(), work()],
+            ..Rank::default()
+        };
+        let ns = |ns| Cost { ns, source: None };
+        let costs = RankCosts {
+            actions: vec![vec![ns(20_000), ns(3_000)]],
+            works: vec![ns(100_000); 2],
+            ..RankCosts::default()
+        };
+        let program = Program { ranks: vec![rank], ..Program::default() };
+        let costs = Costs { ranks: vec![costs], constants: Constants::default() };
+        assert_eq!(predict_step_times(&program, &costs), [20_000 + 5_000 + 2 * 100_000 + 1_000]);
     }
 }

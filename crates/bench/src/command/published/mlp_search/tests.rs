@@ -1,8 +1,7 @@
 use schema::topology::hardware;
 
-use super::{MlpGrid, MlpProblem, MlpSetting, Regressor, add, problems, search, search_all};
-use crate::evaluate::{self, KernelRow};
-use crate::{Kind, Measured, MeasuredPeaks, Part, Timed, Work, roofline_ns, shipped};
+use super::{MlpGrid, MlpProblem, MlpSetting, Regressor, errors, problems, search, search_all};
+use kernel_model::{Kind, Measured, Timed, Work, roofline_ns};
 
 /// Creates layer norms that take twice their roofline time, but at least 40 µs.
 fn rows() -> Vec<Measured> {
@@ -101,12 +100,9 @@ fn results_follow_the_order_of_the_problems() {
 }
 
 #[test]
-fn mlp_errors_are_added_to_the_rows_of_the_model() {
+fn errors_of_an_mlp_are_those_of_its_predictions_for_test_rows() {
     let rows = rows();
-    let model = shipped::model(Kind::LayerNorm).expect("a model");
-    let mut table = evaluate::evaluate_model(&model, &rows, Part::Test);
-    let tenth_more = MlpProblem { ..problems(Kind::LayerNorm, &rows).remove(0) };
-    let mut targets = tenth_more.test.targets.clone();
+    let mut targets = problems(Kind::LayerNorm, &rows).remove(0).test.targets;
     targets.iter_mut().for_each(|target| *target += 1.1f32.ln());
     let chosen = super::ChosenMlp {
         kind: Kind::LayerNorm,
@@ -116,24 +112,6 @@ fn mlp_errors_are_added_to_the_rows_of_the_model() {
         calibrate_gmae_pct: 10.0,
         predicted_ns: targets.iter().map(|target| 1e3 * f64::from(*target).exp()).collect(),
     };
-    add(&mut table, &rows, &[chosen]);
-    let [KernelRow { mlp: Some(mlp), .. }] = &table[..] else { panic!("{table:?}") };
+    let mlp = errors(&chosen, &rows);
     assert!((mlp.mape_pct - 10.0).abs() < 0.01 && (mlp.gmae_pct - 10.04).abs() < 0.01, "{mlp:?}");
-}
-
-#[test]
-fn peaks_are_the_highest_rates_of_training_rows() {
-    let rows = rows();
-    let device = rows[0].device;
-    let peaks = MeasuredPeaks::from_rows(device, &rows);
-    assert!((peaks.bytes / device.dram - 0.5).abs() < 1e-9, "{peaks:?}");
-    assert_eq!(peaks.flops, device.peak.f32, "no product was measured");
-    let long = rows.iter().max_by(|a, b| a.latency_ns.total_cmp(&b.latency_ns)).expect("rows");
-    assert!((peaks.roofline_ns(&long.work) / long.latency_ns - 1.0).abs() < 1e-9);
-    let row = &evaluate::evaluate_model(
-        &shipped::model(Kind::LayerNorm).expect("a model"),
-        &rows,
-        Part::Test,
-    )[0];
-    assert!(row.measured_peak_mape_pct < row.roofline_mape_pct, "{row:?}");
 }
