@@ -13,7 +13,9 @@ use schema::{FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
 use crate::Error;
-use crate::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, StepPrice, price};
+use crate::calibration::shipped::ShippedOverheads;
+use crate::step::host::predict_host;
+use crate::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
 use crate::workload::Workload;
 
 pub use jobs::{PublishedModel, PublishedPlan};
@@ -56,6 +58,9 @@ pub struct PublishedRow {
     pub predicted_ns: f64,
     pub low_ns: f64,
     pub high_ns: f64,
+    /// Time of PyTorch's operators on the host, by the shipped overheads of the nearest GPU. It is
+    /// not part of the prediction, because most of these jobs run without PyTorch's host.
+    pub host_ns: f64,
     pub published_ns: f64,
     /// Predicted time relative to the published one.
     pub ratio: f64,
@@ -83,11 +88,7 @@ pub fn evaluate(models: &Models) -> Result<Vec<PublishedRow>, Error> {
     STEPS.iter().map(|step| compare(step, models)).collect()
 }
 
-/// Predicts the parts of one published step.
-///
-/// # Errors
-/// [`Error`] if the step cannot be predicted.
-pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error> {
+fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error> {
     let topology = Topology::parse(step.hardware).map_err(Error::Hardware)?;
     let config = step.model.config(step.batch_size)?;
     let plan = step.plan.tiling(&config.model.tables, topology.ranks() as u32)?;
@@ -105,11 +106,8 @@ pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error
         row_updates: step.row_updates,
         ..Conditions::new(&topology, models)
     };
-    price(workload, conditions)
-}
-
-fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error> {
-    let Estimate { mean_ns, low_ns, high_ns } = predict(step, models)?.cost.step;
+    let Estimate { mean_ns, low_ns, high_ns } = price(workload, conditions)?.cost.step;
+    let host = ShippedOverheads::nearest(&topology.device).read()?;
     Ok(PublishedRow {
         source: step.source.to_owned(),
         hardware: step.hardware.to_owned(),
@@ -121,6 +119,7 @@ fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error>
         predicted_ns: mean_ns,
         low_ns,
         high_ns,
+        host_ns: predict_host(workload, &host).ns,
         published_ns: step.step_ns,
         ratio: mean_ns / step.step_ns,
         is_covered: (low_ns..=high_ns).contains(&step.step_ns),
