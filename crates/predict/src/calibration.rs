@@ -117,6 +117,11 @@ impl Calibration {
         self.are_works_modelled |= other.are_works_modelled;
     }
 
+    /// Returns whether any device work was recorded. Otherwise, the host computed everything.
+    pub fn has_device_work(&self) -> bool {
+        !self.works.is_empty() || self.launches.has_device()
+    }
+
     /// Returns the number of recorded steps, with each step counted once for each rank.
     pub fn step_count(&self) -> u32 {
         self.recordings.iter().sum()

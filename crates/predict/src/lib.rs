@@ -21,6 +21,7 @@ pub mod published_steps;
 pub mod recording;
 pub mod simulate;
 pub mod step;
+mod tensor_work;
 pub mod workload;
 
 pub use error::Error;

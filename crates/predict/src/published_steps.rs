@@ -13,7 +13,9 @@ use schema::{FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
 use crate::Error;
-use crate::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, StepPrice, price};
+use crate::calibration::shipped::ShippedOverheads;
+use crate::step::host::predict_host;
+use crate::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
 use crate::workload::Workload;
 
 pub use jobs::{PublishedModel, PublishedPlan};
@@ -62,6 +64,9 @@ pub struct PublishedRow {
     pub predicted_ns: f64,
     pub low_ns: f64,
     pub high_ns: f64,
+    /// Time of PyTorch's operators on the host, by the shipped overheads of the nearest GPU. It is
+    /// not part of the prediction, because most of these jobs run without PyTorch's host.
+    pub host_ns: f64,
     pub published_ns: f64,
     /// Predicted time relative to the published one.
     pub ratio: f64,
@@ -89,11 +94,7 @@ pub fn evaluate(models: &Models) -> Result<Vec<PublishedRow>, Error> {
     STEPS.iter().map(|step| compare(step, models)).collect()
 }
 
-/// Predicts the parts of one published step.
-///
-/// # Errors
-/// [`Error`] if the step cannot be predicted.
-pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error> {
+fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error> {
     let topology = Topology::parse(step.hardware).map_err(Error::Hardware)?;
     let PublishedJob { model, batch_size, kernels, row_updates, plan: placed, .. } = step.job;
     let config = model.config(batch_size)?;
@@ -112,11 +113,8 @@ pub fn predict(step: &PublishedStep, models: &Models) -> Result<StepPrice, Error
         row_updates,
         ..Conditions::new(&topology, models)
     };
-    price(workload, conditions)
-}
-
-fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error> {
-    let Estimate { mean_ns, low_ns, high_ns } = predict(step, models)?.cost.step;
+    let Estimate { mean_ns, low_ns, high_ns } = price(workload, conditions)?.cost.step;
+    let host = ShippedOverheads::nearest(&topology.device).read()?;
     Ok(PublishedRow {
         source: step.job.source.to_owned(),
         hardware: step.hardware.to_owned(),
@@ -128,6 +126,7 @@ fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error>
         predicted_ns: mean_ns,
         low_ns,
         high_ns,
+        host_ns: predict_host(workload, &host).ns,
         published_ns: step.step_ns,
         ratio: mean_ns / step.step_ns,
         is_covered: (low_ns..=high_ns).contains(&step.step_ns),

@@ -25,7 +25,8 @@ pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
             Err(RunError::OutputIsSpecial { path: path.clone() }.into())
         }
         OutputPath::RegularFile(path) => check(path),
-        OutputPath::Folder(path) => check_new_folder(path),
+        OutputPath::FolderBelow(path) if !path.exists() => check_folder(above(path), path),
+        OutputPath::Folder(path) | OutputPath::FolderBelow(path) => check_new_folder(path),
     })
 }
 

@@ -95,7 +95,9 @@ fn checkpoint_outputs(checkpoint: &CheckpointCommand) -> Vec<OutputPath> {
 fn predict_outputs(predict: &Predict) -> Vec<OutputPath> {
     match predict {
         Predict::Calibrate(args) => files([args.svg.as_ref(), args.output.as_ref()]),
-        Predict::Step(args) => args.write_trace.iter().cloned().map(OutputPath::Folder).collect(),
+        Predict::Step(args) => {
+            args.write_trace.iter().cloned().map(OutputPath::FolderBelow).collect()
+        }
         Predict::WhatIf(args) => files([args.page.as_ref()]),
         Predict::Kernels(args) => files([args.output.as_ref()]),
         Predict::Sweep(args) => files([args.svg.as_ref(), args.output.as_ref()]),

@@ -11,9 +11,10 @@ use schema::topology::ProductFormat;
 /// Costs of launches and kernels, for a step without a recording.
 #[derive(Debug, Args)]
 pub struct PricedHost {
-    /// Without a recording: microseconds of host time per launch, a lower bound of the step
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
-    pub launch_us: f64,
+    /// Without a recording: microseconds of host time per launch, a lower bound of the step; 0
+    /// leaves the host out [default: the time of PyTorch's operators; 0 for plans]
+    #[arg(long, value_name = "US", value_parser = microseconds)]
+    pub launch_us: Option<f64>,
     /// Without a recording: kernel models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,

@@ -25,6 +25,7 @@ Lists are separated by commas. A range doubles from its first value to its last 
 part of it: 512..4096 is 512,1024,2048,4096. A range with a step adds: 512..2048:512 is
 512,1024,1536,2048. A count of devices may be a range: h100x1..8, 1..4xh100x8.
 
+A step takes no less than the host's time, as of `rowmill predict step`; `binds` says which is longer.
 Without arguments: the models of arXiv:2201.07821, its devices and later ones. `is_best` marks the
 Pareto front: steps that fit and that no other step of the same model and pooling beats in samples
 per second, memory of the fullest rank and number of ranks together. --svg draws it.")]
@@ -51,6 +52,9 @@ pub struct PredictSweep {
     /// How tables are split over ranks [default: table]
     #[arg(long, value_enum)]
     pub sharding: Option<Sharding>,
+    /// The host's overheads, as of `rowmill predict step` [default: of the GPU nearest to each]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "launch_us")]
+    pub overheads: Option<String>,
     #[command(flatten)]
     pub host: PricedHost,
     #[command(flatten)]

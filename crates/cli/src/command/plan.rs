@@ -53,7 +53,7 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     };
     let workload = Workload::resolve(model, &asked, hardware.hosts())?;
     let config = &workload.job.config;
-    let launch_ns = 1e3 * args.host.launch_us;
+    let launch_ns = 1e3 * args.host.launch_us.unwrap_or_default();
     let options = StepOptions { pooling: args.pooling, launch_ns, kernels: &args.kernels };
     let problem = PlanProblem {
         config,

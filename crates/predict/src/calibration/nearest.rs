@@ -2,7 +2,6 @@
 //!
 //! Sizes are the numbers in a text such as `512x128 float, 128x128 float`, followed by FLOPs and
 //! bytes if the operator reports them. Time is assumed to follow a power law in the sizes.
-//! sizes.
 
 use crate::effort::Effort;
 
@@ -117,6 +116,9 @@ pub struct Near {
     /// Whether the requested sizes lie between two known sizes, of which the larger is at most 16
     /// times the smaller.
     pub is_between: bool,
+    /// Whether the time comes from one size, because no two known sizes lie on a line with the
+    /// requested ones.
+    pub is_alone: bool,
 }
 
 /// Returns the distance between two details, or `None` if the text around their numbers differs.
@@ -167,5 +169,5 @@ pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
     let is_near = other.is_some_and(|other| growth(&nearest.1, &other.1).abs() <= SPAN_MAX.ln());
     let is_between = place == Some(OnLine::Between) && is_near;
     let ns = nearest.2 * (power * growth(&nearest.1, &wanted)).exp();
-    Some(Near { place: nearest.0, ns, is_between })
+    Some(Near { place: nearest.0, ns, is_between, is_alone: other.is_none() })
 }

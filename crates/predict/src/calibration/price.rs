@@ -13,6 +13,7 @@ use crate::cost::{Constants, Cost, Costs, RankCosts, Source, Transfer};
 use crate::effort::Effort;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::{Setting, Step};
+use crate::tensor_work;
 
 /// Central times in nanoseconds at three levels of detail: by key, by name and by class.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct Prices {
     are_works_modelled: bool,
     /// Host time by number of nested operators, for operators without samples.
     nested: BTreeMap<Overhead, Transfer>,
+    /// Time of an operator that computes nothing, if the host computes everything.
+    idle_operator_ns: Option<f64>,
 }
 
 /// End of the detail of an operator without samples, after the number of its nested operators.
@@ -166,6 +169,15 @@ impl Prices {
         let works = Centres::from_samples(&calibration.works, |all| {
             samples::centre(all, &calibration.recordings).unwrap_or_default()
         });
+        let mut alone: Vec<f64> = overheads
+            .by_key
+            .iter()
+            .filter(|(key, _)| key.class == Overhead::HostOnly)
+            .map(|(_, ns)| *ns)
+            .collect();
+        alone.sort_by(f64::total_cmp);
+        // Views and other operators that compute nothing are the fastest quarter.
+        let idle_operator_ns = alone.get(alone.len() / 4).copied();
         let known = works.by_key.iter();
         let roof = Roof::from_works(known.map(|(key, found)| (key.detail.as_str(), *found)));
         let opaque = OpaqueCosts::from_calibration(calibration);
@@ -176,6 +188,7 @@ impl Prices {
             constants: constants::derive_constants(calibration),
             are_works_modelled: calibration.are_works_modelled,
             nested: by_nested(calibration, &overheads),
+            idle_operator_ns: idle_operator_ns.filter(|_| !calibration.has_device_work()),
             overheads,
         }
     }
@@ -216,7 +229,38 @@ impl Prices {
             let ns = rounded(line.fixed_ns + line.per_byte_ns * count);
             return Cost { ns, source: Some(Source::Modelled) };
         }
-        self.overheads.cost(key, OVERHEAD_POWER)
+        let grown = self.grown_ns(&key);
+        let grown = grown.map(|ns| Cost { ns: rounded(ns), source: Some(Source::Modelled) });
+        grown.unwrap_or_else(|| self.overheads.cost(key, OVERHEAD_POWER))
+    }
+
+    /// Returns the time of an operator that the host computes, if it was recorded, but not with
+    /// these sizes and not with two other batch sizes. The time of the nearest sizes grows with the
+    /// work of the tensors.
+    pub(crate) fn grown_ns(&self, key: &Key<Overhead>) -> Option<f64> {
+        let idle_ns = self.idle_operator_ns.filter(|_| key.class == Overhead::HostOnly)?;
+        if self.overheads.by_key.contains_key(key) {
+            return None;
+        }
+        let named = find_by_name(&self.overheads.by_key, key);
+        let known: Vec<(&str, f64)> = named.iter().map(|(detail, ns)| (*detail, **ns)).collect();
+        let near = nearest::find(&known, &key.detail, OVERHEAD_POWER).filter(|near| near.is_alone)?;
+        let (sizes, ns) = known[near.place];
+        let idle_ns = idle_ns.min(ns);
+        Some(idle_ns + (ns - idle_ns) * tensor_work::growth(&key.name, sizes, &key.detail))
+    }
+
+    /// Counts the operators of a program that the host computes and whose times grow from other
+    /// sizes, and all operators without launches.
+    pub fn count_grown(&self, program: &Program) -> (usize, usize) {
+        let actions = program.ranks.iter().flat_map(|rank| &rank.threads).flat_map(|t| &t.actions);
+        let alone = actions.filter_map(|action| match action {
+            Action::Host(segment) if segment.overhead == Overhead::HostOnly => Some(*segment),
+            _ => None,
+        });
+        let is_grown = |segment| self.grown_ns(&Key::from_segment(program, segment)).is_some();
+        let grown: Vec<bool> = alone.map(is_grown).collect();
+        (grown.iter().filter(|grown| **grown).count(), grown.len())
     }
 
     /// Prices all actions and works of a program. `setting` gives each rank's start time and the

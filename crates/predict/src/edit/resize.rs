@@ -15,6 +15,7 @@ use crate::calibration::price::Prices;
 use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::program::{Action, Program, Rank};
 use crate::recording::Step;
+use crate::tensor_work::{tensors, work};
 
 /// A recorded step, the number that differs between the recordings, and the calibration of all
 /// steps that were recorded at this size.
@@ -224,62 +225,5 @@ impl<'a> PartText<'a> {
         let text =
             |text: Option<trace::store::StringId>| text.map_or("", |text| program.text(text));
         Self { kind, name: text(name), detail: text(detail) }
-    }
-}
-
-/// Parses the sizes of all tensors in a detail such as `512x128 float, 128 float`.
-fn tensors(detail: &str) -> Vec<Vec<f64>> {
-    let parts = detail.split([',', ';']).map(|part| part.trim().split(' ').next().unwrap_or(""));
-    parts.filter_map(|sizes| sizes.split('x').map(|size| size.parse().ok()).collect()).collect()
-}
-
-/// Parts of the names of operators that multiply tensors. Their work is the number of
-/// multiplications.
-const PRODUCTS: [&str; 5] = ["mm", "linear", "matmul", "conv", "attention"];
-
-/// Returns the number of multiplications of products and convolutions, and the number of elements
-/// of all tensors for other operators.
-fn work(name: &str, tensors: &[Vec<f64>]) -> f64 {
-    let elements = |tensor: &Vec<f64>| tensor.iter().product::<f64>();
-    let name = name.to_lowercase();
-    let mut factors: Vec<&Vec<f64>> = tensors.iter().filter(|tensor| tensor.len() > 1).collect();
-    factors.sort_by(|a, b| elements(b).total_cmp(&elements(a)));
-    match factors[..] {
-        [a, b, ..] if PRODUCTS.iter().any(|product| name.contains(product)) => {
-            let is_convolution = name.contains("conv");
-            let last = a[a.len() - 1];
-            let is_shared = b[b.len() - 2..].contains(&last);
-            let inner = match (is_convolution, is_shared) {
-                (true, _) => b[1],
-                (false, true) => last,
-                (false, false) => a[a.len() - 2],
-            };
-            let batches =
-                a.iter().zip(b).take(a.len().min(b.len()) - 2).take_while(|(a, b)| a == b);
-            let batch: f64 = if is_convolution { 1.0 } else { batches.map(|(a, _)| a).product() };
-            elements(a) * elements(b) / (inner * batch).max(1.0)
-        }
-        _ => tensors.iter().map(elements).sum(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{tensors, work};
-
-    #[test]
-    fn products_are_counted_by_multiplications_and_other_operators_by_elements() {
-        let cases = [
-            ("aten::mm", "4x8 float, 8x2 float", 64.0),
-            ("aten::linear", "3x4x8 float, 2x8 float, 2 float", 192.0),
-            ("aten::bmm", "5x4x8 float, 5x8x2 float", 320.0),
-            ("AddmmBackward0", "2 float, 4x8 float, 8x2 float, Scalar", 64.0),
-            ("aten::conv2d", "2x3x8x8 float, 5x3x3x3 float, 5 float", 2.0 * 64.0 * 3.0 * 5.0 * 9.0),
-            ("aten::add", "4x8 float, 4x8 float, Scalar", 64.0),
-            ("embedding_bag", "100x8 float, 64 long int", 864.0),
-        ];
-        for (name, detail, expected) in cases {
-            assert_eq!(work(name, &tensors(detail)), expected, "{name}");
-        }
     }
 }

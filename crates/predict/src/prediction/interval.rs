@@ -25,6 +25,8 @@ struct Element<'a> {
     rank: usize,
     /// Whether the element is host time of the rank rather than device time.
     is_host: bool,
+    /// Whether the host computes the operator, whose time is taken from other sizes.
+    is_grown: bool,
     /// Cost in an undisturbed step. Draws multiply this cost by factors if the calibration has
     /// factors.
     usual: f64,
@@ -34,11 +36,13 @@ struct Element<'a> {
     /// Price divided by the mean of the samples. The quotient differs from 1 for unrecorded sizes
     /// and after edits.
     scale: f64,
-    /// Index into the scaling errors, if the kernel was scaled with the roofline.
+    /// Index into the scaling errors, if the kernel was scaled with the roofline or the operator
+    /// with the work of its tensors.
     scaled_as: Option<usize>,
 }
 
-/// Scaling errors as factors on the time, one list for each kernel name.
+/// Scaling errors as factors on the time: one list for each kernel name, then the list of operators
+/// that the host computes.
 type Scaling = Vec<Vec<f64>>;
 
 /// Percentiles of the randomly drawn step times of one rank.
@@ -63,7 +67,7 @@ pub(super) fn compute_intervals(
     let mut elements = Vec::new();
     let mut found = Found::default();
     for at in 0..program.ranks.len() {
-        add(&mut elements, program, at, simulation, calibration, &mut found);
+        add(&mut elements, program, at, simulation, PricedSamples { calibration, prices }, &mut found);
     }
     let scaling = scaling(&mut elements, program, simulation, prices);
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
@@ -103,7 +107,9 @@ pub(super) fn compute_intervals(
         let at = |share: f64| drawn.get((share * (drawn.len().max(1) - 1) as f64).round() as usize);
         let whole = simulation.step_ns(rank);
         let ns = |share| at(share).copied().unwrap_or(whole);
-        let (low_ns, high_ns) = (ns(0.05), ns(0.95));
+        // Ranks wait for the slowest of them, which is slower in draws than in the mean. The interval
+        // contains the step nevertheless.
+        let (low_ns, high_ns) = (ns(0.05).min(whole), ns(0.95).max(whole));
         let median_ns = median::integer_median(&mut drawn).unwrap_or(whole);
         StepInterval { low_ns, median_ns, high_ns }
     };
@@ -134,10 +140,7 @@ fn scaling(
             }
         }
     }
-    if named.is_empty() {
-        return Scaling::new();
-    }
-    let residuals = prices.residuals();
+    let residuals = if named.is_empty() { BTreeMap::new() } else { prices.residuals() };
     let every: Vec<(f64, f64)> = residuals.values().flatten().copied().collect();
     let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
     let mut found = Scaling::new();
@@ -148,15 +151,26 @@ fn scaling(
         found.push(factors);
     }
     for element in elements {
-        element.scaled_as = places.get(&element.node).copied();
+        let grown = element.is_grown.then_some(found.len());
+        element.scaled_as = places.get(&element.node).copied().or(grown);
     }
+    found.push((0..QUANTILES).map(|at| GROWN_MOST.powf(2.0 * share(at) - 1.0)).collect());
     found
+}
+
+/// Largest factor by which the time of operators that the host computes may differ from that which
+/// other sizes imply.
+const GROWN_MOST: f64 = 2.0;
+/// Number of equally likely factors of a scaling error.
+const QUANTILES: u32 = 41;
+
+fn share(place: u32) -> f64 {
+    (f64::from(place) + 0.5) / f64::from(QUANTILES)
 }
 
 /// Converts logarithmic errors to factors with a mean of 1. The errors are replaced by quantiles of
 /// equal weight, so that each shape counts in proportion to its expected time.
 fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
-    const QUANTILES: u32 = 41;
     let mut sorted = residuals.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
     let total: f64 = sorted.iter().map(|(_, weight)| weight).sum();
@@ -168,7 +182,7 @@ fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
         });
         found.or(sorted.last()).map_or(0.0, |(residual, _)| *residual)
     };
-    let quantile = |place: u32| at((f64::from(place) + 0.5) / f64::from(QUANTILES)).exp();
+    let quantile = |place: u32| at(share(place)).exp();
     let factors: Vec<f64> = (0..QUANTILES).map(quantile).collect();
     let mean = factors.iter().sum::<f64>() / f64::from(QUANTILES);
     factors.into_iter().map(|factor| factor / mean).collect()
@@ -222,10 +236,24 @@ fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
     None
 }
 
+/// The samples of a host segment, and whether its time is taken from other sizes.
+#[derive(Clone)]
+struct HostSamples<'a> {
+    samples: Vec<&'a [i64]>,
+    is_grown: bool,
+}
+
+/// A calibration and the prices that were computed from it.
+#[derive(Clone, Copy)]
+struct PricedSamples<'a, 'b> {
+    calibration: &'a Calibration,
+    prices: &'b Prices,
+}
+
 /// Cache of samples by host segment and by kind, name and detail of device work.
 #[derive(Default)]
 struct Found<'a> {
-    hosts: BTreeMap<Segment, Vec<&'a [i64]>>,
+    hosts: BTreeMap<Segment, HostSamples<'a>>,
     works: BTreeMap<(WorkKind, StringId, StringId), Vec<&'a [i64]>>,
 }
 
@@ -234,9 +262,10 @@ fn add<'a>(
     program: &Program,
     at: usize,
     simulation: &Simulation,
-    calibration: &'a Calibration,
+    priced: PricedSamples<'a, '_>,
     found: &mut Found<'a>,
 ) {
+    let PricedSamples { calibration, prices } = priced;
     let rank = &program.ranks[at];
     for (place, thread) in rank.threads.iter().enumerate() {
         for (number, action) in thread.actions.iter().enumerate() {
@@ -245,9 +274,13 @@ fn add<'a>(
                 Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
                 _ => continue,
             };
-            let samples =
-                || Prices::samples(&calibration.overheads, &Key::from_segment(program, segment));
-            let samples = found.hosts.entry(segment).or_insert_with(samples).clone();
+            let samples = || {
+                let key = Key::from_segment(program, segment);
+                let samples = Prices::samples(&calibration.overheads, &key);
+                HostSamples { samples, is_grown: prices.grown_ns(&key).is_some() }
+            };
+            let HostSamples { samples, is_grown } =
+                found.hosts.entry(segment).or_insert_with(samples).clone();
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
             let scale = scale(simulation, node, &parts);
@@ -255,6 +288,7 @@ fn add<'a>(
                 node,
                 rank: at,
                 is_host: true,
+                is_grown,
                 usual: 0.0,
                 parts,
                 scale,
@@ -281,6 +315,7 @@ fn add<'a>(
             node,
             rank: at,
             is_host: false,
+            is_grown: false,
             usual,
             parts,
             scale,

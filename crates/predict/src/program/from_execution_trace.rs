@@ -233,7 +233,8 @@ fn meet(
 }
 
 /// Returns the number of ranks of the largest process group, or of the traces if they are more.
-fn group_size(traces: &[ExecutionTrace]) -> u32 {
+#[must_use]
+pub fn group_size(traces: &[ExecutionTrace]) -> u32 {
     let nodes = traces.iter().flat_map(|trace| &trace.nodes);
     let sizes = nodes.filter_map(|node| node.collective.as_ref()?.group_size);
     sizes.chain([traces.len() as u32]).max().unwrap_or(1)

@@ -2,10 +2,10 @@
 //! change reprices only the ranks whose tiles differ, with the same result as pricing the whole
 //! step.
 
-use schema::{HardwareSpec, Rank, TableId};
+use schema::{HardwareSpec, Interaction, Rank, TableId};
 use serde::Serialize;
 
-use super::dense::{self, BottomMlp, DensePart};
+use super::dense::{self, BottomMlp, DenseKernels, DensePart};
 use super::exchange::{Moved, Peers};
 use super::host::StageHosts;
 use super::launch_plan::{self, LaunchPlan};
@@ -123,6 +123,12 @@ impl<'a> StepPricer<'a> {
         if ranks as u64 > topology.ranks() {
             let expected = format!("at most the {} ranks of the topology", topology.ranks());
             return Err(Error::Workload { expected, got: format!("a plan of {ranks}") });
+        }
+        let interaction = &workload.config.model.interaction;
+        let is_fused = conditions.kernels == DenseKernels::FusedInteraction;
+        if is_fused && !matches!(interaction, Interaction::Dot { .. }) {
+            let expected = "a model with a dot interaction, which one kernel computes".to_owned();
+            return Err(Error::Workload { expected, got: format!("the interaction {interaction:?}") });
         }
         let samples: Vec<usize> = (0..ranks).map(|rank| workload.samples(rank)).collect();
         let peers = Peers::new(topology, samples.clone());

@@ -5,6 +5,7 @@ use schema::TableRow;
 use serde::Serialize;
 
 use super::StepPrice;
+use crate::prediction::Binds;
 
 /// One configuration of a sweep, with its predicted step.
 #[derive(Clone, Debug, PartialEq, Serialize, TableRow)]
@@ -16,6 +17,7 @@ pub struct SweepRow {
     pub step_ns: f64,
     pub low_ns: f64,
     pub high_ns: f64,
+    pub binds: Binds,
     pub samples_per_s: f64,
     /// Memory of the rank that uses most.
     pub peak_bytes: u64,
@@ -30,7 +32,13 @@ pub struct SweepRow {
 impl SweepRow {
     /// Creates a row from a priced step. [`mark_best`] later compares it with other rows.
     #[must_use]
-    pub fn new(model: &str, hardware: &str, batch_size: usize, price: &StepPrice) -> Self {
+    pub fn new(
+        model: &str,
+        hardware: &str,
+        batch_size: usize,
+        price: &StepPrice,
+        binds: Binds,
+    ) -> Self {
         Self {
             model: model.to_owned(),
             hardware: hardware.to_owned(),
@@ -39,6 +47,7 @@ impl SweepRow {
             step_ns: price.cost.step.mean_ns,
             low_ns: price.cost.step.low_ns,
             high_ns: price.cost.step.high_ns,
+            binds,
             samples_per_s: price.samples_per_s,
             peak_bytes: price.cost.peak_bytes,
             fits: price.cost.fits,

@@ -62,6 +62,10 @@ impl Topology {
             topology.within = within;
         }
         if let Some(network) = file.between {
+            if topology.hosts < 2 {
+                let expected = "several hosts with [between], such as hardware = \"2xdgx-a100\"";
+                return Err(wrong(expected, format!("one host, {:?}", file.hardware)));
+            }
             topology.between = match (network.nics_per_host, network.gbit_per_s) {
                 (None, None) if !network.points.is_empty() && network.latency_us.is_none() => {
                     let us: Vec<f64> = network.points.iter().map(|point| point.1).collect();

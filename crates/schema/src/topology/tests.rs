@@ -83,14 +83,15 @@ fn topology_files_replace_links() {
     let within = HostFabric { name: "half NVLink".into(), ring: 150.0, all_to_all: 100.0 };
     assert_eq!((read.ranks(), &read.within), (32, &within));
     assert_eq!(read.between, Link::cards(2, 100.0, 8, 5.0));
-    let points = "hardware = \"dgx-1\"\n[between]\npoints = [[1000, 20], [1e6, 120.5]]\n";
+    let points = "hardware = \"2xdgx-1\"\n[between]\npoints = [[1000, 20], [1e6, 120.5]]\n";
     let read = Topology::from_toml(points).unwrap();
     assert!((read.between.ns(1e6) - 120_500.0).abs() < 1e-6);
     for (text, expected) in [
         ("hardware = \"b300\"", "expected the name of a known device"),
         ("hosts = 3", "hardware, [within] and [between]"),
-        ("hardware = \"a100\"\n[between]\nnics_per_host = 2", "nics_per_host and gbit_per_s"),
-        ("hardware = \"a100\"\n[between]\npoints = [[5, 1], [1, 2]]", "rising order"),
+        ("hardware = \"2xa100\"\n[between]\nnics_per_host = 2", "nics_per_host and gbit_per_s"),
+        ("hardware = \"2xa100\"\n[between]\npoints = [[5, 1], [1, 2]]", "rising order"),
+        ("hardware = \"dgx-1\"\n[between]\npoints = [[1, 1], [5, 2]]", "several hosts"),
         (
             "hardware = \"a100\"\n[within]\nname = \"x\"\nring_gb_per_s = 0\n\
              all_to_all_gb_per_s = 1",

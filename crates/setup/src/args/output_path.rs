@@ -12,4 +12,6 @@ pub enum OutputPath {
     RegularFile(PathBuf),
     /// A folder that may already exist.
     Folder(PathBuf),
+    /// A folder that may already exist, inside a folder that must exist.
+    FolderBelow(PathBuf),
 }

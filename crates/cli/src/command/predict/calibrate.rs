@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use predict::calibration::{constants, recording_cost, runs};
 use serde::Serialize;
 
-use super::calibrated::{check_machine, read_calibration};
+use super::calibrated::{calibrated_machine, check_machine, read_calibration};
 use crate::args::PredictCalibrate;
 use setup::Session;
 use setup::error::Error;
@@ -67,7 +67,8 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     calibration.machine = machine.clone();
     for path in &args.merge {
         let other = read_calibration(path)?;
-        let checked = check_machine(path, &other.machine, &machine);
+        let own = calibrated_machine(&calibration);
+        let checked = check_machine(path, &calibrated_machine(&other), &own);
         match checked {
             Err(error) if args.force => session.console.warn(&error),
             checked => checked?,

@@ -6,6 +6,7 @@ use std::path::Path;
 use analyze::Scope;
 use predict::calibration::{Calibration, Machine};
 use predict::evaluate::error_pct;
+use predict::prediction::PredictedStepRow;
 use predict::recording::Step;
 use predict::simulate::Simulation;
 use trace::store::Trace;
@@ -39,11 +40,14 @@ pub fn read_step(
     let steps = Steps::find(scopes)?;
     let spans = steps.spans_of_step(steps.check_number(selection.step)?);
     let job = prepare_job(scopes, session);
+    let step = job.step(&spans)?;
     let calibration = match calibration {
         None => calibrate_steps(&job, &steps, traces.len())?,
         Some(path) => {
             let calibration = read_calibration(path)?;
-            let checked = check_machine(path, &calibration.machine, &recorded_machine(traces));
+            let has_device = step.program.ranks.iter().any(|rank| !rank.works.is_empty());
+            let recorded = with_device_work(recorded_machine(traces), has_device);
+            let checked = check_machine(path, &calibrated_machine(&calibration), &recorded);
             match checked {
                 Err(error) if selection.force => session.console.warn(&error),
                 checked => checked?,
@@ -51,7 +55,7 @@ pub fn read_step(
             calibration
         }
     };
-    Ok(CalibratedStep { step: job.step(&spans)?, calibration, steps })
+    Ok(CalibratedStep { step, calibration, steps })
 }
 
 /// Largest error of a simulated step against its recording, in percent, with which changes of the
@@ -104,6 +108,34 @@ pub fn read_calibration(path: &Path) -> Result<Calibration, Error> {
 pub fn report_machine(machine: &Machine, session: &Session) {
     let host = if machine.host.is_empty() { "an unknown host" } else { &machine.host };
     session.console.detail(format_args!("calibrated on {host}, {}", machine.devices.join(", ")));
+}
+
+/// Least share of measured parts of a step, in percent, below which its calibration is of another
+/// kind of job.
+const OTHER_JOB_PCT: f64 = 40.0;
+
+/// Warns if a calibration contains few of a step's operators and kernels with their sizes.
+pub fn warn_of_other_job(rows: &[PredictedStepRow], session: &Session) {
+    let least = rows.iter().map(|row| row.measured_pct).fold(100.0, f64::min);
+    if least < OTHER_JOB_PCT {
+        session.console.warn(format_args!(
+            "the calibration has samples of only {least:.1} % of this step's operators and kernels, \
+             so it is of another kind of job; the other times are guesses from other names and sizes\n\
+             hint: calibrate on a recording of a similar job"
+        ));
+    }
+}
+
+/// Returns the machine of a calibration, whose device is `none` if it contains no device work.
+pub fn calibrated_machine(calibration: &Calibration) -> Machine {
+    with_device_work(calibration.machine.clone(), calibration.has_device_work())
+}
+
+fn with_device_work(mut machine: Machine, has_device_work: bool) -> Machine {
+    if machine.devices.is_empty() && !has_device_work {
+        machine.devices.push("no device".to_owned());
+    }
+    machine
 }
 
 /// Refuses a calibration of another host or of other devices. An unknown host or device is

@@ -4,16 +4,17 @@
 use std::path::{Path, PathBuf};
 
 use predict::calibration::Calibration;
+use predict::calibration::price::{Method, Prices};
 use predict::prediction;
 use predict::program::Program;
-use predict::program::from_execution_trace::{Execution, UnknownOperators};
+use predict::program::from_execution_trace::{Execution, UnknownOperators, group_size};
 use predict::step::{Models, execution_trace_time};
 use schema::Topology;
 use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
 
-use super::calibrated::{read_calibration, report_machine};
+use super::calibrated::{read_calibration, report_machine, warn_of_other_job};
 use super::hardware_step::Hardware;
 use super::host_overheads::read_host;
 use super::simulated_traces::write_traces;
@@ -47,8 +48,14 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         }
     };
     report_execution(&execution, number, session);
+    if args.hardware.is_none() {
+        report_grown(&execution.program, &calibration, session);
+    }
     let program = &execution.program;
     let prediction = prediction::predict_never_run(program, &calibration, args.draws.into())?;
+    if args.hardware.is_none() {
+        warn_of_other_job(&prediction.rows, session);
+    }
     if let Some(folder) = &args.write_trace {
         write_traces(folder, program, &prediction.simulation)?;
     }
@@ -88,13 +95,19 @@ impl DeviceAndHost {
     /// Builds the program of a step of execution traces, with the calibration that prices it.
     ///
     /// # Errors
-    /// As of [`execution_trace_time::on_device`].
+    /// As of [`execution_trace_time::on_device`], and hardware whose number of devices is not that
+    /// of the ranks. Hardware without a number is one host with all ranks.
     pub fn build(
         &self,
         traces: &[ExecutionTrace],
         step: usize,
     ) -> Result<(Execution, Calibration), predict::Error> {
         let Self { topology, models, host } = self;
+        let (ranks, devices) = (u64::from(group_size(traces)), topology.ranks());
+        if devices > 1 && devices != ranks {
+            let expected = format!("{ranks} devices, one for each rank of the execution traces");
+            return Err(predict::Error::Workload { expected, got: format!("{devices} devices") });
+        }
         execution_trace_time::on_device(traces, step, host, models, topology)
     }
 }
@@ -140,6 +153,19 @@ pub fn add_origin(source: predict::Error, traces: &[ExecutionTrace]) -> Error {
         }
         .into(),
         None => source.into(),
+    }
+}
+
+/// Warns if the host computes operators whose sizes the calibration does not contain.
+fn report_grown(program: &Program, calibration: &Calibration, session: &Session) {
+    let prices = Prices::new(calibration, Method::Full);
+    let (grown, all) = prices.count_grown(program);
+    if grown > 0 {
+        session.console.warn(format_args!(
+            "the calibration does not have the sizes of {grown} of {all} operators, whose times it \
+             has at other sizes: they grow with the work of the tensors, and the interval counts \
+             with a factor of 2; calibrate at a second batch size to do better"
+        ));
     }
 }
 

@@ -12,6 +12,7 @@ use super::on_cpu;
 use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernels, StepRows};
 use kernel_model::Estimate;
 use kernel_model::cpu::CpuModel;
+use predict::calibration::Calibration;
 use predict::prediction::Binds;
 use predict::step::host::predict_host;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
@@ -117,6 +118,13 @@ pub struct HardwareStep {
     device_ns: f64,
     /// Host time of the step's operators; 0 if the device is a CPU.
     host_ns: f64,
+}
+
+impl HardwareStep {
+    /// Returns which of host and device decides the time of the step.
+    pub fn binds(&self) -> Binds {
+        if self.host_ns > self.device_ns { Binds::Host } else { Binds::Device }
+    }
 }
 
 /// The host and the options for which a step is predicted.
@@ -313,7 +321,9 @@ pub fn run(
     let workload = Workload::resolve(config, &args.workload, hardware.hosts())?;
     let pooling = args.workload.pooling;
     let options = StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
-    let priced = price_with_host(&hardware, &workload, options, args, session)?;
+    let (file, overheads) = (args.calibration.as_deref(), args.overheads.as_deref());
+    let host = StepHost::read(&hardware, args.host.launch_us, file, overheads, session)?;
+    let priced = price_with_host(&hardware, &workload, options, host.as_ref(), session)?;
     let price = &priced.price;
     if let Hardware::Devices(topology, _) = &hardware {
         report_links(topology, price.ranks.len(), session);
@@ -327,7 +337,7 @@ pub fn run(
             table_output::write_rows(console, &[row], TableTarget::default())
         }
         StepRows::Stage => {
-            table_output::write_rows(console, &stage_rows(price), TableTarget::default())
+            table_output::write_rows(console, &stage_rows(&priced), TableTarget::default())
         }
         StepRows::Rank => {
             let rows: Vec<RankStagesRow> = price.ranks.iter().map(rank_row).collect();
@@ -340,46 +350,74 @@ pub fn run(
     }
 }
 
-/// Predicts a step on the device and on the host: by `--launch-us` for each launch, or else by the
-/// overheads of PyTorch's operators.
-fn price_with_host(
+/// The host of a step on GPUs.
+pub enum StepHost {
+    /// Nanoseconds of each launch.
+    Launches(f64),
+    /// Overheads that price PyTorch's operators.
+    Operators(Box<Calibration>),
+}
+
+impl StepHost {
+    /// Returns the host that launches the kernels of GPUs: by microseconds per launch, or else by
+    /// the overheads of a calibration, of a name, or of the nearest GPU. A CPU has no other host.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the recorded host launched no kernels.
+    pub fn read(
+        hardware: &Hardware,
+        launch_us: Option<f64>,
+        calibration: Option<&Path>,
+        overheads: Option<&str>,
+        session: &Session,
+    ) -> Result<Option<Self>, Error> {
+        let Hardware::Devices(topology, _) = hardware else { return Ok(None) };
+        if let Some(us) = launch_us {
+            return Ok(Some(Self::Launches(1e3 * us)));
+        }
+        let host = read_host(calibration, overheads, topology, session)?;
+        if !host.launches.has_device() {
+            let expected = "recorded launches of GPU kernels".to_owned();
+            return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
+        }
+        Ok(Some(Self::Operators(Box::new(host))))
+    }
+
+    /// Returns the host's nanoseconds per launch in a step with so many launches.
+    fn launch_ns(&self, workload: &Workload, launches: f64, session: &Session) -> f64 {
+        let host = match self {
+            Self::Launches(ns) => return *ns,
+            Self::Operators(host) => host,
+        };
+        let time = predict_host(workload.borrowed(), host);
+        if time.modelled > 0 {
+            session.console.detail(format_args!(
+                "{} of {} calls of operators are not among the overheads and take a typical time",
+                time.modelled, time.operators
+            ));
+        }
+        time.ns / launches
+    }
+}
+
+/// Predicts a step on the device and on its host. The learned model of a CPU contains the time of
+/// its host.
+///
+/// # Errors
+/// As of [`Hardware::price`].
+pub fn price_with_host(
     hardware: &Hardware,
     workload: &Workload,
     options: StepOptions<'_>,
-    args: &PredictStep,
+    host: Option<&StepHost>,
     session: &Session,
 ) -> Result<HardwareStep, Error> {
-    let given_ns = 1e3 * args.host.launch_us;
     let alone = hardware.price(workload, options)?;
-    let device_ns = alone.price.cost.step.mean_ns;
+    let Some(host) = host else { return Ok(alone) };
     let launches = f64::from(alone.price.launches.max(1));
-    let launch_ns = match hardware {
-        // The learned model of a CPU contains the time of its host.
-        Hardware::Cpu(_) => return Ok(alone),
-        _ if given_ns > 0.0 => given_ns,
-        Hardware::Devices(topology, _) => {
-            let host = read_host(
-                args.calibration.as_deref(),
-                args.overheads.as_deref(),
-                topology,
-                session,
-            )?;
-            if !host.launches.has_device() {
-                let expected = "recorded launches of GPU kernels".to_owned();
-                return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
-            }
-            let time = predict_host(workload.borrowed(), &host);
-            if time.modelled > 0 {
-                session.console.detail(format_args!(
-                    "{} of {} calls of operators are not among the overheads and take a typical time",
-                    time.modelled, time.operators
-                ));
-            }
-            time.ns / launches
-        }
-    };
+    let launch_ns = host.launch_ns(workload, launches, session);
     let priced = hardware.price(workload, StepOptions { launch_ns, ..options })?;
-    Ok(HardwareStep { device_ns, host_ns: launch_ns * launches, ..priced })
+    Ok(HardwareStep { device_ns: alone.device_ns, host_ns: launch_ns * launches, ..priced })
 }
 
 fn report_links(topology: &Topology, ranks: usize, session: &Session) {
@@ -420,7 +458,7 @@ fn step_row<'a>(
         high_ns,
         host_ns: priced.host_ns,
         device_ns: priced.device_ns,
-        binds: if priced.host_ns > priced.device_ns { Binds::Host } else { Binds::Device },
+        binds: priced.binds(),
         samples_per_s: price.samples_per_s,
         peak_bytes: price.cost.peak_bytes,
         memory_bytes: priced.memory_bytes,
@@ -436,13 +474,26 @@ fn step_row<'a>(
     }
 }
 
-fn stage_rows(price: &StepPrice) -> Vec<StageRow> {
-    let all = price.stages.iter().map(|stage| stage.mean_ns).sum::<f64>().max(1.0);
-    let row = |stage: Stage| {
-        let Estimate { mean_ns, low_ns, high_ns } = price.stages[stage as usize];
-        StageRow { stage: stage.name(), mean_ns, low_ns, high_ns, share_pct: 100.0 * mean_ns / all }
+/// Returns the time by which each stage lengthens the step, and then the time by which the host
+/// does. All rows add up to the step.
+fn stage_rows(priced: &HardwareStep) -> Vec<StageRow> {
+    let price = &priced.price;
+    let all_ns = price.cost.step.mean_ns.max(1.0);
+    let row = |stage: &'static str, time: Estimate| {
+        let Estimate { mean_ns, low_ns, high_ns } = time;
+        StageRow { stage, mean_ns, low_ns, high_ns, share_pct: 100.0 * mean_ns / all_ns }
     };
-    Stage::ALL.into_iter().map(row).collect()
+    let mut rows: Vec<StageRow> =
+        Stage::ALL.into_iter().map(|stage| row(stage.name(), price.stages[stage as usize])).collect();
+    if priced.host_ns > 0.0 {
+        let beyond = |ns: f64| (ns - priced.device_ns).max(0.0);
+        let Estimate { mean_ns, low_ns, high_ns } = price.cost.step;
+        let [mean_ns, low_ns, high_ns] = [mean_ns, low_ns, high_ns].map(beyond);
+        let waits = matches!(priced.binds(), Binds::Host);
+        let time = if waits { Estimate { mean_ns, low_ns, high_ns } } else { Estimate::default() };
+        rows.push(row("waiting_for_host", time));
+    }
+    rows
 }
 
 fn rank_row(rank: &predict::step::RankPrice) -> RankStagesRow {

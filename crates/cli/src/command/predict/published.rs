@@ -35,6 +35,7 @@ fn format_report(report: &PublishedReport) -> String {
             row.plan.to_owned(),
             milliseconds(row.predicted_ns),
             format!("{} to {}", milliseconds(row.low_ns), milliseconds(row.high_ns)),
+            milliseconds(row.host_ns),
             milliseconds(row.published_ns),
             format!("{:.2}", row.ratio),
             if row.is_judged { "yes" } else { "no" }.to_owned(),
@@ -49,6 +50,7 @@ fn format_report(report: &PublishedReport) -> String {
         "plan",
         "predicted ms",
         "from–to",
+        "host ms",
         "published ms",
         "ratio",
         "judged",
@@ -65,7 +67,9 @@ fn format_report(report: &PublishedReport) -> String {
     let errors: Vec<Vec<String>> = report.errors.iter().map(error).collect();
     let header_of_errors = ["judged steps", "count", "typical factor", "worst factor"];
     format!(
-        "{}\n\nTypical factor: exp(mean |ln(predicted ÷ published)|)\n{}",
+        "{}\n\nhost ms: PyTorch's operators, by the shipped overheads of the nearest GPU. The \
+         prediction is of the device alone, because most of these jobs fuse or capture their \
+         operators. Others take at least that long.\n\nTypical factor: exp(mean |ln(predicted ÷ published)|)\n{}",
         render::grid(&header, &rows),
         render::grid(&header_of_errors, &errors)
     )

@@ -5,7 +5,7 @@ use predict::prediction::{PredictedStepRow, predict_resized};
 use schema::TableRow;
 use serde::Serialize;
 
-use super::calibrated::check_machine;
+use super::calibrated::{calibrated_machine, check_machine};
 use crate::args::PredictResize;
 use setup::Session;
 use setup::error::Error;
@@ -27,7 +27,8 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     let (from, until) = args.sizes;
     let small = read_recording(&args.small, from, session)?;
     let large = read_recording(&args.large, until, session)?;
-    check_machine(&args.large, &large.sized.calibration.machine, &small.sized.calibration.machine)?;
+    let machines = [&large, &small].map(|one| calibrated_machine(&one.sized.calibration));
+    check_machine(&args.large, &machines[0], &machines[1])?;
     let measured = measured(&args.measured, session)?;
     let mut rows = Vec::new();
     for (at, to) in args.to.iter().enumerate() {

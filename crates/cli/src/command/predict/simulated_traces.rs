@@ -17,9 +17,11 @@ pub fn write_traces(
     simulation: &Simulation,
 ) -> Result<(), Error> {
     let _made = output::folder(folder)?;
+    // Traces of some ranks look like those of a smaller job, so Ctrl-C removes all of them.
+    let mut written = Vec::new();
     for trace in simulate::traces(program, simulation) {
         let path = folder.join(format!("rank-{}.json", trace.rank));
-        let _begun = output::cleared_up_beside(path.clone());
+        written.push(output::cleared_up_beside(path.clone()));
         export::write(&path, &merge::alone(&trace), &export_options())?;
     }
     Ok(())

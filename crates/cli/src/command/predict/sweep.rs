@@ -5,7 +5,7 @@ use std::io::Write;
 
 use predict::step::{SweepRow, mark_best};
 
-use super::hardware_step::{Hardware, StepOptions};
+use super::hardware_step::{Hardware, StepHost, StepOptions, price_with_host};
 use super::pareto::{self, PooledRow};
 use crate::args::{PredictSweep, each};
 use setup::Session;
@@ -17,15 +17,19 @@ use setup::workload::Workload;
 
 /// Runs `rowmill predict sweep` and prints its result.
 pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
-    let (models, launch_ns) = (args.host.models.as_deref(), 1e3 * args.host.launch_us);
+    let models = args.host.models.as_deref();
     let names = each(&args.hardware);
     let hardware: Vec<Hardware> =
         names.iter().map(|text| Hardware::from_name(text, models)).collect::<Result<_, _>>()?;
+    let read_host = |hardware: &Hardware| {
+        StepHost::read(hardware, args.host.launch_us, None, args.overheads.as_deref(), session)
+    };
+    let hosts: Vec<Option<StepHost>> = hardware.iter().map(read_host).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
     for pooling in each(&args.pooling) {
         let mut rows = Vec::new();
         for model in &args.model {
-            for (name, hardware) in names.iter().zip(&hardware) {
+            for ((name, hardware), host) in names.iter().zip(&hardware).zip(&hosts) {
                 for batch_size in each(&args.batch_size) {
                     let described = NeverRunStep {
                         set: args.set.clone(),
@@ -36,9 +40,12 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         plan: None,
                     };
                     let workload = Workload::resolve(model, &described, hardware.hosts())?;
-                    let options = StepOptions { pooling, launch_ns, kernels: &args.kernels };
-                    let priced = hardware.price(&workload, options)?;
-                    rows.push(SweepRow::new(model, name, batch_size, &priced.price));
+                    let options =
+                        StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
+                    let priced =
+                        price_with_host(hardware, &workload, options, host.as_ref(), session)?;
+                    let binds = priced.binds();
+                    rows.push(SweepRow::new(model, name, batch_size, &priced.price, binds));
                 }
             }
         }
