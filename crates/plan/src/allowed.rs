@@ -167,17 +167,52 @@ fn list_choices(
         }
     }
     if choices.is_empty() {
-        let names: Vec<&str> = allowed.iter().map(|kind| kind.name()).collect();
-        let on = format!(
-            "at most {} of {}, each with {}",
-            counted(u64::from(most), "rank"),
-            counted(u64::from(host_count), "host"),
-            counted(u64::from(per_host), "rank"),
-        );
-        let (table, allowed) = (table.name.clone(), names.join(", "));
-        return Err(Error::NoLayout { table, allowed, on });
+        let site = LayoutSite { table, most, ranks, host_count, per_host, least_columns };
+        let missing: Vec<String> = allowed.iter().map(|kind| site.describe_missing(*kind)).collect();
+        let (table, missing) = (table.name.clone(), missing.join(", "));
+        return Err(Error::NoLayout { table, missing });
     }
     Ok(choices)
+}
+
+/// What decides whether a layout of a table is possible.
+struct LayoutSite<'a> {
+    table: &'a TableConfig,
+    /// Most ranks that the table may use, and all ranks.
+    most: u32,
+    ranks: u32,
+    host_count: u32,
+    per_host: u32,
+    least_columns: usize,
+}
+
+impl LayoutSite<'_> {
+    /// Describes the first need of a layout that is not met.
+    fn describe_missing(&self, kind: LayoutKind) -> String {
+        use LayoutKind::{Column, Grid, Replicated, Row, Table, TableRow};
+        let is_by_host = matches!(kind, TableRow | Grid);
+        let ranks = match kind {
+            Table => 1,
+            TableRow => self.per_host,
+            Grid => 2 * self.per_host,
+            Row | Column | Replicated => 2,
+        };
+        let is_limited = self.most < self.ranks && kind != Replicated;
+        let columns = 2 * self.least_columns as u64;
+        let needs = [
+            (is_by_host, "hosts", 2, u64::from(self.host_count)),
+            (is_by_host, "ranks per host", 2, u64::from(self.per_host)),
+            (is_limited, "ranks of most_ranks", u64::from(ranks), u64::from(self.most)),
+            (!is_limited, "ranks", u64::from(ranks), u64::from(self.ranks)),
+            (matches!(kind, Column | Grid), "columns", columns, self.table.dim as u64),
+            (kind == Row, "rows", 2, self.table.rows),
+        ];
+        let unmet = needs.iter().find(|(applies, _, least, got)| *applies && got < least);
+        match unmet {
+            Some((_, what, least, got)) => format!("{} needs {least} {what}, got {got}", kind.name()),
+            None => kind.name().to_owned(),
+        }
+    }
 }
 
 fn check_placement(

@@ -17,12 +17,10 @@ pub enum Error {
         counted(*tables as u64, "table")
     )]
     UnknownTable { name: String, tables: usize },
-    /// No layout of a table satisfies its constraints on this topology.
-    #[error(
-        "table {table:?}: expected a layout that is possible on {on}, got only {allowed}; \
-         allow the layout table"
-    )]
-    NoLayout { table: String, allowed: String, on: String },
+    /// No layout of a table satisfies its constraints on this topology. `missing` lists what each
+    /// allowed layout needs.
+    #[error("table {table:?}: no allowed layout is possible: {missing}; allow the layout table")]
+    NoLayout { table: String, missing: String },
     #[error("model: expected tables to place, got none")]
     NoTables,
     #[error("pinned table {table:?}: expected {expected}, got {got}")]
@@ -30,6 +28,15 @@ pub enum Error {
     /// The search found no plan that fits into memory.
     #[error("{0}")]
     Memory(MemoryShortage),
+}
+
+/// Constraints without which a plan fits into memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BindingConstraints {
+    /// Those of one table, given by its name.
+    Table(String),
+    /// Those of several tables, or those on every table.
+    Several,
 }
 
 /// Memory that the best plan of a search lacks, and the smallest changes that would make it fit.
@@ -42,10 +49,12 @@ pub struct MemoryShortage {
     /// Bytes that the rank needs, and bytes that it may use.
     pub needed: u64,
     pub capacity: u64,
+    /// Bytes that the constraints reserve on each rank.
+    pub reserved: u64,
     /// Reserve that makes the plan fit, if the reserve of the constraints is the cause.
     pub reserve: Option<u64>,
-    /// Whether the plan fits without the constraints on layouts, ranks and pinned tables.
-    pub fits_unconstrained: bool,
+    /// Constraints on layouts, ranks and pinned tables without which a plan fits.
+    pub constraints: Option<BindingConstraints>,
     /// Largest batch of all ranks that fits under the plan.
     pub batch: Option<usize>,
     /// Least number of hosts over which the tables' weights and states could be divided.
@@ -57,18 +66,28 @@ impl std::fmt::Display for MemoryShortage {
         let lacking = Bytes(self.needed.saturating_sub(self.capacity));
         write!(
             f,
-            "memory of rank {}: expected at most {}, got {}, of which {} is the largest part; \
-             it fits with {lacking} more memory per rank",
+            "memory of rank {}: expected at most {}",
             self.rank,
-            Bytes(self.capacity),
+            Bytes(self.capacity)
+        )?;
+        if self.reserved > 0 {
+            write!(f, " beside the reserve of {}", Bytes(self.reserved))?;
+        }
+        write!(
+            f,
+            ", got {}, of which {} is the largest part; it fits with {lacking} more memory per rank",
             Bytes(self.needed),
             self.kind,
         )?;
         if let Some(reserve) = self.reserve {
             write!(f, ", a reserve of {}", Bytes(reserve))?;
         }
-        if self.fits_unconstrained {
-            f.write_str(", other constraints on tables")?;
+        match &self.constraints {
+            Some(BindingConstraints::Table(name)) => {
+                write!(f, ", no constraints on table {name:?}")?;
+            }
+            Some(BindingConstraints::Several) => f.write_str(", no constraints on tables")?,
+            None => {}
         }
         if let Some(batch) = self.batch {
             write!(f, ", a batch of {batch}")?;

@@ -21,7 +21,7 @@ pub mod search;
 pub mod torchrec;
 
 pub use baseline::Baseline;
-pub use error::{Error, MemoryShortage};
+pub use error::{BindingConstraints, Error, MemoryShortage};
 pub use explain::explain;
 pub use placement::{CandidatePlan, Placement};
 pub use problem::PlanProblem;

@@ -7,7 +7,7 @@ use schema::random::CounterRng;
 use crate::allowed::AllowedLayouts;
 use crate::baseline::Baseline;
 use crate::constraints::Constraints;
-use crate::error::{Error, MemoryShortage};
+use crate::error::{BindingConstraints, Error, MemoryShortage};
 use crate::local_search::LocalSearch;
 use crate::neo::{self, NeoWeights};
 use crate::placement::CandidatePlan;
@@ -20,6 +20,8 @@ const BUDGET_PER_TABLE: u64 = 400;
 const BUDGET: std::ops::RangeInclusive<u64> = 12_000..=150_000;
 /// Number of starting plans that local search improves.
 const STARTS: usize = 4;
+/// Number of tables whose constraints are dropped in turn if no plan fits, the largest first.
+const RELAXED_TABLES: usize = 4;
 
 /// How a plan is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +88,25 @@ pub struct PlanResult {
 /// workload that cannot be priced.
 pub fn plan(problem: &PlanProblem<'_>, options: &PlanOptions) -> Result<PlanResult, Error> {
     let first = first_plan(problem)?;
-    let allowed = AllowedLayouts::new(problem, first.hosts())?;
     let mut priced = PricedPlan::new(*problem, &first)?;
+    let found = find_best(&mut priced, options)?;
+    if found.score.overflow > 0 {
+        return Err(Error::Memory(describe_shortage(&priced, options)));
+    }
+    let (plan, cost) = (priced.plan().clone(), priced.cost());
+    Ok(PlanResult { plan, cost, baselines: found.baselines, priced: priced.priced() })
+}
+
+/// The best plan of a search, which may need more memory than there is.
+struct FoundPlan {
+    score: PlanScore,
+    baselines: Vec<BaselinePlan>,
+}
+
+/// Searches for the best plan, and leaves `priced` with it.
+fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<FoundPlan, Error> {
+    let problem = *priced.problem();
+    let allowed = AllowedLayouts::new(&problem, priced.hosts())?;
     let weights = options
         .neo_weights
         .unwrap_or_else(|| NeoWeights::from_topology(problem.conditions.topology));
@@ -97,7 +116,7 @@ pub fn plan(problem: &PlanProblem<'_>, options: &PlanOptions) -> Result<PlanResu
         if matches!(options.method, PlanMethod::Baseline(wanted) if wanted != baseline) {
             continue;
         }
-        let plan = baseline.place(&mut priced, &allowed, weights);
+        let plan = baseline.place(priced, &allowed, weights);
         let (score, cost) = (priced.score(), priced.cost());
         starts.push((score, plan.clone()));
         baselines.push(BaselinePlan { baseline, plan, cost, fits: score.overflow == 0 });
@@ -107,15 +126,12 @@ pub fn plan(problem: &PlanProblem<'_>, options: &PlanOptions) -> Result<PlanResu
             priced.adopt(plan);
             starts.push((priced.score(), plan.clone()));
         }
-        starts.extend(proposal::propose(&mut priced, &allowed, weights));
-        starts = search_from(starts, &mut priced, &allowed, options);
+        starts.extend(proposal::propose(priced, &allowed, weights));
+        starts = search_from(starts, priced, &allowed, options);
     }
     let Some((score, plan)) = best(starts) else { return Err(Error::NoTables) };
     priced.adopt(&plan);
-    if score.overflow > 0 {
-        return Err(Error::Memory(describe_shortage(&priced, options)));
-    }
-    Ok(PlanResult { plan, cost: priced.cost(), baselines, priced: priced.priced() })
+    Ok(FoundPlan { score, baselines })
 }
 
 /// Improves the best starting plans, and returns the results. Plans with equal scores are tried
@@ -158,10 +174,6 @@ fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemorySh
     let memory = priced.pricer().rank_memory(rank);
     let needed = memory.total();
     let constraints = problem.constraints;
-    let only_reserve =
-        Constraints { reserve_bytes: constraints.reserve_bytes, ..Constraints::default() };
-    let fits_unconstrained = only_reserve != *constraints
-        && plan(&PlanProblem { constraints: &only_reserve, ..*problem }, options).is_ok();
     let fixed = needed - memory.table_weights - memory.table_states;
     let all: f64 = neo::table_sizes(problem).iter().map(|table| table.bytes).sum();
     let per_host = capacity.saturating_sub(fixed) as f64 * f64::from(topology.ranks_per_host);
@@ -171,13 +183,49 @@ fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemorySh
         kind: memory.largest().0,
         needed,
         capacity,
+        reserved: constraints.reserve_bytes,
         reserve: topology
             .device
             .memory_bytes
             .checked_sub(needed)
             .filter(|_| constraints.reserve_bytes > 0),
-        fits_unconstrained,
+        constraints: find_binding_constraints(priced, options),
         batch: priced.pricer().max_batch_size().filter(|_| constraints.reserve_bytes == 0),
         hosts: (hosts.is_finite() && hosts > f64::from(topology.hosts)).then_some(hosts as u32),
     }
+}
+
+/// Returns the constraints without which a plan fits: those of one table on the fullest rank, if
+/// there is such a table, or else all of them.
+fn find_binding_constraints(
+    priced: &PricedPlan<'_>,
+    options: &PlanOptions,
+) -> Option<BindingConstraints> {
+    let problem = priced.problem();
+    let constraints = problem.constraints;
+    let fits = |constraints: &Constraints| {
+        let relaxed = PlanProblem { constraints, ..*problem };
+        let first = first_plan(&relaxed).ok()?;
+        let mut priced = PricedPlan::new(relaxed, &first).ok()?;
+        let found = find_best(&mut priced, options).ok()?;
+        Some(found.score.overflow == 0)
+    };
+    let only_reserve =
+        Constraints { reserve_bytes: constraints.reserve_bytes, ..Constraints::default() };
+    if only_reserve == *constraints || fits(&only_reserve) != Some(true) {
+        return None;
+    }
+    let sizes = neo::table_sizes(problem);
+    let on_rank = priced.pricer().tables_on(priced.fullest_rank()).map(schema::TableId::index);
+    let mut tables: Vec<usize> = on_rank.collect();
+    tables.sort_by(|a, b| sizes[*b].bytes.total_cmp(&sizes[*a].bytes));
+    tables.dedup();
+    let names = tables.into_iter().map(|table| &problem.config.model.tables[table].name);
+    let constrained = names.filter(|name| constraints.tables.contains_key(*name));
+    let binding = constrained.take(RELAXED_TABLES).find(|name| {
+        let mut relaxed = constraints.clone();
+        relaxed.tables.remove(*name);
+        fits(&relaxed) == Some(true)
+    });
+    Some(binding.map_or(BindingConstraints::Several, |name| BindingConstraints::Table(name.clone())))
 }

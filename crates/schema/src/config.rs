@@ -140,11 +140,7 @@ impl JobConfig {
         if self.training.keep_checkpoints == 0 {
             return Err(ConfigError::shape("training.keep_checkpoints", at_least_one(0)));
         }
-        let names = || self.model.tables.iter().map(|table| table.name.as_str());
-        if let Some(name) = self.plan.tables.keys().find(|name| !names().any(|one| one == *name)) {
-            let text = format!("expected the name of a table, such as {:?}", names().next());
-            return Err(ConfigError::shape(format!("plan.tables.{name}"), text));
-        }
+        self.check_plan()?;
         self.optimizer.sparse.check("optimizer.sparse")?;
         self.optimizer.dense.check("optimizer.dense")?;
         let sparse = self.optimizer.sparse.kind;
@@ -159,6 +155,31 @@ impl JobConfig {
         if !(0.0..1.0).contains(&self.data.hold_out) {
             let text = format!("expected a share in [0, 1), got {}", self.data.hold_out);
             return Err(ConfigError::shape("data.hold_out", text));
+        }
+        Ok(())
+    }
+
+    /// Rejects constraints on unknown tables, and constraints that no plan satisfies.
+    fn check_plan(&self) -> Result<(), ConfigError> {
+        let names = || self.model.tables.iter().map(|table| table.name.as_str());
+        if let Some(name) = self.plan.tables.keys().find(|name| !names().any(|one| one == *name)) {
+            let first = names().next().unwrap_or_default();
+            let text = format!("expected the name of a table, such as {first:?}");
+            return Err(ConfigError::shape(format!("plan.tables.{name}"), text));
+        }
+        if self.plan.least_columns == Some(0) {
+            return Err(ConfigError::shape("plan.least_columns", at_least_one(0)));
+        }
+        let single = self.plan.tables.iter().map(|(name, own)| (format!("plan.tables.{name}"), own));
+        let every = ("plan".to_owned(), &self.plan.every_table);
+        for (section, constraints) in std::iter::once(every).chain(single) {
+            if constraints.most_ranks == Some(0) {
+                return Err(ConfigError::shape(format!("{section}.most_ranks"), at_least_one(0)));
+            }
+            if constraints.layouts.as_ref().is_some_and(Vec::is_empty) {
+                let text = "expected at least one layout, got none".to_owned();
+                return Err(ConfigError::shape(format!("{section}.layouts"), text));
+            }
         }
         Ok(())
     }

@@ -520,7 +520,7 @@ pub const KEYS: &[ConfigKey] = &[
     optional("plan.reserve_bytes", Integer, "0 or more")
         .or("0")
         .says("Memory of each rank that plans leave free.", "reserve_bytes = 4_000_000_000"),
-    optional("plan.least_columns", Integer, "at least 1").or("32").says(
+    optional("plan.least_columns", Integer, "at least 1").or("16").says(
         "Least number of columns of a part, if the columns of a table are split.",
         "least_columns = 16",
     ),

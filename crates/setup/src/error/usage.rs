@@ -236,7 +236,7 @@ errors_with_hints! {
         #[hint("rowmill train --help shows the form of a plan")]
         PlanFile { path: PathBuf, source: serde_json::Error },
         #[error("{}: {source}", path.display())]
-        #[hint("rowmill train --help shows the form of a plan")]
+        #[hint("the plan may be of another model; rowmill plan makes one for this model")]
         Plan { path: PathBuf, source: Box<schema::plan::PlanError> },
         #[error("{}: {source}", path.display())]
         #[hint("rowmill plan --help shows examples")]
