@@ -17,6 +17,7 @@ mod units;
 mod work;
 
 pub use kind::CpuPrice;
+pub(super) use fit::fit_units;
 pub(super) use kind::KindModel;
 pub use learn::{CpuKindErrors, Example, are_judged, is_judged};
 pub use measured::{

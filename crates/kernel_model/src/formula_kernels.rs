@@ -10,7 +10,7 @@ use schema::{HardwareSpec, Optimizer};
 use crate::Error;
 use crate::embedding::{self, Popularity, TableLookup, V100};
 use crate::estimate::Estimate;
-use crate::rank_load::{RankLoad, TileTerms};
+use crate::rank_load::{RankLoad, RowRates, TileTerms};
 use crate::tile_use::TileUse;
 
 /// Duration of an empty copy.
@@ -359,7 +359,8 @@ impl SingleWork {
             popularity: Popularity::uniform(rows),
         };
         let terms = TileTerms::new(&tile, Optimizer::Sgd, None);
-        RankLoad::from_tiles(std::iter::repeat_n(&terms, tables as usize), device).backward
+        let tiles = std::iter::repeat_n(&terms, tables as usize);
+        RankLoad::from_tiles(tiles, RowRates::Gpu(device)).backward
     }
 }
 

@@ -29,6 +29,7 @@ mod forest;
 mod formula;
 pub mod formula_kernels;
 mod grid;
+pub mod host_costs;
 mod latency;
 mod launch_overhead;
 pub mod leave_out;

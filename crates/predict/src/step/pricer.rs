@@ -19,7 +19,8 @@ use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::exchanges::RankExchange;
 use kernel_model::formula_kernels::moved;
-use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad};
+use kernel_model::host_costs::HostCosts;
+use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, RowRates};
 
 /// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value
 /// of a row.
@@ -46,6 +47,8 @@ pub struct StepCost {
 #[derive(Clone, Debug)]
 pub struct StepPricer<'a> {
     device: HardwareSpec,
+    /// Costs of a CPU, which replace the rates of the device.
+    host: Option<HostCosts>,
     peers: Peers,
     batch: usize,
     samples: Vec<usize>,
@@ -125,7 +128,8 @@ impl<'a> StepPricer<'a> {
             return Err(Error::Workload { expected, got: format!("a plan of {ranks}") });
         }
         let samples: Vec<usize> = (0..ranks).map(|rank| workload.samples(rank)).collect();
-        let peers = Peers::new(topology, samples.clone());
+        let host = conditions.host.cloned();
+        let peers = Peers::new(topology, host.as_ref(), samples.clone());
         let most = samples.iter().copied().max().unwrap_or(0);
         let is_first = conditions.bottom_mlp == BottomMlp::FirstRank && ranks > 1;
         let bottom_width = if is_first { workload.config.model.dense_width() } else { 0 };
@@ -133,6 +137,7 @@ impl<'a> StepPricer<'a> {
         let nothing = StepCost { step: Estimate::default(), peak_bytes: 0, fits: true };
         let mut pricer = Self {
             device: topology.device.clone(),
+            host,
             batch: workload.config.training.batch_size,
             samples,
             tiles: PlacedTiles::new(workload, per_host),
@@ -242,7 +247,8 @@ impl<'a> StepPricer<'a> {
             let rank = number as usize;
             let (load, totals) = (self.loads[rank], self.totals[rank]);
             self.before.push(RankBefore { rank: number, load, totals });
-            self.loads[rank] = RankLoad::from_tiles(self.tiles.terms_on(rank), &self.device);
+            let rates = self.host.as_ref().map_or(RowRates::Gpu(&self.device), RowRates::Host);
+            self.loads[rank] = RankLoad::from_tiles(self.tiles.terms_on(rank), rates);
             let bytes = self.memory(rank).total();
             self.totals[rank] = RankTotals { sums: self.tiles.sums(rank), bytes };
         }
@@ -302,10 +308,17 @@ impl<'a> StepPricer<'a> {
     /// Computes the times of the stages that depend on tiles.
     fn tile_times(&self) -> TileTimes {
         let batch = self.batch.max(1) as f64;
-        let ids = self.peers.to_samples(|rank| {
-            let load = &self.loads[rank];
-            (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch
-        });
+        let ids = match self.host {
+            // rowmill sends the lengths of bags, then the ids.
+            Some(_) => {
+                let [_, lengths, ids] = self.input_rounds();
+                lengths.plus(ids)
+            }
+            None => self.peers.to_samples(|rank| {
+                let load = &self.loads[rank];
+                (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch
+            }),
+        };
         let plain = self.peers.to_samples(|rank| {
             let bottom = if rank == 0 { self.bottom_width } else { 0.0 };
             let reduced = self.totals[rank].sums.reduced_width;
@@ -376,7 +389,11 @@ impl<'a> StepPricer<'a> {
     }
 
     fn moved(&self, bytes: f64) -> Estimate {
-        if bytes > 0.0 { moved(bytes, &self.device) } else { Estimate::default() }
+        match &self.host {
+            _ if bytes <= 0.0 => Estimate::default(),
+            Some(host) => host.price_bytes(bytes),
+            None => moved(bytes, &self.device),
+        }
     }
 
     /// Returns the time of the sums over ranks of the gradients of replicated tables.
