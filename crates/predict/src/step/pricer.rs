@@ -28,6 +28,10 @@ const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
 
+/// Number of times that a CPU reads or writes each value of a sum over ranks: twice for the copy into
+/// a message, twice for the copy out of it, and about twice for the addition.
+const SUM_PASSES: f64 = 6.0;
+
 /// Lowest and highest factor on the host's time, which hosts and versions of PyTorch change.
 const HOST: (f64, f64) = (0.7, 1.4);
 
@@ -399,7 +403,13 @@ impl<'a> StepPricer<'a> {
     /// Returns the time of the sums over ranks of the gradients of replicated tables.
     fn replica_sums(&self) -> Estimate {
         let values = self.loads.iter().map(|load| load.replica_values).fold(0.0, f64::max);
-        if values > 0.0 { self.peers.sum(VALUE * values) } else { Estimate::default() }
+        if values <= 0.0 {
+            return Estimate::default();
+        }
+        let sum = self.peers.sum(VALUE * values);
+        // A GPU's collectives contain these copies.
+        self.host.as_ref().map_or(sum, |host| sum.plus(host.price_bytes(SUM_PASSES * VALUE * values)))
+
     }
 
     /// Returns the time of the exchange of the terms of rows whose columns are split.
