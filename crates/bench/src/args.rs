@@ -56,6 +56,21 @@ medians over the steps of all rounds, each the mean of the ranks.
   pipelined_over_serial, …_low, …_high
                     mean ratio of the step times of a round, with its 95 % interval";
 
+const PLANS_AFTER: &str = "\
+Examples:
+  rowmill-bench plans
+  rowmill-bench plans --model few-large --plans 20 --rounds 5 --format json
+
+Costs of this machine are measured first. Ranks are two threads that train on generated batches in memory. The plans
+of a model take turns in every round.
+
+  predicted_ms, measured_ms   a step; the measured one is the median of the rounds, each a median of steps
+  kendall_tau                 rank correlation of both over the plans of a model
+  best_slower                 measured step of the plan that is predicted to be fastest, relative to the fastest
+  spread                      median range of the rounds of a plan without the fastest and the slowest
+  stages                      predicted and measured time by which each stage lengthens a step: the slowest rank's
+                              computing, and the exchange on the rank that waits least";
+
 const EMBEDDING_AFTER: &str = "\
 Examples:
   rowmill-bench embedding --threads 2
@@ -133,6 +148,10 @@ pub enum BenchCommand {
     /// Compare lookups and row updates with plain random access, and measure the overhead per table
     #[command(after_help = EMBEDDING_AFTER)]
     Embedding(BenchEmbedding),
+    /// Compare the predicted steps of many sharding plans with their steps on two ranks over a
+    /// simulated slow link
+    #[command(after_help = PLANS_AFTER)]
+    Plans(BenchPlans),
     /// Compare the three matrix products of linear layers with multiply-adds in registers
     #[command(after_help = GEMM_AFTER)]
     Gemm(BenchGemm),
@@ -234,6 +253,32 @@ pub struct BenchAblation {
     pub rounds: u64,
     /// Number of timed steps of each schedule per round
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub steps: u64,
+}
+
+/// Options of `rowmill-bench plans`.
+#[derive(Debug, Args)]
+pub struct BenchPlans {
+    /// Models to measure: many-small, few-large or dlrm-criteo-kaggle [default: all]
+    #[arg(long, value_name = "MODEL", num_args = 1.., value_parser = ["many-small", "few-large", "dlrm-criteo-kaggle"])]
+    pub model: Vec<String>,
+    /// Samples per step [default: 2048, few-large 1024]
+    #[arg(long, value_name = "B", value_parser = at_least_one)]
+    pub batch_size: Option<usize>,
+    /// Number of plans of each model
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
+    pub plans: usize,
+    /// Time that a message takes besides its transfer, such as 2ms or 50us
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = time)]
+    pub delay: Duration,
+    /// Bytes per second that a rank can send, such as 1GB/s or 800MB/s
+    #[arg(long, value_name = "RATE", default_value = "250MB/s", value_parser = bytes_per_second)]
+    pub bandwidth: f64,
+    /// Number of rounds, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Number of timed steps of each plan per round
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
 }
 

@@ -8,8 +8,10 @@ mod gemm;
 mod interaction;
 mod limit;
 mod operation;
+mod plans;
 mod predict;
 pub mod published;
+mod ranks;
 mod trace;
 mod train;
 mod turns;
@@ -25,6 +27,7 @@ pub fn run(bench: &BenchCommand, session: &Session) -> Result<ExitCode, Error> {
     match bench {
         BenchCommand::Train(args) => train::run(args, session),
         BenchCommand::Ablation(args) => ablation::run(args, session),
+        BenchCommand::Plans(args) => plans::run(args, session),
         BenchCommand::Embedding(args) => embedding::run(args, session),
         BenchCommand::Gemm(args) => gemm::run(args, session),
         BenchCommand::Interaction(args) => interaction::run(args, session),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use comm::world;
 use device::{Backend, Cpu, Pool};
-use schema::{Batch, IdLaw, JobConfig, Rank, ShardingPlan, TableConfig};
+use schema::{Batch, FeatureStats, IdLaw, JobConfig, Rank, ShardingPlan, TableConfig};
 use setup::error::Error;
 use setup::synthetic::Laws;
 use trace::{Clock, OpSpan, Recorder};
@@ -58,9 +58,14 @@ pub fn make_batches(
     let distribution = |table: &TableConfig| {
         laws.distribution(config.synthetic.law(&table.name).unwrap_or(&IdLaw::Uniform))
     };
+    let stats = FeatureStats::with_bag_sizes(config, u32::try_from(pooling).unwrap_or(u32::MAX));
+    let length = |(table, stats): (&TableConfig, &FeatureStats)| {
+        table.sequence_length.unwrap_or(stats.longest_bag as usize)
+    };
+    let lengths = tables().zip(&stats).map(length).collect();
     let made = Made {
         rows: tables().map(|table| table.rows).collect(),
-        lengths: tables().map(|t| t.sequence_length.unwrap_or(pooling)).collect(),
+        lengths,
         dense_features: model.dense_features,
         batch_size: config.training.batch_size,
         distributions: tables().map(distribution).collect::<Result<_, _>>()?,

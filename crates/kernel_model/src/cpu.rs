@@ -14,6 +14,7 @@ mod model;
 mod units;
 mod work;
 
+pub(super) use fit::fit_units;
 pub use kind::{CpuPrice, KindModel};
 pub use learn::{CpuKindErrors, Example, are_judged, is_judged};
 pub use measured::{

@@ -10,7 +10,7 @@ use schema::{HardwareSpec, Optimizer};
 use crate::Error;
 use crate::embedding::{Popularity, ROW_NS, START_NS};
 use crate::estimate::Estimate;
-use crate::rank_load::{RankLoad, TileTerms};
+use crate::rank_load::{RankLoad, RowRates, TileTerms};
 use crate::tile_use::TileUse;
 
 /// Duration of an empty copy.
@@ -336,7 +336,8 @@ impl SingleWork {
 
     fn load(&self, device: &HardwareSpec) -> RankLoad {
         let terms = TileTerms::new(&self.tile(), Optimizer::Sgd, None);
-        RankLoad::from_tiles(std::iter::repeat_n(&terms, self.sizes[1] as usize), device)
+        let tiles = std::iter::repeat_n(&terms, self.sizes[1] as usize);
+        RankLoad::from_tiles(tiles, RowRates::Gpu(device))
     }
 }
 

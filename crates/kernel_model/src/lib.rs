@@ -27,6 +27,7 @@ mod file;
 mod forest;
 mod formula;
 pub mod formula_kernels;
+pub mod host_costs;
 mod latency;
 mod launch_overhead;
 pub mod leave_out;

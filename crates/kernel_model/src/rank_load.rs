@@ -8,6 +8,7 @@ use schema::{HardwareSpec, Optimizer};
 
 use crate::Estimate;
 use crate::embedding::{BAG_BYTES, CACHE_SHARE, HitCurve, ROW_NS, START_NS, sectors};
+use crate::host_costs::{HostAmounts, HostCosts};
 use crate::tile_use::TileUse;
 
 /// Lowest and highest factor for V100 lookups whose longest bag decides their time.
@@ -115,6 +116,24 @@ impl TileTerms {
     }
 }
 
+/// What a rank's lookups and row updates cost.
+#[derive(Clone, Copy, Debug)]
+pub enum RowRates<'a> {
+    /// A GPU, by the rates of its data sheet.
+    Gpu(&'a HardwareSpec),
+    /// A CPU, by measured costs.
+    Host(&'a HostCosts),
+}
+
+impl RowRates<'_> {
+    fn cache_bytes(self) -> f64 {
+        match self {
+            Self::Gpu(device) => CACHE_SHARE * device.l2_bytes as f64,
+            Self::Host(costs) => costs.cache_bytes,
+        }
+    }
+}
+
 /// Time and memory of the tiles of one rank: lookups, row updates, weights and optimizer states.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankLoad {
@@ -141,6 +160,8 @@ pub struct RankLoad {
 /// Sums over the tiles of a rank, from which lookup and update times are computed.
 #[derive(Clone, Copy, Default)]
 struct Sums {
+    tiles: f64,
+    bags: f64,
     used: f64,
     dram: f64,
     l2: f64,
@@ -156,23 +177,22 @@ impl RankLoad {
     /// Sums the terms of a rank's tiles, in plan order.
     pub fn from_tiles<'a>(
         tiles: impl Iterator<Item = &'a TileTerms> + Clone,
-        device: &HardwareSpec,
+        rates: RowRates<'_>,
     ) -> Self {
         let mut load = Self::default();
-        let mut sums =
-            Sums { used: tiles.clone().map(|tile| tile.used_bytes).sum(), ..Sums::default() };
-        let mut is_empty = true;
-        for tile in tiles {
-            is_empty = false;
-            load.add(tile);
-            // Tables share the cache in proportion to the bytes of the rows that a batch uses.
-            let share = if sums.used > 0.0 { tile.used_bytes / sums.used } else { 0.0 };
-            let cached = CACHE_SHARE * device.l2_bytes as f64 * share / tile.row_bytes;
-            sums.add(tile, tile.curve.at(cached));
-        }
-        if !is_empty {
-            load.forward = forward(&sums, device);
-            load.backward = backward(&sums, load.uses, device);
+        let sums = Sums::new(tiles.clone(), rates.cache_bytes());
+        tiles.for_each(|tile| load.add(tile));
+        if sums.tiles > 0.0 {
+            (load.forward, load.backward) = match rates {
+                RowRates::Gpu(device) => {
+                    (forward(&sums, device), backward(&sums, load.uses, device))
+                }
+                RowRates::Host(costs) => {
+                    let [lookup, update] = sums.host_amounts(load.uses);
+                    let price = HostCosts::price_rows;
+                    (price(&lookup, &costs.lookup), price(&update, &costs.update))
+                }
+            };
         }
         load
     }
@@ -194,8 +214,29 @@ impl RankLoad {
 }
 
 impl Sums {
+    fn new<'a>(tiles: impl Iterator<Item = &'a TileTerms> + Clone, cache_bytes: f64) -> Self {
+        let used = tiles.clone().map(|tile| tile.used_bytes).sum();
+        let mut sums = Self { used, ..Self::default() };
+        for tile in tiles {
+            // Tables share the cache in proportion to the bytes of the rows that a batch uses.
+            let share = if sums.used > 0.0 { tile.used_bytes / sums.used } else { 0.0 };
+            sums.add(tile, tile.curve.at(cache_bytes * share / tile.row_bytes));
+        }
+        sums
+    }
+
+    /// Returns the amounts of a CPU's lookups and row updates.
+    fn host_amounts(&self, uses: f64) -> [HostAmounts; 2] {
+        [
+            [self.tiles, self.bags, uses, self.dram, self.l2],
+            [self.tiles, self.bags, uses, self.update + self.gradients, self.gradient_reads],
+        ]
+    }
+
     fn add(&mut self, tile: &TileTerms, hits: f64) {
         let rows = tile.uses * tile.row_bytes;
+        self.tiles += 1.0;
+        self.bags += tile.bags;
         self.dram += tile.passing_bytes + (1.0 - hits) * rows;
         self.l2 += tile.bags * BAG_BYTES + hits * rows;
         self.longest = self.longest.max(tile.longest);
@@ -205,6 +246,16 @@ impl Sums {
         self.gradient_reads += tile.gradient_reads;
         self.hottest = self.hottest.max(tile.hottest);
     }
+}
+
+/// Returns the amounts of the lookups and of the row updates of tiles on a CPU, whose caches hold
+/// `cache_bytes` bytes of rows.
+pub fn host_amounts<'a>(
+    tiles: impl Iterator<Item = &'a TileTerms> + Clone,
+    cache_bytes: f64,
+) -> [HostAmounts; 2] {
+    let uses = tiles.clone().map(|tile| tile.uses).sum();
+    Sums::new(tiles, cache_bytes).host_amounts(uses)
 }
 
 /// Returns the bandwidths of memory and last-level cache in bytes per second.

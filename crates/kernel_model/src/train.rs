@@ -83,11 +83,7 @@ fn fold_of(row: &Measured) -> usize {
 
 /// Builds the model of a device from its forests: the one of all rows, then those without a fold,
 /// if any. Its interval holds the errors of rows that the predicting forest has not seen.
-fn build_device_model(
-    device: &DeviceRows,
-    shared: Shared<'_>,
-    forests: &[Forest],
-) -> DeviceModel {
+fn build_device_model(device: &DeviceRows, shared: Shared<'_>, forests: &[Forest]) -> DeviceModel {
     let build = |forest: &Forest| DeviceModel {
         device: device.device.key.clone().into_owned(),
         rows: device.part(Part::Train).count(),

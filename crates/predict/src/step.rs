@@ -23,6 +23,7 @@ mod sweep;
 mod timeline;
 
 use kernel_model::Estimate;
+use kernel_model::host_costs::HostCosts;
 use schema::topology::ProductFormat;
 use schema::{Schedule, Topology};
 use serde::Serialize;
@@ -55,6 +56,9 @@ pub struct Conditions<'a> {
     pub kernels: DenseKernels,
     pub bottom_mlp: BottomMlp,
     pub row_updates: RowUpdates,
+    /// Costs of a CPU on which rowmill trains. They replace the kernels of a GPU and the links
+    /// within a host.
+    pub host: Option<&'a HostCosts>,
 }
 
 /// The kernels of a row update.
@@ -82,6 +86,7 @@ impl<'a> Conditions<'a> {
             kernels: DenseKernels::Eager,
             bottom_mlp: BottomMlp::DataParallel,
             row_updates: RowUpdates::Fused,
+            host: None,
         }
     }
 }
@@ -116,7 +121,8 @@ impl Stage {
     ];
 
     /// Returns the stage to which an action of the trainer's stage graph belongs.
-    fn from_action(action: schema::Stage) -> Self {
+    #[must_use]
+    pub fn from_action(action: schema::Stage) -> Self {
         use schema::Stage as Action;
         match action {
             Action::InputDistribution => Self::InputDist,

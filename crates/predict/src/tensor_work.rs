@@ -84,7 +84,12 @@ mod tests {
         let check = |name: &str, known: &str, wanted: &str, factor: f64| {
             assert!((growth(name, known, wanted) / factor - 1.0).abs() < 1e-9, "{name}");
         };
-        check("aten::linear", "4x8 float, 2x8 float, 2 float", "12x8 float, 2x8 float, 2 float", 3.0);
+        check(
+            "aten::linear",
+            "4x8 float, 2x8 float, 2 float",
+            "12x8 float, 2x8 float, 2 float",
+            3.0,
+        );
         check("aten::relu", "4x8 float", "4x32 float", 4.0);
         check("aten::relu", "4x8 float", "4x8 float", 1.0);
         check("aten::cat", "TensorList, Scalar", "TensorList, Scalar", 1.0);

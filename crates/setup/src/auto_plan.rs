@@ -78,34 +78,38 @@ fn topology(
         ComputeDevice::Cpu(_) => None,
     };
     let gpu = driver.and_then(|name| HARDWARE.iter().find(|spec| spec.name == name));
-    let spec = gpu.cloned().unwrap_or_else(|| {
+    let hosts = hosts.host_count() as u32;
+    let Some(spec) = gpu else {
         let threads = (session.threads as f64 / f64::from(ranks_per_host)).max(1.0);
-        let memory = available_memory::read().map_or(u64::MAX, |memory| memory.bytes.0);
-        HardwareSpec {
-            key: Cow::Borrowed("cpu"),
-            name: Cow::Borrowed("a typical CPU"),
-            peak: Flops { f32: CORE_FLOPS * threads, tf32: None, f16: None, bf16: None },
-            sustained_f32: None,
-            dram: CORE_DRAM * threads,
-            dram_sustained: None,
-            l2_bytes: CORE_CACHE * threads as u64,
-            l2: None,
-            multiprocessors: threads as u32,
-            clock_mhz: 3000,
-            power_w: 0,
-            memory_bytes: memory / u64::from(ranks_per_host),
-            launch_floor_ns: None,
-            source: Cow::Borrowed("assumed"),
-        }
-    });
-    let within = match gpu {
-        Some(spec) => HostFabric::for_device(spec),
-        None => HostFabric {
-            name: Cow::Borrowed("shared memory"),
-            ring: CORE_MESSAGES,
-            all_to_all: CORE_MESSAGES,
-        },
+        return cpu_topology(hosts, ranks_per_host, threads);
     };
-    let host_count = hosts.host_count() as u32;
-    Topology { device: spec, hosts: host_count, ranks_per_host, within, between: Link::network() }
+    let (within, between) = (HostFabric::for_device(spec), Link::network());
+    Topology { device: spec.clone(), hosts, ranks_per_host, within, between }
+}
+
+/// Describes ranks on CPUs with the rates of a typical core for each of `threads` threads of a rank.
+pub fn cpu_topology(hosts: u32, ranks_per_host: u32, threads: f64) -> Topology {
+    let memory = available_memory::read().map_or(u64::MAX, |memory| memory.bytes.0);
+    let device = HardwareSpec {
+        key: Cow::Borrowed("cpu"),
+        name: Cow::Borrowed("a typical CPU"),
+        peak: Flops { f32: CORE_FLOPS * threads, tf32: None, f16: None, bf16: None },
+        sustained_f32: None,
+        dram: CORE_DRAM * threads,
+        dram_sustained: None,
+        l2_bytes: CORE_CACHE * threads as u64,
+        l2: None,
+        multiprocessors: threads as u32,
+        clock_mhz: 3000,
+        power_w: 0,
+        memory_bytes: memory / u64::from(ranks_per_host),
+        launch_floor_ns: None,
+        source: Cow::Borrowed("assumed"),
+    };
+    let within = HostFabric {
+        name: Cow::Borrowed("shared memory"),
+        ring: CORE_MESSAGES,
+        all_to_all: CORE_MESSAGES,
+    };
+    Topology { device, hosts, ranks_per_host, within, between: Link::network() }
 }

@@ -6,28 +6,24 @@
 //! here.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use analyze::distribution;
-use comm::{Communicator, Delayed, DelayedLink, InProcess};
+use comm::DelayedLink;
 use device::Cpu;
 use schema::stage::{ActionBatch, ActionPart, Overlap, Resource};
-use schema::{
-    HostLayout, JobConfig, Rank, ReplicaGroups, Schedule, ShardingPlan, Stage, StepGraph,
-};
+use schema::{HostLayout, JobConfig, ReplicaGroups, Schedule, Stage, StepGraph};
 use serde::Serialize;
-use train::context::Streams;
+use train::BUCKET_BYTES;
+use train::Model;
 use train::memory::WeightSource;
 use train::model::ActionTime;
-use train::profile::Profiler;
-use train::{BUCKET_BYTES, Model, RankBatch, RankContext, RunStep};
 
+use super::ranks::BenchRanks;
 use crate::args::BenchAblation;
 use bench::batches;
 use bench::sample::STOPPING;
-use bench::steps::{WARM_UP, make_batches};
+use bench::steps::make_batches;
 use setup::config::ResolvedJob;
 use setup::error::{EXIT_INTERRUPTED, Error};
 use setup::memory_check::{self, DataSize};
@@ -101,22 +97,11 @@ struct AblationStep {
     beside_ms: [f64; EXCHANGES.len()],
 }
 
-/// One rank, whose model is kept between schedules.
-struct AblationRank {
-    context: RankContext<Cpu>,
-    model: Model<Cpu>,
-    shares: Vec<RankBatch>,
-    step: u64,
-}
-
-/// The ranks, and everything that they have in common.
+/// The ranks, and what is measured of them.
 struct AblationBench {
-    config: JobConfig,
-    plan: ShardingPlan,
-    ranks: Vec<AblationRank>,
+    ranks: BenchRanks,
     /// Stages beside each exchange in the pipelined schedule.
     beside: Vec<Vec<Stage>>,
-    link: Option<DelayedLink>,
     steps: u64,
 }
 
@@ -189,24 +174,12 @@ impl AblationBench {
         let count = batches::distinct_batches(batch_size);
         let host = device::Pool::new(threads);
         let batches = make_batches(&config, args.pooling, &host, count)?;
-        let share = |rank: u32, batch: &schema::Batch| {
-            let cut = |rank: u32| batch.size * rank as usize / args.ranks as usize;
-            let own = Arc::new(batch.slice(cut(rank)..cut(rank + 1)));
-            RankBatch { batch: own, first_sample: cut(rank) }
-        };
-        let rank = |rank: u32| {
-            let context = RankContext::alone(Cpu::open(threads)?, Profiler::off())?;
-            let (queue, rank_id) = (context.device_queue(), Rank(rank));
-            let model = Model::initial(queue, &config, &plan, rank_id, batch_size)?;
-            let shares = batches.iter().map(|batch| share(rank, batch)).collect();
-            Ok(AblationRank { context, model, shares, step: 0 })
-        };
-        let ranks = (0..args.ranks).map(rank).collect::<Result<_, Error>>()?;
-        let graph = StepGraph::new(&config, BUCKET_BYTES, Schedule::PIPELINED, &plan);
-        let beside = EXCHANGES.map(|(overlap, _)| stages_beside(&graph, overlap)).to_vec();
         let link = DelayedLink { latency: args.delay, bandwidth: args.bandwidth };
         let link = (!args.delay.is_zero()).then_some(link);
-        Ok(Self { config, plan, ranks, beside, link, steps: args.steps })
+        let graph = StepGraph::new(&config, BUCKET_BYTES, Schedule::PIPELINED, &plan);
+        let beside = EXCHANGES.map(|(overlap, _)| stages_beside(&graph, overlap)).to_vec();
+        let ranks = BenchRanks::new(config, plan, &batches, threads, link)?;
+        Ok(Self { ranks, beside, steps: args.steps })
     }
 
     /// Runs all schedules, in an order that changes from round to round.
@@ -232,29 +205,11 @@ impl AblationBench {
 
     /// Trains some steps under a schedule, on new communicators.
     fn measure(&mut self, schedule: Schedule) -> Result<Vec<AblationStep>, Error> {
-        let size = self.ranks.len() as u32;
-        let graph = StepGraph::new(&self.config, BUCKET_BYTES, schedule, &self.plan);
-        let ends = InProcess::ends(size).into_iter().map(|end| match self.link {
-            None => Communicator::over(Arc::new(end)),
-            Some(link) => Communicator::over(Arc::new(Delayed::new(Arc::new(end), link))),
-        });
-        let (steps, batch_size) = (self.steps, self.config.training.batch_size);
-        let (beside, plan) = (&self.beside, &self.plan);
-        let by_rank = std::thread::scope(|scope| {
-            let mut ranks = Vec::new();
-            for (rank, end) in self.ranks.iter_mut().zip(ends) {
-                let graph = graph.clone();
-                ranks.push(scope.spawn(move || {
-                    rank.join(end, schedule, plan, graph)?;
-                    rank.train(steps, batch_size, beside)
-                }));
-            }
-            let join = |rank: std::thread::ScopedJoinHandle<'_, _>| {
-                rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            ranks.into_iter().map(join).collect::<Result<Vec<Vec<AblationStep>>, Error>>()
+        let beside = &self.beside;
+        let by_rank = self.ranks.measure(schedule, self.steps, &|step_ms, model| {
+            measured_step(step_ms, model, beside)
         })?;
-        Ok((0..steps as usize).map(|step| mean_of_ranks(&by_rank, step)).collect())
+        Ok((0..self.steps as usize).map(|step| mean_of_ranks(&by_rank, step)).collect())
     }
 
     fn report(
@@ -307,11 +262,11 @@ impl AblationBench {
         let [low, mean, high] = mean_interval(&rounds.iter().map(ratio).collect::<Vec<_>>());
         AblationReport {
             config: origin.to_owned(),
-            batch_size: self.config.training.batch_size,
+            batch_size: self.ranks.batch_size(),
             ranks: args.ranks,
-            threads_per_rank: self.ranks[0].context.device.pool.threads(),
+            threads_per_rank: self.ranks.threads(),
             delay_us: 1e6 * args.delay.as_secs_f64(),
-            bandwidth_gb_per_s: self.link.map(|link| link.bandwidth / 1e9),
+            bandwidth_gb_per_s: self.ranks.link().map(|link| link.bandwidth / 1e9),
             rounds: rounds.len(),
             steps_per_round: self.steps,
             schedules: times.collect(),
@@ -324,73 +279,24 @@ impl AblationBench {
     }
 }
 
-impl AblationRank {
-    /// Prepares the rank for a schedule on a new communicator.
-    fn join(
-        &mut self,
-        end: Communicator,
-        schedule: Schedule,
-        plan: &ShardingPlan,
-        graph: StepGraph,
-    ) -> Result<(), Error> {
-        self.context.comm = Streams::from(end);
-        self.context.comm.open_lanes(schedule, plan)?;
-        self.model.set_graph(graph);
-        Ok(())
-    }
-
-    /// Trains untimed steps, and then `steps` timed ones.
-    fn train(
-        &mut self,
-        steps: u64,
-        batch_size: usize,
-        beside: &[Vec<Stage>],
-    ) -> Result<Vec<AblationStep>, Error> {
-        let mut times = Vec::with_capacity(steps as usize);
-        let last = self.step + WARM_UP as u64 + steps - 1;
-        for number in self.step..=last {
-            let share = |number: u64| &self.shares[number as usize % self.shares.len()];
-            if number < last {
-                self.model.set_next(share(number + 1).clone());
-            }
-            self.context.comm.set_step(number);
-            let began = Instant::now();
-            let step = RunStep { number, factor: 1.0 };
-            let loss =
-                self.model.train(&mut self.context, share(number).share(batch_size), step)?;
-            let elapsed = began.elapsed();
-            if !loss.is_finite() {
-                let what = format!("the loss is {loss}, expected a finite number");
-                return Err(train::Error::Diverged { step: number, what, checkpoint: None }.into());
-            }
-            if number >= self.step + WARM_UP as u64 {
-                times.push(self.measured_step(1e3 * elapsed.as_secs_f64(), beside));
-            }
+fn measured_step(step_ms: f64, model: &Model<Cpu>, beside: &[Vec<Stage>]) -> AblationStep {
+    let mut measured = AblationStep { step_ms, ..AblationStep::default() };
+    for (action, time) in model.graph().actions.iter().zip(model.action_times()) {
+        let ActionTime { elapsed, waited } = *time;
+        let at = EXCHANGES.iter().position(|(overlap, _)| action.stage.overlap() == Some(*overlap));
+        if let Some(at) = at {
+            measured.exposed_ms[at] += 1e3 * waited.as_secs_f64();
         }
-        self.step = last + 1;
-        Ok(times)
-    }
-
-    fn measured_step(&self, step_ms: f64, beside: &[Vec<Stage>]) -> AblationStep {
-        let mut measured = AblationStep { step_ms, ..AblationStep::default() };
-        for (action, time) in self.model.graph().actions.iter().zip(self.model.action_times()) {
-            let ActionTime { elapsed, waited } = *time;
-            let at =
-                EXCHANGES.iter().position(|(overlap, _)| action.stage.overlap() == Some(*overlap));
-            if let Some(at) = at {
-                measured.exposed_ms[at] += 1e3 * waited.as_secs_f64();
-            }
-            if action.stage.resource() != Resource::ComputeQueue {
-                continue;
-            }
-            let elapsed_ms = 1e3 * elapsed.as_secs_f64();
-            measured.device_ms += elapsed_ms;
-            for (sum, stages) in measured.beside_ms.iter_mut().zip(beside) {
-                *sum += if stages.contains(&action.stage) { elapsed_ms } else { 0.0 };
-            }
+        if action.stage.resource() != Resource::ComputeQueue {
+            continue;
         }
-        measured
+        let elapsed_ms = 1e3 * elapsed.as_secs_f64();
+        measured.device_ms += elapsed_ms;
+        for (sum, stages) in measured.beside_ms.iter_mut().zip(beside) {
+            *sum += if stages.contains(&action.stage) { elapsed_ms } else { 0.0 };
+        }
     }
+    measured
 }
 
 /// Lists the computing stages between the first start and the first end of an exchange.

@@ -6,8 +6,8 @@
 
 use std::thread;
 
-use plan::torchrec::search::{Partitioner, search};
 use plan::torchrec::TorchrecProblem;
+use plan::torchrec::search::{Partitioner, search};
 use plan::{
     CandidatePlan, Constraints, LayoutKind, PlanOptions, PlanProblem, TableConstraints, plan,
 };
@@ -192,9 +192,8 @@ fn searched_plans_beat_the_best_heuristic() {
     });
     let restricted = || cases.iter().filter(|case| !case.restricted.is_empty());
     let all_layouts = ("all layouts", Gains::new(restricted().map(|case| case.gain)));
-    let fewer_layouts = (0..RESTRICTIONS.len()).map(|at| {
-        (RESTRICTIONS[at].0, Gains::new(restricted().map(|case| case.restricted[at])))
-    });
+    let fewer_layouts = (0..RESTRICTIONS.len())
+        .map(|at| (RESTRICTIONS[at].0, Gains::new(restricted().map(|case| case.restricted[at]))));
     let fewer_layouts: Vec<_> = std::iter::once(all_layouts).chain(fewer_layouts).collect();
     let summary = json!({
         "cases": count,

@@ -244,7 +244,8 @@ impl Prices {
         }
         let named = find_by_name(&self.overheads.by_key, key);
         let known: Vec<(&str, f64)> = named.iter().map(|(detail, ns)| (*detail, **ns)).collect();
-        let near = nearest::find(&known, &key.detail, OVERHEAD_POWER).filter(|near| near.is_alone)?;
+        let near =
+            nearest::find(&known, &key.detail, OVERHEAD_POWER).filter(|near| near.is_alone)?;
         let (sizes, ns) = known[near.place];
         let idle_ns = idle_ns.min(ns);
         Some(idle_ns + (ns - idle_ns) * tensor_work::growth(&key.name, sizes, &key.detail))

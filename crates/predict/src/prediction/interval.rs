@@ -67,7 +67,14 @@ pub(super) fn compute_intervals(
     let mut elements = Vec::new();
     let mut found = Found::default();
     for at in 0..program.ranks.len() {
-        add(&mut elements, program, at, simulation, PricedSamples { calibration, prices }, &mut found);
+        add(
+            &mut elements,
+            program,
+            at,
+            simulation,
+            PricedSamples { calibration, prices },
+            &mut found,
+        );
     }
     let scaling = scaling(&mut elements, program, simulation, prices);
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];

@@ -12,7 +12,7 @@ use crate::program::from_trainer::ops;
 use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::cpu::{Context, CpuModel, CpuWork, Example, MeasuredStep};
-use kernel_model::rank_load::{RankLoad, TileTerms};
+use kernel_model::rank_load::{RankLoad, RowRates, TileTerms};
 use kernel_model::tile_use::TileUse;
 
 /// Lowest and highest factor on times that are derived from bytes alone.
@@ -158,7 +158,8 @@ fn whole(
     let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::new(tile, rule, None)).collect();
     let one = |(number, rank): (usize, &RankStep)| {
         let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
-        let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), &model.machine.spec);
+        let load =
+            RankLoad::from_tiles(held.map(|(_, terms)| terms), RowRates::Gpu(&model.machine.spec));
         let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
         // A CPU needs no driver context and no buffers for collectives, so the reserve is 0.
         let memory = sizes.memory(&load, workload.samples(number), batch, batch);

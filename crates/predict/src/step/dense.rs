@@ -2,6 +2,7 @@
 //! for it: PyTorch one by one, or a compiler that fuses element-wise operations.
 
 use kernel_model::formula_kernels::moved;
+use kernel_model::host_costs::HostCosts;
 use schema::stage::Section;
 use schema::topology::{HardwareError, ProductFormat};
 use schema::{CellType, GemmProduct, HardwareSpec, Op, Pass, Stage, StepGraph};
@@ -222,6 +223,7 @@ struct Kernels<'a> {
     models: &'a Models,
     device: &'a HardwareSpec,
     peers: &'a Peers,
+    host: Option<&'a HostCosts>,
     format: ProductFormat,
     kind: DenseKernels,
     launches: u32,
@@ -233,6 +235,7 @@ impl<'a> Kernels<'a> {
     fn new(conditions: Conditions<'a>, peers: &'a Peers) -> Self {
         Self {
             peers,
+            host: conditions.host,
             models: conditions.models,
             device: &conditions.topology.device,
             format: conditions.format,
@@ -250,11 +253,23 @@ impl<'a> Kernels<'a> {
 
     /// Adds the kernels of an operation.
     fn add(&mut self, op: &Op) {
-        match *op {
-            Op::AllReduce { elements } => {
+        match (*op, self.host) {
+            (Op::AllReduce { elements }, host) => {
                 let bytes = (self.format.bytes() * elements) as f64;
-                self.launch(self.peers.sum(bytes), Basis::Formula);
+                let time = self.peers.sum(bytes);
+                match host {
+                    Some(_) => self.time = self.time.plus(time),
+                    None => self.launch(time, Basis::Formula),
+                }
             }
+            (_, Some(host)) => self.time = self.time.plus(host.price_op(op)),
+            (_, None) => self.add_kernels(op),
+        }
+    }
+
+    /// Adds the kernels of a GPU.
+    fn add_kernels(&mut self, op: &Op) {
+        match *op {
             Op::Gemm { m, n, k, .. } => self.product([m, n, k].map(|size| size as u64)),
             Op::Interaction { batch_size, vectors, dim, pass } => {
                 self.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
@@ -275,7 +290,8 @@ impl<'a> Kernels<'a> {
     /// and writes the output. Backward, one kernel masks the gradient, and another sums it over
     /// samples for the bias unless a compiler fuses both. The logit has no ReLU.
     fn add_activation(&mut self, op: &Op) {
-        let Op::Gemm { product, m, n, k, .. } = *op else { return };
+        // A CPU computes both in the product.
+        let (Op::Gemm { product, m, n, k, .. }, None) = (*op, self.host) else { return };
         let value = self.format.bytes();
         match product {
             GemmProduct::Forward if n > 1 => self.added((2 * m * n * value) as u64),

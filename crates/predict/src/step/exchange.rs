@@ -5,6 +5,7 @@ use schema::Topology;
 
 use kernel_model::Estimate;
 use kernel_model::exchanges::RankExchange;
+use kernel_model::host_costs::HostCosts;
 
 /// Lowest and highest factor on messages between hosts, because networks differ.
 const INTERVAL: (f64, f64) = (0.5, 2.0);
@@ -13,6 +14,8 @@ const INTERVAL: (f64, f64) = (0.5, 2.0);
 #[derive(Clone, Debug)]
 pub struct Peers {
     topology: Topology,
+    /// Costs of a CPU, whose link replaces those of devices within a host.
+    host: Option<HostCosts>,
     samples: Vec<usize>,
     /// Number of samples on each host.
     of_host: Vec<usize>,
@@ -36,11 +39,11 @@ impl Moved {
 
 impl Peers {
     /// Creates peers from the number of samples of each rank. Consecutive ranks share a host.
-    pub fn new(topology: &Topology, samples: Vec<usize>) -> Self {
+    pub fn new(topology: &Topology, host: Option<&HostCosts>, samples: Vec<usize>) -> Self {
         let per_host = topology.ranks_per_host.max(1) as usize;
         let of_host = samples.chunks(per_host).map(|host| host.iter().sum()).collect();
         let batch = samples.iter().sum();
-        Self { topology: topology.clone(), samples, of_host, batch }
+        Self { topology: topology.clone(), host: host.cloned(), samples, of_host, batch }
     }
 
     /// Returns the number of ranks that take part.
@@ -64,6 +67,9 @@ impl Peers {
 
     /// Predicts an exchange of `bytes` per rank within a host.
     fn within(&self, exchange: RankExchange, bytes: f64) -> Estimate {
+        if let Some(host) = &self.host {
+            return host.price_exchange(exchange, self.ranks_here(), bytes);
+        }
         let Topology { device, within, .. } = &self.topology;
         exchange.price_within_host(self.ranks_here(), bytes, device, within)
     }

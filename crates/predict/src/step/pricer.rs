@@ -19,13 +19,18 @@ use crate::workload::Workload;
 use kernel_model::Estimate;
 use kernel_model::exchanges::RankExchange;
 use kernel_model::formula_kernels::moved;
-use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad};
+use kernel_model::host_costs::HostCosts;
+use kernel_model::rank_load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, RowRates};
 
 /// Bytes of an id in exchanges between ranks, followed by the bytes of a bag length and of a value
 /// of a row.
 const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
+
+/// Number of times that a CPU reads or writes each value of a sum over ranks: twice for the copy into
+/// a message, twice for the copy out of it, and about twice for the addition.
+const SUM_PASSES: f64 = 6.0;
 
 /// Lowest and highest factor on the host's time, which hosts and versions of PyTorch change.
 const HOST: (f64, f64) = (0.7, 1.4);
@@ -46,6 +51,8 @@ pub struct StepCost {
 #[derive(Clone, Debug)]
 pub struct StepPricer<'a> {
     device: HardwareSpec,
+    /// Costs of a CPU, which replace the rates of the device.
+    host: Option<HostCosts>,
     peers: Peers,
     batch: usize,
     samples: Vec<usize>,
@@ -128,10 +135,14 @@ impl<'a> StepPricer<'a> {
         let is_fused = conditions.kernels == DenseKernels::FusedInteraction;
         if is_fused && !matches!(interaction, Interaction::Dot { .. }) {
             let expected = "a model with a dot interaction, which one kernel computes".to_owned();
-            return Err(Error::Workload { expected, got: format!("the interaction {interaction:?}") });
+            return Err(Error::Workload {
+                expected,
+                got: format!("the interaction {interaction:?}"),
+            });
         }
         let samples: Vec<usize> = (0..ranks).map(|rank| workload.samples(rank)).collect();
-        let peers = Peers::new(topology, samples.clone());
+        let host = conditions.host.cloned();
+        let peers = Peers::new(topology, host.as_ref(), samples.clone());
         let most = samples.iter().copied().max().unwrap_or(0);
         let is_first = conditions.bottom_mlp == BottomMlp::FirstRank && ranks > 1;
         let bottom_width = if is_first { workload.config.model.dense_width() } else { 0 };
@@ -139,6 +150,7 @@ impl<'a> StepPricer<'a> {
         let nothing = StepCost { step: Estimate::default(), peak_bytes: 0, fits: true };
         let mut pricer = Self {
             device: topology.device.clone(),
+            host,
             batch: workload.config.training.batch_size,
             samples,
             tiles: PlacedTiles::new(workload, per_host),
@@ -248,7 +260,8 @@ impl<'a> StepPricer<'a> {
             let rank = number as usize;
             let (load, totals) = (self.loads[rank], self.totals[rank]);
             self.before.push(RankBefore { rank: number, load, totals });
-            self.loads[rank] = RankLoad::from_tiles(self.tiles.terms_on(rank), &self.device);
+            let rates = self.host.as_ref().map_or(RowRates::Gpu(&self.device), RowRates::Host);
+            self.loads[rank] = RankLoad::from_tiles(self.tiles.terms_on(rank), rates);
             let bytes = self.memory(rank).total();
             self.totals[rank] = RankTotals { sums: self.tiles.sums(rank), bytes };
         }
@@ -308,10 +321,17 @@ impl<'a> StepPricer<'a> {
     /// Computes the times of the stages that depend on tiles.
     fn tile_times(&self) -> TileTimes {
         let batch = self.batch.max(1) as f64;
-        let ids = self.peers.to_samples(|rank| {
-            let load = &self.loads[rank];
-            (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch
-        });
+        let ids = match self.host {
+            // rowmill sends the lengths of bags, then the ids.
+            Some(_) => {
+                let [_, lengths, ids] = self.input_rounds();
+                lengths.plus(ids)
+            }
+            None => self.peers.to_samples(|rank| {
+                let load = &self.loads[rank];
+                (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch
+            }),
+        };
         let plain = self.peers.to_samples(|rank| {
             let bottom = if rank == 0 { self.bottom_width } else { 0.0 };
             let reduced = self.totals[rank].sums.reduced_width;
@@ -382,13 +402,24 @@ impl<'a> StepPricer<'a> {
     }
 
     fn moved(&self, bytes: f64) -> Estimate {
-        if bytes > 0.0 { moved(bytes, &self.device) } else { Estimate::default() }
+        match &self.host {
+            _ if bytes <= 0.0 => Estimate::default(),
+            Some(host) => host.price_bytes(bytes),
+            None => moved(bytes, &self.device),
+        }
     }
 
     /// Returns the time of the sums over ranks of the gradients of replicated tables.
     fn replica_sums(&self) -> Estimate {
         let values = self.loads.iter().map(|load| load.replica_values).fold(0.0, f64::max);
-        if values > 0.0 { self.peers.sum(VALUE * values) } else { Estimate::default() }
+        if values <= 0.0 {
+            return Estimate::default();
+        }
+        let sum = self.peers.sum(VALUE * values);
+        // A GPU's collectives contain these copies.
+        self.host
+            .as_ref()
+            .map_or(sum, |host| sum.plus(host.price_bytes(SUM_PASSES * VALUE * values)))
     }
 
     /// Returns the time of the exchange of the terms of rows whose columns are split.

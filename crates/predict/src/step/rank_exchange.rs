@@ -11,7 +11,7 @@ use super::exchange::Peers;
 #[must_use]
 pub fn price_exchange(exchange: RankExchange, bytes: u64, topology: &Topology) -> Option<Estimate> {
     let ranks = topology.ranks() as usize;
-    let peers = Peers::new(topology, vec![1; ranks]);
+    let peers = Peers::new(topology, None, vec![1; ranks]);
     let (bytes, of_sample) = (bytes as f64, bytes as f64 / ranks as f64);
     match exchange {
         _ if ranks < 2 => None,

@@ -269,7 +269,9 @@ pub const HARDWARE: [HardwareSpec; 16] = [
         power_w: 700,
         memory_bytes: 141 * GIB,
         launch_floor_ns: Some(2305),
-        source: Cow::Borrowed("data sheet, without sparsity; floor: that of the H100, the same chip"),
+        source: Cow::Borrowed(
+            "data sheet, without sparsity; floor: that of the H100, the same chip",
+        ),
     },
     HardwareSpec {
         key: Cow::Borrowed("mi250"),

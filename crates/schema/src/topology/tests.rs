@@ -1,8 +1,8 @@
 //! Tests of hardware names, and of links whose times never decrease.
 
 use super::{
-    HARDWARE, HOSTS, HardwareError, HardwareSpec, HostFabric, Link, LinkError, ProductFormat, Topology,
-    add_hardware, hardware,
+    HARDWARE, HOSTS, HardwareError, HardwareSpec, HostFabric, Link, LinkError, ProductFormat,
+    Topology, add_hardware, hardware,
 };
 
 #[test]

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use predict::calibration::Calibration;
-use predict::calibration::price::{Method, Prices};
+use predict::calibration::price::Prices;
 use predict::prediction;
 use predict::program::Program;
 use predict::program::from_execution_trace::{Execution, UnknownOperators, group_size};
@@ -158,7 +158,7 @@ pub fn add_origin(source: predict::Error, traces: &[ExecutionTrace]) -> Error {
 
 /// Warns if the host computes operators whose sizes the calibration does not contain.
 fn report_grown(program: &Program, calibration: &Calibration, session: &Session) {
-    let prices = Prices::new(calibration, Method::Full);
+    let prices = Prices::new(calibration);
     let (grown, all) = prices.count_grown(program);
     if grown > 0 {
         session.console.warn(format_args!(

@@ -186,7 +186,8 @@ impl Hardware {
         // The folder knows a GPU that is not built in. For a built-in one, the measured rates are
         // used although the data sheet is known.
         let _known = add_hardware(spec.clone());
-        let topology = Topology { device: spec.clone(), ..find_topology(&format!("{}{count}", spec.key))? };
+        let topology =
+            Topology { device: spec.clone(), ..find_topology(&format!("{}{count}", spec.key))? };
         let beside = file.parent().unwrap_or(Path::new("."));
         // Kernel models beside the file were learned for this GPU, so they are preferred to the
         // built-in ones.
@@ -483,8 +484,10 @@ fn stage_rows(priced: &HardwareStep) -> Vec<StageRow> {
         let Estimate { mean_ns, low_ns, high_ns } = time;
         StageRow { stage, mean_ns, low_ns, high_ns, share_pct: 100.0 * mean_ns / all_ns }
     };
-    let mut rows: Vec<StageRow> =
-        Stage::ALL.into_iter().map(|stage| row(stage.name(), price.stages[stage as usize])).collect();
+    let mut rows: Vec<StageRow> = Stage::ALL
+        .into_iter()
+        .map(|stage| row(stage.name(), price.stages[stage as usize]))
+        .collect();
     if priced.host_ns > 0.0 {
         let beyond = |ns: f64| (ns - priced.device_ns).max(0.0);
         let Estimate { mean_ns, low_ns, high_ns } = price.cost.step;

@@ -40,8 +40,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         plan: None,
                     };
                     let workload = Workload::resolve(model, &described, hardware.hosts())?;
-                    let options =
-                        StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
+                    let options = StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
                     let priced =
                         price_with_host(hardware, &workload, options, host.as_ref(), session)?;
                     let binds = priced.binds();

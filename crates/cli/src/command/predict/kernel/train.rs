@@ -4,7 +4,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use kernel_model::{Error as KernelError, KernelModel, Kind, MODEL_BYTES_MOST, Measured, Source, few_shot};
+use kernel_model::{
+    Error as KernelError, KernelModel, Kind, MODEL_BYTES_MOST, Measured, Source, few_shot,
+};
 use schema::HardwareSpec;
 
 use crate::args::PredictLearn;

@@ -1,0 +1,218 @@
+//! Measures what a rank's work costs on this machine while a second rank works beside it.
+
+use std::hint::black_box;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use comm::{Communicator, Delayed, DelayedLink, InProcess};
+use device::Cpu;
+use kernel_model::cpu::EqualTables;
+use kernel_model::embedding::Popularity;
+use kernel_model::host_costs::{HostAmounts, HostCosts};
+use kernel_model::rank_load::{TileTerms, host_amounts};
+use kernel_model::tile_use::TileUse;
+use schema::topology::Link;
+use schema::{DataType, IndexDistribution, JaggedTensor, Op, Optimizer};
+
+use bench::batches::{self, Made};
+use bench::sample::median;
+use bench::steps::{BenchSteps, WARM_UP};
+use bench::tables::BenchTables;
+use setup::config;
+use setup::error::{Error, RunError};
+
+/// Tables, rows, columns, ids per bag and samples of the measured lookups.
+const CASES: [[usize; 5]; 14] = [
+    [1, 2_000, 16, 1, 1024],
+    [1, 500_000, 64, 1, 1024],
+    [26, 1_000, 16, 1, 1024],
+    [26, 1_000, 8, 1, 2048],
+    [40, 50_000, 16, 4, 1024],
+    [20, 100, 16, 2, 2048],
+    [8, 200_000, 64, 4, 1024],
+    [4, 200_000, 32, 12, 1024],
+    [2, 400_000, 64, 40, 1024],
+    [1, 400_000, 64, 20, 512],
+    [4, 20_000, 32, 10, 1024],
+    [4, 10_000, 64, 30, 512],
+    [2, 300_000, 16, 8, 2048],
+    [3, 300_000, 32, 30, 1024],
+];
+/// Bytes of the measured messages.
+const MESSAGES: [usize; 4] = [1 << 10, 1 << 15, 1 << 19, 1 << 22];
+/// Measurements of each kind, of which the median counts.
+const REPEATS: usize = 7;
+/// Samples of the steps whose dense layers are measured.
+const SAMPLES: usize = 512;
+/// Cache of a core, if the system does not name it.
+const CACHE_BYTES: f64 = 1e6;
+
+/// Measures the costs of two ranks of one thread each, with messages over `link`.
+pub fn host_costs(link: DelayedLink) -> Result<HostCosts, Error> {
+    let cache_bytes = cache_bytes();
+    let [lookup, update] = row_costs(cache_bytes)?;
+    let [flop_ns, byte_ns] = dense_costs()?;
+    let link = measured_link(link)?;
+    Ok(HostCosts { flop_ns, byte_ns, cache_bytes, lookup, update, link })
+}
+
+/// Runs `measure` on two threads at once, and returns the mean of their results.
+fn on_two_threads<const N: usize>(
+    measure: impl Fn(usize, &Barrier) -> Result<[f64; N], Error> + Sync,
+) -> Result<[f64; N], Error> {
+    let both = Barrier::new(2);
+    let results = std::thread::scope(|scope| {
+        let ranks = [0, 1].map(|rank| {
+            let (measure, both) = (&measure, &both);
+            scope.spawn(move || measure(rank, both))
+        });
+        ranks.map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    let [first, second] = results;
+    let (first, second) = (first?, second?);
+    Ok(std::array::from_fn(|at| (first[at] + second[at]) / 2.0))
+}
+
+fn row_costs(cache_bytes: f64) -> Result<[HostAmounts; 2], Error> {
+    let mut measured: [Vec<(HostAmounts, f64)>; 2] = Default::default();
+    for case in CASES {
+        let [count, rows, dim, pooling, batch_size] = case;
+        let shape = EqualTables {
+            count,
+            rows: rows as u64,
+            dim,
+            pooling,
+            batch_size,
+            data_type: DataType::F32,
+            optimizer: Optimizer::Sgd,
+            ids: IndexDistribution::Uniform,
+        };
+        let times = on_two_threads(|_, both| time_tables(&shape, both))?;
+        let terms = TileTerms::new(&tile(&shape), Optimizer::Sgd, None);
+        let amounts = host_amounts(std::iter::repeat_n(&terms, count), cache_bytes);
+        for (at, pass) in measured.iter_mut().enumerate() {
+            pass.push((amounts[at], times[at]));
+        }
+    }
+    let [lookup, update] = measured.map(|pass| HostCosts::fit(&pass).map_err(kernels));
+    Ok([lookup?, update?])
+}
+
+fn kernels(source: kernel_model::Error) -> Error {
+    RunError::Measurement { said: source.to_string() }.into()
+}
+
+fn tile(shape: &EqualTables) -> TileUse {
+    TileUse {
+        table: 0,
+        rank: 0,
+        dim: shape.dim,
+        rows: shape.rows,
+        weight_bytes: 4,
+        bags: shape.batch_size,
+        vectors: 1,
+        uses: (shape.batch_size * shape.pooling) as f64,
+        longest_bag: shape.pooling as u64,
+        uses_of_all: None,
+        popularity: Popularity::uniform(shape.rows),
+    }
+}
+
+/// Returns the nanoseconds of lookups and of row updates.
+fn time_tables(shape: &EqualTables, both: &Barrier) -> Result<[f64; 2], Error> {
+    let cpu = Cpu::open(1).map_err(train::Error::from)?;
+    let mut tables = BenchTables::new(&cpu, shape);
+    let made = Made {
+        rows: vec![shape.rows; shape.count],
+        lengths: vec![shape.pooling; shape.count],
+        dense_features: 0,
+        batch_size: shape.batch_size,
+        distributions: vec![shape.ids; shape.count],
+    };
+    let jagged: Vec<JaggedTensor> =
+        (0..REPEATS as u64 + 1).map(|number| batches::make_one(&made, number).sparse).collect();
+    let mut times: [Vec<f64>; 2] = Default::default();
+    both.wait();
+    for batch in &jagged {
+        let began = Instant::now();
+        black_box(tables.forward(&cpu, batch)?);
+        times[0].push(1e9 * began.elapsed().as_secs_f64());
+        let began = Instant::now();
+        black_box(tables.backward(&cpu, batch)?);
+        times[1].push(1e9 * began.elapsed().as_secs_f64());
+    }
+    both.wait();
+    // The first call touches new memory.
+    Ok(times.map(|times| median(times[1..].to_vec())))
+}
+
+/// Returns the nanoseconds per FLOP of products and per byte of other dense operations.
+fn dense_costs() -> Result<[f64; 2], Error> {
+    let set = [("model.rows_cap", "10000"), ("training.batch_size", &SAMPLES.to_string())]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let job = config::job("dlrm-criteo-kaggle", &set)?;
+    on_two_threads(|_, both| {
+        let cpu = Cpu::open(1).map_err(train::Error::from)?;
+        let mut steps = BenchSteps::new(&job.config, 1, WARM_UP + REPEATS, cpu)?;
+        steps.train(WARM_UP)?;
+        both.wait();
+        let mut costs: [Vec<f64>; 2] = Default::default();
+        for _ in 0..REPEATS {
+            let step = steps.record_step()?.value;
+            let (mut ns, mut amounts) = ([0.0; 2], [0.0; 2]);
+            for span in &step.spans {
+                let at = match span.op {
+                    Op::Gemm { .. } | Op::Interaction { .. } => 0,
+                    Op::EmbeddingForward { .. } | Op::EmbeddingBackward { .. } => continue,
+                    _ => 1,
+                };
+                let work = span.op.work();
+                ns[at] += (span.end.0 as f64) - (span.start.0 as f64);
+                amounts[at] += if at == 0 { work.flops } else { work.bytes } as f64;
+            }
+            for (at, costs) in costs.iter_mut().enumerate() {
+                costs.push(ns[at] / amounts[at].max(1.0));
+            }
+        }
+        both.wait();
+        Ok(costs.map(median))
+    })
+}
+
+/// Measures exchanges between two ranks over a simulated link.
+fn measured_link(link: DelayedLink) -> Result<Link, Error> {
+    let ends: Vec<InProcess> = InProcess::ends(2);
+    let ends: Vec<_> = ends
+        .into_iter()
+        .map(|end| std::sync::Mutex::new(Some(Delayed::new(Arc::new(end), link))))
+        .collect();
+    let times = on_two_threads(|rank, _| {
+        let end = ends[rank].lock().ok().and_then(|mut end| end.take());
+        let Some(end) = end else { return Ok([f64::NAN; MESSAGES.len()]) };
+        let mut comm = Communicator::over(Arc::new(end));
+        let mut times = [0.0; MESSAGES.len()];
+        for (bytes, time) in MESSAGES.into_iter().zip(&mut times) {
+            let mut all = Vec::new();
+            for _ in 0..=REPEATS {
+                let mut parts = vec![vec![0f32; bytes / 4]; 2];
+                let began = Instant::now();
+                comm.all_to_all(&mut parts).map_err(train::Error::from)?;
+                all.push(1e9 * began.elapsed().as_secs_f64());
+            }
+            *time = median(all);
+        }
+        Ok(times)
+    })?;
+    let points: Vec<(f64, f64)> =
+        MESSAGES.into_iter().zip(times).map(|(bytes, ns)| (bytes as f64, ns)).collect();
+    Link::new(&points, "measured over the simulated link")
+        .map_err(|source| RunError::Measurement { said: source.to_string() }.into())
+}
+
+/// Returns the bytes of the private cache of a core.
+fn cache_bytes() -> f64 {
+    let path = "/sys/devices/system/cpu/cpu0/cache/index2/size";
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let kibibytes = text.trim().strip_suffix('K').and_then(|digits| digits.parse::<f64>().ok());
+    kibibytes.map_or(CACHE_BYTES, |kibibytes| 1024.0 * kibibytes)
+}

@@ -1,0 +1,136 @@
+//! Costs of a rank's work on a CPU whose ranks exchange messages over a link.
+//!
+//! A rank of a CPU has few threads and no kernels that wait for a launch, so its times are sums of
+//! amounts of work. `rowmill-bench plans` measures the costs on this machine.
+
+use schema::topology::Link;
+use schema::{Op, OpWork};
+
+use crate::Error;
+use crate::cpu::{CpuWork, fit_units};
+use crate::estimate::Estimate;
+use crate::exchanges::RankExchange;
+
+/// Lowest and highest factor for sums of measured costs.
+const INTERVAL: (f64, f64) = (0.7, 1.4);
+
+/// Amounts of work of which the time of lookups, and that of row updates, is a sum.
+pub const AMOUNTS: [&str; 5] = ["tiles", "bags", "ids", "memory_bytes", "cache_bytes"];
+
+/// The amounts of a rank's lookups or row updates, in the order of [`AMOUNTS`].
+pub type HostAmounts = [f64; AMOUNTS.len()];
+
+/// Costs of a rank's work on a CPU, in nanoseconds. They hold while the other ranks of the machine
+/// work, too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostCosts {
+    /// Time per FLOP of matrix products.
+    pub flop_ns: f64,
+    /// Time per byte that an element-wise operation reads or writes.
+    pub byte_ns: f64,
+    /// Bytes of embedding rows that the caches of a rank hold.
+    pub cache_bytes: f64,
+    /// Time per unit of each amount of lookups.
+    pub lookup: HostAmounts,
+    /// Time per unit of each amount of row updates.
+    pub update: HostAmounts,
+    /// Time of an exchange between two ranks as a function of the bytes that each sends.
+    pub link: Link,
+}
+
+impl HostCosts {
+    /// Fits the cost of each amount to measured times in nanoseconds.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] for fewer measurements than amounts.
+    pub fn fit(measured: &[(HostAmounts, f64)]) -> Result<HostAmounts, Error> {
+        if measured.len() < AMOUNTS.len() {
+            let (expected, got) = (AMOUNTS.len(), measured.len());
+            return Err(Error::TooFew { kind: "embedding", expected, got });
+        }
+        let work = |(amounts, _): &(HostAmounts, f64)| CpuWork {
+            kind: String::new(),
+            amounts: AMOUNTS.into_iter().zip(*amounts).collect(),
+            sizes: Vec::new(),
+        };
+        let works: Vec<CpuWork> = measured.iter().map(work).collect();
+        let times = measured.iter().map(|one| one.1);
+        let units = fit_units(&works.iter().zip(times).collect::<Vec<_>>());
+        Ok(std::array::from_fn(|at| units[at]))
+    }
+
+    /// Predicts lookups or row updates from their amounts and from the cost of each amount.
+    #[must_use]
+    pub fn price_rows(amounts: &HostAmounts, costs: &HostAmounts) -> Estimate {
+        let ns = amounts.iter().zip(costs).map(|(amount, cost)| amount * cost).sum();
+        Estimate::within(ns, INTERVAL)
+    }
+
+    /// Predicts a dense operation of a rank.
+    #[must_use]
+    pub fn price_op(&self, op: &Op) -> Estimate {
+        let OpWork { flops, bytes } = op.work();
+        let ns = match op {
+            Op::Gemm { .. } | Op::Interaction { .. } => self.flop_ns * flops as f64,
+            _ => self.byte_ns * bytes as f64,
+        };
+        Estimate::within(ns, INTERVAL)
+    }
+
+    /// Predicts an operation that reads and writes `bytes` bytes.
+    #[must_use]
+    pub fn price_bytes(&self, bytes: f64) -> Estimate {
+        Estimate::within(self.byte_ns * bytes, INTERVAL)
+    }
+
+    /// Predicts an exchange in which each rank has `bytes` bytes, as [`RankExchange`] counts them.
+    /// A sum over ranks takes two turns.
+    #[must_use]
+    pub fn price_exchange(&self, exchange: RankExchange, ranks: usize, bytes: f64) -> Estimate {
+        if ranks < 2 || bytes <= 0.0 {
+            return Estimate::default();
+        }
+        let turns = if exchange == RankExchange::AllReduce { 2.0 } else { 1.0 };
+        let sent = bytes * (ranks - 1) as f64 / ranks as f64;
+        Estimate::within(turns * self.link.ns(sent), INTERVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::topology::Link;
+
+    use super::{AMOUNTS, HostCosts};
+    use crate::exchanges::RankExchange;
+
+    #[test]
+    fn costs_are_found_again() {
+        let costs = [900.0, 4.0, 7.0, 0.2, 0.05];
+        let case = |number: usize| {
+            let amounts = std::array::from_fn(|at| {
+                let scale = [1.0, 1e3, 1e4, 1e6, 1e6][at];
+                scale * (1.0 + ((number * (at + 3) + at) % 7) as f64)
+            });
+            (amounts, HostCosts::price_rows(&amounts, &costs).mean_ns)
+        };
+        let measured: Vec<_> = (0..20).map(case).collect();
+        let fitted = HostCosts::fit(&measured).unwrap();
+        for (amounts, ns) in &measured {
+            let predicted = HostCosts::price_rows(amounts, &fitted).mean_ns;
+            assert!((predicted / ns - 1.0).abs() < 0.05, "{predicted} {ns}");
+        }
+        assert!(HostCosts::fit(&measured[..AMOUNTS.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn a_sum_takes_two_turns_of_the_link() {
+        let link = Link::new(&[(1e3, 1e6), (1e6, 2e6)], "made").unwrap();
+        let (lookup, update) = ([0.0; 5], [0.0; 5]);
+        let costs =
+            HostCosts { flop_ns: 0.0, byte_ns: 0.0, cache_bytes: 0.0, lookup, update, link };
+        let ns = |exchange| costs.price_exchange(exchange, 2, 2e6).mean_ns;
+        assert_eq!(ns(RankExchange::AllToAll), 2e6);
+        assert_eq!(ns(RankExchange::AllReduce), 4e6);
+        assert_eq!(costs.price_exchange(RankExchange::AllToAll, 1, 2e6).mean_ns, 0.0);
+    }
+}
