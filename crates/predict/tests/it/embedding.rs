@@ -1,7 +1,7 @@
 //! Compares predicted embedding lookups with recorded ones.
 
 use kernel_model::formula_kernels::{SingleKind, SingleWork};
-use kernel_model::rank_load::{RankLoad, TileTerms};
+use kernel_model::rank_load::{RankLoad, RowRates, TileTerms};
 use schema::Optimizer;
 use schema::topology::hardware;
 
@@ -71,7 +71,7 @@ fn a_lookup_is_predicted_from_those_of_other_ranks() {
         let works = lookups(rank);
         let terms: Vec<TileTerms> =
             works.iter().map(|work| TileTerms::new(&work.tile(), Optimizer::Sgd, None)).collect();
-        let forward = RankLoad::from_tiles(terms.iter(), device).forward;
+        let forward = RankLoad::from_tiles(terms.iter(), RowRates::Gpu(device)).forward;
         assert!(error(forward.mean_ns) <= 0.15, "rank {rank}");
         let bytes = works.iter().map(SingleWork::bytes).sum::<f64>();
         by_bytes = by_bytes.max(error(1e9 * bytes / device.dram));
