@@ -183,7 +183,7 @@ fn kernels_timed_alone_have_no_launch_overhead() {
         assert_eq!(again, adapted);
         // Test kernels that are longer than the lowest predicted time, but far shorter than any
         // launch overhead.
-        let tested = rows(60, 400).into_iter().filter(|row| row.latency_ns > 2_500.0);
+        let tested = rows(60, 900).into_iter().filter(|row| row.latency_ns > 2_500.0);
         let tested: Vec<Measured> = tested.collect();
         assert!(tested.iter().filter(|row| row.latency_ns < 20_000.0).count() > 20);
         let error = |model: &KernelModel, row: &Measured| {
