@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 
 use super::launches::Launches;
 use super::{Calibration, EventCount, Key, Machine, Waiting, WorkSamples, constants, mean};
@@ -148,7 +149,10 @@ impl Calibration {
         // The version is read first, so that a file of another version is refused by its version
         // and not by a missing field.
         let version: Versioned =
-            serde_json::from_str(text).map_err(|error| wrong("a calibration in JSON", &error))?;
+            serde_json::from_str(text).map_err(|error| match error.classify() {
+                Category::Data => wrong("a calibration", &"JSON of another form"),
+                _ => wrong("a calibration in JSON", &error),
+            })?;
         match version.rowmill_calibration {
             Some(VERSION) => {}
             Some(other) => {

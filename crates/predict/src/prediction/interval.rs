@@ -67,7 +67,14 @@ pub(super) fn compute_intervals(
     let mut elements = Vec::new();
     let mut found = Found::default();
     for at in 0..program.ranks.len() {
-        add(&mut elements, program, at, simulation, PricedSamples { calibration, prices }, &mut found);
+        add(
+            &mut elements,
+            program,
+            at,
+            simulation,
+            PricedSamples { calibration, prices },
+            &mut found,
+        );
     }
     let scaling = scaling(&mut elements, program, simulation, prices);
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
@@ -277,7 +284,7 @@ fn add<'a>(
             let samples = || {
                 let key = Key::from_segment(program, segment);
                 let samples = Prices::samples(&calibration.overheads, &key);
-                HostSamples { samples, is_grown: prices.grown_ns(&key).is_some() }
+                HostSamples { samples, is_grown: prices.is_grown(&key) }
             };
             let HostSamples { samples, is_grown } =
                 found.hosts.entry(segment).or_insert_with(samples).clone();

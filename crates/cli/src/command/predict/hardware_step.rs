@@ -315,6 +315,15 @@ pub fn run(
         report_links(topology, price.ranks.len(), session);
     }
     let console = session.console;
+    if !price.cost.fits {
+        let largest = priced.memory.iter().max_by_key(|part| part.1).map_or("", |part| &part.0);
+        console.warn(format_args!(
+            "the step does not fit: it needs {}, most of it {largest}, and there are {}\n\
+             hint: --by memory lists all; use more ranks, another --sharding or a smaller batch",
+            schema::Bytes(price.cost.peak_bytes),
+            schema::Bytes(priced.memory_bytes),
+        ));
+    }
     match args.by {
         StepRows::Step => {
             let batch_size = workload.job.config.training.batch_size;
@@ -469,8 +478,10 @@ fn stage_rows(priced: &HardwareStep) -> Vec<StageRow> {
         let Estimate { mean_ns, low_ns, high_ns } = time;
         StageRow { stage, mean_ns, low_ns, high_ns, share_pct: 100.0 * mean_ns / all_ns }
     };
-    let mut rows: Vec<StageRow> =
-        Stage::ALL.into_iter().map(|stage| row(stage.name(), price.stages[stage as usize])).collect();
+    let mut rows: Vec<StageRow> = Stage::ALL
+        .into_iter()
+        .map(|stage| row(stage.name(), price.stages[stage as usize]))
+        .collect();
     if priced.host_ns > 0.0 {
         let beyond = |ns: f64| (ns - priced.device_ns).max(0.0);
         let Estimate { mean_ns, low_ns, high_ns } = price.cost.step;
