@@ -49,7 +49,8 @@ pub fn work(name: &str, tensors: &[Vec<f64>]) -> f64 {
     }
 }
 
-/// Estimates by which factor the work of an operator grows from the tensor sizes `known` to `wanted`.
+/// Estimates the factor by which the work of an operator grows from the tensor sizes `known` to
+/// `wanted`.
 ///
 /// Operators such as lookups have tensors that stay equal and of which only a part is read. Their
 /// work grows by a factor between that of all tensors and that of the tensors that differ, so the

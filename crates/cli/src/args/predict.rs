@@ -154,8 +154,8 @@ pub struct PredictCalibrate {
     /// With --overheads: draw the mean and deviation of each kind
     #[arg(long, value_name = "FILE", requires = "overheads")]
     pub svg: Option<PathBuf>,
-    /// The calibration to write, required without --overheads; with it, the table to write [default:
-    /// stdout]
+    /// The calibration to write, required without --overheads; with it, the table to write
+    /// [default: stdout]
     #[arg(short, long, value_name = "FILE", required_unless_present = "overheads")]
     pub output: Option<PathBuf>,
 }
