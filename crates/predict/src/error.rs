@@ -22,7 +22,8 @@ pub enum Error {
     },
     /// The name pattern of an edit matches nothing in the program.
     #[error(
-        "edit {number} ({kind}): {what}: expected a name in the program, got {got:?}{}",
+        "{}: {what}: expected a name in the program, got {got:?}{}",
+        position(*number, kind),
         nearest(names)
     )]
     NothingSelected {
@@ -33,7 +34,7 @@ pub enum Error {
         /// Similar names in the program, which the message suggests.
         names: Vec<String>,
     },
-    #[error("edit {number} ({kind}): expected {expected}, got {got}")]
+    #[error("{}: expected {expected}, got {got}", position(*number, kind))]
     Edit { number: usize, kind: &'static str, expected: String, got: String },
     /// The trainer cannot run the described workload.
     #[error("workload: expected {expected}, got {got}")]
@@ -53,6 +54,11 @@ pub enum Error {
          similar names are {near}"
     )]
     Overheads { name: String, near: String },
+}
+
+/// Describes an edit by its number in a file. The command `resize` has no file, so its number is 0.
+fn position(number: usize, kind: &str) -> String {
+    if number == 0 { kind.to_owned() } else { format!("edit {number} ({kind})") }
 }
 
 fn nearest(names: &[String]) -> String {

@@ -7,6 +7,14 @@ pub fn tensors(detail: &str) -> Vec<Vec<f64>> {
     parts.filter_map(|sizes| sizes.split('x').map(|size| size.parse().ok()).collect()).collect()
 }
 
+/// Returns the sizes of all tensors in a detail, without types and other inputs, which recordings
+/// and execution traces spell in different ways.
+pub fn shapes(detail: &str) -> String {
+    let parts = detail.split([',', ';']).map(|part| part.trim().split(' ').next().unwrap_or(""));
+    let shapes = parts.filter(|part| part.starts_with(|letter: char| letter.is_ascii_digit()));
+    shapes.collect::<Vec<_>>().join(", ")
+}
+
 /// Parts of the names of operators that multiply tensors. Their work is the number of
 /// multiplications.
 const PRODUCTS: [&str; 5] = ["mm", "linear", "matmul", "conv", "attention"];
@@ -41,15 +49,17 @@ pub fn work(name: &str, tensors: &[Vec<f64>]) -> f64 {
     }
 }
 
-/// Estimates by which factor the work of an operator grows from the tensor sizes `known` to `wanted`.
+/// Estimates the factor by which the work of an operator grows from the tensor sizes `known` to
+/// `wanted`.
 ///
 /// Operators such as lookups have tensors that stay equal and of which only a part is read. Their
 /// work grows by a factor between that of all tensors and that of the tensors that differ, so the
-/// geometric mean of both is used. Sizes of different form give a factor of 1.
+/// geometric mean of both is used. Sizes of different form, and no sizes at all, give a factor
+/// of 1.
 pub fn growth(name: &str, known: &str, wanted: &str) -> f64 {
     let (known, wanted) = (tensors(known), tensors(wanted));
     let is_alike = |(a, b): (&Vec<f64>, &Vec<f64>)| a.len() == b.len();
-    if known.len() != wanted.len() || !known.iter().zip(&wanted).all(is_alike) {
+    if known.is_empty() || known.len() != wanted.len() || !known.iter().zip(&wanted).all(is_alike) {
         return 1.0;
     }
     let ratio = |from: &[Vec<f64>], to: &[Vec<f64>]| work(name, to) / work(name, from).max(1.0);

@@ -54,6 +54,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => EXIT_USAGE,
+            Self::Run(RunError::Interrupted) => EXIT_INTERRUPTED,
             Self::Run(_) => EXIT_FAILED,
             Self::OnRank { source, .. } => source.exit_code(),
         }

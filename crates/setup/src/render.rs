@@ -226,6 +226,8 @@ pub fn rate(per_second: f64) -> String {
 /// Formats a short time with three digits, such as `812 ns`, `1.50 µs`, `13.0 ms` or `4.21 s`.
 pub fn nanos(nanos: f64) -> String {
     let (value, unit) = match nanos.abs() {
+        // A rounded negative time would read `-0 ns`.
+        size if size < 0.5 => return "0 ns".to_owned(),
         size if size < 1e3 => return format!("{nanos:.0} ns"),
         size if size < 1e6 => (nanos / 1e3, "µs"),
         size if size < 1e9 => (nanos / 1e6, "ms"),

@@ -124,7 +124,7 @@ fn write_table<T: Serialize>(
     deliver(target.output, text)?;
     if rows.len() < total && target.top.is_none() {
         console.say(format_args!(
-            "{} of {} rows; more with --top N, all with --format csv",
+            "{} of {} rows; all with --format csv",
             rows.len(),
             render::count(total as u64)
         ));
@@ -319,6 +319,8 @@ fn for_people(column: Column, value: &Value) -> String {
     let unit = column.unit();
     match number {
         Some(nanos) if unit == Some(ColumnUnit::Nanoseconds) => render::nanos(nanos),
+        // A rounded negative share would read `-0.0`.
+        Some(share) if unit == Some(ColumnUnit::Percent) && share.abs() < 0.05 => "0.0".to_owned(),
         Some(share) if unit == Some(ColumnUnit::Percent) => format!("{share:.1}"),
         Some(bytes) if unit == Some(ColumnUnit::Bytes) && bytes >= 0.0 => {
             schema::Bytes(bytes as u64).to_string()

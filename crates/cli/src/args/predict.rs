@@ -154,7 +154,8 @@ pub struct PredictCalibrate {
     /// With --overheads: draw the mean and deviation of each kind
     #[arg(long, value_name = "FILE", requires = "overheads")]
     pub svg: Option<PathBuf>,
-    /// The calibration to write; with --overheads, the table to write [default: stdout]
+    /// The calibration to write, required without --overheads; with it, the table to write
+    /// [default: stdout]
     #[arg(short, long, value_name = "FILE", required_unless_present = "overheads")]
     pub output: Option<PathBuf>,
 }
@@ -175,6 +176,8 @@ Examples:
   rowmill predict step --overheads list
   rowmill predict step --model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
 
+`busy` is the time in which any work runs on the device, `idle` the share without between its first
+and its last work.
 From a recording: ranks start when they did in it. `low` and `high` are the 5th and 95th percentile
 of steps drawn with other samples and another host speed.
 From --execution-trace, which has no times: operators call and launch what operators of the same

@@ -27,8 +27,8 @@ pub struct PricedKernels {
     /// [default: that of the configuration]
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub precision: Option<PrecisionChoice>,
-    /// Which exchanges run beside other stages: serial (none), pipelined (all), or a list of input,
-    /// pooled, gradient and all_reduce [default: pipelined]
+    /// Which exchanges run beside other stages: `serial` for no exchange, `pipelined` for all, or a
+    /// list of input, pooled, gradient and all_reduce [default: pipelined]
     #[arg(long, value_name = "NAME|LIST")]
     pub schedule: Option<Schedule>,
     /// The kernels of dense layers [default: eager]

@@ -37,6 +37,20 @@ fn ctrl_c_saves_and_resuming_ends_like_the_uninterrupted_run() {
     assert_eq!(resumed["evaluation"], whole["evaluation"]);
 }
 
+#[test]
+fn learning_that_is_interrupted_before_it_has_rows_ends_with_130() {
+    let place = Place::new();
+    let mut command = place.command("predict learn --output cpu --threads 1");
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    while !place.path("cpu").exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The handler of signals is installed before the folder is created.
+    interrupt(&child);
+    let ran = ProgramOutput::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+}
+
 /// Waits until the metrics of the first steps of the run `cut` are written.
 fn await_steps(place: &Place, child: &mut Child) {
     let metrics = place.path("cut/metrics.jsonl");

@@ -147,6 +147,79 @@ fn a_calibration_of_other_devices_needs_consent() {
 }
 
 #[test]
+fn a_calibration_of_another_kind_of_job_or_device_does_not_pass_in_silence() {
+    let place = place();
+    let is_work = |line: &&str| line.contains("cudaLaunchKernel") || line.contains("\"gemm\"");
+    let text = trace("");
+    let lines: Vec<&str> = text.lines().filter(|line| !is_work(line)).collect();
+    let text = lines
+        .join("\n")
+        .replace(",\n]}", "\n]}")
+        .replace(r#""deviceProperties": [{"id": 0, "name": ""}],"#, "");
+    fs::write(place.path("cpu.json"), text).unwrap();
+    place.done("predict calibrate cpu.json --output cpu-host.json");
+    let words = "predict step t.json --calibration cpu-host.json";
+    place.refused(words, &["Tesla V100", "no device", "--force"]);
+    place.done(&format!("{words} --force"));
+    let other = trace("Tesla V100").replace("aten::mm", "aten::other").replace("gemm", "kernel");
+    fs::write(place.path("job.json"), other).unwrap();
+    let ran = place.done("predict step job.json --calibration c.json");
+    assert!(ran.stderr.contains("another kind of job"), "{}", ran.stderr);
+    let ran = place.done("predict step t.json --calibration c.json");
+    assert!(!ran.stderr.contains("another kind of job"), "{}", ran.stderr);
+    fs::write(place.path("empty.json"), "[]").unwrap();
+    let words = "predict step t.json --calibration empty.json";
+    place.refused(words, &["expected a calibration, got JSON of another form"]);
+}
+
+#[test]
+fn predicted_traces_need_a_folder_that_exists() {
+    let place = place();
+    let ran = place.run("predict step t.json --calibration c.json --write-trace no/where/x");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no/where does not exist"), "{}", ran.stderr);
+    assert!(!place.path("no").exists());
+    place.done("predict step t.json --calibration c.json --write-trace x");
+}
+
+#[test]
+fn predicted_kernels_of_models_are_compared_by_their_sum() {
+    let place = place();
+    let words = "predict evaluate t.json --measured t.json --format json";
+    let rows = place.done(words).json();
+    assert!(rows.as_array().unwrap().iter().any(|row| row["name"] == "gemm"), "{rows}");
+    let other = trace("Tesla V100").replace("\"gemm\"", "\"modelled\"");
+    fs::write(place.path("m.json"), other).unwrap();
+    let ran = place.done("predict evaluate m.json --measured t.json --format json");
+    assert!(ran.stderr.contains("only the sum of all device work"), "{}", ran.stderr);
+    let rows = ran.json();
+    assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
+    assert_eq!((&rows[1]["name"], &rows[1]["error_pct"]), (&"all device work".into(), &0.0.into()));
+}
+
+#[test]
+fn execution_traces_need_as_many_devices_as_ranks() {
+    let Some(traces) = fixture::path("traces/linear") else { return };
+    let place = Place::new();
+    let et = traces.join("linear_et.json.gz");
+    let step = format!("predict step --execution-trace {}", et.display());
+    let rows = place.done(&format!("{step} --hardware v100 --format json")).json();
+    // The host is that of another job.
+    assert_eq!(rows[0]["measured_pct"], 0.0, "{rows}");
+    place.refused(&format!("{step} --hardware v100x8"), &["one for each rank", "got 8 devices"]);
+    let kineto = traces.join("linear_kineto.json.gz");
+    let step = format!("predict step --hardware v100 --execution-trace {}", kineto.display());
+    let ran = place.run(&step);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("give a Kineto trace as PATH"), "{}", ran.stderr);
+    // The GPU of this recording has no data sheet, but its other evaluations need none.
+    let ran =
+        place.done(&format!("predict evaluate {} --execution {}", kineto.display(), et.display()));
+    assert!(ran.stderr.contains("kernels by models are not evaluated"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("Later steps"), "{}", ran.stdout);
+}
+
+#[test]
 fn collectives_of_missing_ranks_stay_as_measured_and_that_is_said() {
     let place = Place::new();
     let collective =
@@ -211,8 +284,15 @@ fn a_step_between_two_recorded_sizes_has_kernels_between_theirs() {
     place.refused(&format!("{sizes} 16,64 --to 0"), &["sizes from 1 on, got 0"]);
     let twice = "predict resize a.json a.json --sizes 16,64 --to 32";
     place.refused(twice, &["recordings of two sizes", "equal or missing tensor sizes in both"]);
-    let huge = format!("{sizes} 1,2 --to 18446744073709551615");
+    let huge = format!("{sizes} 16,64 --to 18446744073709551615");
     place.refused(&huge, &["sizes from 0 to 9e15"]);
+    for contradicting in ["64,16", "16,32"] {
+        let expected =
+            &["resize: expected tensor sizes that grow", "sizes that grow from 16 to 64"];
+        place.refused(&format!("{sizes} {contradicting} --to 32"), expected);
+    }
+    let ran = place.done(&format!("{sizes} 16,64 --to 128"));
+    assert!(ran.stderr.contains("128 is not between the recorded sizes"), "{}", ran.stderr);
     let other = trace("Tesla V100").replace("aten::mm", "aten::bmm");
     fs::write(place.path("d.json"), other).unwrap();
     let words = "predict resize a.json d.json --sizes 16,64 --to 32";

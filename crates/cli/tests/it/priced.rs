@@ -33,7 +33,15 @@ fn a_step_is_priced_from_its_configuration_alone() {
     assert!(row["fits"].as_bool().unwrap() && number(row, "max_batch_size") > 16_384.0);
     let stages = rows(&place, &format!("{step} --by stage"));
     let sum: f64 = stages.iter().map(|stage| number(stage, "mean_ns")).sum();
-    assert!((sum / number(row, "device_ns") - 1.0).abs() < 1e-6, "{stages:?}");
+    assert!((sum / number(row, "step_ns") - 1.0).abs() < 1e-6, "{stages:?}");
+    let waiting = stages.last().unwrap();
+    assert_eq!(waiting["stage"], "waiting_for_host");
+    let host_ns = number(row, "step_ns") - number(row, "device_ns");
+    assert!((number(waiting, "mean_ns") - host_ns).abs() < 1.0, "{waiting}");
+    for stage in stages.iter().filter(|stage| number(stage, "mean_ns") > 0.0) {
+        assert!(number(stage, "low_ns") < number(stage, "high_ns"), "{stage}");
+        assert!(number(stage, "mean_ns") < number(stage, "high_ns"), "{stage}");
+    }
     let both = number(row, "device_ns").max(number(row, "host_ns"));
     assert!((both / number(row, "step_ns") - 1.0).abs() < 1e-6, "{row}");
     let ranks = rows(&place, &format!("{step} --by rank"));
@@ -58,12 +66,23 @@ fn a_step_is_priced_from_its_configuration_alone() {
     // With a millisecond per launch, the host's launches must determine the step time.
     let slow = &rows(&place, &format!("{step} --launch-us 1000"))[0];
     assert_eq!(number(slow, "step_ns"), 1e6 * number(slow, "launches"));
+    let free = &rows(&place, &format!("{step} --launch-us 0"))[0];
+    assert_eq!((number(free, "step_ns"), number(free, "host_ns")), (number(row, "device_ns"), 0.0));
+    let sweep = "predict sweep --model dlrm-mlperf --hardware a100-sxm4-80gbx8 --batch-size 16384";
+    for (option, expected) in [("", row), ("--launch-us 0", free)] {
+        let swept = &rows(&place, &format!("{sweep} {option}"))[0];
+        for key in ["step_ns", "low_ns", "high_ns", "binds", "samples_per_s"] {
+            assert_eq!(swept[key], expected[key], "{key} {option}");
+        }
+    }
 }
 
 #[test]
 fn a_step_beyond_device_memory_names_the_largest_batch_that_fits() {
     let place = Place::new();
-    let row = &rows(&place, "predict step --model dlrm-dcnv2 --hardware v100")[0];
+    let ran = place.done("predict step --model dlrm-dcnv2 --hardware v100 --format json");
+    let row = &ran.json()[0];
+    assert!(ran.stderr.contains("the step does not fit: it needs"), "{}", ran.stderr);
     assert_eq!(row["fits"], false);
     assert!(row["max_batch_size"].is_null());
     let step = "predict step --model dlrm-dcnv2 --hardware h200x8";
@@ -219,6 +238,8 @@ fn a_step_takes_formats_schedules_and_kernels() {
     refused("--hardware v100 --precision bf16", &["v100", "f32, fp16", "got bf16"]);
     refused("--hardware a100 --precision f64", &["f64"]);
     refused("--hardware a100 --schedule quick", &["serial, pipelined"]);
+    let cross = "predict step --model dlrm-dcnv2 --hardware h100x8 --dense-kernels";
+    place.refused(&format!("{cross} fused-interaction"), &["a model with a dot interaction"]);
     refused("--calibration c.json --precision bf16", &["applies only with --model and --hardware"]);
     let sweep = rows(&place, "predict sweep --hardware v100,a100 --precision fp16");
     assert_eq!(sweep.len(), 3 * 2 * 4);
@@ -242,6 +263,9 @@ fn hardware_may_be_a_topology_file() {
     write("hardware = \"4xdgx-a100\"\n[between]\nnics_per_host = 1\n");
     let expected = &["cluster.toml", "nics_per_host and gbit_per_s"];
     place.refused(&format!("{step} --hardware cluster.toml"), expected);
+    write("hardware = \"dgx-a100\"\n[between]\nnics_per_host = 1\ngbit_per_s = 100\n");
+    let expected = &["cluster.toml", "several hosts with [between]"];
+    place.refused(&format!("{step} --hardware cluster.toml"), expected);
     let links = "doctor links --verbs all_to_all --sizes 1K 64K --repeats 1";
     let ran = place.run(&format!("{links} --write-topology cluster.toml --hardware 2xdgx-a100x1"));
     assert!(ran.code == Some(0) || ran.stderr.contains("trusted"), "{}", ran.stderr);
@@ -259,6 +283,7 @@ fn published_steps_are_compared_with_predictions() {
     assert_eq!(steps.len(), 21);
     for step in steps {
         assert!(number(step, "low_ns") < number(step, "predicted_ns"), "{step}");
+        assert!(number(step, "host_ns") > 0.0, "{step}");
         let ratio = number(step, "predicted_ns") / number(step, "published_ns");
         assert!((number(step, "ratio") / ratio - 1.0).abs() < 1e-9, "{step}");
     }

@@ -1,6 +1,7 @@
 //! Stores a calibration as JSON of one version, with its machine and every sample.
 
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 
 use super::{Calibration, WorkSamples};
 use crate::Error;
@@ -43,7 +44,11 @@ impl Calibration {
         let not_json = |error| wrong("a calibration in JSON", &error);
         // The version is read first, so that a file of another version is refused by its version
         // and not by a missing field.
-        let version: Versioned = serde_json::from_str(text).map_err(not_json)?;
+        let version: Versioned =
+            serde_json::from_str(text).map_err(|error| match error.classify() {
+                Category::Data => wrong("a calibration", &"JSON of another form"),
+                _ => not_json(error),
+            })?;
         match version.rowmill_calibration {
             Some(VERSION) => {}
             Some(other) => {

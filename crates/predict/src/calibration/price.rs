@@ -40,6 +40,15 @@ pub struct Prices {
     idle_operator_ns: Option<f64>,
 }
 
+/// The time of an operator that the host computes, taken from other sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct GrownTime {
+    pub ns: f64,
+    /// Factor by which the work of the tensors grows. It is 1 if only the spelling of the sizes
+    /// differs.
+    pub factor: f64,
+}
+
 /// End of the detail of an operator without samples, after the number of its nested operators.
 pub const NESTED: &str = " nested";
 
@@ -229,26 +238,37 @@ impl Prices {
             let ns = rounded(line.fixed_ns + line.per_byte_ns * count);
             return Cost { ns, source: Some(Source::Modelled) };
         }
-        let grown = self.grown_ns(&key);
-        let grown = grown.map(|ns| Cost { ns: rounded(ns), source: Some(Source::Modelled) });
+        let grown = self.grown(&key).map(|grown| {
+            let source = if grown.factor == 1.0 { Source::Measured } else { Source::Modelled };
+            Cost { ns: rounded(grown.ns.max(0.0)), source: Some(source) }
+        });
         grown.unwrap_or_else(|| self.overheads.cost(key, OVERHEAD_POWER))
     }
 
     /// Returns the time of an operator that the host computes, if it was recorded, but not with
     /// these sizes and not with two other batch sizes. The time of the nearest sizes grows with the
     /// work of the tensors.
-    pub(crate) fn grown_ns(&self, key: &Key<Overhead>) -> Option<f64> {
+    pub(crate) fn grown(&self, key: &Key<Overhead>) -> Option<GrownTime> {
         let idle_ns = self.idle_operator_ns.filter(|_| key.class == Overhead::HostOnly)?;
         if self.overheads.by_key.contains_key(key) {
             return None;
         }
         let named = find_by_name(&self.overheads.by_key, key);
-        let known: Vec<(&str, f64)> = named.iter().map(|(detail, ns)| (*detail, **ns)).collect();
-        let near =
-            nearest::find(&known, &key.detail, OVERHEAD_POWER).filter(|near| near.is_alone)?;
-        let (sizes, ns) = known[near.place];
+        let known = named.iter().map(|(detail, ns)| (tensor_work::shapes(detail), **ns));
+        let known: Vec<(String, f64)> = known.collect();
+        let texts: Vec<(&str, f64)> = known.iter().map(|(text, ns)| (text.as_str(), *ns)).collect();
+        let wanted = tensor_work::shapes(&key.detail);
+        let near = nearest::find(&texts, &wanted, OVERHEAD_POWER)?;
+        let (sizes, ns) = texts[near.place];
+        let factor = tensor_work::growth(&key.name, sizes, &wanted);
         let idle_ns = idle_ns.min(ns);
-        Some(idle_ns + (ns - idle_ns) * tensor_work::growth(&key.name, sizes, &key.detail))
+        let grown_ns = idle_ns + (ns - idle_ns) * factor;
+        Some(GrownTime { ns: if near.is_alone { grown_ns } else { near.ns }, factor })
+    }
+
+    /// Returns whether the host computes an operator whose time is taken from other sizes.
+    pub(crate) fn is_grown(&self, key: &Key<Overhead>) -> bool {
+        self.grown(key).is_some_and(|grown| grown.factor != 1.0)
     }
 
     /// Counts the operators of a program that the host computes and whose times grow from other
@@ -259,7 +279,7 @@ impl Prices {
             Action::Host(segment) if segment.overhead == Overhead::HostOnly => Some(*segment),
             _ => None,
         });
-        let is_grown = |segment| self.grown_ns(&Key::from_segment(program, segment)).is_some();
+        let is_grown = |segment| self.is_grown(&Key::from_segment(program, segment));
         let grown: Vec<bool> = alone.map(is_grown).collect();
         (grown.iter().filter(|grown| **grown).count(), grown.len())
     }

@@ -5,6 +5,7 @@ use crate::Error;
 /// Number and kind of an edit, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EditPosition {
+    /// Number in the file, from 1; 0 for a command of its own.
     pub number: usize,
     pub kind: &'static str,
 }

@@ -42,7 +42,7 @@ pub struct Resized {
 /// of their tensor sizes are equal. The same error is returned for a size of 0, for equal sizes,
 /// and for tensor sizes that would be negative or overflow.
 pub fn resize(small: &SizedStep, large: &SizedStep, to: u64) -> Result<Resized, Error> {
-    let position = EditPosition { number: 1, kind: "resize" };
+    let position = EditPosition { number: 0, kind: "resize" };
     if to == 0 || small.size == 0 || large.size == 0 {
         return Err(position.error("sizes from 1 on", 0));
     }
@@ -64,6 +64,10 @@ pub fn resize(small: &SizedStep, large: &SizedStep, to: u64) -> Result<Resized, 
     for (at, costs) in costs.ranks.iter_mut().enumerate() {
         let programs = [one, other].map(|program| (program, &program.ranks[at]));
         has_sizes |= line.rank(programs, costs, &large_costs.ranks[at])?;
+    }
+    if let (true, Some([from, until])) = (has_sizes, contradiction([one, other], line)) {
+        let expected = format!("tensor sizes that grow from {} to {}", small.size, large.size);
+        return Err(position.error(&expected, format!("sizes that grow from {from} to {until}")));
     }
     if !has_sizes {
         let got = "equal or missing tensor sizes in both: record with record_shapes";
@@ -190,6 +194,33 @@ impl Line {
         let got = format!("{value} from {small} and {large}");
         Err(self.position.error("sizes from 0 to 9e15", got))
     }
+}
+
+/// Returns the first tensor sizes that differ between two recordings, if none of them grows by the
+/// same factor as the sizes of the step.
+fn contradiction(programs: [&Program; 2], line: Line) -> Option<[f64; 2]> {
+    /// Largest deviation from that factor. Offsets have one entry more than there are bags.
+    const ALIKE: f64 = 0.02;
+    let actions = programs.map(|program| {
+        let threads = program.ranks.iter().flat_map(|rank| &rank.threads);
+        threads.flat_map(|thread| &thread.actions)
+    });
+    let [one, other] = actions;
+    let sizes = one.zip(other).flat_map(|(one, other)| {
+        let details =
+            [PartText::from_action(programs[0], one), PartText::from_action(programs[1], other)];
+        let [one, other] = details.map(|part| tensors(part.detail).concat());
+        one.into_iter().zip(other).filter(|(one, other)| one != other)
+    });
+    let [small, _, large] = line.sizes;
+    let mut first = None;
+    for (one, other) in sizes {
+        if (other * small / (one * large) - 1.0).abs() < ALIKE {
+            return None;
+        }
+        first.get_or_insert([one, other]);
+    }
+    first
 }
 
 /// Returns the position of the second value: 0 at the first value, 1 at the third.

@@ -114,8 +114,8 @@ pub(super) fn compute_intervals(
         let at = |share: f64| drawn.get((share * (drawn.len().max(1) - 1) as f64).round() as usize);
         let whole = simulation.step_ns(rank);
         let ns = |share| at(share).copied().unwrap_or(whole);
-        // Ranks wait for the slowest of them, which is slower in draws than in the mean. The interval
-        // contains the step nevertheless.
+        // Ranks wait for the slowest of them, which is slower in draws than in the mean. The
+        // interval contains the step nevertheless.
         let (low_ns, high_ns) = (ns(0.05).min(whole), ns(0.95).max(whole));
         let median_ns = median::integer_median(&mut drawn).unwrap_or(whole);
         StepInterval { low_ns, median_ns, high_ns }
@@ -284,7 +284,7 @@ fn add<'a>(
             let samples = || {
                 let key = Key::from_segment(program, segment);
                 let samples = Prices::samples(&calibration.overheads, &key);
-                HostSamples { samples, is_grown: prices.grown_ns(&key).is_some() }
+                HostSamples { samples, is_grown: prices.is_grown(&key) }
             };
             let HostSamples { samples, is_grown } =
                 found.hosts.entry(segment).or_insert_with(samples).clone();

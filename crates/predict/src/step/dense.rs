@@ -37,6 +37,18 @@ pub enum DenseKernels {
     FusedInteraction,
 }
 
+impl DenseKernels {
+    /// Returns the name in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Compiled => "compiled",
+            Self::FusedInteraction => "fused-interaction",
+        }
+    }
+}
+
 /// The ranks that compute the bottom MLP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BottomMlp {

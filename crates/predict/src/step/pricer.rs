@@ -363,12 +363,21 @@ impl<'a> StepPricer<'a> {
             let stage = &mut stages[Stage::from_action(stage) as usize];
             *stage = stage.plus(time);
         });
-        // If all stages take longer, the stage beside an exchange may hide more of it.
-        stages.map(|Estimate { mean_ns, low_ns, high_ns }| Estimate {
-            mean_ns,
-            low_ns: low_ns.min(mean_ns).min(high_ns),
-            high_ns: high_ns.max(mean_ns).max(low_ns),
-        })
+        let times = self.tile_times();
+        let step_ns = self.simulate(|_, _| {}).mean_ns;
+        // If all stages take longer, the stage beside an exchange may hide more of it. The highest
+        // time is therefore at least the one by which this stage alone lengthens the step.
+        for (at, Estimate { mean_ns, low_ns, high_ns }) in stages.iter_mut().enumerate() {
+            let slow = |stage| {
+                let time: Estimate = times.time_of(stage)?;
+                let is_slow = Stage::from_action(stage) as usize == at;
+                Some(if is_slow { Estimate { mean_ns: time.high_ns, ..time } } else { time })
+            };
+            let longer_ns = self.dense.timeline.simulate(slow, |_, _| {}).mean_ns - step_ns;
+            *low_ns = low_ns.min(*mean_ns).min(*high_ns);
+            *high_ns = high_ns.max(*mean_ns + longer_ns.max(0.0)).max(*low_ns);
+        }
+        stages
     }
 
     /// Returns the number of values that a rank's lookups write.

@@ -92,6 +92,48 @@ fn intervals_of_scaled_kernels_use_leave_one_batch_out_errors() {
     assert_eq!(interval(1024, &bent), (1331, 1331, 1331));
 }
 
+/// Builds a step of one operator that the host computes.
+fn computed_by_host(sizes: &str) -> Program {
+    let mut program = Program::default();
+    program.names.intern("");
+    let op = program.names.intern("aten::relu");
+    let detail = program.names.intern(sizes);
+    let segment = Segment { overhead: Overhead::HostOnly, op, detail };
+    let mark = Action::Begin(Mark { name: op, kind: MarkKind::Operator });
+    let threads =
+        vec![Thread { pid: 1, tid: 1, actions: vec![mark, Action::Host(segment), Action::End] }];
+    program.ranks.push(Rank { threads, ..Rank::default() });
+    program
+}
+
+#[test]
+fn operators_that_the_host_computes_grow_with_their_tensors() {
+    let mut calibration = Calibration::default();
+    let mut add = |name: &str, sizes: &str, ns: i64| {
+        let key =
+            Key { class: Overhead::HostOnly, name: name.to_owned(), detail: sizes.to_owned() };
+        calibration.overheads.insert(key, vec![ns; 3]);
+    };
+    add("aten::relu", "64x8 float, Scalar", 1_000);
+    add("aten::t", "8x8 float", 10);
+    let predict = |sizes: &str, calibration: &Calibration| {
+        let program = computed_by_host(sizes);
+        prediction::predict_never_run(&program, calibration, DRAWS).unwrap().rows[0].clone()
+    };
+    // Of the 1,000 ns, 10 ns are those of an operator that computes nothing.
+    let grown = predict("256x8 float", &calibration);
+    assert_eq!((grown.step_ns, grown.modelled_pct), (3_970, 100.0));
+    assert!(grown.low_ns < 2_300 && 6_500 < grown.high_ns, "{grown:?}");
+    // Another spelling of the same sizes does not change the time.
+    let same = predict("64x8 float", &calibration);
+    assert_eq!((same.step_ns, same.measured_pct), (1_000, 100.0));
+    // A host that launches kernels does not compute, so its time does not depend on sizes.
+    let mut launching = calibration.clone();
+    let key = Key { class: WorkKind::Kernel, name: "k".to_owned(), detail: String::new() };
+    launching.works.insert(key, WorkSamples::from(vec![5]));
+    assert_eq!(predict("256x8 float", &launching).step_ns, 1_000);
+}
+
 #[test]
 fn run_factors_default_to_step_factors() {
     let mut noisy = calibration([512_000, 1_024_000, 2_048_000]);

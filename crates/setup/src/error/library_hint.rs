@@ -293,6 +293,10 @@ pub fn suggest_for_train(error: &train::Error) -> Option<String> {
 pub fn suggest_for_trace(error: &trace::Error) -> Option<String> {
     use trace::Error as E;
     let hint = match error {
+        E::NotATrace { reason, .. } if reason.ends_with("got a Kineto trace") => {
+            "--execution-trace reads what torch.profiler's ExecutionTraceObserver writes; give a \
+             Kineto trace as PATH, without that option"
+        }
         E::NotATrace { reason, .. } if reason.contains("execution trace") => {
             "rowmill trace execution-trace reads execution traces"
         }

@@ -15,6 +15,9 @@ use super::library_hint::{self, suggest_for_disk};
 errors_with_hints! {
     /// Cause that prevented a command from doing its work.
     pub enum RunError {
+        /// Ctrl-C ended the command before it had a result.
+        #[error("interrupted before there was a result")]
+        Interrupted,
         // Errors of files and outputs.
         #[error("{}: cannot {doing}: {source}", path.display())]
         #[hint(suggest_for_disk(source))]

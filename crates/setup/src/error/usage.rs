@@ -27,7 +27,7 @@ errors_with_hints! {
         #[hint("run: {now}")]
         MovedCommand { was: String, now: String },
         #[error("--format parquet writes a file, got no --output")]
-        #[hint("add --output FILE.parquet")]
+        #[hint("add --output FILE.parquet if the command has it, or choose --format csv")]
         ParquetToStdout,
         #[error("this command prints a report instead of rows: expected --format table or json")]
         NoTable,
@@ -225,7 +225,7 @@ errors_with_hints! {
              --sharding row is the same plan"
         )]
         #[hint(
-            "group ranks into hosts with --ranks-per-host N, or choose --sharding row; with --groups, each \
+            "group ranks into hosts (--ranks-per-host N of train, --hardware HOSTSxGPUxN of predict), or choose --sharding row; with --groups, each \
              group needs several whole hosts"
         )]
         OneHost { sharding: String, ranks: usize },

@@ -39,8 +39,17 @@ struct ComparisonRow {
 
 /// Runs `rowmill predict evaluate --measured` and prints its result.
 pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
-    let predicted = read_times(&args.paths, session)?;
-    let measured = read_times(&args.measured, session)?;
+    let mut predicted = read_times(&args.paths, session)?;
+    let mut measured = read_times(&args.measured, session)?;
+    let is_named = predicted.has_names_of(&measured);
+    if !is_named {
+        session.console.warn(
+            "the predicted kernels have other names than the measured ones, as those of models \
+             have, so only the sum of all device work is compared",
+        );
+    }
+    predicted.keep_works(is_named);
+    measured.keep_works(is_named);
     let mean = |all: Option<&Vec<f64>>, steps: usize| {
         all.map_or(0.0, |all| all.iter().sum::<f64>()) / steps.max(1) as f64
     };
@@ -92,6 +101,30 @@ struct StepTimes {
     times: BTreeMap<(ComparedPart, String), Vec<f64>>,
 }
 
+/// Name of the sum of all device work.
+const ALL_WORKS: &str = "all device work";
+
+impl StepTimes {
+    /// Returns whether most of the device work has the name of measured work.
+    fn has_names_of(&self, measured: &Self) -> bool {
+        let works = self.times.iter();
+        let works = works.filter(|(key, _)| key.0 == ComparedPart::Work && key.1 != ALL_WORKS);
+        let [mut named_ns, mut other_ns] = [0.0, 0.0];
+        for (key, all) in works {
+            let is_named = measured.times.contains_key(key);
+            *if is_named { &mut named_ns } else { &mut other_ns } += all.iter().sum::<f64>();
+        }
+        named_ns >= other_ns
+    }
+
+    /// Keeps either device work by name, or its sum.
+    fn keep_works(&mut self, by_name: bool) {
+        self.times.retain(|(part, name), _| {
+            *part == ComparedPart::Step || (name == ALL_WORKS) != by_name
+        });
+    }
+}
+
 fn read_times(paths: &[PathBuf], session: &Session) -> Result<StepTimes, Error> {
     let traces = open_recordings(paths, session)?;
     let scopes = whole_scopes(&traces);
@@ -107,6 +140,8 @@ fn read_times(paths: &[PathBuf], session: &Session) -> Result<StepTimes, Error> 
             for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
                 let key = (ComparedPart::Work, step.program.text(work.name).to_owned());
                 *sums.entry(key).or_default() += (to - from) as f64;
+                let all = (ComparedPart::Work, ALL_WORKS.to_owned());
+                *sums.entry(all).or_default() += (to - from) as f64;
             }
         }
         for (key, ns) in sums {

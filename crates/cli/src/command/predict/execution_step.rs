@@ -52,7 +52,13 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         report_grown(&execution.program, &calibration, session);
     }
     let program = &execution.program;
-    let prediction = prediction::predict_never_run(program, &calibration, args.draws.into())?;
+    let mut prediction = prediction::predict_never_run(program, &calibration, args.draws.into())?;
+    if args.calibration.is_none() {
+        // Shared overheads were measured on another host.
+        for row in &mut prediction.rows {
+            row.modelled_pct += std::mem::take(&mut row.measured_pct);
+        }
+    }
     if args.hardware.is_none() {
         warn_of_other_job(&prediction.rows, session);
     }

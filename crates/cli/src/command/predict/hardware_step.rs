@@ -330,6 +330,15 @@ pub fn run(
         report_links(topology, price.ranks.len(), session);
     }
     let console = session.console;
+    if !price.cost.fits {
+        let largest = priced.memory.iter().max_by_key(|part| part.1).map_or("", |part| &part.0);
+        console.warn(format_args!(
+            "the step does not fit: it needs {}, most of it {largest}, and there are {}\n\
+             hint: --by memory lists all; use more ranks, another --sharding or a smaller batch",
+            schema::Bytes(price.cost.peak_bytes),
+            schema::Bytes(priced.memory_bytes),
+        ));
+    }
     match args.by {
         StepRows::Step => {
             let batch_size = workload.job.config.training.batch_size;

@@ -12,6 +12,8 @@ mod recorded;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kernel_model::Error as KernelError;
 use kernel_model::cpu::{CpuKindErrors, CpuModel, Example, MeasuredStep, MeasuredSteps};
@@ -23,8 +25,9 @@ use crate::args::PredictLearn;
 use folder::{HARDWARE, write};
 use setup::Session;
 use setup::args::NeverRunStep;
-use setup::error::{Error, UsageError};
+use setup::error::{Error, RunError, UsageError};
 use setup::hardware_file::read_device;
+use setup::interrupt;
 use setup::output;
 use setup::render;
 use setup::suite::SUITE;
@@ -64,20 +67,27 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         return Err(UsageError::Kernels { path, source }.into());
     }
     let earlier = join_steps(&args.measured)?;
+    let stop = match earlier {
+        None => interrupt::stop_flag("learning from what was measured so far"),
+        Some(_) => Arc::default(),
+    };
     // Measuring takes minutes, so the folder is created before it. An error about the folder is
     // thus shown at once.
     let _made = output::folder(&args.output)?;
     let is_new = args.measured.len() != 1;
     let measured = match earlier {
         Some(measured) => measured,
-        None => measure::run(args, session)?,
+        None => measure::run(args, &stop, session)?,
     };
     if is_new {
         // The measurements took minutes and learning may fail, so they are written before the
         // learning.
         write(&args.output.join(STEPS), &measured.to_text()?)?;
     }
-    let (model, kinds) = learn_model(&measured)?;
+    let (model, kinds) = learn_model(&measured).map_err(|error| match error {
+        Error::Usage(_) if stop.load(Ordering::SeqCst) => RunError::Interrupted.into(),
+        error => error,
+    })?;
     let path = args.output.join(HARDWARE);
     write(&path, &model.to_text()?)?;
     let report = CpuReport {

@@ -32,6 +32,7 @@ fn format_report(report: &PublishedReport) -> String {
             row.model.to_owned(),
             row.batch_size.to_string(),
             row.precision.to_owned(),
+            row.kernels.name().to_owned(),
             row.plan.to_owned(),
             milliseconds(row.predicted_ns),
             format!("{} to {}", milliseconds(row.low_ns), milliseconds(row.high_ns)),
@@ -47,6 +48,7 @@ fn format_report(report: &PublishedReport) -> String {
         "model",
         "batch",
         "precision",
+        "kernels",
         "plan",
         "predicted ms",
         "from–to",
@@ -69,7 +71,7 @@ fn format_report(report: &PublishedReport) -> String {
     format!(
         "{}\n\nhost ms: PyTorch's operators, by the shipped overheads of the nearest GPU. The \
          prediction is of the device alone, because most of these jobs fuse or capture their \
-         operators. Others take at least that long.\n\nTypical factor: exp(mean |ln(predicted ÷ published)|)\n{}",
+         operators.\n\nTypical factor: exp(mean |ln(predicted ÷ published)|)\n{}",
         render::grid(&header, &rows),
         render::grid(&header_of_errors, &errors)
     )

@@ -30,6 +30,13 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     let machines = [&large, &small].map(|one| calibrated_machine(&one.sized.calibration));
     check_machine(&args.large, &machines[0], &machines[1])?;
     let measured = measured(&args.measured, session)?;
+    let outside = args.to.iter().filter(|to| !(from.min(until)..=from.max(until)).contains(to));
+    for to in outside {
+        session.console.warn(format_args!(
+            "{to} is not between the recorded sizes {from} and {until}: its times are extrapolated, \
+             and the interval does not count that error"
+        ));
+    }
     let mut rows = Vec::new();
     for (at, to) in args.to.iter().enumerate() {
         let prediction = predict_resized(&small.sized, &large.sized, *to, args.draws.into())?;

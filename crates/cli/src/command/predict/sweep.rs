@@ -12,6 +12,7 @@ use setup::Session;
 use setup::args::NeverRunStep;
 use setup::error::Error;
 use setup::output;
+use setup::progress::{Meter, ProgressUnit};
 use setup::table_output::{self, TableTarget};
 use setup::workload::Workload;
 
@@ -26,6 +27,12 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
     };
     let hosts: Vec<Option<StepHost>> = hardware.iter().map(read_host).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
+    let counts =
+        [args.model.len(), names.len(), each(&args.batch_size).len(), each(&args.pooling).len()];
+    let total: usize = counts.into_iter().product();
+    let mut meter =
+        Meter::start(session.console, "pricing", ProgressUnit::Steps, Some(total as u64));
+    let mut priced_steps = 0;
     for pooling in each(&args.pooling) {
         let mut rows = Vec::new();
         for model in &args.model {
@@ -43,6 +50,8 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                     let options = StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
                     let priced =
                         price_with_host(hardware, &workload, options, host.as_ref(), session)?;
+                    priced_steps += 1;
+                    meter.advance(priced_steps, "");
                     let binds = priced.binds();
                     rows.push(SweepRow::new(model, name, batch_size, &priced.price, binds));
                 }
@@ -53,6 +62,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         mark_best(&mut rows);
         all.extend(rows.into_iter().map(|step| PooledRow { pooling, step }));
     }
+    meter.finish();
     if let Some(path) = &args.svg {
         let text = pareto::draw_frontier(&all);
         output::put(path, |file| {

@@ -10,6 +10,7 @@ use crate::args::PredictEvaluate;
 use setup::Session;
 use setup::error::Error;
 use setup::kernel_files::{read_model, read_table};
+use setup::progress::{Meter, ProgressUnit};
 use setup::render;
 
 /// Errors of kernel models, from one of the two kinds of evaluation.
@@ -30,7 +31,12 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let has_kind = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(has_kind).collect();
     let mut report = KernelReport { kernels: Vec::new(), left_out: Vec::new() };
+    let total = Some(rows.len() as u64);
+    let mut meter = Meter::start(session.console, "evaluating", ProgressUnit::Rows, total);
+    let mut done = 0;
     for &kind in &kinds {
+        meter.advance(done, kind.name());
+        done += rows.iter().filter(|row| row.work.kind() == kind).count() as u64;
         let model = read_model(args.kernels.models.as_deref(), kind)?;
         if args.kernels.leave_out {
             let left_out = leave_out::evaluate_left_out_devices(&model, &rows, session.threads);
@@ -39,6 +45,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         }
         report.kernels.extend(evaluate::evaluate_model(&model, &rows, Part::Test));
     }
+    meter.finish();
     warn_without_rows(&report, &rows, session);
     session.console.report(&report, format_report)
 }

@@ -15,7 +15,6 @@ use crate::command::predict::kernel::hardware::this_machine;
 use ::bench::sample::{BenchSample, Judge, median};
 use ::bench::steps::{BenchStep, record_steps};
 use setup::error::Error;
-use setup::interrupt;
 use setup::progress::{Meter, ProgressUnit};
 use setup::{Session, config};
 
@@ -32,8 +31,11 @@ const STREAM_BYTES: usize = 256 << 20;
 
 /// Measures steps and lookups on this machine. Ctrl-C ends the measurement early and keeps the
 /// steps measured so far.
-pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Error> {
-    let stop = interrupt::stop_flag("learning from what was measured so far");
+pub fn run(
+    args: &PredictLearn,
+    stop: &AtomicBool,
+    session: &Session,
+) -> Result<MeasuredSteps, Error> {
     let cpu = Cpu::new(session.threads);
     let machine = machine(session);
     let rows = RowSet::new(&cpu.pool, STREAM_BYTES, 256);
@@ -53,7 +55,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
             if stop.load(Ordering::SeqCst) {
                 break;
             }
-            one.rounds.extend(alone::measure_round(&mut bench, &one.tables, &stop)?);
+            one.rounds.extend(alone::measure_round(&mut bench, &one.tables, stop)?);
             done += 1;
             meter.advance(done, "");
         }
@@ -62,7 +64,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
                 break;
             }
             steps.extend(
-                bench.measure_configuration(&draw::draw_configuration(args.seed, number), &stop)?,
+                bench.measure_configuration(&draw::draw_configuration(args.seed, number), stop)?,
             );
             done += 1;
             meter.advance(done, "");
