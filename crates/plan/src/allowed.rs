@@ -168,7 +168,8 @@ fn list_choices(
     }
     if choices.is_empty() {
         let site = LayoutSite { table, most, ranks, host_count, per_host, least_columns };
-        let missing: Vec<String> = allowed.iter().map(|kind| site.describe_missing(*kind)).collect();
+        let missing: Vec<String> =
+            allowed.iter().map(|kind| site.describe_missing(*kind)).collect();
         let (table, missing) = (table.name.clone(), missing.join(", "));
         return Err(Error::NoLayout { table, missing });
     }
@@ -209,7 +210,9 @@ impl LayoutSite<'_> {
         ];
         let unmet = needs.iter().find(|(applies, _, least, got)| *applies && got < least);
         match unmet {
-            Some((_, what, least, got)) => format!("{} needs {least} {what}, got {got}", kind.name()),
+            Some((_, what, least, got)) => {
+                format!("{} needs {least} {what}, got {got}", kind.name())
+            }
             None => kind.name().to_owned(),
         }
     }

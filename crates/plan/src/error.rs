@@ -64,12 +64,7 @@ pub struct MemoryShortage {
 impl std::fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let lacking = Bytes(self.needed.saturating_sub(self.capacity));
-        write!(
-            f,
-            "memory of rank {}: expected at most {}",
-            self.rank,
-            Bytes(self.capacity)
-        )?;
+        write!(f, "memory of rank {}: expected at most {}", self.rank, Bytes(self.capacity))?;
         if self.reserved > 0 {
             write!(f, " beside the reserve of {}", Bytes(self.reserved))?;
         }

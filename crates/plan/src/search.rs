@@ -227,5 +227,7 @@ fn find_binding_constraints(
         relaxed.tables.remove(*name);
         fits(&relaxed) == Some(true)
     });
-    Some(binding.map_or(BindingConstraints::Several, |name| BindingConstraints::Table(name.clone())))
+    Some(
+        binding.map_or(BindingConstraints::Several, |name| BindingConstraints::Table(name.clone())),
+    )
 }

@@ -170,7 +170,8 @@ impl JobConfig {
         if self.plan.least_columns == Some(0) {
             return Err(ConfigError::shape("plan.least_columns", at_least_one(0)));
         }
-        let single = self.plan.tables.iter().map(|(name, own)| (format!("plan.tables.{name}"), own));
+        let single =
+            self.plan.tables.iter().map(|(name, own)| (format!("plan.tables.{name}"), own));
         let every = ("plan".to_owned(), &self.plan.every_table);
         for (section, constraints) in std::iter::once(every).chain(single) {
             if constraints.most_ranks == Some(0) {

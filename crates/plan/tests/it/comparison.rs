@@ -6,8 +6,8 @@
 
 use std::thread;
 
-use plan::torchrec::search::{Partitioner, search};
 use plan::torchrec::TorchrecProblem;
+use plan::torchrec::search::{Partitioner, search};
 use plan::{
     CandidatePlan, Constraints, LayoutKind, PlanOptions, PlanProblem, TableConstraints, plan,
 };
@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::cases::{HARDWARE, RandomCase};
 
 /// Cases are searched again with fewer layouts in the last of so many rounds over the hardware.
-const RESTRICTED: u64 = 4;
+const RESTRICTED: u64 = 16;
 
 /// Names of the restrictions, and the layouts that they exclude.
 const RESTRICTIONS: [(&str, &[LayoutKind]); 4] = [
@@ -166,7 +166,10 @@ fn judge_all(count: u64) -> Vec<CaseGains> {
         let share = |first: usize| {
             let numbers = (first as u64..count).step_by(threads);
             let models = &models;
-            scope.spawn(move || numbers.filter_map(|number| judge(number, models)).collect())
+            scope.spawn(move || {
+                let gains = numbers.filter_map(|number| judge(number, models));
+                gains.inspect(|gains| println!("{}", json!(gains))).collect()
+            })
         };
         let workers: Vec<_> = (0..threads).map(share).collect();
         let joined = workers.into_iter().flat_map(|worker| -> Vec<CaseGains> {
@@ -192,9 +195,8 @@ fn searched_plans_beat_the_best_heuristic() {
     });
     let restricted = || cases.iter().filter(|case| !case.restricted.is_empty());
     let all_layouts = ("all layouts", Gains::new(restricted().map(|case| case.gain)));
-    let fewer_layouts = (0..RESTRICTIONS.len()).map(|at| {
-        (RESTRICTIONS[at].0, Gains::new(restricted().map(|case| case.restricted[at])))
-    });
+    let fewer_layouts = (0..RESTRICTIONS.len())
+        .map(|at| (RESTRICTIONS[at].0, Gains::new(restricted().map(|case| case.restricted[at]))));
     let fewer_layouts: Vec<_> = std::iter::once(all_layouts).chain(fewer_layouts).collect();
     let summary = json!({
         "cases": count,
