@@ -1,7 +1,7 @@
 //! A generator of random planning problems.
 //!
 //! Published ranges are those of `../shared/reference`:
-//! - 9 to 16 tables per GPU on one host, half of them heavy with bags of at least 20 ids, and 512 to
+//! - 9 to 16 tables per GPU on one host, half of them heavy with bags of 20 ids or more, and 512 to
 //!   4,096 samples per GPU: the random jobs of TPDS'24 (`performance-model.md` §4.4).
 //! - 16 to 256 columns: 16 in DLRM for Criteo Kaggle, 128 in MLPerf, 256 as the most of HugeCTR
 //!   (`training.md` §1.2).
