@@ -33,9 +33,9 @@ pub enum Error {
 /// Constraints without which a plan fits into memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindingConstraints {
-    /// Those of one table, given by its name.
+    /// The constraints of one table, given by its name.
     Table(String),
-    /// Those of several tables, or those on every table.
+    /// The constraints of several tables, or those on every table.
     Several,
 }
 

@@ -40,6 +40,8 @@ const CAPTURE_RACE_S: &str = "30";
 const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
                      --set training.steps=100 --trace trace --trace-steps 10..20";
 
+/// Number of random jobs for which plans are compared. The everyday run uses three.
+const PLAN_CASES: &str = "200";
 /// Number of cases per property test. The everyday run uses the library's default of 256.
 const CASES: &str = "20000";
 /// Number of random shapes per GPU kernel. The everyday run uses two.
@@ -250,7 +252,7 @@ pub fn run_sanitizers() -> Result<String, Error> {
 /// Runs the long cases of the tests of `rowmill`: every configuration under a memory limit, every
 /// ready-made plan against its prediction, twenty kills, and others. Then runs those of the
 /// trainer: every plan with every optimizer and every schedule on threads and on processes, and
-/// random runs that fail.
+/// random runs that fail. At the end, searched plans are compared with heuristics on random cases.
 pub fn run_long_tests() -> Result<String, Error> {
     let missing = tool::install_program(tool::OPEN_MPI);
     let run = |package: &str, arguments: &[&str]| {
@@ -262,6 +264,8 @@ pub fn run_long_tests() -> Result<String, Error> {
     run("rowmill", &["memory::", "--", "--test-threads=1"])?;
     run("rowmill", &["--", "--skip", "memory::"])?;
     run("train", &[])?;
+    let mut plans = cargo(&["test", "--release", "-p", "plan", "--test", "it", "comparison::"]);
+    command::run(plans.env("ROWMILL_PLAN_CASES", PLAN_CASES))?;
     Ok(missing.unwrap_or_else(|| "no long case fails".to_owned()))
 }
 

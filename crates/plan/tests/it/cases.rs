@@ -1,10 +1,16 @@
 //! A generator of random planning problems.
 //!
-//! Tables follow published ranges: 9 to 16 tables per GPU on one host, half of them heavy with bags
-//! of 20 to 200 ids and half with bags of 1 to 20, and 512 to 4,096 samples per GPU (TPDS'24,
-//! random configurations of tables from `dlrm_datasets`); 10³ to 10⁷ rows; 16 to 256 columns (Neo,
-//! DreamShard). Jobs of 128 GPUs have 2 to 4 tables per GPU, which is 256 to 512 tables. Rows are
-//! used as often as in the reuse histograms of `dlrm_datasets`, scaled to the ids of the table.
+//! Published ranges are those of `../shared/reference`:
+//! - 9 to 16 tables per GPU on one host, half of them heavy with bags of 20 ids or more, and 512 to
+//!   4,096 samples per GPU: the random jobs of TPDS'24 (`performance-model.md` §4.4).
+//! - 16 to 256 columns: 16 in DLRM for Criteo Kaggle, 128 in MLPerf, 256 as the most of HugeCTR
+//!   (`training.md` §1.2).
+//! - 10³ to 10⁷ rows, within MLPerf's 3 to 40 million (`performance-model.md` §3).
+//! - Rows are used as often as in the reuse histograms of `dlrm_datasets`, scaled to the ids of the
+//!   table.
+//!
+//! The longest bags (200 ids) and 2 to 4 tables per GPU in jobs of 128 GPUs are our choice. The
+//! model of `dlrm_datasets` has 788 to 856 tables, which would take longer to search.
 
 use std::fmt::Write;
 

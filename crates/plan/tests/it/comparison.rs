@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::cases::{HARDWARE, RandomCase};
 
 /// Cases are searched again with fewer layouts in the last of so many rounds over the hardware.
-const RESTRICTED: u64 = 4;
+const RESTRICTED: u64 = 16;
 
 /// Names of the restrictions, and the layouts that they exclude.
 const RESTRICTIONS: [(&str, &[LayoutKind]); 4] = [
@@ -166,7 +166,10 @@ fn judge_all(count: u64) -> Vec<CaseGains> {
         let share = |first: usize| {
             let numbers = (first as u64..count).step_by(threads);
             let models = &models;
-            scope.spawn(move || numbers.filter_map(|number| judge(number, models)).collect())
+            scope.spawn(move || {
+                let gains = numbers.filter_map(|number| judge(number, models));
+                gains.inspect(|gains| println!("{}", json!(gains))).collect()
+            })
         };
         let workers: Vec<_> = (0..threads).map(share).collect();
         let joined = workers.into_iter().flat_map(|worker| -> Vec<CaseGains> {
