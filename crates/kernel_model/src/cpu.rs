@@ -16,8 +16,8 @@ mod trees;
 mod units;
 mod work;
 
-pub use kind::CpuPrice;
 pub(super) use fit::fit_units;
+pub use kind::CpuPrice;
 pub(super) use kind::KindModel;
 pub use learn::{CpuKindErrors, Example, are_judged, is_judged};
 pub use measured::{

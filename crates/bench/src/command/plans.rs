@@ -239,8 +239,9 @@ fn read_step(step_ms: f64, model: &Model<Cpu>) -> RankStep {
     RankStep { step_ms, stages_ms }
 }
 
-/// Returns the median of the steps of a measurement. Lookups and row updates take as long as on the
-/// slowest rank. Other stages are means over ranks, because a rank that is early waits in them.
+/// Returns the median of the steps of a measurement. A step is the mean over ranks, as in
+/// `rowmill-bench ablation`, because ranks are early or late by turns. Lookups and row updates take as
+/// long as on the slowest rank, and other stages are means over ranks.
 fn median_step(by_rank: &[Vec<RankStep>]) -> RankStep {
     let count = by_rank.first().map_or(0, Vec::len);
     let over_steps = |of_ranks: &dyn Fn(usize) -> f64| median((0..count).map(of_ranks).collect());
@@ -253,7 +254,9 @@ fn median_step(by_rank: &[Vec<RankStep>]) -> RankStep {
             }
         })
     };
-    let step_ms = |step: usize| by_rank.iter().map(|steps| steps[step].step_ms).fold(0.0, f64::max);
+    let step_ms = |step: usize| {
+        by_rank.iter().map(|steps| steps[step].step_ms).sum::<f64>() / by_rank.len() as f64
+    };
     RankStep { step_ms: over_steps(&step_ms), stages_ms: Stage::ALL.map(stage_ms) }
 }
 
@@ -346,7 +349,11 @@ fn table(report: &PlansReport) -> String {
             ("model", format!("{}, B = {}", model.model, model.batch_size)),
             (
                 "Kendall's tau",
-                format!("{:.3} (at least {TAU_LEAST}: {})", model.kendall_tau, verdict(model.is_tau_met)),
+                format!(
+                    "{:.3} (at least {TAU_LEAST}: {})",
+                    model.kendall_tau,
+                    verdict(model.is_tau_met)
+                ),
             ),
             (
                 "predicted best",
@@ -360,7 +367,8 @@ fn table(report: &PlansReport) -> String {
         ]);
         let plans = model.plans.iter().map(|plan| {
             let stages = plan.predicted_stages_ms.iter().zip(&plan.measured_stages_ms);
-            let stages = stages.map(|(predicted, measured)| format!("{predicted:.1}/{measured:.1}"));
+            let stages =
+                stages.map(|(predicted, measured)| format!("{predicted:.1}/{measured:.1}"));
             let first = [plan.plan.clone(), number(plan.predicted_ms), number(plan.measured_ms)];
             first.into_iter().chain(stages).collect()
         });

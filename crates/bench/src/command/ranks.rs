@@ -82,10 +82,11 @@ impl BenchRanks {
         read: &(dyn Fn(f64, &Model<Cpu>) -> T + Sync),
     ) -> Result<Vec<Vec<T>>, Error> {
         let graph = StepGraph::new(&self.config, BUCKET_BYTES, schedule, &self.plan);
-        let ends = InProcess::ends(self.ranks.len() as u32).into_iter().map(|end| match self.link {
-            None => Communicator::over(Arc::new(end)),
-            Some(link) => Communicator::over(Arc::new(Delayed::new(Arc::new(end), link))),
-        });
+        let ends =
+            InProcess::ends(self.ranks.len() as u32).into_iter().map(|end| match self.link {
+                None => Communicator::over(Arc::new(end)),
+                Some(link) => Communicator::over(Arc::new(Delayed::new(Arc::new(end), link))),
+            });
         let (batch_size, plan) = (self.config.training.batch_size, &self.plan);
         std::thread::scope(|scope| {
             let mut ranks = Vec::new();

@@ -158,7 +158,8 @@ fn whole(
     let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::new(tile, rule, None)).collect();
     let one = |(number, rank): (usize, &RankStep)| {
         let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
-        let load = RankLoad::from_tiles(held.map(|(_, terms)| terms), RowRates::Gpu(&model.machine.spec));
+        let load =
+            RankLoad::from_tiles(held.map(|(_, terms)| terms), RowRates::Gpu(&model.machine.spec));
         let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
         // A CPU needs no driver context and no buffers for collectives, so the reserve is 0.
         let memory = sizes.memory(&load, workload.samples(number), batch, batch);

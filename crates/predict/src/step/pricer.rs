@@ -408,8 +408,9 @@ impl<'a> StepPricer<'a> {
         }
         let sum = self.peers.sum(VALUE * values);
         // A GPU's collectives contain these copies.
-        self.host.as_ref().map_or(sum, |host| sum.plus(host.price_bytes(SUM_PASSES * VALUE * values)))
-
+        self.host
+            .as_ref()
+            .map_or(sum, |host| sum.plus(host.price_bytes(SUM_PASSES * VALUE * values)))
     }
 
     /// Returns the time of the exchange of the terms of rows whose columns are split.

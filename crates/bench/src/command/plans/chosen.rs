@@ -38,7 +38,10 @@ pub fn choose(problem: &PlanProblem<'_>, count: usize) -> Result<Vec<ChosenPlan>
         plans.push((one.baseline.name().to_owned(), one.plan));
     }
     for kind in KINDS {
-        plans.push((format!("all {}", kind.name()), uniform(&allowed, kind, problem, first.hosts())));
+        plans.push((
+            format!("all {}", kind.name()),
+            uniform(&allowed, kind, problem, first.hosts()),
+        ));
     }
     for number in 0..RANDOM {
         let plan = random(&allowed, CounterRng::new(number, 0), problem, first.hosts());
