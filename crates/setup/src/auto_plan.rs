@@ -87,7 +87,8 @@ fn topology(
     Topology { device: spec.clone(), hosts, ranks_per_host, within, between }
 }
 
-/// Describes ranks on CPUs with the rates of a typical core for each of `threads` threads of a rank.
+/// Describes ranks on CPUs with the rates of a typical core for each of `threads` threads of a
+/// rank.
 pub fn cpu_topology(hosts: u32, ranks_per_host: u32, threads: f64) -> Topology {
     let memory = available_memory::read().map_or(u64::MAX, |memory| memory.bytes.0);
     let device = HardwareSpec {

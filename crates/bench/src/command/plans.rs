@@ -33,7 +33,7 @@ const MADE: [(&str, &str); 2] = [
     ("many-small", include_str!("plans/many-small.toml")),
     ("few-large", include_str!("plans/few-large.toml")),
 ];
-/// The ready-made configuration.
+/// The ready-made configuration whose plans are compared, too.
 const READY_MADE: &str = "dlrm-criteo-kaggle";
 /// Its changed keys: exchanges over the slow link should matter as much as dense layers.
 const CHANGED: [(&str, &str); 4] = [
@@ -109,7 +109,7 @@ struct StageError {
     measured_ms: f64,
     /// Mean of |predicted − measured| over plans.
     error_ms: f64,
-    /// The same, relative to the mean measured step.
+    /// Mean error relative to the mean measured step.
     error_pct_of_step: f64,
 }
 
@@ -239,8 +239,9 @@ fn read_step(step_ms: f64, model: &Model<Cpu>) -> RankStep {
     RankStep { step_ms, stages_ms }
 }
 
-/// Returns the median of the steps of a measurement. Lookups and row updates take as long as on the
-/// slowest rank. Other stages are means over ranks, because a rank that is early waits in them.
+/// Returns the median of the steps of a measurement. A step is the mean over ranks, as in
+/// `rowmill-bench ablation`, because ranks are early or late by turns. Lookups and row updates take
+/// as long as on the slowest rank, and other stages are means over ranks.
 fn median_step(by_rank: &[Vec<RankStep>]) -> RankStep {
     let count = by_rank.first().map_or(0, Vec::len);
     let over_steps = |of_ranks: &dyn Fn(usize) -> f64| median((0..count).map(of_ranks).collect());
@@ -253,7 +254,9 @@ fn median_step(by_rank: &[Vec<RankStep>]) -> RankStep {
             }
         })
     };
-    let step_ms = |step: usize| by_rank.iter().map(|steps| steps[step].step_ms).fold(0.0, f64::max);
+    let step_ms = |step: usize| {
+        by_rank.iter().map(|steps| steps[step].step_ms).sum::<f64>() / by_rank.len() as f64
+    };
     RankStep { step_ms: over_steps(&step_ms), stages_ms: Stage::ALL.map(stage_ms) }
 }
 

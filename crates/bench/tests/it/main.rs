@@ -141,6 +141,28 @@ fn every_overlap_is_measured_alone_and_with_all_others() {
     }
 }
 
+/// Every plan has a predicted and a measured step, and plans are ordered by the former.
+#[test]
+fn plans_are_predicted_and_measured() {
+    let place = Place::new();
+    let words = "plans --model many-small --batch-size 64 --plans 3 --rounds 2 --steps 2";
+    let report = place.done(&format!("{words} --bandwidth 1GB/s --format json")).last();
+    positive(&report["costs"], &["flop_ns", "byte_ns", "link_empty_ns", "link_megabyte_ns"]);
+    let models = report["models"].as_array().unwrap();
+    assert_eq!((models.len(), &models[0]["model"]), (1, &json!("many-small")));
+    finite(&models[0], &["kendall_tau", "best_slower", "spread"]);
+    let plans = models[0]["plans"].as_array().unwrap();
+    assert_eq!(plans.len(), 3);
+    plans.iter().for_each(|plan| positive(plan, &["predicted_ms", "measured_ms"]));
+    let predicted = |plan: &Value| plan["predicted_ms"].as_f64().unwrap();
+    assert!(plans.is_sorted_by(|a, b| predicted(a) < predicted(b)), "{plans:?}");
+    let stages = models[0]["stages"].as_array().unwrap();
+    assert_eq!((stages.len(), &stages[0]["stage"]), (6, &json!("input_dist")));
+    stages.iter().for_each(|stage| finite(stage, &["error_ms", "error_pct_of_step"]));
+    let ran = place.run("plans --model other");
+    assert!(ran.code == Some(2) && ran.stderr.contains("many-small"), "{}", ran.stderr);
+}
+
 #[test]
 fn training_steps_are_measured_and_taken_apart() {
     let place = Place::new();
@@ -332,6 +354,7 @@ fn the_help_of_every_command_shows_examples() {
     for command in [
         "train",
         "ablation",
+        "plans",
         "embedding",
         "gemm",
         "interaction",

@@ -28,8 +28,8 @@ const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
 
-/// Number of times that a CPU reads or writes each value of a sum over ranks: twice for the copy into
-/// a message, twice for the copy out of it, and about twice for the addition.
+/// Number of times that a CPU reads or writes each value of a sum over ranks: twice for the copy
+/// into a message, twice for the copy out of it, and about twice for the addition.
 const SUM_PASSES: f64 = 6.0;
 
 /// Lowest and highest factor on the host's time, which hosts and versions of PyTorch change.

@@ -99,7 +99,7 @@ fn computed_by_host(sizes: &str) -> Program {
     let op = program.names.intern("aten::relu");
     let detail = program.names.intern(sizes);
     let segment = Segment { overhead: Overhead::HostOnly, op, detail };
-    let mark = Action::Begin(Mark { name: op, kind: MarkKind::Operator });
+    let mark = Action::Begin(Mark::new(op, MarkKind::Operator));
     let threads =
         vec![Thread { pid: 1, tid: 1, actions: vec![mark, Action::Host(segment), Action::End] }];
     program.ranks.push(Rank { threads, ..Rank::default() });

@@ -1,5 +1,5 @@
-//! Chooses plans of a model whose predicted steps differ: those of the planner, and random ones with
-//! mixed layouts.
+//! Chooses plans of a model whose predicted steps differ: those of the planner, and random ones
+//! with mixed layouts.
 
 use plan::allowed::AllowedLayouts;
 use plan::priced_plan::first_plan;
