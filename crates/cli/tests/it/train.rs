@@ -102,7 +102,7 @@ fn ranks_that_do_not_fit_their_hosts_are_refused_before_a_file_is_written() {
     let indivisible = "ranks per host: expected a divisor of the 4 ranks, got 3";
     let divisor = "give --ranks-per-host a divisor of the ranks";
     let one_host = "expected several hosts, got one host with 4 ranks";
-    let row = "group ranks into hosts with --ranks-per-host N";
+    let row = "group ranks into hosts (--ranks-per-host N of train";
     let one_rank = "the option '--ranks-per-host' applies only to several ranks";
     for (more, problem, hint) in [
         ("--ranks 4 --ranks-per-host 3", indivisible, divisor),
