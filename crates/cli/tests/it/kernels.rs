@@ -302,7 +302,7 @@ fn a_device_that_is_not_built_in_is_a_file_and_twenty_rows() {
         rows[0]["step_ns"].as_f64().unwrap_or_else(|| panic!("{rows}"))
     };
     assert!(step_ns("madex4") != step_ns("made"));
-    place.refused(&format!("{step} madex0"), &["madex0"]);
+    place.refused(&format!("{step} madex0"), &["made-upx0", "counts from 1"]);
     fs::write(place.path("bad.toml"), SHEET.replace("1e12", "0.0")).unwrap();
     place.refused("predict kernels --hardware bad.toml relu", &["bad.toml", "dram from 1e9"]);
     fs::write(place.path("v100.toml"), SHEET.replace("made-up", "v100")).unwrap();

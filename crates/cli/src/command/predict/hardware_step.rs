@@ -186,9 +186,7 @@ impl Hardware {
         // The folder knows a GPU that is not built in. For a built-in one, the measured rates are
         // used although the data sheet is known.
         let _known = add_hardware(spec.clone());
-        let Ok(found) = find_topology(&format!("{}{count}", spec.key)) else {
-            return Err(unknown);
-        };
+        let found = find_topology(&format!("{}{count}", spec.key))?;
         let topology = Topology { device: spec, ..found };
         let beside = file.parent().unwrap_or(Path::new("."));
         // Kernel models beside the file were learned for this GPU, so they are preferred to the
