@@ -1,0 +1,15 @@
+//! The hub of a fleet: takes rows from agents and stores them as Parquet files, and computes the
+//! sums of a fleet from these files.
+//!
+//! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
+//! time to the [`store`]. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
+//! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
+//! queries. `docs/hub.md` describes the files.
+
+pub mod batch;
+pub mod columns;
+pub mod config;
+pub mod error;
+pub mod intervals;
+pub mod store;
+pub mod tokens;

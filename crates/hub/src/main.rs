@@ -1,0 +1,3 @@
+//! The program `rowmill-hub`.
+
+fn main() {}
