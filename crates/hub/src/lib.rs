@@ -6,10 +6,13 @@
 //! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
 //! queries. `docs/hub.md` describes the files.
 
+pub mod aggregate;
 pub mod batch;
 pub mod columns;
 pub mod config;
 pub mod error;
 pub mod intervals;
+pub mod rollup;
 pub mod store;
+pub mod sums;
 pub mod tokens;
