@@ -48,6 +48,27 @@ pub struct Aggregation<'a> {
     sums: HashMap<(u64, TextKey), FleetSums>,
     /// GPUs without a run, by host and start of the interval.
     intervals: BTreeMap<(u32, u64), HostActivity>,
+    /// The last text of each column, because neighboring rows have mostly equal texts.
+    last: [LastText; 6],
+    /// The interval of the last row with a run, whose host is already known as busy.
+    last_busy: Option<(u32, u64)>,
+}
+
+/// A text of the last row, with its number.
+#[derive(Debug, Default)]
+struct LastText {
+    text: String,
+    number: u32,
+}
+
+impl LastText {
+    fn number(&mut self, text: &str, texts: &mut TextNumbers) -> u32 {
+        if self.text != text {
+            self.number = texts.number(text);
+            text.clone_into(&mut self.text);
+        }
+        self.number
+    }
 }
 
 /// The seconds of a host's GPUs that nobody holds, in one interval.
@@ -142,8 +163,8 @@ impl<'a> Aggregation<'a> {
     pub fn new(pools: &'a Pools) -> Self {
         let mut texts = TextNumbers::default();
         texts.number("");
-        let (pool_of_host, sums, intervals) = Default::default();
-        Self { pools, texts, pool_of_host, sums, intervals }
+        let (pool_of_host, sums, intervals, last) = Default::default();
+        Self { pools, texts, pool_of_host, sums, intervals, last, last_busy: None }
     }
 
     /// Adds rows of the table of GPUs.
@@ -164,30 +185,37 @@ impl<'a> Aggregation<'a> {
         let start = u64::try_from(columns.starts.value(row) / 1000).unwrap_or(0);
         let minute = start / MINUTE_S * MINUTE_S;
         let host_name = columns.hosts.value(row);
-        let host = self.texts.number(host_name);
         let (pools, texts) = (self.pools, &mut self.texts);
+        let [last_host, last_model, last_run @ ..] = &mut self.last;
+        let host = last_host.number(host_name, texts);
         let pool = self.pool_of_host.entry(host);
         let pool = *pool.or_insert_with(|| texts.number(pools.pool_of(host_name)));
-        let model = self.texts.number(columns.models.value(row));
+        let model = last_model.number(columns.models.value(row), texts);
         let offsets = columns.runs.value_offsets();
         let runs = offsets[row] as usize..offsets[row + 1] as usize;
-        let interval = self.intervals.entry((host, start)).or_default();
         if runs.is_empty() {
             let length_s = f64::from(columns.lengths.value(row));
             let key = (minute, [pool, model, 0, 0, 0, 0]);
             let sums = self.sums.entry(key).or_default();
             sums.deployed_s += length_s;
             sums.schedulable_s += length_s;
-            interval.idle.push((key, length_s));
+            self.intervals.entry((host, start)).or_default().idle.push((key, length_s));
             return;
         }
-        interval.is_busy = true;
+        if self.last_busy != Some((host, start)) {
+            self.intervals.entry((host, start)).or_default().is_busy = true;
+            self.last_busy = Some((host, start));
+        }
         // Runs that share a GPU have equal shares, because their own activity is unknown.
         let share = 1.0 / runs.len() as f64;
         let part = FleetSums::from_values(columns.allocated(row).values().map(|sum| sum * share));
         for run in runs {
-            let [scheduler, job, name, user] =
-                columns.texts.map(|text| self.texts.number(text.value(run)));
+            let mut numbers = [0; 4];
+            for ((number, last), text) in numbers.iter_mut().zip(&mut *last_run).zip(columns.texts)
+            {
+                *number = last.number(text.value(run), texts);
+            }
+            let [scheduler, job, name, user] = numbers;
             let key = (minute, [pool, model, name, user, scheduler, job]);
             self.sums.entry(key).or_default().merge(&part);
         }
@@ -210,7 +238,8 @@ impl<'a> Aggregation<'a> {
         };
         let mut buckets = BucketSums::new();
         for ((minute, numbers), sums) in self.sums {
-            buckets.insert((minute, key(numbers)), sums);
+            // A slash within the name of a scheduler can make two runs equal.
+            buckets.entry((minute, key(numbers))).or_default().merge(&sums);
         }
         buckets
     }

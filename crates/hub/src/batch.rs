@@ -52,12 +52,12 @@ pub struct QueuedEntry {
 /// The reason why a batch was not accepted, with an HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct Refusal {
+pub struct BatchRefusal {
     pub status: u16,
     pub reason: String,
 }
 
-impl Refusal {
+impl BatchRefusal {
     /// Creates a refusal with a status and its reason.
     pub fn new(status: u16, reason: impl Into<String>) -> Self {
         Self { status, reason: reason.into() }
@@ -68,10 +68,10 @@ impl Refusal {
 ///
 /// # Errors
 /// If the message is damaged, has another version, is too large, or has an invalid entry.
-pub fn decode(bytes: &[u8]) -> Result<CheckedBatch, Refusal> {
+pub fn decode(bytes: &[u8]) -> Result<CheckedBatch, BatchRefusal> {
     if bytes.len() > SIZE_MAX {
         let got = bytes.len();
-        return Err(Refusal::new(
+        return Err(BatchRefusal::new(
             TOO_LARGE,
             format!("expected at most {SIZE_MAX} bytes, got {got}"),
         ));
@@ -79,17 +79,17 @@ pub fn decode(bytes: &[u8]) -> Result<CheckedBatch, Refusal> {
     // The parts are counted before the message is decoded, because decoding needs their memory.
     let mut left = FIELDS_MAX;
     count_fields(bytes, Nesting::Batch, &mut left)?;
-    let damaged = |error| Refusal::new(DAMAGED, format!("damaged protobuf message: {error}"));
+    let damaged = |error| BatchRefusal::new(DAMAGED, format!("damaged protobuf message: {error}"));
     let batch = EntryBatch::decode(bytes).map_err(damaged)?;
     if batch.version != VERSION {
         // A newer hub may accept the batch, so the agent must keep its entries.
         let reason = format!("expected version {VERSION}, got {}", batch.version);
-        return Err(Refusal::new(DAMAGED, reason));
+        return Err(BatchRefusal::new(DAMAGED, reason));
     }
     if batch.entries.len() > ENTRIES_MAX {
         let got = batch.entries.len();
         let reason = format!("expected at most {ENTRIES_MAX} entries, got {got}");
-        return Err(Refusal::new(TOO_LARGE, reason));
+        return Err(BatchRefusal::new(TOO_LARGE, reason));
     }
     if batch.queue.len() != QUEUE_BYTES {
         let got = batch.queue.len();
@@ -117,8 +117,8 @@ pub fn decode(bytes: &[u8]) -> Result<CheckedBatch, Refusal> {
     Ok(CheckedBatch { entries, through })
 }
 
-fn refused(sequence: u64, reason: String) -> Refusal {
-    Refusal::new(REFUSED, format!("entry {sequence}: {reason}"))
+fn refused(sequence: u64, reason: String) -> BatchRefusal {
+    BatchRefusal::new(REFUSED, format!("entry {sequence}: {reason}"))
 }
 
 fn check(body: &Body) -> Result<(), String> {
@@ -190,9 +190,9 @@ enum Nesting {
 }
 
 /// Subtracts the number of texts and nested messages of an encoded message from `left`.
-fn count_fields(mut bytes: &[u8], nesting: Nesting, left: &mut usize) -> Result<(), Refusal> {
-    let damaged = |_| Refusal::new(DAMAGED, "damaged protobuf message");
-    let cut = || Refusal::new(DAMAGED, "cut protobuf message");
+fn count_fields(mut bytes: &[u8], nesting: Nesting, left: &mut usize) -> Result<(), BatchRefusal> {
+    let damaged = |_| BatchRefusal::new(DAMAGED, "damaged protobuf message");
+    let cut = || BatchRefusal::new(DAMAGED, "cut protobuf message");
     while !bytes.is_empty() {
         let (tag, wire) = decode_key(&mut bytes).map_err(damaged)?;
         let length = match wire {
@@ -204,7 +204,7 @@ fn count_fields(mut bytes: &[u8], nesting: Nesting, left: &mut usize) -> Result<
             WireType::ThirtyTwoBit => 4,
             WireType::LengthDelimited => decode_varint(&mut bytes).map_err(damaged)?,
             WireType::StartGroup | WireType::EndGroup => {
-                return Err(Refusal::new(DAMAGED, "expected a message without groups"));
+                return Err(BatchRefusal::new(DAMAGED, "expected a message without groups"));
             }
         };
         let length = usize::try_from(length).map_err(|_| cut())?;
@@ -214,7 +214,7 @@ fn count_fields(mut bytes: &[u8], nesting: Nesting, left: &mut usize) -> Result<
             continue;
         }
         *left = left.checked_sub(1).ok_or_else(|| {
-            Refusal::new(TOO_LARGE, format!("expected at most {FIELDS_MAX} parts of a batch"))
+            BatchRefusal::new(TOO_LARGE, format!("expected at most {FIELDS_MAX} parts of a batch"))
         })?;
         match (nesting, tag) {
             (Nesting::Batch, 5) => count_fields(field, Nesting::Entry, left)?,

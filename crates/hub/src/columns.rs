@@ -66,6 +66,7 @@ impl RowTable {
     }
 }
 
+/// The name and values of a column, and whether values can be missing.
 type Column = (&'static str, ArrayRef, bool);
 
 /// Converts the entries of one table to columns. Entries of other tables are left out.

@@ -39,6 +39,7 @@ struct Args {
     command: HubCommand,
 }
 
+/// What the program shall do.
 #[derive(Debug, Subcommand)]
 enum HubCommand {
     /// Take rows from agents and store them
@@ -84,6 +85,7 @@ Examples:
     Token(TokenCommand),
 }
 
+/// What to do with the tokens of callers.
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
     /// Print a new token to stdout, and its line for the file of tokens to stderr
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
 fn serve(config: &Path) -> Result<(), Error> {
     let file = HubFile::read(config)?;
     process::raise_descriptor_limit();
+    abort_at_panic();
     let start = |source| Error::Io { path: config.to_owned(), action: "start a thread", source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(start)?;
@@ -142,12 +145,21 @@ fn serve(config: &Path) -> Result<(), Error> {
     // last commit.
     drop(runtime);
     for thread in [commits, maintenance] {
-        if thread.join().is_err() {
-            say("error: a thread of the hub panicked");
-        }
+        // A panic would have ended the program.
+        let _ = thread.join();
     }
     say("rowmill-hub ended by a signal");
     Ok(())
+}
+
+/// Ends the program if a thread panics. A hub whose writer thread has ended would refuse all rows,
+/// while a new one continues with the files.
+fn abort_at_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// Ends the hub at SIGTERM or Ctrl-C, by the channel for the server and the flag for threads.
@@ -205,7 +217,7 @@ fn print_sums(
 
 fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
     let (token, line) = create_token(role, name)?;
-    say("add this line to the file of tokens:");
+    say("# add this line to the file of tokens:");
     say(&line);
     print(&format!("{token}\n"))
 }

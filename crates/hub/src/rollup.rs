@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::SystemTime;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, TimestampMillisecondArray};
@@ -26,6 +28,12 @@ const BY_MINUTE: &str = "by_minute";
 const BY_HOUR: &str = "by_hour";
 /// Names of the columns that tell the part of the fleet.
 const KEYS: [&str; 5] = ["pool", "model", "workflow", "user", "run"];
+
+/// Largest number of hours that a query reads at the same time.
+const THREADS_MAX: usize = 8;
+
+/// Sums by the member of a dimension, such as the name of a user.
+pub type GroupSums = BTreeMap<String, FleetSums>;
 
 /// Merges the files of all hours that need it, and computes the sums of hours that are over.
 /// Returns the number of merged partitions.
@@ -100,32 +108,60 @@ pub fn query(
     pools: &Pools,
     range: Range<u64>,
     by: Dimension,
-) -> Result<BTreeMap<String, FleetSums>, Error> {
+) -> Result<GroupSums, Error> {
     let range = range.start / MINUTE_S * MINUTE_S..range.end.div_ceil(MINUTE_S) * MINUTE_S;
     let mut hours: BTreeSet<u64> = folder.hours(RowTable::Gpu.folder())?.into_iter().collect();
     hours.extend(folder.hours(BY_HOUR)?);
-    let mut groups: BTreeMap<String, FleetSums> = BTreeMap::new();
-    for hour in hours {
-        let (start, end) = (hour * HOUR_S, (hour + 1) * HOUR_S);
-        if end <= range.start || start >= range.end {
-            continue;
+    hours.retain(|hour| (hour + 1) * HOUR_S > range.start && hour * HOUR_S < range.end);
+    let hours: Vec<u64> = hours.into_iter().collect();
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut results = Vec::new();
+        while let Some(&hour) = hours.get(next.fetch_add(1, Ordering::Relaxed)) {
+            results.push((hour, query_hour(folder, pools, hour, &range, by)?));
         }
-        let is_whole = range.start <= start && end <= range.end;
-        let table = if is_whole { BY_HOUR } else { BY_MINUTE };
-        let rows = last_commit(folder, hour, RowTable::Gpu.folder())?;
-        let sums = last_commit(folder, hour, table)?;
-        let buckets = match (rows, sums) {
-            // Rows may be deleted earlier than their sums.
-            (None, Some(_)) => read_sums(folder, Partition { hour: Some(hour), table })?,
-            (rows, sums) if rows == sums => {
-                read_sums(folder, Partition { hour: Some(hour), table })?
-            }
-            _ => sum_rows(folder, pools, hour)?,
-        };
-        for ((bucket, key), value) in &buckets {
-            if is_whole || range.contains(bucket) {
-                groups.entry(key.member(by).to_owned()).or_default().merge(value);
-            }
+        Ok(results)
+    };
+    let results: Result<Vec<_>, Error> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    // Sums are added in the order of hours, so that any number of threads gives equal results.
+    let by_hour: BTreeMap<u64, GroupSums> = results?.into_iter().flatten().collect();
+    let mut groups = GroupSums::new();
+    for (name, sums) in by_hour.into_values().flatten() {
+        groups.entry(name).or_default().merge(&sums);
+    }
+    Ok(groups)
+}
+
+/// Computes the groups of one hour, from its sums if they are up to date.
+fn query_hour(
+    folder: &StoreFolder,
+    pools: &Pools,
+    hour: u64,
+    range: &Range<u64>,
+    by: Dimension,
+) -> Result<GroupSums, Error> {
+    let is_whole = range.start <= hour * HOUR_S && (hour + 1) * HOUR_S <= range.end;
+    let table = if is_whole { BY_HOUR } else { BY_MINUTE };
+    let rows = last_commit(folder, hour, RowTable::Gpu.folder())?;
+    let sums = last_commit(folder, hour, table)?;
+    // Rows may be deleted earlier than their sums.
+    let is_current = sums.is_some() && (rows.is_none() || rows == sums);
+    let buckets = if is_current {
+        read_sums(folder, Partition { hour: Some(hour), table })?
+    } else {
+        sum_rows(folder, pools, hour)?
+    };
+    let mut groups = GroupSums::new();
+    for ((bucket, key), value) in &buckets {
+        if is_whole || range.contains(bucket) {
+            groups.entry(key.member(by).to_owned()).or_default().merge(value);
         }
     }
     Ok(groups)

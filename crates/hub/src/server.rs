@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::batch::{self, Refusal};
+use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
 use crate::error::Error;
 use crate::tls;
@@ -160,7 +160,7 @@ async fn receive_batch(State(service): State<Arc<Service>>, request: Request) ->
     }
 }
 
-async fn accept_batch(service: &Service, request: Request) -> Result<Ack, Refusal> {
+async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchRefusal> {
     let length = service.check_head(request.headers(), SIZE_MAX)?;
     let _permit = service.reserve(length)?;
     let bytes = read_body(request.into_body(), SIZE_MAX).await?;
@@ -170,7 +170,7 @@ async fn accept_batch(service: &Service, request: Request) -> Result<Ack, Refusa
     match service.queue.store(batch).await {
         Ok(()) => Ok(Ack { through }),
         // The path is for the hub's own log, not for callers.
-        Err(_) => Err(Refusal::new(503, "the rows cannot be stored now")),
+        Err(_) => Err(BatchRefusal::new(503, "the rows cannot be stored now")),
     }
 }
 
@@ -180,14 +180,15 @@ async fn answer_orders(State(service): State<Arc<Service>>, request: Request) ->
     let wanted = async {
         service.check_head(request.headers(), WANTED_MAX)?;
         let bytes = read_body(request.into_body(), WANTED_MAX).await?;
-        let damaged = |error| Refusal::new(batch::DAMAGED, format!("damaged message: {error}"));
+        let damaged =
+            |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
         OrdersWanted::decode(bytes.as_ref()).map_err(damaged)
     };
     let wanted = match wanted.await {
         Ok(wanted) if wanted.version == VERSION => wanted,
         Ok(wanted) => {
             let reason = format!("expected version {VERSION}, got {}", wanted.version);
-            return refuse(&Refusal::new(batch::DAMAGED, reason));
+            return refuse(&BatchRefusal::new(batch::DAMAGED, reason));
         }
         Err(refusal) => return refuse(&refusal),
     };
@@ -202,44 +203,47 @@ async fn answer_orders(State(service): State<Arc<Service>>, request: Request) ->
 
 impl Service {
     /// Checks the token and the headers of a request. Returns the length of its body in bytes.
-    fn check_head(&self, headers: &HeaderMap, size_max: usize) -> Result<usize, Refusal> {
+    fn check_head(&self, headers: &HeaderMap, size_max: usize) -> Result<usize, BatchRefusal> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let token = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
         match token.and_then(|token| self.tokens.role(token)) {
             Some(TokenRole::Agent) => {}
-            Some(_) => return Err(Refusal::new(403, "expected a token of the role agent")),
-            None => return Err(Refusal::new(401, "expected a known token")),
+            Some(_) => return Err(BatchRefusal::new(403, "expected a token of the role agent")),
+            None => return Err(BatchRefusal::new(401, "expected a known token")),
         }
         if text(header::CONTENT_TYPE) != Some(CONTENT_TYPE) {
-            return Err(Refusal::new(415, format!("expected the content type {CONTENT_TYPE}")));
+            return Err(BatchRefusal::new(
+                415,
+                format!("expected the content type {CONTENT_TYPE}"),
+            ));
         }
         if headers.contains_key(header::CONTENT_ENCODING) {
-            return Err(Refusal::new(415, "expected a message without an encoding"));
+            return Err(BatchRefusal::new(415, "expected a message without an encoding"));
         }
         let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
         match length {
-            None => Err(Refusal::new(411, "expected the length of the message")),
+            None => Err(BatchRefusal::new(411, "expected the length of the message")),
             Some(length) if length > size_max => {
                 let reason = format!("expected at most {size_max} bytes, got {length}");
-                Err(Refusal::new(batch::TOO_LARGE, reason))
+                Err(BatchRefusal::new(batch::TOO_LARGE, reason))
             }
             Some(length) => Ok(length),
         }
     }
 
     /// Reserves the memory of a batch before it is read.
-    fn reserve(&self, length: usize) -> Result<SemaphorePermit<'_>, Refusal> {
+    fn reserve(&self, length: usize) -> Result<SemaphorePermit<'_>, BatchRefusal> {
         let kib = u32::try_from(length >> 10).unwrap_or(u32::MAX).max(BATCH_KIB_MIN);
         let permit = self.waiting.try_acquire_many(kib);
-        permit.map_err(|_| Refusal::new(429, "too many batches wait"))
+        permit.map_err(|_| BatchRefusal::new(429, "too many batches wait"))
     }
 }
 
-async fn read_body(body: Body, size_max: usize) -> Result<axum::body::Bytes, Refusal> {
+async fn read_body(body: Body, size_max: usize) -> Result<axum::body::Bytes, BatchRefusal> {
     match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, size_max)).await {
         Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(_)) => Err(Refusal::new(batch::DAMAGED, "the message was cut")),
-        Err(_) => Err(Refusal::new(408, "the message did not arrive in time")),
+        Ok(Err(_)) => Err(BatchRefusal::new(batch::DAMAGED, "the message was cut")),
+        Err(_) => Err(BatchRefusal::new(408, "the message did not arrive in time")),
     }
 }
 
@@ -247,7 +251,7 @@ fn message(message: &impl Message) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], message.encode_to_vec()).into_response()
 }
 
-fn refuse(refusal: &Refusal) -> Response {
+fn refuse(refusal: &BatchRefusal) -> Response {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
     let mut response = (status, refusal.reason.clone()).into_response();
     let retry = match refusal.status {

@@ -51,7 +51,7 @@ pub struct StoreFolder {
 /// The rows of one table in one hour, or all rows of a table without times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partition {
-    /// Hours since 1970.
+    /// Number of hours since 1970.
     pub hour: Option<u64>,
     pub table: &'static str,
 }

@@ -129,14 +129,9 @@ impl FleetSums {
         let mut order: Vec<usize> = (0..exact.len()).collect();
         let remainder = |at: &usize| exact[*at] - tenths[*at];
         order.sort_by(|a, b| remainder(b).total_cmp(&remainder(a)));
-        // The rest may have been rounded up although all losses are whole tenths.
-        let step = missing.signum();
-        let places: Box<dyn Iterator<Item = &usize>> = match step {
-            step if step < 0.0 => Box::new(order.iter().filter(|at| tenths[**at] > 0.0)),
-            _ => Box::new(order.iter()),
-        };
-        let places: Vec<usize> = places.copied().take(missing.abs() as usize).collect();
-        places.into_iter().for_each(|at| tenths[at] += step);
+        // The rest was rounded by at most half a tenth, so at least zero tenths are missing.
+        let missing = missing.round().max(0.0) as usize;
+        order.into_iter().take(missing).for_each(|at| tenths[at] += 1.0);
         tenths.push(rest_tenths);
         let mut shares = [0.0; LAYERS];
         shares.iter_mut().zip(tenths).for_each(|(share, tenth)| *share = tenth / 10.0);

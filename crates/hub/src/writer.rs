@@ -18,7 +18,7 @@ use crate::store::ingest::{IngestTally, RowStore};
 const COMMIT_ENTRIES: usize = 200_000;
 
 /// A batch with the channel for its outcome, which is the reason of a failure.
-struct Waiting {
+struct PendingBatch {
     batch: CheckedBatch,
     outcome: oneshot::Sender<Result<(), String>>,
 }
@@ -26,7 +26,7 @@ struct Waiting {
 /// The sender of batches to the writer thread.
 #[derive(Clone)]
 pub struct BatchQueue {
-    sender: Arc<Mutex<Sender<Waiting>>>,
+    sender: Arc<Mutex<Sender<PendingBatch>>>,
 }
 
 impl BatchQueue {
@@ -48,7 +48,7 @@ impl BatchQueue {
     /// The reason if they could not be stored. The batch can be sent again.
     pub async fn store(&self, batch: CheckedBatch) -> Result<(), String> {
         let (outcome, answer) = oneshot::channel();
-        let waiting = Waiting { batch, outcome };
+        let waiting = PendingBatch { batch, outcome };
         let sent = self.sender.lock().unwrap_or_else(PoisonError::into_inner).send(waiting);
         let ended = || "the hub is ending".to_owned();
         sent.map_err(|_| ended())?;
@@ -56,7 +56,7 @@ impl BatchQueue {
     }
 }
 
-fn commit_batches(mut store: RowStore, receiver: &Receiver<Waiting>, pause: Duration) {
+fn commit_batches(mut store: RowStore, receiver: &Receiver<PendingBatch>, pause: Duration) {
     let mut reported = BTreeSet::new();
     let mut was_failing = false;
     let mut began = Instant::now().checked_sub(pause);
@@ -67,7 +67,7 @@ fn commit_batches(mut store: RowStore, receiver: &Receiver<Waiting>, pause: Dura
         began = Some(Instant::now());
         let (mut entries, mut outcomes): (Vec<QueuedEntry>, _) = (Vec::new(), Vec::new());
         let mut next = Some(first);
-        while let Some(Waiting { batch, outcome }) = next {
+        while let Some(PendingBatch { batch, outcome }) = next {
             entries.extend(batch.entries);
             outcomes.push(outcome);
             next = if entries.len() < COMMIT_ENTRIES { receiver.try_recv().ok() } else { None };

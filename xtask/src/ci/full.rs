@@ -250,7 +250,7 @@ pub fn run_sanitizers() -> Result<String, Error> {
 /// Runs the long cases of the tests of `rowmill`: every configuration under a memory limit, every
 /// ready-made plan against its prediction, twenty kills, and others. Then runs those of the
 /// trainer: every plan with every optimizer and every schedule on threads and on processes, and
-/// random runs that fail.
+/// random runs that fail. Then kills the hub twenty times, and sends it rows of a thousand hosts.
 pub fn run_long_tests() -> Result<String, Error> {
     let missing = tool::install_program(tool::OPEN_MPI);
     let run = |package: &str, arguments: &[&str]| {
@@ -262,6 +262,7 @@ pub fn run_long_tests() -> Result<String, Error> {
     run("rowmill", &["memory::", "--", "--test-threads=1"])?;
     run("rowmill", &["--", "--skip", "memory::"])?;
     run("train", &[])?;
+    run("hub", &["--", "kill::", "load::", "--test-threads=1"])?;
     Ok(missing.unwrap_or_else(|| "no long case fails".to_owned()))
 }
 

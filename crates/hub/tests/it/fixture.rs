@@ -18,7 +18,7 @@ use testkit::{Folder, ProgramOutput};
 /// Timeout of every wait in the tests, long enough for a loaded machine.
 pub const WAIT: Duration = Duration::from_secs(60);
 /// Seconds of the intervals of rows.
-pub const LENGTH_S: u32 = 10;
+pub const LENGTH_S: u32 = 1;
 
 /// A running hub, which is killed on drop.
 pub struct TestHub {

@@ -13,6 +13,8 @@ use crate::fixture::{LENGTH_S, TestHub, WAIT, gpu_batch, hour_before, send_batch
 const AGENTS: u8 = 6;
 /// Number of hours over which the rows of an agent are spread, as if it had been cut off.
 const HOURS: u64 = 3;
+/// Number of rows of an hour.
+const HOUR_ROWS: u64 = 3600 / LENGTH_S as u64;
 
 /// Where agents send their rows, and the start of the hour that is current when they begin.
 struct HubAddress {
@@ -29,15 +31,15 @@ fn send_rows(hub: &HubAddress, agent: u8, is_over: &AtomicBool) -> u64 {
     // The row of each number is always the same, so a repeated batch has equal rows.
     let batch = |first: u64, count: u64| -> EntryBatch {
         let starts = (first..first + count).map(|number| {
-            let (hour, place) = (number % HOURS, number / HOURS % 360);
+            let (hour, place) = (number % HOURS, number / HOURS % HOUR_ROWS);
             // Further rounds use earlier hours, so that no interval has two rows.
-            let round = number / (HOURS * 360);
+            let round = number / (HOURS * HOUR_ROWS);
             hour_s - (hour + 1 + round * HOURS) * 3600 + place * u64::from(LENGTH_S)
         });
         gpu_batch(agent, first, starts)
     };
     // All rows lie within the last day, which the sums cover.
-    let limit = HOURS * 360 * 6;
+    let limit = HOURS * HOUR_ROWS * 6;
     while confirmed < limit && !is_over.load(Ordering::SeqCst) {
         let count = (1 + random.below(40_u64)).min(limit - confirmed);
         let began = Instant::now();

@@ -6,4 +6,5 @@ mod agent;
 mod disk;
 mod fixture;
 mod kill;
+mod load;
 mod requests;
