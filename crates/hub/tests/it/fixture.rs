@@ -104,6 +104,17 @@ impl TestHub {
     pub fn entries(&self) -> BTreeMap<(Vec<u8>, u64), u64> {
         count_entries(&self.folder.path("store"))
     }
+
+    /// Counts the files of GPU rows that a merge wrote.
+    pub fn merged_files(&self) -> usize {
+        let store = StoreFolder::open_for_reading(&self.folder.path("store")).unwrap();
+        let hours = store.hours("gpu").unwrap().into_iter();
+        let lists = hours.map(|hour| {
+            let list = store.list(Partition { hour: Some(hour), table: "gpu" }).unwrap();
+            list.parts.iter().filter(|part| part.first < part.last).count()
+        });
+        lists.sum()
+    }
 }
 
 impl Drop for TestHub {

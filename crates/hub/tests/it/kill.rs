@@ -89,8 +89,10 @@ fn check(kills: u32, pause: Duration) {
     });
     let entries = hub.entries();
     let total: u64 = confirmed.values().sum();
-    println!("{kills} kills, {total} entries, {} stored", entries.len());
+    let merged = hub.merged_files();
+    println!("{kills} kills, {total} entries, {} stored, {merged} merged files", entries.len());
     assert!(entries.values().all(|count| *count == 1), "an entry is stored twice");
+    assert!(merged > 0 || kills < 20, "no merge was killed");
     for (agent, count) in confirmed {
         let stored = entries.keys().filter(|(queue, _)| queue == &[agent; 16]).count() as u64;
         assert_eq!(stored, count, "agent {agent}");
