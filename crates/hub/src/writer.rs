@@ -86,26 +86,30 @@ fn commit_batches(mut store: RowStore, receiver: &Receiver<PendingBatch>, pause:
     }
 }
 
-/// Prints the first error of a series, and each host that seems to have two agents once.
+/// Prints the first error of a series, and each problem of a host once.
 fn report(
     result: &Result<IngestTally, Error>,
-    reported: &mut BTreeSet<Arc<str>>,
+    reported: &mut BTreeSet<(Arc<str>, &'static str)>,
     was_failing: bool,
 ) {
-    match result {
-        Err(error) if !was_failing => say(&format!("error: rows are not stored: {error}")),
-        Err(_) => {}
-        Ok(tally) => {
-            if was_failing {
-                say("rows are stored again");
+    let tally = match result {
+        Ok(tally) => tally,
+        Err(error) => {
+            if !was_failing {
+                say(&format!("error: rows are not stored: {error}"));
             }
-            for (host, count) in &tally.doubled {
-                if reported.insert(Arc::clone(host)) {
-                    say(&format!(
-                        "note: host {host}: {count} rows repeat an interval of another row and are \
-                         left out: do two agents run there?"
-                    ));
-                }
+            return;
+        }
+    };
+    if was_failing {
+        say("rows are stored again");
+    }
+    let doubled = "repeat an interval of another row and are left out: do two agents run there?";
+    let ahead = "begin in the future: is its clock right?";
+    for (counts, problem) in [(&tally.doubled, doubled), (&tally.ahead, ahead)] {
+        for (host, count) in counts {
+            if reported.insert((Arc::clone(host), problem)) {
+                say(&format!("note: host {host}: {count} rows {problem}"));
             }
         }
     }

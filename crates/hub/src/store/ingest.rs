@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow_array::{
     Array, BinaryArray, StringArray, TimestampMillisecondArray, UInt32Array, UInt64Array,
@@ -18,6 +19,9 @@ use crate::intervals::IntervalSet;
 /// Largest number of hours whose index is kept in memory. The index of an hour is small, because
 /// consecutive rows of a device are one range.
 const INDEXES_MAX: usize = 200;
+
+/// Seconds by which the clock of a host may be ahead of the hub's without a note.
+const AHEAD_S: u64 = 60;
 
 /// The store with the indexes of the hours to which rows were added lately.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub struct IngestTally {
     /// Rows of an interval that another row of the same device covers, by host. Two agents on one
     /// host, or an agent that lost its queue, cause them. The first row is kept.
     pub doubled: BTreeMap<Arc<str>, u64>,
+    /// Rows whose interval begins in the future, by host. The clock of the host is wrong.
+    pub ahead: BTreeMap<Arc<str>, u64>,
 }
 
 /// The entries and intervals that the files of one hour have.
@@ -68,6 +74,13 @@ impl RowStore {
             by_hour.entry(hour).or_default().push(entry);
         }
         let mut tally = IngestTally::default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for entry in by_hour.values().flatten() {
+            let start = interval(&entry.body).map_or(0, |interval| interval.start);
+            if start > now.as_secs() + AHEAD_S {
+                *tally.ahead.entry(Arc::clone(&entry.host)).or_default() += 1;
+            }
+        }
         for (hour, entries) in by_hour {
             self.uses += 1;
             // The index leaves the map, so that it is read again from the files if the commit

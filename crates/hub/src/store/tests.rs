@@ -118,6 +118,16 @@ fn a_second_row_of_an_interval_is_counted_and_left_out() {
 }
 
 #[test]
+fn rows_of_the_future_are_stored_and_counted() {
+    let folder = Folder::new();
+    let (_store, mut rows) = open(&folder);
+    let year = 365 * 24 * 3600;
+    let entries = vec![entry(1, 1, row(Some(0), 0)), entry(1, 2, row(Some(0), 100 * year))];
+    let ahead = BTreeMap::from([("gpu-1".into(), 1)]);
+    assert_eq!(rows.append(entries).unwrap(), IngestTally { stored: 2, ahead, ..stored(0) });
+}
+
+#[test]
 fn merging_keeps_every_row_and_may_be_killed_between_its_steps() {
     let folder = Folder::new();
     let (store, mut rows) = open(&folder);
