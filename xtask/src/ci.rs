@@ -15,7 +15,7 @@ use crate::command;
 use crate::error::Error;
 use crate::kernels;
 use crate::tidy;
-use cargo::{PROFILE, cargo};
+use cargo::{EVERYDAY, PROFILE, cargo};
 use stage::CiStage;
 
 pub const HELP: &str = "\
@@ -27,11 +27,12 @@ Usage: cargo xtask ci [--full] [--only STAGE]...
 Stages:
   tools      rustfmt and clippy are present, or are installed
   format     cargo fmt --all --check
-  clippy     cargo clippy --profile ci --workspace --all-targets -- -D warnings
+  clippy     cargo clippy --profile ci --workspace --exclude hub --all-targets -- -D warnings
   tidy       cargo xtask tidy
-  tests      the unit and integration tests that `cargo test --profile ci --workspace --tests` runs, of two test
-             binaries at a time
-  doc tests  cargo test --profile ci --workspace --doc
+  tests      the unit and integration tests that `cargo test --profile ci --workspace --exclude hub --tests` runs, of
+             two test binaries at a time
+  doc tests  cargo test --profile ci --workspace --exclude hub --doc
+  hub        clippy and tests of the hub, with a real agent
   kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
   gpu        bench/gpu/rehearse.py: what a machine with a GPU runs, on the emulator and on a stub of the driver,
              with a wrong kernel, a crash, a hang, a missing library and a full disk
@@ -74,7 +75,7 @@ with --full, also the slow stages:
   long       the long cases of the program's tests: every configuration trains under a memory limit 10 %
              above its estimate, the program derived from every configuration and plan has the
              operations of a recorded step, twenty kills, larger traces; 1,000 random pipelined runs end with the
-             weights of the serial one or an error
+             weights of the serial one or an error; twenty kills of the hub, and rows of a thousand hosts
   evidence   three changes of a training step are predicted, then made (bench/compare/predict_evidence.py),
              and so are remedies of recorded PyTorch steps (predict_suite.py); needs an idle machine
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
@@ -87,13 +88,14 @@ Options:
 
 /// All stages in the order in which they run, with their name, whether they are slow, and their
 /// function.
-const STAGES: [(&str, bool, StageRun); 28] = [
+const STAGES: [(&str, bool, StageRun); 29] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
     ("tidy", false, rules),
     ("tests", false, test::run),
     ("doc tests", false, test::run_documentation),
+    ("hub", false, hub),
     ("kernels", false, kernels::stage),
     ("gpu", false, gpu::rehearse),
     ("readme", false, readme::run),
@@ -166,9 +168,21 @@ fn format() -> Result<String, Error> {
 }
 
 fn clippy() -> Result<String, Error> {
-    let arguments =
-        ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--", "-D", "warnings"];
-    command::run(&mut cargo(&arguments)).map(|()| String::new())
+    run_clippy(&EVERYDAY).map(|()| String::new())
+}
+
+fn run_clippy(packages: &[&str]) -> Result<(), Error> {
+    let mut clippy = cargo(&["clippy", "--profile", PROFILE]);
+    command::run(clippy.args(packages).args(["--all-targets", "--", "-D", "warnings"]))
+}
+
+/// Checks the hub, which the everyday stages leave out because few changes concern it and its
+/// dependencies take minutes to compile.
+fn hub() -> Result<String, Error> {
+    run_clippy(&["-p", "hub"])?;
+    // The tests start the agent that lies beside the hub.
+    command::run(&mut cargo(&["build", "--profile", PROFILE, "-p", "agent"]))?;
+    test::run_packages(&["-p", "hub"])
 }
 
 fn rules() -> Result<String, Error> {

@@ -252,7 +252,8 @@ pub fn run_sanitizers() -> Result<String, Error> {
 /// Runs the long cases of the tests of `rowmill`: every configuration under a memory limit, every
 /// ready-made plan against its prediction, twenty kills, and others. Then runs those of the
 /// trainer: every plan with every optimizer and every schedule on threads and on processes, and
-/// random runs that fail. At the end, searched plans are compared with heuristics on random cases.
+/// random runs that fail. Then kills the hub twenty times, and sends it rows of a thousand hosts.
+/// At the end, searched plans are compared with heuristics on random cases.
 pub fn run_long_tests() -> Result<String, Error> {
     let missing = tool::install_program(tool::OPEN_MPI);
     let run = |package: &str, arguments: &[&str]| {
@@ -264,6 +265,7 @@ pub fn run_long_tests() -> Result<String, Error> {
     run("rowmill", &["memory::", "--", "--test-threads=1"])?;
     run("rowmill", &["--", "--skip", "memory::"])?;
     run("train", &[])?;
+    run("hub", &["--", "kill::", "load::", "--test-threads=1"])?;
     let mut plans = cargo(&["test", "--release", "-p", "plan", "--test", "it", "comparison::"]);
     command::run(plans.env("ROWMILL_PLAN_CASES", PLAN_CASES))?;
     Ok(missing.unwrap_or_else(|| "no long case fails".to_owned()))

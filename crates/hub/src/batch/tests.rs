@@ -1,0 +1,78 @@
+use std::collections::BTreeMap;
+
+use fleet::proto::{Body, Entry, EntryBatch, GpuInterval, GpuRun, VERSION};
+use prost::Message;
+
+use super::{DAMAGED, REFUSED, TOO_LARGE, decode};
+
+fn batch(entries: Vec<Entry>) -> EntryBatch {
+    let host = "gpu-1".to_owned();
+    EntryBatch { version: VERSION, host, queue: vec![7; 16], gone_through: 2, entries }
+}
+
+fn gpu(change: impl FnOnce(&mut GpuInterval)) -> EntryBatch {
+    let mut row = GpuInterval { length_s: 10, observed_s: 10.0, ..GpuInterval::default() };
+    change(&mut row);
+    batch(vec![Entry { sequence: 3, body: Some(Body::Gpu(Box::new(row))) }])
+}
+
+fn check(batch: &EntryBatch) -> Result<u64, (u16, String)> {
+    let checked = decode(&batch.encode_to_vec());
+    checked.map(|batch| batch.through).map_err(|refusal| (refusal.status, refusal.reason))
+}
+
+#[test]
+fn an_empty_batch_confirms_what_is_gone() {
+    assert_eq!(check(&batch(Vec::new())), Ok(2));
+    assert_eq!(check(&gpu(|_| ())), Ok(3));
+}
+
+#[test]
+fn impossible_rows_are_refused_for_good_with_a_reason() {
+    type Change = fn(&mut GpuInterval);
+    let cases: [(Change, &str); 6] = [
+        (|row| row.length_s = 0, "expected an interval of 1 to 3600 s, got 0"),
+        (|row| row.observed_s = f64::NAN, "observed, got NaN"),
+        (|row| row.observed_s = 30.0, "observed, got 30"),
+        (|row| row.start_unix_s = u64::MAX, "year 10000"),
+        (|row| row.uuid = "x".repeat(2000), "texts of at most 1024 bytes, got 2000"),
+        (|row| row.sums = BTreeMap::from([("busy_s".to_owned(), -1.0)]), "\"busy_s\": expected"),
+    ];
+    for (change, reason) in cases {
+        let (status, got) = check(&gpu(change)).unwrap_err();
+        assert_eq!(status, REFUSED);
+        assert!(got.starts_with("entry 3: ") && got.contains(reason), "{got}");
+    }
+    let entry = Entry { sequence: 9, body: None };
+    assert_eq!(check(&batch(vec![entry])).unwrap_err().0, REFUSED);
+    let queue = EntryBatch { queue: vec![1], ..batch(Vec::new()) };
+    assert_eq!(check(&queue).unwrap_err().0, REFUSED);
+}
+
+#[test]
+fn another_version_is_kept_by_the_agent() {
+    let newer = EntryBatch { version: 2, ..batch(Vec::new()) };
+    assert_eq!(check(&newer), Err((DAMAGED, "expected version 1, got 2".to_owned())));
+}
+
+#[test]
+fn a_batch_cut_anywhere_never_panics_nor_changes_its_entries() {
+    let whole = gpu(|row| row.runs = vec![GpuRun { job: "1".to_owned(), ..GpuRun::default() }]);
+    let bytes = whole.encode_to_vec();
+    for length in 0..bytes.len() {
+        if let Ok(checked) = decode(&bytes[..length]) {
+            assert!(checked.entries.is_empty(), "{length}");
+        }
+    }
+}
+
+#[test]
+fn bombs_are_refused_before_they_are_decoded() {
+    let entries = vec![Entry::default(); 1_000_000];
+    assert_eq!(check(&batch(entries)).unwrap_err().0, TOO_LARGE);
+    let runs = gpu(|row| row.runs = vec![GpuRun::default(); 1_000_000]);
+    assert_eq!(check(&runs).unwrap_err().0, TOO_LARGE);
+    let entry = Entry { sequence: 1, body: Some(Body::Host(Box::default())) };
+    assert_eq!(check(&batch(vec![entry; 5000])).unwrap_err().0, TOO_LARGE);
+    assert_eq!(decode(&vec![0; (8 << 20) + 1]).unwrap_err().status, TOO_LARGE);
+}

@@ -1,0 +1,255 @@
+//! Converts entries to Arrow columns, one table per kind of entry. `docs/hub.md` lists the columns.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::builder::{MapBuilder, PrimitiveBuilder, StringBuilder};
+use arrow_array::types::{ArrowPrimitiveType, Float64Type, UInt64Type};
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray,
+    StructArray, TimestampMillisecondArray, UInt32Array, UInt64Array,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{ArrowError, DataType, Field, Fields};
+use fleet::proto::{Body, GpuInterval, GpuRun, HostInterval, OrderState};
+use prost::Message;
+
+use crate::batch::QueuedEntry;
+
+/// Sums of a GPU that have columns of their own. Sums with other names are in the map `sums`.
+const SUMS: [&str; 16] = [
+    "busy_s",
+    "sm_active_s",
+    "sm_occupancy_s",
+    "tensor_s",
+    "fp64_s",
+    "fp32_s",
+    "fp16_s",
+    "dram_s",
+    "pcie_sent_bytes",
+    "pcie_received_bytes",
+    "nvlink_sent_bytes",
+    "nvlink_received_bytes",
+    "energy_j",
+    "power_ws",
+    "sm_clock_hz_s",
+    "memory_clock_hz_s",
+];
+
+/// A table of the store, with one row per entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RowTable {
+    Gpu,
+    Host,
+    Order,
+}
+
+impl RowTable {
+    pub const ALL: [Self; 3] = [Self::Gpu, Self::Host, Self::Order];
+
+    /// Returns the name of the table's folder.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Host => "host",
+            Self::Order => "order",
+        }
+    }
+
+    /// Returns the table of an entry.
+    pub fn from_body(body: &Body) -> Self {
+        match body {
+            Body::Gpu(_) => Self::Gpu,
+            Body::Host(_) => Self::Host,
+            Body::Order(_) => Self::Order,
+        }
+    }
+}
+
+/// The name and values of a column, and whether values can be missing.
+type Column = (&'static str, ArrayRef, bool);
+
+/// Converts the entries of one table to columns. Entries of other tables are left out.
+///
+/// # Errors
+/// If the columns do not form a table, which would be a bug.
+pub fn encode(table: RowTable, entries: &[QueuedEntry]) -> Result<RecordBatch, ArrowError> {
+    let entries: Vec<&QueuedEntry> =
+        entries.iter().filter(|entry| RowTable::from_body(&entry.body) == table).collect();
+    let mut columns: Vec<Column> = vec![
+        ("queue", binary(entries.iter().map(|entry| &*entry.queue)), false),
+        (
+            "sequence",
+            Arc::new(UInt64Array::from_iter_values(entries.iter().map(|e| e.sequence))),
+            false,
+        ),
+        ("host", text(entries.iter().map(|entry| &*entry.host)), false),
+    ];
+    match table {
+        RowTable::Gpu => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Gpu(row) => Some(&**row),
+                _ => None,
+            });
+            add_gpu_columns(&mut columns, &rows.collect::<Vec<_>>())?;
+        }
+        RowTable::Host => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Host(row) => Some(&**row),
+                _ => None,
+            });
+            add_host_columns(&mut columns, &rows.collect::<Vec<_>>())?;
+        }
+        RowTable::Order => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Order(row) => Some(row),
+                _ => None,
+            });
+            add_order_columns(&mut columns, &rows.collect::<Vec<_>>());
+        }
+    }
+    RecordBatch::try_from_iter_with_nullable(columns)
+}
+
+fn add_gpu_columns(columns: &mut Vec<Column>, rows: &[&GpuInterval]) -> Result<(), ArrowError> {
+    let each = || rows.iter().copied();
+    let number = |value: fn(&GpuInterval) -> Option<u64>| -> ArrayRef {
+        Arc::new(each().map(value).collect::<UInt64Array>())
+    };
+    let real = |value: &dyn Fn(&GpuInterval) -> Option<f64>| -> ArrayRef {
+        Arc::new(each().map(value).collect::<Float64Array>())
+    };
+    add_interval(columns, each().map(|row| (row.start_unix_s, row.length_s)));
+    columns.extend([
+        ("index", small(each().map(|row| Some(row.index))), false),
+        ("uuid", text(each().map(|row| row.uuid.as_str())), false),
+        ("model", text(each().map(|row| row.model.as_str())), false),
+        ("instance", small(each().map(|row| row.instance)), true),
+        ("runs", runs(rows)?, false),
+        ("observed_s", real(&|row| Some(row.observed_s)), false),
+        ("reads", number(|row| Some(row.reads)), false),
+        ("suspect", number(|row| Some(row.suspect)), false),
+    ]);
+    for name in SUMS {
+        columns.push((name, real(&|row| row.sums.get(name).copied()), true));
+    }
+    let others = each().map(|row| {
+        let is_other = |name: &str| !SUMS.contains(&name);
+        row.sums.iter().filter(move |(name, _)| is_other(name))
+    });
+    columns.extend([
+        ("sums", map::<Float64Type, _>(others)?, false),
+        ("throttle_s", map::<Float64Type, _>(each().map(|row| row.throttle_s.iter()))?, false),
+        ("errors", map::<UInt64Type, _>(each().map(|row| row.errors.iter()))?, false),
+        ("memory_used", number(|row| row.memory_used), true),
+        ("memory_used_max", number(|row| row.memory_used_max), true),
+        ("power_max_w", real(&|row| row.power_max_w), true),
+        ("temperature_max", real(&|row| row.temperature_max), true),
+    ]);
+    Ok(())
+}
+
+fn add_host_columns(columns: &mut Vec<Column>, rows: &[&HostInterval]) -> Result<(), ArrowError> {
+    let each = || rows.iter().copied();
+    let reals = |maps: fn(&HostInterval) -> &BTreeMap<String, f64>| {
+        map::<Float64Type, _>(each().map(|row| maps(row).iter()))
+    };
+    let memory = |value: fn(&HostInterval) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(each().map(value)))
+    };
+    let observed = Float64Array::from_iter_values(each().map(|row| row.observed_s));
+    let lengths = each().map(|row| row.cores_busy.len());
+    let cores = each().flat_map(|row| row.cores_busy.iter().copied());
+    let item = Arc::new(Field::new("item", DataType::Float64, false));
+    let cores = Arc::new(Float64Array::from_iter_values(cores));
+    let cores = ListArray::try_new(item, OffsetBuffer::from_lengths(lengths), cores, None)?;
+    add_interval(columns, each().map(|row| (row.start_unix_s, row.length_s)));
+    columns.extend([
+        ("observed_s", Arc::new(observed) as ArrayRef, false),
+        ("cpu_s", reals(|row| &row.cpu_s)?, false),
+        ("cores_busy", Arc::new(cores), false),
+        ("pressure_s", reals(|row| &row.pressure_s)?, false),
+        ("memory_total", memory(|row| row.memory_total), false),
+        ("memory_available_min", memory(|row| row.memory_available_min), false),
+        ("bytes", map::<UInt64Type, _>(each().map(|row| row.bytes.iter()))?, false),
+        ("group_cpu_s", reals(|row| &row.group_cpu_s)?, false),
+    ]);
+    Ok(())
+}
+
+fn add_order_columns(columns: &mut Vec<Column>, rows: &[&OrderState]) {
+    let ids = UInt64Array::from_iter_values(rows.iter().map(|row| row.id));
+    let over: BooleanArray = rows.iter().map(|row| Some(row.is_over)).collect();
+    let messages: Vec<Vec<u8>> = rows.iter().map(|row| row.encode_to_vec()).collect();
+    columns.extend([
+        ("id", Arc::new(ids) as ArrayRef, false),
+        ("token", text(rows.iter().map(|row| row.token.as_str())), false),
+        ("is_over", Arc::new(over), false),
+        ("error", text(rows.iter().map(|row| row.error.as_str())), false),
+        ("message", binary(messages.iter().map(Vec::as_slice)), false),
+    ]);
+}
+
+fn add_interval(columns: &mut Vec<Column>, intervals: impl Iterator<Item = (u64, u32)> + Clone) {
+    columns.extend([
+        ("start", timestamps(intervals.clone().map(|(start_s, _)| start_s)), false),
+        ("length_s", small(intervals.map(|(_, length_s)| Some(length_s))), false),
+    ]);
+}
+
+/// Converts seconds since 1970 to a column of timestamps in UTC.
+pub fn timestamps(seconds: impl Iterator<Item = u64>) -> ArrayRef {
+    let milliseconds = seconds.map(|second| i64::try_from(second * 1000).unwrap_or(i64::MAX));
+    let array = TimestampMillisecondArray::from_iter_values(milliseconds);
+    Arc::new(array.with_timezone("UTC"))
+}
+
+/// Converts texts to a column.
+pub fn text<'a>(texts: impl Iterator<Item = &'a str>) -> ArrayRef {
+    Arc::new(texts.map(Some).collect::<StringArray>())
+}
+
+fn binary<'a>(values: impl Iterator<Item = &'a [u8]>) -> ArrayRef {
+    Arc::new(values.map(Some).collect::<BinaryArray>())
+}
+
+fn small(values: impl Iterator<Item = Option<u32>>) -> ArrayRef {
+    Arc::new(values.collect::<UInt32Array>())
+}
+
+fn runs(rows: &[&GpuInterval]) -> Result<ArrayRef, ArrowError> {
+    let names = ["scheduler", "job", "name", "user", "account", "partition"];
+    let fields: Fields =
+        names.map(|name| Field::new(name, DataType::Utf8, false)).into_iter().collect();
+    let all = || rows.iter().flat_map(|row| &row.runs);
+    let column = |value: fn(&GpuRun) -> &str| text(all().map(value));
+    let columns = vec![
+        column(|run| &run.scheduler),
+        column(|run| &run.job),
+        column(|run| &run.name),
+        column(|run| &run.user),
+        column(|run| &run.account),
+        column(|run| &run.partition),
+    ];
+    let structs = StructArray::try_new(fields.clone(), columns, None)?;
+    let item = Arc::new(Field::new("item", DataType::Struct(fields), false));
+    let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.runs.len()));
+    Ok(Arc::new(ListArray::try_new(item, offsets, Arc::new(structs), None)?))
+}
+
+fn map<'a, T, I>(maps: impl Iterator<Item = I>) -> Result<ArrayRef, ArrowError>
+where
+    T: ArrowPrimitiveType,
+    T::Native: 'a,
+    I: Iterator<Item = (&'a String, &'a T::Native)>,
+{
+    let mut builder = MapBuilder::new(None, StringBuilder::new(), PrimitiveBuilder::<T>::new());
+    for map in maps {
+        for (name, value) in map {
+            builder.keys().append_value(name);
+            builder.values().append_value(*value);
+        }
+        builder.append(true)?;
+    }
+    Ok(Arc::new(builder.finish()))
+}

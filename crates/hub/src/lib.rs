@@ -1,0 +1,23 @@
+//! The hub of a fleet: takes rows from agents and stores them as Parquet files, and computes the
+//! sums of a fleet from these files.
+//!
+//! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
+//! time to the [`store`]. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
+//! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
+//! queries, which [`table`] formats. `docs/hub.md` describes the files.
+
+pub mod aggregate;
+pub mod batch;
+pub mod columns;
+pub mod config;
+pub mod error;
+pub mod intervals;
+pub mod log;
+pub mod rollup;
+pub mod server;
+pub mod store;
+pub mod sums;
+pub mod table;
+pub mod tls;
+pub mod tokens;
+pub mod writer;

@@ -1,0 +1,248 @@
+//! The program `rowmill-hub`: serves agents, prints the sums of a store, and creates tokens.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::{Parser, Subcommand};
+use fleet::process;
+use hub::config::{HubFile, Pools};
+use hub::error::Error;
+use hub::log::say;
+use hub::server::HubListener;
+use hub::store::StoreFolder;
+use hub::store::ingest::RowStore;
+use hub::sums::Dimension;
+use hub::tokens::{TokenRole, create_token};
+use hub::writer::BatchQueue;
+use hub::{rollup, table};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tokio::sync::watch;
+
+/// Time between two searches for files to merge.
+const MAINTENANCE: Duration = Duration::from_secs(30);
+/// Interval at which a waiting thread checks whether the hub is ending.
+const TICK: Duration = Duration::from_millis(200);
+/// Exit code for a wrong configuration or a failed start.
+const EXIT_USAGE: u8 = 2;
+
+/// rowmill-hub: the rows of all agents as Parquet files, and the sums of a fleet.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    #[command(subcommand)]
+    command: HubCommand,
+}
+
+/// What the program shall do.
+#[derive(Debug, Subcommand)]
+enum HubCommand {
+    /// Take rows from agents and store them
+    #[command(after_help = "\
+Keys of the file:
+  store = \"/var/lib/rowmill-hub\"
+  listen = \"0.0.0.0:9470\"                    # [default: 127.0.0.1:9470]
+  certificate = \"/etc/rowmill/hub.pem\"       # chain, leaf first; only loopback is served without TLS
+  key = \"/etc/rowmill/hub.key\"               # mode 0600
+  tokens = \"/etc/rowmill/hub.tokens\"         # lines of `rowmill-hub token new`
+  commit_ms = 200                            # shortest time between two commits
+  waiting_mib = 64                           # batches that wait; agents send further ones later
+  connections = 16384
+  [[pool]]                                   # may be repeated; other hosts are in `default`
+  name = \"a100\"
+  hosts = [\"gpu-a*\", \"gpu-17\"]
+
+Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored.")]
+    Serve {
+        /// The configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Print where the GPU hours of the fleet went, from the files alone
+    #[command(after_help = "\
+Examples:
+  rowmill-hub sums --config hub.toml --since 24h
+  rowmill-hub sums --config hub.toml --since 7d --by user --format json")]
+    Sums {
+        /// The configuration file, for its store and its pools
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Length of the time until now, such as 90m, 24h or 7d
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
+        since: Duration,
+        #[arg(long, value_enum, default_value = "pool")]
+        by: Dimension,
+        #[arg(long, value_enum, default_value = "table")]
+        format: OutputFormat,
+    },
+    /// Manage tokens of callers
+    #[command(subcommand)]
+    Token(TokenCommand),
+}
+
+/// What to do with the tokens of callers.
+#[derive(Debug, Subcommand)]
+enum TokenCommand {
+    /// Print a new token to stdout, and its line for the file of tokens to stderr
+    New {
+        #[arg(value_enum)]
+        role: TokenRole,
+        /// Name of the caller, such as its host
+        #[arg(value_parser = parse_name)]
+        name: String,
+    },
+}
+
+/// The format in which sums are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OutputFormat {
+    Table,
+    Json,
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        HubCommand::Serve { config } => serve(&config),
+        HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
+        HubCommand::Token(TokenCommand::New { role, name }) => print_token(role, &name),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    error.to_string().lines().for_each(|line| say(&format!("error: {line}")));
+    if let Some(hint) = error.hint() {
+        say(&format!("hint: {hint}"));
+    }
+    ExitCode::from(EXIT_USAGE)
+}
+
+fn serve(config: &Path) -> Result<(), Error> {
+    let file = HubFile::read(config)?;
+    process::raise_descriptor_limit();
+    abort_at_panic();
+    let start = |source| Error::Io { path: config.to_owned(), action: "start a thread", source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(start)?;
+    // The configuration is checked before the store is created.
+    let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
+    let folder = Arc::new(StoreFolder::open(&file.store)?);
+    let rows = RowStore::new(Arc::clone(&folder));
+    let (queue, commits) =
+        BatchQueue::start(rows, Duration::from_millis(file.commit_ms)).map_err(start)?;
+    let (ended, is_over) = watch::channel(false);
+    let stop = end_at_signal(ended).map_err(start)?;
+    let maintenance = start_maintenance(folder, file.pools, stop).map_err(start)?;
+    say(&format!(
+        "rowmill-hub {}: store in {}; listening at {url}",
+        env!("CARGO_PKG_VERSION"),
+        file.store.display()
+    ));
+    runtime.block_on(listener.serve(queue, is_over));
+    // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
+    // last commit.
+    drop(runtime);
+    for thread in [commits, maintenance] {
+        // A panic would have ended the program.
+        let _ = thread.join();
+    }
+    say("rowmill-hub ended by a signal");
+    Ok(())
+}
+
+/// Ends the program if a thread panics. A hub whose writer thread has ended would refuse all rows,
+/// while a new one continues with the files.
+fn abort_at_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
+/// Ends the hub at SIGTERM or Ctrl-C, by the channel for the server and the flag for threads.
+fn end_at_signal(ended: watch::Sender<bool>) -> std::io::Result<Arc<AtomicBool>> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        if signals.forever().next().is_some() {
+            flag.store(true, Ordering::SeqCst);
+            let _ = ended.send(true);
+        }
+    })?;
+    Ok(stop)
+}
+
+/// Starts the thread that merges files and computes the sums of hours that are over.
+fn start_maintenance(
+    folder: Arc<StoreFolder>,
+    pools: Pools,
+    stop: Arc<AtomicBool>,
+) -> std::io::Result<JoinHandle<()>> {
+    let builder = thread::Builder::new().name("merges".to_owned());
+    builder.spawn(move || {
+        let is_ending = || stop.load(Ordering::SeqCst);
+        while !is_ending() {
+            if let Err(error) = rollup::maintain(&folder, &pools, SystemTime::now()) {
+                say(&format!("note: files are not merged: {error}"));
+            }
+            let until = Instant::now() + MAINTENANCE;
+            while !is_ending() && Instant::now() < until {
+                thread::sleep(TICK);
+            }
+        }
+    })
+}
+
+fn print_sums(
+    config: &Path,
+    since: Duration,
+    by: Dimension,
+    format: OutputFormat,
+) -> Result<(), Error> {
+    let file = HubFile::read(config)?;
+    let folder = StoreFolder::open_for_reading(&file.store)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let range = now.saturating_sub(since).as_secs()..now.as_secs();
+    let groups = rollup::query(&folder, &file.pools, range.clone(), by)?;
+    let text = match format {
+        OutputFormat::Table => table::format_table(&groups),
+        OutputFormat::Json => table::format_json(&groups, &range),
+    };
+    print(&text)
+}
+
+fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
+    let (token, line) = create_token(role, name)?;
+    say("# add this line to the file of tokens:");
+    say(&line);
+    print(&format!("{token}\n"))
+}
+
+fn print(text: &str) -> Result<(), Error> {
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.map_err(Error::io(Path::new("stdout"), "write"))
+}
+
+/// Parses a length of time with a unit: s, m, h or d.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
+    let unit_s = match text.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        Some('d') => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: Option<u64> = text[..text.len() - 1].parse().ok();
+    let seconds = number.and_then(|number| number.checked_mul(unit_s));
+    seconds.map(Duration::from_secs).ok_or_else(wrong)
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_word = !text.is_empty() && !text.contains(|letter: char| !letter.is_ascii_graphic());
+    if is_word { Ok(text.to_owned()) } else { Err("expected one word".to_owned()) }
+}

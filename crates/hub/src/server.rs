@@ -1,0 +1,266 @@
+//! The hub's HTTP server, which one thread runs. A batch is confirmed after the writer thread has
+//! stored it. What a caller may send is limited before it is read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX, VERSION};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio_rustls::TlsAcceptor;
+
+use crate::batch::{self, BatchRefusal};
+use crate::config::HubFile;
+use crate::error::Error;
+use crate::tls;
+use crate::tokens::{TokenFile, TokenRole};
+use crate::writer::BatchQueue;
+
+/// Timeout of a TLS handshake, and of receiving the head of a request.
+const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of receiving the body of a request.
+const BODY_PATIENCE: Duration = Duration::from_secs(20);
+/// Largest size of a request's head in bytes.
+const HEAD_MAX: usize = 16 << 10;
+/// Memory in KiB that a batch is counted as at least.
+const BATCH_KIB_MIN: u32 = 4;
+/// Largest size of a request for orders in bytes.
+const WANTED_MAX: usize = 64 << 10;
+/// Longest time by which the answer to a request for orders is delayed.
+const HELD_MAX: Duration = Duration::from_secs(30);
+/// Seconds after which an agent may try again while the store cannot be written.
+const RETRY_STORE_S: u32 = 5;
+/// Time in which open requests may end when the hub is ended by a signal.
+const DRAIN: Duration = Duration::from_secs(15);
+
+/// The state that all requests share.
+struct Service {
+    tokens: TokenFile,
+    queue: BatchQueue,
+    /// Permits in KiB of the batches that are received or wait for a commit.
+    waiting: Semaphore,
+    stop: watch::Receiver<bool>,
+}
+
+/// The bound socket of the hub.
+pub struct HubListener {
+    listener: TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    connections: u32,
+    waiting_kib: u32,
+    tokens: TokenFile,
+}
+
+impl HubListener {
+    /// Reads the tokens and the certificate, and binds the address. Returns the listener and its
+    /// URL.
+    ///
+    /// # Errors
+    /// If a file cannot be used, or if the address is in use.
+    pub async fn bind(file: &HubFile) -> Result<(Self, String), Error> {
+        let tokens = TokenFile::read(&file.tokens)?;
+        if tokens.is_empty() {
+            let what = format!("tokens: {}", file.tokens.display());
+            return Err(Error::Value {
+                what,
+                expected: "at least one token",
+                got: "none".to_owned(),
+            });
+        }
+        let acceptor = match (&file.certificate, &file.key) {
+            (Some(certificate), Some(key)) => Some(TlsAcceptor::from(tls::load(certificate, key)?)),
+            _ => None,
+        };
+        let address = file.listen;
+        let failed = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let scheme = if acceptor.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr().map_err(failed)?);
+        let (connections, waiting_kib) = (file.connections, file.waiting_mib << 10);
+        Ok((Self { listener, acceptor, connections, waiting_kib, tokens }, url))
+    }
+
+    /// Serves requests until `stop` becomes true, then finishes those that have begun.
+    pub async fn serve(self, queue: BatchQueue, mut stop: watch::Receiver<bool>) {
+        let waiting = Semaphore::new(self.waiting_kib as usize);
+        let service = Arc::new(Service { tokens: self.tokens, queue, waiting, stop: stop.clone() });
+        let router = Router::new()
+            .route(BATCHES, post(receive_batch))
+            .route(ORDERS, post(answer_orders))
+            .with_state(Arc::clone(&service));
+        let open = Arc::new(Semaphore::new(self.connections as usize));
+        loop {
+            let Ok(permit) = Arc::clone(&open).acquire_owned().await else { break };
+            let stream = tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(_) => {
+                        // The process may have too many open files for a moment.
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                },
+                _ = stop.wait_for(|is_over| *is_over) => break,
+            };
+            let (router, acceptor) = (router.clone(), self.acceptor.clone());
+            let stop = stop.clone();
+            tokio::spawn(async move {
+                match acceptor {
+                    None => serve_connection(stream, router, stop).await,
+                    Some(acceptor) => {
+                        let handshake = acceptor.accept(stream);
+                        if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_PATIENCE, handshake).await
+                        {
+                            serve_connection(stream, router, stop).await;
+                        }
+                    }
+                }
+                drop(permit);
+            });
+        }
+        // All permits are free when all connections have ended.
+        let _ = tokio::time::timeout(DRAIN, open.acquire_many(self.connections)).await;
+    }
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) {
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE * 6)
+        .max_buf_size(HEAD_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut served = std::pin::pin!(served);
+    // Errors at the end of a connection concern the client, which reports them.
+    tokio::select! {
+        _ = served.as_mut() => return,
+        _ = stop.wait_for(|is_over| *is_over) => served.as_mut().graceful_shutdown(),
+    }
+    let _ = served.await;
+}
+
+async fn receive_batch(State(service): State<Arc<Service>>, request: Request) -> Response {
+    match accept_batch(&service, request).await {
+        Ok(ack) => message(&ack),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchRefusal> {
+    let length = service.check_head(request.headers(), SIZE_MAX)?;
+    let _permit = service.reserve(length)?;
+    let bytes = read_body(request.into_body(), SIZE_MAX).await?;
+    let batch = batch::decode(&bytes)?;
+    drop(bytes);
+    let through = batch.through;
+    match service.queue.store(batch).await {
+        Ok(()) => Ok(Ack { through }),
+        // The path is for the hub's own log, not for callers.
+        Err(_) => Err(BatchRefusal::new(503, "the rows cannot be stored now")),
+    }
+}
+
+/// Answers a request for orders. The hub has no orders yet, so the answer only keeps an agent that
+/// may receive orders from reporting the hub as unreachable.
+async fn answer_orders(State(service): State<Arc<Service>>, request: Request) -> Response {
+    let wanted = async {
+        service.check_head(request.headers(), WANTED_MAX)?;
+        let bytes = read_body(request.into_body(), WANTED_MAX).await?;
+        let damaged =
+            |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
+        OrdersWanted::decode(bytes.as_ref()).map_err(damaged)
+    };
+    let wanted = match wanted.await {
+        Ok(wanted) if wanted.version == VERSION => wanted,
+        Ok(wanted) => {
+            let reason = format!("expected version {VERSION}, got {}", wanted.version);
+            return refuse(&BatchRefusal::new(batch::DAMAGED, reason));
+        }
+        Err(refusal) => return refuse(&refusal),
+    };
+    let held = Duration::from_millis(u64::from(wanted.wait_ms)).min(HELD_MAX);
+    let mut stop = service.stop.clone();
+    tokio::select! {
+        () = tokio::time::sleep(held) => {}
+        _ = stop.wait_for(|is_over| *is_over) => {}
+    }
+    message(&Orders::default())
+}
+
+impl Service {
+    /// Checks the token and the headers of a request. Returns the length of its body in bytes.
+    fn check_head(&self, headers: &HeaderMap, size_max: usize) -> Result<usize, BatchRefusal> {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let token = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        match token.and_then(|token| self.tokens.role(token)) {
+            Some(TokenRole::Agent) => {}
+            Some(_) => return Err(BatchRefusal::new(403, "expected a token of the role agent")),
+            None => return Err(BatchRefusal::new(401, "expected a known token")),
+        }
+        if text(header::CONTENT_TYPE) != Some(CONTENT_TYPE) {
+            return Err(BatchRefusal::new(
+                415,
+                format!("expected the content type {CONTENT_TYPE}"),
+            ));
+        }
+        if headers.contains_key(header::CONTENT_ENCODING) {
+            return Err(BatchRefusal::new(415, "expected a message without an encoding"));
+        }
+        let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
+        match length {
+            None => Err(BatchRefusal::new(411, "expected the length of the message")),
+            Some(length) if length > size_max => {
+                let reason = format!("expected at most {size_max} bytes, got {length}");
+                Err(BatchRefusal::new(batch::TOO_LARGE, reason))
+            }
+            Some(length) => Ok(length),
+        }
+    }
+
+    /// Reserves the memory of a batch before it is read.
+    fn reserve(&self, length: usize) -> Result<SemaphorePermit<'_>, BatchRefusal> {
+        let kib = u32::try_from(length >> 10).unwrap_or(u32::MAX).max(BATCH_KIB_MIN);
+        let permit = self.waiting.try_acquire_many(kib);
+        permit.map_err(|_| BatchRefusal::new(429, "too many batches wait"))
+    }
+}
+
+async fn read_body(body: Body, size_max: usize) -> Result<axum::body::Bytes, BatchRefusal> {
+    match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, size_max)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => Err(BatchRefusal::new(batch::DAMAGED, "the message was cut")),
+        Err(_) => Err(BatchRefusal::new(408, "the message did not arrive in time")),
+    }
+}
+
+fn message(message: &impl Message) -> Response {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], message.encode_to_vec()).into_response()
+}
+
+fn refuse(refusal: &BatchRefusal) -> Response {
+    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
+    let mut response = (status, refusal.reason.clone()).into_response();
+    let retry = match refusal.status {
+        429 => Some(1),
+        503 => Some(RETRY_STORE_S),
+        _ => None,
+    };
+    if let Some(seconds) = retry {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}

@@ -1,0 +1,331 @@
+//! The files of the store: their names, how one is written whole, and how the files of an hour are
+//! read. Which rows are new is decided by [`ingest`], and [`compaction`] merges small files.
+//!
+//! A file is named by the numbers of the commits that it holds, such as `0000000003-0000000007`. A
+//! merged file holds a range of commits and replaces the files within that range. A reader ignores
+//! replaced files, so a merge that is killed before it removed them duplicates nothing.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::SchemaRef;
+use chrono::{DateTime, NaiveDate, Timelike};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::{ArrowWriter, ProjectionMask};
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+
+use crate::error::Error;
+
+pub mod compaction;
+pub mod ingest;
+#[cfg(test)]
+mod tests;
+
+/// Seconds of an hour, the time that one partition covers.
+pub const HOUR_S: u64 = 3600;
+/// Key of a file's metadata that has the version of the columns.
+const VERSION_KEY: &str = "rowmill-hub";
+const VERSION: &str = "1";
+/// Largest number of rows of a row group, which is kept in memory while it is written.
+const GROUP_ROWS: usize = 1 << 17;
+/// Number of rows that are read at a time.
+const BATCH_ROWS: usize = 8192;
+/// Number of attempts to open the files of a partition while a compaction replaces them.
+const ATTEMPTS: usize = 10;
+
+/// The folder of a store. Only one process may write to it.
+#[derive(Debug)]
+pub struct StoreFolder {
+    root: PathBuf,
+    /// The lock is released when the file is closed, even by a kill. Readers hold no lock.
+    _lock: Option<File>,
+    temporary: AtomicU64,
+}
+
+/// The rows of one table in one hour, or all rows of a table without times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Partition {
+    /// Number of hours since 1970.
+    pub hour: Option<u64>,
+    pub table: &'static str,
+}
+
+/// A file of a partition, with the numbers of the first and the last commit that it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartFile {
+    pub first: u64,
+    pub last: u64,
+    pub path: PathBuf,
+}
+
+/// The files of a partition, in the order of their commits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartList {
+    pub parts: Vec<PartFile>,
+    /// Files that a merged file replaces.
+    pub replaced: Vec<PathBuf>,
+}
+
+impl StoreFolder {
+    /// Opens a store for writing. Creates its folder, and removes files that a killed hub left
+    /// unfinished.
+    ///
+    /// # Errors
+    /// If another hub uses the store, or the operating system refuses.
+    pub fn open(root: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(root).map_err(Error::io(root, "create the folder"))?;
+        let path = root.join("lock");
+        let lock = File::create(&path).map_err(Error::io(&path, "create"))?;
+        lock.try_lock().map_err(|_| Error::Locked { path: root.to_owned() })?;
+        let temporary = root.join("tmp");
+        match fs::remove_dir_all(&temporary) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io(&temporary, "remove")(error));
+            }
+            _ => fs::create_dir(&temporary).map_err(Error::io(&temporary, "create"))?,
+        }
+        Ok(Self { root: root.to_owned(), _lock: Some(lock), temporary: AtomicU64::new(0) })
+    }
+
+    /// Opens a store for reading, while a hub may write to it.
+    ///
+    /// # Errors
+    /// If the folder does not exist.
+    pub fn open_for_reading(root: &Path) -> Result<Self, Error> {
+        fs::read_dir(root).map_err(Error::io(root, "read the store"))?;
+        Ok(Self { root: root.to_owned(), _lock: None, temporary: AtomicU64::new(0) })
+    }
+
+    /// Returns the folder of a partition, which may not exist.
+    pub fn path(&self, partition: Partition) -> PathBuf {
+        let table = self.root.join(partition.table);
+        let Some(hour) = partition.hour else { return table };
+        let seconds = i64::try_from(hour * HOUR_S).unwrap_or(i64::MAX);
+        let time = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
+        let day = time.date_naive();
+        table.join(format!("day={day}")).join(format!("hour={:02}", time.hour()))
+    }
+
+    /// Returns the hours of a table that have a folder, in ascending order.
+    ///
+    /// # Errors
+    /// If a folder cannot be read.
+    pub fn hours(&self, table: &str) -> Result<Vec<u64>, Error> {
+        let mut hours = Vec::new();
+        for day in names(&self.root.join(table))? {
+            let Some(date) = day.strip_prefix("day=").and_then(|text| text.parse().ok()) else {
+                continue;
+            };
+            let date: NaiveDate = date;
+            let midnight = date.and_hms_opt(0, 0, 0).unwrap_or_default().and_utc().timestamp();
+            let midnight = u64::try_from(midnight).unwrap_or(0) / HOUR_S;
+            for hour in names(&self.root.join(table).join(&day))? {
+                let number = hour.strip_prefix("hour=").and_then(|text| text.parse::<u64>().ok());
+                hours.extend(number.map(|number| midnight + number));
+            }
+        }
+        hours.sort_unstable();
+        Ok(hours)
+    }
+
+    /// Lists the files of a partition.
+    ///
+    /// # Errors
+    /// If its folder cannot be read. A missing folder is an empty partition.
+    pub fn list(&self, partition: Partition) -> Result<PartList, Error> {
+        let folder = self.path(partition);
+        let parts = names(&folder)?.into_iter().filter_map(|name| {
+            let (first, last) = name.strip_suffix(".parquet")?.split_once('-')?;
+            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+            Some(PartFile { first, last, path: folder.join(&name) })
+        });
+        let mut parts: Vec<PartFile> = parts.collect();
+        parts.sort_by_key(|part| (part.first, std::cmp::Reverse(part.last)));
+        let mut list = PartList::default();
+        for part in parts {
+            match list.parts.last() {
+                Some(before) if part.last <= before.last => list.replaced.push(part.path),
+                _ => list.parts.push(part),
+            }
+        }
+        Ok(list)
+    }
+
+    /// Writes one file of a partition. The file appears under its name when it is whole and on
+    /// disk.
+    ///
+    /// # Errors
+    /// If the disk is full, or the operating system refuses. Nothing is left then.
+    pub fn write(
+        &self,
+        partition: Partition,
+        commits: std::ops::RangeInclusive<u64>,
+        schema: SchemaRef,
+        fill: impl FnOnce(&mut ArrowWriter<File>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.root.join("tmp").join(format!("{number}.parquet"));
+        let folder = self.path(partition);
+        let name = format!("{:010}-{:010}.parquet", commits.start(), commits.end());
+        let written = write_whole(&temporary, schema, fill)
+            .and_then(|()| create_folder(&folder, &self.root))
+            .and_then(|()| {
+                let path = folder.join(name);
+                fs::rename(&temporary, &path).map_err(Error::io(&path, "create"))?;
+                sync_folder(&folder)
+            });
+        if written.is_err() {
+            // The first error is the one to report. The file may not exist.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Reads some columns of all rows of a partition, in the order of commits. Calls `visit` for
+    /// groups of rows.
+    ///
+    /// # Errors
+    /// If a file is damaged or has another version, or if `visit` fails.
+    pub fn read(
+        &self,
+        partition: Partition,
+        columns: &[&str],
+        mut visit: impl FnMut(&RecordBatch, &Path) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // All files are opened before one is read, so that a compaction cannot remove them.
+        for (file, part) in self.open_parts(partition)? {
+            read_file(file, &part.path, columns, |batch| visit(batch, &part.path))?;
+        }
+        Ok(())
+    }
+
+    fn open_parts(&self, partition: Partition) -> Result<Vec<(File, PartFile)>, Error> {
+        let mut attempt = 1;
+        loop {
+            let parts = self.list(partition)?.parts.into_iter();
+            let opened: Result<Vec<_>, Error> = parts
+                .map(|part| {
+                    let file = File::open(&part.path).map_err(Error::io(&part.path, "open"))?;
+                    Ok((file, part))
+                })
+                .collect();
+            match opened {
+                Err(error) if error.is_missing() && attempt < ATTEMPTS => attempt += 1,
+                opened => return opened,
+            }
+        }
+    }
+}
+
+impl PartFile {
+    /// Returns the time at which the file was written.
+    fn modified(&self) -> SystemTime {
+        let metadata = fs::metadata(&self.path);
+        metadata.and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+/// Reads the columns `columns` of a file, or all columns if the list is empty.
+fn read_file(
+    file: File,
+    path: &Path,
+    columns: &[&str],
+    mut visit: impl FnMut(&RecordBatch) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(Error::parquet(path))?;
+    let pairs = builder.metadata().file_metadata().key_value_metadata();
+    let version = pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == VERSION_KEY));
+    let version = version.and_then(|pair| pair.value.as_deref()).unwrap_or("none");
+    if version != VERSION {
+        let (path, got) = (path.to_owned(), version.to_owned());
+        return Err(Error::Version { path, expected: VERSION, got });
+    }
+    let mask = match columns {
+        [] => ProjectionMask::all(),
+        columns => ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied()),
+    };
+    let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build();
+    for batch in reader.map_err(Error::parquet(path))? {
+        visit(&batch?)?;
+    }
+    Ok(())
+}
+
+/// Reads the columns of a file without its rows.
+fn read_schema(file: File, path: &Path) -> Result<SchemaRef, Error> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(Error::parquet(path))?;
+    Ok(std::sync::Arc::clone(builder.schema()))
+}
+
+/// Returns a column with its type.
+///
+/// # Errors
+/// If the column is missing or has another type.
+pub fn column<'a, A: Array + 'static>(
+    batch: &'a RecordBatch,
+    column: &'static str,
+    path: &Path,
+) -> Result<&'a A, Error> {
+    let array = batch.column_by_name(column);
+    let array = array.and_then(|array| array.as_any().downcast_ref());
+    array.ok_or_else(|| Error::Column { path: path.to_owned(), column })
+}
+
+fn write_whole(
+    path: &Path,
+    schema: SchemaRef,
+    fill: impl FnOnce(&mut ArrowWriter<File>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let version = KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_owned());
+    let level = ZstdLevel::try_new(1).map_err(Error::parquet(path))?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .set_max_row_group_row_count(Some(GROUP_ROWS))
+        .set_key_value_metadata(Some(vec![version]))
+        .build();
+    let file = File::create_new(path).map_err(Error::io(path, "create"))?;
+    let mut writer =
+        ArrowWriter::try_new(file, schema, Some(properties)).map_err(Error::parquet(path))?;
+    fill(&mut writer)?;
+    let file = writer.into_inner().map_err(Error::parquet(path))?;
+    file.sync_all().map_err(Error::io(path, "sync"))
+}
+
+/// Creates a folder below `root`. Each new folder is on disk before a file appears in it.
+fn create_folder(folder: &Path, root: &Path) -> Result<(), Error> {
+    if folder == root || folder.is_dir() {
+        return Ok(());
+    }
+    let Some(above) = folder.parent() else { return Ok(()) };
+    create_folder(above, root)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(Error::io(folder, "create the folder")(error))
+        }
+        _ => sync_folder(above),
+    }
+}
+
+fn sync_folder(folder: &Path) -> Result<(), Error> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(Error::io(folder, "sync"))
+}
+
+/// Returns the names of the entries of a folder. A missing folder has none.
+fn names(folder: &Path) -> Result<Vec<String>, Error> {
+    let failed = |error| Error::io(folder, "read the folder")(error);
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string().ok()));
+    let names: Result<Vec<_>, _> = names.filter_map(Result::transpose).collect();
+    names.map_err(failed)
+}

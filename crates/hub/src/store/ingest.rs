@@ -1,0 +1,246 @@
+//! Decides which entries are new, and writes them. Both decisions rest on the files of the entry's
+//! hour alone, so a hub that was killed at any moment continues with what the files have.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrow_array::{
+    Array, BinaryArray, StringArray, TimestampMillisecondArray, UInt32Array, UInt64Array,
+};
+use fleet::proto::Body;
+
+use super::{HOUR_S, Partition, StoreFolder, column};
+use crate::batch::QueuedEntry;
+use crate::columns::{RowTable, encode};
+use crate::error::Error;
+use crate::intervals::IntervalSet;
+
+/// Largest number of hours whose index is kept in memory. The index of an hour is small, because
+/// consecutive rows of a device are one range.
+const INDEXES_MAX: usize = 200;
+
+/// Seconds by which the clock of a host may be ahead of the hub's without a note.
+const AHEAD_S: u64 = 60;
+
+/// The store with the indexes of the hours to which rows were added lately.
+#[derive(Debug)]
+pub struct RowStore {
+    folder: Arc<StoreFolder>,
+    indexes: HashMap<Option<u64>, HourIndex>,
+    /// Number of uses of all indexes, by which the least recently used one is found.
+    uses: u64,
+}
+
+/// What became of the entries of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IngestTally {
+    pub stored: u64,
+    /// Entries that were sent again after they had been stored.
+    pub repeated: u64,
+    /// Rows of an interval that another row of the same device covers, by host. Two agents on one
+    /// host, or an agent that lost its queue, cause them. The first row is kept.
+    pub doubled: BTreeMap<Arc<str>, u64>,
+    /// Rows whose interval begins in the future, by host. The clock of the host is wrong.
+    pub ahead: BTreeMap<Arc<str>, u64>,
+}
+
+/// The entries and intervals that the files of one hour have.
+#[derive(Debug, Default)]
+struct HourIndex {
+    sequences: HashMap<Arc<[u8]>, IntervalSet>,
+    /// The covered seconds by host and device. The device of a host row is empty.
+    covered: HashMap<Arc<str>, HashMap<String, IntervalSet>>,
+    /// The number of the next commit of each table.
+    next: BTreeMap<RowTable, u64>,
+    used: u64,
+}
+
+impl RowStore {
+    /// Creates a store over a folder. Indexes are read when rows of their hour arrive.
+    pub fn new(folder: Arc<StoreFolder>) -> Self {
+        Self { folder, indexes: HashMap::new(), uses: 0 }
+    }
+
+    /// Stores the entries that are new. When the call returns, all entries are on disk.
+    ///
+    /// # Errors
+    /// If a file cannot be written or read. Some entries may be stored, and are recognized when
+    /// they are sent again.
+    pub fn append(&mut self, entries: Vec<QueuedEntry>) -> Result<IngestTally, Error> {
+        let mut by_hour: BTreeMap<Option<u64>, Vec<QueuedEntry>> = BTreeMap::new();
+        for entry in entries {
+            let hour = interval(&entry.body).map(|interval| interval.start / HOUR_S);
+            by_hour.entry(hour).or_default().push(entry);
+        }
+        let mut tally = IngestTally::default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for entry in by_hour.values().flatten() {
+            let start = interval(&entry.body).map_or(0, |interval| interval.start);
+            if start > now.as_secs() + AHEAD_S {
+                *tally.ahead.entry(Arc::clone(&entry.host)).or_default() += 1;
+            }
+        }
+        for (hour, entries) in by_hour {
+            self.uses += 1;
+            // The index leaves the map, so that it is read again from the files if the commit
+            // fails.
+            let mut index = match self.indexes.remove(&hour) {
+                Some(index) => index,
+                None => HourIndex::load(&self.folder, hour)?,
+            };
+            index.append(&self.folder, hour, entries, &mut tally)?;
+            index.used = self.uses;
+            self.indexes.insert(hour, index);
+        }
+        while self.indexes.len() > INDEXES_MAX {
+            let oldest = self.indexes.iter().min_by_key(|(_, index)| index.used);
+            let Some((&hour, _)) = oldest else { break };
+            self.indexes.remove(&hour);
+        }
+        Ok(tally)
+    }
+}
+
+impl HourIndex {
+    fn load(folder: &StoreFolder, hour: Option<u64>) -> Result<Self, Error> {
+        let mut index = Self::default();
+        for table in RowTable::ALL {
+            let partition = Partition { hour, table: table.folder() };
+            let is_timed = table != RowTable::Order;
+            if is_timed != hour.is_some() {
+                continue;
+            }
+            let next = folder.list(partition)?.parts.last().map_or(0, |part| part.last + 1);
+            index.next.insert(table, next);
+            let mut columns = vec!["queue", "sequence", "host"];
+            if is_timed {
+                columns.extend(["start", "length_s"]);
+            }
+            if table == RowTable::Gpu {
+                columns.extend(["index", "uuid", "instance"]);
+            }
+            folder.read(partition, &columns, |batch, path| {
+                let queues: &BinaryArray = column(batch, "queue", path)?;
+                let sequences: &UInt64Array = column(batch, "sequence", path)?;
+                let hosts: &StringArray = column(batch, "host", path)?;
+                for row in 0..batch.num_rows() {
+                    index.add_sequence(queues.value(row), sequences.value(row));
+                }
+                if !is_timed {
+                    return Ok(());
+                }
+                let starts: &TimestampMillisecondArray = column(batch, "start", path)?;
+                let lengths: &UInt32Array = column(batch, "length_s", path)?;
+                let gpus: Option<(&UInt32Array, &StringArray, &UInt32Array)> = match table {
+                    RowTable::Gpu => Some((
+                        column(batch, "index", path)?,
+                        column(batch, "uuid", path)?,
+                        column(batch, "instance", path)?,
+                    )),
+                    _ => None,
+                };
+                for row in 0..batch.num_rows() {
+                    let start = u64::try_from(starts.value(row) / 1000).unwrap_or(0);
+                    let device = gpus.map_or_else(String::new, |(indexes, uuids, instances)| {
+                        let instance = instances.is_valid(row).then(|| instances.value(row));
+                        device(uuids.value(row), indexes.value(row), instance)
+                    });
+                    let end = start + u64::from(lengths.value(row));
+                    let covered = index.covered(hosts.value(row), device);
+                    covered.insert(start..end);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(index)
+    }
+
+    /// Writes the entries that are new to one file per table.
+    fn append(
+        &mut self,
+        folder: &StoreFolder,
+        hour: Option<u64>,
+        entries: Vec<QueuedEntry>,
+        tally: &mut IngestTally,
+    ) -> Result<(), Error> {
+        let mut new = Vec::with_capacity(entries.len());
+        for entry in entries {
+            if self.admit(&entry, tally) {
+                new.push(entry);
+            }
+        }
+        for table in RowTable::ALL {
+            let rows = encode(table, &new)?;
+            if rows.num_rows() == 0 {
+                continue;
+            }
+            let next = self.next.entry(table).or_default();
+            let partition = Partition { hour, table: table.folder() };
+            let path = folder.path(partition);
+            folder.write(partition, *next..=*next, rows.schema(), |writer| {
+                writer.write(&rows).map_err(Error::parquet(&path))
+            })?;
+            *next += 1;
+            tally.stored += rows.num_rows() as u64;
+        }
+        Ok(())
+    }
+
+    /// Whether an entry is new. A new entry is added to the index.
+    fn admit(&mut self, entry: &QueuedEntry, tally: &mut IngestTally) -> bool {
+        let number = entry.sequence..entry.sequence + 1;
+        if self.sequences.get(&entry.queue).is_some_and(|known| known.overlaps(&number)) {
+            tally.repeated += 1;
+            return false;
+        }
+        if let Some(interval) = interval(&entry.body) {
+            let device = match &entry.body {
+                Body::Gpu(row) => device(&row.uuid, row.index, row.instance),
+                _ => String::new(),
+            };
+            let covered = self.covered(&entry.host, device);
+            if covered.overlaps(&interval) {
+                *tally.doubled.entry(Arc::clone(&entry.host)).or_default() += 1;
+                return false;
+            }
+            covered.insert(interval);
+        }
+        self.add_sequence(&entry.queue, entry.sequence);
+        true
+    }
+
+    fn add_sequence(&mut self, queue: &[u8], sequence: u64) {
+        let range = sequence..sequence + 1;
+        match self.sequences.get_mut(queue) {
+            Some(known) => known.insert(range),
+            None => self.sequences.entry(queue.into()).or_default().insert(range),
+        }
+    }
+
+    fn covered(&mut self, host: &str, device: String) -> &mut IntervalSet {
+        if !self.covered.contains_key(host) {
+            self.covered.insert(host.into(), HashMap::new());
+        }
+        self.covered.entry(host.into()).or_default().entry(device).or_default()
+    }
+}
+
+/// Returns the seconds that a row covers, or `None` for the state of an order.
+fn interval(body: &Body) -> Option<std::ops::Range<u64>> {
+    let (start, length_s) = match body {
+        Body::Gpu(row) => (row.start_unix_s, row.length_s),
+        Body::Host(row) => (row.start_unix_s, row.length_s),
+        Body::Order(_) => return None,
+    };
+    Some(start..start + u64::from(length_s))
+}
+
+/// Returns the name of a GPU within its host.
+fn device(uuid: &str, index: u32, instance: Option<u32>) -> String {
+    match (uuid, instance) {
+        ("", Some(instance)) => format!("{index}/{instance}"),
+        ("", None) => index.to_string(),
+        (uuid, _) => uuid.to_owned(),
+    }
+}
