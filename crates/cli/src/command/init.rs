@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use data::Strictness;
 use data::profile::{self, Profile};
 use schema::JobConfig;
 use schema::proposal::{self, Proposal, ProposalError, Use, Wish};
@@ -9,10 +10,11 @@ use schema::source::LabelColumn;
 use serde::Serialize;
 
 use crate::args::Init;
+use crate::command::data::stats;
 use setup::error::{Error, UsageError};
 use setup::progress::{Meter, ProgressUnit};
 use setup::shell::quoted;
-use setup::{Session, input};
+use setup::{Session, feature_stats_file, input};
 use setup::{output, render};
 
 /// The proposed configuration, in the form in which `rowmill init` prints it.
@@ -43,6 +45,12 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     })?;
     profile.name_columns(schema::proposal::column_names(&profile.facts));
     proposal.remarks.extend(describe_leaks(&profile, &job));
+    if let Some(path) = &args.feature_stats {
+        let most = Strictness::AtMost(Strictness::DEFAULT_MAX);
+        // The profile has already reported the records that cannot be read.
+        let (summary, _) = stats::summarize_files(&files, &job.data, most, session)?;
+        feature_stats_file::write(path, &summary)?;
+    }
     let Some(path) = target else {
         session.console.print(proposal.text.trim_end())?;
         proposal.remarks.iter().for_each(|remark| session.console.warn(remark));
