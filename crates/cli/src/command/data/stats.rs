@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use data::profile::{self, Profile};
 use data::stats::{
     CategoricalStats, CountMethod, DenseStats, Stats, summarize_dataset, summarize_inputs,
 };
@@ -12,7 +13,6 @@ use schema::facts::{ColumnFacts, FileFacts};
 use schema::source::NumberForm;
 
 use crate::args;
-use crate::command::init;
 use setup::error::{Error, UsageError};
 use setup::feature_stats_file;
 use setup::progress::{Meter, ProgressUnit};
@@ -82,11 +82,27 @@ pub fn summarize_files(
     Ok(summary)
 }
 
+/// Reads the facts of every column of the files, and shows the progress.
+pub fn profile_files(
+    files: &[String],
+    delimiter: Option<&str>,
+    session: &Session,
+) -> Result<Profile, Error> {
+    let mut meter = Meter::start(session.console, "reading", ProgressUnit::Bytes, None);
+    let mut show = |progress: data::DataProgress| {
+        meter.set_total(progress.bytes_total);
+        meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
+    };
+    let profile = profile::profile_files(files, delimiter, session.threads, &mut show)?;
+    meter.finish();
+    Ok(profile)
+}
+
 /// Describes the columns of files without a configuration. The types of the columns are inferred
 /// from the values.
 fn describe_files(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let paths = input::files_of(&request.paths)?;
-    let profile = init::profile_files(&paths, request.delimiter.as_deref(), session)?;
+    let profile = profile_files(&paths, request.delimiter.as_deref(), session)?;
     input::report_losses(session, profile.facts.rows, &profile.losses);
     session.console.report(&profile.facts, |facts| {
         let header = [
