@@ -466,6 +466,9 @@ pub struct Stats {
     /// Field delimiter, such as ';' or tab [default: detected]
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
+    /// Also write bag sizes and skew of the sparse features, which rowmill plan --stats reads
+    #[arg(long, value_name = "FILE.json")]
+    pub feature_stats: Option<PathBuf>,
     #[command(flatten)]
     pub malformed: Malformed,
 }

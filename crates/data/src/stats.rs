@@ -163,6 +163,8 @@ struct BlockColumns {
 struct BlockBags {
     values: Vec<i64>,
     empty: u64,
+    /// Number of categories in the longest row.
+    longest: u64,
 }
 
 impl BlockColumns {
@@ -209,7 +211,9 @@ impl BlockBags {
     fn push(&mut self, categories: impl Iterator<Item = i64>) {
         let before = self.values.len();
         self.values.extend(categories);
-        self.empty += u64::from(self.values.len() == before);
+        let length = self.values.len() - before;
+        self.empty += u64::from(length == 0);
+        self.longest = self.longest.max(length as u64);
     }
 }
 
@@ -260,6 +264,7 @@ impl ColumnTally {
         }
         for (tally, bags) in self.categorical.iter_mut().zip(&block.categorical) {
             tally.take(&bags.values, bags.empty);
+            tally.note_longest(bags.longest);
         }
         self.rows += rows;
     }

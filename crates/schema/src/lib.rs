@@ -42,7 +42,7 @@ pub use batch::{Batch, JaggedTensor};
 pub use config::{JobConfig, Optimizers};
 pub use config_error::ConfigError;
 pub use distribution::{IdLaw, IndexDistribution};
-pub use feature_stats::{FeatureStats, FeatureStatsError};
+pub use feature_stats::{FeatureStats, FeatureStatsError, FeatureStatsFile, FeatureStatsFileError};
 pub use host_layout::{HostLayout, HostLayoutError};
 pub use layout::{Layout, LayoutKind, Placement};
 pub use model::{DataType, Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};

@@ -18,7 +18,7 @@ pub struct TableConstraints {
     pub pinned: Option<Placement>,
 }
 
-/// Constraints on a plan: those of `[plan]` in the configuration.
+/// The section `[plan]` of the configuration: constraints on a plan, and a file of statistics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
@@ -31,10 +31,12 @@ pub struct Constraints {
     pub reserve_bytes: u64,
     /// Least number of columns of a column part, or of the whole table if it has fewer.
     pub least_columns: Option<usize>,
+    /// File of feature statistics that plans use instead of `[synthetic]`.
+    pub stats: Option<String>,
 }
 
 impl Constraints {
-    /// Returns whether nothing is constrained.
+    /// Returns whether the section is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -12,7 +12,7 @@ use crate::device::ComputeDevice;
 use crate::error::{Error, UsageError};
 use crate::kernel_files::read_model;
 use crate::machine::available_memory;
-use crate::workload::feature_stats;
+use crate::workload::planned_features;
 
 /// Rates of one core of a server's CPU. Plans depend on the ratios of these rates alone: FLOP/s,
 /// bytes per second from memory, bytes of cache, and GB/s of messages to another rank.
@@ -39,7 +39,7 @@ pub fn plan_for_run(
     let models = Models::from_loader(|kind| read_model(None, kind))?;
     let mut config = config.clone();
     config.training.batch_size = config.training.batch_size.div_ceil(groups as usize);
-    let features = feature_stats(&config, 1)?;
+    let features = planned_features(&config, None)?;
     let problem = PlanProblem {
         config: &config,
         features: &features,

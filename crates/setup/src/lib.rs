@@ -11,6 +11,7 @@ pub mod device;
 pub mod device_cure;
 pub mod error;
 pub mod error_text;
+pub mod feature_stats_file;
 pub mod findings;
 pub mod generated_rows;
 pub mod hardware_file;

@@ -4,10 +4,11 @@
 //! not writable.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
+use serde::Serialize;
 use trace::file::create_anew;
 
 use crate::args::OutputPath;
@@ -166,6 +167,16 @@ fn above(path: &Path) -> &Path {
 
 fn shown(folder: &Path) -> &Path {
     if folder == Path::new("") { Path::new(".") } else { folder }
+}
+
+/// Writes a value as indented JSON.
+///
+/// # Errors
+/// Returns an error if the file cannot be written.
+pub fn put_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    put(path, |file| file.write_all(text.as_bytes()).map_err(Error::io(path, "write")))
 }
 
 /// Writes the file `path` with `fill`. If that fails, no partial file is left.

@@ -1,11 +1,14 @@
 //! Describes a training step that was never run, with its configuration, its sharding plan and its
 //! ids.
 
+use std::path::Path;
+
 use schema::{FeatureStats, HostLayout, IdLaw, JobConfig, ReplicaGroups, ShardingPlan};
 
 use crate::args::{NeverRunStep, RANKS_MAX, Sharding};
 use crate::config::{self, ResolvedJob};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
+use crate::feature_stats_file;
 use crate::plan::{self, FixedPlan, Tiling};
 use crate::synthetic::Laws;
 
@@ -89,4 +92,21 @@ pub fn feature_stats(config: &JobConfig, pooling: u32) -> Result<Vec<FeatureStat
         stats.ids = laws.distribution(law.unwrap_or(&IdLaw::Uniform))?;
     }
     Ok(features)
+}
+
+/// Describes the features of a configuration for a plan: by the file that `plan.stats` names, or
+/// else as [`feature_stats`] does. `pooling` is 1 if the user does not choose it.
+///
+/// # Errors
+/// Returns an error if a file cannot be read or describes other features, and
+/// [`UsageError::PoolingBesideStats`] if `pooling` is given but has no effect.
+pub fn planned_features(
+    config: &JobConfig,
+    pooling: Option<u32>,
+) -> Result<Vec<FeatureStats>, Error> {
+    match (&config.plan.stats, pooling) {
+        (Some(file), Some(_)) => Err(UsageError::PoolingBesideStats { file: file.clone() }.into()),
+        (Some(file), None) => feature_stats_file::read(Path::new(file), config),
+        (None, pooling) => feature_stats(config, pooling.unwrap_or(1)),
+    }
 }

@@ -34,6 +34,10 @@ pub struct Init {
     /// The configuration to write, or - for stdout [default: FILE with .toml]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Also write bag sizes and skew of the sparse features, which rowmill plan --stats reads; the
+    /// files are read a second time
+    #[arg(long, value_name = "FILE.json")]
+    pub feature_stats: Option<PathBuf>,
     /// Replace the configuration if it exists
     #[arg(long)]
     pub force: bool,

@@ -15,7 +15,9 @@ impl Command {
     pub fn outputs(&self) -> Vec<OutputPath> {
         match self {
             Self::Quickstart(quickstart) => vec![OutputPath::Folder(quickstart.folder.clone())],
-            Self::Init(init) => regular_files([init.target().as_ref()]),
+            Self::Init(init) => {
+                regular_files([init.target().as_ref(), init.feature_stats.as_ref()])
+            }
             Self::Train(train) => train_outputs(train),
             Self::Score(score) => files([score.output.as_ref()]),
             Self::Report(report) => files([report.output.as_ref()]),
@@ -78,7 +80,7 @@ fn data_outputs(data: &Data) -> Vec<OutputPath> {
     match data {
         Data::Synth(synth) => regular_files([Some(&synth.out)]),
         Data::Convert(convert) => vec![OutputPath::Folder(convert.out.clone())],
-        Data::Stats(_) => Vec::new(),
+        Data::Stats(stats) => files([stats.feature_stats.as_ref()]),
     }
 }
 

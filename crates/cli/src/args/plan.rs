@@ -55,10 +55,14 @@ pub struct PlanSearch {
     /// Samples per step, over all ranks [default: the configuration's]
     #[arg(long, value_name = "B")]
     pub batch_size: Option<usize>,
-    /// Number of ids per bag of features without a size in [synthetic]
-    #[arg(long, value_name = "L", default_value_t = 1)]
+    /// Number of ids per bag of features without a size in [synthetic] [default: 1]
+    #[arg(long, value_name = "L")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub pooling: u32,
+    pub pooling: Option<u32>,
+    /// Measured statistics of the features, which replace [synthetic]; rowmill data stats
+    /// --feature-stats writes them [default: plan.stats of the configuration]
+    #[arg(long, value_name = "FILE.json")]
+    pub stats: Option<String>,
     /// The cost that the search minimizes; plans are always shown with their predicted step
     #[arg(long, value_enum, default_value_t = CostChoice::CriticalPath)]
     pub cost: CostChoice,

@@ -15,7 +15,7 @@ use setup::synthetic::Laws;
 use setup::{Session, config, input};
 use setup::{output, render};
 
-mod stats;
+pub mod stats;
 
 /// Number of features that `--layout csv` generates without a configuration.
 const CSV_FEATURES: usize = 8;

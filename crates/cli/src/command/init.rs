@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use data::Strictness;
 use data::profile::{self, Profile};
 use schema::JobConfig;
 use schema::proposal::{self, Proposal, ProposalError, Use, Wish};
@@ -9,10 +10,10 @@ use schema::source::LabelColumn;
 use serde::Serialize;
 
 use crate::args::Init;
+use crate::command::data::stats::{profile_files, summarize_files};
 use setup::error::{Error, UsageError};
-use setup::progress::{Meter, ProgressUnit};
 use setup::shell::quoted;
-use setup::{Session, input};
+use setup::{Session, feature_stats_file, input};
 use setup::{output, render};
 
 /// The proposed configuration, in the form in which `rowmill init` prints it.
@@ -43,6 +44,12 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     })?;
     profile.name_columns(schema::proposal::column_names(&profile.facts));
     proposal.remarks.extend(describe_leaks(&profile, &job));
+    if let Some(path) = &args.feature_stats {
+        let most = Strictness::AtMost(Strictness::DEFAULT_MAX);
+        // The profile has already reported the records that cannot be read.
+        let (summary, _) = summarize_files(&files, &job.data, most, session)?;
+        feature_stats_file::write(path, &summary)?;
+    }
     let Some(path) = target else {
         session.console.print(proposal.text.trim_end())?;
         proposal.remarks.iter().for_each(|remark| session.console.warn(remark));
@@ -106,22 +113,6 @@ fn list_files(paths: &[String]) -> Result<Vec<String>, Error> {
         Some(path) => Err(UsageError::InitOfPrepared { path: path.into() }.into()),
         None => Ok(files),
     }
-}
-
-/// Reads the facts of every column of the files, and shows the progress.
-pub fn profile_files(
-    files: &[String],
-    delimiter: Option<&str>,
-    session: &Session,
-) -> Result<Profile, Error> {
-    let mut meter = Meter::start(session.console, "reading", ProgressUnit::Bytes, None);
-    let mut show = |progress: data::DataProgress| {
-        meter.set_total(progress.bytes_total);
-        meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
-    };
-    let profile = profile::profile_files(files, delimiter, session.threads, &mut show)?;
-    meter.finish();
-    Ok(profile)
 }
 
 fn propose(args: &Init, profile: &Profile, session: &Session) -> Result<Proposal, Error> {

@@ -18,7 +18,7 @@ use setup::args::NeverRunStep;
 use setup::error::{Error, UsageError};
 use setup::plan::PlanText;
 use setup::table_output::{self, TableTarget};
-use setup::workload::Workload;
+use setup::workload::{Workload, planned_features};
 use setup::{output, render};
 
 use crate::args::{CostChoice, PlanArgs, PlanRows, PlanSearch, PlanVerb};
@@ -46,15 +46,18 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     let asked = NeverRunStep {
         set: args.set.clone(),
         batch_size: args.batch_size,
-        pooling: args.pooling,
+        pooling: args.pooling.unwrap_or(1),
         ranks: None,
         sharding: None,
         plan: None,
     };
-    let workload = Workload::resolve(model, &asked, hardware.hosts())?;
+    let mut workload = Workload::resolve(model, &asked, hardware.hosts())?;
+    let stats = &mut workload.job.config.plan.stats;
+    *stats = args.stats.clone().or(stats.take());
+    workload.features = planned_features(&workload.job.config, args.pooling)?;
     let config = &workload.job.config;
     let launch_ns = 1e3 * args.host.launch_us.unwrap_or_default();
-    let options = StepOptions { pooling: args.pooling, launch_ns, kernels: &args.kernels };
+    let options = StepOptions { pooling: asked.pooling, launch_ns, kernels: &args.kernels };
     let problem = PlanProblem {
         config,
         features: &workload.features,
@@ -185,7 +188,7 @@ fn write_files(
     priced: &PricedPlan,
 ) -> Result<(), Error> {
     if let Some(path) = &args.output {
-        convert::write(path, &PlanText::new(&priced.plan))?;
+        output::put_json(path, &PlanText::new(&priced.plan))?;
     }
     if let Some(path) = &args.torchrec {
         convert::write_torchrec(path, &priced.plan, &problem.config.model.tables)?;

@@ -114,6 +114,66 @@ fn a_run_plans_its_tables_itself() {
     assert!((loss(&one) - loss(&auto)).abs() < 1e-5);
 }
 
+/// Statistics of the data replace the bag sizes of the configuration, for plans and for runs.
+#[test]
+fn plans_use_measured_feature_statistics() {
+    let place = place();
+    let mut rows = "label,d0,d1,d2,d3,large,busy,small,mid,other\n".to_owned();
+    for row in 0..2000 {
+        // Small remainders are more frequent than large ones.
+        let large = row % (1 + row % 41);
+        let busy = ["7", "1|2|3|4|5"][row % 2];
+        rows += &format!("{},1,2,3,4,{large},{busy},{},{row},\n", row % 2, row % 20);
+    }
+    fs::write(place.path("rows.csv"), rows).unwrap();
+    place.done("data stats rows.csv --config job.toml --feature-stats f.json");
+    let written = fs::read_to_string(place.path("f.json")).unwrap();
+    let json: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((&json["format"], &json["version"]), (&"rowmill-feature-stats".into(), &1.into()));
+    let busy = &json["features"]["busy"];
+    assert_eq!((&busy["ids_per_bag"], &busy["longest_bag"]), (&3.0.into(), &5.into()));
+    assert_eq!(json["features"]["large"]["ids"]["kind"], "zipf");
+    // A missing id of a column of single ids is looked up as row 0.
+    assert_eq!(json["features"]["other"]["ids_per_bag"], 1.0);
+
+    let plan = "plan --model job.toml --hardware a100x4";
+    let lookup_ns = |words: &str| -> f64 {
+        let ranks = place.done(&format!("{plan} {words} --format json")).json();
+        ranks.as_array().unwrap().iter().map(|rank| rank["lookup_ns"].as_f64().unwrap()).sum()
+    };
+    let measured = lookup_ns("--stats f.json");
+    assert_ne!(measured, lookup_ns(""));
+    assert_eq!(measured, lookup_ns("--set plan.stats=f.json"));
+    let train = "train job.toml --synthetic 1000 --ranks 2 --sharding auto";
+    place.done(&format!("{train} --run auto --set plan.stats=f.json"));
+
+    let surplus = written.replace("\"mid\"", "\"unknown\"");
+    fs::write(place.path("surplus.json"), surplus).unwrap();
+    let names = ["missing: mid", "surplus: unknown"];
+    place.refused(&format!("{plan} --stats surplus.json"), &names);
+    place.refused(&format!("{train} --run other --set plan.stats=surplus.json"), &names);
+    let newer = written.replace("\"version\": 1", "\"version\": 2, \"new\": 0");
+    fs::write(place.path("newer.json"), newer).unwrap();
+    place.refused(&format!("{plan} --stats newer.json"), &["version 1", "version 2"]);
+    let negative = written.replace("\"ids_per_bag\": 3.0", "\"ids_per_bag\": -3.0");
+    fs::write(place.path("negative.json"), negative).unwrap();
+    place.refused(&format!("{plan} --stats negative.json"), &["features.busy", "-3"]);
+    place.refused(&format!("{plan} --stats f.json --pooling 2"), &["--pooling"]);
+    place.refused(&format!("{plan} --stats job.toml"), &["job.toml"]);
+    place.refused("data stats rows.csv --feature-stats g.json", &["--config"]);
+}
+
+/// The statistics of `init` fit the configuration that it writes.
+#[test]
+fn init_writes_statistics_of_its_features() {
+    let place = Place::new();
+    place.done("init train.csv --output made.toml --label y --feature-stats f.json");
+    place.done("data stats train.csv --config made.toml --feature-stats g.json");
+    let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+    assert_eq!(read("f.json"), read("g.json"));
+    place.done("train made.toml --ranks 2 --sharding auto --run r --set plan.stats=f.json");
+}
+
 /// A ready-made setting prints its cases beside the published figures, and is drawn.
 #[test]
 fn published_jobs_are_simulated() {

@@ -22,6 +22,8 @@ pub(crate) struct CategoryTally {
     column: String,
     present: u64,
     empty: u64,
+    /// Number of categories in the longest row.
+    longest: u64,
     counts: HashMap<i64, u64, BuildHasherDefault<MixHasher>>,
     overflow: CountMethod,
     registers: Vec<u8>,
@@ -33,6 +35,7 @@ impl CategoryTally {
             column,
             present: 0,
             empty: 0,
+            longest: 0,
             counts: HashMap::default(),
             overflow: CountMethod::Exact,
             registers: vec![0; 1 << REGISTER_BITS],
@@ -56,6 +59,11 @@ impl CategoryTally {
                 self.overflow = CountMethod::Estimate;
             }
         }
+    }
+
+    /// Notes the number of categories in the longest row of some rows.
+    pub(crate) fn note_longest(&mut self, longest: u64) {
+        self.longest = self.longest.max(longest);
     }
 
     fn register(&mut self, value: i64) {
@@ -104,6 +112,7 @@ impl CategoryTally {
             column: self.column,
             missing_share: self.empty as f64 / rows,
             bag_length_mean: self.present as f64 / rows,
+            bag_length_max: self.longest,
             distinct,
             distinct_is: self.overflow,
             top_share: counts.first().map(|&count| count as f64 / self.present as f64),

@@ -26,6 +26,7 @@ pub struct CategoricalStats {
     pub missing_share: f64,
     /// Mean number of categories per row, counting missing rows as 0.
     pub bag_length_mean: f64,
+    pub bag_length_max: u64,
     pub distinct: u64,
     /// Whether `distinct` is exact or an estimate (HyperLogLog, standard error 0.8 %).
     pub distinct_is: CountMethod,

@@ -524,6 +524,10 @@ pub const KEYS: &[ConfigKey] = &[
         "Least number of columns of a part, if the columns of a table are split.",
         "least_columns = 16",
     ),
+    optional("plan.stats", Text, "").or("the bag sizes and distributions of [synthetic]").says(
+        "File of the features' statistics, as rowmill data stats --feature-stats writes it.",
+        "stats = \"features.json\"",
+    ),
     optional("plan.tables", SectionPerName, "").says(
         "Constraints on single tables, by table name.",
         "tables = { user = { layouts = [\"row\"] } }",

@@ -250,6 +250,18 @@ errors_with_hints! {
         #[error("--hardware {name}: expected GPUs, got a measured CPU")]
         #[hint("rowmill train --sharding auto plans for the CPU of this machine")]
         PlannedCpu { name: String },
+        #[error("{}: {source}", path.display())]
+        #[hint("rowmill data stats --feature-stats FILE writes the statistics of the model's data")]
+        FeatureStats { path: PathBuf, source: Box<schema::FeatureStatsFileError> },
+        #[error("{}: expected feature statistics: {source}", path.display())]
+        #[hint("rowmill data stats --feature-stats FILE writes the statistics of the model's data")]
+        FeatureStatsForm { path: PathBuf, source: serde_json::Error },
+        #[error("--pooling: bag sizes are already given by the feature statistics {file}")]
+        #[hint("leave --pooling out, or do not give statistics by --stats or plan.stats")]
+        PoolingBesideStats { file: String },
+        #[error("--feature-stats: expected --config or a prepared folder, which define the features")]
+        #[hint("name the configuration of the files with --config CONFIG")]
+        FeaturesUnknown,
         #[error("--explain {table}: expected the name of a table")]
         #[hint("the first tables are {}", tables.join(", "))]
         ExplainedTable { table: String, tables: Vec<String> },

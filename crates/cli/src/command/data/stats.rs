@@ -2,17 +2,19 @@
 
 use std::path::Path;
 
-use data::Dataset;
+use data::profile::{self, Profile};
 use data::stats::{
     CategoricalStats, CountMethod, DenseStats, Stats, summarize_dataset, summarize_inputs,
 };
+use data::{Dataset, Losses, Strictness};
 
+use schema::DataConfig;
 use schema::facts::{ColumnFacts, FileFacts};
 use schema::source::NumberForm;
 
 use crate::args;
-use crate::command::init;
-use setup::error::Error;
+use setup::error::{Error, UsageError};
+use setup::feature_stats_file;
 use setup::progress::{Meter, ProgressUnit};
 use setup::render;
 use setup::{Session, config, input};
@@ -21,9 +23,15 @@ use setup::{Session, config, input};
 pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let is_folder = matches!(&request.paths[..], [path] if is_prepared(path));
     if request.config.is_none() && !is_folder {
+        if request.feature_stats.is_some() {
+            return Err(UsageError::FeaturesUnknown.into());
+        }
         return describe_files(request, session);
     }
     let stats = summarize(request, session)?;
+    if let Some(path) = &request.feature_stats {
+        feature_stats_file::write(path, &stats)?;
+    }
     session.console.report(&stats, table)
 }
 
@@ -50,24 +58,51 @@ fn summarize(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     let paths = input::files_of(&request.paths)?;
     let name = request.config.as_deref().unwrap_or_default();
     let job = config::job(name, &config::overrides(request.delimiter.as_deref(), &[]))?;
+    let (config, strictness) = (&job.config.data, input::strictness(request.malformed));
+    let (stats, losses) = summarize_files(&paths, config, strictness, session)?;
+    input::report_losses(session, stats.rows, &losses);
+    input::report_ids(session, config, &losses);
+    Ok(stats)
+}
+
+/// Computes the statistics of files that `config` describes, and shows the progress.
+pub fn summarize_files(
+    paths: &[String],
+    config: &DataConfig,
+    strictness: Strictness,
+    session: &Session,
+) -> Result<(Stats, Losses), Error> {
     let mut meter = Meter::start(session.console, "reading", ProgressUnit::Bytes, None);
     let mut show = |progress: data::DataProgress| {
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };
-    let (config, strictness) = (&job.config.data, input::strictness(request.malformed));
-    let (stats, losses) = summarize_inputs(&paths, config, strictness, session.threads, &mut show)?;
+    let summary = summarize_inputs(paths, config, strictness, session.threads, &mut show)?;
     meter.finish();
-    input::report_losses(session, stats.rows, &losses);
-    input::report_ids(session, config, &losses);
-    Ok(stats)
+    Ok(summary)
+}
+
+/// Reads the facts of every column of the files, and shows the progress.
+pub fn profile_files(
+    files: &[String],
+    delimiter: Option<&str>,
+    session: &Session,
+) -> Result<Profile, Error> {
+    let mut meter = Meter::start(session.console, "reading", ProgressUnit::Bytes, None);
+    let mut show = |progress: data::DataProgress| {
+        meter.set_total(progress.bytes_total);
+        meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
+    };
+    let profile = profile::profile_files(files, delimiter, session.threads, &mut show)?;
+    meter.finish();
+    Ok(profile)
 }
 
 /// Describes the columns of files without a configuration. The types of the columns are inferred
 /// from the values.
 fn describe_files(request: &args::Stats, session: &Session) -> Result<(), Error> {
     let paths = input::files_of(&request.paths)?;
-    let profile = init::profile_files(&paths, request.delimiter.as_deref(), session)?;
+    let profile = profile_files(&paths, request.delimiter.as_deref(), session)?;
     input::report_losses(session, profile.facts.rows, &profile.losses);
     session.console.report(&profile.facts, |facts| {
         let header = [

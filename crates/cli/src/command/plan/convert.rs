@@ -1,13 +1,11 @@
 //! The command `rowmill plan convert`, which converts plans between the forms of rowmill and of
 //! TorchRec's planner.
 
-use std::io::Write;
 use std::path::Path;
 
 use plan::torchrec::PlannedDevice;
 use plan::torchrec::plan_form::{TorchrecPlan, export_plan, import_plan};
 use schema::{HostLayout, ShardingPlan, TableConfig};
-use serde::Serialize;
 use setup::error::{Error, UsageError};
 use setup::{Session, config, output};
 
@@ -34,7 +32,7 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
             let plan = import_plan(&file, tables, &hosts).map_err(|source| {
                 UsageError::TorchrecPlan { path: path.clone(), source: Box::new(source) }
             })?;
-            write(&args.output, &setup::plan::PlanText::new(&plan))?;
+            output::put_json(&args.output, &setup::plan::PlanText::new(&plan))?;
         }
     }
     session.console.say(format_args!("plan written to {}", args.output.display()));
@@ -50,12 +48,5 @@ pub fn write_torchrec(
     let file = export_plan(plan, tables, MODULE, PlannedDevice::Gpu).map_err(|source| {
         UsageError::TorchrecPlan { path: path.to_owned(), source: Box::new(source) }
     })?;
-    write(path, &file)
-}
-
-/// Writes a value as indented JSON.
-pub fn write(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    output::put(path, |file| file.write_all(text.as_bytes()).map_err(Error::io(path, "write")))
+    output::put_json(path, &file)
 }
