@@ -98,11 +98,11 @@ fn topology_files_replace_links() {
             "from 0.001 to 1000000 in [within]",
         ),
         (
-            "hardware = \"a100\"\n[between]\nnics_per_host = 2\ngbit_per_s = 1e-300",
+            "hardware = \"2xa100\"\n[between]\nnics_per_host = 2\ngbit_per_s = 1e-300",
             "from 0.001 to 1000000 in [between]",
         ),
-        ("hardware = \"a100\"\n[between]\npoints = [[1, 5], [9, 4]]", "do not fall"),
-        ("hardware = \"a100\"\n[between]\npoints = [[1, 1e-300]]", "do not fall"),
+        ("hardware = \"2xa100\"\n[between]\npoints = [[1, 5], [9, 4]]", "do not fall"),
+        ("hardware = \"2xa100\"\n[between]\npoints = [[1, 1e-300]]", "do not fall"),
     ] {
         let error = Topology::from_toml(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");
