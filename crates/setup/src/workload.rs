@@ -48,7 +48,14 @@ impl Workload {
         let tables = &job.config.model.tables;
         let tiling = match &asked.plan {
             Some(path) => {
-                Tiling::Fixed(FixedPlan { plan: plan::read(path, tables)?, sharding: None })
+                let plan = plan::read(path, tables)?;
+                // A file of tiles does not say which ranks share a host; the hardware does.
+                let ranks = plan.hosts().world_size() as u32;
+                let plan = match hosts.ranks_per_host {
+                    Some(per_host) => plan.on_hosts(host_layout(ranks, per_host)),
+                    None => plan,
+                };
+                Tiling::Fixed(FixedPlan { plan, sharding: None })
             }
             None => {
                 let ranks = asked.ranks.map_or(hosts.ranks, u64::from);
@@ -57,10 +64,9 @@ impl Workload {
                     expected: format!("at most {RANKS_MAX} ranks"),
                     got: ranks.to_string(),
                 })?;
-                let per_host = hosts.ranks_per_host.unwrap_or(ranks).max(1);
-                let hosts: Vec<u32> = (0..ranks).map(|rank| rank / per_host).collect();
+                let hosts = host_layout(ranks, hosts.ranks_per_host.unwrap_or(ranks));
                 let sharding = asked.sharding.unwrap_or(Sharding::Table);
-                Tiling::new(sharding, HostLayout::from_hosts(&hosts), ReplicaGroups::SINGLE)?
+                Tiling::new(sharding, hosts, ReplicaGroups::SINGLE)?
             }
         };
         let plan = tiling.plan(tables);
@@ -76,6 +82,12 @@ impl Workload {
             features: &self.features,
         }
     }
+}
+
+/// Fills hosts with ranks in order.
+fn host_layout(ranks: u32, per_host: u32) -> HostLayout {
+    let hosts: Vec<u32> = (0..ranks).map(|rank| rank / per_host.max(1)).collect();
+    HostLayout::from_hosts(&hosts)
 }
 
 /// Describes the features of a configuration by `[synthetic]`. Without a size or a distribution
