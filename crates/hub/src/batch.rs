@@ -64,7 +64,7 @@ impl BatchRefusal {
     }
 }
 
-/// Decodes a message and checks every entry.
+/// Decodes a batch of rows that an agent sent, and checks each of its entries.
 ///
 /// # Errors
 /// If the message is damaged, has another version, is too large, or has an invalid entry.

@@ -315,7 +315,7 @@ impl SingleWork {
             && self.price(device).mean_ns <= line
     }
 
-    /// Returns the use of one of a lookup's tables, whose bags have equal lengths.
+    /// Describes how a lookup uses one of its tables. All bags have the same number of ids.
     #[must_use]
     pub fn tile(&self) -> TileUse {
         let [batch, _, rows, dim, pooling, ..] = self.sizes;

@@ -1,4 +1,4 @@
-//! Costs of a rank's work on a CPU whose ranks exchange messages over a link.
+//! Measured costs of one rank that trains on a CPU: its computation, and its messages to others.
 //!
 //! A rank of a CPU has few threads and no kernels that wait for a launch, so its times are sums of
 //! amounts of work. `rowmill-bench plans` measures the costs on this machine.

@@ -16,8 +16,8 @@ use crate::columns::{RowTable, encode};
 use crate::error::Error;
 use crate::intervals::IntervalSet;
 
-/// Largest number of hours whose index is kept in memory. The index of an hour is small, because
-/// consecutive rows of a device are one range.
+/// Largest number of hours whose index is kept in memory. An index is small: it stores the
+/// consecutive rows of a device as one range.
 const INDEXES_MAX: usize = 200;
 
 /// Seconds by which the clock of a host may be ahead of the hub's without a note.

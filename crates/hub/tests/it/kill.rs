@@ -23,8 +23,8 @@ struct HubAddress {
     hour_s: u64,
 }
 
-/// Sends batches of random length until `is_over`. Returns the number of entries that were
-/// confirmed.
+/// Sends batches of random length until `is_over`. Returns the number of entries that
+/// the hub acknowledged.
 fn send_rows(hub: &HubAddress, agent: u8, is_over: &AtomicBool) -> u64 {
     let HubAddress { address, token, hour_s } = hub;
     let (mut random, mut confirmed) = (Random(u64::from(agent)), 0_u64);

@@ -15,7 +15,7 @@ const TEXT: &str = include_str!("host_operators.tsv");
 /// The host's time of a step, with the number of operators that it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostTime {
-    /// Nanoseconds of all operators, on the rank with the most samples.
+    /// Host time of all operators in nanoseconds, on the rank with the most samples.
     pub ns: f64,
     pub operators: u32,
     /// Number of the operators that the overheads do not contain, which take the time of a typical
@@ -28,7 +28,7 @@ pub struct HostTime {
 pub struct StageHosts {
     /// Times of operations, of which a stage may have several.
     pub stages: Vec<StageHost>,
-    /// Nanoseconds of one call that launches a whole graph of kernels.
+    /// Host time of the one call that launches a captured CUDA graph, in nanoseconds.
     pub graph_ns: f64,
 }
 

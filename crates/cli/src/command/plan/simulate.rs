@@ -98,7 +98,8 @@ fn simulate_setting(name: SettingChoice, session: &Session) -> Result<SimulatedJ
     Ok(SimulatedJob { cases, demands, assumptions: setting.assumptions })
 }
 
-/// Simulates a job of the user with the optimizations of TorchRec's pipeline.
+/// Simulates the job that `--model` and `--hardware` name, before and after each optimization of
+/// TorchRec's pipeline.
 fn simulate_own(args: &PlanSimulate, session: &Session) -> Result<SimulatedJob, Error> {
     // Clap requires both options if there is no setting.
     let (Some(model), Some(name)) = (&args.model, &args.hardware) else {

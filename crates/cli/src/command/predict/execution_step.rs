@@ -162,7 +162,8 @@ pub fn add_origin(source: predict::Error, traces: &[ExecutionTrace]) -> Error {
     }
 }
 
-/// Warns if the host computes operators whose sizes the calibration does not contain.
+/// Warns if operators that run on the CPU are priced from other tensor sizes, because the
+/// calibration has no samples of theirs.
 fn report_grown(program: &Program, calibration: &Calibration, session: &Session) {
     let prices = Prices::new(calibration);
     let (grown, all) = prices.count_grown(program);

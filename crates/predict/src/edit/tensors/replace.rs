@@ -66,7 +66,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Spreads ids so that a copy fits between neighbours.
+/// Multiplies an id of a node by the number of copied nodes. Ids keep their order, and all ids of
+/// a copy fit between that of the replaced operator and the next one.
 fn spread(id: u64, copied: &[u32]) -> u64 {
     id.saturating_mul(copied.len() as u64)
 }
