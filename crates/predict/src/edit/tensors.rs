@@ -66,12 +66,18 @@ pub fn apply(traces: &mut [ExecutionTrace], step: usize, edits: &[Edit]) -> Resu
             Edit::Replace { operators, with } => {
                 let selected = select(traces, step, position, "operators", operators)?;
                 let sources = select(traces, step, position, "with", with)?;
+                let mut is_any = false;
                 for ((trace, all), sources) in traces.iter_mut().zip(selected).zip(sources) {
                     let Some(source) = sources.into_iter().find(|one| !all.contains(one)) else {
                         continue;
                     };
                     let replaced = replace::apply(trace, &all, source);
                     replaced.map_err(|[expected, got]| position.error(&expected, got))?;
+                    is_any = true;
+                }
+                if !is_any {
+                    let expected = "another operator to replace them by";
+                    return Err(position.error(expected, "none on the same rank"));
                 }
             }
             _ => {}
