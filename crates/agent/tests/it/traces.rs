@@ -81,7 +81,11 @@ impl Drop for Job {
 }
 
 pub fn honest(path: &str, id: &str) {
-    let text = format!("{{\"trace_id\": \"{id}\", \"traceEvents\": []}}");
+    write(path, &format!("{{\"trace_id\": \"{id}\", \"traceEvents\": []}}"));
+}
+
+/// Writes a file under another name first, as Kineto does, so that it is never seen in part.
+fn write(path: &str, text: &str) {
     fs::write(format!("{path}.tmp"), text).unwrap();
     fs::rename(format!("{path}.tmp"), path).unwrap();
 }
@@ -156,8 +160,7 @@ fn leftovers_of_a_killed_agent_are_removed_by_the_next() {
 fn a_trace_beyond_the_quota_of_its_user_is_lost() {
     let agent = Agent::start("spool_mib = 1", None);
     let job = Job::start(&agent.sockets(), |path, id| {
-        let text = format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(800_000));
-        fs::write(path, text).unwrap();
+        write(path, &format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(800_000)));
     });
     is_lost(&order(&agent, "large"), "traces on the agent's disk: expected at most");
     let page = agent.page("/metrics", "*/*").body;
@@ -177,8 +180,7 @@ fn an_invalid_trace_file_is_lost_with_its_reason() {
             assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
         }),
         ("large", "expected at most", |path, id| {
-            let text = format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(2 << 20));
-            fs::write(path, text).unwrap();
+            write(path, &format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(2 << 20)));
         }),
     ];
     for (token, reason, write) in cases {
