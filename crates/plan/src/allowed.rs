@@ -1,5 +1,8 @@
 //! The layouts that each table may have, under the constraints and on the hosts of a topology.
 
+use std::collections::BTreeSet;
+
+use schema::reference::listed;
 use schema::unit::counted;
 use schema::{HostLayout, Rank, TableConfig};
 
@@ -90,7 +93,10 @@ impl AllowedLayouts {
         for table in tables {
             let own = constraints.for_table(&table.name);
             if let Some(placement) = &own.pinned {
+                let beside = constraints.tables.get(&table.name);
+                let beside = beside.filter(|own| own.pinned.is_some());
                 check_placement(placement, table, hosts)?;
+                check_agreement(placement, table, beside.unwrap_or(&constraints.every_table))?;
                 choices.push(Vec::new());
             } else {
                 choices.push(list_choices(table, &own, hosts, least_columns)?);
@@ -98,6 +104,17 @@ impl AllowedLayouts {
             pinned.push(own.pinned);
         }
         Ok(Self { choices, pinned })
+    }
+
+    /// Returns the same choices, of which tables keep only those of some kinds if they have any.
+    #[must_use]
+    pub fn only(&self, kinds: &BTreeSet<LayoutKind>) -> Self {
+        let is_kind = |choice: &LayoutChoice| kinds.contains(&choice.layout.kind());
+        let mut only = self.clone();
+        for choices in only.choices.iter_mut().filter(|choices| choices.iter().any(is_kind)) {
+            choices.retain(is_kind);
+        }
+        only
     }
 
     /// Returns the choices of a table. A pinned table has an empty list.
@@ -243,14 +260,44 @@ fn check_placement(
         return refuse(expected, counted(count as u64, "rank"));
     }
     let blocks = count / parts.max(1);
+    let mut rows = ranks.chunks(blocks.max(1));
+    if let Some(part) = rows.find(|part| (1..blocks).any(|at| part[..at].contains(&part[at]))) {
+        let expected = "each row block of a column part on another rank".to_owned();
+        return refuse(expected, format!("ranks {}", rank_list(part)));
+    }
     let is_by_host = matches!(placement.layout, Layout::TableRow | Layout::Grid { .. });
     let spans_hosts =
         |part: &[Rank]| part.iter().any(|rank| hosts.host(*rank) != hosts.host(part[0]));
     if is_by_host && ranks.chunks(blocks.max(1)).any(spans_hosts) {
         return refuse(
             "the rows of a column part on one host".to_owned(),
-            format!("ranks {ranks:?}"),
+            format!("ranks {}", rank_list(ranks)),
         );
     }
     Ok(())
+}
+
+fn rank_list(ranks: &[Rank]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+    format!("[{}]", numbers.join(", "))
+}
+
+/// Checks that a pinned placement satisfies the constraints in the section that pins it.
+fn check_agreement(
+    placement: &Placement,
+    table: &TableConfig,
+    beside: &TableConstraints,
+) -> Result<(), Error> {
+    let (kind, count) = (placement.layout.kind(), placement.ranks.len() as u64);
+    let layouts = beside.layouts.as_deref().filter(|layouts| !layouts.contains(&kind));
+    let most_ranks = beside.most_ranks.filter(|most| count > u64::from(*most));
+    let (expected, got) = if let Some(layouts) = layouts {
+        let names: Vec<String> = layouts.iter().map(|kind| kind.name().to_owned()).collect();
+        (format!("one of the layouts {}", listed(&names)), kind.name().to_owned())
+    } else if let Some(most) = most_ranks {
+        (format!("at most the {most} ranks of most_ranks"), counted(count, "rank"))
+    } else {
+        return Ok(());
+    };
+    Err(Error::Pinned { table: table.name.clone(), expected, got })
 }

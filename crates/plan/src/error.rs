@@ -1,5 +1,6 @@
 //! Causes for which a problem has no plan.
 
+use schema::reference::listed;
 use schema::unit::{Bytes, counted};
 
 /// Cause for which no plan was made.
@@ -57,7 +58,7 @@ pub struct MemoryShortage {
     pub constraints: Option<BindingConstraints>,
     /// Largest batch of all ranks that fits under the plan.
     pub batch: Option<usize>,
-    /// Least number of hosts over which the tables' weights and states could be divided.
+    /// Least number of hosts on which a heuristic plan fits.
     pub hosts: Option<u32>,
 }
 
@@ -68,28 +69,26 @@ impl std::fmt::Display for MemoryShortage {
         if self.reserved > 0 {
             write!(f, " beside the reserve of {}", Bytes(self.reserved))?;
         }
+        let constraints = self.constraints.as_ref().map(|binding| match binding {
+            BindingConstraints::Table(name) => format!("no constraints on table {name:?}"),
+            BindingConstraints::Several => "no constraints on tables".to_owned(),
+        });
+        let changes: Vec<String> = [
+            Some(format!("{lacking} more memory per rank")),
+            self.reserve.map(|reserve| format!("a reserve of {}", Bytes(reserve))),
+            constraints,
+            self.batch.map(|batch| format!("a batch of {batch}")),
+            self.hosts.map(|hosts| counted(u64::from(hosts), "host")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         write!(
             f,
-            ", got {}, of which {} is the largest part; it fits with {lacking} more memory per rank",
+            ", got {}, of which {} is the largest part; it fits with {}",
             Bytes(self.needed),
             self.kind,
-        )?;
-        if let Some(reserve) = self.reserve {
-            write!(f, ", a reserve of {}", Bytes(reserve))?;
-        }
-        match &self.constraints {
-            Some(BindingConstraints::Table(name)) => {
-                write!(f, ", no constraints on table {name:?}")?;
-            }
-            Some(BindingConstraints::Several) => f.write_str(", no constraints on tables")?,
-            None => {}
-        }
-        if let Some(batch) = self.batch {
-            write!(f, ", a batch of {batch}")?;
-        }
-        if let Some(hosts) = self.hosts {
-            write!(f, ", {}", counted(u64::from(hosts), "host"))?;
-        }
-        Ok(())
+            listed(&changes)
+        )
     }
 }

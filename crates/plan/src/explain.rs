@@ -68,6 +68,11 @@ pub fn explain(
     plan: &CandidatePlan,
     table: &str,
 ) -> Result<TableExplanation, Error> {
+    // A pinned table is explained by its other layouts, too.
+    let mut free = problem.constraints.clone();
+    let own = free.tables.get_mut(table).and_then(|own| own.pinned.take());
+    let is_pinned = own.or(free.every_table.pinned.take()).is_some();
+    let problem = &PlanProblem { constraints: &free, ..*problem };
     let first = first_plan(problem)?;
     let tables = &problem.config.model.tables;
     let Some(at) = tables.iter().position(|config| config.name == table) else {
@@ -104,7 +109,7 @@ pub fn explain(
     }
     alternatives.sort_by(order);
     let is_faster = |other: &AlternativePlacement| other.fits && other.added_ns < 0.0;
-    let reason = if allowed.pinned(at).is_some() {
+    let reason = if is_pinned {
         PlacementReason::Pinned
     } else if allowed.choices(at).len() == 1 {
         PlacementReason::OnlyLayout

@@ -62,7 +62,7 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
     /// Replaces the best plan by the current one if that is better, and goes back to it otherwise.
     fn keep_better(&mut self, best: &mut Option<(PlanScore, CandidatePlan)>, score: PlanScore) {
         match best {
-            Some((best_score, plan)) if !score.is_better(best_score) => self.priced.adopt(plan),
+            Some((best_score, plan)) if score.order(best_score).is_ge() => self.priced.adopt(plan),
             _ => *best = Some((score, self.priced.plan().clone())),
         }
     }
@@ -186,6 +186,9 @@ impl<'a, 'p> LocalSearch<'a, 'p> {
             return Some(placement);
         }
         let part = placement.ranks.iter().position(|rank| *rank == from)?;
+        if placement.layout == Layout::Row && placement.ranks.contains(&to) {
+            return None;
+        }
         placement.ranks[part] = to;
         if placement.layout == Layout::Row {
             // A host adds up partial sums in the order of ranks.

@@ -1,10 +1,12 @@
 //! Candidate plans: the placement of each table, and their conversion to the plan of the trainer.
 
+use std::collections::BTreeSet;
+
 use schema::plan::PlanError;
 use schema::{HostLayout, ShardingPlan, TableConfig, TableId};
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Layout;
+use crate::layout::{Layout, LayoutKind};
 pub use schema::layout::Placement;
 
 /// The placement of every table of a model, in the model's order.
@@ -15,6 +17,12 @@ pub struct CandidatePlan {
 }
 
 impl CandidatePlan {
+    /// Returns the kinds of layouts that occur in the plan.
+    #[must_use]
+    pub fn kinds(&self) -> BTreeSet<LayoutKind> {
+        self.placements.iter().map(|placement| placement.layout.kind()).collect()
+    }
+
     /// Converts the placements to the plan that the trainer reads.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! A plan with its price, which follows changes of single tables.
 
+use std::cmp::Ordering;
+
 use predict::step::{StepCost, StepPricer, TableSharding};
 use predict::workload::Workload;
 use schema::{HostLayout, Rank, ShardingPlan, TableId, Tile};
@@ -9,32 +11,47 @@ use crate::layout::Layout;
 use crate::placement::{CandidatePlan, Placement};
 use crate::problem::PlanProblem;
 
-/// Step times whose ratio is closer to 1 count as equal.
-const EQUAL: f64 = 1e-9;
+/// Differences below which two values of [`PlanScore::spread`], or two times, count as equal.
+const EQUAL: f64 = 1e-12;
+const EQUAL_NS: f64 = 1e-3;
 
-/// What a search makes small: first the memory that ranks lack, then the step, then the unevenness
-/// of ranks, which shows the way when several ranks decide the step together.
+/// What a search makes small: first the memory that ranks lack, then the step, then its time on the
+/// devices, which the host may hide.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanScore {
     /// Bytes above the capacity, over all ranks.
     pub overflow: u64,
     pub step_ns: f64,
+    /// Time of the step if the host took no time.
+    pub device_ns: f64,
+    /// Memory of the fullest rank, in bytes.
+    pub peak_bytes: u64,
     /// Sum over ranks of squared loads, relative to those of a reference plan.
     pub spread: f64,
 }
 
 impl PlanScore {
-    /// Whether this score is better than another one.
+    /// Whether a search goes on from this score rather than from another one. Among equal times,
+    /// less unevenness of ranks shows the way when several ranks decide the step together.
     #[must_use]
     pub fn is_better(&self, other: &Self) -> bool {
-        if self.overflow != other.overflow {
-            return self.overflow < other.overflow;
-        }
-        let margin = EQUAL * other.step_ns;
-        if (self.step_ns - other.step_ns).abs() > margin {
-            return self.step_ns < other.step_ns;
-        }
-        self.spread < other.spread * (1.0 - EQUAL)
+        let key = |score: &Self| (score.times(), (score.spread / EQUAL).round() as u64);
+        key(self) < key(other)
+    }
+
+    /// Orders the results of searches, the best one first. Among equal times, the plan with less
+    /// memory is better.
+    #[must_use]
+    pub fn order(&self, other: &Self) -> Ordering {
+        let key = |score: &Self| (score.times(), score.peak_bytes);
+        key(self).cmp(&key(other))
+    }
+
+    /// Returns the memory that is lacking and the times of the step, rounded so that nearly
+    /// equal times are equal.
+    fn times(&self) -> [u64; 3] {
+        let [step, device] = [self.step_ns, self.device_ns].map(|ns| (ns / EQUAL_NS).round());
+        [self.overflow, step as u64, device as u64]
     }
 }
 
@@ -159,7 +176,13 @@ impl<'a> PricedPlan<'a> {
             let (ns, columns) = (self.rank_ns(rank) / ns, self.rank_columns(rank) / columns);
             ns * ns + columns * columns
         };
-        PlanScore { overflow, step_ns: cost.step.mean_ns, spread: ranks().map(load).sum() }
+        PlanScore {
+            overflow,
+            step_ns: cost.step.mean_ns,
+            device_ns: cost.device_ns,
+            peak_bytes: cost.peak_bytes,
+            spread: ranks().map(load).sum(),
+        }
     }
 
     /// Returns the predicted time and memory of a step.

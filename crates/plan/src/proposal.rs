@@ -7,11 +7,15 @@ use crate::layout::LayoutKind;
 use crate::neo::{self, NeoWeights, TableSizes};
 use crate::placement::CandidatePlan;
 use crate::priced_plan::{PlanScore, PricedPlan};
+use crate::problem::PlanProblem;
 
 /// Shares of the tables that are replicated.
 const REPLICATED: [f64; 5] = [0.0, 0.4, 0.7, 0.9, 1.0];
-/// Largest costs of a part, relative to the mean cost of a rank.
-const LARGEST_PARTS: [f64; 2] = [1.0, 0.3];
+/// Largest costs of a part, relative to the mean cost of a rank. 0 cuts every table into as many
+/// parts as possible.
+const LARGEST_PARTS: [f64; 3] = [1.0, 0.3, 0.0];
+/// Most tables × ranks for which every table is cut, because prices of such plans take long.
+const MOST_CUTS: usize = 1 << 15;
 /// Share of the memory that replicated tables may take.
 const REPLICATED_BYTES: f64 = 0.4;
 const CUT_KINDS: [LayoutKind; 4] =
@@ -35,6 +39,12 @@ struct RuledTables<'a> {
     replicable: Vec<usize>,
 }
 
+/// Whether plans are proposed that cut every table.
+#[must_use]
+pub fn cuts_everything(problem: &PlanProblem<'_>) -> bool {
+    problem.config.model.tables.len() * problem.ranks() as usize <= MOST_CUTS
+}
+
 /// Prices a plan for every combination of the rules, and returns all of them.
 #[must_use]
 pub fn propose(
@@ -53,8 +63,10 @@ pub fn propose(
     replicable.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)).then(a.cmp(b)));
     let tables = RuledTables { allowed, sizes, weights, replicable };
     let cuts = CUT_KINDS.iter().flat_map(|kind| LARGEST_PARTS.map(|share| (*kind, share)));
-    let is_possible = |(kind, _): &(LayoutKind, f64)| {
-        (0..tables.sizes.len()).any(|table| allowed.first(table, *kind).is_some())
+    let cuts_everything = cuts_everything(priced.problem());
+    let is_possible = |(kind, share): &(LayoutKind, f64)| {
+        (cuts_everything || *share > 0.0)
+            && (0..tables.sizes.len()).any(|table| allowed.first(table, *kind).is_some())
     };
     let cuts: Vec<_> = std::iter::once(None).chain(cuts.filter(is_possible).map(Some)).collect();
     let mut plans = Vec::new();

@@ -1,7 +1,11 @@
 //! Makes a plan: the published heuristics, starting plans of our own, and local search from the
 //! best of them.
 
-use predict::step::StepCost;
+use std::collections::BTreeMap;
+
+use predict::step::{Conditions, StepCost};
+use schema::Topology;
+use schema::layout::LayoutKind;
 use schema::random::CounterRng;
 
 use crate::allowed::AllowedLayouts;
@@ -17,9 +21,15 @@ use crate::proposal;
 
 /// Plans that are priced per table and start, between the least and the most below.
 const BUDGET_PER_TABLE: u64 = 400;
-const BUDGET: std::ops::RangeInclusive<u64> = 12_000..=150_000;
-/// Number of starting plans that local search improves.
-const STARTS: usize = 4;
+const BUDGET: std::ops::RangeInclusive<u64> = 30_000..=100_000;
+/// Number of starting plans that local search improves, and number of rounds. Each round improves
+/// the better half of the plans of the last one.
+const STARTS: usize = 8;
+const ROUNDS: u32 = 4;
+/// Longest step of a plan that is improved, relative to the best starting plan.
+const HOPELESS: f64 = 1.5;
+/// Most ranks for which hosts are added until a plan fits.
+const MOST_RANKS: u32 = 1024;
 /// Number of tables whose constraints are dropped in turn if no plan fits, the largest first.
 const RELAXED_TABLES: usize = 4;
 
@@ -122,6 +132,12 @@ fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<Found
         baselines.push(BaselinePlan { baseline, plan, cost, fits: score.overflow == 0 });
     }
     if options.method == PlanMethod::Search {
+        // Constraints that allow one kind of layout alone must not lead to a better plan.
+        let kinds = LayoutKind::ALL.into_iter().filter(|_| proposal::cuts_everything(&problem));
+        for kind in kinds {
+            let plan = Baseline::Neo.place(priced, &allowed.only(&[kind].into()), weights);
+            starts.push((priced.score(), plan));
+        }
         for plan in &options.starts {
             priced.adopt(plan);
             starts.push((priced.score(), plan.clone()));
@@ -134,36 +150,49 @@ fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<Found
     Ok(FoundPlan { score, baselines })
 }
 
-/// Improves the best starting plans, and returns the results. Plans with equal scores are tried
-/// once.
+/// Improves the best starting plans, and returns the results. Starts differ in the kinds of their
+/// layouts, because local search seldom changes the layouts of most tables. The first round keeps
+/// these kinds, so that constraints which allow them alone do not lead to a better plan.
 fn search_from(
     mut starts: Vec<(PlanScore, CandidatePlan)>,
     priced: &mut PricedPlan<'_>,
     allowed: &AllowedLayouts,
     options: &PlanOptions,
 ) -> Vec<(PlanScore, CandidatePlan)> {
-    starts.sort_by(|a, b| {
-        let key = |score: &PlanScore| (score.overflow, score.step_ns);
-        let (a, b) = (key(&a.0), key(&b.0));
-        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
-    });
+    starts.sort_by(|a, b| a.0.order(&b.0));
     starts.dedup_by(|a, b| a.0 == b.0);
+    let longest = starts.first().map_or(0.0, |best| HOPELESS * best.0.step_ns);
+    starts.retain(|start| start.0.step_ns <= longest);
+    let mut counts = BTreeMap::new();
+    starts.sort_by_cached_key(|(_, plan)| {
+        let count = counts.entry(plan.kinds()).or_insert(0);
+        *count += 1;
+        *count
+    });
     starts.truncate(STARTS);
     let tables = priced.plan().placements.len() as u64;
     let budget = options
         .budget
         .unwrap_or_else(|| (BUDGET_PER_TABLE * tables).clamp(*BUDGET.start(), *BUDGET.end()));
-    let share = budget / starts.len().max(1) as u64;
     let random = CounterRng::new(options.seed, 0);
-    let improve = |(number, (_, plan)): (u64, (PlanScore, CandidatePlan))| {
-        priced.adopt(&plan);
-        LocalSearch::new(priced, allowed, random.child(number)).improve(share)
-    };
-    (0..).zip(starts).map(improve).collect()
+    let mut number = 0;
+    for round in 0..ROUNDS {
+        let share = budget / u64::from(ROUNDS) / starts.len().max(1) as u64;
+        for start in &mut starts {
+            priced.adopt(&start.1);
+            let own = (round == 0).then(|| allowed.only(&start.1.kinds()));
+            let allowed = own.as_ref().unwrap_or(allowed);
+            *start = LocalSearch::new(priced, allowed, random.child(number)).improve(share);
+            number += 1;
+        }
+        starts.sort_by(|a, b| a.0.order(&b.0));
+        starts.truncate(starts.len().div_ceil(2));
+    }
+    starts
 }
 
 fn best(plans: Vec<(PlanScore, CandidatePlan)>) -> Option<(PlanScore, CandidatePlan)> {
-    plans.into_iter().reduce(|best, next| if next.0.is_better(&best.0) { next } else { best })
+    plans.into_iter().min_by(|a, b| a.0.order(&b.0))
 }
 
 /// Names the memory that the current plan lacks, and the smallest changes that would make it fit.
@@ -174,10 +203,6 @@ fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemorySh
     let memory = priced.pricer().rank_memory(rank);
     let needed = memory.total();
     let constraints = problem.constraints;
-    let fixed = needed - memory.table_weights - memory.table_states;
-    let all: f64 = neo::table_sizes(problem).iter().map(|table| table.bytes).sum();
-    let per_host = capacity.saturating_sub(fixed) as f64 * f64::from(topology.ranks_per_host);
-    let hosts = (all / per_host).ceil();
     MemoryShortage {
         rank: rank.0,
         kind: memory.largest().0,
@@ -190,9 +215,36 @@ fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemorySh
             .checked_sub(needed)
             .filter(|_| constraints.reserve_bytes > 0),
         constraints: find_binding_constraints(priced, options),
-        batch: priced.pricer().max_batch_size().filter(|_| constraints.reserve_bytes == 0),
-        hosts: (hosts.is_finite() && hosts > f64::from(topology.hosts)).then_some(hosts as u32),
+        batch: priced.pricer().max_batch_size(capacity),
+        hosts: find_least_hosts(problem),
     }
+}
+
+/// Returns the least number of hosts on which some heuristic plan fits, by bisection.
+fn find_least_hosts(problem: &PlanProblem<'_>) -> Option<u32> {
+    let topology = problem.conditions.topology;
+    let fits = |hosts: u32| {
+        let topology = Topology { hosts, ..topology.clone() };
+        let conditions = Conditions { topology: &topology, ..problem.conditions };
+        let method = PlanMethod::Baseline(Baseline::Size);
+        let options = PlanOptions { method, ..PlanOptions::new(0) };
+        finds_fitting_plan(PlanProblem { conditions, ..*problem }, &options)
+    };
+    let (mut low, mut high) = (topology.hosts, MOST_RANKS / topology.ranks_per_host.max(1));
+    if high <= low || !fits(high) {
+        return None;
+    }
+    while low + 1 < high {
+        let middle = low.midpoint(high);
+        if fits(middle) { high = middle } else { low = middle }
+    }
+    Some(high)
+}
+
+fn finds_fitting_plan(problem: PlanProblem<'_>, options: &PlanOptions) -> bool {
+    let Ok(first) = first_plan(&problem) else { return false };
+    let Ok(mut priced) = PricedPlan::new(problem, &first) else { return false };
+    find_best(&mut priced, options).is_ok_and(|found| found.score.overflow == 0)
 }
 
 /// Returns the constraints without which a plan fits: those of one table on the fullest rank, if
@@ -204,15 +256,11 @@ fn find_binding_constraints(
     let problem = priced.problem();
     let constraints = problem.constraints;
     let fits = |constraints: &Constraints| {
-        let relaxed = PlanProblem { constraints, ..*problem };
-        let first = first_plan(&relaxed).ok()?;
-        let mut priced = PricedPlan::new(relaxed, &first).ok()?;
-        let found = find_best(&mut priced, options).ok()?;
-        Some(found.score.overflow == 0)
+        finds_fitting_plan(PlanProblem { constraints, ..*problem }, options)
     };
     let only_reserve =
         Constraints { reserve_bytes: constraints.reserve_bytes, ..Constraints::default() };
-    if only_reserve == *constraints || fits(&only_reserve) != Some(true) {
+    if only_reserve == *constraints || !fits(&only_reserve) {
         return None;
     }
     let sizes = neo::table_sizes(problem);
@@ -225,7 +273,7 @@ fn find_binding_constraints(
     let binding = constrained.take(RELAXED_TABLES).find(|name| {
         let mut relaxed = constraints.clone();
         relaxed.tables.remove(*name);
-        fits(&relaxed) == Some(true)
+        fits(&relaxed)
     });
     Some(
         binding.map_or(BindingConstraints::Several, |name| BindingConstraints::Table(name.clone())),

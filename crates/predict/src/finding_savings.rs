@@ -50,6 +50,10 @@ pub fn reprice_findings(
         let is_repriced = findings::reprice(finding, saved / ranks.max(1) as i64, longest);
         repriced += usize::from(is_repriced);
     }
+    // Savings by the recording become shares of the same step as those by simulation.
+    for saving in findings.iter_mut().filter_map(|finding| finding.saving.as_mut()) {
+        saving.mid_pct = (1e5 * saving.mid_ns as f64 / longest.max(1) as f64).round() / 1e3;
+    }
     findings::sort(findings);
     repriced
 }

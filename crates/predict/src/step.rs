@@ -156,7 +156,8 @@ pub struct RankPrice {
     pub rank: u32,
     /// Time that each stage adds to the step on this rank, in the order of [`Stage::ALL`].
     pub stages: [Estimate; 6],
-    /// Mean time for which the rank waits for slower ranks.
+    /// Mean time for which the rank waits for slower ranks and for the host. All stages and this
+    /// time add up to the step.
     pub wait_ns: f64,
     pub memory: Memory,
 }

@@ -18,6 +18,7 @@ pub enum Layout {
     /// Each rank holds a block of ⌈D ÷ parts⌉ columns.
     Column { parts: u32 },
     /// The ranks of one host hold blocks of rows, and the host adds up their partial sums.
+    #[serde(rename = "table-row", alias = "table_row")]
     TableRow,
     /// Each host holds ⌈D ÷ columns⌉ columns, and divides their rows among its ranks.
     Grid { columns: u32 },
@@ -32,6 +33,8 @@ pub enum LayoutKind {
     Table,
     Row,
     Column,
+    /// Configurations may also spell it `table_row`, as other values are spelled.
+    #[serde(rename = "table-row", alias = "table_row")]
     TableRow,
     Grid,
     Replicated,
@@ -49,7 +52,7 @@ impl LayoutKind {
             Self::Table => "table",
             Self::Row => "row",
             Self::Column => "column",
-            Self::TableRow => "table_row",
+            Self::TableRow => "table-row",
             Self::Grid => "grid",
             Self::Replicated => "replicated",
         }

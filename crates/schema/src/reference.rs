@@ -133,7 +133,8 @@ fn either(choices: &[&str]) -> String {
 }
 
 /// Joins items for a message, such as `a, b or c`.
-pub(crate) fn listed(items: &[String]) -> String {
+#[must_use]
+pub fn listed(items: &[String]) -> String {
     match items {
         [] => String::new(),
         [one] => one.clone(),

@@ -12,7 +12,7 @@ use serde::Serialize;
 use trace::file::create_anew;
 
 use crate::args::OutputPath;
-use crate::error::{Error, RunError};
+use crate::error::{Error, RunError, UsageError};
 use crate::interrupt;
 
 /// Checks, without writing, that all outputs of a command can be written.
@@ -37,6 +37,9 @@ pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
 /// # Errors
 /// Returns an error with the folder, the file or the permission that prevents it.
 fn check(path: &Path) -> Result<(), Error> {
+    if path == Path::new("-") {
+        return Err(UsageError::OutputIsDash.into());
+    }
     let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
     if is_folder || path.file_name().is_none() {
         return Err(RunError::OutputIsFolder { path: path.to_owned() }.into());

@@ -7,9 +7,11 @@ use clap::ValueEnum;
 use schema::{HostLayout, ReplicaGroups, ShardingPlan, TableConfig, TableId, Tile};
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::args::{RANKS_MAX, Sharding};
 use crate::error::{Error, UsageError};
+use crate::rows;
 
 /// The version of plan files that this program writes and reads.
 const VERSION: u32 = 1;
@@ -164,8 +166,32 @@ impl Sharding {
     }
 }
 
+/// Checks that a text is a plan in the `form` whose files have a `key`.
+///
+/// # Errors
+/// [`UsageError::PlanForm`] for other text.
+pub fn check_form(
+    path: &Path,
+    text: &str,
+    key: &'static str,
+    form: &'static str,
+) -> Result<(), Error> {
+    let value: Value = serde_json::from_str(text).unwrap_or_default();
+    let got = match &value {
+        _ if text.trim().is_empty() => "an empty file".to_owned(),
+        Value::Null => return Ok(()),
+        Value::Object(keys) if keys.contains_key(key) => return Ok(()),
+        Value::Object(keys) if keys.contains_key("world_size") => "a plan of rowmill".to_owned(),
+        Value::Object(keys) if keys.contains_key("plan") => "a plan of TorchRec".to_owned(),
+        Value::Object(_) => format!("an object without {key:?}"),
+        _ => "JSON that is not an object".to_owned(),
+    };
+    Err(UsageError::PlanForm { path: path.to_owned(), form, got }.into())
+}
+
 /// Reads a sharding plan from a JSON file and checks that it fits `tables`.
 pub fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
+    rows::check_known(tables, "a plan")?;
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     parse(path, &text, tables)
 }
@@ -173,6 +199,7 @@ pub fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> 
 /// Parses a sharding plan. `path` is the origin of the text and appears in errors.
 pub fn parse(path: &Path, text: &str, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let malformed = |source| Error::from(UsageError::PlanFile { path: path.to_owned(), source });
+    check_form(path, text, "world_size", "the form of rowmill's plans")?;
     let file: PlanFile = serde_json::from_str(text).map_err(malformed)?;
     if file.version != VERSION {
         let text = format!("version: expected {VERSION}, got {}", file.version);

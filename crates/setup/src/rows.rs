@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use data::Dataset;
-use schema::JobConfig;
+use schema::{JobConfig, TableConfig};
 
 use crate::Session;
 use crate::error::{Error, UsageError};
@@ -48,9 +48,9 @@ pub fn size_tables(session: &Session, job: &mut JobConfig, dataset: &Dataset) ->
 }
 
 /// Rejects tables with `rows = "auto"`. `doing` names the task that needs their numbers of rows.
-pub fn check_known(job: &JobConfig, doing: &'static str) -> Result<(), Error> {
+pub fn check_known(tables: &[TableConfig], doing: &'static str) -> Result<(), Error> {
     let auto: Vec<&str> =
-        job.model.tables.iter().filter(|t| t.is_auto()).map(|t| t.name.as_str()).collect();
+        tables.iter().filter(|table| table.is_auto()).map(|table| table.name.as_str()).collect();
     if auto.is_empty() {
         return Ok(());
     }

@@ -10,6 +10,7 @@ use crate::config::{self, ResolvedJob};
 use crate::error::{Error, UsageError};
 use crate::feature_stats_file;
 use crate::plan::{self, FixedPlan, Tiling};
+use crate::rows;
 use crate::synthetic::Laws;
 
 /// A complete description of a training step.
@@ -46,6 +47,7 @@ impl Workload {
         overrides.extend(size);
         let job = config::job(name, &overrides)?;
         let tables = &job.config.model.tables;
+        rows::check_known(tables, "the prediction of a step")?;
         let tiling = match &asked.plan {
             Some(path) => {
                 let plan = plan::read(path, tables)?;

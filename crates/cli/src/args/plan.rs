@@ -19,8 +19,9 @@ Examples:
   rowmill train job.toml --plan plan.json --ranks 8
 
 The search starts from the plans of greedy rules and improves the predicted step: it moves, swaps,
-splits, merges and replicates tables. Memory is a hard limit. The table has one row per rank; a plan
-is written with --output. [plan] in the configuration constrains layouts, pins tables and reserves
+splits, merges and replicates tables. Memory is a hard limit. The table has one row per rank, whose
+busy and wait add up to the step; a plan is written with --output. A step takes no less than the
+host's time for PyTorch's operators, by the shipped overheads of the nearest GPU or --launch-us. [plan] in the configuration constrains layouts, pins tables and reserves
 memory; see rowmill explain config plan. The same --seed and --effort give the same plan."
 )]
 pub struct PlanArgs {
@@ -67,7 +68,7 @@ pub struct PlanSearch {
     #[arg(long, value_enum, default_value_t = CostChoice::CriticalPath)]
     pub cost: CostChoice,
     /// Number of plans that the search prices [default: by the number of tables]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub effort: Option<u64>,
     /// Seed of the restarts of the search
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -112,7 +113,7 @@ pub enum PlanRows {
     Rank,
     /// One row per table: its layout and ranks
     Table,
-    /// One row per search rule: the predicted step of its plan
+    /// One row per search rule and per value of --sharding: the predicted step of its plan
     Rule,
 }
 

@@ -12,7 +12,7 @@ use schema::topology::ProductFormat;
 #[derive(Debug, Args)]
 pub struct PricedHost {
     /// Without a recording: microseconds of host time per launch, a lower bound of the step; 0
-    /// leaves the host out [default: the time of PyTorch's operators; 0 for plans]
+    /// leaves the host out [default: the time of PyTorch's operators]
     #[arg(long, value_name = "US", value_parser = microseconds)]
     pub launch_us: Option<f64>,
     /// Without a recording: kernel models to use instead of the built-in ones

@@ -47,7 +47,7 @@ pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
                     rows::size_tables(session, &mut job.config, &dataset)?;
                 }
             }
-            rows::check_known(&job.config, "checkpoint import")?;
+            rows::check_known(&job.config.model.tables, "checkpoint import")?;
             let rule_change =
                 if accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse };
             let request = Import { file, from, run, data, optimizer, rule_change, step };

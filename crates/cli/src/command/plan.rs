@@ -8,21 +8,25 @@ mod simulate;
 mod timeline_drawing;
 
 use std::io::Write;
+use std::path::Path;
 
+use clap::ValueEnum;
 use plan::torchrec::{self, Partitioner, TorchrecProblem};
 use plan::{Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult};
 use predict::step::{Stage, StepPrice, StepPricer};
-use schema::{Bytes, JobConfig, ShardingPlan};
+use schema::{Bytes, JobConfig, ReplicaGroups, ShardingPlan};
 use setup::Session;
-use setup::args::NeverRunStep;
+use setup::args::{NeverRunStep, Sharding};
 use setup::error::{Error, UsageError};
-use setup::plan::PlanText;
+use setup::plan::{PlanText, Tiling};
 use setup::table_output::{self, TableTarget};
 use setup::workload::{Workload, planned_features};
 use setup::{output, render};
 
 use crate::args::{CostChoice, PlanArgs, PlanRows, PlanSearch, PlanVerb};
-use crate::command::predict::hardware_step::{Hardware, StepOptions, conditions};
+use crate::command::predict::hardware_step::{
+    Hardware, StepHost, StepOptions, conditions, report_hardware,
+};
 use drawing::Panel;
 use rows::RuleRow;
 
@@ -55,9 +59,18 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     let stats = &mut workload.job.config.plan.stats;
     *stats = args.stats.clone().or(stats.take());
     workload.features = planned_features(&workload.job.config, args.pooling)?;
+    report_hardware(topology, topology.ranks() as usize, session);
+    let host = StepHost::read(&hardware, args.host.launch_us, None, None, session)?;
+    StepHost::report(&host, session);
+    let mut options =
+        StepOptions { pooling: asked.pooling, launch_ns: 0.0, kernels: &args.kernels };
+    if let Some(host) = host {
+        let launches =
+            StepPricer::new(workload.borrowed(), conditions(topology, models, &workload, options))?
+                .launches();
+        options.launch_ns = host.launch_ns(&workload, f64::from(launches.max(1)), session);
+    }
     let config = &workload.job.config;
-    let launch_ns = 1e3 * args.host.launch_us.unwrap_or_default();
-    let options = StepOptions { pooling: asked.pooling, launch_ns, kernels: &args.kernels };
     let problem = PlanProblem {
         config,
         features: &workload.features,
@@ -67,8 +80,8 @@ fn search(args: &PlanSearch, session: &Session) -> Result<(), Error> {
     check_explained(args, config)?;
     let found = Found::search(&problem, args)?;
     let priced = PricedPlan::new(&problem, &found.chosen)?;
-    write_files(args, &problem, &priced)?;
     describe(&found, &priced, session);
+    write_files(args, &problem, &priced, session)?;
     let target = TableTarget::default();
     if !args.explain.is_empty() {
         let mut rows = Vec::new();
@@ -146,7 +159,10 @@ struct PricedPlan {
 impl PricedPlan {
     fn new(problem: &PlanProblem<'_>, chosen: &CandidatePlan) -> Result<Self, Error> {
         let plan = chosen.to_sharding_plan(&problem.config.model.tables, &problem.hosts()?);
-        let plan = plan.map_err(plan::Error::from)?;
+        Self::from_plan(problem, plan.map_err(plan::Error::from)?)
+    }
+
+    fn from_plan(problem: &PlanProblem<'_>, plan: ShardingPlan) -> Result<Self, Error> {
         let PlanProblem { config, features, conditions, .. } = *problem;
         let workload = predict::workload::Workload { config, plan: &plan, features };
         let price = StepPricer::new(workload, conditions)?.into_price();
@@ -154,8 +170,8 @@ impl PricedPlan {
     }
 }
 
-/// Lists the predicted steps of the plans of all search rules, of TorchRec's planner, and of the
-/// plan that was chosen.
+/// Lists the predicted steps of the chosen plan, of the plans of all search rules and of TorchRec's
+/// planner, and of those of `rowmill train --sharding`.
 fn rule_rows(
     problem: &PlanProblem<'_>,
     found: &Found,
@@ -174,9 +190,20 @@ fn rule_rows(
         rows.push(row(baseline.baseline.name(), baseline.cost, baseline.fits));
     }
     // TorchRec's planner cannot express every constraint, and then has no row.
-    if let Ok(plan) = plan_as_torchrec(problem) {
-        let cost = PricedPlan::new(problem, &plan)?.price.cost;
-        rows.push(row("torchrec", cost, cost.peak_bytes <= problem.capacity()));
+    let hosts = problem.hosts()?;
+    let tables = &problem.config.model.tables;
+    let torchrec = plan_as_torchrec(problem).ok().map(|plan| {
+        let plan = plan.to_sharding_plan(tables, &hosts).map_err(plan::Error::from)?;
+        Ok::<_, Error>(("torchrec".to_owned(), plan))
+    });
+    let uniform = Sharding::value_variants().iter().filter_map(|sharding| {
+        let tiling = Tiling::new(*sharding, hosts.clone(), ReplicaGroups::SINGLE).ok()?;
+        Some(Ok((format!("--sharding {}", sharding.name()), tiling.plan(tables))))
+    });
+    for rule in torchrec.into_iter().chain(uniform) {
+        let (rule, plan) = rule?;
+        let cost = PricedPlan::from_plan(problem, plan)?.price.cost;
+        rows.push(row(&rule, cost, cost.peak_bytes <= problem.capacity()));
     }
     Ok(rows)
 }
@@ -186,18 +213,25 @@ fn write_files(
     args: &PlanSearch,
     problem: &PlanProblem<'_>,
     priced: &PricedPlan,
+    session: &Session,
 ) -> Result<(), Error> {
+    let say = |what: &str, path: &Path| {
+        session.console.say(format_args!("{what} written to {}", path.display()));
+    };
     if let Some(path) = &args.output {
         output::put_json(path, &PlanText::new(&priced.plan))?;
+        say("plan", path);
     }
     if let Some(path) = &args.torchrec {
         convert::write_torchrec(path, &priced.plan, &problem.config.model.tables)?;
+        say("plan of TorchRec", path);
     }
     if let Some(path) = &args.svg {
         let text = draw(problem, &priced.price);
         output::put(path, |file| {
             file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
         })?;
+        say("picture", path);
     }
     Ok(())
 }
@@ -220,7 +254,12 @@ fn draw(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
     });
     drawing::draw(&[
         Panel {
-            title: "Time of a step by rank",
+            title: &format!(
+                "Time of a step by rank: {} of {} on {}",
+                render::nanos(price.cost.step.mean_ns),
+                problem.config.model.name,
+                problem.conditions.topology.device.name
+            ),
             parts: &["lookups", "row updates", "exchanges", "dense layers", "waiting"],
             bars: times.collect(),
             limit: None,
@@ -244,13 +283,17 @@ fn describe(found: &Found, priced: &PricedPlan, session: &Session) {
             + rank.stages[Stage::EmbeddingBackward as usize].mean_ns;
         (sum + own / price.ranks.len() as f64, most.max(own))
     });
-    let path: Vec<String> = Stage::ALL
+    let mut path: Vec<String> = Stage::ALL
         .into_iter()
         .filter(|stage| price.stages[*stage as usize].mean_ns > 0.0)
         .map(|stage| {
             format!("{} {}", stage.name(), render::nanos(price.stages[stage as usize].mean_ns))
         })
         .collect();
+    let host_ns = price.cost.step.mean_ns - price.cost.device_ns;
+    if host_ns > 0.0 {
+        path.push(format!("waiting_for_host {}", render::nanos(host_ns)));
+    }
     session.console.say(format_args!(
         "predicted step {} ({} to {}), {:.0} samples/s",
         render::nanos(price.cost.step.mean_ns),

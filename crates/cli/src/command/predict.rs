@@ -4,7 +4,7 @@
 mod calibrate;
 mod calibrated;
 mod compare;
-mod drawing;
+pub mod drawing;
 mod error_drawing;
 mod evaluate;
 mod execution_step;

@@ -267,7 +267,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         .check_intervals(&request.job.config.training)
         .map_err(|source| UsageError::ReplicaGroups { source })?;
     if args.estimate {
-        rows::check_known(&request.job.config, "--estimate")?;
+        rows::check_known(&request.job.config.model.tables, "--estimate")?;
     } else {
         request.device = ComputeDevice::open(args.device, session)?;
     }

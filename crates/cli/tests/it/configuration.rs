@@ -19,7 +19,8 @@ fn a_key_is_explained_by_its_path_or_its_end() {
     let place = Place::new();
     for (key, parts) in [
         ("batch_size", &["training.batch_size", "an integer, at least 1", "required"][..]),
-        ("optimizer.sparse", &["kind, learning_rate", "The optimizer of the tables"]),
+        ("optimizer.sparse", &["optimizer.sparse.learning_rate", "The optimizer of the tables"]),
+        ("plan", &["plan.tables.*.pinned.layout", "Layouts that tables may have."]),
         ("learning_rate", &["optimizer.sparse.learning_rate", "optimizer.dense.learning_rate"]),
         ("model.tables.rows", &["\"auto\"", "vocabulary"]),
     ] {

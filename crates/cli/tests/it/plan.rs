@@ -80,6 +80,46 @@ fn a_plan_is_searched_written_and_converted() {
     assert_eq!(tables[0]["table"], "large");
 }
 
+/// Times add up, plans of equal steps differ by the time of the devices, and the output says what
+/// they rest on.
+#[test]
+fn a_plan_says_what_its_times_contain() {
+    let place = place();
+    let plan = "plan --model job.toml --hardware a100x4 --format json";
+    let told = |words: &str, parts: &[&str]| {
+        let ran = place.done(&format!("{plan} {words}"));
+        parts.iter().for_each(|part| assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr));
+        ran.json()
+    };
+    let step_ns = |row: &Value| row["busy_ns"].as_f64().unwrap() + row["wait_ns"].as_f64().unwrap();
+    let hardware = "hardware: NVIDIA A100-PCIE-40GB, 1 host x 4 devices";
+    let device = told("--launch-us 0 --by rule", &["host: left out", hardware]);
+    for (words, host) in [
+        ("--output p.json", "host: overheads a100"),
+        ("--launch-us 1000", "host: 1000 µs per launch"),
+        ("--launch-us 0", "host: left out"),
+    ] {
+        let ranks = told(words, &[host, "critical path"]);
+        let ranks = ranks.as_array().unwrap();
+        let first_ns = step_ns(&ranks[0]);
+        assert!(ranks.iter().all(|row| (step_ns(row) / first_ns - 1.0).abs() < 1e-9), "{ranks:?}");
+        let busiest = |row: &Value| row["busy_ns"].as_f64().unwrap();
+        let busy_ns = ranks.iter().map(busiest).fold(0.0, f64::max);
+        assert!(busy_ns < 1.001 * device[0]["step_ns"].as_f64().unwrap(), "{words}: {ranks:?}");
+    }
+    told("--output p.json", &["plan written to p.json", "waiting_for_host"]);
+    let rules: Vec<&str> =
+        device.as_array().unwrap().iter().map(|row| row["rule"].as_str().unwrap()).collect();
+    assert!(rules.contains(&"--sharding row") && !rules.contains(&"--sharding grid"), "{rules:?}");
+    let larger = place.done("predict step --model job.toml --hardware a100x8 --plan p.json");
+    assert!(larger.stderr.contains("of which 4 are used"), "{}", larger.stderr);
+    // A pinned table is explained as well.
+    let pinned = "--set plan.tables.busy.pinned={layout=\"row\",ranks=[1,2]} --explain busy";
+    let rows = told(pinned, &[]);
+    assert!(rows[0]["why"].as_str().unwrap().contains("pinned"), "{rows}");
+    assert!(rows.as_array().unwrap().len() >= 3, "{rows}");
+}
+
 #[test]
 fn constraints_of_the_configuration_hold() {
     let place = place();
@@ -96,6 +136,30 @@ fn constraints_of_the_configuration_hold() {
     let huge = format!("{plan} --set model.tables.large.rows=40000000000");
     place.refused(&huge, &["memory of rank", "table_weights"]);
     place.refused(&format!("{plan} --explain zzz"), &["zzz", "large"]);
+    // Both spellings of a layout are accepted.
+    for spelling in ["table-row", "table_row"] {
+        let by_host = format!("--set plan.layouts=[\"{spelling}\"] --hardware 2xa100x2");
+        let rows = place.done(&format!("plan --model job.toml {by_host} --by table --format json"));
+        assert_eq!(rows.json()[0]["layout"], "table-row");
+    }
+    place.refused(&format!("{plan} --effort 0"), &["--effort"]);
+    place.refused(&format!("{plan} --output -"), &["/dev/stdout"]);
+    place.refused("plan --model job.toml --hardware cpu", &["--sharding auto"]);
+    place.refused("plan --model job.toml --hardware a1000", &["--list-hardware"]);
+    let auto = "--set model.tables.mid.rows=\"auto\"";
+    place.refused(&format!("{plan} {auto}"), &["\"auto\" for mid", "--set model.tables"]);
+    fs::write(place.path("p.json"), r#"{"world_size": 1, "tiles": []}"#).unwrap();
+    place.refused(&format!("train job.toml --plan p.json {auto}"), &["\"auto\" for mid"]);
+    for (text, words) in [
+        ("", "an empty file"),
+        ("[]", "JSON that is not an object"),
+        (r#"{"world_size": 1, "tiles": []}"#, "a plan of rowmill"),
+        ("{}", "without \"plan\""),
+    ] {
+        fs::write(place.path("p.json"), text).unwrap();
+        let convert = "plan convert p.json --model job.toml --to rowmill --output q.json";
+        place.refused(convert, &[words, "--torchrec"]);
+    }
 }
 
 /// `--sharding auto` trains the model that one rank trains.

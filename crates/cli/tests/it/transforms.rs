@@ -152,6 +152,12 @@ fn findings_are_priced_by_a_simulation_that_is_named() {
     }
     let kept = rows.iter().filter(|row| row["source"] == "recording");
     kept.for_each(|row| assert_eq!(row["saving_ns"], row["recorded_saving_ns"], "{row}"));
+    // All percentages refer to one step.
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap();
+    let large = rows.iter().filter(|row| number(row, "saving_pct") > 1.0);
+    let steps: Vec<f64> =
+        large.map(|row| number(row, "saving_ns") / number(row, "saving_pct")).collect();
+    assert!(steps.iter().all(|ns| (ns / steps[0] - 1.0).abs() < 2e-3), "{steps:?}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Compares searched plans with published heuristics on random cases.
 //!
 //! The everyday test runs one case for each hardware, and `cargo xtask ci --full` runs 200 cases.
-//! `ROWMILL_PLAN_CASES` sets the number, and `ROWMILL_PLAN_RECORD=FILE.json` writes all gains to a
-//! file, which is how the record of the documentation was made.
+//! `ROWMILL_PLAN_CASES` sets the number, `ROWMILL_PLAN_RESTRICTED` the cases that are searched with
+//! fewer layouts, and `ROWMILL_PLAN_RECORD=FILE.json` writes all gains to a file, which is how the
+//! records of the documentation were made.
 
 use std::thread;
 
@@ -18,7 +19,8 @@ use serde_json::json;
 
 use crate::cases::{HARDWARE, RandomCase};
 
-/// Cases are searched again with fewer layouts in the last of so many rounds over the hardware.
+/// Cases are searched again with fewer layouts in the last of so many rounds over the hardware,
+/// unless `ROWMILL_PLAN_RESTRICTED` sets another number.
 const RESTRICTED: u64 = 16;
 
 /// Names of the restrictions, and the layouts that they exclude.
@@ -92,6 +94,10 @@ fn step_ns(problem: &PlanProblem<'_>, plan: &CandidatePlan) -> f64 {
     price_plan(problem, plan).cost.step.mean_ns
 }
 
+fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 /// Returns the share of a step in which the mean rank waits for the slowest one.
 fn unevenness(step: &StepPrice) -> f64 {
     let stages = [Stage::EmbeddingForward, Stage::EmbeddingBackward];
@@ -132,7 +138,8 @@ fn judge(number: u64, models: &Models) -> Option<CaseGains> {
     let changed = changed.problem(models, &all);
     let perturbed = best(&changed)?.0 / step_ns(&changed, &found.plan) - 1.0;
     let mut restricted = Vec::new();
-    if number / HARDWARE.len() as u64 % RESTRICTED == RESTRICTED - 1 {
+    let rounds = number_from("ROWMILL_PLAN_RESTRICTED").unwrap_or(RESTRICTED);
+    if number / HARDWARE.len() as u64 % rounds == rounds - 1 {
         for (_, excluded) in RESTRICTIONS {
             let allowed = LayoutKind::ALL.into_iter().filter(|kind| !excluded.contains(kind));
             let layouts = Some(allowed.collect());
@@ -183,8 +190,7 @@ fn judge_all(count: u64) -> Vec<CaseGains> {
 
 #[test]
 fn searched_plans_beat_the_best_heuristic() {
-    let count = std::env::var("ROWMILL_PLAN_CASES").ok().and_then(|count| count.parse().ok());
-    let count: u64 = count.unwrap_or(HARDWARE.len() as u64);
+    let count = number_from("ROWMILL_PLAN_CASES").unwrap_or(HARDWARE.len() as u64);
     let cases = judge_all(count);
     let gains = Gains::new(cases.iter().map(|case| case.gain));
     let perturbed = Gains::new(cases.iter().map(|case| case.perturbed));

@@ -68,12 +68,16 @@ fn tables_larger_than_all_devices_need_more_hosts() {
     let words = ["table_weights is the largest part", "more memory per rank", "hosts"];
     let found = lacking(&case, &Constraints::default(), &words);
     assert!(found.hosts.is_some_and(|hosts| hosts > 1) && found.constraints.is_none(), "{found}");
-    // With that many hosts, a plan fits.
+    // With that many hosts a plan fits, and with one fewer none does.
     let models = Models::shipped().expect("models");
-    case.topology.hosts = found.hosts.expect("hosts");
     let constraints = Constraints::default();
     let options = PlanOptions { budget: Some(200), ..PlanOptions::new(1) };
-    assert!(plan(&case.problem(&models, &constraints), &options).is_ok());
+    let least = found.hosts.expect("hosts");
+    assert!(found.to_string().ends_with(&format!(" or {least} hosts")), "{found}");
+    for (hosts, fits) in [(least, true), (least - 1, false)] {
+        case.topology.hosts = hosts;
+        assert_eq!(plan(&case.problem(&models, &constraints), &options).is_ok(), fits);
+    }
 }
 
 #[test]
@@ -90,7 +94,7 @@ fn a_batch_that_is_too_large_names_the_largest_that_fits() {
 fn a_reserve_that_is_too_large_names_the_largest_that_fits() {
     let reserve = |bytes| Constraints { reserve_bytes: bytes, ..Constraints::default() };
     let case = RandomCase::new(0);
-    let words = ["beside the reserve of 30.5 GiB", ", a reserve of"];
+    let words = ["beside the reserve of 30.5 GiB", " a reserve of"];
     let found = lacking(&case, &reserve(32_749_125_632), &words);
     let fits = found.reserve.expect("a reserve");
     let models = Models::shipped().expect("models");
@@ -136,11 +140,11 @@ fn the_capacity_of_a_host_binds() {
 #[test]
 fn topologies_without_an_allowed_layout_are_named() {
     let only = |kind| for_one("t1", layouts(&[kind]));
-    let hosts = "table \"t1\": no allowed layout is possible: table_row needs 2 hosts, got 1; \
+    let hosts = "table \"t1\": no allowed layout is possible: table-row needs 2 hosts, got 1; \
                  allow the layout table";
     check(&RandomCase::new(0), &only(LayoutKind::TableRow), hosts);
     check(&RandomCase::new(0), &only(LayoutKind::Grid), "grid needs 2 hosts, got 1");
-    check(&on("2xv100"), &only(LayoutKind::TableRow), "table_row needs 2 ranks per host, got 1");
+    check(&on("2xv100"), &only(LayoutKind::TableRow), "table-row needs 2 ranks per host, got 1");
     check(&on("v100"), &only(LayoutKind::Row), "row needs 2 ranks, got 1");
     check(&on("v100"), &only(LayoutKind::Replicated), "replicated needs 2 ranks, got 1");
     let both = for_one("t1", layouts(&[LayoutKind::Row, LayoutKind::Column]));
@@ -156,7 +160,7 @@ fn constraints_without_an_allowed_layout_are_named() {
     let most = "row needs 2 ranks of most_ranks, got 1";
     check(&case, &limited(1, &[LayoutKind::Row]), most);
     let by_host = limited(3, &[LayoutKind::TableRow]);
-    check(&on("2xv100x4"), &by_host, "table_row needs 4 ranks of most_ranks, got 3");
+    check(&on("2xv100x4"), &by_host, "table-row needs 4 ranks of most_ranks, got 3");
     let none = limited(0, &[LayoutKind::Table]);
     check(&case, &none, "table needs 1 ranks of most_ranks, got 0");
     let dim = case.config.model.tables[1].dim;
@@ -177,6 +181,16 @@ fn pinned_placements_that_do_not_exist_are_named() {
     check(&case, &pinned("t1", Layout::Table, [0, 1]), parts);
     let columns = Layout::Column { parts: 300 };
     check(&case, &pinned("t1", columns, (0..300).map(|part| part % 8)), "got 300 ranks");
+    let twice = "each row block of a column part on another rank, got ranks [1, 1]";
+    check(&case, &pinned("t1", Layout::Row, [1, 1]), twice);
+    // A pin must agree with the other constraints of its section.
+    let mut column = pinned("t1", Layout::Column { parts: 2 }, [0, 1]);
+    let own = column.tables.get_mut("t1").expect("constraints");
+    own.layouts = Some(vec![LayoutKind::Row, LayoutKind::Table]);
+    check(&case, &column, "expected one of the layouts row or table, got column");
+    let own = column.tables.get_mut("t1").expect("constraints");
+    (own.layouts, own.most_ranks) = (None, Some(1));
+    check(&case, &column, "expected at most the 1 ranks of most_ranks, got 2 ranks");
     let apart = "expected the rows of a column part on one host";
     check(&on("2xv100x4"), &pinned("t1", Layout::TableRow, [3, 4]), apart);
 }

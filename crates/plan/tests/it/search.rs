@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use plan::explain::PlacementReason;
 use plan::{
-    Baseline, Constraints, Layout, LayoutKind, Placement, PlanMethod, PlanOptions,
+    Baseline, Constraints, Layout, LayoutKind, Placement, PlanMethod, PlanOptions, PlanProblem,
     TableConstraints, explain, plan,
 };
-use predict::step::{Models, price};
+use predict::step::{Conditions, Models, price};
 use predict::workload::Workload;
-use schema::Rank;
+use schema::{FeatureStats, HostLayout, JobConfig, Rank, ShardingPlan, Topology};
 
 use crate::cases::RandomCase;
 
@@ -35,6 +35,62 @@ fn a_search_is_repeatable_and_never_worse_than_a_heuristic() {
     let sharding = found.plan.to_sharding_plan(&case.config.model.tables, &hosts).expect("a plan");
     let workload = Workload { config: &case.config, plan: &sharding, features: &case.features };
     assert_eq!(price(workload, problem.conditions).expect("a price").cost, found.cost);
+}
+
+/// No uniform plan is faster, nor a plan that is searched with one kind of layout.
+#[test]
+fn a_search_is_never_worse_than_one_kind_of_sharding() {
+    use LayoutKind::{Column, Replicated, Row, Table, TableRow};
+    let models = Models::shipped().expect("models");
+    let text = include_str!("../../../../configs/dlrm-dcnv2.toml");
+    let config = JobConfig::parse(text, &[]).expect("a configuration");
+    let features = FeatureStats::with_bag_sizes(&config, 1);
+    for hardware in ["dgx-a100", "2xdgx-h100", "16xdgx-h100"] {
+        let topology = Topology::parse(hardware).expect("hardware");
+        let conditions = Conditions::new(&topology, &models);
+        let step_ns = |layouts: Option<Vec<LayoutKind>>| {
+            let every_table = TableConstraints { layouts, ..TableConstraints::default() };
+            let constraints = &Constraints { every_table, ..Constraints::default() };
+            let problem =
+                PlanProblem { config: &config, features: &features, conditions, constraints };
+            plan(&problem, &PlanOptions::new(0)).map(|found| found.cost.step.mean_ns)
+        };
+        let best_ns = step_ns(None).expect("a plan");
+        let subsets: [&[LayoutKind]; 8] = [
+            &[Table],
+            &[Row],
+            &[Column],
+            &[Table, Row],
+            &[Row, Column],
+            &[TableRow, Table],
+            &[Replicated, Row],
+            &[Table, Row, Column, TableRow],
+        ];
+        for subset in subsets {
+            let Ok(ns) = step_ns(Some(subset.to_vec())) else { continue };
+            assert!(best_ns <= ns, "{hardware}: {subset:?} takes {ns} ns, all take {best_ns} ns");
+        }
+        let hosts =
+            HostLayout::with_ranks_per_host(topology.ranks() as usize, topology.ranks_per_host);
+        let (tables, hosts) = (&config.model.tables, hosts.expect("hosts"));
+        let ranks = topology.ranks() as u32;
+        let mut uniform = vec![
+            ShardingPlan::table_wise(tables, ranks),
+            ShardingPlan::row_wise(tables, ranks),
+            ShardingPlan::column_wise(tables, ranks),
+            ShardingPlan::mixed(tables, ranks),
+        ];
+        if topology.hosts > 1 {
+            uniform.push(ShardingPlan::table_row_wise(tables, &hosts));
+            uniform.push(ShardingPlan::grid(tables, &hosts));
+        }
+        for plan in uniform {
+            let plan = &plan.on_hosts(hosts.clone());
+            let workload = Workload { config: &config, plan, features: &features };
+            let cost = price(workload, conditions).expect("a price").cost;
+            assert!(best_ns <= cost.step.mean_ns || !cost.fits, "{hardware}");
+        }
+    }
 }
 
 #[test]

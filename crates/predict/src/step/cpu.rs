@@ -178,7 +178,7 @@ fn whole(
     let rests_on = slow.into_iter().flat_map(|rank| rank.rests_on.iter().copied());
     let domain = StepDomain::from_ops(rests_on, step.mean_ns);
     StepPrice {
-        cost: StepCost { step, peak_bytes, fits },
+        cost: StepCost { step, device_ns: step.mean_ns, peak_bytes, fits },
         stages,
         ranks: priced,
         launches: 0,

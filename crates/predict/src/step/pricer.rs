@@ -39,6 +39,8 @@ const HOST: (f64, f64) = (0.7, 1.4);
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepCost {
     pub step: Estimate,
+    /// Mean time of the step in nanoseconds if the host took no time.
+    pub device_ns: f64,
     /// Memory of the rank that uses most.
     pub peak_bytes: u64,
     /// Whether every rank has at least `peak_bytes` of memory.
@@ -147,7 +149,8 @@ impl<'a> StepPricer<'a> {
         let is_first = conditions.bottom_mlp == BottomMlp::FirstRank && ranks > 1;
         let bottom_width = if is_first { workload.config.model.dense_width() } else { 0 };
         let per_host = topology.ranks_per_host.max(1) as usize;
-        let nothing = StepCost { step: Estimate::default(), peak_bytes: 0, fits: true };
+        let nothing =
+            StepCost { step: Estimate::default(), device_ns: 0.0, peak_bytes: 0, fits: true };
         let mut pricer = Self {
             device: topology.device.clone(),
             host,
@@ -270,15 +273,16 @@ impl<'a> StepPricer<'a> {
         let host = Estimate::within(self.launch_ns * f64::from(self.launches()), HOST);
         let peak_bytes = self.totals.iter().map(|rank| rank.bytes).max().unwrap_or(0);
         let fits = peak_bytes <= self.device.memory_bytes;
-        self.cost = StepCost { step: on_device.max(host), peak_bytes, fits };
+        let (step, device_ns) = (on_device.max(host), on_device.mean_ns);
+        self.cost = StepCost { step, device_ns, peak_bytes, fits };
         self.cost
     }
 
-    /// Returns the largest batch that fits under the current plan, or `None` if not even one sample
-    /// fits.
+    /// Returns the largest batch that fits into `capacity` bytes of each rank under the current
+    /// plan, or `None` if not even one sample fits.
     #[must_use]
-    pub fn max_batch_size(&self) -> Option<usize> {
-        max_batch_size(&self.sizes, &self.loads, self.batch, self.device.memory_bytes)
+    pub fn max_batch_size(&self, capacity: u64) -> Option<usize> {
+        max_batch_size(&self.sizes, &self.loads, self.batch, capacity)
     }
 
     fn memory(&self, rank: usize) -> Memory {
@@ -437,7 +441,9 @@ impl<'a> StepPricer<'a> {
         self.peers.between_pairs(all.fold(Moved::default(), Moved::max))
     }
 
-    fn launches(&self) -> u32 {
+    /// Returns the number of kernel launches of a rank, which does not depend on the plan.
+    #[must_use]
+    pub fn launches(&self) -> u32 {
         let exchanges = if self.loads.len() > 1 { 4 } else { 0 };
         self.dense.launches + FORWARD_LAUNCHES + BACKWARD_LAUNCHES + exchanges
     }
@@ -456,7 +462,8 @@ impl<'a> StepPricer<'a> {
                 own[Stage::EmbeddingBackward as usize] = backward;
             }
             let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
-            let wait_ns = stages.iter().zip(&own).map(wait).sum();
+            let for_ranks: f64 = stages.iter().zip(&own).map(wait).sum();
+            let wait_ns = for_ranks + cost.step.mean_ns - cost.device_ns;
             RankPrice { rank: rank as u32, stages: own, wait_ns, memory: self.memory(rank) }
         };
         let ranks = (0..self.loads.len()).map(rank).collect();

@@ -7,6 +7,7 @@ use device::cuda::DriverError;
 use kernel_model::Error as KernelError;
 use schema::proposal::ProposalError;
 use schema::reference::distance;
+use schema::topology::HardwareError;
 use schema::unit::counted;
 use schema::{Bytes, ConfigError};
 use train::memory::MemoryMoment;
@@ -33,6 +34,9 @@ errors_with_hints! {
         NoTable,
         #[error("--format sarif: only rowmill trace findings can write it")]
         NoSarif,
+        #[error("-: expected the name of a file to write")]
+        #[hint("/dev/stdout writes to standard output, ./- a file of this name")]
+        OutputIsDash,
         #[error("{}: already exists", path.display())]
         #[hint("remove it or choose another name")]
         Exists { path: PathBuf },
@@ -77,7 +81,10 @@ errors_with_hints! {
         #[hint("{}", suggest_keys(near))]
         NoSuchKey { key: String, near: Vec<String> },
         #[error("model.tables: {doing} needs numbers of rows, got rows = \"auto\" for {tables}")]
-        #[hint("set them for this command with --set model.tables.NAME.rows=N")]
+        #[hint(
+            "rowmill train prints the rows that the data needs; set them with --set \
+             model.tables.NAME.rows=N, or in the configuration"
+        )]
         RowsUnknown { doing: &'static str, tables: String },
 
         // Errors of jobs and runs.
@@ -235,6 +242,12 @@ errors_with_hints! {
         #[error("{}: {source}", path.display())]
         #[hint("rowmill train --help shows the form of a plan")]
         PlanFile { path: PathBuf, source: serde_json::Error },
+        #[error("{}: expected a plan in {form}, got {got}", path.display())]
+        #[hint(
+            "rowmill plan writes plans of both forms with --output and --torchrec, and rowmill plan \
+             convert --to rowmill|torchrec converts one into the other"
+        )]
+        PlanForm { path: PathBuf, form: &'static str, got: String },
         #[error("{}: {source}", path.display())]
         #[hint("the plan may be of another model; rowmill plan makes one for this model")]
         Plan { path: PathBuf, source: Box<schema::plan::PlanError> },
@@ -345,6 +358,7 @@ errors_with_hints! {
         #[error("{source}")]
         Predict { source: predict::Error },
         #[error("{source}")]
+        #[hint(suggest_hardware(source))]
         Kernel { source: KernelError },
         #[error("{source}")]
         Report { source: report::Error },
@@ -386,6 +400,21 @@ fn suggest_label(error: &ProposalError) -> Option<String> {
             "choose another with --label COLUMN, or make it 0 and 1 in the file"
         }
         _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+fn suggest_hardware(error: &KernelError) -> Option<String> {
+    let KernelError::Hardware(HardwareError::Unknown { name, .. }) = error else { return None };
+    let hint = match name.eq_ignore_ascii_case("cpu") {
+        true => {
+            "rowmill predict learn measures this CPU for predictions, and rowmill train --sharding \
+             auto plans for it"
+        }
+        false => {
+            "rowmill predict kernels --list-hardware lists the devices; a TOML file describes another \
+             one (docs/add-a-device.md)"
+        }
     };
     Some(hint.to_owned())
 }

@@ -34,7 +34,7 @@ pub fn run(key: Option<&str>, document: Option<Document>, session: &Session) -> 
         (None, Some(key)) => explain_key(key, session),
         (None, None) => {
             let all: Vec<ExplainedKey> = KEYS.iter().map(key_fields).collect();
-            session.console.report(&all, |_| key_list())
+            session.console.report(&all, |_| key_list(KEYS))
         }
     }
 }
@@ -67,13 +67,13 @@ fn describe_need(key: &ConfigKey) -> String {
     }
 }
 
-fn key_list() -> String {
+fn key_list<'a>(keys: impl IntoIterator<Item = &'a ConfigKey>) -> String {
     let first = |text: &str| {
         let end = text.find(". ").map_or(text.len(), |end| end + 1);
         text[..end].to_owned()
     };
     let row = |key: &ConfigKey| vec![key.path.to_owned(), describe_need(key), first(key.meaning)];
-    let rows: Vec<_> = KEYS.iter().map(row).collect();
+    let rows: Vec<_> = keys.into_iter().map(row).collect();
     render::grid(&["key", "default", "meaning"], &rows)
 }
 
@@ -90,21 +90,16 @@ fn explain_key(key: &str, session: &Session) -> Result<(), Error> {
         .report(&all, |_| found.iter().map(|key| key_text(key)).collect::<Vec<_>>().join("\n\n"))
 }
 
-/// The full description of one configuration key. For a section, it ends with the keys of the
-/// section.
+/// The full description of one configuration key. For a section, it ends with the keys within.
 fn key_text(key: &ConfigKey) -> String {
     let mut rows = vec![("value", key.expected()), ("default", describe_need(key))];
     rows.push(("example", key.example.to_owned()));
-    let section = match key.kind {
-        ValueKind::Sections => format!("{}[]", key.path),
-        ValueKind::SectionPerName => format!("{}.*", key.path),
-        _ => key.path.to_owned(),
+    let about = format!("{}\n  {}\n{}", key.path, key.meaning, render::facts(&rows));
+    let is_inside = |other: &&ConfigKey| {
+        other.path.strip_prefix(key.path).is_some_and(|end| end.starts_with(['.', '[']))
     };
-    let inside: Vec<&str> = reference::keys_of(&section).map(ConfigKey::name).collect();
-    if !inside.is_empty() {
-        rows.push(("keys", inside.join(", ")));
-    }
-    format!("{}\n  {}\n{}", key.path, key.meaning, render::facts(&rows))
+    let mut inside = KEYS.iter().filter(is_inside).peekable();
+    if inside.peek().is_none() { about } else { format!("{about}\n\n{}", key_list(inside)) }
 }
 
 fn markdown_reference() -> String {

@@ -26,6 +26,7 @@ pub fn run(args: &PlanConvert, session: &Session) -> Result<(), Error> {
         }
         PlanForm::Rowmill => {
             let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+            setup::plan::check_form(path, &text, "plan", "the form of TorchRec")?;
             let file: TorchrecPlan = serde_json::from_str(&text)
                 .map_err(|source| UsageError::PlanFile { path: path.clone(), source })?;
             let hosts = HostLayout::on_one_host(file.ranks() as usize);

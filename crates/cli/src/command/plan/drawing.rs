@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 
+use crate::command::predict::drawing::escaped;
+
 const WIDTH: f64 = 860.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 150.0;
-const PANEL: f64 = 190.0;
+const PANEL: f64 = 206.0;
 const HIGH: f64 = 130.0;
 const COLORS: [&str; 6] = ["#4878a8", "#6aa56a", "#d98a3d", "#8a6bb1", "#b5b5b5", "#dddddd"];
 
@@ -47,16 +49,26 @@ fn draw_panel(svg: &mut String, panel: &Panel<'_>, top: f64) {
     let _ = writeln!(
         svg,
         "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>\n\
-         <line x1=\"{LEFT}\" x2=\"{end:.1}\" y1=\"{base:.1}\" y2=\"{base:.1}\" stroke=\"#888\"/>\n\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{}</text>\n\
-         <text x=\"{:.1}\" y=\"{base:.1}\" text-anchor=\"end\" fill=\"#555\">0</text>",
+         <line x1=\"{LEFT}\" x2=\"{LEFT}\" y1=\"{base:.1}\" y2=\"{:.1}\" stroke=\"#888\"/>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">rank</text>",
         top + 20.0,
-        panel.title,
-        LEFT - 6.0,
-        base - HIGH + 4.0,
-        (panel.format)(reach),
-        LEFT - 6.0,
+        escaped(panel.title),
+        base - HIGH,
+        (LEFT + end) / 2.0,
+        base + 28.0,
     );
+    for quarter in 0..=4 {
+        let share = f64::from(quarter) / 4.0;
+        let y = base - share * HIGH;
+        let label = if quarter == 0 { "0".to_owned() } else { (panel.format)(share * reach) };
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{LEFT}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{label}</text>",
+            LEFT - 6.0,
+            y + 4.0,
+        );
+    }
     let step = (end - LEFT) / panel.bars.len().max(1) as f64;
     let width = (0.8 * step).min(48.0);
     for (rank, bar) in panel.bars.iter().enumerate() {

@@ -19,9 +19,10 @@ pub struct RankRow {
     update_ns: f64,
     exchange_ns: f64,
     dense_ns: f64,
-    wait_ns: f64,
     /// Time of the rank's own lookups and updates, and of the stages that all ranks share.
-    total_ns: f64,
+    busy_ns: f64,
+    /// Time for which the rank waits for slower ranks and for the host, until the step ends.
+    wait_ns: f64,
 }
 
 /// A table's place in a plan.
@@ -128,9 +129,9 @@ fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
         update_ns: stage_ns(Stage::EmbeddingBackward),
         exchange_ns,
         dense_ns: stage_ns(Stage::Dense),
+        busy_ns: price.stages.iter().map(|stage| stage.mean_ns).sum(),
         // The difference of two sums may be slightly below 0.
         wait_ns: price.wait_ns.max(0.0),
-        total_ns: price.stages.iter().map(|stage| stage.mean_ns).sum(),
     }
 }
 

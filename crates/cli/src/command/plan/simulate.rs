@@ -20,7 +20,7 @@ use setup::{Session, output};
 
 use super::timeline_drawing;
 use crate::args::{PlanSimulate, SettingChoice, SimulateRows};
-use crate::command::predict::hardware_step::{Hardware, StepOptions, conditions};
+use crate::command::predict::hardware_step::{Hardware, StepOptions, conditions, report_hardware};
 
 /// A stage of a simulated step, in the order of its launches.
 #[derive(Serialize, TableRow)]
@@ -110,6 +110,7 @@ fn simulate_own(args: &PlanSimulate, session: &Session) -> Result<SimulatedJob, 
         return Err(UsageError::PlannedCpu { name: name.clone() }.into());
     };
     let workload = Workload::resolve(model, &args.workload, hardware.hosts())?;
+    report_hardware(topology, workload.plan.world_size() as usize, session);
     let pooling = args.workload.pooling;
     let options = StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
     let conditions = conditions(topology, models, &workload, options);

@@ -95,7 +95,10 @@ impl DeviceAndHost {
         };
         let models = models.with_shipped()?;
         let host = read_host(calibration, overheads, &topology, session)?;
-        Ok(Self { topology: *topology, models, host })
+        if let Some(origin) = &host.origin {
+            session.console.say(format_args!("host: {origin}"));
+        }
+        Ok(Self { topology: *topology, models, host: host.calibration })
     }
 
     /// Builds the program of a step of execution traces, with the calibration that prices it.

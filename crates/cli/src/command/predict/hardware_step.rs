@@ -2,7 +2,7 @@
 //! configuration that was never run, on GPUs or on a measured CPU. Times are computed in
 //! `predict::step`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::host_overheads::read_host;
@@ -17,6 +17,7 @@ use predict::prediction::Binds;
 use predict::step::host::predict_host;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
 use schema::topology::{ProductFormat, add_hardware};
+use schema::unit::counted;
 use schema::{Schedule, TableRow, Topology};
 use serde::Serialize;
 use setup::Session;
@@ -260,7 +261,8 @@ impl Hardware {
         Ok(match self {
             Self::Devices(topology, models) => {
                 let conditions = conditions(topology, models, workload, options);
-                StepPricer::new(workload.borrowed(), conditions)?.max_batch_size()
+                StepPricer::new(workload.borrowed(), conditions)?
+                    .max_batch_size(topology.device.memory_bytes)
             }
             Self::Cpu(model) => on_cpu::max_batch_size(workload, options.pooling, &model.machine),
         })
@@ -323,7 +325,11 @@ pub fn run(
     let pooling = args.workload.pooling;
     let options = StepOptions { pooling, launch_ns: 0.0, kernels: &args.kernels };
     let (file, overheads) = (args.calibration.as_deref(), args.overheads.as_deref());
+    if let Hardware::Devices(topology, _) = &hardware {
+        report_hardware(topology, workload.plan.world_size() as usize, session);
+    }
     let host = StepHost::read(&hardware, args.host.launch_us, file, overheads, session)?;
+    StepHost::report(&host, session);
     let priced = price_with_host(&hardware, &workload, options, host.as_ref(), session)?;
     let price = &priced.price;
     if let Hardware::Devices(topology, _) = &hardware {
@@ -361,7 +367,14 @@ pub fn run(
 }
 
 /// The host of a step on GPUs.
-pub enum StepHost {
+pub struct StepHost {
+    times: HostTimes,
+    /// Where the times come from, unless that was already said.
+    origin: Option<String>,
+}
+
+/// Times of a host's launches.
+enum HostTimes {
     /// Nanoseconds of each launch.
     Launches(f64),
     /// Overheads that price PyTorch's operators.
@@ -383,21 +396,34 @@ impl StepHost {
     ) -> Result<Option<Self>, Error> {
         let Hardware::Devices(topology, _) = hardware else { return Ok(None) };
         if let Some(us) = launch_us {
-            return Ok(Some(Self::Launches(1e3 * us)));
+            let text =
+                if us > 0.0 { format!("{us} µs per launch") } else { "left out".to_owned() };
+            let origin = Some(format!("{text}, by --launch-us"));
+            return Ok(Some(Self { times: HostTimes::Launches(1e3 * us), origin }));
         }
         let host = read_host(calibration, overheads, topology, session)?;
-        if !host.launches.has_device() {
+        if !host.calibration.launches.has_device() {
             let expected = "recorded launches of GPU kernels".to_owned();
             return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
         }
-        Ok(Some(Self::Operators(Box::new(host))))
+        let times = HostTimes::Operators(Box::new(host.calibration));
+        Ok(Some(Self { times, origin: host.origin }))
+    }
+
+    /// Says where the times of hosts come from.
+    pub fn report<'a>(hosts: impl IntoIterator<Item = &'a Self>, session: &Session) {
+        let origins: BTreeSet<_> =
+            hosts.into_iter().filter_map(|host| host.origin.as_ref()).collect();
+        for origin in origins {
+            session.console.say(format_args!("host: {origin}"));
+        }
     }
 
     /// Returns the host's nanoseconds per launch in a step with so many launches.
-    fn launch_ns(&self, workload: &Workload, launches: f64, session: &Session) -> f64 {
-        let host = match self {
-            Self::Launches(ns) => return *ns,
-            Self::Operators(host) => host,
+    pub fn launch_ns(&self, workload: &Workload, launches: f64, session: &Session) -> f64 {
+        let host = match &self.times {
+            HostTimes::Launches(ns) => return *ns,
+            HostTimes::Operators(host) => host,
         };
         let time = predict_host(workload.borrowed(), host);
         if time.modelled > 0 {
@@ -428,6 +454,21 @@ pub fn price_with_host(
     let launch_ns = host.launch_ns(workload, launches, session);
     let priced = hardware.price(workload, StepOptions { launch_ns, ..options })?;
     Ok(HardwareStep { device_ns: alone.device_ns, host_ns: launch_ns * launches, ..priced })
+}
+
+/// Says which devices a step uses, by the full name, because a short one may name several.
+pub fn report_hardware(topology: &Topology, ranks: usize, session: &Session) {
+    let Topology { device, hosts, ranks_per_host, .. } = topology;
+    let used = match topology.ranks() {
+        all if all > ranks as u64 => format!(", of which {ranks} are used"),
+        _ => String::new(),
+    };
+    session.console.say(format_args!(
+        "hardware: {}, {} x {}{used}",
+        device.name,
+        counted(u64::from(*hosts), "host"),
+        counted(u64::from(*ranks_per_host), "device")
+    ));
 }
 
 fn report_links(topology: &Topology, ranks: usize, session: &Session) {

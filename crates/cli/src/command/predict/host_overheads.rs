@@ -46,31 +46,39 @@ pub fn list(session: &Session) -> Result<(), Error> {
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }
 
-/// Reads the overheads that the options name, or else the shipped ones of the nearest GPU, and says
-/// which they are.
+/// Overheads of a host, and which ones they are if they are shipped.
+pub struct HostOverheads {
+    pub calibration: Calibration,
+    pub origin: Option<String>,
+}
+
+/// Reads the overheads that the options name, or else the shipped ones of the nearest GPU.
 pub fn read_host(
     calibration: Option<&Path>,
     overheads: Option<&str>,
     topology: &Topology,
     session: &Session,
-) -> Result<Calibration, Error> {
+) -> Result<HostOverheads, Error> {
     let read_file = |path: &Path| {
         let calibration = read_calibration(path)?;
         report_machine(&calibration.machine, session);
         Ok::<Calibration, Error>(calibration)
     };
     let shipped = match (calibration, overheads) {
-        (Some(path), _) => return read_file(path),
+        (Some(path), _) => {
+            return Ok(HostOverheads { calibration: read_file(path)?, origin: None });
+        }
         (None, Some(name)) if Path::new(name).exists() => {
-            return Ok(read_file(Path::new(name))?.shared_overheads());
+            let calibration = read_file(Path::new(name))?.shared_overheads();
+            return Ok(HostOverheads { calibration, origin: None });
         }
         (None, Some(name)) => ShippedOverheads::find(name)?,
         (None, None) => ShippedOverheads::nearest(&topology.device),
     };
     let why = if overheads.is_none() { ", the nearest GPU with shipped overheads" } else { "" };
-    session.console.say(format_args!(
-        "host: overheads {} of {}{why}, PyTorch {}, profiler {}; from {}",
+    let origin = format!(
+        "overheads {} of {}{why}, PyTorch {}, profiler {}; from {}",
         shipped.name, shipped.device, shipped.pytorch, shipped.profiler, shipped.source
-    ));
-    Ok(shipped.read()?)
+    );
+    Ok(HostOverheads { calibration: shipped.read()?, origin: Some(origin) })
 }

@@ -20,8 +20,8 @@ const TOP: f64 = 34.0;
 const HIGH: f64 = 240.0;
 /// Height of a line of the legend, in pixels.
 const LINE: f64 = 18.0;
-/// Smallest distance between two labels in pixels, so that they do not overlap.
-const LABEL: DrawnAt = DrawnAt { x: 46.0, y: 12.0 };
+/// Size of a letter in pixels, with the distance to the next one.
+const LETTER: DrawnAt = DrawnAt { x: 6.6, y: 12.0 };
 /// Colors of devices in the order of the list. Color-blind readers can distinguish them.
 const COLOURS: [&str; 8] =
     ["#4878a8", "#d1822c", "#3f8f5a", "#b0413e", "#7a5ea8", "#7b5b46", "#c26fa3", "#6b6b6b"];
@@ -173,11 +173,25 @@ fn panel(svg: &mut String, top: f64, rows: &[&PooledRow], devices: &[&str]) {
     }
 }
 
+/// A text beside a point, which ends at the point.
+struct Label {
+    end: DrawnAt,
+    width: f64,
+}
+
+impl Label {
+    fn overlaps(&self, other: &Self) -> bool {
+        let begins = self.end.x - self.width < other.end.x;
+        let is_beside = begins && other.end.x - other.width < self.end.x;
+        is_beside && (self.end.y - other.end.y).abs() < LETTER.y
+    }
+}
+
 /// Draws the Pareto front as a line per number of ranks, labelled with batch sizes.
 fn front(svg: &mut String, rows: &[&PooledRow], place: &dyn Fn(&PooledRow) -> DrawnAt) {
     let mut best: Vec<&PooledRow> = rows.iter().copied().filter(|row| row.step.is_best).collect();
     best.sort_by_key(|row| (row.step.ranks, row.step.peak_bytes));
-    let mut label = DrawnAt { x: f64::NEG_INFINITY, y: f64::NEG_INFINITY };
+    let mut labels: Vec<Label> = Vec::new();
     for of_ranks in best.chunk_by(|a, b| a.step.ranks == b.step.ranks) {
         let mut path = String::new();
         for (at, row) in of_ranks.iter().enumerate() {
@@ -189,16 +203,17 @@ fn front(svg: &mut String, rows: &[&PooledRow], place: &dyn Fn(&PooledRow) -> Dr
                 0 => write!(path, "M{x:.1} {y:.1}"),
                 _ => write!(path, "H{x:.1}V{y:.1}"),
             };
-            if (x - label.x).abs() < LABEL.x && (y - label.y).abs() < LABEL.y {
+            let text = render::count(row.step.batch_size as u64);
+            let label = Label { end: at_row, width: LETTER.x * text.len() as f64 };
+            if labels.iter().any(|other| label.overlaps(other)) {
                 continue;
             }
-            label = at_row;
+            labels.push(label);
             let _ = writeln!(
                 svg,
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
                 x - 8.0,
                 y - 4.0,
-                render::count(row.step.batch_size as u64),
             );
         }
         let _ = writeln!(

@@ -26,6 +26,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         StepHost::read(hardware, args.host.launch_us, None, args.overheads.as_deref(), session)
     };
     let hosts: Vec<Option<StepHost>> = hardware.iter().map(read_host).collect::<Result<_, _>>()?;
+    StepHost::report(hosts.iter().flatten(), session);
     let mut all = Vec::new();
     let counts =
         [args.model.len(), names.len(), each(&args.batch_size).len(), each(&args.pooling).len()];
