@@ -38,7 +38,7 @@ pub struct AlternativePlacement {
     pub placement: Placement,
     pub cost: StepCost,
     pub fits: bool,
-    /// Nanoseconds by which this placement would lengthen the step.
+    /// Nanoseconds by which this placement would lengthen the step if the host took no time.
     pub added_ns: f64,
     /// Nanoseconds by which each stage would lengthen the step more, in the order of
     /// [`predict::step::Stage::ALL`].
@@ -132,7 +132,7 @@ fn alternative(
         placement,
         cost,
         fits: cost.peak_bytes <= priced.capacity(),
-        added_ns: cost.step.mean_ns - before.step.mean_ns,
+        added_ns: cost.device_ns - before.device_ns,
         added_stages_ns: std::array::from_fn(|at| stages[at].mean_ns - stages_before[at].mean_ns),
     }
 }
@@ -144,5 +144,5 @@ fn describe_memory(priced: &PricedPlan<'_>) -> PlacementReason {
 }
 
 fn order(a: &AlternativePlacement, b: &AlternativePlacement) -> std::cmp::Ordering {
-    b.fits.cmp(&a.fits).then(a.cost.step.mean_ns.total_cmp(&b.cost.step.mean_ns))
+    b.fits.cmp(&a.fits).then(a.cost.device_ns.total_cmp(&b.cost.device_ns))
 }

@@ -133,8 +133,8 @@ fn find_best(priced: &mut PricedPlan<'_>, options: &PlanOptions) -> Result<Found
     }
     if options.method == PlanMethod::Search {
         // Constraints that allow one kind of layout alone must not lead to a better plan.
-        let kinds = LayoutKind::ALL.into_iter().filter(|_| proposal::cuts_everything(&problem));
-        for kind in kinds {
+        let all: &[LayoutKind] = &LayoutKind::ALL;
+        for &kind in if proposal::cuts_everything(&problem) { all } else { &[] } {
             let plan = Baseline::Neo.place(priced, &allowed.only(&[kind].into()), weights);
             starts.push((priced.score(), plan));
         }

@@ -181,6 +181,7 @@ fn rule_rows(
     let row = |rule: &str, cost: predict::step::StepCost, fits: bool| RuleRow {
         rule: rule.to_owned(),
         step_ns: cost.step.mean_ns,
+        device_ns: cost.device_ns,
         slower_pct: 100.0 * (cost.step.mean_ns / chosen_ns - 1.0),
         peak_bytes: cost.peak_bytes,
         fits,

@@ -42,6 +42,8 @@ pub struct PlacementRow {
 pub struct RuleRow {
     pub rule: String,
     pub step_ns: f64,
+    /// Time of the step if the host took no time.
+    pub device_ns: f64,
     /// Relative to the plan that was chosen, in percent.
     pub slower_pct: f64,
     pub peak_bytes: u64,
@@ -55,7 +57,8 @@ pub struct AlternativeRow {
     layout: &'static str,
     ranks: String,
     step_ns: f64,
-    /// Nanoseconds by which the step would be longer than with the chosen placement.
+    /// Nanoseconds by which the step would be longer than with the chosen placement if the host
+    /// took no time.
     added_ns: f64,
     fits: bool,
     /// The stage that adds most, or the reason of the chosen placement.
