@@ -99,6 +99,12 @@ impl DeviceModel {
         &self.device
     }
 
+    /// Predicts the latency of a call on any device by the launch overhead and the line of this one.
+    #[must_use]
+    pub fn line_ns(&self, work: &Work, device: &HardwareSpec) -> f64 {
+        self.line.ns(roofline_ns(work, device), self.floors.ns(work.name()))
+    }
+
     /// Predicts the latency of a call.
     pub(super) fn latency(
         &self,
@@ -259,17 +265,25 @@ impl KernelModel {
             let latency = own.latency(self.shared(), work, device);
             return (latency, own.interval.at(latency.above_floor), own.slack);
         }
-        let floors = LaunchOverheads::median_of(self.devices.iter().map(|device| &device.floors));
         let factors = self.transfer.factors(device);
-        let predicted = self.transfer.latency(work, device, factors, floors.ns(work.name()));
+        let predicted = self.transfer.latency(work, device, factors, self.usual_floor_ns(work));
         (predicted, self.transfer.interval.at(predicted.above_floor), 1.0)
+    }
+
+    /// Returns the median launch overhead of an operation over the devices of the model.
+    #[must_use]
+    pub fn usual_floor_ns(&self, work: &Work) -> f64 {
+        let floors = self.devices.iter().map(|device| &device.floors);
+        LaunchOverheads::median_of(floors).ns(work.name())
     }
 
     pub(super) fn shared(&self) -> Shared<'_> {
         Shared { bins: &self.bins, transfer: &self.transfer, devices: &self.devices }
     }
 
-    fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
+    /// Finds the part of the model that is specific to a device.
+    #[must_use]
+    pub fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
         self.devices.iter().find(|own| own.device == device.key)
     }
 
