@@ -17,6 +17,7 @@ pub mod placement;
 pub mod priced_plan;
 pub mod problem;
 mod proposal;
+pub mod published_steps;
 pub mod search;
 pub mod torchrec;
 

@@ -285,4 +285,13 @@ impl Program {
     pub fn text(&self, name: StringId) -> &str {
         self.names.get(name)
     }
+
+    /// Adds a collective, and marks the works that take part in it.
+    pub(crate) fn add_collective(&mut self, collective: Collective) {
+        let number = self.collectives.len() as u32;
+        for (rank, work) in &collective.parts {
+            self.ranks[*rank].works[*work as usize].collective = Some(number);
+        }
+        self.collectives.push(collective);
+    }
 }

@@ -6,4 +6,5 @@ mod cases;
 mod comparison;
 mod infeasible;
 mod placement;
+mod published_steps;
 mod search;

@@ -407,9 +407,7 @@ impl Prices {
         };
         Cost { ns: sum.round() as i64, source }
     }
-}
 
-impl Prices {
     /// Prices device work by its own samples, by interpolation between recorded sizes, or by
     /// scaling with the roofline.
     fn kernel(&self, key: Key<WorkKind>) -> Cost {

@@ -33,21 +33,6 @@ pub struct Unedited<'a> {
     steady: Simulation,
 }
 
-/// Predicts a recorded step with edits applied.
-///
-/// # Errors
-/// The errors of [`Unedited::new`] and [`Unedited::with`].
-pub fn predict_edited(
-    program: &Program,
-    setting: &Setting,
-    calibration: &Calibration,
-    name: &str,
-    edits: &[Edit],
-    draws: Draws,
-) -> Result<WhatIf, Error> {
-    Unedited::new(program, setting, calibration)?.with(name, edits, draws)
-}
-
 impl<'a> Unedited<'a> {
     /// Simulates a step without edits, as the reference for later edits.
     ///

@@ -223,11 +223,7 @@ fn meet(
         let bytes = joined.iter().map(|own| own[at].2).max().unwrap_or_default();
         let parts: Vec<(usize, u32)> =
             joined.iter().enumerate().map(|(rank, own)| (rank, own[at].0)).collect();
-        let number = program.collectives.len() as u32;
-        for (rank, work) in &parts {
-            program.ranks[*rank].works[*work as usize].collective = Some(number);
-        }
-        program.collectives.push(Collective { operation, bytes, parts });
+        program.add_collective(Collective { operation, bytes, parts });
     }
     Ok(())
 }

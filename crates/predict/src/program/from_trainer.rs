@@ -51,11 +51,7 @@ fn meet(program: &mut Program, ranks: &[Vec<Op>]) {
         let bytes = all.iter().map(|rank| rank[at].2).max().unwrap_or_default();
         let parts: Vec<(usize, WorkId)> =
             all.iter().enumerate().map(|(rank, of)| (rank, of[at].0)).collect();
-        let number = program.collectives.len() as u32;
-        for (rank, work) in &parts {
-            program.ranks[*rank].works[*work as usize].collective = Some(number);
-        }
-        program.collectives.push(Collective { operation: all[0][at].1, bytes, parts });
+        program.add_collective(Collective { operation: all[0][at].1, bytes, parts });
     }
 }
 

@@ -11,7 +11,6 @@ mod fixture;
 mod hosts;
 mod intervals;
 mod launched_steps;
-mod published_steps;
 mod random;
 mod ranks;
 mod rebuilt;

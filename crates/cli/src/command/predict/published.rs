@@ -1,7 +1,7 @@
 //! The command `rowmill predict evaluate --published`, which compares predictions with training
 //! steps whose times vendors published.
 
-use predict::published_steps::{self, FACTOR_MOST, PublishedError, PublishedRow};
+use plan::published_steps::{self, FACTOR_MOST, PublishedError, PublishedRow};
 use predict::step::Models;
 use serde::Serialize;
 

@@ -10,7 +10,7 @@ use super::order;
 use super::scaled_calls::{Scale, ScaledCalls};
 use super::sort::{self, Sort};
 use super::storage;
-use crate::calibration::launches::{self, ApiCall, LaunchedWork, Launches, Variant};
+use crate::calibration::launches::{self, ApiCall, LaunchedWork, Variant};
 use crate::calibration::opaque::OpaqueCosts;
 use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, Key, nearest};
@@ -48,7 +48,6 @@ pub struct LaunchPredictor<'a> {
     pub trace: &'a ExecutionTrace,
     pub tree: &'a NodeForest,
     calibration: &'a Calibration,
-    launches: &'a Launches,
     opaque: OpaqueCosts,
     has_accelerator: bool,
     /// Sorts of ids, by the index of the node that performs them.
@@ -69,9 +68,6 @@ impl<'a> LaunchPredictor<'a> {
     ) -> Self {
         let mut all = trace.nodes.iter().flat_map(storage::tensors);
         let has_accelerator = all.any(|tensor| storage::is_on_accelerator(trace, tensor));
-        let (launches, opaque) =
-            (&calibration.launches, OpaqueCosts::from_calibration(calibration));
-        let sorts = sort::find_sorts(trace);
         // The last operator of a number is the one that has the backward operator.
         let numbered = (0u32..).zip(&trace.nodes);
         let numbered = numbered.filter(|(_, node)| node.sequence >= 0 && node.forward_thread == 0);
@@ -80,10 +76,9 @@ impl<'a> LaunchPredictor<'a> {
             trace,
             tree,
             calibration,
-            launches,
-            opaque,
+            opaque: OpaqueCosts::from_calibration(calibration),
             has_accelerator,
-            sorts,
+            sorts: sort::find_sorts(trace),
             forward,
             modelled,
         }
@@ -149,7 +144,7 @@ impl<'a> LaunchPredictor<'a> {
     fn recorded(&self, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
         let own = self.sizes(at);
-        let by_sizes = self.launches.outer.get(self.trace.name(node));
+        let by_sizes = self.calibration.launches.outer.get(self.trace.name(node));
         let composed = self.composed(at);
         let done = |sizes: String, calls: ScaledCalls| OperatorCalls {
             sizes,
@@ -195,14 +190,14 @@ impl<'a> LaunchPredictor<'a> {
             if order::is_label(self.trace, at) {
                 continue;
             }
-            if let Some(by_sizes) = self.launches.inner.get(name) {
+            if let Some(by_sizes) = self.calibration.launches.inner.get(name) {
                 let own = self.sizes(at);
                 let exact = matching(by_sizes, &own);
                 let exact = exact.first().map(|(_, all)| self.usual(at, all.iter().collect()));
                 let found = exact.map(as_recorded).or_else(|| self.nearest(at, &own, by_sizes));
                 let calls = found.filter(|_| self.is_on_device(at) != Some(false));
                 done.calls.extend(calls.into_iter().flatten());
-            } else if !self.launches.seen.contains(name) {
+            } else if !self.calibration.launches.seen.contains(name) {
                 let is_leaf = self.tree.children(at).is_empty();
                 let moved = is_leaf.then(|| self.moved(node)).flatten();
                 done.unknown.push((name.to_owned(), moved));
@@ -216,7 +211,7 @@ impl<'a> LaunchPredictor<'a> {
     fn modelled_calls(&self, modelled: &ModelledKernels<'a>, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
         let own = self.sizes(at);
-        let by_sizes = self.launches.outer.get(self.trace.name(node));
+        let by_sizes = self.calibration.launches.outer.get(self.trace.name(node));
         let sizes = match by_sizes.map(|known| matching(known, &own)).as_deref() {
             Some([(spelt, _)]) => (*spelt).clone(),
             _ => own,
@@ -230,7 +225,7 @@ impl<'a> LaunchPredictor<'a> {
             }
             let name = self.trace.name(&self.trace.nodes[at as usize]);
             let recorded = self.recorded_calls(at, name, kernels);
-            let is_seen = recorded.is_some() || self.launches.seen.contains(name);
+            let is_seen = recorded.is_some() || self.calibration.launches.seen.contains(name);
             if !kernels.is_listed && !is_seen && !kernels.kernels.is_empty() {
                 done.unknown.push((name.to_owned(), None));
             }
@@ -248,7 +243,7 @@ impl<'a> LaunchPredictor<'a> {
 
     /// Returns the calls that were recorded for an operator itself, at the nearest sizes.
     fn recorded_calls(&self, at: u32, name: &str, kernels: &NodeKernels) -> Option<Vec<ApiCall>> {
-        let inner = &self.launches.inner;
+        let inner = &self.calibration.launches.inner;
         let by_sizes = inner.get(name).or_else(|| inner.get(kernels.same_as?))?;
         let fits = |variant: &&Variant| {
             let mut works = variant.calls.iter().flat_map(|call| &call.launches);
@@ -301,12 +296,7 @@ impl<'a> LaunchPredictor<'a> {
         }
         let times = node.kernels.iter().map(|kernel| (modelled.price)(kernel));
         let all = times.fold(Estimate::default(), Estimate::plus);
-        let share = 1.0 / count.max(1) as f64;
-        let time = Estimate {
-            mean_ns: share * all.mean_ns,
-            low_ns: share * all.low_ns,
-            high_ns: share * all.high_ns,
-        };
+        let time = all.times(1.0 / count.max(1) as f64);
         let text = node.kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let name = node.kernels.first().map_or("unlisted", |kernel| kernel.pass.name);
         let detail = if count > 1 { format!("{text} in {count} launches") } else { text };

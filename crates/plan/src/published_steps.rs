@@ -1,8 +1,8 @@
 //! Predicts training steps whose times vendors published, and compares both. No constant of a
 //! prediction is fitted to these steps.
 //!
-//! [`crate::published`] has the method of the paper on recorded traces. This module has no traces:
-//! it knows a model, a GPU, a plan and the kernels that the job's framework runs.
+//! [`crate::at_scale`] simulates jobs with their launches. This module prices a step on the device
+//! alone, from a model, a GPU, a plan and the kernels that the job's framework runs.
 
 mod jobs;
 mod rows;
@@ -12,11 +12,11 @@ use schema::topology::ProductFormat;
 use schema::{FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
-use crate::Error;
-use crate::calibration::shipped::ShippedOverheads;
-use crate::step::host::predict_host;
-use crate::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
-use crate::workload::Workload;
+use predict::Error;
+use predict::calibration::shipped::ShippedOverheads;
+use predict::step::host::predict_host;
+use predict::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
+use predict::workload::Workload;
 
 pub use jobs::{PublishedModel, PublishedPlan};
 pub use rows::STEPS;
