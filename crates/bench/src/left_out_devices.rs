@@ -6,24 +6,16 @@
 use kernel_model::error_metrics::mape;
 use kernel_model::evaluate::{CleanLatency, list_latencies};
 use kernel_model::parallel::in_parallel;
-use kernel_model::{
-    BINS_MOST, BoostingParams, KernelModel, Measured, Part, TreeExample, Trees, TreesParams,
-    few_shot, hash, resembles_layers, roofline_ns,
-};
+use kernel_model::{KernelModel, Measured, Part, few_shot, hash, resembles_layers, roofline_ns};
 use schema::HardwareSpec;
 use serde::Serialize;
+
+use crate::simple_predictions::{nearest, stock_features, train_stock_trees};
 
 /// Number of measurements of the new device that calibrate a model.
 const SHOTS: usize = 20;
 /// Number of random draws of calibration rows. Reported errors are means over the draws.
 const DRAWS: u64 = 5;
-/// Usual hyperparameters of gradient-boosted trees, for comparison.
-const STOCK: TreesParams = TreesParams {
-    boosting: BoostingParams { rounds: 100, leaves: 31, rate: 0.1, rows: 20, features: 1.0 },
-    bins: BINS_MOST,
-    forests: 1,
-};
-
 /// Prediction errors for one kind of kernel on a device that was left out of training. All errors
 /// are mean absolute errors.
 #[derive(Clone, Debug, Serialize)]
@@ -117,36 +109,6 @@ fn row(
         covered_pct: covered_pct(&tested),
         layers_covered_pct: covered_pct(&resembles_layers(&tested)),
     }
-}
-
-/// Finds the device whose peak rates are nearest, by the logarithms of FLOP/s and bandwidth.
-fn nearest(devices: &[&[CleanLatency]], asked: &HardwareSpec) -> &'static HardwareSpec {
-    let distance = |device: &HardwareSpec| {
-        (device.peak.f32 / asked.peak.f32).ln().hypot((device.dram / asked.dram).ln())
-    };
-    let nearer =
-        |a: &&'static HardwareSpec, b: &&'static HardwareSpec| distance(a).total_cmp(&distance(b));
-    let all = devices.iter().map(|device| device[0].row.device);
-    all.min_by(nearer).unwrap_or(devices[0][0].row.device)
-}
-
-/// Trains gradient-boosted trees that predict the logarithm of a latency from sizes and hardware.
-fn train_stock_trees(devices: &[&[CleanLatency]]) -> Trees {
-    let training = devices.iter().copied().flatten().filter(|row| row.part == Part::Train);
-    let example =
-        |CleanLatency { row, .. }: &CleanLatency| (stock_features(row), row.latency_ns.ln() as f32);
-    let examples: Vec<TreeExample> = training.map(example).collect();
-    Trees::learn(&examples.iter().collect::<Vec<_>>(), STOCK)
-}
-
-fn stock_features(row: &Measured) -> Vec<f32> {
-    let (flops, bytes) = row.work.flops_and_bytes();
-    let HardwareSpec { peak, dram, l2_bytes, multiprocessors, .. } = row.device;
-    let hardware = [peak.f32, *dram, *l2_bytes as f64, f64::from(*multiprocessors)];
-    let element = row.work.element().map_or(0, |element| element as u32);
-    let sizes = row.work.sizes().iter().map(|size| (*size as f64).max(0.5));
-    let logs = sizes.chain([flops, bytes]).chain(hardware).map(|value| value.ln() as f32);
-    logs.chain([element as f32]).collect()
 }
 
 /// Draws training rows for calibration.

@@ -6,7 +6,7 @@
 
 pub mod batches;
 pub mod left_out_devices;
-pub mod measured_peaks;
 pub mod sample;
+pub mod simple_predictions;
 pub mod steps;
 pub mod tables;

@@ -2,7 +2,7 @@
 //! measurements that they were not trained on.
 
 use bench::left_out_devices::{LeftOutRow, evaluate_left_out_devices};
-use bench::measured_peaks::{PeakErrors, evaluate_peaks};
+use bench::simple_predictions::{SimpleErrors, evaluate_simple_predictions};
 use kernel_model::evaluate::{self, KernelRow};
 use kernel_model::{Kind, Measured, Part};
 use serde::Serialize;
@@ -23,13 +23,13 @@ struct KernelReport {
     left_out: Vec<LeftOutRow>,
 }
 
-/// Errors of a model of one kind on one device, beside those of the roofline with measured peaks.
+/// Errors of a model of one kind on one device, beside those of simple predictions.
 #[derive(Serialize)]
 struct EvaluatedRow {
     #[serde(flatten)]
     own: KernelRow,
     #[serde(flatten)]
-    peaks: PeakErrors,
+    simple: SimpleErrors,
 }
 
 /// Runs `rowmill predict evaluate --kernels` and prints its result.
@@ -52,9 +52,9 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
             report.left_out.extend(evaluate_left_out_devices(&model, &rows, session.threads));
             continue;
         }
-        let peaks = evaluate_peaks(kind, &rows);
+        let simple = evaluate_simple_predictions(&model, &rows);
         let all = evaluate::evaluate_model(&model, &rows, Part::Test).into_iter();
-        let row = |own: KernelRow| EvaluatedRow { peaks: peaks[&*own.device], own };
+        let row = |own: KernelRow| EvaluatedRow { simple: simple[&*own.device], own };
         report.kernels.extend(all.map(row));
     }
     meter.finish();
@@ -83,14 +83,17 @@ fn format_report(report: &KernelReport) -> String {
 }
 
 fn format_errors(report: &KernelReport) -> String {
-    let row = |EvaluatedRow { own: row, peaks }: &EvaluatedRow| {
+    let row = |EvaluatedRow { own: row, simple }: &EvaluatedRow| {
         let drift = format!("{} a row", render::nanos(row.drift_ns_per_row));
         vec![
             row.kind.to_owned(),
             row.device.clone(),
             render::count(row.rows as u64),
             format!("{:.1}/{:.1}", row.roofline_gmae_pct, row.roofline_mape_pct),
-            format!("{:.1}/{:.1}", peaks.measured_peak_gmae_pct, peaks.measured_peak_mape_pct),
+            format!("{:.1}/{:.1}", simple.measured_peak_gmae_pct, simple.measured_peak_mape_pct),
+            format!("{:.1}", simple.unchanged_mape_pct),
+            format!("{:.1}", simple.line_mape_pct),
+            format!("{:.1}", simple.trees_mape_pct),
             format!("{:.2}/{:.2}", row.gmae_pct, row.mape_pct),
             format!("{:.2}", row.kernel_mape_pct),
             format!("{:.1}", row.covered_pct),
@@ -104,6 +107,9 @@ fn format_errors(report: &KernelReport) -> String {
         "rows",
         "roofline %",
         "of measured peaks %",
+        "unchanged %",
+        "line %",
+        "trees %",
         "model %",
         "far above floor %",
         "covered %",
