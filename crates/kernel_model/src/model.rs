@@ -8,7 +8,7 @@ use super::baseline::{Baseline, DeviceBaseline};
 use super::bins::Bins;
 use super::error_interval::ErrorInterval;
 use super::estimate::{Estimate, Factors};
-use super::feature::{physics_ns, roofline_ns};
+use super::feature::{physics_ns, roofline_ns, shortest_ns};
 use super::forest::Forest;
 use super::latency::{Latency, latency};
 use super::launch_overhead::LaunchOverheads;
@@ -23,8 +23,6 @@ const SEEN: f64 = 3.0;
 /// Largest plausible ratio of a kernel's time to the time of similar kernels when its latency is
 /// [`SEEN`] overheads. At [`HIDDEN`] overheads the ratio is 1.
 const BELIEVED: f64 = 12.0;
-/// Duration of the shortest kernel that was ever recorded.
-const LAUNCH_NS: f64 = 1_000.0;
 /// Logarithm by which an interval widens for each factor of e outside the training domain.
 const WIDENING: f64 = 0.25;
 
@@ -218,8 +216,7 @@ impl KernelModel {
         let (latency, (low, high), slack) = self.latency(work, device);
         let (outside, distance) = self.outside(work);
         let wider = (WIDENING * distance).exp();
-        let launch_ns = device.launch_floor_ns.map_or(LAUNCH_NS, f64::from);
-        let least = physics_ns(work, device).max(launch_ns);
+        let least = physics_ns(work, device).max(shortest_ns(device));
         let high_ns = latency.ns * high * wider;
         let by_roofline = roofline_ns(work, device) * slack;
         let above = (latency.ns / latency.floor_ns / HIDDEN).ln() / (SEEN / HIDDEN).ln();

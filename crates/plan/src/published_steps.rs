@@ -13,7 +13,7 @@ use schema::{FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
 use predict::Error;
-use predict::calibration::shipped::ShippedOverheads;
+use predict::calibration::shipped::{JobKind, ShippedOverheads};
 use predict::step::host::predict_host;
 use predict::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
 use predict::workload::Workload;
@@ -114,7 +114,7 @@ fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error>
         ..Conditions::new(&topology, models)
     };
     let Estimate { mean_ns, low_ns, high_ns } = price(workload, conditions)?.cost.step;
-    let host = ShippedOverheads::nearest(&topology.device).read()?;
+    let host = ShippedOverheads::nearest(&topology.device, JobKind::Recommendation).read()?;
     Ok(PublishedRow {
         source: step.job.source.to_owned(),
         hardware: step.hardware.to_owned(),

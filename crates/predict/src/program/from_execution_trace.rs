@@ -22,7 +22,7 @@ use crate::cost::parse_operation;
 use crate::program::{Collective, Program, WorkKind};
 use kernel_model::Estimate;
 use kernels::{LaunchedKernel, TraceKernels};
-use operator::{LaunchPredictor, ModelledKernels};
+use operator::{LaunchPredictor, ModeledKernels};
 pub use writer::UnknownOperators;
 use writer::{Joined, Usual};
 
@@ -57,7 +57,7 @@ impl Execution {
             recordings: vec![u32::MAX],
             transfers: BTreeMap::new(),
             work_factors: Vec::new(),
-            are_works_modelled: true,
+            are_works_modeled: true,
             ..host.clone()
         }
     }
@@ -132,13 +132,13 @@ fn program(
         }
         let operators = items.iter().filter(|item| item.kind == order::ItemKind::Operator);
         let operators = operators.map(|item| item.node);
-        let modelled = price.map(|price| ModelledKernels {
+        let modeled = price.map(|price| ModeledKernels {
             kernels: TraceKernels::list(trace, &tree, operators, group_size(traces)),
             price,
             call: &call,
             stream: usual.stream,
         });
-        let known = LaunchPredictor::new(trace, &tree, calibration, modelled);
+        let known = LaunchPredictor::new(trace, &tree, calibration, modeled);
         let names = &mut execution.program.names;
         let mut written = writer::write(&known, names, &threads, &items, usual);
         written.rank.rank = trace.rank;

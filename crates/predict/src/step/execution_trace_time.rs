@@ -229,7 +229,7 @@ pub fn rows(
 
 /// The device of a topology, whose kernels models price.
 #[derive(Clone, Copy)]
-pub struct ModelledDevice<'a> {
+pub struct ModeledDevice<'a> {
     pub models: &'a Models,
     pub topology: &'a Topology,
 }
@@ -244,7 +244,7 @@ pub fn host_rows(
     traces: &[ExecutionTrace],
     number: usize,
     step: &Step,
-    device: Option<ModelledDevice<'_>>,
+    device: Option<ModeledDevice<'_>>,
     name: &str,
     hosts: &[Calibration],
 ) -> Result<Vec<HostRow>, Error> {
@@ -253,7 +253,7 @@ pub fn host_rows(
     let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
     let setting = Setting { ranks: starts.collect() };
     let predict = |host: &Calibration| match device {
-        Some(ModelledDevice { models, topology }) => {
+        Some(ModeledDevice { models, topology }) => {
             let (execution, priced) = on_device(&traces, number, host, models, topology)?;
             never_run::step_times(&execution.program, &setting, &priced)
         }

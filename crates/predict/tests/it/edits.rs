@@ -11,7 +11,7 @@ use trace::store::StringId;
 use crate::fixture::{HOST, Recording, by_hand, step_of};
 
 const DEVICE: (i64, i64) = (0, 7);
-const DRAWS: Draws = Draws { count: 3, seed: 0 };
+const DRAWS: Draws = Draws::new(3, 0);
 
 /// Builds a step in which two operators `bag` and one operator `c` launch a kernel each, and the
 /// host then waits for the last kernel.

@@ -1,7 +1,7 @@
 //! Tests of steps with launches of the host: they equal steps without a host if launches take no
 //! time, and each optimization of TorchRec's pipeline removes what it says.
 
-use predict::calibration::shipped::ShippedOverheads;
+use predict::calibration::shipped::{JobKind, ShippedOverheads};
 use predict::step::host::{StageHosts, predict_stage_hosts};
 use predict::step::launch_plan::{DenseLaunches, InputRounds, InputThread, LaunchPlan};
 use predict::step::launched::{AfterLaunch, LaunchQueue, LaunchedStage, simulate};
@@ -64,7 +64,9 @@ fn launches_of_no_time_give_the_step_without_a_host() {
 #[test]
 fn optimizations_of_the_pipeline_remove_launches_and_waits() {
     let topology = Topology::parse("16xdgx-h100").expect("hardware");
-    let host = ShippedOverheads::nearest(&topology.device).read().expect("overheads");
+    let host = ShippedOverheads::nearest(&topology.device, JobKind::Recommendation)
+        .read()
+        .expect("overheads");
     for_each_pricer(|pricer, workload| {
         let hosts = predict_stage_hosts(workload, &host);
         let stages = |plan: LaunchPlan| pricer.launched_stages(&hosts, plan);

@@ -13,7 +13,7 @@ use trace::store::Trace;
 
 use crate::fixture::{self, HOST, Recording, Row, by_hand};
 
-const DRAWS: Draws = Draws { count: 20, seed: 0 };
+const DRAWS: Draws = Draws::new(20, 0);
 const DEVICE: (i64, i64) = (0, 7);
 
 /// Times of a made recording in microseconds.

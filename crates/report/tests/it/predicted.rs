@@ -48,7 +48,7 @@ fn view(edits: &[Edit]) -> Predicted {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0]);
     let setting = step.recorded.setting(&step.program);
-    let draws = Draws { count: 4, seed: 0 };
+    let draws = Draws::new(4, 0);
     let found = what_if::Unedited::new(&step.program, &setting, &calibration)
         .and_then(|unedited| unedited.with("", edits, draws))
         .unwrap();

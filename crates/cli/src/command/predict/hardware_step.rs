@@ -13,6 +13,7 @@ use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernel
 use kernel_model::Estimate;
 use kernel_model::cpu::CpuModel;
 use predict::calibration::Calibration;
+use predict::calibration::shipped::JobKind;
 use predict::prediction::Binds;
 use predict::step::host::predict_host;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
@@ -385,7 +386,7 @@ impl StepHost {
         if let Some(us) = launch_us {
             return Ok(Some(Self::Launches(1e3 * us)));
         }
-        let host = read_host(calibration, overheads, topology, session)?;
+        let host = read_host(calibration, overheads, topology, JobKind::Recommendation, session)?;
         if !host.launches.has_device() {
             let expected = "recorded launches of GPU kernels".to_owned();
             return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
@@ -400,10 +401,10 @@ impl StepHost {
             Self::Operators(host) => host,
         };
         let time = predict_host(workload.borrowed(), host);
-        if time.modelled > 0 {
+        if time.modeled > 0 {
             session.console.detail(format_args!(
                 "{} of {} calls of operators are not among the overheads and take a typical time",
-                time.modelled, time.operators
+                time.modeled, time.operators
             ));
         }
         time.ns / launches

@@ -34,7 +34,7 @@ pub struct OperatorCalls {
 }
 
 /// The kernels of an execution trace and the models that price them.
-pub struct ModelledKernels<'a> {
+pub struct ModeledKernels<'a> {
     pub kernels: TraceKernels,
     pub price: &'a dyn Fn(&LaunchedKernel) -> Estimate,
     /// Runtime call and stream of kernels whose operator was never recorded.
@@ -55,7 +55,7 @@ pub struct LaunchPredictor<'a> {
     /// Forward operators by the sequence number that they share with their backward operators.
     forward: BTreeMap<i64, u32>,
     /// Kernels that models price in place of the calibration's kernels.
-    modelled: Option<ModelledKernels<'a>>,
+    modeled: Option<ModeledKernels<'a>>,
 }
 
 impl<'a> LaunchPredictor<'a> {
@@ -64,7 +64,7 @@ impl<'a> LaunchPredictor<'a> {
         trace: &'a ExecutionTrace,
         tree: &'a NodeForest,
         calibration: &'a Calibration,
-        modelled: Option<ModelledKernels<'a>>,
+        modeled: Option<ModeledKernels<'a>>,
     ) -> Self {
         let mut all = trace.nodes.iter().flat_map(storage::tensors);
         let has_accelerator = all.any(|tensor| storage::is_on_accelerator(trace, tensor));
@@ -80,7 +80,7 @@ impl<'a> LaunchPredictor<'a> {
             has_accelerator,
             sorts: sort::find_sorts(trace),
             forward,
-            modelled,
+            modeled,
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a> LaunchPredictor<'a> {
 
     /// Returns whether the calibration has host times of an operator, or is not used for its names.
     pub fn knows(&self, overhead: Overhead, name: &str) -> bool {
-        self.modelled.is_none() || Prices::knows(self.calibration, overhead, name)
+        self.modeled.is_none() || Prices::knows(self.calibration, overhead, name)
     }
 
     /// Returns a node and its descendants in preorder.
@@ -118,8 +118,8 @@ impl<'a> LaunchPredictor<'a> {
     /// Predicts the calls of an outermost operator. The kernels of an operator that sorts ids are
     /// adapted to the number of ids.
     pub fn predict_calls(&self, at: u32) -> OperatorCalls {
-        if let Some(modelled) = &self.modelled {
-            return self.modelled_calls(modelled, at);
+        if let Some(modeled) = &self.modeled {
+            return self.modeled_calls(modeled, at);
         }
         let done = self.recorded(at);
         match self.sort_in(at) {
@@ -208,7 +208,7 @@ impl<'a> LaunchPredictor<'a> {
 
     /// Predicts the calls of an outermost operator whose kernels models price. Each nested operator
     /// makes as many calls as were recorded for it, and otherwise one call for each of its kernels.
-    fn modelled_calls(&self, modelled: &ModelledKernels<'a>, at: u32) -> OperatorCalls {
+    fn modeled_calls(&self, modeled: &ModeledKernels<'a>, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
         let own = self.sizes(at);
         let by_sizes = self.calibration.launches.outer.get(self.trace.name(node));
@@ -219,7 +219,7 @@ impl<'a> LaunchPredictor<'a> {
         let mut done = OperatorCalls { sizes, ..OperatorCalls::default() };
         let mut nested = 0;
         for at in order::inside_out(self.tree, at) {
-            let Some(kernels) = modelled.kernels.get(at) else { continue };
+            let Some(kernels) = modeled.kernels.get(at) else { continue };
             if order::is_label(self.trace, at) && kernels.kernels.is_empty() {
                 continue;
             }
@@ -230,7 +230,7 @@ impl<'a> LaunchPredictor<'a> {
                 done.unknown.push((name.to_owned(), None));
             }
             let before = done.calls.len();
-            self.launch_modelled(modelled, kernels, recorded.unwrap_or_default(), &mut done);
+            self.launch_modeled(modeled, kernels, recorded.unwrap_or_default(), &mut done);
             nested += 1;
             if done.calls.len() > before {
                 done.nested.push(std::mem::take(&mut nested));
@@ -277,11 +277,11 @@ impl<'a> LaunchPredictor<'a> {
         Some(calls.into_iter().map(|(call, _)| call).collect())
     }
 
-    /// Adds the calls of one operator. Its recorded launches share the time of its modelled
+    /// Adds the calls of one operator. Its recorded launches share the time of its modeled
     /// kernels; their kernels have other names and sizes on another device.
-    fn launch_modelled(
+    fn launch_modeled(
         &self,
-        modelled: &ModelledKernels<'a>,
+        modeled: &ModeledKernels<'a>,
         node: &NodeKernels,
         mut calls: Vec<ApiCall>,
         done: &mut OperatorCalls,
@@ -290,11 +290,11 @@ impl<'a> LaunchPredictor<'a> {
         let mut count: usize = launched(&calls);
         if count == 0 {
             for kernel in &node.kernels {
-                calls.extend(kernel.calls(modelled.call, modelled.stream));
+                calls.extend(kernel.calls(modeled.call, modeled.stream));
             }
             count = launched(&calls);
         }
-        let times = node.kernels.iter().map(|kernel| (modelled.price)(kernel));
+        let times = node.kernels.iter().map(|kernel| (modeled.price)(kernel));
         let all = times.fold(Estimate::default(), Estimate::plus);
         let time = all.times(1.0 / count.max(1) as f64);
         let text = node.kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
