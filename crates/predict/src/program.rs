@@ -172,7 +172,7 @@ pub struct Stream {
 }
 
 /// Device work: a kernel, a copy or a memory set.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
     pub name: StringId,
     pub kind: WorkKind,
@@ -226,9 +226,12 @@ pub struct Part {
 }
 
 /// The kind of device work, which determines its launch latency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
+    #[default]
     Kernel,
     Copy,
     /// A memory set, which writes one value to a region of device memory.

@@ -13,7 +13,7 @@ use self::exchange::Exchanges;
 use crate::effort;
 use crate::program::{
     Action, Call, Collective, Mark, MarkKind, Overhead, Program, Rank, Returns, Segment, Stream,
-    Thread, Work, WorkId, WorkKind,
+    Thread, Work, WorkId,
 };
 
 const LAUNCH: &str = "cudaLaunchKernelExC";
@@ -113,20 +113,12 @@ impl TrainerWriter<'_> {
         let id = rank.works.len() as WorkId;
         rank.works.push(Work {
             name: names.intern(&kernel),
-            kind: WorkKind::Kernel,
-            stream: 0,
             op: name,
             detail,
-            shape: None,
-            bytes: None,
             behind: id.checked_sub(1),
-            after: Vec::new(),
-            collective: None,
-            parts: Vec::new(),
             scale: self.slowdown,
             is_launched: true,
-            held_ns: 0,
-            repeated: None,
+            ..Work::default()
         });
         // The trainer calls its kernels directly, so each operation is a launch that the host
         // awaits.

@@ -13,7 +13,7 @@ use super::operator_table::{OperatorRow, OperatorTable, PassCost, Token};
 use super::{order, storage};
 use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::cost::{operation_name, parse_operation};
-use crate::program::{Returns, WorkKind};
+use crate::program::WorkKind;
 
 /// Operation of a kernel, derived from the name and the tensors of its operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -442,20 +442,9 @@ impl LaunchedKernel {
             collective,
         };
         let name = if is_copy { "cudaMemcpyAsync" } else { launch };
-        let call = |name: &str, launches, awaits, returns| ApiCall {
-            name: name.to_owned(),
-            launches,
-            awaits,
-            returns,
-        };
-        let mut calls = vec![call(name, vec![work], Vec::new(), Returns::AtOnce)];
+        let mut calls = vec![ApiCall::launch(name, work)];
         if self.pass.name == "to_host" {
-            calls.push(call(
-                "cudaStreamSynchronize",
-                Vec::new(),
-                vec![stream],
-                Returns::AfterAwaited,
-            ));
+            calls.push(ApiCall::wait("cudaStreamSynchronize", vec![stream]));
         }
         calls
     }

@@ -13,8 +13,7 @@ use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::calibration::opaque::OPAQUE;
 use crate::calibration::price::NESTED;
 use crate::program::{
-    Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Stream, Thread, Work, WorkId,
-    WorkKind,
+    Action, Call, Mark, MarkKind, Overhead, Rank, Segment, Stream, Thread, Work, WorkId, WorkKind,
 };
 use kernel_model::Estimate;
 
@@ -316,13 +315,7 @@ impl StepWriter<'_, '_> {
                 stream: self.usual.stream,
                 collective: None,
             };
-            let called = ApiCall {
-                name: self.usual.call.to_owned(),
-                launches: vec![work],
-                awaits: Vec::new(),
-                returns: Returns::AtOnce,
-            };
-            calls.push((called, Scale::ONE));
+            calls.push((ApiCall::launch(self.usual.call, work), Scale::ONE));
         }
         calls
     }
@@ -410,16 +403,13 @@ impl StepWriter<'_, '_> {
             stream,
             op: on.op,
             detail,
-            shape: None,
             bytes: launched.bytes,
             behind,
             after,
-            collective: None,
             parts,
             scale: scale.time,
             is_launched: true,
-            held_ns: 0,
-            repeated: None,
+            ..Work::default()
         });
         if let Some((operation, bytes)) = &launched.collective {
             let bytes = (*bytes as f64 * scale.bytes).round() as u64;
