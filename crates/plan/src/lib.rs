@@ -11,6 +11,8 @@ pub mod at_scale;
 pub mod baseline;
 mod error;
 pub mod explain;
+pub mod launch_plan;
+pub mod launched;
 mod local_search;
 pub mod neo;
 pub mod placement;

@@ -4,6 +4,7 @@
 //! [`crate::at_scale`] simulates jobs with their launches. This module prices a step on the device
 //! alone, from a model, a GPU, a plan and the kernels that the job's framework runs.
 
+mod baselines;
 mod jobs;
 mod rows;
 
@@ -18,6 +19,7 @@ use predict::step::host::predict_host;
 use predict::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
 use predict::workload::Workload;
 
+pub use baselines::StepBaselines;
 pub use jobs::{PublishedModel, PublishedPlan};
 pub use rows::STEPS;
 
@@ -70,6 +72,9 @@ pub struct PublishedRow {
     pub published_ns: f64,
     /// Predicted time relative to the published one.
     pub ratio: f64,
+    /// Predictions from the other published steps of the model alone.
+    #[serde(flatten)]
+    pub baselines: StepBaselines,
     /// Whether the published time lies between `low_ns` and `high_ns`.
     pub is_covered: bool,
     pub is_judged: bool,
@@ -128,6 +133,7 @@ fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error>
         high_ns,
         host_ns: predict_host(workload, &host).ns,
         published_ns: step.step_ns,
+        baselines: StepBaselines::from_other_steps(step)?,
         ratio: mean_ns / step.step_ns,
         is_covered: (low_ns..=high_ns).contains(&step.step_ns),
         is_judged: step.job.is_judged,

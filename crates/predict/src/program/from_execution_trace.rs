@@ -22,9 +22,9 @@ use crate::cost::parse_operation;
 use crate::program::{Collective, Program, WorkKind};
 use kernel_model::Estimate;
 use kernels::{LaunchedKernel, TraceKernels};
-use operator::{LaunchPredictor, ModeledKernels};
+use operator::{LaunchPredictor, ModeledKernels, Usual};
+use writer::Joined;
 pub use writer::UnknownOperators;
-use writer::{Joined, Usual};
 
 /// The program of a step from execution traces, with counts of the operators and collectives that
 /// are incomplete.
@@ -135,12 +135,10 @@ fn program(
         let modeled = price.map(|price| ModeledKernels {
             kernels: TraceKernels::list(trace, &tree, operators, group_size(traces)),
             price,
-            call: &call,
-            stream: usual.stream,
         });
-        let known = LaunchPredictor::new(trace, &tree, calibration, modeled);
+        let known = LaunchPredictor::new(trace, &tree, calibration, usual, modeled);
         let names = &mut execution.program.names;
-        let mut written = writer::write(&known, names, &threads, &items, usual);
+        let mut written = writer::write(&known, names, &threads, &items);
         written.rank.rank = trace.rank;
         execution.program.ranks.push(written.rank);
         joined.push(written.collectives);

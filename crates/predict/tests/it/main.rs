@@ -10,7 +10,6 @@ mod finding_savings;
 mod fixture;
 mod hosts;
 mod intervals;
-mod launched_steps;
 mod random;
 mod ranks;
 mod rebuilt;

@@ -37,9 +37,15 @@ pub struct OperatorCalls {
 pub struct ModeledKernels<'a> {
     pub kernels: TraceKernels,
     pub price: &'a dyn Fn(&LaunchedKernel) -> Estimate,
-    /// Runtime call and stream of kernels whose operator was never recorded.
+}
+
+/// Runtime call and stream that are assumed for operators that the calibration does not contain.
+#[derive(Clone, Copy, Debug)]
+pub struct Usual<'a> {
     pub call: &'a str,
     pub stream: i32,
+    /// Whether the calibration contains work on a device rather than only host time.
+    pub has_device: bool,
 }
 
 /// Predicts the runtime calls of an execution trace's operators from the recorded operators of a
@@ -48,6 +54,7 @@ pub struct LaunchPredictor<'a> {
     pub trace: &'a ExecutionTrace,
     pub tree: &'a NodeForest,
     calibration: &'a Calibration,
+    pub usual: Usual<'a>,
     opaque: OpaqueCosts,
     has_accelerator: bool,
     /// Sorts of ids, by the index of the node that performs them.
@@ -64,6 +71,7 @@ impl<'a> LaunchPredictor<'a> {
         trace: &'a ExecutionTrace,
         tree: &'a NodeForest,
         calibration: &'a Calibration,
+        usual: Usual<'a>,
         modeled: Option<ModeledKernels<'a>>,
     ) -> Self {
         let mut all = trace.nodes.iter().flat_map(storage::tensors);
@@ -76,6 +84,7 @@ impl<'a> LaunchPredictor<'a> {
             trace,
             tree,
             calibration,
+            usual,
             opaque: OpaqueCosts::from_calibration(calibration),
             has_accelerator,
             sorts: sort::find_sorts(trace),
@@ -290,7 +299,7 @@ impl<'a> LaunchPredictor<'a> {
         let mut count: usize = launched(&calls);
         if count == 0 {
             for kernel in &node.kernels {
-                calls.extend(kernel.calls(modeled.call, modeled.stream));
+                calls.extend(kernel.calls(self.usual.call, self.usual.stream));
             }
             count = launched(&calls);
         }
