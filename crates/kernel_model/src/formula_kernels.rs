@@ -353,7 +353,7 @@ pub fn moved(bytes: f64, device: &HardwareSpec) -> Estimate {
 }
 
 fn at_least_shortest(time: Estimate, device: &HardwareSpec) -> Estimate {
-    time.max(Estimate::within(shortest_ns(device), (1.0, 1.0)))
+    time.max(Estimate::within(shortest_ns(device), (1.0, MOVED.1)))
 }
 
 fn pairs(vectors: f64) -> f64 {

@@ -162,7 +162,7 @@ mod tests {
         for (device, recommendation, other) in [
             ("v100", "v100-dlrm", "v100-resnet"),
             ("v100-sxm2", "v100-dlrm", "v100-resnet"),
-            ("l4", "a100-dlrm", "h100-suite"),
+            ("l4", "a100-dlrm", "v100-resnet"),
             ("a100", "a100-dlrm", "v100-resnet"),
             ("h200", "h100-suite", "h100-suite"),
             ("mi250", "mi300x-owlv2", "mi300x-owlv2"),
