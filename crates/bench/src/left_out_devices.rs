@@ -22,7 +22,8 @@ const DRAWS: u64 = 5;
 pub struct LeftOutRow {
     pub kind: &'static str,
     pub device: String,
-    /// Test rows above the floor, as in [`KernelRow::rows`](kernel_model::evaluate::KernelRow::rows).
+    /// Test rows above the floor, as in
+    /// [`KernelRow::rows`](kernel_model::evaluate::KernelRow::rows).
     pub rows: usize,
     /// Error of max(roofline, launch overhead of the other devices).
     pub roofline_mape_pct: f64,

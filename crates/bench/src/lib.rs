@@ -1,7 +1,7 @@
 //! Measurements of rowmill on this machine, for `rowmill-bench` and for the commands of `rowmill`
 //! that learn from measurements. The crate provides samples with the conditions under which they
-//! were taken, generated batches, tables and training steps. It also has the errors of kernel models
-//! beside those of simple predictions. The commands of `rowmill-bench` are in
+//! were taken, generated batches, tables and training steps. It also has the errors of kernel
+//! models beside those of simple predictions. The commands of `rowmill-bench` are in
 //! its binary.
 
 pub mod batches;

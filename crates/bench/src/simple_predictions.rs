@@ -137,7 +137,8 @@ pub fn nearest(devices: &[&[CleanLatency]], asked: &HardwareSpec) -> &'static Ha
     all.min_by(nearer).unwrap_or(devices[0][0].row.device)
 }
 
-/// Trains stock gradient-boosted trees that predict the logarithm of a latency from sizes and hardware.
+/// Trains stock gradient-boosted trees that predict the logarithm of a latency from sizes and
+/// hardware.
 #[must_use]
 pub fn train_stock_trees(devices: &[&[CleanLatency]]) -> Trees {
     let training = devices.iter().copied().flatten().filter(|row| row.part == Part::Train);

@@ -97,7 +97,8 @@ impl DeviceModel {
         &self.device
     }
 
-    /// Predicts the latency of a call on any device by the launch overhead and the line of this one.
+    /// Predicts the latency of a call on any device by the launch overhead and the line of this
+    /// one.
     #[must_use]
     pub fn line_ns(&self, work: &Work, device: &HardwareSpec) -> f64 {
         self.line.ns(roofline_ns(work, device), self.floors.ns(work.name()))

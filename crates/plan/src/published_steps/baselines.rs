@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{PublishedStep, STEPS};
 
-/// Predictions of a published step from the other published steps of its model, in nanoseconds. They
-/// are `None` if there are too few.
+/// Predictions of a published step from the other published steps of its model, in nanoseconds.
+/// They are `None` if there are too few.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, TableRow)]
 pub struct StepBaselines {
     /// Time of the samples on the hardware whose rate is nearest.
