@@ -71,14 +71,15 @@ def main(known, left_out, target):
     with open(target, "w") as file:
         file.write(drawing(rows))
     print(
-        "| kernel | device | rows | roofline | of measured peaks | published MLP | model | far above the floor "
-        "| covered |\n|---|---|---|---|---|---|---|---|---|"
+        "| kernel | device | rows | roofline | of measured peaks | unchanged | line | trees | published MLP | model "
+        "| far above the floor | covered |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     )
     for row in rows:
         mlp = both(row["mlp"], "", 2) if "mlp" in row else ""
         print(
             f'| {row["kind"]} | {row["device"]} | {row["rows"]:,} | {both(row, "roofline_", 1)} | '
-            f'{both(row, "measured_peak_", 1)} | {mlp} | {both(row, "", 2)} | '
+            f'{both(row, "measured_peak_", 1)} | {row["unchanged_mape_pct"]:.1f} | {row["line_mape_pct"]:.1f} | '
+            f'{row["trees_mape_pct"]:.1f} | {mlp} | {both(row, "", 2)} | '
             f'{row["kernel_mape_pct"]:.2f} | {row["covered_pct"]:.1f} |'
         )
     print("\n| kernel | device | layers | width | rule | rate | epochs | chosen by |\n|---|---|---|---|---|---|---|---|")

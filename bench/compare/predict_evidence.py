@@ -238,7 +238,7 @@ class Evidence:
         )
         rows = list(csv.DictReader(io.StringIO(text)))
         slowest = max(rows, key=lambda row: int(row["step_ns"]))
-        numbers = ("step_ns", "median_ns", "low_ns", "high_ns", "measured_pct", "modelled_pct", "unknown_pct")
+        numbers = ("step_ns", "median_ns", "low_ns", "high_ns", "measured_pct", "modeled_pct", "unknown_pct")
         return {key: float(slowest[key]) for key in numbers}
 
     def measure(self):
@@ -353,7 +353,7 @@ class Evidence:
             "is_within": low <= measured <= high,
             "single_steps": [sum(low <= ms <= high for ms in steps), len(steps)],
             "noise_pct": sides["change"]["noise_pct"], "turns_apart_pct": sides["change"]["apart_pct"],
-            "measured_pct": predicted["measured_pct"], "modelled_pct": predicted["modelled_pct"],
+            "measured_pct": predicted["measured_pct"], "modeled_pct": predicted["modeled_pct"],
             "unknown_pct": predicted["unknown_pct"],
             "is_measured": all(side["is_measured"] for side in sides.values()),
         }
@@ -412,7 +412,7 @@ def markdown(report):
         f"{report['steps']} steps, {report['seconds']} s. Predictions: SHA-256 {report['predictions_sha256']}.",
         "",
         "| case | predicted ms | interval | measured ms | error % | unchanged % | linear in B % | within | single steps within | "
-        "noise % | modelled % | |",
+        "noise % | modeled % | |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
@@ -421,7 +421,7 @@ def markdown(report):
             f"| {row['case']} | {row['predicted_ms']:.1f} | {row['low_ms']:.1f} to {row['high_ms']:.1f} | "
             f"{row['measured_ms']:.1f} | {row['error_pct']:.1f} | {row['unchanged_error_pct']:.1f} | "
             f"{row['linear_error_pct']:.1f} | {'yes' if row['is_within'] else 'no'} | {inside} of {total} | "
-            f"{row['noise_pct']:.1f} | {row['modelled_pct']:.0f} | {'' if row['is_measured'] else 'unmeasured'} |"
+            f"{row['noise_pct']:.1f} | {row['modeled_pct']:.0f} | {'' if row['is_measured'] else 'unmeasured'} |"
         )
     lines += ["", *(f"- {key.replace('_', ' ')}: {shown(value)}" for key, value in summary.items()), ""]
     lines += [f"- {'passed' if passed else 'FAILED'}: {what}" for what, passed in report["passed"].items()]

@@ -43,7 +43,7 @@ class Learned(predict_evidence.Evidence):
         )
         row = json.loads(text)[0]
         numbers = {key: row[key] for key in ("step_ns", "low_ns", "high_ns", "measured_pct")}
-        return {**numbers, "median_ns": row["step_ns"], "modelled_pct": row["outside_pct"], "unknown_pct": 0.0}
+        return {**numbers, "median_ns": row["step_ns"], "modeled_pct": row["outside_pct"], "unknown_pct": 0.0}
 
 
 def main():

@@ -6,7 +6,7 @@
 The suite (`bench/record/amd-epyc-2cpu/suite`) is recorded: nothing is measured here, and it takes seconds.
 
 1. Coverage. Each workload is calibrated on one of its recordings. Of another recording of it: the share of its operators' time whose operator
-   (by name, sizes aside) the calibration knows, so that it is measured or modelled. Beside it, without a bar, what calibrations of the
+   (by name, sizes aside) the calibration knows, so that it is measured or modeled. Beside it, without a bar, what calibrations of the
    other workloads, and of other models alone, would know of it.
 2. Cures. The step before the cure is calibrated and edited (`rowmill predict what-if`); the step after it is never read. The gain is the part
    of the step that goes; measured by the unprofiled medians of `cases/antipatterns.csv`. Absolute gains are not compared: recorded

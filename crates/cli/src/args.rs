@@ -54,8 +54,8 @@ pub use plan::{
     SettingChoice, SimulateRows,
 };
 pub use predict::{
-    FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext, PredictResize,
-    PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,
+    DrawOptions, FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext,
+    PredictResize, PredictServe, PredictStep, PredictWhatIf, StepRows, StepSelection,
 };
 pub use priced::{DenseKernelsChoice, PrecisionChoice, PricedKernels};
 pub use report::ReportArgs;

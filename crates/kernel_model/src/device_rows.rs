@@ -8,6 +8,7 @@ use super::baseline::{Baseline, BaselinePoint, DeviceBaseline};
 use super::feature::{Features, roofline_ns};
 use super::launch_overhead::{LaunchOverhead, LaunchOverheads};
 use super::measured::Measured;
+use super::roofline_slack::slack;
 use super::split::Part;
 use super::state_drift::{DriftSample, StateDrift};
 use super::work::Kind;
@@ -90,6 +91,11 @@ impl DeviceRows {
     pub fn example(&self, row: &Measured) -> (Features, f32) {
         let baseline = DeviceBaseline { overhead_ns: self.floor_ns(row), line: self.line };
         Features::example(row, self.latency_ns(row), baseline)
+    }
+
+    /// Computes how far the device's long training kernels are from the roofline.
+    pub fn slack(&self) -> f64 {
+        slack(self.part(Part::Train).map(|row| (row, self.latency_ns(row))))
     }
 
     /// Returns only the launch overheads, in the form that a model stores.

@@ -26,6 +26,12 @@ impl Estimate {
         (self.low_ns..=self.high_ns).contains(&ns)
     }
 
+    /// Multiplies mean, low and high by a factor.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        self.combine(self, |ns, _| factor * ns)
+    }
+
     /// Adds the times of two activities that follow each other. The errors of both estimates may be
     /// correlated, so the bounds of the intervals are added too.
     #[must_use]

@@ -1,7 +1,6 @@
 //! Computes prediction errors of models on held-out rows and compares them with errors of the
 //! roofline.
 
-use schema::HardwareSpec;
 use serde::Serialize;
 
 use super::device_rows::{DeviceRows, by_device};
@@ -9,9 +8,8 @@ use super::error_metrics::{gmae, mape};
 use super::feature::roofline_ns;
 use super::measured::Measured;
 use super::model::KernelModel;
-use super::peaks::{self, MeasuredPeaks};
 use super::split::Part;
-use super::work::{Kind, Work};
+use super::work::Kind;
 
 /// Prediction errors of one kind of kernel on one device.
 #[derive(Clone, Debug, Serialize)]
@@ -24,9 +22,6 @@ pub struct KernelRow {
     /// Geometric mean of the absolute errors of max(roofline, launch overhead).
     pub roofline_gmae_pct: f64,
     pub roofline_mape_pct: f64,
-    /// Geometric mean of the absolute errors of the published roofline with measured peaks.
-    pub measured_peak_gmae_pct: f64,
-    pub measured_peak_mape_pct: f64,
     /// Geometric mean of the absolute errors of the model.
     pub gmae_pct: f64,
     pub mape_pct: f64,
@@ -42,13 +37,13 @@ pub struct KernelRow {
 }
 
 /// A measured latency in the form that models are trained on and judged by.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct CleanLatency {
-    pub work: Work,
-    pub device: &'static HardwareSpec,
+    /// The row with its latency without drift of the host or of the device's state.
+    pub row: Measured,
     pub part: Part,
-    /// The latency without drift of the host or of the device's state.
-    pub latency_ns: f64,
+    /// Launch overhead of the operation.
+    pub floor_ns: f64,
     /// Whether prediction errors include the row, because its kernel is long enough to show.
     pub is_judged: bool,
 }
@@ -59,10 +54,9 @@ pub fn list_latencies(kind: Kind, rows: &[Measured]) -> Vec<CleanLatency> {
     let mut latencies = Vec::new();
     for device in by_device(kind, rows) {
         latencies.extend(device.rows.iter().map(|row| CleanLatency {
-            work: row.work,
-            device: row.device,
+            row: Measured { latency_ns: device.latency_ns(row), ..*row },
             part: Part::for_work(&row.work),
-            latency_ns: device.latency_ns(row),
+            floor_ns: device.floor_ns(row),
             is_judged: device.is_above_floor(row),
         }));
     }
@@ -73,12 +67,10 @@ pub fn list_latencies(kind: Kind, rows: &[Measured]) -> Vec<CleanLatency> {
 /// [`Part::Calibrate`] helps to choose how models are trained.
 #[must_use]
 pub fn evaluate_model(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
-    let peaks = peaks::peaks_by_device(rows);
-    let device_row = |device: &DeviceRows| row(model, device, part, peaks[&*device.device.key]);
-    by_device(model.kind, rows).iter().map(device_row).collect()
+    by_device(model.kind, rows).iter().map(|device| row(model, device, part)).collect()
 }
 
-fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeaks) -> KernelRow {
+fn row(model: &KernelModel, device: &DeviceRows, part: Part) -> KernelRow {
     let tested: Vec<&Measured> = device.part(part).collect();
     // Rows at the launch overhead contain no kernel time, so kernel errors exclude them.
     let above = |floors: f64| {
@@ -88,7 +80,6 @@ fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeak
     let over_floor =
         |row: &Measured, ns: f64| (ns.max(device.floor_ns(row)), device.latency_ns(row));
     let roofline = above(1.0).map(|row| over_floor(row, roofline_ns(&row.work, row.device)));
-    let measured_peak = above(1.0).map(|row| over_floor(row, peaks.roofline_ns(&row.work)));
     let predict = |row: &Measured| model.predict_latency(&row.work, row.device);
     let predicted = |row: &Measured| (predict(row).mean_ns, device.latency_ns(row));
     let covered = tested.iter().filter(|row| predict(row).covers(device.latency_ns(row)));
@@ -99,8 +90,6 @@ fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeak
         rows: above(1.0).count(),
         roofline_gmae_pct: gmae(roofline.clone()),
         roofline_mape_pct: mape(roofline),
-        measured_peak_gmae_pct: gmae(measured_peak.clone()),
-        measured_peak_mape_pct: mape(measured_peak),
         gmae_pct: gmae(above(1.0).map(predicted)),
         mape_pct: mape(above(1.0).map(predicted)),
         kernel_mape_pct: mape(above(2.0).map(predicted)),

@@ -29,6 +29,16 @@ pub fn physics_ns(work: &Work, device: &HardwareSpec) -> f64 {
     1e9 * (work.least_flops() / device.peak.f32).max(bytes / device.dram)
 }
 
+/// Duration of the shortest kernel that was ever recorded.
+const SHORTEST_NS: f64 = 1_000.0;
+
+/// Returns the duration of the shortest kernel of a device, in nanoseconds. It is assumed unless it
+/// was measured.
+#[must_use]
+pub fn shortest_ns(device: &HardwareSpec) -> f64 {
+    device.launch_floor_ns.map_or(SHORTEST_NS, f64::from)
+}
+
 /// Numeric features of one operation, in a fixed order that depends only on
 /// the kind.
 #[derive(Clone, Debug)]

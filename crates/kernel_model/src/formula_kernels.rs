@@ -10,6 +10,7 @@ use schema::{HardwareSpec, Optimizer};
 use crate::Error;
 use crate::embedding::{Popularity, ROW_NS, START_NS};
 use crate::estimate::Estimate;
+use crate::feature::shortest_ns;
 use crate::rank_load::{RankLoad, RowRates, TileTerms};
 use crate::tile_use::TileUse;
 
@@ -280,10 +281,11 @@ impl SingleWork {
         }
     }
 
-    /// Predicts the time on a device from data-sheet rates and constants measured on V100.
+    /// Predicts the time on a device from data-sheet rates and constants measured on V100. It is at
+    /// least that of the device's shortest kernel.
     #[must_use]
     pub fn price(&self, device: &HardwareSpec) -> Estimate {
-        match self.kind {
+        let time = match self.kind {
             SingleKind::EmbeddingForward => self.load(device).forward,
             SingleKind::EmbeddingBackward => self.load(device).backward,
             SingleKind::CopyToDevice | SingleKind::CopyToHost => {
@@ -299,10 +301,12 @@ impl SingleWork {
             }
             SingleKind::BatchNorm | SingleKind::BatchNormBackward => {
                 let moved = self.bytes() / (MOVE_SHARE * device.dram);
-                Estimate::within(BATCH_NORM_KERNELS * MOVE_NS + 1e9 * moved, UNMEASURED)
+                let start_ns = MOVE_NS.max(shortest_ns(device));
+                Estimate::within(BATCH_NORM_KERNELS * start_ns + 1e9 * moved, UNMEASURED)
             }
             _ => moved(self.bytes(), device),
-        }
+        };
+        at_least_shortest(time, device)
     }
 
     /// Returns whether the formula was validated by measurements. Only V100 lookups whose longest
@@ -344,7 +348,12 @@ impl SingleWork {
 /// Predicts a kernel that copies or converts values, by the bytes that it reads and writes.
 #[must_use]
 pub fn moved(bytes: f64, device: &HardwareSpec) -> Estimate {
-    Estimate::within(MOVE_NS + 1e9 * bytes / (MOVE_SHARE * device.dram), MOVED)
+    let time = Estimate::within(MOVE_NS + 1e9 * bytes / (MOVE_SHARE * device.dram), MOVED);
+    at_least_shortest(time, device)
+}
+
+fn at_least_shortest(time: Estimate, device: &HardwareSpec) -> Estimate {
+    time.max(Estimate::within(shortest_ns(device), (1.0, MOVED.1)))
 }
 
 fn pairs(vectors: f64) -> f64 {

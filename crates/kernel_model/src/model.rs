@@ -8,7 +8,7 @@ use super::baseline::{Baseline, DeviceBaseline};
 use super::bins::Bins;
 use super::error_interval::ErrorInterval;
 use super::estimate::{Estimate, Factors};
-use super::feature::{physics_ns, roofline_ns};
+use super::feature::{physics_ns, roofline_ns, shortest_ns};
 use super::forest::Forest;
 use super::latency::{Latency, latency};
 use super::launch_overhead::LaunchOverheads;
@@ -23,8 +23,6 @@ const SEEN: f64 = 3.0;
 /// Largest plausible ratio of a kernel's time to the time of similar kernels when its latency is
 /// [`SEEN`] overheads. At [`HIDDEN`] overheads the ratio is 1.
 const BELIEVED: f64 = 12.0;
-/// Duration of the shortest kernel that was ever recorded.
-const LAUNCH_NS: f64 = 1_000.0;
 /// Logarithm by which an interval widens for each factor of e outside the training domain.
 const WIDENING: f64 = 0.25;
 
@@ -97,6 +95,13 @@ impl DeviceModel {
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
+    }
+
+    /// Predicts the latency of a call on any device by the launch overhead and the line of this
+    /// one.
+    #[must_use]
+    pub fn line_ns(&self, work: &Work, device: &HardwareSpec) -> f64 {
+        self.line.ns(roofline_ns(work, device), self.floors.ns(work.name()))
     }
 
     /// Predicts the latency of a call.
@@ -212,8 +217,7 @@ impl KernelModel {
         let (latency, (low, high), slack) = self.latency(work, device);
         let (outside, distance) = self.outside(work);
         let wider = (WIDENING * distance).exp();
-        let launch_ns = device.launch_floor_ns.map_or(LAUNCH_NS, f64::from);
-        let least = physics_ns(work, device).max(launch_ns);
+        let least = physics_ns(work, device).max(shortest_ns(device));
         let high_ns = latency.ns * high * wider;
         let by_roofline = roofline_ns(work, device) * slack;
         let above = (latency.ns / latency.floor_ns / HIDDEN).ln() / (SEEN / HIDDEN).ln();
@@ -259,17 +263,25 @@ impl KernelModel {
             let latency = own.latency(self.shared(), work, device);
             return (latency, own.interval.at(latency.above_floor), own.slack);
         }
-        let floors = LaunchOverheads::median_of(self.devices.iter().map(|device| &device.floors));
         let factors = self.transfer.factors(device);
-        let predicted = self.transfer.latency(work, device, factors, floors.ns(work.name()));
+        let predicted = self.transfer.latency(work, device, factors, self.usual_floor_ns(work));
         (predicted, self.transfer.interval.at(predicted.above_floor), 1.0)
+    }
+
+    /// Returns the median launch overhead of an operation over the devices of the model.
+    #[must_use]
+    pub fn usual_floor_ns(&self, work: &Work) -> f64 {
+        let floors = self.devices.iter().map(|device| &device.floors);
+        LaunchOverheads::median_of(floors).ns(work.name())
     }
 
     pub(super) fn shared(&self) -> Shared<'_> {
         Shared { bins: &self.bins, transfer: &self.transfer, devices: &self.devices }
     }
 
-    fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
+    /// Finds the part of the model that is specific to a device.
+    #[must_use]
+    pub fn find_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {
         self.devices.iter().find(|own| own.device == device.key)
     }
 

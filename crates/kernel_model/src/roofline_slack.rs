@@ -1,14 +1,7 @@
 //! Measures how far a device's long kernels are from the roofline.
 
-use super::device_rows::DeviceRows;
 use super::feature::roofline_ns;
 use super::measured::Measured;
-use super::split::Part;
-
-/// Computes the slack of a device from its training rows.
-pub fn device_slack(device: &DeviceRows) -> f64 {
-    slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row))))
-}
 
 /// Computes the median ratio of measured time to roofline time over the longer half of the rows,
 /// where launch overhead matters least.

@@ -2,6 +2,8 @@
 //!
 //! The same rows give the same model, byte for byte, with any number of threads.
 
+use schema::HardwareSpec;
+
 use super::Error;
 use super::bins::{BINS_MOST, Bins};
 use super::boosting::{self, BoostingParams};
@@ -12,7 +14,6 @@ use super::forest::Forest;
 use super::measured::Measured;
 use super::model::{DeviceModel, DeviceResidual, KernelModel, Shared, Source};
 use super::parallel::in_parallel;
-use super::roofline_slack::device_slack;
 use super::split::{self, Part};
 use super::transfer::DeviceTransfer;
 use super::work::Kind;
@@ -70,6 +71,20 @@ pub fn train(
     Ok(KernelModel { kind, sources, least, most, bins, transfer, devices })
 }
 
+impl KernelModel {
+    /// Returns the model that the other devices' rows give. `rows` are those of all devices. The
+    /// forests of the others stay, because they depend only on their own device.
+    #[must_use]
+    pub fn without_device(&self, rows: &[Measured], device: &HardwareSpec) -> Self {
+        let mut model = self.clone();
+        model.devices.retain(|own| own.device != device.key && !own.is_adapted);
+        let rows = by_device(model.kind, rows);
+        let others = rows.iter().filter(|other| model.find_device(other.device).is_some());
+        model.transfer = DeviceTransfer::train(&others.collect::<Vec<_>>(), 1);
+        model
+    }
+}
+
 /// Lists the features and residuals of a device's training rows, without those of a fold.
 fn examples(device: &DeviceRows, without: usize) -> impl Iterator<Item = (Features, f32)> + '_ {
     let rows = device.part(Part::Train).filter(move |row| fold_of(row) != without);
@@ -90,7 +105,7 @@ fn build_device_model(device: &DeviceRows, shared: Shared<'_>, forests: &[Forest
         floors: device.floors_ns(),
         timed: device.rows.first().map(|row| row.timed).unwrap_or_default(),
         line: device.line,
-        slack: device_slack(device),
+        slack: device.slack(),
         is_adapted: false,
         residual: DeviceResidual::Own(forest.clone()),
         interval: ErrorInterval::flat(0.0, 0.0),

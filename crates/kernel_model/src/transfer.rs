@@ -16,7 +16,6 @@ use super::latency::Latency;
 use super::measured::Measured;
 use super::model_shapes::resembles_layers;
 use super::parallel::in_parallel;
-use super::roofline_slack::device_slack;
 use super::split::Part;
 use super::work::Work;
 
@@ -69,7 +68,7 @@ impl DeviceTransfer {
     /// Fits a formula to the training rows of devices that did not lower their clock. The interval
     /// is a factor of e in both directions, because a single device shows nothing about others.
     fn fit(devices: &[&DeviceRows]) -> Self {
-        let steady = devices.iter().filter(|device| device_slack(device) <= THROTTLED);
+        let steady = devices.iter().filter(|device| device.slack() <= THROTTLED);
         let mut steady: Vec<&DeviceRows> = steady.copied().collect();
         if steady.is_empty() {
             steady = devices.to_vec();

@@ -9,14 +9,14 @@ mod setting;
 
 use predict::calibration::Calibration;
 use predict::step::host::predict_stage_hosts;
-use predict::step::launch_plan::{DenseLaunches, InputRounds, InputThread, LaunchPlan};
-use predict::step::launched::{self, AfterLaunch, LaunchQueue, LaunchedStage, LaunchedStep};
 use predict::step::{Conditions, StepPricer};
 use predict::workload::Workload;
 use schema::TableRow;
 use serde::Serialize;
 
 use crate::Error;
+use crate::launch_plan::{self, DenseLaunches, InputRounds, InputThread, LaunchPlan};
+use crate::launched::{self, AfterLaunch, LaunchQueue, LaunchedStage, LaunchedStep};
 
 pub use demand::{DemandRow, compare_demands};
 pub use setting::{PublishedSetting, SettingCase, SettingName, TableBits};
@@ -97,7 +97,7 @@ pub fn simulate(
     case: LaunchCase,
 ) -> Result<SimulatedCase, Error> {
     let pricer = StepPricer::new(workload, conditions)?;
-    let stages = pricer.launched_stages(&predict_stage_hosts(workload, host), case.plan);
+    let stages = launch_plan::list_stages(&pricer, &predict_stage_hosts(workload, host), case.plan);
     let step = launched::simulate(&stages);
     let changed = |change: &dyn Fn(&mut LaunchedStage)| {
         let mut stages = stages.clone();

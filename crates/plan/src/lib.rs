@@ -11,12 +11,15 @@ pub mod at_scale;
 pub mod baseline;
 mod error;
 pub mod explain;
+pub mod launch_plan;
+pub mod launched;
 mod local_search;
 pub mod neo;
 pub mod placement;
 pub mod priced_plan;
 pub mod problem;
 mod proposal;
+pub mod published_steps;
 pub mod search;
 pub mod torchrec;
 

@@ -63,7 +63,7 @@ pub struct Calibration {
     pub events: BTreeMap<(Overhead, String), EventCount>,
     /// Whether models computed the times of device work, so that they do not count as measured.
     #[serde(skip)]
-    pub are_works_modelled: bool,
+    pub are_works_modeled: bool,
 }
 
 /// Number of samples of one kind of host time, and of the host events that began during them.
@@ -114,7 +114,7 @@ impl Calibration {
             own.samples += other.samples;
             own.events += other.events;
         }
-        self.are_works_modelled |= other.are_works_modelled;
+        self.are_works_modeled |= other.are_works_modeled;
     }
 
     /// Returns whether any device work was recorded. Otherwise, the host computed everything.

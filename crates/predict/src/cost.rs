@@ -15,7 +15,7 @@ pub enum Source {
     /// The cost comes from samples of the same operator or kernel with the same sizes.
     Measured,
     /// The cost comes from samples of other sizes, or of other operators of the class.
-    Modelled,
+    Modeled,
     Unknown,
 }
 

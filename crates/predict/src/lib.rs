@@ -17,7 +17,6 @@ pub mod finding_savings;
 pub mod overheads;
 pub mod prediction;
 pub mod program;
-pub mod published_steps;
 pub mod recording;
 pub mod simulate;
 pub mod step;

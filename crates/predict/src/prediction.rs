@@ -73,7 +73,7 @@ pub struct PredictedStepRow {
     /// Share of actions and works that are priced by samples of the same name and sizes.
     pub measured_pct: f64,
     /// Share of actions and works that are priced by samples of other sizes or of the class.
-    pub modelled_pct: f64,
+    pub modeled_pct: f64,
     pub unknown_pct: f64,
     /// Time of the recorded step, or mean time of several. The time is `None` if no step was
     /// recorded.
@@ -113,7 +113,7 @@ pub struct Prediction {
 pub fn predict_step(
     step: &Step,
     calibration: &Calibration,
-    draws: Draws,
+    draws: Draws<'_>,
 ) -> Result<Prediction, Error> {
     let setting = step.recorded.setting(&step.program);
     let mut prediction = predict_program(&step.program, &setting, calibration, draws)?;
@@ -135,7 +135,7 @@ pub fn predict_step(
 pub fn predict_never_run(
     program: &Program,
     calibration: &Calibration,
-    draws: Draws,
+    draws: Draws<'_>,
 ) -> Result<Prediction, Error> {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
     let prices = Prices::new(calibration);
@@ -165,7 +165,7 @@ pub fn predict_program(
     program: &Program,
     setting: &Setting,
     calibration: &Calibration,
-    draws: Draws,
+    draws: Draws<'_>,
 ) -> Result<Prediction, Error> {
     let prices = Prices::new(calibration);
     let costs = prices.price(program, setting);
@@ -181,7 +181,7 @@ pub fn predict_resized(
     small: &SizedStep,
     large: &SizedStep,
     to: u64,
-    draws: Draws,
+    draws: Draws<'_>,
 ) -> Result<Prediction, Error> {
     let Resized { program, costs, calibration } = resize(small, large, to)?;
     let simulation = simulate::run(&program, &costs)?;
@@ -201,7 +201,7 @@ fn rows_of(
     program: &Program,
     priced: Priced<'_>,
     calibration: &Calibration,
-    draws: Draws,
+    draws: Draws<'_>,
 ) -> Prediction {
     let Priced { costs, simulation, prices } = priced;
     let intervals = interval::compute_intervals(program, calibration, prices, &simulation, draws);
@@ -217,7 +217,7 @@ fn rows_of(
             busy_ns,
             idle_pct,
             measured_pct: shares.measured_pct,
-            modelled_pct: shares.modelled_pct,
+            modeled_pct: shares.modeled_pct,
             unknown_pct: shares.unknown_pct,
             ..PredictedStepRow::default()
         }

@@ -172,7 +172,7 @@ pub struct Stream {
 }
 
 /// Device work: a kernel, a copy or a memory set.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
     pub name: StringId,
     pub kind: WorkKind,
@@ -226,9 +226,12 @@ pub struct Part {
 }
 
 /// The kind of device work, which determines its launch latency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
+    #[default]
     Kernel,
     Copy,
     /// A memory set, which writes one value to a region of device memory.
@@ -284,5 +287,14 @@ impl Program {
     /// Returns the text of an interned name.
     pub fn text(&self, name: StringId) -> &str {
         self.names.get(name)
+    }
+
+    /// Adds a collective, and marks the works that take part in it.
+    pub(crate) fn add_collective(&mut self, collective: Collective) {
+        let number = self.collectives.len() as u32;
+        for (rank, work) in &collective.parts {
+            self.ranks[*rank].works[*work as usize].collective = Some(number);
+        }
+        self.collectives.push(collective);
     }
 }

@@ -127,15 +127,10 @@ impl<'a> Job<'a> {
             let launched = |(rank, work): &(usize, u32)| {
                 program.ranks[*rank].works[*work as usize].is_launched
             };
-            if !parts.iter().all(launched) {
-                continue;
+            if parts.iter().all(launched) {
+                let (operation, bytes) = (one.operation, one.bytes);
+                program.add_collective(Collective { operation, bytes, parts });
             }
-            let number = program.collectives.len() as u32;
-            for (rank, work) in &parts {
-                program.ranks[*rank].works[*work as usize].collective = Some(number);
-            }
-            let (operation, bytes) = (one.operation, one.bytes);
-            program.collectives.push(Collective { operation, bytes, parts });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Simulates a program on its hosts and devices. A program and its costs become a
 //! [`DependencyGraph`], whose solution gives the start and end of every action and work.
 //!
-//! The graph and its solver belong to `analyze::graph`. Contention between kernels is not modelled
+//! The graph and its solver belong to `analyze::graph`. Contention between kernels is not modeled
 //! unless the costs already include it.
 
 mod steady;

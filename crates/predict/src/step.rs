@@ -13,8 +13,6 @@ mod domain;
 mod exchange;
 pub mod execution_trace_time;
 pub mod host;
-pub mod launch_plan;
-pub mod launched;
 mod memory;
 mod placed_tiles;
 mod pricer;
@@ -39,6 +37,7 @@ pub use placed_tiles::TableSharding;
 pub use pricer::{StepCost, StepPricer};
 pub use rank_exchange::price_exchange;
 pub use sweep::{SweepRow, mark_best};
+pub use timeline::TimedAction;
 
 /// The hardware and the kernel models from which a step is priced.
 #[derive(Clone, Copy, Debug)]

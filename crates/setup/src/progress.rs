@@ -21,6 +21,8 @@ pub enum ProgressUnit {
     Bytes,
     Rows,
     Steps,
+    /// Random draws of an interval.
+    Draws,
     /// Measurements of configurations or of tables.
     Measurements,
 }
@@ -135,6 +137,7 @@ impl Meter {
             ProgressUnit::Bytes => Bytes(amount).to_string(),
             ProgressUnit::Rows => render::counted(amount, "row"),
             ProgressUnit::Steps => render::counted(amount, "step"),
+            ProgressUnit::Draws => render::counted(amount, "draw"),
             ProgressUnit::Measurements => render::counted(amount, "measurement"),
         }
     }
@@ -153,7 +156,7 @@ fn style(unit: ProgressUnit, total: Option<u64>) -> ProgressStyle {
         ProgressUnit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
         ProgressUnit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
         // For steps, the message contains the rate in samples per second instead.
-        ProgressUnit::Steps | ProgressUnit::Measurements => ("{human_pos}", "{human_len}", ""),
+        _ => ("{human_pos}", "{human_len}", ""),
     };
     let template = match total {
         Some(_) => format!("{{prefix}} {{wide_bar}} {done} of {all}  {rate}{{eta}} left  {{msg}}"),

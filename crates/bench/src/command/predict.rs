@@ -173,7 +173,7 @@ fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Res
             simulate::run(&edited, &prices.price(&edited, &setting))
         })?;
     }
-    let draws = |count| prediction::predict_step(&step, &calibration, Draws { count, seed: 0 });
+    let draws = |count| prediction::predict_step(&step, &calibration, Draws::new(count, 0));
     timed(&mut taken.draws, || draws(DRAWS))?;
     let mut findings = with_savings(&scopes)?;
     let spans = steps.spans_of_step(0);

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use predict::prediction::Draws;
 
 use setup::args::NeverRunStep;
 
@@ -90,12 +89,6 @@ pub struct DrawOptions {
     /// Seed of the random draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-}
-
-impl From<DrawOptions> for Draws {
-    fn from(options: DrawOptions) -> Self {
-        Self { count: options.draws, seed: options.seed }
-    }
 }
 
 /// Selects the recorded step to predict, and whether a calibration of another machine may be used.
@@ -195,7 +188,7 @@ by one. Ranks meet at every exchange. `low` and `high` add up the errors of the 
 for PyTorch's operators, from --calibration, --overheads or the shipped overheads of the nearest GPU.
 From --model with --calibration alone: a step of rowmill's own trainer on the calibrated host.
 Kernels of unrecorded sizes are scaled from the nearest ones by FLOPs and bytes, and count as
-modelled. Ids follow [synthetic], else are uniform; calibrate on a single rank that uses all threads
+modeled. Ids follow [synthetic], else are uniform; calibrate on a single rank that uses all threads
 (rowmill train --trace records steps).")]
 #[command(group = clap::ArgGroup::new("never_timed").args(["model", "execution_trace"]))]
 #[command(group = clap::ArgGroup::new("costs").args(["calibration", "hardware", "overheads"])
@@ -294,7 +287,7 @@ A file of edits, applied in order; `*` in a name matches any text:
 With --execution-trace, remove, fuse, replace, resize and parallelise change operators and tensors
 before all other edits. Dependencies follow the tensors, so that fuse needs no factor and
 parallelise no join, and kernel models price the changed operators.
-Both steps are predicted, with and without edits; kernels that slow each other down are not modelled.")]
+Both steps are predicted, with and without edits; kernels that slow each other down are not modeled.")]
 pub struct PredictWhatIf {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required_unless_present = "execution_trace", value_name = "PATH")]

@@ -26,7 +26,7 @@ const WARM_UP: u64 = 8;
 const GAIN_MIN: f64 = 3.0;
 /// Number of predicted changes that are run and measured.
 const MEASURED: usize = 3;
-const DRAWS: Draws = Draws { count: 200, seed: 0 };
+const DRAWS: Draws = Draws::new(200, 0);
 
 /// The settings that are tuned. Neither of them changes the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,7 +56,7 @@ fn a_step_is_predicted_with_an_interval_and_its_sources() {
         "busy_ns",
         "idle_pct",
         "measured_pct",
-        "modelled_pct",
+        "modeled_pct",
         "unknown_pct",
         "error_pct",
         "baseline_error_pct",
@@ -188,7 +188,7 @@ fn predicted_kernels_of_models_are_compared_by_their_sum() {
     let words = "predict evaluate t.json --measured t.json --format json";
     let rows = place.done(words).json();
     assert!(rows.as_array().unwrap().iter().any(|row| row["name"] == "gemm"), "{rows}");
-    let other = trace("Tesla V100").replace("\"gemm\"", "\"modelled\"");
+    let other = trace("Tesla V100").replace("\"gemm\"", "\"modeled\"");
     fs::write(place.path("m.json"), other).unwrap();
     let ran = place.done("predict evaluate m.json --measured t.json --format json");
     assert!(ran.stderr.contains("only the sum of all device work"), "{}", ran.stderr);
@@ -274,10 +274,10 @@ fn a_step_between_two_recorded_sizes_has_kernels_between_theirs() {
     let rows = place.done(&format!("{words} --format json")).json();
     // Four times the size takes four times as long, so twice the size must take twice as long.
     assert_eq!((&rows[0]["size"], &rows[0]["busy_ns"]), (&32.into(), &8_000.into()), "{rows}");
-    assert!(rows[0]["modelled_pct"].as_f64().unwrap() > 0.0, "{rows}");
+    assert!(rows[0]["modeled_pct"].as_f64().unwrap() > 0.0, "{rows}");
     assert_eq!((&rows[0]["measured_ns"], &rows[0]["error_pct"]), (&50_000.into(), &0.0.into()));
     let own = place.done("predict resize a.json b.json --sizes 16,64 --to 64 --format json").json();
-    assert_eq!((&own[0]["busy_ns"], &own[0]["modelled_pct"]), (&16_000.into(), &0.0.into()));
+    assert_eq!((&own[0]["busy_ns"], &own[0]["modeled_pct"]), (&16_000.into(), &0.0.into()));
 
     let sizes = "predict resize a.json b.json --sizes";
     place.refused(&format!("{sizes} 16,16 --to 32"), &["two different recorded sizes"]);
@@ -384,7 +384,7 @@ fn written_down(config: &str, ranks: u32, set: &str) {
         for row in rows {
             // Most costs are found by name and sizes. The exceptions are random sizes and what runs
             // beside the wait for input. Exchanges between ranks, which are 6 % of all operations
-            // here, are interpolated between sizes and thus count as modelled.
+            // here, are interpolated between sizes and thus count as modeled.
             let least = if ranks > 1 { 91.0 } else { 95.0 };
             assert!(row["measured_pct"].as_f64().unwrap() > least, "{config}, {ranks}: {row}");
             assert_eq!(row["unknown_pct"].as_f64(), Some(0.0), "{row}");
@@ -547,10 +547,7 @@ fn execution_traces_are_priced_by_models_of_a_gpu() {
             assert_eq!(row["binds"], "host", "{row}");
             assert!(ns(row, "step_ns") >= ns(row, "host_ns").max(ns(row, "device_ns")), "{row}");
             assert!(10 * ns(row, "kernel_only_ns") < 2 * ns(row, "step_ns"), "{row}");
-            assert!(
-                row["unknown_pct"] == 0.0 && row["modelled_pct"].as_f64() > Some(50.0),
-                "{row}"
-            );
+            assert!(row["unknown_pct"] == 0.0 && row["modeled_pct"].as_f64() > Some(50.0), "{row}");
         }
         let sum = |name: &str| ranks.iter().map(|row| ns(row, name)).sum::<i64>();
         (sum("device_ns"), sum("step_ns"), ran.stderr.clone())

@@ -3,8 +3,8 @@
 
 use kernel_model::measured::{Table, operation};
 use kernel_model::{
-    Element, Error, KernelModel, Kind, Measured, MeasuredPeaks, Part, Price, Timed, Work, evaluate,
-    few_shot, leave_out, physics_ns, roofline_ns, shipped, train,
+    Element, Error, KernelModel, Kind, Measured, Part, Price, Timed, Work, evaluate, few_shot,
+    physics_ns, roofline_ns, shipped, train,
 };
 use schema::HardwareSpec;
 use schema::random::CounterRng;
@@ -144,11 +144,11 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
 fn a_device_is_predicted_from_others_and_better_by_a_few_of_its_rows() {
     let rows = three_devices();
     let model = train(Kind::LayerNorm, &rows, Vec::new(), 2).expect("a model");
-    let left_out = leave_out::evaluate_left_out_devices(&model, &rows, 2);
-    assert_eq!(left_out.len(), 3);
-    for row in &left_out {
-        assert!(row.mape_pct < row.roofline_mape_pct, "{row:?}");
-    }
+    let left_out = model.without_device(&rows, device("t4"));
+    let errors = evaluate::evaluate_model(&left_out, &rows, Part::Test);
+    let unseen = errors.iter().find(|row| row.device == "t4").expect("the device");
+    assert!(unseen.mape_pct < unseen.roofline_mape_pct, "{unseen:?}");
+    assert!(left_out.find_device(device("t4")).is_none());
     let few = &table("h100", 20);
     let adapted = few_shot::calibrate(model.clone(), few).expect("enough rows");
     let again = KernelModel::from_bytes(&adapted.to_bytes().expect("bytes")).expect("a model");
@@ -223,13 +223,4 @@ fn rows_that_are_not_measurements_are_counted() {
     let linear = ["linear", "1", "Tesla T4", "8", "8"];
     let error = table.add(3, &linear).expect_err("no column of sizes");
     assert!(matches!(error, Error::Column { column: "M", .. }), "{error}");
-}
-
-#[test]
-fn peaks_are_the_highest_rates_of_training_rows() {
-    let rows = table("v100", 500);
-    let device = device("v100");
-    let peaks = MeasuredPeaks::from_rows(device, &rows);
-    assert!((0.3..0.35).contains(&(peaks.bytes / device.dram)), "{peaks:?}");
-    assert_eq!(peaks.flops, device.peak.f32, "no product was measured");
 }

@@ -4,8 +4,6 @@
 use std::fmt::Write;
 
 use predict::calibration::Calibration;
-use predict::published_steps::{PublishedModel, PublishedPlan};
-use predict::step::launch_plan::{DenseUpdateCalls, LaunchPlan};
 use predict::step::{Conditions, Models, RowUpdates};
 use predict::workload::Workload;
 use schema::stage::Overlap;
@@ -14,6 +12,8 @@ use schema::{FeatureStats, HostLayout, JobConfig, Schedule, ShardingPlan, Topolo
 
 use super::{LaunchCase, SimulatedCase, TORCHREC_CASES, simulate};
 use crate::constraints::Constraints;
+use crate::launch_plan::{DenseUpdateCalls, LaunchPlan};
+use crate::published_steps::{PublishedModel, PublishedPlan};
 use crate::{Error, PlanOptions, PlanProblem};
 
 /// Published steps of TorchRec before and after its optimizations, in nanoseconds.

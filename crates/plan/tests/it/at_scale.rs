@@ -1,13 +1,15 @@
 //! Tests of the ready-made settings: what each technique gains, beside the published figures.
 
 use plan::at_scale::{PublishedSetting, SettingName, SimulatedCase};
-use predict::calibration::shipped::ShippedOverheads;
+use predict::calibration::shipped::{JobKind, ShippedOverheads};
 use predict::step::Models;
 
 fn simulated(name: SettingName) -> (PublishedSetting, Vec<SimulatedCase>) {
     let models = Models::shipped().expect("models");
     let setting = PublishedSetting::new(name).expect("a setting");
-    let host = ShippedOverheads::nearest(&setting.topology.device).read().expect("overheads");
+    let host = ShippedOverheads::nearest(&setting.topology.device, JobKind::Recommendation)
+        .read()
+        .expect("overheads");
     let cases = setting.simulate(&models, &host).expect("steps");
     (setting, cases)
 }

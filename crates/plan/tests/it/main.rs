@@ -5,5 +5,7 @@ mod at_scale;
 mod cases;
 mod comparison;
 mod infeasible;
+mod launched_steps;
 mod placement;
+mod published_steps;
 mod search;

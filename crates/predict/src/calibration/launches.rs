@@ -46,6 +46,20 @@ pub struct ApiCall {
     pub returns: Returns,
 }
 
+impl ApiCall {
+    /// Creates a call that launches a work, and does not wait for it.
+    pub fn launch(name: &str, work: LaunchedWork) -> Self {
+        let (awaits, returns) = (Vec::new(), Returns::AtOnce);
+        Self { name: name.to_owned(), launches: vec![work], awaits, returns }
+    }
+
+    /// Creates a wait for the last works of streams. Without a call, the name is empty.
+    pub fn wait(name: &str, awaits: Vec<i32>) -> Self {
+        let (launches, returns) = (Vec::new(), Returns::AfterAwaited);
+        Self { name: name.to_owned(), launches, awaits, returns }
+    }
+}
+
 /// Device work that a runtime call launched: a kernel, a copy or a memory set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

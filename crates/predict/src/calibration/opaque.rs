@@ -68,9 +68,7 @@ impl OpaqueCosts {
     pub fn host(&self, detail: &str) -> Cost {
         cost(self.host, detail)
     }
-}
 
-impl OpaqueCosts {
     /// Estimates how much of the host time of an operator without runtime calls is work on its
     /// tensors. The result is at most `whole_ns`.
     pub fn host_work_ns(&self, sizes: &str, whole_ns: i64) -> i64 {

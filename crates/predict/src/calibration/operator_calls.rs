@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::launches::{ApiCall, LaunchedWork, Launches, Variant, add};
 use crate::cost::operation_name;
-use crate::program::{Action, MarkKind, Program, Rank, Returns, Thread, WorkId};
+use crate::program::{Action, MarkKind, Program, Rank, Thread, WorkId};
 use crate::recording::{RankTimes, Step};
 
 /// Adds the runtime calls that operators made on some ranks of a recorded step.
@@ -78,12 +78,7 @@ impl CallReader<'_> {
                     }
                 }
                 (Action::Wait(works), Some(open)) => {
-                    let wait = ApiCall {
-                        name: String::new(),
-                        launches: Vec::new(),
-                        awaits: self.streams(works),
-                        returns: Returns::AfterAwaited,
-                    };
+                    let wait = ApiCall::wait("", self.streams(works));
                     open.calls.push(wait.clone());
                     open.inside.iter_mut().next_back().into_iter().for_each(|inside| {
                         inside.2.push(wait.clone());

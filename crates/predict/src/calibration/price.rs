@@ -33,7 +33,7 @@ pub struct Prices {
     roof: Roof,
     opaque: OpaqueCosts,
     constants: Constants,
-    are_works_modelled: bool,
+    are_works_modeled: bool,
     /// Host time by number of nested operators, for operators without samples.
     nested: BTreeMap<Overhead, Transfer>,
     /// Time of an operator that computes nothing, if the host computes everything.
@@ -82,7 +82,7 @@ impl<C: Ord + Copy> Centres<C> {
             return Cost { ns: rounded(*found), source: Some(Source::Measured) };
         }
         match nearest::find(&self.known(&key), &key.detail, alone) {
-            Some(near) => Cost { ns: rounded(near.ns.max(0.0)), source: Some(Source::Modelled) },
+            Some(near) => Cost { ns: rounded(near.ns.max(0.0)), source: Some(Source::Modeled) },
             None => self.by_name(key),
         }
     }
@@ -98,7 +98,7 @@ impl<C: Ord + Copy> Centres<C> {
         let found = self.by_name.get(&(class, key.name)).or_else(|| self.by_name.get(&family));
         let found = found.or_else(|| self.typical.get(&class));
         match found {
-            Some(found) => Cost { ns: rounded(*found), source: Some(Source::Modelled) },
+            Some(found) => Cost { ns: rounded(*found), source: Some(Source::Modeled) },
             None => Cost::UNKNOWN,
         }
     }
@@ -195,7 +195,7 @@ impl Prices {
             roof,
             opaque,
             constants: constants::derive_constants(calibration),
-            are_works_modelled: calibration.are_works_modelled,
+            are_works_modeled: calibration.are_works_modeled,
             nested: by_nested(calibration, &overheads),
             idle_operator_ns: idle_operator_ns.filter(|_| !calibration.has_device_work()),
             overheads,
@@ -231,15 +231,15 @@ impl Prices {
             let sizes = key.detail.clone();
             let whole = self.overhead(Key { class: Overhead::HostOnly, ..key });
             let ns = self.opaque.host_work_ns(&sizes, whole.ns);
-            return Cost { ns, source: whole.source.map(|source| source.max(Source::Modelled)) };
+            return Cost { ns, source: whole.source.map(|source| source.max(Source::Modeled)) };
         }
         let nested = key.detail.strip_suffix(NESTED).and_then(|count| count.parse::<f64>().ok());
         if let Some((line, count)) = self.nested.get(&key.class).zip(nested) {
             let ns = rounded(line.fixed_ns + line.per_byte_ns * count);
-            return Cost { ns, source: Some(Source::Modelled) };
+            return Cost { ns, source: Some(Source::Modeled) };
         }
         let grown = self.grown(&key).map(|grown| {
-            let source = if grown.factor == 1.0 { Source::Measured } else { Source::Modelled };
+            let source = if grown.factor == 1.0 { Source::Measured } else { Source::Modeled };
             Cost { ns: rounded(grown.ns.max(0.0)), source: Some(source) }
         });
         grown.unwrap_or_else(|| self.overheads.cost(key, OVERHEAD_POWER))
@@ -396,20 +396,18 @@ impl Prices {
         let sum = weighted.sum::<f64>() * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
         // A work that is scaled or composed of parts was not measured in this form, so its price
-        // counts as modelled.
+        // counts as modeled.
         let source = match source {
             Some(Source::Measured)
-                if work.scale != 1.0 || costs.len() > 1 || self.are_works_modelled =>
+                if work.scale != 1.0 || costs.len() > 1 || self.are_works_modeled =>
             {
-                Some(Source::Modelled)
+                Some(Source::Modeled)
             }
             other => other,
         };
         Cost { ns: sum.round() as i64, source }
     }
-}
 
-impl Prices {
     /// Prices device work by its own samples, by interpolation between recorded sizes, or by
     /// scaling with the roofline.
     fn kernel(&self, key: Key<WorkKind>) -> Cost {
@@ -424,7 +422,7 @@ impl Prices {
         let near = nearest::find(&known, &key.detail, WORK_POWER).filter(|near| near.is_between);
         let near = near.map(|near| near.ns).or_else(|| self.scaled(&known, &key));
         match near {
-            Some(ns) => Cost { ns: rounded(ns.max(0.0)), source: Some(Source::Modelled) },
+            Some(ns) => Cost { ns: rounded(ns.max(0.0)), source: Some(Source::Modeled) },
             None => self.works.cost(key, WORK_POWER),
         }
     }

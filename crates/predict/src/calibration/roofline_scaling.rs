@@ -36,7 +36,7 @@ const NEAREST: usize = 3;
 
 /// A recorded shape compared with the requested shape.
 #[derive(Clone, Copy, Debug)]
-struct Neighbour {
+struct Neighbor {
     /// Distance from the requested shape.
     apart: f64,
     /// Whether the details of both shapes have the same form.
@@ -56,10 +56,10 @@ struct Neighbour {
 /// Returns `None` if the detail contains no FLOPs and bytes.
 pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
     let wanted = roof.ns(Effort::parse(detail)?)?;
-    let neighbour = |(other, ns): &(&str, f64)| {
+    let neighbor = |(other, ns): &(&str, f64)| {
         let least_ns = Effort::parse(other).and_then(|effort| roof.ns(effort))?;
         let near = nearest::apart(other, detail);
-        Some(Neighbour {
+        Some(Neighbor {
             apart: near.unwrap_or_else(|| between(other, detail)),
             is_alike: near.is_some(),
             is_lined: nearest::is_lined(other, detail),
@@ -67,19 +67,19 @@ pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
             ns: *ns,
         })
     };
-    let mut near: Vec<Neighbour> =
-        known.iter().filter(|one| one.1 > 0.0).filter_map(neighbour).collect();
+    let mut near: Vec<Neighbor> =
+        known.iter().filter(|one| one.1 > 0.0).filter_map(neighbor).collect();
     let start = start_ns(&near);
     if near.iter().filter(|one| one.is_lined).count() > 1 {
         near.retain(|one| one.is_lined);
     }
     near.sort_by(|a, b| a.apart.total_cmp(&b.apart).then(a.ns.total_cmp(&b.ns)));
     near.truncate(NEAREST);
-    let weight = |one: &Neighbour| 1.0 / (0.1 + one.apart).powi(2);
+    let weight = |one: &Neighbor| 1.0 / (0.1 + one.apart).powi(2);
     // The slack of a shape is the logarithm of its time beyond `start` divided by its time on the
     // roofline. The time beyond `start` counts as at least 5 % of the shape's time, because that of
     // the smallest shape may be noise.
-    let behind = |one: &Neighbour| ((one.ns - start).max(0.05 * one.ns) / one.least_ns).ln();
+    let behind = |one: &Neighbor| ((one.ns - start).max(0.05 * one.ns) / one.least_ns).ln();
     let total: f64 = near.iter().map(weight).sum();
     let sum: f64 = near.iter().map(|one| weight(one) * behind(one)).sum();
     (total > 0.0).then(|| (start + wanted * (sum / total).exp()).max(wanted))
@@ -88,7 +88,7 @@ pub fn scaled(known: &[(&str, f64)], detail: &str, roof: Roof) -> Option<f64> {
 /// Estimates the fixed start time of one kind of device work. The start time is the median
 /// intercept of the lines through the smallest shape and each shape of at least 3.5 times its size.
 /// Without a start time, an update of a few rows would be priced in proportion to a large update.
-fn start_ns(known: &[Neighbour]) -> f64 {
+fn start_ns(known: &[Neighbor]) -> f64 {
     const APART: f64 = 3.5;
     let alike = || known.iter().filter(|one| one.is_alike);
     let Some(least) = alike().min_by(|a, b| a.least_ns.total_cmp(&b.least_ns)) else { return 0.0 };

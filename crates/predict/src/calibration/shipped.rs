@@ -6,6 +6,7 @@ use std::io::Read;
 use schema::HardwareSpec;
 use schema::reference::distance;
 use schema::topology::hardware;
+use trace::execution_trace::ExecutionTrace;
 
 use super::Calibration;
 use crate::Error;
@@ -22,6 +23,38 @@ pub struct ShippedOverheads {
     pub profiler: &'static str,
     pub source: &'static str,
     packed: &'static [u8],
+}
+
+/// The kind of a job. Overheads are taken from a job of the same kind if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// The training of a model that looks up embeddings.
+    Recommendation,
+    Other,
+}
+
+impl JobKind {
+    /// Returns the kind of the job that execution traces recorded.
+    #[must_use]
+    pub fn from_traces(traces: &[ExecutionTrace]) -> Self {
+        let has_lookups = |trace: &ExecutionTrace| {
+            trace.nodes.iter().any(|node| Self::looks_up(trace.name(node)))
+        };
+        if traces.iter().any(has_lookups) { Self::Recommendation } else { Self::Other }
+    }
+
+    fn looks_up(operator: &str) -> bool {
+        operator.contains("embedding_bag") || operator.contains("SplitLookup")
+    }
+
+    /// Returns the name of the kind in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recommendation => "a recommendation model",
+            Self::Other => "a model without lookups",
+        }
+    }
 }
 
 macro_rules! shipped {
@@ -66,21 +99,33 @@ impl ShippedOverheads {
         })
     }
 
-    /// Returns the overheads that were recorded beside the device most like the given one.
+    /// Returns whether jobs of a kind were recorded. The suite has jobs of both kinds.
     #[must_use]
-    pub fn nearest(device: &HardwareSpec) -> &'static Self {
-        Self::by_nearness(device)[0]
+    pub fn has_jobs(&self, kind: JobKind) -> bool {
+        match self.name {
+            "h100-suite" => true,
+            "v100-dlrm" | "v100-compiled" | "a100-dlrm" | "a100-full-queue" => {
+                kind == JobKind::Recommendation
+            }
+            _ => kind == JobKind::Other,
+        }
     }
 
-    /// Returns all overheads, those first that were recorded beside the device most like the given
-    /// one: of the same vendor, then by the rate for `f32`.
+    /// Returns the overheads of a job of this kind beside the device most like the given one.
     #[must_use]
-    pub fn by_nearness(device: &HardwareSpec) -> [&'static Self; SHIPPED.len()] {
+    pub fn nearest(device: &HardwareSpec, kind: JobKind) -> &'static Self {
+        Self::by_nearness(device, kind)[0]
+    }
+
+    /// Returns all overheads, the nearest ones first: beside a device of the same vendor, of a job
+    /// of the same kind, then by the rate of the device for `f32`.
+    #[must_use]
+    pub fn by_nearness(device: &HardwareSpec, kind: JobKind) -> [&'static Self; SHIPPED.len()] {
         let apart = |one: &&'static Self| {
-            let Ok(own) = hardware(one.device) else { return (true, f64::MAX) };
+            let Ok(own) = hardware(one.device) else { return ((true, true), f64::MAX) };
             let is_amd = |spec: &HardwareSpec| spec.name.starts_with("AMD");
             let ratio = own.peak.f32 / device.peak.f32;
-            (is_amd(own) != is_amd(device), ratio.ln().abs())
+            ((is_amd(own) != is_amd(device), !one.has_jobs(kind)), ratio.ln().abs())
         };
         let mut all = SHIPPED.each_ref();
         // The sort is stable, so of equally near devices the first remains the first.
@@ -110,19 +155,27 @@ impl ShippedOverheads {
 mod tests {
     use schema::topology::hardware;
 
-    use super::ShippedOverheads;
+    use super::{JobKind, SHIPPED, ShippedOverheads};
 
     #[test]
-    fn nearest_overheads_are_of_the_same_vendor_and_generation() {
-        for (device, name) in [
-            ("v100-sxm2", "v100-dlrm"),
-            ("t4", "v100-resnet"),
-            ("l4", "a100-dlrm"),
-            ("a100", "a100-dlrm"),
-            ("h200", "h100-suite"),
-            ("mi250", "mi300x-owlv2"),
+    fn nearest_overheads_are_of_the_same_vendor_kind_of_job_and_generation() {
+        for (device, recommendation, other) in [
+            ("v100", "v100-dlrm", "v100-resnet"),
+            ("v100-sxm2", "v100-dlrm", "v100-resnet"),
+            ("l4", "a100-dlrm", "v100-resnet"),
+            ("a100", "a100-dlrm", "v100-resnet"),
+            ("h200", "h100-suite", "h100-suite"),
+            ("mi250", "mi300x-owlv2", "mi300x-owlv2"),
         ] {
-            assert_eq!(ShippedOverheads::nearest(hardware(device).unwrap()).name, name, "{device}");
+            let spec = hardware(device).unwrap();
+            let nearest = |kind| ShippedOverheads::nearest(spec, kind).name;
+            let found = [JobKind::Recommendation, JobKind::Other].map(nearest);
+            assert_eq!(found, [recommendation, other], "{device}");
+        }
+        for shipped in &SHIPPED {
+            let seen = shipped.read().unwrap().launches.seen;
+            let looks_up = seen.iter().any(|name| JobKind::looks_up(name));
+            assert_eq!(shipped.has_jobs(JobKind::Recommendation), looks_up, "{}", shipped.name);
         }
     }
 }

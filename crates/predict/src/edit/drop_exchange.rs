@@ -63,12 +63,9 @@ pub(super) fn apply(
 /// Removes the collectives that contain removed works, and numbers the remaining ones in their
 /// order.
 fn drop_collectives(program: &mut Program, is_doomed: impl Fn(&(usize, WorkId)) -> bool) {
-    program.collectives.retain(|one| !one.parts.iter().any(&is_doomed));
+    let mut kept = std::mem::take(&mut program.collectives);
+    kept.retain(|one| !one.parts.iter().any(&is_doomed));
     let all = program.ranks.iter_mut().flat_map(|rank| &mut rank.works);
     all.for_each(|work| work.collective = None);
-    for (number, one) in (0u32..).zip(&program.collectives) {
-        for (rank, work) in &one.parts {
-            program.ranks[*rank].works[*work as usize].collective = Some(number);
-        }
-    }
+    kept.into_iter().for_each(|one| program.add_collective(one));
 }

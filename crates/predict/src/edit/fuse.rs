@@ -99,10 +99,5 @@ fn runs(program: &Program, rank: usize, operators: &[OperatorRange]) -> Vec<Vec<
 /// Returns the device works that an operator launches, in launch order.
 pub(super) fn launched(program: &Program, rank: usize, operator: OperatorRange) -> Vec<WorkId> {
     let actions = &program.ranks[rank].threads[operator.thread].actions;
-    let calls = actions[operator.begin..=operator.end].iter();
-    let launches = calls.filter_map(|action| match action {
-        Action::Call(call) => Some(call.launches.iter().copied()),
-        _ => None,
-    });
-    launches.flatten().collect()
+    works::launched(&actions[operator.begin..=operator.end])
 }

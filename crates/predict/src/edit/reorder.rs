@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::position::EditPosition;
 use super::select::{OperatorRange, find_operators};
+use super::works::launched;
 use crate::Error;
 use crate::program::{Action, Overhead, Program, Rank, Segment, WorkId};
 use trace::store::StringId;
@@ -209,12 +210,4 @@ fn exchange(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
     for (work, behind) in behind {
         rank.works[work as usize].behind = behind;
     }
-}
-
-fn launched(actions: &[Action]) -> Vec<WorkId> {
-    let calls = actions.iter().filter_map(|action| match action {
-        Action::Call(call) => Some(call.launches.iter().copied()),
-        _ => None,
-    });
-    calls.flatten().collect()
 }

@@ -163,7 +163,7 @@ impl Line {
         }
         cost.ns = ns.clamp(0.0, 9e15).round() as i64;
         let is_recorded = self.sizes[1] == self.sizes[0] || self.sizes[1] == self.sizes[2];
-        let least_certain = if is_recorded { Source::Measured } else { Source::Modelled };
+        let least_certain = if is_recorded { Source::Measured } else { Source::Modeled };
         cost.source = cost.source.max(large.source).map(|source| source.max(least_certain));
         Ok(has_sizes)
     }

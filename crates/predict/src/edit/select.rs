@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use schema::pattern;
+use schema::reference::distance;
 
 use super::position::EditPosition;
 use crate::Error;
@@ -139,20 +140,4 @@ pub(super) fn nothing_selected(
     names.truncate(NAMED);
     let EditPosition { number, kind } = position;
     Error::NothingSelected { number, kind, what, got: pattern.to_owned(), names }
-}
-
-/// Computes the Levenshtein distance between two texts, in characters.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.iter().enumerate() {
-            let changed = corner + usize::from(a != *b);
-            corner = row[j + 1];
-            row[j + 1] = changed.min(corner + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

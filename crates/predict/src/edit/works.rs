@@ -6,6 +6,15 @@ use super::position::EditPosition;
 use crate::Error;
 use crate::program::{Action, Program, Rank, WorkId};
 
+/// Returns the device works that actions launch, in launch order.
+pub(super) fn launched(actions: &[Action]) -> Vec<WorkId> {
+    let calls = actions.iter().filter_map(|action| match action {
+        Action::Call(call) => Some(call.launches.iter().copied()),
+        _ => None,
+    });
+    calls.flatten().collect()
+}
+
 /// Removes works of a rank. A wait for a removed work becomes a wait for its replacement in
 /// `instead`. Without a replacement, the wait becomes a wait for the works that the removed work
 /// waited for.

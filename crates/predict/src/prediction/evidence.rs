@@ -6,7 +6,7 @@ use crate::cost::{RankCosts, Source};
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct EvidenceShares {
     pub measured_pct: f64,
-    pub modelled_pct: f64,
+    pub modeled_pct: f64,
     pub unknown_pct: f64,
 }
 
@@ -19,14 +19,14 @@ impl EvidenceShares {
         for cost in all {
             match cost.source {
                 Some(Source::Measured) => counts[0] += 1,
-                Some(Source::Modelled) => counts[1] += 1,
+                Some(Source::Modeled) => counts[1] += 1,
                 Some(Source::Unknown) => counts[2] += 1,
                 None => {}
             }
         }
         let total = counts.iter().sum::<u32>().max(1);
-        let [measured_pct, modelled_pct, unknown_pct] =
+        let [measured_pct, modeled_pct, unknown_pct] =
             counts.map(|count| 100.0 * f64::from(count) / f64::from(total));
-        Self { measured_pct, modelled_pct, unknown_pct }
+        Self { measured_pct, modeled_pct, unknown_pct }
     }
 }

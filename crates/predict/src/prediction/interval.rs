@@ -13,10 +13,20 @@ use crate::program::{Action, Part, Program, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
 /// Number and seed of the random draws from which an interval is computed.
-#[derive(Clone, Copy, Debug)]
-pub struct Draws {
+#[derive(Clone, Copy)]
+pub struct Draws<'a> {
     pub count: u32,
     pub seed: u64,
+    /// Receives the number of draws that are done.
+    pub on_draw: &'a dyn Fn(u32),
+}
+
+impl Draws<'_> {
+    /// Creates draws whose progress nobody sees.
+    #[must_use]
+    pub const fn new(count: u32, seed: u64) -> Self {
+        Self { count, seed, on_draw: &|_| {} }
+    }
 }
 
 /// An action or work whose cost is drawn at random from its samples.
@@ -62,7 +72,7 @@ pub(super) fn compute_intervals(
     calibration: &Calibration,
     prices: &Prices,
     simulation: &Simulation,
-    draws: Draws,
+    draws: Draws<'_>,
 ) -> Vec<StepInterval> {
     let mut elements = Vec::new();
     let mut found = Found::default();
@@ -80,8 +90,9 @@ pub(super) fn compute_intervals(
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
     let mut again = simulation.clone();
     let runs = run_factors(calibration);
-    for draw in 0..u64::from(draws.count) {
-        let random = CounterRng::new(draws.seed, draw);
+    for draw in 0..draws.count {
+        (draws.on_draw)(draw);
+        let random = CounterRng::new(draws.seed, u64::from(draw));
         let ranks = program.ranks.len();
         let hosts = factors(&calibration.factors, random.child(1), ranks);
         let works = factors(&calibration.work_factors, random.child(2), ranks);

@@ -33,21 +33,6 @@ pub struct Unedited<'a> {
     steady: Simulation,
 }
 
-/// Predicts a recorded step with edits applied.
-///
-/// # Errors
-/// The errors of [`Unedited::new`] and [`Unedited::with`].
-pub fn predict_edited(
-    program: &Program,
-    setting: &Setting,
-    calibration: &Calibration,
-    name: &str,
-    edits: &[Edit],
-    draws: Draws,
-) -> Result<WhatIf, Error> {
-    Unedited::new(program, setting, calibration)?.with(name, edits, draws)
-}
-
 impl<'a> Unedited<'a> {
     /// Simulates a step without edits, as the reference for later edits.
     ///
@@ -69,7 +54,7 @@ impl<'a> Unedited<'a> {
     /// # Errors
     /// The errors of [`edit::apply`], and [`Error::Cycle`] if the edits make the program wait for
     /// itself.
-    pub fn with(&self, name: &str, edits: &[Edit], draws: Draws) -> Result<WhatIf, Error> {
+    pub fn with(&self, name: &str, edits: &[Edit], draws: Draws<'_>) -> Result<WhatIf, Error> {
         let program = edit::apply(self.program, edits)?;
         self.compare(name, program, self.calibration, draws)
     }
@@ -84,7 +69,7 @@ impl<'a> Unedited<'a> {
         name: &str,
         program: Program,
         calibration: &Calibration,
-        draws: Draws,
+        draws: Draws<'_>,
     ) -> Result<WhatIf, Error> {
         let priced_anew =
             (!std::ptr::eq(calibration, self.calibration)).then(|| Prices::new(calibration));

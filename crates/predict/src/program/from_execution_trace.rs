@@ -22,9 +22,9 @@ use crate::cost::parse_operation;
 use crate::program::{Collective, Program, WorkKind};
 use kernel_model::Estimate;
 use kernels::{LaunchedKernel, TraceKernels};
-use operator::{LaunchPredictor, ModelledKernels};
+use operator::{LaunchPredictor, ModeledKernels, Usual};
+use writer::Joined;
 pub use writer::UnknownOperators;
-use writer::{Joined, Usual};
 
 /// The program of a step from execution traces, with counts of the operators and collectives that
 /// are incomplete.
@@ -57,7 +57,7 @@ impl Execution {
             recordings: vec![u32::MAX],
             transfers: BTreeMap::new(),
             work_factors: Vec::new(),
-            are_works_modelled: true,
+            are_works_modeled: true,
             ..host.clone()
         }
     }
@@ -132,15 +132,13 @@ fn program(
         }
         let operators = items.iter().filter(|item| item.kind == order::ItemKind::Operator);
         let operators = operators.map(|item| item.node);
-        let modelled = price.map(|price| ModelledKernels {
+        let modeled = price.map(|price| ModeledKernels {
             kernels: TraceKernels::list(trace, &tree, operators, group_size(traces)),
             price,
-            call: &call,
-            stream: usual.stream,
         });
-        let known = LaunchPredictor::new(trace, &tree, calibration, modelled);
+        let known = LaunchPredictor::new(trace, &tree, calibration, usual, modeled);
         let names = &mut execution.program.names;
-        let mut written = writer::write(&known, names, &threads, &items, usual);
+        let mut written = writer::write(&known, names, &threads, &items);
         written.rank.rank = trace.rank;
         execution.program.ranks.push(written.rank);
         joined.push(written.collectives);
@@ -223,11 +221,7 @@ fn meet(
         let bytes = joined.iter().map(|own| own[at].2).max().unwrap_or_default();
         let parts: Vec<(usize, u32)> =
             joined.iter().enumerate().map(|(rank, own)| (rank, own[at].0)).collect();
-        let number = program.collectives.len() as u32;
-        for (rank, work) in &parts {
-            program.ranks[*rank].works[*work as usize].collective = Some(number);
-        }
-        program.collectives.push(Collective { operation, bytes, parts });
+        program.add_collective(Collective { operation, bytes, parts });
     }
     Ok(())
 }

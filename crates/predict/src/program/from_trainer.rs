@@ -13,7 +13,7 @@ use self::exchange::Exchanges;
 use crate::effort;
 use crate::program::{
     Action, Call, Collective, Mark, MarkKind, Overhead, Program, Rank, Returns, Segment, Stream,
-    Thread, Work, WorkId, WorkKind,
+    Thread, Work, WorkId,
 };
 
 const LAUNCH: &str = "cudaLaunchKernelExC";
@@ -51,11 +51,7 @@ fn meet(program: &mut Program, ranks: &[Vec<Op>]) {
         let bytes = all.iter().map(|rank| rank[at].2).max().unwrap_or_default();
         let parts: Vec<(usize, WorkId)> =
             all.iter().enumerate().map(|(rank, of)| (rank, of[at].0)).collect();
-        let number = program.collectives.len() as u32;
-        for (rank, work) in &parts {
-            program.ranks[*rank].works[*work as usize].collective = Some(number);
-        }
-        program.collectives.push(Collective { operation: all[0][at].1, bytes, parts });
+        program.add_collective(Collective { operation: all[0][at].1, bytes, parts });
     }
 }
 
@@ -117,20 +113,12 @@ impl TrainerWriter<'_> {
         let id = rank.works.len() as WorkId;
         rank.works.push(Work {
             name: names.intern(&kernel),
-            kind: WorkKind::Kernel,
-            stream: 0,
             op: name,
             detail,
-            shape: None,
-            bytes: None,
             behind: id.checked_sub(1),
-            after: Vec::new(),
-            collective: None,
-            parts: Vec::new(),
             scale: self.slowdown,
             is_launched: true,
-            held_ns: 0,
-            repeated: None,
+            ..Work::default()
         });
         // The trainer calls its kernels directly, so each operation is a launch that the host
         // awaits.

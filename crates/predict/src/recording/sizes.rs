@@ -87,16 +87,8 @@ pub(super) fn bytes(
     let trace = scope.trace;
     let call = scope.links().call(kernel)?;
     let around = tree.ancestors(call).filter(|row| is_collective(trace.name(*row)));
-    around.filter_map(|row| shapes.get(&(trace.rank, row)).map(size)).find(|bytes| *bytes > 0)
-}
-
-fn size(tensors: &Tensors) -> u64 {
-    let one = |(at, dims): (usize, &Vec<u64>)| {
-        let elements = dims.iter().copied().fold(1u64, u64::saturating_mul);
-        let width = element_bytes(tensors.types.get(at).map_or("", String::as_str));
-        if dims.is_empty() { 0 } else { elements.saturating_mul(width) }
-    };
-    tensors.dims.iter().enumerate().map(one).fold(0, u64::saturating_add)
+    let sizes = around.filter_map(|row| shapes.get(&(trace.rank, row)));
+    sizes.map(|tensors| text_bytes(&text(tensors))).find(|bytes| *bytes > 0)
 }
 
 /// Returns the number of bytes per element of a type. Unknown types count 4 bytes.

@@ -107,14 +107,9 @@ fn work(read: &RankReader<'_>, names: &mut Strings, row: u32, stream: u32) -> Wo
         detail: names.intern(&detail),
         shape,
         bytes,
-        behind: None,
-        after: Vec::new(),
-        collective: None,
-        parts: Vec::new(),
         scale: 1.0,
         is_launched: start.is_some_and(|at| read.span.start <= at && at < read.span.end),
-        held_ns: 0,
-        repeated: None,
+        ..Work::default()
     }
 }
 

@@ -4,7 +4,7 @@
 use analyze::collectives::CollectiveOperation;
 use kernel_model::embedding::ROW_NS;
 use kernel_model::exchanges::RankExchange;
-use kernel_model::formula_kernels::{SingleKind, SingleWork};
+use kernel_model::formula_kernels::{MOVE_SHARE, MOVED, SingleKind, SingleWork};
 use kernel_model::{Element, Estimate, Kind, Work};
 use schema::Topology;
 use serde::Serialize;
@@ -21,10 +21,6 @@ use crate::program::from_execution_trace::kernels::{Kernel, LaunchedKernel};
 use crate::program::{Program, Rank};
 use crate::recording::{RankSetting, RankTimes, Setting, Step};
 
-/// Share of the peak memory bandwidth that copies reach (arXiv:2201.07821).
-const MOVE_SHARE: f64 = 0.79;
-/// Lowest and highest factor on the time of copies.
-const MOVED: (f64, f64) = (0.8, 1.3);
 /// Lowest and highest factor on times that were not measured on the device.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);
 /// Assumed share of the 16-bit peak rate that products of 16-bit values reach.
@@ -41,11 +37,6 @@ pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Es
         let price = models.model(work.kind()).price(&work, device);
         Estimate { mean_ns: price.mean_ns, low_ns: price.low_ns, high_ns: price.high_ns }
     };
-    let scaled = |time: Estimate, factor: f64| Estimate {
-        mean_ns: factor * time.mean_ns,
-        low_ns: factor * time.low_ns,
-        high_ns: factor * time.high_ns,
-    };
     let time = match asked.kernel {
         // The models know only 32-bit values. 16-bit products run in tensor cores.
         Kernel::Learned(work, factor) if asked.element_bytes == 2 => {
@@ -55,7 +46,7 @@ pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Es
             let ns = 1e9 * flops / (HALF_SHARE * peak);
             Estimate::within(ns, UNMEASURED).max(moved(asked.bytes as f64))
         }
-        Kernel::Learned(work, factor) => scaled(learned(work), factor),
+        Kernel::Learned(work, factor) => learned(work).times(factor),
         // The model was trained on additions, which move three 4-byte values per element.
         Kernel::Moved if asked.pass.name == "element" => {
             let elements = asked.bytes.div_ceil(12).max(1);
@@ -82,7 +73,7 @@ pub fn price(asked: &LaunchedKernel, models: &Models, topology: &Topology) -> Es
             transfer(topology, operation, asked.bytes as f64, ranks)
         }
     };
-    scaled(time.max(least), asked.factor)
+    time.max(least).times(asked.factor)
 }
 
 /// Predicts the transfer of a collective of which each rank has `bytes` bytes, within a host by
@@ -238,7 +229,7 @@ pub fn rows(
 
 /// The device of a topology, whose kernels models price.
 #[derive(Clone, Copy)]
-pub struct ModelledDevice<'a> {
+pub struct ModeledDevice<'a> {
     pub models: &'a Models,
     pub topology: &'a Topology,
 }
@@ -253,7 +244,7 @@ pub fn host_rows(
     traces: &[ExecutionTrace],
     number: usize,
     step: &Step,
-    device: Option<ModelledDevice<'_>>,
+    device: Option<ModeledDevice<'_>>,
     name: &str,
     hosts: &[Calibration],
 ) -> Result<Vec<HostRow>, Error> {
@@ -262,7 +253,7 @@ pub fn host_rows(
     let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
     let setting = Setting { ranks: starts.collect() };
     let predict = |host: &Calibration| match device {
-        Some(ModelledDevice { models, topology }) => {
+        Some(ModeledDevice { models, topology }) => {
             let (execution, priced) = on_device(&traces, number, host, models, topology)?;
             never_run::step_times(&execution.program, &setting, &priced)
         }

@@ -20,7 +20,7 @@ pub struct HostTime {
     pub operators: u32,
     /// Number of the operators that the overheads do not contain, which take the time of a typical
     /// operator.
-    pub modelled: u32,
+    pub modeled: u32,
 }
 
 /// The host's time of each stage of a step.
@@ -64,7 +64,7 @@ pub fn predict_host(workload: Workload<'_>, host: &Calibration) -> HostTime {
     stages.iter().fold(HostTime::default(), |sum, StageHost { time, .. }| HostTime {
         ns: sum.ns + time.ns,
         operators: sum.operators + time.operators,
-        modelled: sum.modelled + time.modelled,
+        modeled: sum.modeled + time.modeled,
     })
 }
 
@@ -82,7 +82,7 @@ pub fn predict_stage_hosts(workload: Workload<'_>, host: &Calibration) -> StageH
         for (name, count) in operators.get(operation).into_iter().flatten() {
             let own = *known.entry(name).or_insert_with(|| overheads::operator_host_ns(host, name));
             time.operators += count;
-            time.modelled += if own.is_none() { *count } else { 0 };
+            time.modeled += if own.is_none() { *count } else { 0 };
             time.ns += f64::from(*count) * own.unwrap_or(typical);
         }
         stages.push(StageHost { stage, time });

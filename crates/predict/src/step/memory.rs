@@ -3,10 +3,11 @@
 //!
 //! `train::memory` estimates the memory of rowmill's own trainer, from the code that allocates it.
 
+use schema::Interaction;
 use schema::topology::ProductFormat;
-use schema::{Interaction, JobConfig};
 use serde::Serialize;
 
+use crate::program::from_trainer::dense::{Parameter, parameters};
 use crate::workload::Workload;
 use kernel_model::rank_load::RankLoad;
 
@@ -101,9 +102,8 @@ impl MemoryTerms {
     /// Derives the terms from the model's widths, the features and the number of ranks. Activations
     /// have the format of the products.
     pub fn new(workload: Workload<'_>, format: ProductFormat) -> Self {
-        let config = workload.config;
-        let (parameters, states) = dense(config);
-        let model = &config.model;
+        let (parameters, states) = dense(workload);
+        let model = &workload.config.model;
         let widths = model.bottom.iter().chain(&model.top);
         let mut largest: Vec<usize> = widths.clone().copied().collect();
         largest.sort_unstable_by(|a, b| b.cmp(a));
@@ -173,31 +173,13 @@ fn bytes(value: f64) -> u64 {
 }
 
 /// Counts the dense parameters and the values of their optimizer states.
-fn dense(config: &JobConfig) -> (u64, u64) {
-    let (model, rule) = (&config.model, config.optimizer.dense.kind);
-    let (mut parameters, mut states) = (0, 0);
-    let mut add = |rows: usize, columns: usize| {
-        parameters += (rows * columns) as u64;
-        states += (rows * rule.state_per_row(columns)) as u64;
-    };
-    let mut mlp = |mut input: usize, widths: &[usize]| {
-        for &width in widths {
-            add(width, input);
-            add(1, width);
-            input = width;
-        }
-    };
-    mlp(model.dense_features, &model.bottom);
-    mlp(model.interaction_width(), &model.top);
-    if let Interaction::DcnV2 { layers, rank } = model.interaction {
-        let width = model.interaction_width();
-        for _ in 0..layers {
-            add(rank, width);
-            add(width, rank);
-            add(1, width);
-        }
-    }
-    (parameters, states)
+fn dense(workload: Workload<'_>) -> (u64, u64) {
+    let rule = workload.config.optimizer.dense.kind;
+    let shapes = parameters(workload).into_iter().map(Parameter::shape);
+    shapes.fold((0, 0), |(values, states), [rows, columns]| {
+        let own_states = rows * rule.state_per_row(columns);
+        (values + (rows * columns) as u64, states + own_states as u64)
+    })
 }
 
 /// Finds the largest batch that fits into `capacity` bytes on every rank, or `None` if not even one

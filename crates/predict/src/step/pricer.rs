@@ -7,9 +7,6 @@ use serde::Serialize;
 
 use super::dense::{self, BottomMlp, DenseKernels, DensePart};
 use super::exchange::{Moved, Peers};
-use super::host::StageHosts;
-use super::launch_plan::{self, LaunchPlan};
-use super::launched::LaunchedStage;
 use super::memory::{Memory, MemoryTerms, max_batch_size};
 use super::placed_tiles::{PlacedTiles, TableSharding, TileSums};
 use super::timeline::TimedAction;
@@ -295,24 +292,21 @@ impl<'a> StepPricer<'a> {
         self.dense.timeline.simulate(|stage| times.time_of(stage), added)
     }
 
-    /// Returns the stages of the step with the time in which the host launches them.
+    /// Returns the actions of the step in order, with their times on the slowest rank.
     #[must_use]
-    pub fn launched_stages(&self, hosts: &StageHosts, plan: LaunchPlan) -> Vec<LaunchedStage> {
+    pub fn timed_actions(&self) -> Vec<TimedAction> {
         let times = self.tile_times();
-        let device_ns =
-            |action: &TimedAction| times.time_of(action.stage).unwrap_or(action.time).mean_ns;
-        launch_plan::list_stages(
-            self.dense.timeline.actions(),
-            device_ns,
-            self.input_rounds().map(|round| round.mean_ns),
-            hosts,
-            plan,
-        )
+        let mut actions = self.dense.timeline.actions().to_vec();
+        for action in &mut actions {
+            action.time = times.time_of(action.stage).unwrap_or(action.time);
+        }
+        actions
     }
 
     /// Returns the times of the three exchanges of an input distribution: the sizes of messages,
     /// the lengths of bags, and the ids.
-    fn input_rounds(&self) -> [Estimate; 3] {
+    #[must_use]
+    pub fn input_rounds(&self) -> [Estimate; 3] {
         let batch = self.batch.max(1) as f64;
         // Each rank tells each other rank how many bags and how many ids it will send.
         let sizes = self.peers.to_samples(|_| 2.0 * ID * self.loads.len() as f64 / batch);

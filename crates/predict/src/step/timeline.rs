@@ -33,25 +33,14 @@ impl StageTimeline {
         let has_terms = graph.actions.iter().any(|action| action.stage == Stage::RowTerms);
         for action in &graph.actions {
             let StageAction { stage, part, batch, .. } = *action;
+            let timed =
+                |stage| TimedAction { stage, part, batch, time: time_of(stage), started_by: None };
             // A table that moves may begin or end the exchange of row terms, so there is always an
             // action for it.
             if stage == Stage::EmbeddingUpdate && !has_terms {
-                let time = time_of(Stage::RowTerms);
-                actions.push(TimedAction {
-                    stage: Stage::RowTerms,
-                    part,
-                    batch,
-                    time,
-                    started_by: None,
-                });
+                actions.push(timed(Stage::RowTerms));
             }
-            actions.push(TimedAction {
-                stage,
-                part,
-                batch,
-                time: time_of(stage),
-                started_by: None,
-            });
+            actions.push(timed(stage));
         }
         for at in 0..actions.len() {
             if actions[at].part == ActionPart::Finish {

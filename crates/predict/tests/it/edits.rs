@@ -11,7 +11,7 @@ use trace::store::StringId;
 use crate::fixture::{HOST, Recording, by_hand, step_of};
 
 const DEVICE: (i64, i64) = (0, 7);
-const DRAWS: Draws = Draws { count: 3, seed: 0 };
+const DRAWS: Draws = Draws::new(3, 0);
 
 /// Builds a step in which two operators `bag` and one operator `c` launch a kernel each, and the
 /// host then waits for the last kernel.
@@ -41,7 +41,8 @@ fn edited(step: &Step, edits: &[Edit]) -> Result<i64, predict::Error> {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, &[0]);
     let setting = step.recorded.setting(&step.program);
-    let found = what_if::predict_edited(&step.program, &setting, &calibration, "", edits, DRAWS)?;
+    let found = what_if::Unedited::new(&step.program, &setting, &calibration)
+        .and_then(|unedited| unedited.with("", edits, DRAWS))?;
     Ok(found.rows[0].step_ns / 1_000)
 }
 
@@ -66,7 +67,8 @@ fn no_edits_give_the_recorded_step_and_the_same_traces() {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &(0..8).collect::<Vec<_>>());
     let setting = step.recorded.setting(&step.program);
-    let found = what_if::predict_edited(&step.program, &setting, &calibration, "", &[], DRAWS);
+    let found = what_if::Unedited::new(&step.program, &setting, &calibration)
+        .and_then(|unedited| unedited.with("", &[], DRAWS));
     let found = found.expect("no edit");
     let predicted =
         predict::prediction::predict_step(&step, &calibration, DRAWS).expect("no cycle");
@@ -248,8 +250,8 @@ fn edits_of_a_real_step_move_it_the_right_way() {
     let setting = step.recorded.setting(&step.program);
     let saving = |edit: Edit| {
         let edits = [edit];
-        let found =
-            what_if::predict_edited(&step.program, &setting, &calibration, "", &edits, DRAWS);
+        let found = what_if::Unedited::new(&step.program, &setting, &calibration)
+            .and_then(|unedited| unedited.with("", &edits, DRAWS));
         found.expect("an edit").rows[7].saving_ns.expect("a saving")
     };
     // The dense optimizer is a loop of small operators, and the last rank's host bounds the step.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use predict::calibration::launches::{ApiCall, LaunchedWork, Variant};
 use predict::calibration::price::Prices;
-use predict::calibration::shipped::{SHIPPED, ShippedOverheads};
+use predict::calibration::shipped::{JobKind, SHIPPED, ShippedOverheads};
 use predict::calibration::{Calibration, Key, collect};
 use predict::evaluate::error_pct;
 use predict::prediction::never_run::{self, HostDeviceTimes};
@@ -14,13 +14,13 @@ use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
 use predict::recording::{RankSetting, Setting, Step};
 use predict::simulate;
 use predict::step::Models;
-use predict::step::execution_trace_time::{self, ModelledDevice, OWN_HOST};
+use predict::step::execution_trace_time::{self, ModeledDevice, OWN_HOST};
 use schema::Topology;
 use trace::execution_trace::{self, ExecutionTrace};
 
 use crate::fixture::Recording;
 
-const DRAWS: Draws = Draws { count: 20, seed: 0 };
+const DRAWS: Draws = Draws::new(20, 0);
 
 /// Reads the public 8-rank job as a recording and as execution traces.
 fn dlrm() -> Option<(Recording, Vec<ExecutionTrace>)> {
@@ -286,7 +286,7 @@ fn unrecorded_operators_are_priced_by_bytes_and_reported() {
 }
 
 #[test]
-fn other_sizes_are_scaled_and_count_as_modelled() {
+fn other_sizes_are_scaled_and_count_as_modeled() {
     let calibration = known(&[("a", "8 float", 7)]);
     let trace =
         by_hand(&[(3, 2, 1, "a", &[(1, 24, GPU)], &[(2, 24, GPU)], "a(Tensor x) -> Tensor")]);
@@ -380,13 +380,13 @@ fn device_time_of_execution_traces_is_predicted_without_their_timelines() {
 /// The limits are 15 % with the host of the rank itself, and a median of 25 % with the host
 /// of other jobs.
 #[test]
-fn steps_of_execution_traces_are_predicted_with_modelled_kernels() {
+fn steps_of_execution_traces_are_predicted_with_modeled_kernels() {
     let Some((recording, traces)) = dlrm() else { return };
     let step = recording.step(0);
     let models = Models::shipped().expect("models of this version");
     let topology = Topology::parse("v100-sxm2x8").expect("a known device");
     let shared = SHIPPED.map(|shipped| shipped.read().expect("overheads of this version"));
-    let device = Some(ModelledDevice { models: &models, topology: &topology });
+    let device = Some(ModeledDevice { models: &models, topology: &topology });
     let rows = |name, hosts: &[Calibration]| {
         execution_trace_time::host_rows(&traces, 0, &step, device, name, hosts).expect("rows")
     };
@@ -415,8 +415,9 @@ fn predicted_on(
     device: &str,
 ) -> (Execution, HostDeviceTimes) {
     let topology = Topology::parse(device).expect("a known device");
-    let host = ShippedOverheads::nearest(&topology.device).read().expect("overheads");
     let traces = std::slice::from_ref(trace);
+    let shipped = ShippedOverheads::nearest(&topology.device, JobKind::from_traces(traces));
+    let host = shipped.read().expect("overheads");
     let (execution, calibration) =
         execution_trace_time::on_device(traces, 0, &host, models, &topology).expect("a program");
     let setting = Setting { ranks: vec![RankSetting::default()] };

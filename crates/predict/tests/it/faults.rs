@@ -245,7 +245,7 @@ fn fault_12_and_13_unmeasured_parts_are_reported_as_unknown() {
     assert!(priced().count() > 0 && priced().all(|source| source == Source::Unknown));
 
     // Samples of other sizes, and then of other operators of the class, are used instead. Works
-    // with such prices count as modelled.
+    // with such prices count as modeled.
     let mut other = calibrated(&step);
     for (mut key, samples) in std::mem::take(&mut other.overheads) {
         key.detail.push_str(" of another size");
@@ -253,7 +253,7 @@ fn fault_12_and_13_unmeasured_parts_are_reported_as_unknown() {
     }
     let costs = Prices::new(&other).price(&step.program, &step.recorded.setting(&step.program));
     let sources: Vec<_> = costs.ranks[0].actions[0].iter().filter_map(|cost| cost.source).collect();
-    assert!(sources.iter().all(|source| *source == Source::Modelled), "{sources:?}");
+    assert!(sources.iter().all(|source| *source == Source::Modeled), "{sources:?}");
 }
 
 #[test]
@@ -362,11 +362,11 @@ fn fault_14_unknown_kernels_are_reported_instead_of_failing() {
     let config = config(&[]);
     let ops = ops(&config, 1);
     let program = from_trainer::build_program(&ops, 1.0);
-    let draws = Draws { count: 2, seed: 0 };
+    let draws = Draws::new(2, 0);
     // The calibration contains only one product, so lookups follow from the roofline and count as
-    // modelled.
+    // modeled.
     let found = prediction::predict_never_run(&program, &one_product(), draws).expect("no cycle");
-    assert!(found.rows[0].step_ns > 0 && found.rows[0].modelled_pct > 10.0, "{:?}", found.rows);
+    assert!(found.rows[0].step_ns > 0 && found.rows[0].modeled_pct > 10.0, "{:?}", found.rows);
     // Without any calibration, every part must be reported as unknown.
     let found =
         prediction::predict_never_run(&program, &Calibration::default(), draws).expect("no cycle");
@@ -376,7 +376,7 @@ fn fault_14_unknown_kernels_are_reported_instead_of_failing() {
 /// The published model was trained and tested on the same shapes, and its predictions for other
 /// shapes were unbounded.
 #[test]
-fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
+fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modeled() {
     let known = [
         ("512x64 float, 64x64 float; 4190000 FLOP, 279000 B", 60_000.0),
         ("512x512 float, 512x512 float; 268000000 FLOP, 3150000 B", 2_680_000.0),
@@ -401,7 +401,7 @@ fn fault_17_extrapolated_kernels_follow_the_roofline_and_count_as_modelled() {
     let config = config(&[]);
     let ops = ops(&config, 1);
     let program = from_trainer::build_program(&ops, 1.0);
-    let draws = Draws { count: 2, seed: 0 };
+    let draws = Draws::new(2, 0);
     let found = prediction::predict_never_run(&program, &one_product(), draws).expect("no cycle");
     assert_eq!(found.rows[0].measured_pct, 0.0);
 }

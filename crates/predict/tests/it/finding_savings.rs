@@ -12,7 +12,7 @@ use predict::prediction::{self, Draws};
 use crate::edits::step;
 use crate::fixture::{Recording, job, scopes};
 
-const DRAWS: Draws = Draws { count: 1, seed: 0 };
+const DRAWS: Draws = Draws::new(1, 0);
 
 fn finding(rule: &str, rows: Vec<u32>, action: Action) -> Finding {
     let mid_ns = 50_000;

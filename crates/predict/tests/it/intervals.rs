@@ -12,7 +12,7 @@ use trace::store::StringId;
 
 use crate::edits::step;
 
-const DRAWS: Draws = Draws { count: 400, seed: 0 };
+const DRAWS: Draws = Draws::new(400, 0);
 
 /// Builds a step that launches one matrix product of a batch and waits for it.
 fn product(batch: u64) -> Program {
@@ -122,7 +122,7 @@ fn operators_that_the_host_computes_grow_with_their_tensors() {
     };
     // Of the 1,000 ns, 10 ns are those of an operator that computes nothing.
     let grown = predict("256x8 float", &calibration);
-    assert_eq!((grown.step_ns, grown.modelled_pct), (3_970, 100.0));
+    assert_eq!((grown.step_ns, grown.modeled_pct), (3_970, 100.0));
     assert!(grown.low_ns < 2_300 && 6_500 < grown.high_ns, "{grown:?}");
     // Another spelling of the same sizes does not change the time.
     let same = predict("64x8 float", &calibration);

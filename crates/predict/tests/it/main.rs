@@ -10,8 +10,6 @@ mod finding_savings;
 mod fixture;
 mod hosts;
 mod intervals;
-mod launched_steps;
-mod published_steps;
 mod random;
 mod ranks;
 mod rebuilt;

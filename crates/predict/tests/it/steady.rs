@@ -13,7 +13,7 @@ use trace::store::Trace;
 
 use crate::fixture::{self, HOST, Recording, Row, by_hand};
 
-const DRAWS: Draws = Draws { count: 20, seed: 0 };
+const DRAWS: Draws = Draws::new(20, 0);
 const DEVICE: (i64, i64) = (0, 7);
 
 /// Times of a made recording in microseconds.
@@ -58,7 +58,8 @@ fn scaled(step: &Step, factor: f64) -> PredictedStepRow {
     collect::add(&mut calibration, step, &[0]);
     let setting = step.recorded.setting(&step.program);
     let edits = [Edit::Scale { kernels: "*".to_owned(), factor }];
-    let found = what_if::predict_edited(&step.program, &setting, &calibration, "", &edits, DRAWS);
+    let found = what_if::Unedited::new(&step.program, &setting, &calibration)
+        .and_then(|unedited| unedited.with("", &edits, DRAWS));
     found.expect("no cycle").rows.remove(0)
 }
 
@@ -167,8 +168,8 @@ fn a_backward_operator_has_the_sizes_of_its_forward_operator() {
     let without = |number: usize| {
         let operators = format!("autograd::engine::evaluate_function: MmBackward0[{number}]");
         let edits = [Edit::Remove { operators }];
-        let found =
-            what_if::predict_edited(&step.program, &setting, &calibration, "", &edits, DRAWS);
+        let found = what_if::Unedited::new(&step.program, &setting, &calibration)
+            .and_then(|unedited| unedited.with("", &edits, DRAWS));
         found.expect("no cycle").rows[0].saving_ns.expect("a saving")
     };
     // One layer takes 1,774 µs and the other one 72 µs, besides the gap of 1 µs.
@@ -195,7 +196,8 @@ fn a_slower_device_stays_slower() {
     let setting = prices.setting_of_devices(&step);
     let factors: Vec<f64> = setting.ranks.iter().map(|rank| rank.device_factor).collect();
     assert_eq!(factors, [1.0, 1.0, 1.5]);
-    let found = what_if::predict_edited(&step.program, &setting, &calibration, "", &[], DRAWS);
+    let found = what_if::Unedited::new(&step.program, &setting, &calibration)
+        .and_then(|unedited| unedited.with("", &[], DRAWS));
     let rows = found.expect("no cycle").rows;
     let bases: Vec<i64> = rows.iter().map(|row| row.step_ns / 1_000).collect();
     assert_eq!(bases, [140, 140, 190]);

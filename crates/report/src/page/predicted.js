@@ -39,7 +39,7 @@ function start() {
     const { row } = rank;
     about.textContent = `rank ${row.rank} · ${view.edits ? 'with edits' : 'no edits'}`;
     facts.replaceChildren(fact(nanos(rank.measured_ns), 'recorded'), fact(nanos(row.base_ns), 'predicted without edits'), fact(percent(rank.error_pct), 'prediction error'),
-      fact(nanos(row.step_ns), 'predicted with edits'), fact(`${nanos(row.low_ns)} to ${nanos(row.high_ns)}`, '90 % of draws'), fact(nanos(row.saving_ns), 'saving'), fact(percent(row.modelled_pct), 'modeled prices'));
+      fact(nanos(row.step_ns), 'predicted with edits'), fact(`${nanos(row.low_ns)} to ${nanos(row.high_ns)}`, '90 % of draws'), fact(nanos(row.saving_ns), 'saving'), fact(percent(row.modeled_pct), 'modeled prices'));
     bars.show([['recorded', rank.measured, false], [view.edits ? 'predicted, with edits' : 'predicted', rank.predicted, true]], isWhole);
     bars.choose([state.chosen]);
     graph.draw(rank, state.chosen);
@@ -47,7 +47,7 @@ function start() {
     const column = (title, kind, get) => ({ title, kind, get });
     errorsOfRanks.replaceChildren(table([column('rank', 'count', (one) => one.row.rank), column('recorded', 'ns', (one) => one.measured_ns), column('predicted', 'ns', (one) => one.row.base_ns),
       column('error', 'percent', (one) => one.error_pct), column('with edits', 'ns', (one) => one.row.step_ns), column('saving', 'ns', (one) => one.row.saving_ns), column('saving in %', 'percent', (one) => one.row.saving_pct),
-      column('busy', 'ns', (one) => one.row.busy_ns), column('idle', 'percent', (one) => one.row.idle_pct), column('modelled', 'percent', (one) => one.row.modelled_pct)], view.ranks, { top: 64 }));
+      column('busy', 'ns', (one) => one.row.busy_ns), column('idle', 'percent', (one) => one.row.idle_pct), column('modeled', 'percent', (one) => one.row.modeled_pct)], view.ranks, { top: 64 }));
   }
 
   // The operator of the chosen node, and the kernels it launches.

@@ -48,9 +48,10 @@ fn view(edits: &[Edit]) -> Predicted {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0]);
     let setting = step.recorded.setting(&step.program);
-    let draws = Draws { count: 4, seed: 0 };
-    let found =
-        what_if::predict_edited(&step.program, &setting, &calibration, "", edits, draws).unwrap();
+    let draws = Draws::new(4, 0);
+    let found = what_if::Unedited::new(&step.program, &setting, &calibration)
+        .and_then(|unedited| unedited.with("", edits, draws))
+        .unwrap();
     let text = format!("{:?}", Edits { edit: edits.to_vec() });
     predicted::build_page("a step <b>", &step, &found, text)
 }

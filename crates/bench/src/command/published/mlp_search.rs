@@ -53,7 +53,7 @@ pub struct MlpRow {
 pub fn problems(kind: Kind, rows: &[Measured]) -> Vec<MlpProblem> {
     let problem = |rows: &[CleanLatency]| MlpProblem {
         kind,
-        device: rows[0].device.key.clone().into_owned(),
+        device: rows[0].row.device.key.clone().into_owned(),
         train: examples(rows, Part::Train),
         calibrate: examples(rows, Part::Calibrate),
         test: examples(rows, Part::Test),
@@ -63,14 +63,14 @@ pub fn problems(kind: Kind, rows: &[Measured]) -> Vec<MlpProblem> {
 
 /// Groups consecutive latencies of one device.
 fn by_device(rows: &[CleanLatency]) -> impl Iterator<Item = &[CleanLatency]> {
-    rows.chunk_by(|one, next| one.device.key == next.device.key)
+    rows.chunk_by(|one, next| one.row.device.key == next.row.device.key)
 }
 
 fn examples(rows: &[CleanLatency], part: Part) -> MlpExamples {
     let mut examples = MlpExamples::default();
     for row in rows.iter().filter(|row| row.part == part) {
-        put_inputs(&row.work, &mut examples.inputs);
-        examples.targets.push((row.latency_ns / 1e3).ln() as f32);
+        put_inputs(&row.row.work, &mut examples.inputs);
+        examples.targets.push((row.row.latency_ns / 1e3).ln() as f32);
     }
     examples
 }
@@ -237,13 +237,14 @@ where
 /// Computes the errors of a chosen MLP on the test rows on which rowmill's model is judged.
 pub fn errors(mlp: &ChosenMlp, rows: &[Measured]) -> MlpRow {
     let latencies = list_latencies(mlp.kind, rows);
-    let is_tested = |row: &&CleanLatency| row.part == Part::Test && *row.device.key == *mlp.device;
+    let is_tested =
+        |row: &&CleanLatency| row.part == Part::Test && *row.row.device.key == *mlp.device;
     let pairs = latencies
         .iter()
         .filter(is_tested)
         .zip(&mlp.predicted_ns)
         .filter(|(row, _)| row.is_judged)
-        .map(|(row, predicted)| (*predicted, row.latency_ns));
+        .map(|(row, predicted)| (*predicted, row.row.latency_ns));
     MlpRow {
         setting: mlp.setting,
         epoch: mlp.epoch,

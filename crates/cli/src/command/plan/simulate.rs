@@ -8,7 +8,7 @@ use plan::at_scale::{
     TORCHREC_CASES, compare_demands, simulate,
 };
 use predict::calibration::Calibration;
-use predict::calibration::shipped::ShippedOverheads;
+use predict::calibration::shipped::{JobKind, ShippedOverheads};
 use predict::step::Models;
 use schema::{TableRow, Topology};
 use serde::Serialize;
@@ -124,9 +124,10 @@ fn simulate_own(args: &PlanSimulate, session: &Session) -> Result<SimulatedJob, 
 
 /// Reads the shipped overheads of the nearest GPU, and says which they are.
 fn nearest_host(topology: &Topology, session: &Session) -> Result<Calibration, Error> {
-    let shipped = ShippedOverheads::nearest(&topology.device);
+    let shipped = ShippedOverheads::nearest(&topology.device, JobKind::Recommendation);
     session.console.say(format_args!(
-        "host: overheads {} of {}, the nearest GPU with shipped overheads",
+        "host: overheads {} of {}, the nearest GPU with shipped overheads of a \
+         recommendation model",
         shipped.name, shipped.device
     ));
     Ok(shipped.read()?)

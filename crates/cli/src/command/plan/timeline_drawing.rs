@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use plan::at_scale::SimulatedCase;
-use predict::step::launched::{LaunchQueue, LaunchedStage};
+use plan::launched::{LaunchQueue, LaunchedStage};
 use setup::render;
 
 const WIDTH: f64 = 960.0;

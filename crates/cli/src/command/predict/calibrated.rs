@@ -1,19 +1,21 @@
 //! Reads a recorded step together with the calibration that determines its costs, and checks that
 //! both come from the same machine.
 
+use std::cell::RefCell;
 use std::path::Path;
 
 use analyze::Scope;
 use predict::calibration::{Calibration, Machine};
 use predict::evaluate::error_pct;
-use predict::prediction::PredictedStepRow;
+use predict::prediction::{Draws, PredictedStepRow};
 use predict::recording::Step;
 use predict::simulate::Simulation;
 use trace::store::Trace;
 
-use crate::args::StepSelection;
+use crate::args::{DrawOptions, StepSelection};
 use setup::Session;
 use setup::error::{Error, UsageError};
+use setup::progress::{Meter, ProgressUnit};
 use setup::recorded_steps::{Steps, calibrate_steps, prepare_job, recorded_machine};
 use setup::step_times::Measured;
 
@@ -154,4 +156,19 @@ pub fn check_machine(path: &Path, calibrated: &Machine, recorded: &Machine) -> R
     };
     let (expected, got) = (describe(recorded), describe(calibrated));
     Err(UsageError::OtherMachine { path: path.to_owned(), expected, got }.into())
+}
+
+/// Predicts with the random draws of the options, and shows how many are done.
+pub fn predict_with_progress<R>(
+    options: DrawOptions,
+    session: &Session,
+    predict: impl FnOnce(Draws<'_>) -> R,
+) -> R {
+    let total = Some(u64::from(options.draws));
+    let meter = Meter::start(session.console, "drawing", ProgressUnit::Draws, total);
+    let meter = RefCell::new(meter);
+    let on_draw = |done: u32| meter.borrow_mut().advance(u64::from(done), "");
+    let found = predict(Draws { count: options.draws, seed: options.seed, on_draw: &on_draw });
+    meter.into_inner().finish();
+    found
 }

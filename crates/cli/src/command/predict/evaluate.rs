@@ -10,7 +10,7 @@ use predict::evaluate::{ReplayRow, geomean_pct, replay};
 use predict::recording::Step;
 use predict::step::Models;
 use predict::step::execution_trace_time::{
-    self, ExecutionTraceTimeRow, HostRow, ModelledDevice, OWN_HOST,
+    self, ExecutionTraceTimeRow, HostRow, ModeledDevice, OWN_HOST,
 };
 use schema::Topology;
 use schema::median::float_median;
@@ -144,7 +144,7 @@ fn launched_rows(
     let rows = rows.map_err(add_origin)?;
     let shared: Vec<Calibration> =
         SHIPPED.iter().map(ShippedOverheads::read).collect::<Result<_, _>>()?;
-    let device = Some(ModelledDevice { models: &models, topology: &topology });
+    let device = Some(ModeledDevice { models: &models, topology: &topology });
     let host_rows = |name: &str, hosts: &[Calibration]| {
         execution_trace_time::host_rows(&executions, 0, step, device, name, hosts)
             .map_err(add_origin)

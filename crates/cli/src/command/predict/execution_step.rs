@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use predict::calibration::Calibration;
 use predict::calibration::price::Prices;
+use predict::calibration::shipped::JobKind;
 use predict::prediction;
 use predict::program::Program;
 use predict::program::from_execution_trace::{Execution, UnknownOperators, group_size};
@@ -14,7 +15,9 @@ use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
 
-use super::calibrated::{read_calibration, report_machine, warn_of_other_job};
+use super::calibrated::{
+    predict_with_progress, read_calibration, report_machine, warn_of_other_job,
+};
 use super::hardware_step::Hardware;
 use super::host_overheads::read_host;
 use super::simulated_traces::write_traces;
@@ -32,7 +35,8 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         (Some(name), _) => {
             let models = args.host.models.as_deref();
             let (file, overheads) = (args.calibration.as_deref(), args.overheads.as_deref());
-            let priced = DeviceAndHost::read(name, models, file, overheads, session)?;
+            let kind = JobKind::from_traces(&traces);
+            let priced = DeviceAndHost::read(name, models, file, overheads, kind, session)?;
             let found = priced.build(&traces, number);
             found.map_err(|source| add_origin(source, &traces))?
         }
@@ -52,11 +56,13 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         report_grown(&execution.program, &calibration, session);
     }
     let program = &execution.program;
-    let mut prediction = prediction::predict_never_run(program, &calibration, args.draws.into())?;
+    let mut prediction = predict_with_progress(args.draws, session, |draws| {
+        prediction::predict_never_run(program, &calibration, draws)
+    })?;
     if args.calibration.is_none() {
         // Shared overheads were measured on another host.
         for row in &mut prediction.rows {
-            row.modelled_pct += std::mem::take(&mut row.measured_pct);
+            row.modeled_pct += std::mem::take(&mut row.measured_pct);
         }
     }
     if args.hardware.is_none() {
@@ -86,6 +92,7 @@ impl DeviceAndHost {
         models: Option<&Path>,
         calibration: Option<&Path>,
         overheads: Option<&str>,
+        kind: JobKind,
         session: &Session,
     ) -> Result<Self, Error> {
         let Hardware::Devices(topology, models) = Hardware::from_name(name, models)? else {
@@ -94,7 +101,7 @@ impl DeviceAndHost {
             return Err(predict::Error::Workload { expected, got }.into());
         };
         let models = models.with_shipped()?;
-        let host = read_host(calibration, overheads, &topology, session)?;
+        let host = read_host(calibration, overheads, &topology, kind, session)?;
         if let Some(origin) = &host.origin {
             session.console.say(format_args!("host: {origin}"));
         }

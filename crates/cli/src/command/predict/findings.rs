@@ -37,7 +37,7 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
         read_step(args.calibration.as_deref(), args.selection, &traces, &scopes, session)?;
     let CalibratedStep { step, calibration, steps } = &calibrated;
     // The savings need only the simulated step, so no random draws are made.
-    let predicted = prediction::predict_step(step, calibration, Draws { count: 0, seed: 0 })?;
+    let predicted = prediction::predict_step(step, calibration, Draws::new(0, 0))?;
     calibrated.check_base(&predicted.simulation, session);
     let mut findings = with_savings(&scopes)?;
     // Repricing overwrites the savings, so the recorded savings are kept for the output.

@@ -13,6 +13,7 @@ use crate::args::{DenseKernelsChoice, PrecisionChoice, PredictStep, PricedKernel
 use kernel_model::Estimate;
 use kernel_model::cpu::CpuModel;
 use predict::calibration::Calibration;
+use predict::calibration::shipped::JobKind;
 use predict::prediction::Binds;
 use predict::step::host::predict_host;
 use predict::step::{self, Conditions, Models, Stage, StepDomain, StepPrice, StepPricer};
@@ -401,7 +402,7 @@ impl StepHost {
             let origin = Some(format!("{text}, by --launch-us"));
             return Ok(Some(Self { times: HostTimes::Launches(1e3 * us), origin }));
         }
-        let host = read_host(calibration, overheads, topology, session)?;
+        let host = read_host(calibration, overheads, topology, JobKind::Recommendation, session)?;
         if !host.calibration.launches.has_device() {
             let expected = "recorded launches of GPU kernels".to_owned();
             return Err(predict::Error::Calibration { expected, got: "none".to_owned() }.into());
@@ -426,10 +427,10 @@ impl StepHost {
             HostTimes::Operators(host) => host,
         };
         let time = predict_host(workload.borrowed(), host);
-        if time.modelled > 0 {
+        if time.modeled > 0 {
             session.console.detail(format_args!(
                 "{} of {} calls of operators are not among the overheads and take a typical time",
-                time.modelled, time.operators
+                time.modeled, time.operators
             ));
         }
         time.ns / launches

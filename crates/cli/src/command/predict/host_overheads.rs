@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use predict::calibration::Calibration;
-use predict::calibration::shipped::{SHIPPED, ShippedOverheads};
+use predict::calibration::shipped::{JobKind, SHIPPED, ShippedOverheads};
 use schema::{TableRow, Topology};
 use serde::Serialize;
 
@@ -52,11 +52,13 @@ pub struct HostOverheads {
     pub origin: Option<String>,
 }
 
-/// Reads the overheads that the options name, or else the shipped ones of the nearest GPU.
+/// Reads the overheads that the options name, or else the shipped ones of the nearest GPU and kind
+/// of job.
 pub fn read_host(
     calibration: Option<&Path>,
     overheads: Option<&str>,
     topology: &Topology,
+    kind: JobKind,
     session: &Session,
 ) -> Result<HostOverheads, Error> {
     let read_file = |path: &Path| {
@@ -73,9 +75,13 @@ pub fn read_host(
             return Ok(HostOverheads { calibration, origin: None });
         }
         (None, Some(name)) => ShippedOverheads::find(name)?,
-        (None, None) => ShippedOverheads::nearest(&topology.device),
+        (None, None) => ShippedOverheads::nearest(&topology.device, kind),
     };
-    let why = if overheads.is_none() { ", the nearest GPU with shipped overheads" } else { "" };
+    let of_kind = if shipped.has_jobs(kind) { kind.name() } else { "any model" };
+    let why = match overheads {
+        None => format!(", the nearest GPU with shipped overheads of {of_kind}"),
+        Some(_) => String::new(),
+    };
     let origin = format!(
         "overheads {} of {}{why}, PyTorch {}, profiler {}; from {}",
         shipped.name, shipped.device, shipped.pytorch, shipped.profiler, shipped.source

@@ -1,7 +1,7 @@
 //! The command `rowmill predict evaluate --published`, which compares predictions with training
 //! steps whose times vendors published.
 
-use predict::published_steps::{self, FACTOR_MOST, PublishedError, PublishedRow};
+use plan::published_steps::{self, FACTOR_MOST, PublishedError, PublishedRow};
 use predict::step::Models;
 use serde::Serialize;
 
@@ -26,6 +26,9 @@ pub fn run(session: &Session) -> Result<(), Error> {
 fn format_report(report: &PublishedReport) -> String {
     let milliseconds = |ns: f64| format!("{:.2}", ns / 1e6);
     let row = |row: &PublishedRow| {
+        let ratio = |ns: Option<f64>| {
+            ns.map_or_else(String::new, |ns| format!("{:.2}", ns / row.published_ns))
+        };
         vec![
             row.source.clone(),
             row.hardware.clone(),
@@ -39,6 +42,9 @@ fn format_report(report: &PublishedReport) -> String {
             milliseconds(row.host_ns),
             milliseconds(row.published_ns),
             format!("{:.2}", row.ratio),
+            ratio(row.baselines.unchanged_ns),
+            ratio(row.baselines.line_ns),
+            ratio(row.baselines.trees_ns),
             if row.is_judged { "yes" } else { "no" }.to_owned(),
         ]
     };
@@ -55,6 +61,9 @@ fn format_report(report: &PublishedReport) -> String {
         "host ms",
         "published ms",
         "ratio",
+        "unchanged",
+        "line",
+        "trees",
         "judged",
     ];
     let rows: Vec<Vec<String>> = report.steps.iter().map(row).collect();
@@ -69,7 +78,8 @@ fn format_report(report: &PublishedReport) -> String {
     let errors: Vec<Vec<String>> = report.errors.iter().map(error).collect();
     let header_of_errors = ["judged steps", "count", "typical factor", "worst factor"];
     format!(
-        "{}\n\nhost ms: PyTorch's operators, by the shipped overheads of the nearest GPU. The \
+        "{}\n\nratio: predicted ÷ published; no constant is fitted to these steps. Unchanged, line and \
+         trees are ratios of predictions from the other published steps of the model.\nhost ms: PyTorch's operators, by the shipped overheads of the nearest GPU. The \
          prediction is of the device alone, because most of these jobs fuse or capture their \
          operators.\n\nTypical factor: exp(mean |ln(predicted ÷ published)|)\n{}",
         render::grid(&header, &rows),

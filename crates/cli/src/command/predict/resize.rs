@@ -5,7 +5,7 @@ use predict::prediction::{PredictedStepRow, predict_resized};
 use schema::TableRow;
 use serde::Serialize;
 
-use super::calibrated::{calibrated_machine, check_machine};
+use super::calibrated::{calibrated_machine, check_machine, predict_with_progress};
 use crate::args::PredictResize;
 use setup::Session;
 use setup::error::Error;
@@ -39,7 +39,9 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     }
     let mut rows = Vec::new();
     for (at, to) in args.to.iter().enumerate() {
-        let prediction = predict_resized(&small.sized, &large.sized, *to, args.draws.into())?;
+        let prediction = predict_with_progress(args.draws, session, |draws| {
+            predict_resized(&small.sized, &large.sized, *to, draws)
+        })?;
         let is_measured = at + 1 == args.to.len();
         let share = (*to as f64 - from as f64) / (until as f64 - from as f64);
         for (place, mut predicted) in prediction.rows.into_iter().enumerate() {

@@ -23,7 +23,7 @@ use setup::recorded_steps::{open_recordings, whole_scopes};
 /// The path, below the page's address, to which the browser sends edits.
 const EDIT: &str = "edit";
 /// The number of random draws is small, so that an edit is answered at once.
-const DRAWS: Draws = Draws { count: 20, seed: 0 };
+const DRAWS: Draws = Draws::new(20, 0);
 
 /// Runs `rowmill predict serve` until Ctrl-C.
 pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
@@ -69,7 +69,7 @@ pub struct EditedStepPage<'a> {
 
 impl EditedStepPage<'_> {
     /// Builds the content of the page with the given edits applied.
-    pub fn with(&self, edits: &[Edit], draws: Draws) -> Result<Predicted, Error> {
+    pub fn with(&self, edits: &[Edit], draws: Draws<'_>) -> Result<Predicted, Error> {
         let found = self.base.with("", edits, draws)?;
         Ok(predicted::build_page(self.title, self.step, &found, text(edits)))
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use predict::prediction::{self, PredictedStepRow};
 use predict::recording::Span;
 
-use super::calibrated::{CalibratedStep, read_step, warn_of_other_job};
+use super::calibrated::{CalibratedStep, predict_with_progress, read_step, warn_of_other_job};
 use super::simulated_traces::write_traces;
 use crate::args::PredictStep;
 use setup::Session;
@@ -21,7 +21,9 @@ pub fn run(calibration: &Path, args: &PredictStep, session: &Session) -> Result<
     let CalibratedStep { step, calibration, steps } =
         read_step(Some(calibration), args.selection, &traces, &scopes, session)?;
     report_steps(&steps, session);
-    let mut prediction = prediction::predict_step(&step, &calibration, args.draws.into())?;
+    let mut prediction = predict_with_progress(args.draws, session, |draws| {
+        prediction::predict_step(&step, &calibration, draws)
+    })?;
     warn_of_other_job(&prediction.rows, session);
     for (row, spans) in prediction.rows.iter_mut().zip(&steps.spans) {
         add_spread(row, spans);

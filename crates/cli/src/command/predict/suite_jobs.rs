@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use predict::calibration::shipped::JobKind;
 use predict::calibration::{Calibration, recording_cost};
 use predict::program::Action;
 use predict::recording::Step;
@@ -206,12 +207,14 @@ pub fn read_job(files: JobFiles, session: &Session) -> Result<Option<SuiteJob>, 
 }
 
 impl SuiteJob {
+    /// Returns the kind of the job.
+    pub fn kind(&self) -> JobKind {
+        JobKind::from_traces(&self.executions)
+    }
+
     /// Returns whether the model looks up embeddings, as recommendation models do.
     pub fn is_recommender(&self) -> bool {
-        let mut names = self.executions.iter().flat_map(|trace| {
-            trace.nodes.iter().map(|node| trace.name(node)).collect::<Vec<&str>>()
-        });
-        names.any(|name| name.contains("embedding_bag") || name.contains("SplitLookup"))
+        self.kind() == JobKind::Recommendation
     }
 
     /// Collects the samples of all ranks, without the time that the profiler needed.

@@ -11,7 +11,7 @@ use predict::evaluate::geomean_pct;
 use predict::recording::Step;
 use predict::step::Models;
 use predict::step::execution_trace_time::{
-    HostRow, ModelledDevice, OWN_HOST, calibrate_each_rank, host_rows, rows,
+    HostRow, ModeledDevice, OWN_HOST, calibrate_each_rank, host_rows, rows,
 };
 use schema::median::float_median;
 use schema::unit::counted;
@@ -167,7 +167,7 @@ fn predict_ranks(
     models: &Models,
 ) -> Result<Vec<JobErrorRow>, Error> {
     let Some(step) = middle_step(job) else { return Ok(Vec::new()) };
-    let device = job.topology.as_ref().map(|topology| ModelledDevice { models, topology });
+    let device = job.topology.as_ref().map(|topology| ModeledDevice { models, topology });
     let predict = |name: &str, hosts: &[Calibration]| {
         host_rows(executions, 0, step, device, name, hosts)
             .map_err(|source| add_origin(source, executions))
@@ -224,7 +224,7 @@ fn shared_overheads<'a>(
         (Some(merged), None) => Ok((source, merged)),
         (None, Some(topology)) => {
             let own = job.samples().shared_overheads();
-            for shipped in ShippedOverheads::by_nearness(&topology.device) {
+            for shipped in ShippedOverheads::by_nearness(&topology.device, job.kind()) {
                 let overheads = shipped.read()?;
                 if overheads.overheads != own.overheads {
                     return Ok((shipped.name.to_owned(), overheads));

@@ -8,7 +8,9 @@ use predict::program::from_trainer::{self, ops};
 use schema::TableRow;
 use serde::Serialize;
 
-use super::calibrated::{read_calibration, report_machine, warn_of_other_job};
+use super::calibrated::{
+    predict_with_progress, read_calibration, report_machine, warn_of_other_job,
+};
 use super::simulated_traces::write_traces;
 use crate::args::PredictStep;
 use setup::Session;
@@ -43,7 +45,9 @@ pub fn run(
     let threads = (session.threads / ranks as usize).max(1);
     let slowdown = session.threads as f64 / threads as f64;
     let program = from_trainer::build_program(&ops::list_ops(workload.borrowed())?, slowdown);
-    let prediction = prediction::predict_never_run(&program, &calibration, args.draws.into())?;
+    let prediction = predict_with_progress(args.draws, session, |draws| {
+        prediction::predict_never_run(&program, &calibration, draws)
+    })?;
     warn_of_other_job(&prediction.rows, session);
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &program, &prediction.simulation)?;

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use predict::calibration::price::Prices;
+use predict::calibration::shipped::JobKind;
 use predict::edit::{self, Edit, Edits};
 use predict::prediction::PredictedStepRow;
 use predict::prediction::what_if::Unedited;
@@ -14,7 +15,7 @@ use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
 use trace::execution_trace::ExecutionTrace;
 
-use super::calibrated::read_step;
+use super::calibrated::{predict_with_progress, read_step};
 use super::execution_step::{DeviceAndHost, add_origin, read_execution_traces, report_execution};
 use super::serve::EditedStepPage;
 use crate::args::PredictWhatIf;
@@ -45,7 +46,8 @@ fn predict_graph(
 ) -> Result<(), Error> {
     let traces = read_execution_traces(&args.execution_trace, session)?;
     let (file, overheads) = (args.calibration.as_deref(), args.overheads.as_deref());
-    let device = DeviceAndHost::read(hardware, None, file, overheads, session)?;
+    let kind = JobKind::from_traces(&traces);
+    let device = DeviceAndHost::read(hardware, None, file, overheads, kind, session)?;
     let step = args.selection.step;
     let build = |traces: &[ExecutionTrace]| {
         device.build(traces, step).map_err(|source| add_origin(source, traces))
@@ -63,9 +65,10 @@ fn predict_graph(
         edit::tensors::apply(&mut traces, step, &edits.edit).map_err(name_file)?;
         let (execution, calibration) = build(&traces)?;
         let program = edit::apply_to_program(&execution.program, &edits.edit).map_err(name_file)?;
-        rows.extend(
-            base.compare(&edits_name(path), program, &calibration, args.draws.into())?.rows,
-        );
+        let edited = predict_with_progress(args.draws, session, |draws| {
+            base.compare(&edits_name(path), program, &calibration, draws)
+        });
+        rows.extend(edited?.rows);
     }
     add_measured(&mut rows, args, session)?;
     table_output::write_rows(session.console, &rows, TableTarget::default())
@@ -89,10 +92,11 @@ fn predict_recording(
     let setting = prices.setting_of_devices(step);
     let base = Unedited::new(&step.program, &setting, &calibrated.calibration)?;
     calibrated.check_base(&base.recorded, session);
-    let draws = args.draws.into();
     let mut rows = Vec::new();
     for (path, edits) in args.edits.iter().zip(edits) {
-        let edited = base.with(&edits_name(path), &edits.edit, draws);
+        let edited = predict_with_progress(args.draws, session, |draws| {
+            base.with(&edits_name(path), &edits.edit, draws)
+        });
         let edited = edited
             .map_err(|source| UsageError::Edits { path: path.clone(), source: Box::new(source) })?;
         rows.extend(edited.rows.into_iter().enumerate().map(|(at, row)| {
@@ -104,7 +108,9 @@ fn predict_recording(
     add_measured(&mut rows, args, session)?;
     if let (Some(page), Some(edits)) = (&args.page, edits.last()) {
         let edited = EditedStepPage { title: &job_title(&args.paths), step, base };
-        write_page(page, &edited.with(&edits.edit, draws)?)?;
+        let view =
+            predict_with_progress(args.draws, session, |draws| edited.with(&edits.edit, draws));
+        write_page(page, &view?)?;
     }
     table_output::write_rows(session.console, &rows, TableTarget::default())
 }

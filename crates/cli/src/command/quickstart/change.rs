@@ -19,7 +19,7 @@ use setup::step_times::{Drift, measured};
 /// The range of steps that are recorded for each batch size. The steps before them warm up the
 /// caches.
 const STEPS: Range<u64> = 12..20;
-const DRAWS: Draws = Draws { count: 200, seed: 0 };
+const DRAWS: Draws = Draws::new(200, 0);
 
 /// The predicted and the measured step time of the changed batch size.
 #[derive(Clone, Debug, Serialize)]

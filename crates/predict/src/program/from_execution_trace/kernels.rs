@@ -13,7 +13,7 @@ use super::operator_table::{OperatorRow, OperatorTable, PassCost, Token};
 use super::{order, storage};
 use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::cost::{operation_name, parse_operation};
-use crate::program::{Returns, WorkKind};
+use crate::program::WorkKind;
 
 /// Operation of a kernel, derived from the name and the tensors of its operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -252,7 +252,7 @@ impl Lister<'_> {
             });
             let bytes = match token.kernel {
                 "index" | "sorted_index" => sides.indexed_bytes(),
-                "update" => sides.bytes().saturating_add(2 * sides.read_bytes()),
+                "update" => sides.bytes().saturating_add(2 * bytes(&sides.read)),
                 "lookup" => sides.looked_up_bytes(),
                 _ => sides.bytes(),
             };
@@ -275,8 +275,9 @@ struct Sides<'a> {
     outputs: Vec<&'a NodeTensor>,
 }
 
-fn bytes(tensor: &NodeTensor) -> u64 {
-    tensor.elements.saturating_mul(tensor.element_bytes)
+fn bytes(tensors: &[&NodeTensor]) -> u64 {
+    let bytes = |tensor: &&NodeTensor| tensor.elements.saturating_mul(tensor.element_bytes);
+    tensors.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
 fn shape(tensor: &NodeTensor) -> Vec<u64> {
@@ -284,26 +285,14 @@ fn shape(tensor: &NodeTensor) -> Vec<u64> {
 }
 
 impl Sides<'_> {
-    fn all(&self) -> impl Iterator<Item = &NodeTensor> {
-        self.read.iter().chain(&self.outputs).copied()
-    }
-
     fn bytes(&self) -> u64 {
-        self.all().map(bytes).fold(0, u64::saturating_add)
-    }
-
-    fn output_bytes(&self) -> u64 {
-        self.outputs.iter().map(|tensor| bytes(tensor)).fold(0, u64::saturating_add)
-    }
-
-    fn read_bytes(&self) -> u64 {
-        self.read.iter().map(|tensor| bytes(tensor)).fold(0, u64::saturating_add)
+        bytes(&self.read).saturating_add(bytes(&self.outputs))
     }
 
     /// Returns the bytes of the rows, ids and results of a lookup, without rows that no id names.
     fn looked_up_bytes(&self) -> u64 {
         let Kernel::Lookup { ids, bags } = self.lookup() else { return self.bytes() };
-        let results = self.output_bytes();
+        let results = bytes(&self.outputs);
         let row = results / bags.max(1);
         ids.saturating_mul(row.saturating_add(8)).saturating_add(results)
     }
@@ -312,10 +301,10 @@ impl Sides<'_> {
     /// that it indexes.
     fn indexed_bytes(&self) -> u64 {
         let Some((own, others)) = self.read.split_first() else { return self.bytes() };
-        let others = others.iter().map(|tensor| bytes(tensor)).fold(0, u64::saturating_add);
+        let others = bytes(others);
         let is_in_place = self.outputs.iter().any(|output| output.storage == own.storage);
         let moved = if is_in_place || self.outputs.is_empty() { 2 * others } else { others };
-        let output = if is_in_place { 0 } else { 2 * self.output_bytes() };
+        let output = if is_in_place { 0 } else { 2 * bytes(&self.outputs) };
         moved.saturating_add(output)
     }
 
@@ -453,20 +442,9 @@ impl LaunchedKernel {
             collective,
         };
         let name = if is_copy { "cudaMemcpyAsync" } else { launch };
-        let call = |name: &str, launches, awaits, returns| ApiCall {
-            name: name.to_owned(),
-            launches,
-            awaits,
-            returns,
-        };
-        let mut calls = vec![call(name, vec![work], Vec::new(), Returns::AtOnce)];
+        let mut calls = vec![ApiCall::launch(name, work)];
         if self.pass.name == "to_host" {
-            calls.push(call(
-                "cudaStreamSynchronize",
-                Vec::new(),
-                vec![stream],
-                Returns::AfterAwaited,
-            ));
+            calls.push(ApiCall::wait("cudaStreamSynchronize", vec![stream]));
         }
         calls
     }

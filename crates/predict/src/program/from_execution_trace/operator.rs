@@ -10,7 +10,7 @@ use super::order;
 use super::scaled_calls::{Scale, ScaledCalls};
 use super::sort::{self, Sort};
 use super::storage;
-use crate::calibration::launches::{self, ApiCall, LaunchedWork, Launches, Variant};
+use crate::calibration::launches::{self, ApiCall, LaunchedWork, Variant};
 use crate::calibration::opaque::OpaqueCosts;
 use crate::calibration::price::Prices;
 use crate::calibration::{Calibration, Key, nearest};
@@ -34,12 +34,18 @@ pub struct OperatorCalls {
 }
 
 /// The kernels of an execution trace and the models that price them.
-pub struct ModelledKernels<'a> {
+pub struct ModeledKernels<'a> {
     pub kernels: TraceKernels,
     pub price: &'a dyn Fn(&LaunchedKernel) -> Estimate,
-    /// Runtime call and stream of kernels whose operator was never recorded.
+}
+
+/// Runtime call and stream that are assumed for operators that the calibration does not contain.
+#[derive(Clone, Copy, Debug)]
+pub struct Usual<'a> {
     pub call: &'a str,
     pub stream: i32,
+    /// Whether the calibration contains work on a device rather than only host time.
+    pub has_device: bool,
 }
 
 /// Predicts the runtime calls of an execution trace's operators from the recorded operators of a
@@ -48,7 +54,7 @@ pub struct LaunchPredictor<'a> {
     pub trace: &'a ExecutionTrace,
     pub tree: &'a NodeForest,
     calibration: &'a Calibration,
-    launches: &'a Launches,
+    pub usual: Usual<'a>,
     opaque: OpaqueCosts,
     has_accelerator: bool,
     /// Sorts of ids, by the index of the node that performs them.
@@ -56,7 +62,7 @@ pub struct LaunchPredictor<'a> {
     /// Forward operators by the sequence number that they share with their backward operators.
     forward: BTreeMap<i64, u32>,
     /// Kernels that models price in place of the calibration's kernels.
-    modelled: Option<ModelledKernels<'a>>,
+    modeled: Option<ModeledKernels<'a>>,
 }
 
 impl<'a> LaunchPredictor<'a> {
@@ -65,13 +71,11 @@ impl<'a> LaunchPredictor<'a> {
         trace: &'a ExecutionTrace,
         tree: &'a NodeForest,
         calibration: &'a Calibration,
-        modelled: Option<ModelledKernels<'a>>,
+        usual: Usual<'a>,
+        modeled: Option<ModeledKernels<'a>>,
     ) -> Self {
         let mut all = trace.nodes.iter().flat_map(storage::tensors);
         let has_accelerator = all.any(|tensor| storage::is_on_accelerator(trace, tensor));
-        let (launches, opaque) =
-            (&calibration.launches, OpaqueCosts::from_calibration(calibration));
-        let sorts = sort::find_sorts(trace);
         // The last operator of a number is the one that has the backward operator.
         let numbered = (0u32..).zip(&trace.nodes);
         let numbered = numbered.filter(|(_, node)| node.sequence >= 0 && node.forward_thread == 0);
@@ -80,12 +84,12 @@ impl<'a> LaunchPredictor<'a> {
             trace,
             tree,
             calibration,
-            launches,
-            opaque,
+            usual,
+            opaque: OpaqueCosts::from_calibration(calibration),
             has_accelerator,
-            sorts,
+            sorts: sort::find_sorts(trace),
             forward,
-            modelled,
+            modeled,
         }
     }
 
@@ -107,7 +111,7 @@ impl<'a> LaunchPredictor<'a> {
 
     /// Returns whether the calibration has host times of an operator, or is not used for its names.
     pub fn knows(&self, overhead: Overhead, name: &str) -> bool {
-        self.modelled.is_none() || Prices::knows(self.calibration, overhead, name)
+        self.modeled.is_none() || Prices::knows(self.calibration, overhead, name)
     }
 
     /// Returns a node and its descendants in preorder.
@@ -123,8 +127,8 @@ impl<'a> LaunchPredictor<'a> {
     /// Predicts the calls of an outermost operator. The kernels of an operator that sorts ids are
     /// adapted to the number of ids.
     pub fn predict_calls(&self, at: u32) -> OperatorCalls {
-        if let Some(modelled) = &self.modelled {
-            return self.modelled_calls(modelled, at);
+        if let Some(modeled) = &self.modeled {
+            return self.modeled_calls(modeled, at);
         }
         let done = self.recorded(at);
         match self.sort_in(at) {
@@ -149,7 +153,7 @@ impl<'a> LaunchPredictor<'a> {
     fn recorded(&self, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
         let own = self.sizes(at);
-        let by_sizes = self.launches.outer.get(self.trace.name(node));
+        let by_sizes = self.calibration.launches.outer.get(self.trace.name(node));
         let composed = self.composed(at);
         let done = |sizes: String, calls: ScaledCalls| OperatorCalls {
             sizes,
@@ -195,14 +199,14 @@ impl<'a> LaunchPredictor<'a> {
             if order::is_label(self.trace, at) {
                 continue;
             }
-            if let Some(by_sizes) = self.launches.inner.get(name) {
+            if let Some(by_sizes) = self.calibration.launches.inner.get(name) {
                 let own = self.sizes(at);
                 let exact = matching(by_sizes, &own);
                 let exact = exact.first().map(|(_, all)| self.usual(at, all.iter().collect()));
                 let found = exact.map(as_recorded).or_else(|| self.nearest(at, &own, by_sizes));
                 let calls = found.filter(|_| self.is_on_device(at) != Some(false));
                 done.calls.extend(calls.into_iter().flatten());
-            } else if !self.launches.seen.contains(name) {
+            } else if !self.calibration.launches.seen.contains(name) {
                 let is_leaf = self.tree.children(at).is_empty();
                 let moved = is_leaf.then(|| self.moved(node)).flatten();
                 done.unknown.push((name.to_owned(), moved));
@@ -213,10 +217,10 @@ impl<'a> LaunchPredictor<'a> {
 
     /// Predicts the calls of an outermost operator whose kernels models price. Each nested operator
     /// makes as many calls as were recorded for it, and otherwise one call for each of its kernels.
-    fn modelled_calls(&self, modelled: &ModelledKernels<'a>, at: u32) -> OperatorCalls {
+    fn modeled_calls(&self, modeled: &ModeledKernels<'a>, at: u32) -> OperatorCalls {
         let node = &self.trace.nodes[at as usize];
         let own = self.sizes(at);
-        let by_sizes = self.launches.outer.get(self.trace.name(node));
+        let by_sizes = self.calibration.launches.outer.get(self.trace.name(node));
         let sizes = match by_sizes.map(|known| matching(known, &own)).as_deref() {
             Some([(spelt, _)]) => (*spelt).clone(),
             _ => own,
@@ -224,18 +228,18 @@ impl<'a> LaunchPredictor<'a> {
         let mut done = OperatorCalls { sizes, ..OperatorCalls::default() };
         let mut nested = 0;
         for at in order::inside_out(self.tree, at) {
-            let Some(kernels) = modelled.kernels.get(at) else { continue };
+            let Some(kernels) = modeled.kernels.get(at) else { continue };
             if order::is_label(self.trace, at) && kernels.kernels.is_empty() {
                 continue;
             }
             let name = self.trace.name(&self.trace.nodes[at as usize]);
             let recorded = self.recorded_calls(at, name, kernels);
-            let is_seen = recorded.is_some() || self.launches.seen.contains(name);
+            let is_seen = recorded.is_some() || self.calibration.launches.seen.contains(name);
             if !kernels.is_listed && !is_seen && !kernels.kernels.is_empty() {
                 done.unknown.push((name.to_owned(), None));
             }
             let before = done.calls.len();
-            self.launch_modelled(modelled, kernels, recorded.unwrap_or_default(), &mut done);
+            self.launch_modeled(modeled, kernels, recorded.unwrap_or_default(), &mut done);
             nested += 1;
             if done.calls.len() > before {
                 done.nested.push(std::mem::take(&mut nested));
@@ -248,7 +252,7 @@ impl<'a> LaunchPredictor<'a> {
 
     /// Returns the calls that were recorded for an operator itself, at the nearest sizes.
     fn recorded_calls(&self, at: u32, name: &str, kernels: &NodeKernels) -> Option<Vec<ApiCall>> {
-        let inner = &self.launches.inner;
+        let inner = &self.calibration.launches.inner;
         let by_sizes = inner.get(name).or_else(|| inner.get(kernels.same_as?))?;
         let fits = |variant: &&Variant| {
             let mut works = variant.calls.iter().flat_map(|call| &call.launches);
@@ -282,11 +286,11 @@ impl<'a> LaunchPredictor<'a> {
         Some(calls.into_iter().map(|(call, _)| call).collect())
     }
 
-    /// Adds the calls of one operator. Its recorded launches share the time of its modelled
+    /// Adds the calls of one operator. Its recorded launches share the time of its modeled
     /// kernels; their kernels have other names and sizes on another device.
-    fn launch_modelled(
+    fn launch_modeled(
         &self,
-        modelled: &ModelledKernels<'a>,
+        modeled: &ModeledKernels<'a>,
         node: &NodeKernels,
         mut calls: Vec<ApiCall>,
         done: &mut OperatorCalls,
@@ -295,18 +299,13 @@ impl<'a> LaunchPredictor<'a> {
         let mut count: usize = launched(&calls);
         if count == 0 {
             for kernel in &node.kernels {
-                calls.extend(kernel.calls(modelled.call, modelled.stream));
+                calls.extend(kernel.calls(self.usual.call, self.usual.stream));
             }
             count = launched(&calls);
         }
-        let times = node.kernels.iter().map(|kernel| (modelled.price)(kernel));
+        let times = node.kernels.iter().map(|kernel| (modeled.price)(kernel));
         let all = times.fold(Estimate::default(), Estimate::plus);
-        let share = 1.0 / count.max(1) as f64;
-        let time = Estimate {
-            mean_ns: share * all.mean_ns,
-            low_ns: share * all.low_ns,
-            high_ns: share * all.high_ns,
-        };
+        let time = all.times(1.0 / count.max(1) as f64);
         let text = node.kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let name = node.kernels.first().map_or("unlisted", |kernel| kernel.pass.name);
         let detail = if count > 1 { format!("{text} in {count} launches") } else { text };

@@ -11,7 +11,7 @@ use trace::execution_trace::{ExecutionTrace, Node, TraceValue};
 use super::scaled_calls::{Scale, ScaledCalls};
 use super::storage::argument;
 use crate::calibration::launches::{ApiCall, LaunchedWork};
-use crate::program::{Returns, WorkKind};
+use crate::program::WorkKind;
 
 /// Number of threads of the block that sorts all keys, and number of 4-byte keys that each thread
 /// holds.
@@ -120,12 +120,7 @@ fn set(stream: i32) -> ApiCall {
         stream,
         collective: None,
     };
-    ApiCall {
-        name: "cudaMemsetAsync".to_owned(),
-        launches: vec![work],
-        awaits: Vec::new(),
-        returns: Returns::AtOnce,
-    }
+    ApiCall::launch("cudaMemsetAsync", work)
 }
 
 /// Returns the sort algorithm that a call launches and the size of its keys in bytes.

@@ -13,8 +13,7 @@ use crate::calibration::launches::{ApiCall, LaunchedWork};
 use crate::calibration::opaque::OPAQUE;
 use crate::calibration::price::NESTED;
 use crate::program::{
-    Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Stream, Thread, Work, WorkId,
-    WorkKind,
+    Action, Call, Mark, MarkKind, Overhead, Rank, Segment, Stream, Thread, Work, WorkId, WorkKind,
 };
 use kernel_model::Estimate;
 
@@ -37,27 +36,16 @@ pub struct Written {
     pub prices: BTreeMap<Key<WorkKind>, Estimate>,
 }
 
-/// Runtime call and stream that are assumed for operators that the calibration does not contain.
-#[derive(Clone, Copy, Debug)]
-pub struct Usual<'a> {
-    pub call: &'a str,
-    pub stream: i32,
-    /// Whether the calibration contains work on a device rather than only host time.
-    pub has_device: bool,
-}
-
 /// Writes a rank's part of a program from the ordered items of its threads.
 pub fn write(
     predictor: &LaunchPredictor<'_>,
     names: &mut Strings,
     threads: &[order::Thread],
     items: &[Item],
-    usual: Usual<'_>,
 ) -> Written {
     let mut writer = StepWriter {
         predictor,
         names,
-        usual,
         device: device(predictor),
         written: Written::default(),
         threads: Vec::new(),
@@ -75,7 +63,7 @@ pub fn write(
             seen: vec![0; threads.len()],
             done: 0,
             gap: None,
-            stream: usual.stream,
+            stream: predictor.usual.stream,
             signals: Vec::new(),
         });
     }
@@ -135,7 +123,6 @@ struct Queue {
 struct StepWriter<'a, 'b> {
     predictor: &'a LaunchPredictor<'b>,
     names: &'a mut Strings,
-    usual: Usual<'a>,
     device: i32,
     written: Written,
     threads: Vec<State>,
@@ -307,29 +294,23 @@ impl StepWriter<'_, '_> {
         let mut calls = done.calls.clone();
         for (name, moved) in &done.unknown {
             *self.written.unknown.entry(name.clone()).or_default() += 1;
-            let Some(bytes) = moved.filter(|_| self.usual.has_device) else { continue };
+            let Some(bytes) = moved.filter(|_| self.predictor.usual.has_device) else { continue };
             let work = LaunchedWork {
                 kind: WorkKind::Kernel,
                 name: OPAQUE.to_owned(),
                 details: [(format!("{bytes} B"), 1)].into(),
                 bytes: Some(bytes),
-                stream: self.usual.stream,
+                stream: self.predictor.usual.stream,
                 collective: None,
             };
-            let called = ApiCall {
-                name: self.usual.call.to_owned(),
-                launches: vec![work],
-                awaits: Vec::new(),
-                returns: Returns::AtOnce,
-            };
-            calls.push((called, Scale::ONE));
+            calls.push((ApiCall::launch(self.predictor.usual.call, work), Scale::ONE));
         }
         calls
     }
 
     /// Adds host time for unknown operators if the calibration contains no device work.
     fn opaque_host(&mut self, thread: usize, done: &OperatorCalls) {
-        for (_, moved) in done.unknown.iter().filter(|_| !self.usual.has_device) {
+        for (_, moved) in done.unknown.iter().filter(|_| !self.predictor.usual.has_device) {
             let Some(bytes) = moved else { continue };
             let op = self.names.intern(OPAQUE);
             let detail = self.names.intern(&format!("{bytes} B"));
@@ -410,16 +391,13 @@ impl StepWriter<'_, '_> {
             stream,
             op: on.op,
             detail,
-            shape: None,
             bytes: launched.bytes,
             behind,
             after,
-            collective: None,
             parts,
             scale: scale.time,
             is_launched: true,
-            held_ns: 0,
-            repeated: None,
+            ..Work::default()
         });
         if let Some((operation, bytes)) = &launched.collective {
             let bytes = (*bytes as f64 * scale.bytes).round() as u64;

@@ -18,7 +18,7 @@ const BUCKET_BYTES: usize = 25 << 20;
 
 /// A dense parameter of the model, with its shape.
 #[derive(Clone, Copy)]
-enum Parameter {
+pub(crate) enum Parameter {
     /// A weight matrix of shape `[n, k]`.
     Weight {
         n: usize,
@@ -27,6 +27,16 @@ enum Parameter {
     Vector {
         elements: usize,
     },
+}
+
+impl Parameter {
+    /// Returns the numbers of rows and columns. A vector is one row.
+    pub fn shape(self) -> [usize; 2] {
+        match self {
+            Self::Weight { n, k } => [n, k],
+            Self::Vector { elements } => [1, elements],
+        }
+    }
 }
 
 /// Lists the dense operations of one rank's step, stage by stage.
@@ -42,13 +52,6 @@ pub struct DenseWriter<'a> {
     top: Vec<(usize, usize)>,
 }
 
-/// Lists the dense operations of a step in which one rank has `batch` samples.
-pub fn list_ops(workload: Workload<'_>, batch: usize, updates: DenseUpdates) -> Vec<Op> {
-    let graph = graph(workload, Schedule::PIPELINED);
-    let mut writer = DenseWriter::new(workload, batch, updates);
-    graph.actions.iter().flat_map(|action| writer.list_stage(&graph, action)).collect()
-}
-
 /// Returns the actions of a step under a schedule.
 pub fn graph(workload: Workload<'_>, schedule: Schedule) -> StepGraph {
     StepGraph::new(workload.config, BUCKET_BYTES, schedule, workload.plan)
@@ -62,7 +65,7 @@ fn layers(input: usize, widths: &[usize]) -> Vec<(usize, usize)> {
 
 /// Lists the weight and bias of each layer in the order of the model: bottom MLP, cross layers, top
 /// MLP, logit.
-fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
+pub(crate) fn parameters(workload: Workload<'_>) -> Vec<Parameter> {
     let model = &workload.config.model;
     let mut found = Vec::new();
     let linear = |found: &mut Vec<Parameter>, layers: Vec<(usize, usize)>| {

@@ -60,13 +60,6 @@ fn step(workload: Workload<'_>, tiles: &[TileUse], rank: usize) -> Vec<Op> {
     ops
 }
 
-/// Lists the dense operations of a rank with the given number of samples, including reductions over
-/// ranks.
-#[must_use]
-pub fn list_dense_ops(workload: Workload<'_>, samples: usize, updates: DenseUpdates) -> Vec<Op> {
-    dense::list_ops(workload, samples, updates)
-}
-
 /// Returns whether ids are looked up in tiles for the samples of all ranks. A single rank that
 /// holds every table whole writes the pooled output directly.
 fn has_tiles(workload: Workload<'_>) -> bool {

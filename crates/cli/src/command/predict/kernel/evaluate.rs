@@ -1,8 +1,9 @@
 //! The command `rowmill predict evaluate --kernels`, which computes errors of kernel models on
 //! measurements that they were not trained on.
 
+use bench::left_out_devices::{LeftOutRow, evaluate_left_out_devices};
+use bench::simple_predictions::{SimpleErrors, evaluate_simple_predictions};
 use kernel_model::evaluate::{self, KernelRow};
-use kernel_model::leave_out::{self, LeftOutRow};
 use kernel_model::{Kind, Measured, Part};
 use serde::Serialize;
 
@@ -17,9 +18,18 @@ use setup::render;
 #[derive(Serialize)]
 struct KernelReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    kernels: Vec<KernelRow>,
+    kernels: Vec<EvaluatedRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutRow>,
+}
+
+/// Errors of a model of one kind on one device, beside those of simple predictions.
+#[derive(Serialize)]
+struct EvaluatedRow {
+    #[serde(flatten)]
+    own: KernelRow,
+    #[serde(flatten)]
+    simple: SimpleErrors,
 }
 
 /// Runs `rowmill predict evaluate --kernels` and prints its result.
@@ -39,11 +49,13 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         done += rows.iter().filter(|row| row.work.kind() == kind).count() as u64;
         let model = read_model(args.kernels.models.as_deref(), kind)?;
         if args.kernels.leave_out {
-            let left_out = leave_out::evaluate_left_out_devices(&model, &rows, session.threads);
-            report.left_out.extend(left_out);
+            report.left_out.extend(evaluate_left_out_devices(&model, &rows, session.threads));
             continue;
         }
-        report.kernels.extend(evaluate::evaluate_model(&model, &rows, Part::Test));
+        let simple = evaluate_simple_predictions(&model, &rows);
+        let all = evaluate::evaluate_model(&model, &rows, Part::Test).into_iter();
+        let row = |own: KernelRow| EvaluatedRow { simple: simple[&*own.device], own };
+        report.kernels.extend(all.map(row));
     }
     meter.finish();
     warn_without_rows(&report, &rows, session);
@@ -71,14 +83,17 @@ fn format_report(report: &KernelReport) -> String {
 }
 
 fn format_errors(report: &KernelReport) -> String {
-    let row = |row: &KernelRow| {
+    let row = |EvaluatedRow { own: row, simple }: &EvaluatedRow| {
         let drift = format!("{} a row", render::nanos(row.drift_ns_per_row));
         vec![
             row.kind.to_owned(),
             row.device.clone(),
             render::count(row.rows as u64),
             format!("{:.1}/{:.1}", row.roofline_gmae_pct, row.roofline_mape_pct),
-            format!("{:.1}/{:.1}", row.measured_peak_gmae_pct, row.measured_peak_mape_pct),
+            format!("{:.1}/{:.1}", simple.measured_peak_gmae_pct, simple.measured_peak_mape_pct),
+            format!("{:.1}", simple.unchanged_mape_pct),
+            format!("{:.1}", simple.line_mape_pct),
+            format!("{:.1}", simple.trees_mape_pct),
             format!("{:.2}/{:.2}", row.gmae_pct, row.mape_pct),
             format!("{:.2}", row.kernel_mape_pct),
             format!("{:.1}", row.covered_pct),
@@ -92,6 +107,9 @@ fn format_errors(report: &KernelReport) -> String {
         "rows",
         "roofline %",
         "of measured peaks %",
+        "unchanged %",
+        "line %",
+        "trees %",
         "model %",
         "far above floor %",
         "covered %",

@@ -1,13 +1,13 @@
 //! Turns the actions of a step into stages that threads of the host launch: in which order, on
 //! which thread, and where a thread waits for the device. Times are simulated by
-//! [`super::launched`].
+//! [`crate::launched`].
 
+use predict::step::host::StageHosts;
+use predict::step::{StepPricer, TimedAction};
 use schema::Stage;
 use schema::stage::{ActionBatch, ActionPart, Resource};
 
-use super::host::StageHosts;
-use super::launched::{AfterLaunch, LaunchQueue, LaunchedStage, StageInput, StepOfInput};
-use super::timeline::TimedAction;
+use crate::launched::{AfterLaunch, LaunchQueue, LaunchedStage, StageInput, StepOfInput};
 
 /// How the host launches the stages of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,22 +97,19 @@ struct OrderedStage {
     inputs: Vec<StageInput>,
 }
 
-/// Lists the stages of a step with their launches.
-///
-/// `device_ns` returns the time of an action, and `rounds_ns` are the times of the three exchanges
-/// of an input distribution.
+/// Lists the stages of a priced step with the time in which the host launches them.
+#[must_use]
 pub fn list_stages(
-    actions: &[TimedAction],
-    device_ns: impl Fn(&TimedAction) -> f64,
-    rounds_ns: [f64; 3],
+    pricer: &StepPricer<'_>,
     hosts: &StageHosts,
     plan: LaunchPlan,
 ) -> Vec<LaunchedStage> {
-    let mut actions = actions.to_vec();
+    let rounds_ns = pricer.input_rounds().map(|round| round.mean_ns);
+    let mut actions = pricer.timed_actions();
     if plan.order == LaunchOrder::InputBehindDense {
         actions.sort_by_key(launch_group);
     }
-    let ordered = find_inputs(&actions, device_ns);
+    let ordered = find_inputs(&actions);
     let mut listed = Vec::new();
     // Position of the last part of each stage in the list.
     let mut position = Vec::new();
@@ -158,12 +155,10 @@ pub fn list_stages(
 
 /// Lists the stages of ordered actions, each with the stages that the device must have finished.
 /// Compute stages wait for each other through their queue.
-fn find_inputs(
-    actions: &[TimedAction],
-    device_ns: impl Fn(&TimedAction) -> f64,
-) -> Vec<OrderedStage> {
+fn find_inputs(actions: &[TimedAction]) -> Vec<OrderedStage> {
     let mut ordered: Vec<OrderedStage> = Vec::new();
-    let is_run = |action: &&TimedAction| action.stage != Stage::RowTerms || device_ns(action) > 0.0;
+    let is_run =
+        |action: &&TimedAction| action.stage != Stage::RowTerms || action.time.mean_ns > 0.0;
     let listed: Vec<&TimedAction> =
         actions.iter().filter(is_run).filter(|action| action.part != ActionPart::Finish).collect();
     let position = |stage: Stage| listed.iter().position(|action| action.stage == stage);
@@ -211,7 +206,7 @@ fn find_inputs(
         ordered.push(OrderedStage {
             stage: action.stage,
             batch: action.batch,
-            device_ns: device_ns(action),
+            device_ns: action.time.mean_ns,
             inputs,
         });
     }

@@ -1,6 +1,6 @@
 //! Compares predictions with training steps that vendors published.
 
-use predict::published_steps::{self, FACTOR_MOST, STEPS};
+use plan::published_steps::{self, FACTOR_MOST, STEPS};
 use predict::step::Models;
 
 #[test]

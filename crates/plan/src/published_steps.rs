@@ -1,9 +1,10 @@
 //! Predicts training steps whose times vendors published, and compares both. No constant of a
 //! prediction is fitted to these steps.
 //!
-//! [`crate::published`] has the method of the paper on recorded traces. This module has no traces:
-//! it knows a model, a GPU, a plan and the kernels that the job's framework runs.
+//! [`crate::at_scale`] simulates jobs with their launches. This module prices a step on the device
+//! alone, from a model, a GPU, a plan and the kernels that the job's framework runs.
 
+mod baselines;
 mod jobs;
 mod rows;
 
@@ -12,12 +13,13 @@ use schema::topology::ProductFormat;
 use schema::{FeatureStats, TableRow, Topology};
 use serde::Serialize;
 
-use crate::Error;
-use crate::calibration::shipped::ShippedOverheads;
-use crate::step::host::predict_host;
-use crate::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
-use crate::workload::Workload;
+use predict::Error;
+use predict::calibration::shipped::{JobKind, ShippedOverheads};
+use predict::step::host::predict_host;
+use predict::step::{BottomMlp, Conditions, DenseKernels, Models, RowUpdates, price};
+use predict::workload::Workload;
 
+pub use baselines::StepBaselines;
 pub use jobs::{PublishedModel, PublishedPlan};
 pub use rows::STEPS;
 
@@ -70,6 +72,9 @@ pub struct PublishedRow {
     pub published_ns: f64,
     /// Predicted time relative to the published one.
     pub ratio: f64,
+    /// Predictions from the other published steps of the model alone.
+    #[serde(flatten)]
+    pub baselines: StepBaselines,
     /// Whether the published time lies between `low_ns` and `high_ns`.
     pub is_covered: bool,
     pub is_judged: bool,
@@ -114,7 +119,7 @@ fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error>
         ..Conditions::new(&topology, models)
     };
     let Estimate { mean_ns, low_ns, high_ns } = price(workload, conditions)?.cost.step;
-    let host = ShippedOverheads::nearest(&topology.device).read()?;
+    let host = ShippedOverheads::nearest(&topology.device, JobKind::Recommendation).read()?;
     Ok(PublishedRow {
         source: step.job.source.to_owned(),
         hardware: step.hardware.to_owned(),
@@ -128,6 +133,7 @@ fn compare(step: &PublishedStep, models: &Models) -> Result<PublishedRow, Error>
         high_ns,
         host_ns: predict_host(workload, &host).ns,
         published_ns: step.step_ns,
+        baselines: StepBaselines::from_other_steps(step)?,
         ratio: mean_ns / step.step_ns,
         is_covered: (low_ns..=high_ns).contains(&step.step_ns),
         is_judged: step.job.is_judged,

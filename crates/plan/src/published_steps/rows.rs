@@ -5,8 +5,8 @@ use schema::topology::ProductFormat::{self, Bf16, F16, F32, Tf32};
 use super::jobs::PublishedModel::{Dcnv2, Large, Small};
 use super::jobs::PublishedPlan::{OneRank, RowsByOwner, TableRow, TablesBesideBottomMlp};
 use super::{PublishedJob, PublishedStep};
-use crate::step::DenseKernels::{Compiled, Eager, FusedInteraction};
-use crate::step::RowUpdates;
+use predict::step::DenseKernels::{Compiled, Eager, FusedInteraction};
+use predict::step::RowUpdates;
 
 const PYTORCH: &str = "NVIDIA DeepLearningExamples, PyTorch DLRM, April 2020";
 const TENSORFLOW: &str = "NVIDIA DeepLearningExamples, TensorFlow 2 DLRM";

@@ -1,10 +1,10 @@
 //! Tests of steps with launches of the host: they equal steps without a host if launches take no
 //! time, and each optimization of TorchRec's pipeline removes what it says.
 
-use predict::calibration::shipped::ShippedOverheads;
+use plan::launch_plan::{self, DenseLaunches, InputRounds, InputThread, LaunchPlan};
+use plan::launched::{AfterLaunch, LaunchQueue, LaunchedStage, simulate};
+use predict::calibration::shipped::{JobKind, ShippedOverheads};
 use predict::step::host::{StageHosts, predict_stage_hosts};
-use predict::step::launch_plan::{DenseLaunches, InputRounds, InputThread, LaunchPlan};
-use predict::step::launched::{AfterLaunch, LaunchQueue, LaunchedStage, simulate};
 use predict::step::{Conditions, Models, StepPricer};
 use predict::workload::Workload;
 use schema::topology::ProductFormat;
@@ -55,7 +55,8 @@ fn for_each_pricer(mut check: impl FnMut(&StepPricer<'_>, Workload<'_>)) {
 #[test]
 fn launches_of_no_time_give_the_step_without_a_host() {
     for_each_pricer(|pricer, _| {
-        let stages = pricer.launched_stages(&StageHosts::default(), LaunchPlan::IN_GRAPH_ORDER);
+        let stages =
+            launch_plan::list_stages(pricer, &StageHosts::default(), LaunchPlan::IN_GRAPH_ORDER);
         let (launched, plain) = (simulate(&stages).step_ns, pricer.cost().step.mean_ns);
         assert!((launched / plain - 1.0).abs() < 1e-9, "{launched} instead of {plain}");
     });
@@ -64,10 +65,12 @@ fn launches_of_no_time_give_the_step_without_a_host() {
 #[test]
 fn optimizations_of_the_pipeline_remove_launches_and_waits() {
     let topology = Topology::parse("16xdgx-h100").expect("hardware");
-    let host = ShippedOverheads::nearest(&topology.device).read().expect("overheads");
+    let host = ShippedOverheads::nearest(&topology.device, JobKind::Recommendation)
+        .read()
+        .expect("overheads");
     for_each_pricer(|pricer, workload| {
         let hosts = predict_stage_hosts(workload, &host);
-        let stages = |plan: LaunchPlan| pricer.launched_stages(&hosts, plan);
+        let stages = |plan: LaunchPlan| launch_plan::list_stages(pricer, &hosts, plan);
         let before = LaunchPlan::TORCHREC;
         let own = LaunchPlan { input: InputThread::Own, ..before };
         let graph = LaunchPlan { dense: DenseLaunches::Graph, ..before };

@@ -1,8 +1,8 @@
 //! Simulates steps whose stages are launched by threads of the host. A stage waits until its thread
 //! launches it, until its queue is free, and until the stages that it depends on are done.
 //!
-//! [`super::timeline`] has the same step for a host that takes no time. What a stage costs is
-//! known before: this file only computes when stages run.
+//! `predict::step` has the same step for a host that takes no time. What a stage costs is known
+//! before: this file only computes when stages run.
 
 use std::collections::VecDeque;
 

@@ -6,7 +6,7 @@ use schema::{
     HostLayout, JobConfig, Rank, Schedule, ShardingPlan, TableConfig, TableId, Tile, stage::Overlap,
 };
 
-use crate::Error;
+use predict::Error;
 
 /// Rows of the tables with which ids occurring at least 15 times get a row of their own.
 const SMALL: [u64; 26] = [
