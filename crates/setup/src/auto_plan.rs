@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use kernel_model::host_costs::HostCosts;
 use plan::{PlanOptions, PlanProblem};
 use predict::step::{Conditions, Models};
 use schema::topology::{Flops, HARDWARE, HostFabric, Link};
@@ -11,11 +12,12 @@ use crate::Session;
 use crate::device::ComputeDevice;
 use crate::error::{Error, UsageError};
 use crate::kernel_files::read_model;
-use crate::machine::available_memory;
+use crate::machine::{self, available_memory};
 use crate::workload::planned_features;
 
-/// Rates of one core of a server's CPU. Plans depend on the ratios of these rates alone: FLOP/s,
-/// bytes per second from memory, bytes of cache, and GB/s of messages to another rank.
+/// Rates of one core of a server's CPU: FLOP/s, bytes per second from memory, bytes of cache, and
+/// GB/s of messages to another rank. A CPU is priced by [`HostCosts::typical`], so plans only
+/// depend on these rates where hosts exchange messages.
 const CORE_FLOPS: f64 = 1e11;
 const CORE_DRAM: f64 = 1e10;
 const CORE_CACHE: u64 = 2 << 20;
@@ -40,10 +42,14 @@ pub fn plan_for_run(
     let mut config = config.clone();
     config.training.batch_size = config.training.batch_size.div_ceil(groups as usize);
     let features = planned_features(&config, None)?;
+    let host = match device {
+        ComputeDevice::Cpu(_) => Some(host_costs(ranks_per_host, session)),
+        ComputeDevice::Gpu(_) => None,
+    };
     let problem = PlanProblem {
         config: &config,
         features: &features,
-        conditions: Conditions::new(&topology, &models),
+        conditions: Conditions { host: host.as_ref(), ..Conditions::new(&topology, &models) },
         constraints: &config.plan,
     };
     let found = plan::plan(&problem, &PlanOptions::new(0))?;
@@ -56,6 +62,14 @@ pub fn plan_for_run(
     ));
     let tables = &config.model.tables;
     found.plan.to_sharding_plan(tables, hosts).map_err(|source| plan::Error::from(source).into())
+}
+
+/// Returns the assumed costs of a rank on a CPU whose cores `ranks_per_host` ranks share.
+pub fn host_costs(ranks_per_host: usize, session: &Session) -> HostCosts {
+    let ranks = ranks_per_host.max(1);
+    let threads = (session.threads / ranks).max(1);
+    let has_spare_cores = ranks * (threads + 1) <= machine::cores();
+    HostCosts::typical(threads, has_spare_cores)
 }
 
 /// Formats the predicted step relative to the greedy plan by size.

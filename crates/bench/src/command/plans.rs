@@ -69,6 +69,7 @@ struct MeasuredCosts {
     byte_ns: f64,
     lookup: [f64; 5],
     update: [f64; 5],
+    distribution: [f64; 3],
     link_empty_ns: f64,
     link_megabyte_ns: f64,
 }
@@ -142,6 +143,7 @@ pub fn run(args: &BenchPlans, session: &Session) -> Result<ExitCode, Error> {
             byte_ns: costs.byte_ns,
             lookup: costs.lookup,
             update: costs.update,
+            distribution: costs.distribution,
             link_empty_ns: costs.link.alpha_ns(),
             link_megabyte_ns: costs.link.ns(1e6),
         },
