@@ -28,6 +28,8 @@ pub struct HostCosts {
     pub flop_ns: f64,
     /// Time per byte that an element-wise operation reads or writes.
     pub byte_ns: f64,
+    /// Time per byte that a copy between vectors and messages reads or writes.
+    pub copy_ns: f64,
     /// Bytes of embedding rows that the caches of a rank hold.
     pub cache_bytes: f64,
     /// Time per unit of each amount of lookups.
@@ -81,12 +83,13 @@ impl HostCosts {
         let share = 1.0 / threads.max(1) as f64;
         let shared = |costs: HostAmounts| costs.map(|ns| ns * share);
         Self {
-            flop_ns: 0.026 * share,
-            byte_ns: 0.15 * share,
+            flop_ns: 0.013 * share,
+            byte_ns: 0.13 * share,
+            copy_ns: 0.04 * share,
             cache_bytes: 2e6,
-            lookup: shared([0.0, 0.0, 2.2, 0.063, 0.0]),
-            update: shared([0.0, 0.0, 24.0, 0.0, 0.032]),
-            distribution: [6.0, 2.0, 6.0],
+            lookup: shared([0.0, 5.7, 1.0, 0.058, 0.0]),
+            update: shared([0.0, 11.0, 17.0, 0.05, 0.0]),
+            distribution: [2.7, 0.64, 5.3],
             lane_share: if has_spare_cores { 0.0 } else { share },
             link: Link::memory(),
         }
@@ -99,6 +102,7 @@ impl HostCosts {
         Self {
             flop_ns: self.flop_ns * dense,
             byte_ns: self.byte_ns * dense,
+            copy_ns: self.copy_ns * exchange,
             lookup: self.lookup.map(|ns| ns * lookup),
             update: self.update.map(|ns| ns * update),
             distribution: self.distribution.map(|ns| ns * lookup),
@@ -169,6 +173,12 @@ impl HostCosts {
         Estimate::within(self.byte_ns * bytes, INTERVAL)
     }
 
+    /// Predicts a copy that reads and writes `bytes` bytes in all.
+    #[must_use]
+    pub fn price_copy(&self, bytes: f64) -> Estimate {
+        Estimate::within(self.copy_ns * bytes, INTERVAL)
+    }
+
     /// Predicts an exchange in which each rank has `bytes` bytes, as [`RankExchange`] counts them.
     /// A sum over ranks takes two turns.
     #[must_use]
@@ -215,6 +225,7 @@ mod tests {
         let costs = HostCosts {
             flop_ns: 0.0,
             byte_ns: 0.0,
+            copy_ns: 0.0,
             cache_bytes: 0.0,
             lookup,
             update,

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use kernel_model::host_costs::HostCosts;
-use plan::{PlanOptions, PlanProblem};
-use predict::step::{Conditions, Models};
+use plan::search::BaselinePlan;
+use plan::{Layout, PlanOptions, PlanProblem, PlanResult};
+use predict::step::{Conditions, Models, StepCost};
 use schema::topology::{Flops, HARDWARE, HostFabric, Link};
 use schema::{HardwareSpec, HostLayout, JobConfig, ShardingPlan, Topology};
 
@@ -22,6 +23,10 @@ const CORE_FLOPS: f64 = 1e11;
 const CORE_DRAM: f64 = 1e10;
 const CORE_CACHE: u64 = 2 << 20;
 const CORE_MESSAGES: f64 = 5.0;
+
+/// Share of the step of whole tables that a plan on a CPU must stay below. Costs of a CPU are a
+/// guess, and whole tables need the fewest messages.
+const WORTH: f64 = 0.9;
 
 /// Searches for the plan of a run whose ranks of a group lie on `hosts`, with the batch of one of
 /// `groups` groups.
@@ -53,15 +58,33 @@ pub fn plan_for_run(
         constraints: &config.plan,
     };
     let found = plan::plan(&problem, &PlanOptions::new(0))?;
+    let whole = host.as_ref().and_then(|_| best_whole_tables(&found));
+    let is_worth = whole.is_none_or(|whole| step_ns(&found.cost) < WORTH * step_ns(&whole.cost));
     session.console.say(format_args!(
-        "--sharding auto: {} plans were priced; the chosen one takes {} of the time of whole tables \
-         placed by size, by rates of {}",
+        "--sharding auto: {} plans were priced; the best one takes {} of the time of whole tables \
+         placed by size, by rates of {}{}",
         found.priced,
         share(&found),
-        topology.device.name
+        topology.device.name,
+        if is_worth { "" } else { "; that is too little for a guess, so tables stay whole" }
     ));
+    let chosen = whole.filter(|_| !is_worth).map_or(&found.plan, |whole| &whole.plan);
     let tables = &config.model.tables;
-    found.plan.to_sharding_plan(tables, hosts).map_err(|source| plan::Error::from(source).into())
+    chosen.to_sharding_plan(tables, hosts).map_err(|source| plan::Error::from(source).into())
+}
+
+/// Returns the fastest predicted plan of a heuristic that splits and replicates no table.
+fn best_whole_tables(found: &PlanResult) -> Option<&BaselinePlan> {
+    let is_whole = |one: &&BaselinePlan| {
+        let mut placements = one.plan.placements.iter();
+        one.fits && placements.all(|placement| placement.layout == Layout::Table)
+    };
+    let whole = found.baselines.iter().filter(is_whole);
+    whole.min_by(|a, b| step_ns(&a.cost).total_cmp(&step_ns(&b.cost)))
+}
+
+fn step_ns(cost: &StepCost) -> f64 {
+    cost.step.mean_ns
 }
 
 /// Returns the assumed costs of a rank on a CPU whose cores `ranks_per_host` ranks share.
@@ -73,7 +96,7 @@ pub fn host_costs(ranks_per_host: usize, session: &Session) -> HostCosts {
 }
 
 /// Formats the predicted step relative to the greedy plan by size.
-fn share(found: &plan::PlanResult) -> String {
+fn share(found: &PlanResult) -> String {
     let by_size = found.baselines.iter().find(|one| one.baseline == plan::Baseline::Size);
     let ratio = by_size.map_or(1.0, |one| found.cost.step.mean_ns / one.cost.step.mean_ns);
     format!("{:.0} %", 100.0 * ratio)

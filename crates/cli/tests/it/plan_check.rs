@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::Place;
 
 const TRAIN: &str = "train dlrm-ddp --set rows_cap=1000 --set batch_size=256 --set steps=12 --set log_every=4 \
-     --synthetic 4000 --quiet";
+     --synthetic 4000";
 
 #[test]
 fn a_check_shows_each_stage_of_each_rank_and_writes_a_plan_that_trains() {

@@ -369,7 +369,7 @@ impl<'a> StepPricer<'a> {
 
     /// Returns the time in which a CPU copies values.
     fn copied(&self, values: f64) -> Estimate {
-        let price = |host: &HostCosts| host.price_bytes(2.0 * VALUE * values);
+        let price = |host: &HostCosts| host.price_copy(2.0 * VALUE * values);
         self.host.as_ref().map_or_else(Estimate::default, price)
     }
 
@@ -445,7 +445,7 @@ impl<'a> StepPricer<'a> {
         // A GPU's collectives contain these copies.
         self.host
             .as_ref()
-            .map_or(sum, |host| sum.plus(host.price_bytes(SUM_PASSES * VALUE * values)))
+            .map_or(sum, |host| sum.plus(host.price_copy(SUM_PASSES * VALUE * values)))
     }
 
     /// Returns the time of the exchange of the terms of rows whose columns are split.

@@ -50,7 +50,7 @@ const DISTRIBUTIONS: [[usize; 3]; 5] =
 /// Bytes of the measured messages.
 const MESSAGES: [usize; 4] = [1 << 10, 1 << 15, 1 << 19, 1 << 22];
 /// Measurements of each kind, of which the median counts.
-const REPEATS: usize = 7;
+const REPEATS: usize = 15;
 /// Samples of the steps whose dense layers are measured.
 const SAMPLES: usize = 512;
 /// Rows of half of a table whose ids are distributed.
@@ -64,10 +64,21 @@ pub fn host_costs(link: DelayedLink) -> Result<HostCosts, Error> {
     let [lookup, update] = row_costs(cache_bytes)?;
     let distribution = distribution_costs()?;
     let [flop_ns, byte_ns] = dense_costs()?;
+    let [copy_ns] = on_two_threads(|_, both| Ok(time_copies(cache_bytes, both)))?;
     let link = measured_link(link)?;
     // Both ranks have one thread, and this machine is taken to have no core to spare.
     let lane_share = 1.0;
-    Ok(HostCosts { flop_ns, byte_ns, cache_bytes, lookup, update, distribution, lane_share, link })
+    Ok(HostCosts {
+        flop_ns,
+        byte_ns,
+        copy_ns,
+        cache_bytes,
+        lookup,
+        update,
+        distribution,
+        lane_share,
+        link,
+    })
 }
 
 /// Runs `measure` on two threads at once, and returns the mean of their results.
@@ -234,6 +245,24 @@ fn time_ids(case: DistributionCase, both: &Barrier) -> Result<[f64; 1], Error> {
     }
     both.wait();
     Ok([median(times[1..].to_vec())])
+}
+
+/// Returns the nanoseconds per byte read or written of copies between buffers that no cache holds.
+fn time_copies(cache_bytes: f64, both: &Barrier) -> [f64; 1] {
+    let from = vec![1u64; cache_bytes as usize / size_of::<u64>()];
+    let mut to = vec![0u64; from.len()];
+    let mut others = from.clone();
+    let mut times = Vec::new();
+    both.wait();
+    for _ in 0..REPEATS {
+        black_box(&mut others).iter_mut().for_each(|value| *value += 1);
+        let began = Instant::now();
+        black_box(&mut to).copy_from_slice(black_box(&from));
+        let bytes = 2 * size_of_val(&from[..]);
+        times.push(1e9 * began.elapsed().as_secs_f64() / bytes as f64);
+    }
+    both.wait();
+    [median(times)]
 }
 
 /// Returns the nanoseconds per FLOP of products and per byte of other dense operations.
