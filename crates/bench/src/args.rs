@@ -71,6 +71,18 @@ of a model take turns in every round.
   stages                      predicted and measured time by which each stage lengthens a step: the slowest rank's
                               computing, and the exchange on the rank that waits least";
 
+const SHARDING_AFTER: &str = "\
+Examples:
+  rowmill-bench sharding --set model.rows_cap=1000000
+  rowmill-bench sharding --config my.toml --rounds 30 --format json
+
+Plans of --sharding auto, table, row, column and mixed take turns in every round. Ranks are threads that train on
+generated batches in memory.
+
+  rules             median step of each plan, and the steps of the rounds, each a median of steps
+  best_over_auto, …_low, …_high
+                    step of the best rule ÷ that of auto: mean over rounds with its 95 % interval";
+
 const EMBEDDING_AFTER: &str = "\
 Examples:
   rowmill-bench embedding --threads 2
@@ -152,6 +164,9 @@ pub enum BenchCommand {
     /// simulated slow link
     #[command(after_help = PLANS_AFTER)]
     Plans(BenchPlans),
+    /// Compare the step under --sharding auto with those under the ready-made rules
+    #[command(after_help = SHARDING_AFTER)]
+    Sharding(BenchSharding),
     /// Compare the three matrix products of linear layers with multiply-adds in registers
     #[command(after_help = GEMM_AFTER)]
     Gemm(BenchGemm),
@@ -276,6 +291,36 @@ pub struct BenchPlans {
     pub bandwidth: f64,
     /// Number of rounds, of which the median counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Number of timed steps of each plan per round
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub steps: u64,
+}
+
+/// Options of `rowmill-bench sharding`.
+#[derive(Debug, Args)]
+pub struct BenchSharding {
+    /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
+    #[arg(long, value_name = "CONFIG", default_value = "dlrm-criteo-kaggle")]
+    pub config: String,
+    /// Change a key of the configuration, such as batch_size=4096
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// Number of ids per bag of pooled features; sequences are always full
+    #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
+    pub pooling: usize,
+    /// Number of ranks, which share the threads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub ranks: u32,
+    /// Time that a message takes besides its transfer, such as 2ms or 50us. With 0, messages pass
+    /// directly between the ranks, and --bandwidth has no effect
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = time)]
+    pub delay: Duration,
+    /// Bytes per second that a rank can send, such as 1GB/s or 800MB/s
+    #[arg(long, value_name = "RATE", default_value = "1GB/s", value_parser = bytes_per_second)]
+    pub bandwidth: f64,
+    /// Number of rounds, each with all plans
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     pub rounds: u64,
     /// Number of timed steps of each plan per round
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=100_000))]

@@ -12,6 +12,7 @@ mod plans;
 mod predict;
 pub mod published;
 mod ranks;
+mod sharding;
 mod trace;
 mod train;
 mod turns;
@@ -28,6 +29,7 @@ pub fn run(bench: &BenchCommand, session: &Session) -> Result<ExitCode, Error> {
         BenchCommand::Train(args) => train::run(args, session),
         BenchCommand::Ablation(args) => ablation::run(args, session),
         BenchCommand::Plans(args) => plans::run(args, session),
+        BenchCommand::Sharding(args) => sharding::run(args, session),
         BenchCommand::Embedding(args) => embedding::run(args, session),
         BenchCommand::Gemm(args) => gemm::run(args, session),
         BenchCommand::Interaction(args) => interaction::run(args, session),

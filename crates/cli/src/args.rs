@@ -50,8 +50,8 @@ pub use kernels::{KernelEvaluation, PredictKernels};
 pub use learn::PredictLearn;
 pub use links::{DoctorLinks, VerbChoice};
 pub use plan::{
-    CostChoice, PlanArgs, PlanConvert, PlanForm, PlanRows, PlanSearch, PlanSimulate, PlanVerb,
-    SettingChoice, SimulateRows,
+    CostChoice, PlanArgs, PlanCheckArgs, PlanConvert, PlanForm, PlanRows, PlanSearch, PlanSimulate,
+    PlanVerb, SettingChoice, SimulateRows,
 };
 pub use predict::{
     DrawOptions, FormerWords, NextRows, Predict, PredictCalibrate, PredictEvaluate, PredictNext,

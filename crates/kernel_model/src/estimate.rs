@@ -51,6 +51,18 @@ impl Estimate {
         self.combine(other, |a, b| (a - b).max(0.0))
     }
 
+    /// Takes the minima of mean, low and high.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        self.combine(other, f64::min)
+    }
+
+    /// Multiplies mean, low and high by a factor that is not negative.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        self.combine(self, |a, _| a * factor)
+    }
+
     fn combine(self, other: Self, combine: impl Fn(f64, f64) -> f64) -> Self {
         Self {
             mean_ns: combine(self.mean_ns, other.mean_ns),

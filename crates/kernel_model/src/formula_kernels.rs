@@ -333,6 +333,7 @@ impl SingleWork {
             vectors: 1,
             uses: batch as f64 * pooling as f64,
             longest_bag: pooling,
+            row_share: 1.0,
             uses_of_all: None,
             popularity: Popularity::uniform(rows),
         }

@@ -28,29 +28,104 @@ pub struct HostCosts {
     pub flop_ns: f64,
     /// Time per byte that an element-wise operation reads or writes.
     pub byte_ns: f64,
+    /// Time per byte that a copy between vectors and messages reads or writes.
+    pub copy_ns: f64,
     /// Bytes of embedding rows that the caches of a rank hold.
     pub cache_bytes: f64,
     /// Time per unit of each amount of lookups.
     pub lookup: HostAmounts,
     /// Time per unit of each amount of row updates.
     pub update: HostAmounts,
+    /// Time per unit of each amount of a distribution of ids, in the order of [`DISTRIBUTED`].
+    pub distribution: [f64; DISTRIBUTED.len()],
+    /// Share of the time of a thread beside the computation by which it slows the computation down.
+    /// It is 0 on a machine with cores to spare, and otherwise 1 ÷ the threads of a rank.
+    pub lane_share: f64,
     /// Time of an exchange between two ranks as a function of the bytes that each sends.
     pub link: Link,
 }
 
+/// Factors for the costs of each stage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostRatios {
+    pub lookup: f64,
+    pub update: f64,
+    pub dense: f64,
+    pub exchange: f64,
+}
+
+/// Amounts of work of which the time of a distribution of ids is a sum.
+pub const DISTRIBUTED: [&str; 3] = ["bags", "ids", "tested_ids"];
+
+/// The ids that ranks send to the tiles of one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DistributedIds {
+    pub bags: f64,
+    pub ids: f64,
+    /// Number of ids that are compared with the rows of a tile, because it has a part of them.
+    pub tested_ids: f64,
+}
+
+impl DistributedIds {
+    /// Returns the amounts in the order of [`DISTRIBUTED`].
+    #[must_use]
+    pub fn amounts(&self) -> [f64; DISTRIBUTED.len()] {
+        [self.bags, self.ids, self.tested_ids]
+    }
+}
+
 impl HostCosts {
+    /// Returns the costs of a rank with so many threads on a server's CPU. They are a guess: those
+    /// that `rowmill-bench plans` measured for one thread of an Intel Xeon (Sapphire Rapids),
+    /// divided by the threads, and a link through memory.
+    #[must_use]
+    pub fn typical(threads: usize, has_spare_cores: bool) -> Self {
+        let share = 1.0 / threads.max(1) as f64;
+        let shared = |costs: HostAmounts| costs.map(|ns| ns * share);
+        Self {
+            flop_ns: 0.013 * share,
+            byte_ns: 0.13 * share,
+            copy_ns: 0.04 * share,
+            cache_bytes: 2e6,
+            lookup: shared([0.0, 5.7, 1.0, 0.058, 0.0]),
+            update: shared([0.0, 11.0, 17.0, 0.05, 0.0]),
+            distribution: [2.7, 0.64, 5.3],
+            lane_share: if has_spare_cores { 0.0 } else { share },
+            link: Link::memory(),
+        }
+    }
+
+    /// Multiplies the costs of each stage by a ratio.
+    #[must_use]
+    pub fn scaled(&self, ratios: &HostRatios) -> Self {
+        let HostRatios { lookup, update, dense, exchange } = *ratios;
+        Self {
+            flop_ns: self.flop_ns * dense,
+            byte_ns: self.byte_ns * dense,
+            copy_ns: self.copy_ns * exchange,
+            lookup: self.lookup.map(|ns| ns * lookup),
+            update: self.update.map(|ns| ns * update),
+            distribution: self.distribution.map(|ns| ns * lookup),
+            link: self.link.scaled(exchange),
+            ..*self
+        }
+    }
+
     /// Fits the cost of each amount to measured times in nanoseconds.
     ///
     /// # Errors
     /// [`Error::TooFew`] for fewer measurements than amounts.
-    pub fn fit(measured: &[(HostAmounts, f64)]) -> Result<HostAmounts, Error> {
-        if measured.len() < AMOUNTS.len() {
-            let (expected, got) = (AMOUNTS.len(), measured.len());
+    pub fn fit<const N: usize>(
+        names: [&'static str; N],
+        measured: &[([f64; N], f64)],
+    ) -> Result<[f64; N], Error> {
+        if measured.len() < N {
+            let (expected, got) = (N, measured.len());
             return Err(Error::TooFew { kind: "embedding", expected, got });
         }
-        let work = |(amounts, _): &(HostAmounts, f64)| CpuWork {
+        let work = |(amounts, _): &([f64; N], f64)| CpuWork {
             kind: String::new(),
-            amounts: AMOUNTS.into_iter().zip(*amounts).collect(),
+            amounts: names.into_iter().zip(*amounts).collect(),
             sizes: Vec::new(),
         };
         let works: Vec<CpuWork> = measured.iter().map(work).collect();
@@ -64,6 +139,21 @@ impl HostCosts {
     pub fn price_rows(amounts: &HostAmounts, costs: &HostAmounts) -> Estimate {
         let ns = amounts.iter().zip(costs).map(|(amount, cost)| amount * cost).sum();
         Estimate::within(ns, INTERVAL)
+    }
+
+    /// Predicts by how much the thread that distributes ids slows a rank's computation down. `ids`
+    /// are those for the tiles of the rank, and stand for those that it sends, too.
+    #[must_use]
+    pub fn price_distribution(&self, ids: &DistributedIds) -> Estimate {
+        let ns: f64 =
+            ids.amounts().iter().zip(&self.distribution).map(|(amount, cost)| amount * cost).sum();
+        Estimate::within(self.lane_share * ns, INTERVAL)
+    }
+
+    /// Returns the time for which a message travels without keeping the link busy.
+    #[must_use]
+    pub fn latency(&self) -> Estimate {
+        Estimate::within(self.link.alpha_ns(), INTERVAL)
     }
 
     /// Predicts a dense operation of a rank.
@@ -81,6 +171,12 @@ impl HostCosts {
     #[must_use]
     pub fn price_bytes(&self, bytes: f64) -> Estimate {
         Estimate::within(self.byte_ns * bytes, INTERVAL)
+    }
+
+    /// Predicts a copy that reads and writes `bytes` bytes in all.
+    #[must_use]
+    pub fn price_copy(&self, bytes: f64) -> Estimate {
+        Estimate::within(self.copy_ns * bytes, INTERVAL)
     }
 
     /// Predicts an exchange in which each rank has `bytes` bytes, as [`RankExchange`] counts them.
@@ -114,20 +210,29 @@ mod tests {
             (amounts, HostCosts::price_rows(&amounts, &costs).mean_ns)
         };
         let measured: Vec<_> = (0..20).map(case).collect();
-        let fitted = HostCosts::fit(&measured).unwrap();
+        let fitted = HostCosts::fit(AMOUNTS, &measured).unwrap();
         for (amounts, ns) in &measured {
             let predicted = HostCosts::price_rows(amounts, &fitted).mean_ns;
             assert!((predicted / ns - 1.0).abs() < 0.05, "{predicted} {ns}");
         }
-        assert!(HostCosts::fit(&measured[..AMOUNTS.len() - 1]).is_err());
+        assert!(HostCosts::fit(AMOUNTS, &measured[..AMOUNTS.len() - 1]).is_err());
     }
 
     #[test]
     fn a_sum_takes_two_turns_of_the_link() {
         let link = Link::new(&[(1e3, 1e6), (1e6, 2e6)], "made").unwrap();
         let (lookup, update) = ([0.0; 5], [0.0; 5]);
-        let costs =
-            HostCosts { flop_ns: 0.0, byte_ns: 0.0, cache_bytes: 0.0, lookup, update, link };
+        let costs = HostCosts {
+            flop_ns: 0.0,
+            byte_ns: 0.0,
+            copy_ns: 0.0,
+            cache_bytes: 0.0,
+            lookup,
+            update,
+            distribution: [0.0; 3],
+            lane_share: 1.0,
+            link,
+        };
         let ns = |exchange| costs.price_exchange(exchange, 2, 2e6).mean_ns;
         assert_eq!(ns(RankExchange::AllToAll), 2e6);
         assert_eq!(ns(RankExchange::AllReduce), 4e6);

@@ -8,7 +8,7 @@ use schema::{HardwareSpec, Optimizer};
 
 use crate::Estimate;
 use crate::embedding::{BAG_BYTES, CACHE_SHARE, HitCurve, ROW_NS, START_NS, sectors};
-use crate::host_costs::{HostAmounts, HostCosts};
+use crate::host_costs::{DistributedIds, HostAmounts, HostCosts};
 use crate::tile_use::TileUse;
 
 /// Lowest and highest factor for V100 lookups whose longest bag decides their time.
@@ -49,6 +49,8 @@ pub struct TileTerms {
     used_bytes: f64,
     curve: HitCurve,
     rows: f64,
+    /// Number of ids that are compared with the tile's rows, if it has a part of the table's.
+    tested_ids: f64,
     /// Bytes that a row update reads and writes.
     update_bytes: f64,
     gradient_bytes: f64,
@@ -86,6 +88,7 @@ impl TileTerms {
             used_bytes: rows_used * row_bytes,
             curve,
             rows: tile.rows as f64,
+            tested_ids: if tile.row_share < 1.0 { uses / tile.row_share } else { 0.0 },
             update_bytes: rows_used * (2.0 * row_bytes + 2.0 * sectors(4.0 * state)),
             gradient_bytes: bags * 4.0 * dim,
             gradient_reads: uses * 4.0 * dim,
@@ -139,9 +142,8 @@ impl RowRates<'_> {
 pub struct RankLoad {
     /// Number of columns that the rank's tiles add to each sample, without replicated tables.
     pub width: f64,
-    /// Number of ids and of bags that ranks exchange for the rank's tiles.
-    pub exchanged_uses: f64,
-    pub exchanged_bags: f64,
+    /// Ids and bags that ranks exchange for the rank's tiles.
+    pub distributed: DistributedIds,
     /// Number of gradients of replicated tables that are summed over ranks.
     pub replica_values: f64,
     /// Number of values that lookups in replicated tables write for the rank's own samples.
@@ -203,8 +205,9 @@ impl RankLoad {
             self.replica_pooled += tile.bags * tile.dim;
         } else {
             self.width += tile.width;
-            self.exchanged_uses += tile.uses;
-            self.exchanged_bags += tile.bags;
+            self.distributed.ids += tile.uses;
+            self.distributed.bags += tile.bags;
+            self.distributed.tested_ids += tile.tested_ids;
         }
         self.uses += tile.uses;
         self.bags += tile.bags;

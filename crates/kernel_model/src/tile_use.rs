@@ -23,6 +23,8 @@ pub struct TileUse {
     pub uses: f64,
     /// Number of ids in the longest bag that select the tile's rows.
     pub longest_bag: u64,
+    /// Share of the table's rows that the tile has.
+    pub row_share: f64,
     /// For a replicated table, number of ids in the batch of all ranks. `uses` and `bags` count
     /// those of the rank's own samples.
     pub uses_of_all: Option<f64>,
@@ -113,6 +115,7 @@ impl<'a> TileDescriber<'a> {
             vectors: table.features.len() * table.vectors(),
             uses: ids * samples as f64 * share,
             longest_bag: (longest as f64 * share).ceil() as u64,
+            row_share: share,
             uses_of_all: None,
             popularity: if share < 1.0 { whole.part(share) } else { whole.clone() },
         }

@@ -9,6 +9,7 @@
 pub mod allowed;
 pub mod at_scale;
 pub mod baseline;
+pub mod check;
 mod error;
 pub mod explain;
 pub mod launch_plan;

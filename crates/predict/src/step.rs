@@ -4,8 +4,7 @@
 //! A step runs in the order of the trainer's stage graph. Ids move to the ranks that hold their
 //! rows, the rows are looked up, and the pooled vectors move back. Then the dense layers run.
 //! Gradients move to the ranks of their rows, which update them. Exchanges run beside other stages
-//! where the schedule allows it. Ranks synchronize at every exchange, so a stage takes as long as
-//! on its slowest rank.
+//! where the schedule allows it. Ranks wait for each other at the end of an exchange alone.
 
 pub mod cpu;
 mod dense;

@@ -14,7 +14,7 @@ use device::{Backend, Pool};
 use schema::stage::Resource;
 use schema::{
     Batch, JobConfig, Loss, ModelConfig, Optimizer, OptimizerConfig, Optimizers, Precision,
-    ReplicaGroups, Schedule, ShardingPlan, StepGraph,
+    ReplicaGroups, Schedule, ShardingPlan, Stage, StepGraph,
 };
 
 use crate::Error;
@@ -420,9 +420,15 @@ impl<B: Backend> Model<B> {
         for (action, time) in self.graph.actions.iter().zip(&self.action_times) {
             if let Some(overlap) = action.stage.overlap() {
                 times.add_wait(overlap, time.waited);
+                times.exchange_ns[overlap as usize] += nanoseconds(time.elapsed);
             }
             if action.stage.resource() == Resource::ComputeQueue && !B::IS_ASYNC {
                 times.device_ns += nanoseconds(time.elapsed);
+                match action.stage {
+                    Stage::Lookup => times.lookup_ns += nanoseconds(time.elapsed),
+                    Stage::EmbeddingUpdate => times.update_ns += nanoseconds(time.elapsed),
+                    _ => {}
+                }
             }
         }
         times

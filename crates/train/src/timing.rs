@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use schema::stage::Overlap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Number of [`Overlap`]s.
 const OVERLAPS: usize = Overlap::ALL.len();
@@ -19,12 +19,17 @@ pub struct SummedTimes {
     /// Time in which the device computed. For an asynchronous device such as a GPU, the time for
     /// which the host waited for it.
     pub device_ns: u64,
+    /// Time of lookups. Asynchronous devices do not report it, nor that of row updates.
+    pub lookup_ns: u64,
+    pub update_ns: u64,
+    /// Time that the compute thread spent on exchanges, by [`Overlap`]: copies and waits.
+    pub exchange_ns: [u64; OVERLAPS],
     /// Time in which the compute thread waited for exchanges, by [`Overlap`].
     pub exposed_ns: [u64; OVERLAPS],
 }
 
 /// Number of values of [`SummedTimes`].
-const VALUES: usize = 3 + OVERLAPS;
+const VALUES: usize = 5 + 2 * OVERLAPS;
 
 impl SummedTimes {
     /// Size of the times in a message.
@@ -36,8 +41,9 @@ impl SummedTimes {
     }
 
     pub(crate) fn write(&self, bytes: &mut [u8]) {
-        let first = [self.steps, self.step_ns, self.device_ns];
-        let values = first.into_iter().chain(self.exposed_ns);
+        let Self { steps, step_ns, device_ns, lookup_ns, update_ns, .. } = *self;
+        let first = [steps, step_ns, device_ns, lookup_ns, update_ns];
+        let values = first.into_iter().chain(self.exchange_ns).chain(self.exposed_ns);
         for (to, value) in bytes.chunks_exact_mut(8).zip(values) {
             to.copy_from_slice(&value.to_le_bytes());
         }
@@ -49,8 +55,11 @@ impl SummedTimes {
         for (value, from) in values.iter_mut().zip(bytes.as_chunks().0) {
             *value = u64::from_le_bytes(*from);
         }
-        let [steps, step_ns, device_ns, exposed_ns @ ..] = values;
-        Self { steps, step_ns, device_ns, exposed_ns }
+        let [steps, step_ns, device_ns, lookup_ns, update_ns, exchanges @ ..] = values;
+        let (exchange_ns, exposed_ns): (&[u64], &[u64]) = exchanges.split_at(OVERLAPS);
+        let by_overlap = |values: &[u64]| std::array::from_fn(|overlap| values[overlap]);
+        let (exchange_ns, exposed_ns) = (by_overlap(exchange_ns), by_overlap(exposed_ns));
+        Self { steps, step_ns, device_ns, lookup_ns, update_ns, exchange_ns, exposed_ns }
     }
 }
 
@@ -59,6 +68,11 @@ impl AddAssign for SummedTimes {
         self.steps += other.steps;
         self.step_ns += other.step_ns;
         self.device_ns += other.device_ns;
+        self.lookup_ns += other.lookup_ns;
+        self.update_ns += other.update_ns;
+        for (sum, exchange) in self.exchange_ns.iter_mut().zip(other.exchange_ns) {
+            *sum += exchange;
+        }
         for (sum, exposed) in self.exposed_ns.iter_mut().zip(other.exposed_ns) {
             *sum += exposed;
         }
@@ -72,9 +86,10 @@ pub(crate) fn nanoseconds(time: Duration) -> u64 {
 
 /// Mean times of the training steps of a rank, in milliseconds.
 ///
-/// An exchange is exposed while the compute thread waits for it. `step_ms` is `device_ms` plus
+/// An exchange is exposed while the compute thread waits for it. Its whole time contains the copies
+/// into and out of messages, too. `step_ms` is `device_ms` plus
 /// `host_ms`, and `host_ms` is `host_without_waits_ms` plus all exposed times.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankTiming {
     pub rank: u32,
     /// Time of a step without the wait for input.
@@ -82,6 +97,15 @@ pub struct RankTiming {
     /// Time in which the device computed. For an asynchronous device such as a GPU, the time for
     /// which the host waited for it.
     pub device_ms: f64,
+    /// Times of lookups, row updates and dense layers, which add up to `device_ms`. Asynchronous
+    /// devices report only dense layers, with the time of all.
+    pub lookup_ms: f64,
+    pub update_ms: f64,
+    pub dense_ms: f64,
+    pub input_distribution_ms: f64,
+    pub pooled_exchange_ms: f64,
+    pub gradient_exchange_ms: f64,
+    pub all_reduce_ms: f64,
     pub host_ms: f64,
     pub host_without_waits_ms: f64,
     pub exposed_input_distribution_ms: f64,
@@ -100,11 +124,20 @@ pub fn mean_times(times: &[SummedTimes]) -> Vec<RankTiming> {
     let timing = |(rank, times): (u32, &SummedTimes)| {
         let mean_ms = |ns: u64| ns as f64 / times.steps as f64 / 1e6;
         let exposed_ms = |overlap| mean_ms(times.exposed_ns[overlap as usize]);
+        let exchange_ms = |overlap| mean_ms(times.exchange_ns[overlap as usize]);
+        let dense_ns = times.device_ns.saturating_sub(times.lookup_ns + times.update_ns);
         let host_ns = times.step_ns.saturating_sub(times.device_ns);
         RankTiming {
             rank,
             step_ms: mean_ms(times.step_ns),
             device_ms: mean_ms(times.device_ns),
+            lookup_ms: mean_ms(times.lookup_ns),
+            update_ms: mean_ms(times.update_ns),
+            dense_ms: mean_ms(dense_ns),
+            input_distribution_ms: exchange_ms(Overlap::Input),
+            pooled_exchange_ms: exchange_ms(Overlap::Pooled),
+            gradient_exchange_ms: exchange_ms(Overlap::Gradient),
+            all_reduce_ms: exchange_ms(Overlap::AllReduce),
             host_ms: mean_ms(host_ns),
             host_without_waits_ms: mean_ms(host_ns.saturating_sub(times.exposed_ns.iter().sum())),
             exposed_input_distribution_ms: exposed_ms(Overlap::Input),
@@ -147,6 +180,9 @@ mod tests {
             steps: 2,
             step_ns: 40_000_000,
             device_ns: 10_000_000,
+            lookup_ns: 2_000_000,
+            update_ns: 4_000_000,
+            exchange_ns: [0, 0, 8_000_000, 0, 0],
             exposed_ns: [0; 5],
         };
         times.add_wait(Overlap::Gradient, Duration::from_millis(6));
@@ -159,6 +195,8 @@ mod tests {
         let [timing] = timings[..] else { panic!("{timings:?}") };
         assert_eq!((timing.rank, timing.step_ms, timing.device_ms), (1, 20.0, 5.0));
         assert_eq!((timing.host_ms, timing.host_without_waits_ms), (15.0, 11.0));
+        assert_eq!((timing.lookup_ms, timing.update_ms, timing.dense_ms), (1.0, 2.0, 2.0));
+        assert_eq!((timing.gradient_exchange_ms, timing.pooled_exchange_ms), (4.0, 0.0));
         assert_eq!((timing.exposed_gradient_exchange_ms, timing.exposed_control_ms), (3.0, 1.0));
     }
 }

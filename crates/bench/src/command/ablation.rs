@@ -338,7 +338,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Returns the mean of at least two values between the ends of its 95 % interval.
-fn mean_interval(values: &[f64]) -> [f64; 3] {
+pub(super) fn mean_interval(values: &[f64]) -> [f64; 3] {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();

@@ -67,8 +67,10 @@ struct PlansReport {
 struct MeasuredCosts {
     flop_ns: f64,
     byte_ns: f64,
+    copy_ns: f64,
     lookup: [f64; 5],
     update: [f64; 5],
+    distribution: [f64; 3],
     link_empty_ns: f64,
     link_megabyte_ns: f64,
 }
@@ -140,8 +142,10 @@ pub fn run(args: &BenchPlans, session: &Session) -> Result<ExitCode, Error> {
         costs: MeasuredCosts {
             flop_ns: costs.flop_ns,
             byte_ns: costs.byte_ns,
+            copy_ns: costs.copy_ns,
             lookup: costs.lookup,
             update: costs.update,
+            distribution: costs.distribution,
             link_empty_ns: costs.link.alpha_ns(),
             link_megabyte_ns: costs.link.ns(1e6),
         },

@@ -34,6 +34,8 @@ pub struct PlanArgs {
 /// The verbs of `rowmill plan` besides the search itself.
 #[derive(Debug, Subcommand)]
 pub enum PlanVerb {
+    /// Compare the predicted stages of a run with the measured ones, and suggest a better plan
+    Check(PlanCheckArgs),
     /// Convert a plan to the form of TorchRec's planner, or back
     Convert(PlanConvert),
     /// Simulate a step with the launches of the host, with and without techniques
@@ -115,6 +117,27 @@ pub enum PlanRows {
     Table,
     /// One row per search rule and per value of --sharding: the predicted step of its plan
     Rule,
+}
+
+/// Options of `rowmill plan check`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill plan check run
+  rowmill plan check run --output better.json
+  rowmill train job.toml --ranks 2 --plan better.json
+
+The run must have trained on several ranks of CPUs. Predicted times are those of --sharding auto:
+guesses about a typical core. The table shows how far the measured times of each rank are from them.
+The search for a better plan multiplies the prices of each stage by the measured ratios. Give
+--threads if the run had that option.")]
+pub struct PlanCheckArgs {
+    /// The folder of the run
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Write the better plan to this file, if there is one
+    #[arg(short, long, value_name = "FILE.json")]
+    pub output: Option<PathBuf>,
 }
 
 /// Options of `rowmill plan convert`.

@@ -1,6 +1,7 @@
 //! The command `rowmill plan`, which searches for the sharding plan with the fastest predicted
 //! step. The search is in the crate `plan`, prices are in `predict::step`.
 
+mod check;
 mod convert;
 mod drawing;
 mod rows;
@@ -33,6 +34,7 @@ use rows::RuleRow;
 /// Runs `rowmill plan` and prints its result.
 pub fn run(args: &PlanArgs, session: &Session) -> Result<(), Error> {
     match &args.verb {
+        Some(PlanVerb::Check(check)) => check::run(check, session),
         Some(PlanVerb::Convert(convert)) => convert::run(convert, session),
         Some(PlanVerb::Simulate(simulated)) => simulate::run(simulated, session),
         None => search(&args.search, session),

@@ -25,6 +25,7 @@ mod memory;
 mod output;
 mod perfetto;
 mod plan;
+mod plan_check;
 mod predict;
 mod priced;
 mod processes;

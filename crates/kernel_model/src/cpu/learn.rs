@@ -297,6 +297,7 @@ impl EqualTables {
             vectors: 1,
             uses: (self.batch_size * self.pooling) as f64,
             longest_bag: self.pooling as u64,
+            row_share: 1.0,
             uses_of_all: None,
             popularity: popularity.clone(),
         };

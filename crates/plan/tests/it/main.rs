@@ -3,6 +3,7 @@
 
 mod at_scale;
 mod cases;
+mod check;
 mod comparison;
 mod infeasible;
 mod launched_steps;

@@ -180,7 +180,7 @@ pub fn price(
         let known = stages.iter().find(|known| known.0 == stage);
         known.map_or_else(Estimate::default, |known| known.1)
     };
-    let timeline = StageTimeline::new(&graph, time_of);
+    let timeline = StageTimeline::new(&graph, peers.latency(), time_of);
     let launches = ops.iter().map(|op| op.launches).sum();
     Ok(DensePart { ops, timeline, bottom, launches })
 }

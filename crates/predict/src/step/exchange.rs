@@ -65,6 +65,15 @@ impl Peers {
         self.samples.len().min(self.per_host())
     }
 
+    /// Returns the time for which a message travels without keeping the link busy. Collectives of
+    /// GPUs follow each other on a stream, and keep it busy all the time.
+    pub fn latency(&self) -> Estimate {
+        match &self.host {
+            Some(host) if self.samples.len() > 1 => host.latency(),
+            _ => Estimate::default(),
+        }
+    }
+
     /// Predicts an exchange of `bytes` per rank within a host.
     fn within(&self, exchange: RankExchange, bytes: f64) -> Estimate {
         if let Some(host) = &self.host {

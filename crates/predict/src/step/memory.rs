@@ -148,8 +148,11 @@ impl MemoryTerms {
         let has_peers = self.ranks > 1;
         let values = load.width * all + load.replica_values;
         let exchange = if has_peers { 2.0 * self.value_bytes * values } else { 0.0 };
-        let received =
-            if has_peers { 8.0 * scale * (load.exchanged_uses + load.exchanged_bags) } else { 0.0 };
+        let received = if has_peers {
+            8.0 * scale * (load.distributed.ids + load.distributed.bags)
+        } else {
+            0.0
+        };
         let copies = if has_peers { 3 } else { 2 };
         let mut memory = Memory {
             table_weights: load.weights,

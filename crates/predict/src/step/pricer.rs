@@ -9,7 +9,7 @@ use super::dense::{self, BottomMlp, DenseKernels, DensePart};
 use super::exchange::{Moved, Peers};
 use super::memory::{Memory, MemoryTerms, max_batch_size};
 use super::placed_tiles::{PlacedTiles, TableSharding, TileSums};
-use super::timeline::TimedAction;
+use super::timeline::{RankTimes, TileTimes, TimedAction};
 use super::{Conditions, RankPrice, RowUpdates, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::workload::Workload;
@@ -58,6 +58,7 @@ pub struct StepPricer<'a> {
     tiles: PlacedTiles<'a>,
     loads: Vec<RankLoad>,
     totals: Vec<RankTotals>,
+    times: Vec<RankTimes>,
     cost: StepCost,
     sizes: MemoryTerms,
     dense: DensePart,
@@ -82,39 +83,13 @@ struct RankTotals {
     bytes: u64,
 }
 
-/// Times of the stages that depend on tiles, on the slowest rank.
-#[derive(Clone, Copy, Debug)]
-struct TileTimes {
-    ids: Estimate,
-    lookup: Estimate,
-    pooled: Estimate,
-    gradients: Estimate,
-    terms: Estimate,
-    update: Estimate,
-}
-
-impl TileTimes {
-    /// Returns the time of a stage, or `None` if it does not depend on tiles.
-    fn time_of(&self, stage: schema::Stage) -> Option<Estimate> {
-        use schema::Stage as Action;
-        match stage {
-            Action::InputDistribution => Some(self.ids),
-            Action::Lookup => Some(self.lookup),
-            Action::PooledExchange => Some(self.pooled),
-            Action::GradientExchange => Some(self.gradients),
-            Action::RowTerms => Some(self.terms),
-            Action::EmbeddingUpdate => Some(self.update),
-            _ => None,
-        }
-    }
-}
-
 /// A rank before a change of its tiles.
 #[derive(Clone, Copy, Debug)]
 struct RankBefore {
     rank: u32,
     load: RankLoad,
     totals: RankTotals,
+    times: RankTimes,
 }
 
 impl<'a> StepPricer<'a> {
@@ -156,6 +131,7 @@ impl<'a> StepPricer<'a> {
             tiles: PlacedTiles::new(workload, per_host),
             loads: vec![RankLoad::default(); ranks],
             totals: vec![RankTotals::default(); ranks],
+            times: vec![RankTimes::default(); ranks],
             cost: nothing,
             sizes: MemoryTerms::new(workload, conditions.format),
             dense: dense::price(workload, most, conditions, &peers).map_err(Error::Hardware)?,
@@ -202,8 +178,9 @@ impl<'a> StepPricer<'a> {
         self.tiles.undo(&mut self.touched);
         if !self.touched.is_empty() {
             self.touched.clear();
-            for RankBefore { rank, load, totals } in self.before.drain(..) {
-                (self.loads[rank as usize], self.totals[rank as usize]) = (load, totals);
+            for RankBefore { rank, load, totals, times } in self.before.drain(..) {
+                let rank = rank as usize;
+                (self.loads[rank], self.totals[rank], self.times[rank]) = (load, totals, times);
             }
             self.cost = self.cost_before;
         }
@@ -258,15 +235,16 @@ impl<'a> StepPricer<'a> {
         for at in 0..self.touched.len() {
             let number = self.touched[at];
             let rank = number as usize;
-            let (load, totals) = (self.loads[rank], self.totals[rank]);
-            self.before.push(RankBefore { rank: number, load, totals });
+            let (load, totals, times) = (self.loads[rank], self.totals[rank], self.times[rank]);
+            self.before.push(RankBefore { rank: number, load, totals, times });
             let rates = self.host.as_ref().map_or(RowRates::Gpu(&self.device), RowRates::Host);
             self.loads[rank] = RankLoad::from_tiles(self.tiles.terms_on(rank), rates);
             let bytes = self.memory(rank).total();
             self.totals[rank] = RankTotals { sums: self.tiles.sums(rank), bytes };
+            self.times[rank] = self.rank_times(rank);
         }
         self.touched.clear();
-        let on_device = self.simulate(|_, _| {});
+        let on_device = self.simulate(&|_, time| time, |_, _| {});
         let host = Estimate::within(self.launch_ns * f64::from(self.launches()), HOST);
         let peak_bytes = self.totals.iter().map(|rank| rank.bytes).max().unwrap_or(0);
         let fits = peak_bytes <= self.device.memory_bytes;
@@ -286,10 +264,14 @@ impl<'a> StepPricer<'a> {
         self.sizes.memory(&self.loads[rank], self.samples[rank], self.batch, self.batch)
     }
 
-    /// Simulates the step. `added` receives the time that each stage adds to it.
-    fn simulate(&self, added: impl FnMut(schema::Stage, Estimate)) -> Estimate {
-        let times = self.tile_times();
-        self.dense.timeline.simulate(|stage| times.time_of(stage), added)
+    /// Simulates the step. `changed` may replace the time of a stage, and `added` receives the time
+    /// that each stage adds to the step.
+    fn simulate(
+        &self,
+        changed: &impl Fn(schema::Stage, Estimate) -> Estimate,
+        added: impl FnMut(schema::Stage, Estimate),
+    ) -> Estimate {
+        self.dense.timeline.simulate(&self.tile_times(), changed, added)
     }
 
     /// Returns the actions of the step in order, with their times on the slowest rank.
@@ -311,13 +293,13 @@ impl<'a> StepPricer<'a> {
         // Each rank tells each other rank how many bags and how many ids it will send.
         let sizes = self.peers.to_samples(|_| 2.0 * ID * self.loads.len() as f64 / batch);
         let lengths =
-            self.peers.to_samples(|rank| LENGTH * self.loads[rank].exchanged_bags / batch);
-        let ids = self.peers.to_samples(|rank| ID * self.loads[rank].exchanged_uses / batch);
+            self.peers.to_samples(|rank| LENGTH * self.loads[rank].distributed.bags / batch);
+        let ids = self.peers.to_samples(|rank| ID * self.loads[rank].distributed.ids / batch);
         [sizes, lengths, ids]
     }
 
     /// Computes the times of the stages that depend on tiles.
-    fn tile_times(&self) -> TileTimes {
+    fn tile_times(&self) -> TileTimes<'_> {
         let batch = self.batch.max(1) as f64;
         let ids = match self.host {
             // rowmill sends the lengths of bags, then the ids.
@@ -327,7 +309,7 @@ impl<'a> StepPricer<'a> {
             }
             None => self.peers.to_samples(|rank| {
                 let load = &self.loads[rank];
-                (ID * load.exchanged_uses + LENGTH * load.exchanged_bags) / batch
+                (ID * load.distributed.ids + LENGTH * load.distributed.bags) / batch
             }),
         };
         let plain = self.peers.to_samples(|rank| {
@@ -339,39 +321,74 @@ impl<'a> StepPricer<'a> {
             let reduced = |rank: usize| self.totals[rank].sums.reduced_width;
             self.peers.reduced_by_host(|rank| self.value_bytes * reduced(rank), within)
         };
-        let [forward, backward] = self.dense.bottom;
-        let slowest = |time: &dyn Fn(&RankLoad) -> Estimate| {
-            self.loads.iter().map(time).fold(Estimate::default(), Estimate::max)
-        };
         TileTimes {
             ids,
-            lookup: slowest(&|load| self.lookup(load)).max(forward),
             pooled: plain.plus(by_host(RankExchange::ReduceScatter)),
             gradients: plain.plus(by_host(RankExchange::AllGather)).plus(self.replica_sums()),
             terms: self.row_terms(),
-            update: slowest(&|load| self.update(load)).max(backward),
+            copies: self.sample_copies(),
+            ranks: &self.times,
         }
+    }
+
+    /// Computes the times of a rank's own stages.
+    fn rank_times(&self, rank: usize) -> RankTimes {
+        let load = &self.loads[rank];
+        let [forward, backward] = match rank {
+            0 => self.dense.bottom,
+            _ => [Estimate::default(); 2],
+        };
+        let mut times = RankTimes {
+            lookup: self.lookup(load).max(forward),
+            update: self.update(load).max(backward),
+            lane: Estimate::default(),
+        };
+        if let (Some(host), true) = (&self.host, self.loads.len() > 1) {
+            // Vectors for other ranks are copied into messages behind the lookup, and gradients out
+            // of messages before the update.
+            let values = |samples: usize| load.width * samples as f64;
+            let sent = self.copied(values(self.batch - self.samples[rank]));
+            times.lookup = times.lookup.plus(sent);
+            times.update = times.update.plus(self.copied(values(self.batch)));
+            times.lane = host.price_distribution(&load.distributed);
+        }
+        times
+    }
+
+    /// Returns the time in which a rank copies its samples' vectors of all tiles out of messages.
+    fn sample_copies(&self) -> Estimate {
+        if self.host.is_none() || self.loads.len() < 2 {
+            return Estimate::default();
+        }
+        let width: f64 = self.loads.iter().map(|load| load.width).sum();
+        let samples = self.samples.iter().copied().max().unwrap_or(0);
+        self.copied(width * samples as f64)
+    }
+
+    /// Returns the time in which a CPU copies values.
+    fn copied(&self, values: f64) -> Estimate {
+        let price = |host: &HostCosts| host.price_copy(2.0 * VALUE * values);
+        self.host.as_ref().map_or_else(Estimate::default, price)
     }
 
     /// Returns the time by which each stage lengthens the step, in the order of [`Stage::ALL`].
     #[must_use]
     pub fn stages(&self) -> [Estimate; 6] {
         let mut stages = [Estimate::default(); 6];
-        self.simulate(|stage, time| {
+        self.simulate(&|_, time| time, |stage, time| {
             let stage = &mut stages[Stage::from_action(stage) as usize];
             *stage = stage.plus(time);
         });
-        let times = self.tile_times();
-        let step_ns = self.simulate(|_, _| {}).mean_ns;
+        let step_ns = self.simulate(&|_, time| time, |_, _| {}).mean_ns;
         // If all stages take longer, the stage beside an exchange may hide more of it. The highest
         // time is therefore at least the one by which this stage alone lengthens the step.
         for (at, Estimate { mean_ns, low_ns, high_ns }) in stages.iter_mut().enumerate() {
-            let slow = |stage| {
-                let time: Estimate = times.time_of(stage)?;
-                let is_slow = Stage::from_action(stage) as usize == at;
-                Some(if is_slow { Estimate { mean_ns: time.high_ns, ..time } } else { time })
+            let slow = |stage, time: Estimate| {
+                let depends_on_tiles = !matches!(Stage::from_action(stage), Stage::Dense);
+                let is_slow = depends_on_tiles && Stage::from_action(stage) as usize == at;
+                if is_slow { Estimate { mean_ns: time.high_ns, ..time } } else { time }
             };
-            let longer_ns = self.dense.timeline.simulate(slow, |_, _| {}).mean_ns - step_ns;
+            let longer_ns = self.simulate(&slow, |_, _| {}).mean_ns - step_ns;
             *low_ns = low_ns.min(*mean_ns).min(*high_ns);
             *high_ns = high_ns.max(*mean_ns + longer_ns.max(0.0)).max(*low_ns);
         }
@@ -426,7 +443,7 @@ impl<'a> StepPricer<'a> {
         // A GPU's collectives contain these copies.
         self.host
             .as_ref()
-            .map_or(sum, |host| sum.plus(host.price_bytes(SUM_PASSES * VALUE * values)))
+            .map_or(sum, |host| sum.plus(host.price_copy(SUM_PASSES * VALUE * values)))
     }
 
     /// Returns the time of the exchange of the terms of rows whose columns are split.
@@ -448,16 +465,16 @@ impl<'a> StepPricer<'a> {
         let (cost, stages, launches) = (self.cost, self.stages(), self.launches());
         let rank = |rank: usize| {
             let mut own = stages;
-            own[Stage::EmbeddingForward as usize] = self.lookup(&self.loads[rank]);
-            own[Stage::EmbeddingBackward as usize] = self.update(&self.loads[rank]);
+            let RankTimes { lookup, update, .. } = self.times[rank];
+            own[Stage::EmbeddingForward as usize] = lookup;
+            own[Stage::EmbeddingBackward as usize] = update;
             if rank == 0 && self.bottom_width > 0.0 {
                 let [forward, backward] = self.dense.bottom;
                 own[Stage::EmbeddingForward as usize] = forward;
                 own[Stage::EmbeddingBackward as usize] = backward;
             }
-            let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
-            let for_ranks: f64 = stages.iter().zip(&own).map(wait).sum();
-            let wait_ns = for_ranks + cost.step.mean_ns - cost.device_ns;
+            let busy_ns: f64 = own.iter().map(|time| time.mean_ns).sum();
+            let wait_ns = (cost.step.mean_ns - busy_ns).max(0.0);
             RankPrice { rank: rank as u32, stages: own, wait_ns, memory: self.memory(rank) }
         };
         let ranks = (0..self.loads.len()).map(rank).collect();

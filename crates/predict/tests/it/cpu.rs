@@ -335,6 +335,7 @@ fn cache_misses_match_a_simulated_cache_across_steps() {
             vectors: 1,
             uses: (samples * pooling) as f64,
             longest_bag: pooling as u64,
+            row_share: 1.0,
             uses_of_all: None,
             popularity: Popularity::from_distribution(ids, *rows),
         };

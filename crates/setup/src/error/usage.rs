@@ -140,6 +140,35 @@ errors_with_hints! {
              trace, use rowmill trace report"
         )]
         NoMetrics { run: PathBuf },
+        #[error(
+            "{}: expected metrics.jsonl with the times of lookups and updates of each rank, got none",
+            run.display()
+        )]
+        #[hint("train again with this version of rowmill, for at least training.log_every steps")]
+        NoTiming { run: PathBuf },
+        #[error(
+            "{}: expected the times of lookups and row updates, which a GPU does not report",
+            run.display()
+        )]
+        #[hint("check a run on CPUs; for GPUs, compare a trace with rowmill predict")]
+        NoStageTimes { run: PathBuf },
+        #[error(
+            "{}: expected a run of several ranks in one replica group, got {} in {}",
+            run.display(),
+            counted(u64::from(*ranks), "rank"),
+            counted(u64::from(*groups), "group")
+        )]
+        #[hint("one rank has no plan to improve; check a run with --ranks 2 or more")]
+        CheckedRanks { run: PathBuf, ranks: u32, groups: u32 },
+        #[error(
+            "{}: metrics.jsonl: expected the times of the plan's {expected} ranks, got those of {got}",
+            run.display()
+        )]
+        #[hint("metrics.jsonl and run.json must be those of one run")]
+        CheckedTiming { run: PathBuf, expected: u32, got: usize },
+        #[error("{}: expected a plan of the model's tables, got one of another model", run.display())]
+        #[hint("run.json and the checkpoints must be those of one run")]
+        CheckedTables { run: PathBuf },
         /// The results of a run depend, to the bit, on the CPU's bf16 instruction, so a CPU without
         /// it must not continue the run.
         #[error(

@@ -5,12 +5,14 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use comm::{Communicator, Delayed, DelayedLink, InProcess};
-use device::Cpu;
+use device::backend::DistributedIds;
+use device::ops::jagged::{IdLayout, IdMessages, IdSlot};
+use device::{Backend, Cpu};
 use kernel_model::cpu::EqualTables;
-use kernel_model::embedding::Popularity;
-use kernel_model::host_costs::{HostAmounts, HostCosts};
+use kernel_model::host_costs::{
+    AMOUNTS, DISTRIBUTED, DistributedIds as Distributed, HostAmounts, HostCosts,
+};
 use kernel_model::rank_load::{TileTerms, host_amounts};
-use kernel_model::tile_use::TileUse;
 use schema::topology::Link;
 use schema::{DataType, IndexDistribution, JaggedTensor, Op, Optimizer};
 
@@ -22,7 +24,11 @@ use setup::config;
 use setup::error::{Error, RunError};
 
 /// Tables, rows, columns, ids per bag and samples of the measured lookups.
-const CASES: [[usize; 5]; 14] = [
+const CASES: [[usize; 5]; 18] = [
+    [26, 200_000, 8, 1, 2048],
+    [26, 50_000, 16, 1, 2048],
+    [30, 20_000, 4, 1, 2048],
+    [16, 100_000, 8, 3, 2048],
     [1, 2_000, 16, 1, 1024],
     [1, 500_000, 64, 1, 1024],
     [26, 1_000, 16, 1, 1024],
@@ -38,12 +44,17 @@ const CASES: [[usize; 5]; 14] = [
     [2, 300_000, 16, 8, 2048],
     [3, 300_000, 32, 30, 1024],
 ];
+/// Tiles of each rank, ids per bag and samples of a rank of the measured distributions of ids.
+const DISTRIBUTIONS: [[usize; 3]; 5] =
+    [[26, 1, 1024], [16, 1, 512], [4, 10, 512], [2, 30, 1024], [12, 3, 1024]];
 /// Bytes of the measured messages.
 const MESSAGES: [usize; 4] = [1 << 10, 1 << 15, 1 << 19, 1 << 22];
 /// Measurements of each kind, of which the median counts.
-const REPEATS: usize = 7;
+const REPEATS: usize = 15;
 /// Samples of the steps whose dense layers are measured.
 const SAMPLES: usize = 512;
+/// Rows of half of a table whose ids are distributed.
+const ROWS: u64 = 50_000;
 /// Cache of a core, if the system does not name it.
 const CACHE_BYTES: f64 = 1e6;
 
@@ -51,9 +62,23 @@ const CACHE_BYTES: f64 = 1e6;
 pub fn host_costs(link: DelayedLink) -> Result<HostCosts, Error> {
     let cache_bytes = cache_bytes();
     let [lookup, update] = row_costs(cache_bytes)?;
+    let distribution = distribution_costs()?;
     let [flop_ns, byte_ns] = dense_costs()?;
+    let [copy_ns] = on_two_threads(|_, both| Ok(time_copies(cache_bytes, both)))?;
     let link = measured_link(link)?;
-    Ok(HostCosts { flop_ns, byte_ns, cache_bytes, lookup, update, link })
+    // Both ranks have one thread, and this machine is taken to have no core to spare.
+    let lane_share = 1.0;
+    Ok(HostCosts {
+        flop_ns,
+        byte_ns,
+        copy_ns,
+        cache_bytes,
+        lookup,
+        update,
+        distribution,
+        lane_share,
+        link,
+    })
 }
 
 /// Runs `measure` on two threads at once, and returns the mean of their results.
@@ -87,14 +112,15 @@ fn row_costs(cache_bytes: f64) -> Result<[HostAmounts; 2], Error> {
             optimizer: Optimizer::Sgd,
             ids: IndexDistribution::Uniform,
         };
-        let times = on_two_threads(|_, both| time_tables(&shape, both))?;
-        let terms = TileTerms::new(&tile(&shape), Optimizer::Sgd, None);
-        let amounts = host_amounts(std::iter::repeat_n(&terms, count), cache_bytes);
+        let times = on_two_threads(|_, both| time_tables(&shape, cache_bytes, both))?;
+        let terms = |tile| TileTerms::new(tile, Optimizer::Sgd, None);
+        let terms: Vec<TileTerms> = shape.tiles().iter().map(terms).collect();
+        let amounts = host_amounts(terms.iter(), cache_bytes);
         for (at, pass) in measured.iter_mut().enumerate() {
             pass.push((amounts[at], times[at]));
         }
     }
-    let [lookup, update] = measured.map(|pass| HostCosts::fit(&pass).map_err(kernels));
+    let [lookup, update] = measured.map(|pass| HostCosts::fit(AMOUNTS, &pass).map_err(kernels));
     Ok([lookup?, update?])
 }
 
@@ -102,24 +128,9 @@ fn kernels(source: kernel_model::Error) -> Error {
     RunError::Measurement { said: source.to_string() }.into()
 }
 
-fn tile(shape: &EqualTables) -> TileUse {
-    TileUse {
-        table: 0,
-        rank: 0,
-        dim: shape.dim,
-        rows: shape.rows,
-        weight_bytes: 4,
-        bags: shape.batch_size,
-        vectors: 1,
-        uses: (shape.batch_size * shape.pooling) as f64,
-        longest_bag: shape.pooling as u64,
-        uses_of_all: None,
-        popularity: Popularity::uniform(shape.rows),
-    }
-}
-
-/// Returns the nanoseconds of lookups and of row updates.
-fn time_tables(shape: &EqualTables, both: &Barrier) -> Result<[f64; 2], Error> {
+/// Returns the nanoseconds of lookups and of row updates. In a step, dense layers run between both
+/// and take the rows out of the cache.
+fn time_tables(shape: &EqualTables, cache_bytes: f64, both: &Barrier) -> Result<[f64; 2], Error> {
     let cpu = Cpu::open(1).map_err(train::Error::from)?;
     let mut tables = BenchTables::new(&cpu, shape);
     let made = Made {
@@ -132,11 +143,15 @@ fn time_tables(shape: &EqualTables, both: &Barrier) -> Result<[f64; 2], Error> {
     let jagged: Vec<JaggedTensor> =
         (0..REPEATS as u64 + 1).map(|number| batches::make_one(&made, number).sparse).collect();
     let mut times: [Vec<f64>; 2] = Default::default();
+    let mut dense = vec![0u64; 2 * cache_bytes as usize / size_of::<u64>()];
+    let mut run_dense = || black_box(&mut dense).iter_mut().for_each(|value| *value += 1);
     both.wait();
     for batch in &jagged {
+        run_dense();
         let began = Instant::now();
         black_box(tables.forward(&cpu, batch)?);
         times[0].push(1e9 * began.elapsed().as_secs_f64());
+        run_dense();
         let began = Instant::now();
         black_box(tables.backward(&cpu, batch)?);
         times[1].push(1e9 * began.elapsed().as_secs_f64());
@@ -144,6 +159,110 @@ fn time_tables(shape: &EqualTables, both: &Barrier) -> Result<[f64; 2], Error> {
     both.wait();
     // The first call touches new memory.
     Ok(times.map(|times| median(times[1..].to_vec())))
+}
+
+/// Ids that two ranks distribute to tiles with whole tables, or with half of the rows of each.
+#[derive(Clone, Copy, Debug)]
+struct DistributionCase {
+    /// Tiles of each rank.
+    tiles: usize,
+    /// Parts into which the rows of a table are divided: 1 or 2.
+    parts: usize,
+    pooling: usize,
+    /// Samples of each rank.
+    samples: usize,
+}
+
+impl DistributionCase {
+    fn tables(self) -> usize {
+        2 * self.tiles / self.parts
+    }
+
+    fn slot(self, rank: usize, tile: usize) -> IdSlot {
+        let first = if self.parts == 1 { 0 } else { rank as u64 * ROWS };
+        let rows = 2 * ROWS / self.parts as u64;
+        IdSlot {
+            feature: if self.parts == 1 { rank * self.tiles + tile } else { tile },
+            position: None,
+            rows: first as i64..(first + rows) as i64,
+            all_rows: self.parts == 1,
+            mean: false,
+        }
+    }
+
+    /// Returns the ids of both ranks' samples for the tiles of one of them.
+    fn distributed(self) -> Distributed {
+        let bags = (2 * self.tiles * self.samples) as f64;
+        let ids = bags * self.pooling as f64;
+        match self.parts {
+            1 => Distributed { bags, ids, tested_ids: 0.0 },
+            parts => Distributed { bags, ids: ids / parts as f64, tested_ids: ids },
+        }
+    }
+}
+
+/// Measures how long a rank splits its ids by the tiles of both ranks, and joins those for its own.
+fn distribution_costs() -> Result<[f64; DISTRIBUTED.len()], Error> {
+    let mut measured = Vec::new();
+    for [tiles, pooling, samples] in DISTRIBUTIONS {
+        for parts in [1, 2] {
+            let case = DistributionCase { tiles, parts, pooling, samples };
+            let [ns] = on_two_threads(|_, both| time_ids(case, both))?;
+            measured.push((case.distributed().amounts(), ns));
+        }
+    }
+    HostCosts::fit(DISTRIBUTED, &measured).map_err(kernels)
+}
+
+/// Returns the nanoseconds in which a rank splits and joins ids.
+fn time_ids(case: DistributionCase, both: &Barrier) -> Result<[f64; 1], Error> {
+    let tables = case.tables();
+    let made = Made {
+        rows: vec![2 * ROWS; tables],
+        lengths: vec![case.pooling; tables],
+        dense_features: 0,
+        batch_size: case.samples,
+        distributions: vec![IndexDistribution::Uniform; tables],
+    };
+    let slots = |rank: usize| (0..case.tiles).map(|tile| case.slot(rank, tile)).collect();
+    let cpu = Cpu::open(1).map_err(train::Error::from)?;
+    let layout = IdLayout { slots: vec![slots(0), slots(1)], own: 0, has_scales: false };
+    let mut ids = cpu.ids(layout).map_err(train::Error::from)?;
+    let mut messages = IdMessages::default();
+    let mut times = Vec::new();
+    both.wait();
+    for number in 0..REPEATS as u64 + 1 {
+        let sparse = batches::make_one(&made, number).sparse;
+        let began = Instant::now();
+        ids.split(&sparse, &mut messages).map_err(train::Error::from)?;
+        let split = began.elapsed();
+        // The other rank sends as much as this one sends itself.
+        messages.lengths[1] = messages.lengths[0].clone();
+        messages.values[1] = messages.values[0].clone();
+        let began = Instant::now();
+        ids.join(&mut messages).map_err(train::Error::from)?;
+        times.push(1e9 * (split + began.elapsed()).as_secs_f64());
+    }
+    both.wait();
+    Ok([median(times[1..].to_vec())])
+}
+
+/// Returns the nanoseconds per byte read or written of copies between buffers that no cache holds.
+fn time_copies(cache_bytes: f64, both: &Barrier) -> [f64; 1] {
+    let from = vec![1u64; cache_bytes as usize / size_of::<u64>()];
+    let mut to = vec![0u64; from.len()];
+    let mut others = from.clone();
+    let mut times = Vec::new();
+    both.wait();
+    for _ in 0..REPEATS {
+        black_box(&mut others).iter_mut().for_each(|value| *value += 1);
+        let began = Instant::now();
+        black_box(&mut to).copy_from_slice(black_box(&from));
+        let bytes = 2 * size_of_val(&from[..]);
+        times.push(1e9 * began.elapsed().as_secs_f64() / bytes as f64);
+    }
+    both.wait();
+    [median(times)]
 }
 
 /// Returns the nanoseconds per FLOP of products and per byte of other dense operations.

@@ -15,13 +15,24 @@ pub fn format_table(timings: &[RankTiming]) -> String {
         let values = timings.iter().map(|timing| format!("{:.3}", value(timing)));
         std::iter::once((*name).to_owned()).chain(values).collect()
     };
-    let mut rows: Vec<(&str, TimingFigure)> = vec![
-        ("step", |timing| timing.step_ms),
-        ("device", |timing| timing.device_ms),
-        ("host", |timing| timing.host_ms),
-    ];
-    let exchange_rows: [(&str, TimingFigure); 6] = [
+    let mut rows: Vec<(&str, TimingFigure)> =
+        vec![("step", |timing| timing.step_ms), ("device", |timing| timing.device_ms)];
+    // An asynchronous device does not report the time of each stage.
+    if timings.iter().any(|timing| timing.lookup_ms > 0.0) {
+        let stage_rows: [(&str, TimingFigure); 3] = [
+            ("  lookups", |timing| timing.lookup_ms),
+            ("  dense layers", |timing| timing.dense_ms),
+            ("  row updates", |timing| timing.update_ms),
+        ];
+        rows.extend(stage_rows);
+    }
+    rows.push(("host", |timing| timing.host_ms));
+    let exchange_rows: [(&str, TimingFigure); 10] = [
         ("host without waits", |timing| timing.host_without_waits_ms),
+        ("input distribution", |timing| timing.input_distribution_ms),
+        ("pooled exchange", |timing| timing.pooled_exchange_ms),
+        ("gradient exchange", |timing| timing.gradient_exchange_ms),
+        ("all-reduce", |timing| timing.all_reduce_ms),
         ("exposed input distribution", |timing| timing.exposed_input_distribution_ms),
         ("exposed pooled exchange", |timing| timing.exposed_pooled_exchange_ms),
         ("exposed gradient exchange", |timing| timing.exposed_gradient_exchange_ms),

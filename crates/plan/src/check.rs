@@ -1,0 +1,96 @@
+//! Compares the predicted stages of a run's plan with those that its ranks measured, and searches
+//! for a better plan by prices that the measurement has corrected.
+
+use kernel_model::host_costs::{HostCosts, HostRatios};
+use predict::step::{Conditions, Stage, StepPrice, StepPricer};
+use predict::workload::Workload;
+use schema::ShardingPlan;
+
+use crate::error::Error;
+use crate::placement::CandidatePlan;
+use crate::problem::PlanProblem;
+use crate::search::{PlanOptions, plan};
+
+/// Lowest and highest ratio of measured to predicted times that corrects a price.
+const RATIOS: (f64, f64) = (0.1, 10.0);
+/// Least gain that a new plan must have.
+const LEAST_GAIN: f64 = 0.02;
+
+/// Mean times of a step as one rank measured them, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasuredRank {
+    /// In the order of [`Stage::ALL`].
+    pub stages_ns: [f64; 6],
+    pub step_ns: f64,
+}
+
+/// The comparison of a plan with its run.
+#[derive(Clone, Debug)]
+pub struct PlanCheck {
+    /// The predicted step of the run's plan, before corrections.
+    pub predicted: StepPrice,
+    /// Measured ÷ predicted time of the run's stages, which corrects prices.
+    pub ratios: HostRatios,
+    /// The step of the run's plan by corrected prices, in nanoseconds.
+    pub corrected_ns: f64,
+    /// The best plan by corrected prices, if it gains more than the noise.
+    pub better: Option<BetterPlan>,
+}
+
+/// A plan that is better than that of the run by corrected prices.
+#[derive(Clone, Debug)]
+pub struct BetterPlan {
+    pub plan: CandidatePlan,
+    /// The predicted step by corrected prices, in nanoseconds.
+    pub step_ns: f64,
+}
+
+/// Compares the plan of a run with what its ranks measured. `costs` are those of the conditions of
+/// `problem`, and `noise` is the relative noise of a measured step.
+///
+/// # Errors
+/// [`Error::Step`] if the run's plan cannot be priced, and the errors of [`plan`].
+pub fn check(
+    problem: &PlanProblem<'_>,
+    costs: &HostCosts,
+    run_plan: &ShardingPlan,
+    measured: &[MeasuredRank],
+    noise: f64,
+) -> Result<PlanCheck, Error> {
+    let PlanProblem { config, features, .. } = *problem;
+    let price = |conditions: Conditions<'_>| {
+        let workload = Workload { config, plan: run_plan, features };
+        Ok::<_, Error>(StepPricer::new(workload, conditions)?.into_price())
+    };
+    let predicted = price(Conditions { host: Some(costs), ..problem.conditions })?;
+    let ratios = compare(&predicted, measured);
+    let corrected = costs.scaled(&ratios);
+    let conditions = Conditions { host: Some(&corrected), ..problem.conditions };
+    let corrected_ns = price(conditions)?.cost.step.mean_ns;
+    let found = plan(&PlanProblem { conditions, ..*problem }, &PlanOptions::new(0))?;
+    let step_ns = found.cost.step.mean_ns;
+    let is_better = step_ns < (1.0 - noise.max(LEAST_GAIN)) * corrected_ns;
+    let better = is_better.then_some(BetterPlan { plan: found.plan, step_ns });
+    Ok(PlanCheck { predicted, ratios, corrected_ns, better })
+}
+
+/// Returns measured ÷ predicted times, over all ranks. A stage without a predicted time has the
+/// ratio 1.
+fn compare(predicted: &StepPrice, measured: &[MeasuredRank]) -> HostRatios {
+    let ratio = |stages: &[Stage]| {
+        let sum = |ns: &dyn Fn(usize, Stage) -> f64| -> f64 {
+            let ranks = 0..measured.len().min(predicted.ranks.len());
+            ranks.flat_map(|rank| stages.iter().map(move |stage| ns(rank, *stage))).sum()
+        };
+        let predicted_ns = sum(&|rank, stage| predicted.ranks[rank].stages[stage as usize].mean_ns);
+        let measured_ns = sum(&|rank, stage| measured[rank].stages_ns[stage as usize]);
+        let is_known = predicted_ns > 0.0 && measured_ns > 0.0;
+        if is_known { (measured_ns / predicted_ns).clamp(RATIOS.0, RATIOS.1) } else { 1.0 }
+    };
+    HostRatios {
+        lookup: ratio(&[Stage::EmbeddingForward]),
+        update: ratio(&[Stage::EmbeddingBackward]),
+        dense: ratio(&[Stage::Dense]),
+        exchange: ratio(&[Stage::OutputDist, Stage::GradientDist]),
+    }
+}
