@@ -16,6 +16,8 @@ use prost::Message;
 
 use crate::batch::QueuedEntry;
 
+mod activity;
+
 /// Sums of a GPU that have columns of their own. Sums with other names are in the map `sums`.
 const SUMS: [&str; 16] = [
     "busy_s",
@@ -42,10 +44,14 @@ pub enum RowTable {
     Gpu,
     Host,
     Order,
+    Run,
+    Step,
+    Event,
 }
 
 impl RowTable {
-    pub const ALL: [Self; 3] = [Self::Gpu, Self::Host, Self::Order];
+    pub const ALL: [Self; 6] =
+        [Self::Gpu, Self::Host, Self::Order, Self::Run, Self::Step, Self::Event];
 
     /// Returns the name of the table's folder.
     pub fn folder(self) -> &'static str {
@@ -53,6 +59,9 @@ impl RowTable {
             Self::Gpu => "gpu",
             Self::Host => "host",
             Self::Order => "order",
+            Self::Run => "run",
+            Self::Step => "step",
+            Self::Event => "event",
         }
     }
 
@@ -62,7 +71,16 @@ impl RowTable {
             Body::Gpu(_) => Self::Gpu,
             Body::Host(_) => Self::Host,
             Body::Order(_) => Self::Order,
+            Body::Run(_) => Self::Run,
+            Body::Steps(_) => Self::Step,
+            Body::Event(_) => Self::Event,
         }
+    }
+
+    /// Whether each row covers an interval of one device or process of the host, so that a second
+    /// row of the same time is a mistake.
+    pub fn has_intervals(self) -> bool {
+        matches!(self, Self::Gpu | Self::Host | Self::Step)
     }
 }
 
@@ -106,6 +124,27 @@ pub fn encode(table: RowTable, entries: &[QueuedEntry]) -> Result<RecordBatch, A
                 _ => None,
             });
             add_order_columns(&mut columns, &rows.collect::<Vec<_>>());
+        }
+        RowTable::Run => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Run(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_run_columns(&mut columns, &rows.collect::<Vec<_>>());
+        }
+        RowTable::Step => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Steps(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_step_columns(&mut columns, &rows.collect::<Vec<_>>())?;
+        }
+        RowTable::Event => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Event(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_event_columns(&mut columns, &rows.collect::<Vec<_>>());
         }
     }
     RecordBatch::try_from_iter_with_nullable(columns)

@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX, VERSION};
+use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -182,14 +182,12 @@ async fn answer_orders(State(service): State<Arc<Service>>, request: Request) ->
         let bytes = read_body(request.into_body(), WANTED_MAX).await?;
         let damaged =
             |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
-        OrdersWanted::decode(bytes.as_ref()).map_err(damaged)
+        let wanted = OrdersWanted::decode(bytes.as_ref()).map_err(damaged)?;
+        batch::check_version(wanted.version)?;
+        Ok(wanted)
     };
     let wanted = match wanted.await {
-        Ok(wanted) if wanted.version == VERSION => wanted,
-        Ok(wanted) => {
-            let reason = format!("expected version {VERSION}, got {}", wanted.version);
-            return refuse(&BatchRefusal::new(batch::DAMAGED, reason));
-        }
+        Ok(wanted) => wanted,
         Err(refusal) => return refuse(&refusal),
     };
     let held = Duration::from_millis(u64::from(wanted.wait_ms)).min(HELD_MAX);

@@ -2,11 +2,14 @@
 //! hour alone, so a hub that was killed at any moment continues with what the files have.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow_array::{
-    Array, BinaryArray, StringArray, TimestampMillisecondArray, UInt32Array, UInt64Array,
+    Array, BinaryArray, RecordBatch, StringArray, TimestampMillisecondArray, UInt32Array,
+    UInt64Array,
 };
 use fleet::proto::Body;
 
@@ -49,7 +52,7 @@ pub struct IngestTally {
 #[derive(Debug, Default)]
 struct HourIndex {
     sequences: HashMap<Arc<[u8]>, IntervalSet>,
-    /// The covered seconds by host and device. The device of a host row is empty.
+    /// The covered seconds by host and device or process. The device of a host row is empty.
     covered: HashMap<Arc<str>, HashMap<String, IntervalSet>>,
     /// The number of the next commit of each table.
     next: BTreeMap<RowTable, u64>,
@@ -70,13 +73,13 @@ impl RowStore {
     pub fn append(&mut self, entries: Vec<QueuedEntry>) -> Result<IngestTally, Error> {
         let mut by_hour: BTreeMap<Option<u64>, Vec<QueuedEntry>> = BTreeMap::new();
         for entry in entries {
-            let hour = interval(&entry.body).map(|interval| interval.start / HOUR_S);
+            let hour = moment_s(&entry.body).map(|second| second / HOUR_S);
             by_hour.entry(hour).or_default().push(entry);
         }
         let mut tally = IngestTally::default();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for entry in by_hour.values().flatten() {
-            let start = interval(&entry.body).map_or(0, |interval| interval.start);
+            let start = moment_s(&entry.body).unwrap_or(0);
             if start > now.as_secs() + AHEAD_S {
                 *tally.ahead.entry(Arc::clone(&entry.host)).or_default() += 1;
             }
@@ -107,18 +110,19 @@ impl HourIndex {
         let mut index = Self::default();
         for table in RowTable::ALL {
             let partition = Partition { hour, table: table.folder() };
-            let is_timed = table != RowTable::Order;
-            if is_timed != hour.is_some() {
+            if hour.is_some() == (table == RowTable::Order) {
                 continue;
             }
             let next = folder.list(partition)?.parts.last().map_or(0, |part| part.last + 1);
             index.next.insert(table, next);
             let mut columns = vec!["queue", "sequence", "host"];
-            if is_timed {
+            if table.has_intervals() {
                 columns.extend(["start", "length_s"]);
             }
-            if table == RowTable::Gpu {
-                columns.extend(["index", "uuid", "instance"]);
+            match table {
+                RowTable::Gpu => columns.extend(["index", "uuid", "instance"]),
+                RowTable::Step => columns.push("pid"),
+                _ => {}
             }
             folder.read(partition, &columns, |batch, path| {
                 let queues: &BinaryArray = column(batch, "queue", path)?;
@@ -127,25 +131,14 @@ impl HourIndex {
                 for row in 0..batch.num_rows() {
                     index.add_sequence(queues.value(row), sequences.value(row));
                 }
-                if !is_timed {
+                if !table.has_intervals() {
                     return Ok(());
                 }
                 let starts: &TimestampMillisecondArray = column(batch, "start", path)?;
                 let lengths: &UInt32Array = column(batch, "length_s", path)?;
-                let gpus: Option<(&UInt32Array, &StringArray, &UInt32Array)> = match table {
-                    RowTable::Gpu => Some((
-                        column(batch, "index", path)?,
-                        column(batch, "uuid", path)?,
-                        column(batch, "instance", path)?,
-                    )),
-                    _ => None,
-                };
-                for row in 0..batch.num_rows() {
+                let devices = read_devices(table, batch, path)?;
+                for (row, device) in devices.into_iter().enumerate() {
                     let start = u64::try_from(starts.value(row) / 1000).unwrap_or(0);
-                    let device = gpus.map_or_else(String::new, |(indexes, uuids, instances)| {
-                        let instance = instances.is_valid(row).then(|| instances.value(row));
-                        device(uuids.value(row), indexes.value(row), instance)
-                    });
                     let end = start + u64::from(lengths.value(row));
                     let covered = index.covered(hosts.value(row), device);
                     covered.insert(start..end);
@@ -194,11 +187,7 @@ impl HourIndex {
             tally.repeated += 1;
             return false;
         }
-        if let Some(interval) = interval(&entry.body) {
-            let device = match &entry.body {
-                Body::Gpu(row) => device(&row.uuid, row.index, row.instance),
-                _ => String::new(),
-            };
+        if let Some(DeviceInterval { device, interval }) = device_interval(&entry.body) {
             let covered = self.covered(&entry.host, device);
             if covered.overlaps(&interval) {
                 *tally.doubled.entry(Arc::clone(&entry.host)).or_default() += 1;
@@ -226,14 +215,63 @@ impl HourIndex {
     }
 }
 
-/// Returns the seconds that a row covers, or `None` for the state of an order.
-fn interval(body: &Body) -> Option<std::ops::Range<u64>> {
-    let (start, length_s) = match body {
-        Body::Gpu(row) => (row.start_unix_s, row.length_s),
-        Body::Host(row) => (row.start_unix_s, row.length_s),
-        Body::Order(_) => return None,
+/// The seconds since 1970 that a row covers, and the device or process that it describes.
+struct DeviceInterval {
+    device: String,
+    interval: Range<u64>,
+}
+
+/// Returns the time in seconds since 1970 by which an entry is assigned to an hour, or `None` for
+/// the state of an order.
+fn moment_s(body: &Body) -> Option<u64> {
+    match body {
+        Body::Gpu(row) => Some(row.start_unix_s),
+        Body::Host(row) => Some(row.start_unix_s),
+        Body::Steps(row) => Some(row.start_unix_s),
+        Body::Run(row) => Some(row.seen_unix_s),
+        Body::Event(row) => Some(row.start_unix_ms / 1000),
+        Body::Order(_) => None,
+    }
+}
+
+/// Returns the interval of a row, or `None` for entries that may have equal times.
+fn device_interval(body: &Body) -> Option<DeviceInterval> {
+    let (device, start, length_s) = match body {
+        Body::Gpu(row) => {
+            (device(&row.uuid, row.index, row.instance), row.start_unix_s, row.length_s)
+        }
+        Body::Host(row) => (String::new(), row.start_unix_s, row.length_s),
+        Body::Steps(row) => (process(row.pid), row.start_unix_s, row.length_s),
+        Body::Order(_) | Body::Run(_) | Body::Event(_) => return None,
     };
-    Some(start..start + u64::from(length_s))
+    Some(DeviceInterval { device, interval: start..start + u64::from(length_s) })
+}
+
+/// Returns the device or process of each row of a table with intervals.
+fn read_devices(table: RowTable, batch: &RecordBatch, path: &Path) -> Result<Vec<String>, Error> {
+    let rows = 0..batch.num_rows();
+    match table {
+        RowTable::Gpu => {
+            let indexes: &UInt32Array = column(batch, "index", path)?;
+            let uuids: &StringArray = column(batch, "uuid", path)?;
+            let instances: &UInt32Array = column(batch, "instance", path)?;
+            let name = |row: usize| {
+                let instance = instances.is_valid(row).then(|| instances.value(row));
+                device(uuids.value(row), indexes.value(row), instance)
+            };
+            Ok(rows.map(name).collect())
+        }
+        RowTable::Step => {
+            let pids: &UInt32Array = column(batch, "pid", path)?;
+            Ok(rows.map(|row| process(pids.value(row))).collect())
+        }
+        _ => Ok(rows.map(|_| String::new()).collect()),
+    }
+}
+
+/// Returns the name of a process within its host. No UUID of a GPU begins like this.
+fn process(pid: u32) -> String {
+    format!("process {pid}")
 }
 
 /// Returns the name of a GPU within its host.

@@ -3,7 +3,9 @@ use std::fs;
 use std::sync::Arc;
 
 use arrow_array::UInt64Array;
-use fleet::proto::{Body, GpuInterval, GpuRun, HostInterval, OrderState};
+use fleet::proto::{
+    Body, GpuInterval, GpuRun, HostEvent, HostInterval, OrderState, RunReport, StepInterval,
+};
 use testkit::Folder;
 
 use super::compaction::{MergeScope, merge};
@@ -96,6 +98,49 @@ fn an_entry_is_stored_once_also_by_the_next_hub() {
     assert_eq!(sequences(&store, RowTable::Gpu), [1]);
     assert_eq!(sequences(&store, RowTable::Host), [2]);
     assert_eq!(sequences(&store, RowTable::Order), [4]);
+}
+
+#[test]
+fn runs_steps_and_events_are_stored_once_also_by_the_next_hub() {
+    let folder = Folder::new();
+    let start_unix_s = HOUR * 3600;
+    let run = Some(GpuRun { job: "7".to_owned(), ..GpuRun::default() });
+    let report = RunReport {
+        seen_unix_s: start_unix_s,
+        run: run.clone(),
+        gpus: vec!["GPU-0".to_owned(), "GPU-1".to_owned()],
+        exit_code: Some(-1),
+        ..RunReport::default()
+    };
+    let steps = |pid| {
+        let phase_s = BTreeMap::from([("train".to_owned(), 9.0)]);
+        let row = StepInterval { start_unix_s, length_s: 10, pid, phase_s, ..Default::default() };
+        Body::Steps(Box::new(StepInterval { run: run.clone(), steps: 3, ..row }))
+    };
+    let (kind, start_unix_ms) = ("hang".to_owned(), start_unix_s * 1000 + 5);
+    let details = "{}".to_owned();
+    let event = HostEvent { kind, start_unix_ms, length_ms: 1500, details, ..Default::default() };
+    let entries = || {
+        let bodies = [
+            Body::Run(Box::new(report.clone())),
+            Body::Run(Box::new(report.clone())),
+            Body::Event(Box::new(event.clone())),
+            steps(40),
+            steps(41),
+        ];
+        (1..).zip(bodies).map(|(at, body)| entry(1, at, body)).collect::<Vec<_>>()
+    };
+    for lives in 0..2 {
+        let (store, mut rows) = open(&folder);
+        let tally = rows.append(entries()).unwrap();
+        assert_eq!((tally.stored, tally.repeated), if lives == 0 { (5, 0) } else { (0, 5) });
+        // Another agent on the host describes the same process and interval.
+        let tally = rows.append(vec![entry(2, 1, steps(41))]).unwrap();
+        assert_eq!(tally.doubled.values().sum::<u64>(), 1);
+        let tables = [RowTable::Run, RowTable::Event, RowTable::Step];
+        let found = tables.map(|table| sequences(&store, table));
+        assert_eq!(found, [vec![1, 2], vec![3], vec![4, 5]]);
+    }
 }
 
 #[test]

@@ -219,6 +219,7 @@ pub fn gpu_batch(queue: u8, first: u64, starts: impl Iterator<Item = u64>) -> En
         queue: vec![queue; 16],
         gone_through: first - 1,
         entries: entries.collect(),
+        sent_unix_ms: None,
     }
 }
 

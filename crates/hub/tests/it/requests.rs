@@ -41,7 +41,7 @@ fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
     let whole = sized(body.len());
     let bomb = EntryBatch { entries: vec![Entry::default(); 1_000_000], ..good.clone() };
     let empty = EntryBatch { entries: vec![Entry::default()], ..good.clone() };
-    let newer = EntryBatch { version: 2, ..good.clone() };
+    let newer = EntryBatch { version: 3, ..good.clone() };
     let untyped = format!("Content-Length: {}\r\n", body.len());
     let packed = format!("{whole}Content-Encoding: gzip\r\n");
     let chunked = format!("{typed}Transfer-Encoding: chunked\r\n");
@@ -54,7 +54,7 @@ fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
         (413, "at most 8388608", request(&hub.token, &sized(9 << 20), &[])),
         (413, "parts", with(&bomb)),
         (422, "entry 0", with(&empty)),
-        (400, "version 1, got 2", with(&newer)),
+        (400, "version 1 to 2, got 3", with(&newer)),
         (400, "cut", request(&hub.token, &sized(body.len() - 3), &body[..body.len() - 3])),
         (404, "", b"POST /hub/v1/parts HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()),
     ];
