@@ -14,6 +14,8 @@ use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint};
 use serde::de::IgnoredAny;
 
+use crate::tokens::TokenGrant;
+
 /// Status of a damaged batch, which may arrive whole at the next attempt.
 pub const DAMAGED: u16 = 400;
 /// Status of a batch that is too large. Its entries may fit one by one.
@@ -73,11 +75,12 @@ impl BatchRefusal {
     }
 }
 
-/// Decodes a batch of rows that an agent sent, and checks each of its entries.
+/// Decodes a batch of rows that the caller with a token sent, and checks each of its entries.
 ///
 /// # Errors
-/// If the message is damaged, has another version, is too large, or has an invalid entry.
-pub fn decode(bytes: &[u8]) -> Result<CheckedBatch, BatchRefusal> {
+/// If the message is damaged, has another version, is too large, is not of the token's host, or has
+/// an invalid entry.
+pub fn decode(bytes: &[u8], grant: &TokenGrant) -> Result<CheckedBatch, BatchRefusal> {
     if bytes.len() > SIZE_MAX {
         let got = bytes.len();
         return Err(BatchRefusal::new(
@@ -104,6 +107,7 @@ pub fn decode(bytes: &[u8]) -> Result<CheckedBatch, BatchRefusal> {
         let got = batch.host.len();
         return Err(refused(0, format!("expected a host of 1 to {TEXT_MAX} bytes, got {got}")));
     }
+    grant.check_host(&batch.host)?;
     let (queue, host): (Arc<[u8]>, Arc<str>) = (batch.queue.into(), batch.host.into());
     let mut through = batch.gone_through;
     let mut entries = Vec::with_capacity(batch.entries.len());

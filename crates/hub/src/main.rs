@@ -10,12 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 use fleet::process;
-use hub::config::{HubFile, Pools};
+use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
 use hub::server::HubListener;
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
+use hub::store::retention;
 use hub::sums::Dimension;
 use hub::tokens::{TokenRole, create_token};
 use hub::writer::BatchQueue;
@@ -56,6 +57,11 @@ Keys of the file:
   [[pool]]                                   # may be repeated; other hosts are in `default`
   name = \"a100\"
   hosts = [\"gpu-a*\", \"gpu-17\"]
+  [retention]                                # deletes old days; a kind without a time is kept for good
+  rows = \"30d\"                               # rows of GPUs, hosts and steps
+  minutes = \"90d\"                            # sums of each minute
+  hours = \"2y\"                               # sums of each hour
+  runs = \"2y\"                                # runs and events
 
 Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored.")]
     Serve {
@@ -92,7 +98,8 @@ enum TokenCommand {
     New {
         #[arg(value_enum)]
         role: TokenRole,
-        /// Name of the caller, such as its host
+        /// Host whose rows an agent's token may send, or name of a viewer. A `*` at its end stands
+        /// for any letters: `'gpu-*'`, or `'*'` for one token of all hosts
         #[arg(value_parser = parse_name)]
         name: String,
     },
@@ -129,12 +136,12 @@ fn serve(config: &Path) -> Result<(), Error> {
     // The configuration is checked before the store is created.
     let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
     let folder = Arc::new(StoreFolder::open(&file.store)?);
-    let rows = RowStore::new(Arc::clone(&folder));
+    let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
     let (queue, commits) =
         BatchQueue::start(rows, Duration::from_millis(file.commit_ms)).map_err(start)?;
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
-    let maintenance = start_maintenance(folder, file.pools, stop).map_err(start)?;
+    let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
     say(&format!(
         "rowmill-hub {}: store in {}; listening at {url}",
         env!("CARGO_PKG_VERSION"),
@@ -176,10 +183,12 @@ fn end_at_signal(ended: watch::Sender<bool>) -> std::io::Result<Arc<AtomicBool>>
     Ok(stop)
 }
 
-/// Starts the thread that merges files and computes the sums of hours that are over.
+/// Starts the thread that merges files, computes the sums of hours that are over, and deletes old
+/// days.
 fn start_maintenance(
     folder: Arc<StoreFolder>,
     pools: Pools,
+    retention: Retention,
     stop: Arc<AtomicBool>,
 ) -> std::io::Result<JoinHandle<()>> {
     let builder = thread::Builder::new().name("merges".to_owned());
@@ -188,6 +197,9 @@ fn start_maintenance(
         while !is_ending() {
             if let Err(error) = rollup::maintain(&folder, &pools, SystemTime::now()) {
                 say(&format!("note: files are not merged: {error}"));
+            }
+            if let Err(error) = retention::remove_old_days(&folder, &retention, SystemTime::now()) {
+                say(&format!("note: old days are not deleted: {error}"));
             }
             let until = Instant::now() + MAINTENANCE;
             while !is_ending() && Instant::now() < until {
@@ -225,21 +237,6 @@ fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
 fn print(text: &str) -> Result<(), Error> {
     let written = std::io::stdout().write_all(text.as_bytes());
     written.map_err(Error::io(Path::new("stdout"), "write"))
-}
-
-/// Parses a length of time with a unit: s, m, h or d.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
-    let unit_s = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: Option<u64> = text[..text.len() - 1].parse().ok();
-    let seconds = number.and_then(|number| number.checked_mul(unit_s));
-    seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
 fn parse_name(text: &str) -> Result<String, String> {

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::batch::{CheckedBatch, QueuedEntry};
 use crate::error::Error;
 use crate::log::say;
-use crate::store::ingest::{IngestTally, RowStore};
+use crate::store::ingest::{HostProblem, IngestTally, RowStore};
 
 /// Largest number of entries of one commit.
 const COMMIT_ENTRIES: usize = 200_000;
@@ -89,7 +89,7 @@ fn commit_batches(mut store: RowStore, receiver: &Receiver<PendingBatch>, pause:
 /// Prints the first error of a series, and each problem of a host once.
 fn report(
     result: &Result<IngestTally, Error>,
-    reported: &mut BTreeSet<(Arc<str>, &'static str)>,
+    reported: &mut BTreeSet<(Arc<str>, HostProblem)>,
     was_failing: bool,
 ) {
     let tally = match result {
@@ -104,13 +104,17 @@ fn report(
     if was_failing {
         say("rows are stored again");
     }
-    let doubled = "repeat an interval of another row and are left out: do two agents run there?";
-    let ahead = "begin in the future: is its clock right?";
-    for (counts, problem) in [(&tally.doubled, doubled), (&tally.ahead, ahead)] {
-        for (host, count) in counts {
-            if reported.insert((Arc::clone(host), problem)) {
-                say(&format!("note: host {host}: {count} rows {problem}"));
+    for ((host, problem), count) in &tally.problems {
+        let words = match problem {
+            HostProblem::DoubledRows => {
+                "repeat an interval of another row and are left out: do two agents run there?"
             }
+            HostProblem::FutureRows => "begin in the future: is its clock right?",
+            HostProblem::ExpiredRows => "are older than such rows are kept, and are left out",
+            HostProblem::RepeatedRows | HostProblem::LateRows | HostProblem::Clock => continue,
+        };
+        if reported.insert((Arc::clone(host), *problem)) {
+            say(&format!("note: host {host}: {} rows {words}", count.rows));
         }
     }
 }

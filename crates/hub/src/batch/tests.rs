@@ -5,7 +5,13 @@ use fleet::proto::{
 };
 use prost::Message;
 
-use super::{DAMAGED, REFUSED, TOO_LARGE, decode};
+use super::{BatchRefusal, CheckedBatch, DAMAGED, REFUSED, TOO_LARGE, decode};
+use crate::tokens::{TokenGrant, TokenRole};
+
+/// Decodes a batch that was sent with the token of its host.
+fn decode_all(bytes: &[u8]) -> Result<CheckedBatch, BatchRefusal> {
+    decode(bytes, &TokenGrant::new(TokenRole::Agent, "gpu-1"))
+}
 
 fn batch(entries: Vec<Entry>) -> EntryBatch {
     let host = "gpu-1".to_owned();
@@ -20,7 +26,7 @@ fn gpu(change: impl FnOnce(&mut GpuInterval)) -> EntryBatch {
 }
 
 fn check(batch: &EntryBatch) -> Result<u64, (u16, String)> {
-    let checked = decode(&batch.encode_to_vec());
+    let checked = decode_all(&batch.encode_to_vec());
     checked.map(|batch| batch.through).map_err(|refusal| (refusal.status, refusal.reason))
 }
 
@@ -113,11 +119,21 @@ fn wrong_runs_steps_and_events_are_refused_for_good_with_a_reason() {
 }
 
 #[test]
+fn rows_of_another_host_are_refused_before_they_are_checked() {
+    // Even if the rows are wrong, the agent must keep them until its token is corrected.
+    let wrong = gpu(|row| row.length_s = 0);
+    let bytes = EntryBatch { host: "gpu-2".to_owned(), ..wrong }.encode_to_vec();
+    let refusal = decode_all(&bytes).unwrap_err();
+    assert_eq!(refusal.status, 403);
+    assert!(refusal.reason.contains("host \"gpu-1\", got rows of \"gpu-2\""), "{refusal}");
+}
+
+#[test]
 fn a_batch_cut_anywhere_never_panics_nor_changes_its_entries() {
     let whole = gpu(|row| row.runs = vec![GpuRun { job: "1".to_owned(), ..GpuRun::default() }]);
     let bytes = whole.encode_to_vec();
     for length in 0..bytes.len() {
-        if let Ok(checked) = decode(&bytes[..length]) {
+        if let Ok(checked) = decode_all(&bytes[..length]) {
             assert!(checked.entries.is_empty(), "{length}");
         }
     }
@@ -135,5 +151,5 @@ fn bombs_are_refused_before_they_are_decoded() {
     assert_eq!(check(&batch(vec![entry])).unwrap_err().0, TOO_LARGE);
     let entry = Entry { sequence: 1, body: Some(Body::Host(Box::default())) };
     assert_eq!(check(&batch(vec![entry; 5000])).unwrap_err().0, TOO_LARGE);
-    assert_eq!(decode(&vec![0; (8 << 20) + 1]).unwrap_err().status, TOO_LARGE);
+    assert_eq!(decode_all(&vec![0; (8 << 20) + 1]).unwrap_err().status, TOO_LARGE);
 }

@@ -13,9 +13,10 @@ use arrow_array::{
 };
 use fleet::proto::Body;
 
-use super::{HOUR_S, Partition, StoreFolder, column};
+use super::{HOUR_S, Partition, StoreFolder, column, retention};
 use crate::batch::QueuedEntry;
 use crate::columns::{RowTable, encode};
+use crate::config::{DAY_S, Retention};
 use crate::error::Error;
 use crate::intervals::IntervalSet;
 
@@ -25,27 +26,53 @@ const INDEXES_MAX: usize = 200;
 
 /// Seconds by which the clock of a host may be ahead of the hub's without a note.
 const AHEAD_S: u64 = 60;
+/// Seconds after the end of its interval from which a row counts as late. Agents send every row
+/// within seconds, unless they were cut off.
+const LATE_S: u64 = 120;
 
 /// The store with the indexes of the hours to which rows were added lately.
 #[derive(Debug)]
 pub struct RowStore {
     folder: Arc<StoreFolder>,
     indexes: HashMap<Option<u64>, HourIndex>,
+    retention: Retention,
     /// Number of uses of all indexes, by which the least recently used one is found.
     uses: u64,
 }
 
 /// What became of the entries of a commit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct IngestTally {
     pub stored: u64,
-    /// Entries that were sent again after they had been stored.
-    pub repeated: u64,
-    /// Rows of an interval that another row of the same device covers, by host. Two agents on one
-    /// host, or an agent that lost its queue, cause them. The first row is kept.
-    pub doubled: BTreeMap<Arc<str>, u64>,
-    /// Rows whose interval begins in the future, by host. The clock of the host is wrong.
-    pub ahead: BTreeMap<Arc<str>, u64>,
+    /// Problems by host.
+    pub problems: BTreeMap<(Arc<str>, HostProblem), ProblemCount>,
+}
+
+/// A problem with the rows of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostProblem {
+    /// Entries were sent again after they had been stored. They are stored once.
+    RepeatedRows,
+    /// Another row of the same device covers the interval. Two agents on one host, or an agent that
+    /// lost its queue, cause it. The first row is kept.
+    DoubledRows,
+    /// The interval begins in the future.
+    FutureRows,
+    /// Rows arrived long after the end of their interval.
+    LateRows,
+    /// Rows are older than such rows are kept. They are left out.
+    ExpiredRows,
+    /// The clock of the host differs from the hub's.
+    Clock,
+}
+
+/// How often a problem occurred.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProblemCount {
+    pub rows: u64,
+    /// The largest age of a row, or the largest difference of the clocks, which is positive if the
+    /// host's clock is ahead; 0 if the problem has no such size.
+    pub worst_s: f64,
 }
 
 /// The entries and intervals that the files of one hour have.
@@ -62,7 +89,13 @@ struct HourIndex {
 impl RowStore {
     /// Creates a store over a folder. Indexes are read when rows of their hour arrive.
     pub fn new(folder: Arc<StoreFolder>) -> Self {
-        Self { folder, indexes: HashMap::new(), uses: 0 }
+        let retention = Retention::default();
+        Self { folder, indexes: HashMap::new(), retention, uses: 0 }
+    }
+
+    /// Leaves out entries that are older than their kind is kept.
+    pub fn with_retention(self, retention: Retention) -> Self {
+        Self { retention, ..self }
     }
 
     /// Stores the entries that are new. When the call returns, all entries are on disk.
@@ -72,17 +105,16 @@ impl RowStore {
     /// they are sent again.
     pub fn append(&mut self, entries: Vec<QueuedEntry>) -> Result<IngestTally, Error> {
         let mut by_hour: BTreeMap<Option<u64>, Vec<QueuedEntry>> = BTreeMap::new();
-        for entry in entries {
-            let hour = moment_s(&entry.body).map(|second| second / HOUR_S);
-            by_hour.entry(hour).or_default().push(entry);
-        }
         let mut tally = IngestTally::default();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        for entry in by_hour.values().flatten() {
-            let start = moment_s(&entry.body).unwrap_or(0);
-            if start > now.as_secs() + AHEAD_S {
-                *tally.ahead.entry(Arc::clone(&entry.host)).or_default() += 1;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        for entry in entries {
+            let moment_s = moment_s(&entry.body);
+            if let Some(moment_s) = moment_s
+                && !self.check_time(&entry, moment_s, now, &mut tally)
+            {
+                continue;
             }
+            by_hour.entry(moment_s.map(|second| second / HOUR_S)).or_default().push(entry);
         }
         for (hour, entries) in by_hour {
             self.uses += 1;
@@ -102,6 +134,72 @@ impl RowStore {
             self.indexes.remove(&hour);
         }
         Ok(tally)
+    }
+
+    /// Compares the time of an entry with the current time. Returns whether the entry is stored.
+    fn check_time(
+        &self,
+        entry: &QueuedEntry,
+        moment_s: u64,
+        now_s: u64,
+        tally: &mut IngestTally,
+    ) -> bool {
+        let table = RowTable::from_body(&entry.body);
+        let kept = self.retention.kept(table.folder());
+        if kept.is_some_and(|kept| retention::is_over(moment_s / DAY_S, kept, now_s)) {
+            tally.add(entry, HostProblem::ExpiredRows, now_s.saturating_sub(moment_s));
+            return false;
+        }
+        if moment_s > now_s + AHEAD_S {
+            tally.add(entry, HostProblem::FutureRows, moment_s - now_s);
+        }
+        let end_s = device_interval(&entry.body).map(|row| row.interval.end);
+        let late_s = end_s.map_or(0, |end_s| now_s.saturating_sub(end_s));
+        if late_s > LATE_S {
+            tally.add(entry, HostProblem::LateRows, late_s);
+        }
+        true
+    }
+}
+
+impl HostProblem {
+    /// All problems, in the order of their declaration.
+    pub const ALL: [Self; 6] = [
+        Self::RepeatedRows,
+        Self::DoubledRows,
+        Self::FutureRows,
+        Self::LateRows,
+        Self::ExpiredRows,
+        Self::Clock,
+    ];
+
+    /// Returns the name of the problem, which is the kind of its events.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::RepeatedRows => "repeated_rows",
+            Self::DoubledRows => "doubled_rows",
+            Self::FutureRows => "future_rows",
+            Self::LateRows => "late_rows",
+            Self::ExpiredRows => "expired_rows",
+            Self::Clock => "clock",
+        }
+    }
+}
+
+impl ProblemCount {
+    /// Adds another count of the same problem.
+    pub fn add(&mut self, other: Self) {
+        self.rows += other.rows;
+        if other.worst_s.abs() > self.worst_s.abs() {
+            self.worst_s = other.worst_s;
+        }
+    }
+}
+
+impl IngestTally {
+    fn add(&mut self, entry: &QueuedEntry, problem: HostProblem, seconds: u64) {
+        let count = self.problems.entry((Arc::clone(&entry.host), problem)).or_default();
+        count.add(ProblemCount { rows: 1, worst_s: seconds as f64 });
     }
 }
 
@@ -184,13 +282,13 @@ impl HourIndex {
     fn admit(&mut self, entry: &QueuedEntry, tally: &mut IngestTally) -> bool {
         let number = entry.sequence..entry.sequence + 1;
         if self.sequences.get(&entry.queue).is_some_and(|known| known.overlaps(&number)) {
-            tally.repeated += 1;
+            tally.add(entry, HostProblem::RepeatedRows, 0);
             return false;
         }
         if let Some(DeviceInterval { device, interval }) = device_interval(&entry.body) {
             let covered = self.covered(&entry.host, device);
             if covered.overlaps(&interval) {
-                *tally.doubled.entry(Arc::clone(&entry.host)).or_default() += 1;
+                tally.add(entry, HostProblem::DoubledRows, 0);
                 return false;
             }
             covered.insert(interval);

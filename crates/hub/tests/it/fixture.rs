@@ -42,9 +42,9 @@ pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rowmill-hub"))
 }
 
-/// Creates a token, appends its line to the file of tokens, and returns it.
-pub fn add_token(folder: &Folder, role: &str) -> String {
-    let output = ProgramOutput::collect(program().args(["token", "new", role, "test"]));
+/// Creates a token of a host or viewer, appends its line to the file of tokens, and returns it.
+pub fn add_token(folder: &Folder, role: &str, name: &str) -> String {
+    let output = ProgramOutput::collect(program().args(["token", "new", role, name]));
     let line = output.stderr.lines().find(|line| line.starts_with(role)).unwrap();
     let path = folder.path("tokens");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn add_token(folder: &Folder, role: &str) -> String {
 /// Creates a folder with a configuration file and a token, and returns both.
 pub fn create_configuration(lines: &str) -> (Folder, String) {
     let folder = Folder::new();
-    let token = add_token(&folder, "agent");
+    let token = add_token(&folder, "agent", "*");
     let root = folder.root().display();
     folder
         .write("hub.toml", format!("store = '{root}/store'\ntokens = '{root}/tokens'\n{lines}\n"));

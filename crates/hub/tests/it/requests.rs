@@ -25,7 +25,8 @@ fn request(token: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 #[test]
 fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
     let (folder, token) = create_configuration("listen = '127.0.0.1:0'");
-    let viewer = add_token(&folder, "viewer");
+    let viewer = add_token(&folder, "viewer", "anna");
+    let other = add_token(&folder, "agent", "host-2");
     let mut command = program();
     command.args(["serve", "--config"]).arg(folder.path("hub.toml"));
     let (child, address) = crate::fixture::wait_for_start(command);
@@ -48,6 +49,7 @@ fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
     let cases = [
         (401, "known token", request("wrong", &whole, &body)),
         (403, "role agent", request(&viewer, &whole, &body)),
+        (403, "host \"host-2\", got rows of \"host-1\"", request(&other, &whole, &body)),
         (415, "content type", request(&hub.token, &untyped, &body)),
         (415, "encoding", request(&hub.token, &packed, &body)),
         (411, "length", request(&hub.token, &chunked, b"0\r\n\r\n")),
