@@ -47,6 +47,9 @@ const OBSERVED_FACTOR_MAX: f64 = 2.0;
 #[derive(Clone, Debug)]
 pub struct CheckedBatch {
     pub entries: Vec<QueuedEntry>,
+    pub host: Arc<str>,
+    /// Time of the host's clock at which the batch was sent, in milliseconds since 1970.
+    pub sent_unix_ms: Option<u64>,
     /// Number through which the agent will not send its entries again, once this batch is stored.
     pub through: u64,
 }
@@ -123,7 +126,7 @@ pub fn decode(bytes: &[u8], grant: &TokenGrant) -> Result<CheckedBatch, BatchRef
         let (queue, host) = (Arc::clone(&queue), Arc::clone(&host));
         entries.push(QueuedEntry { queue, host, sequence, body });
     }
-    Ok(CheckedBatch { entries, through })
+    Ok(CheckedBatch { entries, host, sent_unix_ms: batch.sent_unix_ms, through })
 }
 
 /// Checks the version of a message.

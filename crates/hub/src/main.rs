@@ -1,6 +1,7 @@
 //! The program `rowmill-hub`: serves agents, prints the sums of a store, and creates tokens.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use fleet::process;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
+use hub::problems::ProblemLog;
 use hub::server::HubListener;
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
@@ -20,7 +22,7 @@ use hub::store::retention;
 use hub::sums::Dimension;
 use hub::tokens::{TokenRole, create_token};
 use hub::writer::BatchQueue;
-use hub::{rollup, table};
+use hub::{rollup, status, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::watch;
@@ -86,6 +88,26 @@ Examples:
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
+    /// Print the hosts that report rows, with their versions and the problems of their rows
+    #[command(after_help = "\
+Problems are counted since the time that --since names:
+  silent           no row for five minutes
+  clock            the clock of the host differs from the hub's by more than 2 s
+  doubled_rows     left out, because they repeat an interval of another row: two agents on a host
+  repeated_rows    sent again after a lost answer, and stored once
+  late_rows        arrived more than two minutes after their interval
+  future_rows      begin in the future
+  expired_rows     left out, because they are older than such rows are kept")]
+    Status {
+        /// The configuration file, for its store
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Length of the time until now, such as 90m, 24h or 7d
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
+        since: Duration,
+        #[arg(long, value_enum, default_value = "table")]
+        format: OutputFormat,
+    },
     /// Manage tokens of callers
     #[command(subcommand)]
     Token(TokenCommand),
@@ -116,6 +138,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         HubCommand::Serve { config } => serve(&config),
         HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
+        HubCommand::Status { config, since, format } => print_status(&config, since, format),
         HubCommand::Token(TokenCommand::New { role, name }) => print_token(role, &name),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -138,7 +161,8 @@ fn serve(config: &Path) -> Result<(), Error> {
     let folder = Arc::new(StoreFolder::open(&file.store)?);
     let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
     let (queue, commits) =
-        BatchQueue::start(rows, Duration::from_millis(file.commit_ms)).map_err(start)?;
+        BatchQueue::start(rows, ProblemLog::new()?, Duration::from_millis(file.commit_ms))
+            .map_err(start)?;
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
     let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
@@ -217,14 +241,30 @@ fn print_sums(
 ) -> Result<(), Error> {
     let file = HubFile::read(config)?;
     let folder = StoreFolder::open_for_reading(&file.store)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let range = now.saturating_sub(since).as_secs()..now.as_secs();
+    let range = range_until_now(since);
     let groups = rollup::query(&folder, &file.pools, range.clone(), by)?;
     let text = match format {
         OutputFormat::Table => table::format_table(&groups),
         OutputFormat::Json => table::format_json(&groups, &range),
     };
     print(&text)
+}
+
+fn print_status(config: &Path, since: Duration, format: OutputFormat) -> Result<(), Error> {
+    let file = HubFile::read(config)?;
+    let folder = StoreFolder::open_for_reading(&file.store)?;
+    let range = range_until_now(since);
+    let hosts = status::read_status(&folder, &range)?;
+    print(&match format {
+        OutputFormat::Table => status::format_table(&hosts, range.end),
+        OutputFormat::Json => status::format_json(&hosts, &range),
+    })
+}
+
+/// Returns the last time of a length, in seconds since 1970.
+fn range_until_now(length: Duration) -> Range<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(length).as_secs()..now.as_secs()
 }
 
 fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {

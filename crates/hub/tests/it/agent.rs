@@ -130,6 +130,26 @@ fn rows_of_a_real_agent_arrive_once_although_both_are_killed() {
     assert_eq!(sums["shares_percent"]["idle hosts"], 100.0, "{sums}");
 }
 
+#[test]
+fn two_real_agents_of_one_host_are_shown_by_the_status() {
+    let Some(parts) = AgentParts::create() else { return };
+    let hub = TestHub::start(&parts.hub_lines);
+    let agents = [RealAgent::start(&parts, &hub, ""), RealAgent::start(&parts, &hub, "")];
+    let began = Instant::now();
+    let host = loop {
+        let host = hub.status()["hosts"]["gpu-1"].clone();
+        if host["problems"]["doubled_rows"]["rows"].as_u64() > Some(0) {
+            break host;
+        }
+        assert!(began.elapsed() < WAIT, "{host}");
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    assert_eq!(host["versions"]["driver"], "570.1", "{host}");
+    assert!(!host["versions"]["kernel"].as_str().unwrap().is_empty(), "{host}");
+    assert_eq!(host["problems"].as_object().unwrap().len(), 1, "{host}");
+    drop(agents);
+}
+
 /// The user id of `nobody`, which exists on every system.
 const NOBODY: u32 = 65_534;
 /// A Python script that polls like PyTorch and reports steps until it is killed.

@@ -100,6 +100,14 @@ impl TestHub {
         output.expect_code(0, "sums").json()
     }
 
+    /// Returns the hosts with their problems in the last day.
+    pub fn status(&self) -> Value {
+        let mut command = program();
+        command.args(["status", "--format", "json", "--config"]);
+        let output = ProgramOutput::collect(command.arg(self.folder.path("hub.toml")));
+        output.expect_code(0, "status").json()
+    }
+
     /// Counts the stored copies of each entry by its queue and number.
     pub fn entries(&self) -> BTreeMap<(Vec<u8>, u64), u64> {
         count_entries(&self.folder.path("store"))
@@ -139,11 +147,12 @@ pub fn wait_for_start(mut command: Command) -> (Child, String) {
     (child, address)
 }
 
-/// Counts the stored copies of each entry by its queue and number.
+/// Counts the stored copies of each entry by its queue and number. Events are left out, because the
+/// hub itself adds some of them.
 pub fn count_entries(store: &std::path::Path) -> BTreeMap<(Vec<u8>, u64), u64> {
     let folder = StoreFolder::open_for_reading(store).unwrap();
     let mut counts = BTreeMap::new();
-    for table in RowTable::ALL.map(RowTable::folder) {
+    for table in RowTable::ALL.map(RowTable::folder).into_iter().filter(|table| *table != "event") {
         let hours = folder.hours(table).unwrap().into_iter().map(Some);
         for hour in hours.chain((table == "order").then_some(None)) {
             let partition = Partition { hour, table };
