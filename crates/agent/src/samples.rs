@@ -61,8 +61,8 @@ pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samp
     Ok(Samples { length_ms, spent_ms, processes })
 }
 
-/// Creates the event that reports the most frequent places of a process to the hub. The command line
-/// stays on the host, because it may contain secrets.
+/// Creates the event that reports the most frequent places of a process to the hub. The command
+/// line stays on the host, because it may contain secrets.
 fn sample_event(state: &AgentState, sampled: &Sampled, length_ms: u64) -> Body {
     let owners = lock(&state.owners);
     let places = &sampled.waiting[..sampled.waiting.len().min(PLACES_REPORTED)];

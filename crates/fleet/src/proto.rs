@@ -262,7 +262,7 @@ pub struct HostEvent {
     pub pid: Option<u32>,
     #[prost(uint32, optional, tag = "7")]
     pub rank: Option<u32>,
-    /// A JSON object.
+    /// Further facts as a JSON object. Its keys depend on the kind.
     #[prost(string, tag = "8")]
     pub details: String,
 }

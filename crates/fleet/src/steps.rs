@@ -160,8 +160,8 @@ impl StepProgress {
         Some(Duration::from_nanos(middle.unsigned_abs()))
     }
 
-    /// Returns the step times since an earlier moment in nanoseconds, in ascending order. `times` is
-    /// the value of the field with this name at that moment. Only the last [`KEPT`] are known.
+    /// Returns the step times since an earlier moment in nanoseconds, in ascending order. `times`
+    /// is the value of the field with this name at that moment. Only the last [`KEPT`] are known.
     pub fn times_since(&self, times: u64) -> Vec<u64> {
         let count = usize::try_from(self.times.saturating_sub(times)).unwrap_or(usize::MAX);
         let mut since: Vec<u64> = self.times_ns.iter().rev().take(count).copied().collect();

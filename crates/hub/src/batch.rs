@@ -18,6 +18,8 @@ use crate::tokens::TokenGrant;
 
 /// Status of a damaged batch, which may arrive whole at the next attempt.
 pub const DAMAGED: u16 = 400;
+/// Status of a batch that the caller may not send, although its token is known.
+pub const WRONG_CALLER: u16 = 403;
 /// Status of a batch that is too large. Its entries may fit one by one.
 pub const TOO_LARGE: u16 = 413;
 /// Status of a batch that will never be accepted.
@@ -110,7 +112,7 @@ pub fn decode(bytes: &[u8], grant: &TokenGrant) -> Result<CheckedBatch, BatchRef
         let got = batch.host.len();
         return Err(refused(0, format!("expected a host of 1 to {TEXT_MAX} bytes, got {got}")));
     }
-    grant.check_host(&batch.host)?;
+    check_sender(grant, &batch.host)?;
     let (queue, host): (Arc<[u8]>, Arc<str>) = (batch.queue.into(), batch.host.into());
     let mut through = batch.gone_through;
     let mut entries = Vec::with_capacity(batch.entries.len());
@@ -140,6 +142,14 @@ pub fn check_version(version: u32) -> Result<(), BatchRefusal> {
     }
     let reason = format!("expected version {VERSION_MIN} to {VERSION}, got {version}");
     Err(BatchRefusal::new(DAMAGED, reason))
+}
+
+/// Checks that a token may send messages of a host.
+///
+/// # Errors
+/// If the token is of another host. The status is one after which agents keep their entries.
+pub fn check_sender(grant: &TokenGrant, host: &str) -> Result<(), BatchRefusal> {
+    grant.check_host(host).map_err(|reason| BatchRefusal::new(WRONG_CALLER, reason))
 }
 
 fn refused(sequence: u64, reason: String) -> BatchRefusal {

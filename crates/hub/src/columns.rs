@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::builder::{MapBuilder, PrimitiveBuilder, StringBuilder};
-use arrow_array::types::{ArrowPrimitiveType, Float64Type, UInt64Type};
+use arrow_array::types::{Float64Type, UInt64Type};
 use arrow_array::{
-    ArrayRef, BinaryArray, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray,
-    StructArray, TimestampMillisecondArray, UInt32Array, UInt64Array,
+    ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StructArray, UInt64Array,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType, Field, Fields};
@@ -17,6 +15,10 @@ use prost::Message;
 use crate::batch::QueuedEntry;
 
 mod activity;
+mod values;
+
+use values::{Column, add_interval, binary, map, small};
+pub use values::{text, timestamps};
 
 /// Sums of a GPU that have columns of their own. Sums with other names are in the map `sums`.
 const SUMS: [&str; 16] = [
@@ -83,9 +85,6 @@ impl RowTable {
         matches!(self, Self::Gpu | Self::Host | Self::Step)
     }
 }
-
-/// The name and values of a column, and whether values can be missing.
-type Column = (&'static str, ArrayRef, bool);
 
 /// Converts the entries of one table to columns. Entries of other tables are left out.
 ///
@@ -229,33 +228,6 @@ fn add_order_columns(columns: &mut Vec<Column>, rows: &[&OrderState]) {
     ]);
 }
 
-fn add_interval(columns: &mut Vec<Column>, intervals: impl Iterator<Item = (u64, u32)> + Clone) {
-    columns.extend([
-        ("start", timestamps(intervals.clone().map(|(start_s, _)| start_s)), false),
-        ("length_s", small(intervals.map(|(_, length_s)| Some(length_s))), false),
-    ]);
-}
-
-/// Converts seconds since 1970 to a column of timestamps in UTC.
-pub fn timestamps(seconds: impl Iterator<Item = u64>) -> ArrayRef {
-    let milliseconds = seconds.map(|second| i64::try_from(second * 1000).unwrap_or(i64::MAX));
-    let array = TimestampMillisecondArray::from_iter_values(milliseconds);
-    Arc::new(array.with_timezone("UTC"))
-}
-
-/// Converts texts to a column.
-pub fn text<'a>(texts: impl Iterator<Item = &'a str>) -> ArrayRef {
-    Arc::new(texts.map(Some).collect::<StringArray>())
-}
-
-fn binary<'a>(values: impl Iterator<Item = &'a [u8]>) -> ArrayRef {
-    Arc::new(values.map(Some).collect::<BinaryArray>())
-}
-
-fn small(values: impl Iterator<Item = Option<u32>>) -> ArrayRef {
-    Arc::new(values.collect::<UInt32Array>())
-}
-
 fn runs(rows: &[&GpuInterval]) -> Result<ArrayRef, ArrowError> {
     let names = ["scheduler", "job", "name", "user", "account", "partition"];
     let fields: Fields =
@@ -274,21 +246,4 @@ fn runs(rows: &[&GpuInterval]) -> Result<ArrayRef, ArrowError> {
     let item = Arc::new(Field::new("item", DataType::Struct(fields), false));
     let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.runs.len()));
     Ok(Arc::new(ListArray::try_new(item, offsets, Arc::new(structs), None)?))
-}
-
-fn map<'a, T, I>(maps: impl Iterator<Item = I>) -> Result<ArrayRef, ArrowError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: 'a,
-    I: Iterator<Item = (&'a String, &'a T::Native)>,
-{
-    let mut builder = MapBuilder::new(None, StringBuilder::new(), PrimitiveBuilder::<T>::new());
-    for map in maps {
-        for (name, value) in map {
-            builder.keys().append_value(name);
-            builder.values().append_value(*value);
-        }
-        builder.append(true)?;
-    }
-    Ok(Arc::new(builder.finish()))
 }

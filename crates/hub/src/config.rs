@@ -69,7 +69,6 @@ pub struct Retention {
     /// Sums of each hour.
     #[serde(default, deserialize_with = "deserialize_time")]
     pub hours: Option<Duration>,
-    /// Runs and events.
     #[serde(default, deserialize_with = "deserialize_time")]
     pub runs: Option<Duration>,
 }

@@ -30,6 +30,7 @@ pub struct ProblemLog {
     clocks: BTreeMap<Arc<str>, ClockWindow>,
 }
 
+/// The counts of a problem that no event reports yet, and the time of its last event.
 #[derive(Debug, Default)]
 struct PendingProblem {
     count: ProblemCount,
@@ -67,8 +68,8 @@ impl ProblemLog {
         }
     }
 
-    /// Adds the time that a batch of a host took by the two clocks, in seconds. The time is negative
-    /// if the host's clock is ahead.
+    /// Adds the time that a batch of a host took by the two clocks, in seconds. The time is
+    /// negative if the host's clock is ahead.
     pub fn add_batch(&mut self, host: &Arc<str>, took_s: f64) {
         let window = self.clocks.entry(Arc::clone(host));
         let window = window.or_insert(ClockWindow { batches: 0, shortest_s: f64::INFINITY });

@@ -191,7 +191,7 @@ async fn answer_orders(State(service): State<Arc<Service>>, request: Request) ->
             |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
         let wanted = OrdersWanted::decode(bytes.as_ref()).map_err(damaged)?;
         batch::check_version(wanted.version)?;
-        grant.check_host(&wanted.host)?;
+        batch::check_sender(grant, &wanted.host)?;
         Ok(wanted)
     };
     let wanted = match wanted.await {
@@ -219,7 +219,10 @@ impl Service {
         let grant = token.and_then(|token| self.tokens.grant(token));
         let grant = grant.ok_or_else(|| BatchRefusal::new(401, "expected a known token"))?;
         if grant.role != TokenRole::Agent {
-            return Err(BatchRefusal::new(403, "expected a token of the role agent"));
+            return Err(BatchRefusal::new(
+                batch::WRONG_CALLER,
+                "expected a token of the role agent",
+            ));
         }
         if text(header::CONTENT_TYPE) != Some(CONTENT_TYPE) {
             return Err(BatchRefusal::new(

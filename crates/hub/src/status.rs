@@ -1,4 +1,5 @@
-//! Reads from the store which hosts report rows, with their versions and the problems of their rows.
+//! Reads from the store which hosts report rows, with their versions and the problems of their
+//! rows.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,8 +15,8 @@ use crate::error::Error;
 use crate::store::ingest::{HostProblem, ProblemCount};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 
-/// Seconds without rows after which a host counts as silent. The longest interval of rows is shorter
-/// in every usual configuration.
+/// Seconds without rows after which a host counts as silent. The longest interval of rows is
+/// shorter in every usual configuration.
 const SILENT_S: u64 = 300;
 
 /// What the store has about a host.
@@ -57,8 +58,8 @@ struct ProblemDetails {
     seconds: f64,
 }
 
-/// Reads the status of all hosts from the rows of a time in seconds since 1970, which is extended to
-/// whole hours.
+/// Reads the status of all hosts from the rows of a time in seconds since 1970, which is extended
+/// to whole hours.
 ///
 /// # Errors
 /// If a file cannot be read.

@@ -6,7 +6,6 @@ use std::path::Path;
 use fleet::untrusted::{Privacy, read_trusted};
 use sha2::{Digest, Sha256};
 
-use crate::batch::BatchRefusal;
 use crate::config::matches_name;
 use crate::error::Error;
 
@@ -47,15 +46,13 @@ impl TokenGrant {
     /// Checks that the token may send messages of a host.
     ///
     /// # Errors
-    /// If the token is named after another host. The status is one after which agents keep their
-    /// entries.
-    pub fn check_host(&self, host: &str) -> Result<(), BatchRefusal> {
+    /// The reason if the token is named after another host.
+    pub fn check_host(&self, host: &str) -> Result<(), String> {
         if matches_name(&self.name, host) {
             return Ok(());
         }
         let name = &self.name;
-        let reason = format!("expected rows of the token's host {name:?}, got rows of {host:?}");
-        Err(BatchRefusal::new(403, reason))
+        Err(format!("expected rows of the token's host {name:?}, got rows of {host:?}"))
     }
 }
 
@@ -158,14 +155,11 @@ mod tests {
 
     #[test]
     fn a_token_of_an_agent_is_bound_to_the_hosts_of_its_name() {
-        let check = |name: &str, host: &str| {
-            let grant = TokenGrant::new(TokenRole::Agent, name).check_host(host);
-            grant.map_err(|refusal| (refusal.status, refusal.reason))
-        };
+        let check =
+            |name: &str, host: &str| TokenGrant::new(TokenRole::Agent, name).check_host(host);
         assert_eq!(check("gpu-1", "gpu-1"), Ok(()));
         assert_eq!([check("gpu-*", "gpu-12"), check("*", "x")], [Ok(()), Ok(())]);
-        let (status, reason) = check("gpu-1", "gpu-12").unwrap_err();
-        assert_eq!(status, 403);
+        let reason = check("gpu-1", "gpu-12").unwrap_err();
         assert_eq!(reason, "expected rows of the token's host \"gpu-1\", got rows of \"gpu-12\"");
     }
 

@@ -67,9 +67,9 @@ fn known(sums: &IntervalSums) -> BTreeMap<String, f64> {
     all.into_iter().filter_map(|(name, sum)| Some((name.to_owned(), sum?))).collect()
 }
 
-/// Converts a run to its form in rows. A run that only its user's processes name has the user in its
-/// name, and neither account nor partition. A user who names the job of another user therefore adds
-/// nothing to that job.
+/// Converts a run to its form in rows. A run that only its user's processes name has the user in
+/// its name, and neither account nor partition. A user who names the job of another user therefore
+/// adds nothing to that job.
 pub fn run(run: &allocation::SchedulerRun) -> GpuRun {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let user = text(&run.user);

@@ -10,7 +10,7 @@ use arrow_array::{
 use arrow_schema::{ArrowError, DataType, Field};
 use fleet::proto::{GpuRun, HostEvent, RunReport, StepInterval};
 
-use super::{Column, add_interval, map, small, text, timestamps};
+use super::values::{Column, add_interval, map, small, text, timestamps};
 
 /// Adds the columns of reports of runs.
 pub(super) fn add_run_columns(columns: &mut Vec<Column>, rows: &[&RunReport]) {
@@ -93,6 +93,7 @@ pub(super) fn add_event_columns(columns: &mut Vec<Column>, rows: &[&HostEvent]) 
 
 /// Adds a column for each member of a run. The texts are empty if no run is known.
 fn add_run<'a>(columns: &mut Vec<Column>, runs: impl Iterator<Item = Option<&'a GpuRun>> + Clone) {
+    /// Returns one text of a run.
     type Member = fn(&GpuRun) -> &str;
     let members: [(&'static str, Member); 6] = [
         ("scheduler", |run| &run.scheduler),

@@ -44,7 +44,6 @@ pub struct RowStore {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IngestTally {
     pub stored: u64,
-    /// Problems by host.
     pub problems: BTreeMap<(Arc<str>, HostProblem), ProblemCount>,
 }
 

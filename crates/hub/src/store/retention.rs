@@ -1,7 +1,7 @@
 //! Deletes days whose time has ended, by the kind of their files.
 //!
-//! Rows of GPUs are deleted only when their sums are on disk. A row that arrives later than its kind
-//! is kept is confirmed but not stored, because its day may be gone.
+//! Rows of GPUs are deleted only when their sums are on disk. A row that arrives later than its
+//! kind is kept is confirmed but not stored, because its day may be gone.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
