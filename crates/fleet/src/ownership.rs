@@ -158,6 +158,7 @@ pub fn decide(
                 if !is_counted {
                     own.push(run.job.clone());
                 }
+                run.is_claim = claim.group.is_none();
                 run
             }
         };

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::builder::{MapBuilder, PrimitiveBuilder, StringBuilder};
-use arrow_array::types::{ArrowPrimitiveType, Float64Type, UInt64Type};
+use arrow_array::types::{Float64Type, UInt64Type};
 use arrow_array::{
-    ArrayRef, BinaryArray, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray,
-    StructArray, TimestampMillisecondArray, UInt32Array, UInt64Array,
+    ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StructArray, UInt64Array,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType, Field, Fields};
@@ -15,6 +13,12 @@ use fleet::proto::{Body, GpuInterval, GpuRun, HostInterval, OrderState};
 use prost::Message;
 
 use crate::batch::QueuedEntry;
+
+mod activity;
+mod values;
+
+use values::{Column, add_interval, binary, map, small};
+pub use values::{text, timestamps};
 
 /// Sums of a GPU that have columns of their own. Sums with other names are in the map `sums`.
 const SUMS: [&str; 16] = [
@@ -42,10 +46,14 @@ pub enum RowTable {
     Gpu,
     Host,
     Order,
+    Run,
+    Step,
+    Event,
 }
 
 impl RowTable {
-    pub const ALL: [Self; 3] = [Self::Gpu, Self::Host, Self::Order];
+    pub const ALL: [Self; 6] =
+        [Self::Gpu, Self::Host, Self::Order, Self::Run, Self::Step, Self::Event];
 
     /// Returns the name of the table's folder.
     pub fn folder(self) -> &'static str {
@@ -53,6 +61,9 @@ impl RowTable {
             Self::Gpu => "gpu",
             Self::Host => "host",
             Self::Order => "order",
+            Self::Run => "run",
+            Self::Step => "step",
+            Self::Event => "event",
         }
     }
 
@@ -62,12 +73,18 @@ impl RowTable {
             Body::Gpu(_) => Self::Gpu,
             Body::Host(_) => Self::Host,
             Body::Order(_) => Self::Order,
+            Body::Run(_) => Self::Run,
+            Body::Steps(_) => Self::Step,
+            Body::Event(_) => Self::Event,
         }
     }
-}
 
-/// The name and values of a column, and whether values can be missing.
-type Column = (&'static str, ArrayRef, bool);
+    /// Whether each row covers an interval of one device or process of the host, so that a second
+    /// row of the same time is a mistake.
+    pub fn has_intervals(self) -> bool {
+        matches!(self, Self::Gpu | Self::Host | Self::Step)
+    }
+}
 
 /// Converts the entries of one table to columns. Entries of other tables are left out.
 ///
@@ -106,6 +123,27 @@ pub fn encode(table: RowTable, entries: &[QueuedEntry]) -> Result<RecordBatch, A
                 _ => None,
             });
             add_order_columns(&mut columns, &rows.collect::<Vec<_>>());
+        }
+        RowTable::Run => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Run(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_run_columns(&mut columns, &rows.collect::<Vec<_>>());
+        }
+        RowTable::Step => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Steps(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_step_columns(&mut columns, &rows.collect::<Vec<_>>())?;
+        }
+        RowTable::Event => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Event(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_event_columns(&mut columns, &rows.collect::<Vec<_>>());
         }
     }
     RecordBatch::try_from_iter_with_nullable(columns)
@@ -190,33 +228,6 @@ fn add_order_columns(columns: &mut Vec<Column>, rows: &[&OrderState]) {
     ]);
 }
 
-fn add_interval(columns: &mut Vec<Column>, intervals: impl Iterator<Item = (u64, u32)> + Clone) {
-    columns.extend([
-        ("start", timestamps(intervals.clone().map(|(start_s, _)| start_s)), false),
-        ("length_s", small(intervals.map(|(_, length_s)| Some(length_s))), false),
-    ]);
-}
-
-/// Converts seconds since 1970 to a column of timestamps in UTC.
-pub fn timestamps(seconds: impl Iterator<Item = u64>) -> ArrayRef {
-    let milliseconds = seconds.map(|second| i64::try_from(second * 1000).unwrap_or(i64::MAX));
-    let array = TimestampMillisecondArray::from_iter_values(milliseconds);
-    Arc::new(array.with_timezone("UTC"))
-}
-
-/// Converts texts to a column.
-pub fn text<'a>(texts: impl Iterator<Item = &'a str>) -> ArrayRef {
-    Arc::new(texts.map(Some).collect::<StringArray>())
-}
-
-fn binary<'a>(values: impl Iterator<Item = &'a [u8]>) -> ArrayRef {
-    Arc::new(values.map(Some).collect::<BinaryArray>())
-}
-
-fn small(values: impl Iterator<Item = Option<u32>>) -> ArrayRef {
-    Arc::new(values.collect::<UInt32Array>())
-}
-
 fn runs(rows: &[&GpuInterval]) -> Result<ArrayRef, ArrowError> {
     let names = ["scheduler", "job", "name", "user", "account", "partition"];
     let fields: Fields =
@@ -235,21 +246,4 @@ fn runs(rows: &[&GpuInterval]) -> Result<ArrayRef, ArrowError> {
     let item = Arc::new(Field::new("item", DataType::Struct(fields), false));
     let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.runs.len()));
     Ok(Arc::new(ListArray::try_new(item, offsets, Arc::new(structs), None)?))
-}
-
-fn map<'a, T, I>(maps: impl Iterator<Item = I>) -> Result<ArrayRef, ArrowError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: 'a,
-    I: Iterator<Item = (&'a String, &'a T::Native)>,
-{
-    let mut builder = MapBuilder::new(None, StringBuilder::new(), PrimitiveBuilder::<T>::new());
-    for map in maps {
-        for (name, value) in map {
-            builder.keys().append_value(name);
-            builder.values().append_value(*value);
-        }
-        builder.append(true)?;
-    }
-    Ok(Arc::new(builder.finish()))
 }

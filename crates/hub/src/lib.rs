@@ -2,7 +2,8 @@
 //! sums of a fleet from these files.
 //!
 //! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
-//! time to the [`store`]. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
+//! time to the [`store`]. [`problems`] adds events about faulty rows, and [`status`] lists hosts
+//! with them. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
 //! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
 //! queries, which [`table`] formats. `docs/hub.md` describes the files.
 
@@ -13,8 +14,10 @@ pub mod config;
 pub mod error;
 pub mod intervals;
 pub mod log;
+pub mod problems;
 pub mod rollup;
 pub mod server;
+pub mod status;
 pub mod store;
 pub mod sums;
 pub mod table;

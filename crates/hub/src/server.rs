@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX, VERSION};
+use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -24,7 +24,7 @@ use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
 use crate::error::Error;
 use crate::tls;
-use crate::tokens::{TokenFile, TokenRole};
+use crate::tokens::{TokenFile, TokenGrant, TokenRole};
 use crate::writer::BatchQueue;
 
 /// Timeout of a TLS handshake, and of receiving the head of a request.
@@ -51,6 +51,13 @@ struct Service {
     /// Permits in KiB of the batches that are received or wait for a commit.
     waiting: Semaphore,
     stop: watch::Receiver<bool>,
+}
+
+/// The head of a request that was checked.
+struct CheckedHead<'a> {
+    /// Length of the body in bytes.
+    length: usize,
+    grant: &'a TokenGrant,
 }
 
 /// The bound socket of the hub.
@@ -161,10 +168,10 @@ async fn receive_batch(State(service): State<Arc<Service>>, request: Request) ->
 }
 
 async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchRefusal> {
-    let length = service.check_head(request.headers(), SIZE_MAX)?;
+    let CheckedHead { length, grant } = service.check_head(request.headers(), SIZE_MAX)?;
     let _permit = service.reserve(length)?;
     let bytes = read_body(request.into_body(), SIZE_MAX).await?;
-    let batch = batch::decode(&bytes)?;
+    let batch = batch::decode(&bytes, grant)?;
     drop(bytes);
     let through = batch.through;
     match service.queue.store(batch).await {
@@ -178,18 +185,17 @@ async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchR
 /// may receive orders from reporting the hub as unreachable.
 async fn answer_orders(State(service): State<Arc<Service>>, request: Request) -> Response {
     let wanted = async {
-        service.check_head(request.headers(), WANTED_MAX)?;
+        let CheckedHead { grant, .. } = service.check_head(request.headers(), WANTED_MAX)?;
         let bytes = read_body(request.into_body(), WANTED_MAX).await?;
         let damaged =
             |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
-        OrdersWanted::decode(bytes.as_ref()).map_err(damaged)
+        let wanted = OrdersWanted::decode(bytes.as_ref()).map_err(damaged)?;
+        batch::check_version(wanted.version)?;
+        batch::check_sender(grant, &wanted.host)?;
+        Ok(wanted)
     };
     let wanted = match wanted.await {
-        Ok(wanted) if wanted.version == VERSION => wanted,
-        Ok(wanted) => {
-            let reason = format!("expected version {VERSION}, got {}", wanted.version);
-            return refuse(&BatchRefusal::new(batch::DAMAGED, reason));
-        }
+        Ok(wanted) => wanted,
         Err(refusal) => return refuse(&refusal),
     };
     let held = Duration::from_millis(u64::from(wanted.wait_ms)).min(HELD_MAX);
@@ -202,14 +208,21 @@ async fn answer_orders(State(service): State<Arc<Service>>, request: Request) ->
 }
 
 impl Service {
-    /// Checks the token and the headers of a request. Returns the length of its body in bytes.
-    fn check_head(&self, headers: &HeaderMap, size_max: usize) -> Result<usize, BatchRefusal> {
+    /// Checks the token and the headers of a request.
+    fn check_head(
+        &self,
+        headers: &HeaderMap,
+        size_max: usize,
+    ) -> Result<CheckedHead<'_>, BatchRefusal> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let token = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-        match token.and_then(|token| self.tokens.role(token)) {
-            Some(TokenRole::Agent) => {}
-            Some(_) => return Err(BatchRefusal::new(403, "expected a token of the role agent")),
-            None => return Err(BatchRefusal::new(401, "expected a known token")),
+        let grant = token.and_then(|token| self.tokens.grant(token));
+        let grant = grant.ok_or_else(|| BatchRefusal::new(401, "expected a known token"))?;
+        if grant.role != TokenRole::Agent {
+            return Err(BatchRefusal::new(
+                batch::WRONG_CALLER,
+                "expected a token of the role agent",
+            ));
         }
         if text(header::CONTENT_TYPE) != Some(CONTENT_TYPE) {
             return Err(BatchRefusal::new(
@@ -227,7 +240,7 @@ impl Service {
                 let reason = format!("expected at most {size_max} bytes, got {length}");
                 Err(BatchRefusal::new(batch::TOO_LARGE, reason))
             }
-            Some(length) => Ok(length),
+            Some(length) => Ok(CheckedHead { length, grant }),
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::SchemaRef;
-use chrono::{DateTime, NaiveDate, Timelike};
+use chrono::{DateTime, NaiveDate, Timelike, Utc};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, ZstdLevel};
@@ -24,11 +24,13 @@ use crate::error::Error;
 
 pub mod compaction;
 pub mod ingest;
+pub mod retention;
 #[cfg(test)]
 mod tests;
 
 /// Seconds of an hour, the time that one partition covers.
 pub const HOUR_S: u64 = 3600;
+const HOURS_OF_DAY: u64 = 24;
 /// Key of a file's metadata that has the version of the columns.
 const VERSION_KEY: &str = "rowmill-hub";
 const VERSION: &str = "1";
@@ -104,12 +106,9 @@ impl StoreFolder {
 
     /// Returns the folder of a partition, which may not exist.
     pub fn path(&self, partition: Partition) -> PathBuf {
-        let table = self.root.join(partition.table);
-        let Some(hour) = partition.hour else { return table };
-        let seconds = i64::try_from(hour * HOUR_S).unwrap_or(i64::MAX);
-        let time = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
-        let day = time.date_naive();
-        table.join(format!("day={day}")).join(format!("hour={:02}", time.hour()))
+        let Some(hour) = partition.hour else { return self.root.join(partition.table) };
+        let day = self.day_path(partition.table, hour / HOURS_OF_DAY);
+        day.join(format!("hour={:02}", time_of(hour).hour()))
     }
 
     /// Returns the hours of a table that have a folder, in ascending order.
@@ -118,20 +117,43 @@ impl StoreFolder {
     /// If a folder cannot be read.
     pub fn hours(&self, table: &str) -> Result<Vec<u64>, Error> {
         let mut hours = Vec::new();
-        for day in names(&self.root.join(table))? {
-            let Some(date) = day.strip_prefix("day=").and_then(|text| text.parse().ok()) else {
-                continue;
-            };
-            let date: NaiveDate = date;
-            let midnight = date.and_hms_opt(0, 0, 0).unwrap_or_default().and_utc().timestamp();
-            let midnight = u64::try_from(midnight).unwrap_or(0) / HOUR_S;
-            for hour in names(&self.root.join(table).join(&day))? {
+        for day in self.days(table)? {
+            for hour in names(&self.day_path(table, day))? {
                 let number = hour.strip_prefix("hour=").and_then(|text| text.parse::<u64>().ok());
-                hours.extend(number.map(|number| midnight + number));
+                hours.extend(number.map(|number| day * HOURS_OF_DAY + number));
             }
         }
         hours.sort_unstable();
         Ok(hours)
+    }
+
+    /// Returns the days of a table that have a folder, in ascending order, as numbers of days since
+    /// 1970.
+    fn days(&self, table: &str) -> Result<Vec<u64>, Error> {
+        let day = |name: String| {
+            let date: NaiveDate = name.strip_prefix("day=")?.parse().ok()?;
+            let midnight = date.and_hms_opt(0, 0, 0)?.and_utc().timestamp();
+            Some(u64::try_from(midnight).ok()? / (HOUR_S * HOURS_OF_DAY))
+        };
+        let mut days: Vec<u64> =
+            names(&self.root.join(table))?.into_iter().filter_map(day).collect();
+        days.sort_unstable();
+        Ok(days)
+    }
+
+    fn day_path(&self, table: &str, day: u64) -> PathBuf {
+        self.root.join(table).join(format!("day={}", time_of(day * HOURS_OF_DAY).date_naive()))
+    }
+
+    /// Removes all rows of a day from a table. A kill at any moment leaves all of them or none.
+    fn remove_day(&self, table: &str, day: u64) -> Result<(), Error> {
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        // What a kill leaves in the folder of unfinished files is removed by the next hub.
+        let removed = self.root.join("tmp").join(format!("{number}.removed"));
+        let path = self.day_path(table, day);
+        fs::rename(&path, &removed).map_err(Error::io(&path, "remove"))?;
+        sync_folder(&self.root.join(table))?;
+        fs::remove_dir_all(&removed).map_err(Error::io(&removed, "remove"))
     }
 
     /// Lists the files of a partition.
@@ -221,6 +243,12 @@ impl StoreFolder {
             }
         }
     }
+}
+
+/// Converts a number of hours since 1970 to a time.
+fn time_of(hour: u64) -> DateTime<Utc> {
+    let seconds = i64::try_from(hour * HOUR_S).unwrap_or(i64::MAX);
+    DateTime::from_timestamp(seconds, 0).unwrap_or_default()
 }
 
 impl PartFile {

@@ -110,6 +110,19 @@ fn a_free_gpu_is_held_only_by_a_proven_claim() {
 }
 
 #[test]
+fn a_run_that_only_its_user_names_is_marked_as_a_claim() {
+    let is_claim = |scheduler: &[(&str, SchedulerRun)], claim: Claim| {
+        let decided = check(scheduler, &[gpu(0, &[EVE])], &[claim]);
+        let holders = decided.holders["GPU-0"].iter().map(|run| run.is_claim).collect::<Vec<_>>();
+        (decided.runs[&10].is_claim, holders)
+    };
+    let claim = || claim(10, EVE, "7", &["0"]);
+    assert_eq!(is_claim(&[], claim()), (true, vec![true]));
+    assert_eq!(is_claim(&[], in_group(claim(), "7")), (false, vec![false]));
+    assert_eq!(is_claim(&[("0", prolog("7", "eve"))], claim()), (false, vec![false]));
+}
+
+#[test]
 fn the_control_group_overrides_the_environment() {
     let decided = check(&[], &[gpu(0, &[])], &[in_group(claim(10, EVE, "666", &["0"]), "5")]);
     assert_eq!((decided.runs[&10].job.as_str(), &decided.runs[&10].name), ("5", &None));
