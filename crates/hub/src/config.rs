@@ -7,6 +7,7 @@ use fleet::untrusted::{Privacy, read_trusted};
 use serde::Deserialize;
 
 use crate::error::Error;
+use crate::weights::GpuModels;
 
 /// The keys of the configuration file.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,6 +33,9 @@ pub struct HubFile {
     pub connections: u32,
     #[serde(default, rename = "pool")]
     pub pools: Pools,
+    /// Weights of GPU models that are not built in, and prices.
+    #[serde(default, rename = "model")]
+    pub models: GpuModels,
 }
 
 /// Pools of hosts by the names of their hosts. The first matching pool counts.
@@ -110,12 +114,17 @@ impl HubFile {
 impl Pools {
     /// Returns the name of the pool of a host, or `default` if no pool has it.
     pub fn pool_of(&self, host: &str) -> &str {
-        let is_match = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(start) => host.starts_with(start),
-            None => host == pattern,
-        };
+        let is_match = |pattern: &String| matches_pattern(pattern, host);
         let pool = self.0.iter().find(|pool| pool.hosts.iter().any(is_match));
         pool.map_or("default", |pool| &pool.name)
+    }
+}
+
+/// Whether a name equals a pattern, in which a `*` at the end stands for any letters.
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
     }
 }
 

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 use fleet::process;
+use hub::api::FleetReader;
 use hub::config::{HubFile, Pools};
 use hub::error::Error;
 use hub::log::say;
 use hub::server::HubListener;
+use hub::span::parse_span;
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
 use hub::sums::Dimension;
@@ -56,6 +58,11 @@ Keys of the file:
   [[pool]]                                   # may be repeated; other hosts are in `default`
   name = \"a100\"
   hosts = [\"gpu-a*\", \"gpu-17\"]
+  [[model]]                                  # may be repeated; common models have SMs and FLOP/s
+  name = \"NVIDIA H100*\"
+  sms = 132
+  flops = 989e12
+  price_per_hour = 2.5
 
 Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored.")]
     Serve {
@@ -73,7 +80,7 @@ Examples:
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
         /// Length of the time until now, such as 90m, 24h or 7d
-        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_span)]
         since: Duration,
         #[arg(long, value_enum, default_value = "pool")]
         by: Dimension,
@@ -129,6 +136,7 @@ fn serve(config: &Path) -> Result<(), Error> {
     // The configuration is checked before the store is created.
     let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
     let folder = Arc::new(StoreFolder::open(&file.store)?);
+    let reader = FleetReader::new(Arc::clone(&folder), &file);
     let rows = RowStore::new(Arc::clone(&folder));
     let (queue, commits) =
         BatchQueue::start(rows, Duration::from_millis(file.commit_ms)).map_err(start)?;
@@ -140,7 +148,7 @@ fn serve(config: &Path) -> Result<(), Error> {
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, is_over));
+    runtime.block_on(listener.serve(queue, reader, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
@@ -207,7 +215,7 @@ fn print_sums(
     let folder = StoreFolder::open_for_reading(&file.store)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let range = now.saturating_sub(since).as_secs()..now.as_secs();
-    let groups = rollup::query(&folder, &file.pools, range.clone(), by)?;
+    let groups = rollup::query_groups(&folder, &file.pools, range.clone(), by)?;
     let text = match format {
         OutputFormat::Table => table::format_table(&groups),
         OutputFormat::Json => table::format_json(&groups, &range),
@@ -225,21 +233,6 @@ fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
 fn print(text: &str) -> Result<(), Error> {
     let written = std::io::stdout().write_all(text.as_bytes());
     written.map_err(Error::io(Path::new("stdout"), "write"))
-}
-
-/// Parses a length of time with a unit: s, m, h or d.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
-    let unit_s = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: Option<u64> = text[..text.len() - 1].parse().ok();
-    let seconds = number.and_then(|number| number.checked_mul(unit_s));
-    seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
 fn parse_name(text: &str) -> Result<String, String> {

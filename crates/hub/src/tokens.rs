@@ -11,7 +11,7 @@ use crate::error::Error;
 /// Number of random bytes of a token. A hash without salt is safe only because tokens are random.
 const TOKEN_BYTES: usize = 24;
 
-/// What a token permits. Only agents are served so far.
+/// What a token permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TokenRole {
     /// Sends the rows of one host.
@@ -21,7 +21,8 @@ pub enum TokenRole {
 }
 
 impl TokenRole {
-    fn name(self) -> &'static str {
+    /// Returns the name of the role in the file of tokens.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Agent => "agent",
             Self::Viewer => "viewer",
