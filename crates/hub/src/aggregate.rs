@@ -9,6 +9,7 @@
 //! adding up at 10 ns per row take 0.5 s of a core, so 0.25 s are the bound on two cores.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -25,20 +26,20 @@ use crate::store::{HOUR_S, column};
 use crate::sums::{Dimension, FleetSums};
 
 /// Columns of the table of GPUs that are needed.
-pub const COLUMNS: [&str; 12] = [
+pub const COLUMNS: [&str; 10] = [
     "host",
     "start",
     "length_s",
     "model",
-    "instance",
     "run",
     "workflow",
     "user",
     "observed_s",
     "busy_s",
     "sm_active_s",
-    FURTHER_RUNS,
 ];
+/// Columns that are needed only where they have values: few GPUs are divided or shared.
+pub const OPTIONAL: [&str; 2] = ["instance", FURTHER_RUNS];
 /// Seconds of the shortest time for which sums are kept.
 pub const MINUTE_S: u64 = 60;
 /// Share of an interval in which a GPU that counts as idle may be busy, as in the agent.
@@ -77,38 +78,83 @@ struct IdleSpan {
 /// The typed columns of a group of rows.
 struct GpuColumns<'a> {
     hosts: TextColumn<'a>,
-    starts: &'a TimestampMillisecondArray,
-    lengths: &'a UInt32Array,
+    /// Milliseconds since 1970.
+    starts: &'a [i64],
+    lengths: &'a [u32],
     models: TextColumn<'a>,
-    instances: &'a UInt32Array,
+    /// The MIG instances, unless no row has one.
+    instances: Option<&'a dyn Array>,
     /// Columns of [`OF_RUN`].
-    runs: Vec<TextColumn<'a>>,
+    runs: [TextColumn<'a>; 3],
     further: Option<&'a ListArray>,
-    observed: &'a Float64Array,
+    observed: &'a [f64],
     busy: &'a Float64Array,
     sm_active: &'a Float64Array,
 }
 
+/// Whether a row has a value. Unlike the method of arrays, it is inlined.
+#[inline]
+fn is_valid(array: &Float64Array, row: usize) -> bool {
+    array.nulls().is_none_or(|nulls| nulls.is_valid(row))
+}
+
 impl GpuColumns<'_> {
-    /// Computes the sums of an allocated GPU.
-    fn allocated(&self, row: usize) -> FleetSums {
-        let length_s = f64::from(self.lengths.value(row));
-        let observed_s = self.observed.value(row).min(length_s);
-        let known = |sums: &Float64Array| sums.is_valid(row).then(|| sums.value(row));
-        let (busy, sm_active) = (known(self.busy), known(self.sm_active));
-        let busy_s = busy.unwrap_or(0.0);
-        let is_idle = busy.is_some_and(|busy_s| busy_s < IDLE_BUSY_MAX * observed_s);
+    /// Whether a row belongs to a whole GPU instead of a MIG instance.
+    #[inline]
+    fn is_whole(&self, row: usize) -> bool {
+        self.instances.is_none_or(|instances| instances.is_null(row))
+    }
+
+    /// Whether two rows belong to the same host, interval, model and run, which only they hold.
+    fn are_equal(&self, a: usize, b: usize) -> bool {
+        self.starts[a] == self.starts[b]
+            && self.hosts.is_equal(a, b)
+            && self.models.is_equal(a, b)
+            && self.runs.iter().all(|texts| texts.is_equal(a, b))
+            && self.is_whole(a) == self.is_whole(b)
+            && self.further.is_none_or(|further| further.is_null(a) && further.is_null(b))
+    }
+
+    /// Returns the end of the rows from `start` on that are equal to it.
+    fn span_end(&self, start: usize) -> usize {
+        let rest = start + 1..self.starts.len();
+        rest.into_iter().find(|&row| !self.are_equal(start, row)).unwrap_or(self.starts.len())
+    }
+
+    fn length_s(&self, rows: Range<usize>) -> f64 {
+        self.lengths[rows].iter().map(|length_s| f64::from(*length_s)).sum()
+    }
+
+    /// Adds up the sums of allocated GPUs.
+    fn allocated(&self, rows: Range<usize>) -> FleetSums {
+        let mut sums = FleetSums::default();
+        for row in rows.clone() {
+            let observed_s = self.observed[row].min(f64::from(self.lengths[row]));
+            let busy_s = if is_valid(self.busy, row) {
+                let busy_s = self.busy.values()[row];
+                sums.busy_s += busy_s;
+                sums.busy_observed_s += observed_s;
+                if busy_s < IDLE_BUSY_MAX * observed_s {
+                    sums.held_idle_s += observed_s;
+                }
+                busy_s
+            } else {
+                0.0
+            };
+            if is_valid(self.sm_active, row) {
+                sums.sm_active_s += self.sm_active.values()[row];
+                sums.sm_observed_s += observed_s;
+            } else {
+                sums.busy_sm_unknown_s += busy_s;
+            }
+        }
+        let length_s = self.length_s(rows);
         FleetSums {
             deployed_s: length_s,
             schedulable_s: length_s,
             on_busy_hosts_s: length_s,
             allocated_s: length_s,
-            busy_s,
-            sm_active_s: sm_active.unwrap_or(0.0),
-            busy_observed_s: busy.map_or(0.0, |_| observed_s),
-            sm_observed_s: sm_active.map_or(0.0, |_| observed_s),
-            busy_sm_unknown_s: sm_active.map_or(busy_s, |_| 0.0),
-            held_idle_s: if is_idle { observed_s } else { 0.0 },
+            ..sums
         }
     }
 }
@@ -126,29 +172,34 @@ impl<'a, 'q> HourSums<'a, 'q> {
     /// If a column is missing or has another type.
     pub fn add(&mut self, batch: &RecordBatch, path: &Path) -> Result<(), Error> {
         let groups = &mut *self.groups;
-        let models =
-            TextColumn::new(batch, "model", path, |text| groups.number(Dimension::Model, text))?;
-        let mut runs = Vec::new();
-        for dimension in OF_RUN {
+        let mut texts = |dimension: Dimension| {
             let number = |text: &str| groups.number(dimension, text);
-            runs.push(TextColumn::new(batch, dimension.name(), path, number)?);
-        }
+            TextColumn::new(batch, dimension.name(), path, number)
+        };
+        let models = texts(Dimension::Model)?;
+        let runs = [texts(OF_RUN[0])?, texts(OF_RUN[1])?, texts(OF_RUN[2])?];
+        let starts: &TimestampMillisecondArray = column(batch, "start", path)?;
+        let lengths: &UInt32Array = column(batch, "length_s", path)?;
+        let observed: &Float64Array = column(batch, "observed_s", path)?;
         let columns = GpuColumns {
             hosts: TextColumn::new(batch, "host", path, |text| self.number_host(text))?,
-            starts: column(batch, "start", path)?,
-            lengths: column(batch, "length_s", path)?,
+            starts: starts.values(),
+            lengths: lengths.values(),
             models,
-            instances: column(batch, "instance", path)?,
+            instances: batch.column_by_name("instance").map(AsRef::as_ref),
             runs,
             further: batch.column_by_name(FURTHER_RUNS).and_then(|array| array.as_list_opt()),
-            observed: column(batch, "observed_s", path)?,
+            observed: observed.values(),
             busy: column(batch, "busy_s", path)?,
             sm_active: column(batch, "sm_active_s", path)?,
         };
-        for row in 0..batch.num_rows() {
-            if columns.instances.is_null(row) {
-                self.add_row(&columns, row, path)?;
+        let mut start = 0;
+        while start < batch.num_rows() {
+            let end = columns.span_end(start);
+            if columns.is_whole(start) {
+                self.add_span(&columns, start..end, path)?;
             }
+            start = end;
         }
         Ok(())
     }
@@ -168,35 +219,44 @@ impl<'a, 'q> HourSums<'a, 'q> {
         number
     }
 
-    fn add_row(&mut self, columns: &GpuColumns, row: usize, path: &Path) -> Result<(), Error> {
-        let start = u64::try_from(columns.starts.value(row) / 1000).unwrap_or(0);
+    /// Adds rows that are equal but for their sums.
+    fn add_span(
+        &mut self,
+        columns: &GpuColumns,
+        rows: Range<usize>,
+        path: &Path,
+    ) -> Result<(), Error> {
+        let row = rows.start;
+        let start = u64::try_from(columns.starts[row] / 1000).unwrap_or(0);
         let second = start.wrapping_sub(self.start);
         if second >= HOUR_S || !self.groups.query.range.contains(&start) {
             return Ok(());
         }
         let second = second as usize;
         let host = &mut self.hosts[columns.hosts.number(row) as usize];
-        let [workflow, user, run] = [0, 1, 2].map(|at| columns.runs[at].number(row));
-        let members = [host.pool, columns.models.number(row), workflow, user, run, host.member];
+        let [workflow, user, run] = &columns.runs;
+        let members = [
+            host.pool,
+            columns.models.number(row),
+            workflow.number(row),
+            user.number(row),
+            run.number(row),
+            host.member,
+        ];
         let key = GroupKey { start: self.groups.query.bucket(start), members };
-        if columns.runs[2].codes.is_null(row) {
+        if run.is_missing(row) {
             if !members.contains(&EXCLUDED) {
-                let length_s = f64::from(columns.lengths.value(row));
+                let length_s = columns.length_s(rows);
                 let place = self.groups.place(key);
                 let sums = self.groups.sums_at(place);
                 sums.deployed_s += length_s;
                 sums.schedulable_s += length_s;
-                match host.idle.last_mut() {
-                    Some(last) if last.second == second && last.place == place => {
-                        last.length_s += length_s;
-                    }
-                    _ => host.idle.push(IdleSpan { second, place, length_s }),
-                }
+                host.idle.push(IdleSpan { second, place, length_s });
             }
             return Ok(());
         }
         host.busy[second / 64] |= 1 << (second % 64);
-        let mut sums = columns.allocated(row);
+        let mut sums = columns.allocated(rows);
         if let Some(further) = columns.further.filter(|further| further.is_valid(row)) {
             let further = further.value(row);
             // Runs that share a GPU have equal shares, because their own activity is unknown.

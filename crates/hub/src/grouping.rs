@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use arrow_array::types::Int32Type;
-use arrow_array::{Array, DictionaryArray, Int32Array, RecordBatch, StringArray};
+use arrow_array::{Array, DictionaryArray, RecordBatch, StringArray};
+use arrow_buffer::NullBuffer;
 
 use crate::error::Error;
 use crate::store::column;
@@ -98,6 +99,7 @@ impl<'a> GroupedSums<'a> {
     }
 
     /// Returns the place of a group, which is created if it is new.
+    #[inline]
     pub fn place(&mut self, key: GroupKey) -> usize {
         if self.groups.get(self.last).is_none_or(|(last, _)| *last != key) {
             self.last = *self.places.entry(key).or_insert_with(|| {
@@ -132,7 +134,9 @@ impl<'a> GroupedSums<'a> {
 
 /// A column of texts that are numbered once per different text.
 pub struct TextColumn<'a> {
-    pub codes: &'a Int32Array,
+    codes: &'a [i32],
+    /// The rows without a text, unless all have one.
+    missing: Option<&'a NullBuffer>,
     /// The numbers of the texts by their codes.
     numbers: Vec<u32>,
     /// The number of the empty text, which stands for missing ones.
@@ -155,14 +159,29 @@ impl<'a> TextColumn<'a> {
         let wrong = || Error::Column { path: path.to_owned(), column: name };
         let texts = texts.ok_or_else(wrong)?.iter();
         let numbers = texts.map(|text| number(text.unwrap_or_default())).collect();
-        Ok(Self { codes: array.keys(), numbers, number_missing: number("") })
+        let (codes, missing) = (array.keys().values(), array.nulls());
+        let missing = missing.filter(|missing| missing.null_count() > 0);
+        Ok(Self { codes, missing, numbers, number_missing: number("") })
+    }
+
+    /// Whether a row has no text.
+    #[inline]
+    pub fn is_missing(&self, row: usize) -> bool {
+        self.missing.is_some_and(|missing| missing.is_null(row))
+    }
+
+    /// Whether two rows have the same text, or both have none.
+    #[inline]
+    pub fn is_equal(&self, a: usize, b: usize) -> bool {
+        self.codes[a] == self.codes[b] && self.is_missing(a) == self.is_missing(b)
     }
 
     /// Returns the number of the text of a row.
+    #[inline]
     pub fn number(&self, row: usize) -> u32 {
-        if self.codes.is_null(row) {
+        if self.is_missing(row) {
             return self.number_missing;
         }
-        self.numbers[self.codes.value(row) as usize]
+        self.numbers[self.codes[row] as usize]
     }
 }

@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, TimestampMillisecondArray};
 
-use crate::aggregate::{COLUMNS, HourSums, MINUTE_S};
+use crate::aggregate::{COLUMNS, HourSums, MINUTE_S, OPTIONAL};
 use crate::columns::{RowTable, text, timestamps};
 use crate::config::Pools;
 use crate::error::Error;
@@ -182,7 +182,7 @@ fn add_rows(
 ) -> Result<(), Error> {
     let partition = Partition { hour: Some(hour), table: RowTable::Gpu.folder() };
     let mut sums = HourSums::new(pools, groups, hour);
-    folder.read_coded(partition, &COLUMNS, |batch, path| sums.add(batch, path))?;
+    folder.read_coded(partition, &COLUMNS, &OPTIONAL, |batch, path| sums.add(batch, path))?;
     sums.finish();
     Ok(())
 }
@@ -310,7 +310,7 @@ fn add_kept(
     columns.extend(dimensions.iter().map(|dimension| dimension.name()));
     columns.extend(FleetSums::NAMES);
     let partition = Partition { hour: Some(hour), table: table.folder };
-    folder.read_coded(partition, &columns, |batch, path| {
+    folder.read_coded(partition, &columns, &[], |batch, path| {
         add_kept_rows(batch, path, &dimensions, groups)
     })
 }

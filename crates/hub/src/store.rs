@@ -19,10 +19,11 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
 use parquet::arrow::{ArrowWriter, ProjectionMask};
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use parquet::file::properties::WriterProperties;
 use parquet::file::statistics::Statistics;
+use parquet::schema::types::ColumnPath;
 
 use crate::error::Error;
 
@@ -213,7 +214,7 @@ impl StoreFolder {
     }
 
     /// Reads some columns as [`Self::read`] does, but texts as dictionaries of their different
-    /// values, as the files store them. Lists that have no value in a file are left out.
+    /// values, as the files store them. Columns of `optional` are left out where they have no value.
     ///
     /// # Errors
     /// If a file is damaged or has another version, or if `visit` fails.
@@ -221,10 +222,12 @@ impl StoreFolder {
         &self,
         partition: Partition,
         columns: &[&str],
+        optional: &[&str],
         mut visit: impl FnMut(&RecordBatch, &Path) -> Result<(), Error>,
     ) -> Result<(), Error> {
         for (file, part) in self.open_parts(partition)? {
-            read_coded_file(file, &part.path, columns, |batch| visit(batch, &part.path))?;
+            let visit = |batch: &RecordBatch| visit(batch, &part.path);
+            read_coded_file(file, &part.path, columns, optional, visit)?;
         }
         Ok(())
     }
@@ -279,6 +282,7 @@ fn read_coded_file(
     file: File,
     path: &Path,
     columns: &[&str],
+    optional: &[&str],
     mut visit: impl FnMut(&RecordBatch) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let failed = || Error::parquet(path);
@@ -294,19 +298,17 @@ fn read_coded_file(
     let schema = Schema::new(metadata.schema().fields().iter().map(coded).collect::<Fields>());
     let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
     let parquet = Arc::clone(metadata.metadata());
-    let fields = metadata.schema().fields();
-    let has_value = |name: &&str| {
-        let is_list = |(_, field): (usize, &Arc<Field>)| field.data_type().is_nested();
+    let has_value = |name: &&&str| {
         let chunks = parquet.row_groups().iter().flat_map(RowGroupMetaData::columns);
-        let mut chunks = chunks.filter(|chunk| chunk.column_path().parts()[0] == *name);
-        !fields.find(name).is_some_and(is_list)
-            || chunks.any(|chunk| {
-                let nulls = chunk.statistics().and_then(Statistics::null_count_opt);
-                nulls.is_none_or(|nulls| i64::try_from(nulls) != Ok(chunk.num_values()))
-            })
+        let mut chunks = chunks.filter(|chunk| chunk.column_path().parts()[0] == ***name);
+        chunks.any(|chunk| {
+            let nulls = chunk.statistics().and_then(Statistics::null_count_opt);
+            nulls.is_none_or(|nulls| i64::try_from(nulls) != Ok(chunk.num_values()))
+        })
     };
+    let columns = columns.iter().chain(optional.iter().filter(has_value)).copied();
     let schema = parquet.file_metadata().schema_descr();
-    let mask = ProjectionMask::columns(schema, columns.iter().copied().filter(has_value));
+    let mask = ProjectionMask::columns(schema, columns);
     let metadata = ArrowReaderMetadata::try_new(Arc::clone(&parquet), options).map_err(failed())?;
     let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
     let reader = builder.with_projection(mask).with_batch_size(CODED_BATCH_ROWS).build();
@@ -355,11 +357,19 @@ fn write_whole(
 ) -> Result<(), Error> {
     let version = KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_owned());
     let level = ZstdLevel::try_new(1).map_err(Error::parquet(path))?;
-    let properties = WriterProperties::builder()
+    let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
         .set_max_row_group_row_count(Some(GROUP_ROWS))
-        .set_key_value_metadata(Some(vec![version]))
-        .build();
+        .set_key_value_metadata(Some(vec![version]));
+    for field in schema.fields().iter().filter(|field| *field.data_type() == DataType::Float64) {
+        // Measured sums seldom repeat, so a dictionary of them costs more than it saves. Their
+        // exponents repeat, and are compressed once bytes of one position lie together.
+        let name = ColumnPath::from(field.name().as_str());
+        properties = properties
+            .set_column_dictionary_enabled(name.clone(), false)
+            .set_column_encoding(name, Encoding::BYTE_STREAM_SPLIT);
+    }
+    let properties = properties.build();
     let file = File::create_new(path).map_err(Error::io(path, "create"))?;
     let mut writer =
         ArrowWriter::try_new(file, schema, Some(properties)).map_err(Error::parquet(path))?;

@@ -9,3 +9,4 @@ mod kill;
 mod load;
 mod requests;
 mod speed;
+mod view;
