@@ -63,7 +63,7 @@ fn write_hour(folder: &StoreFolder, hour: u64, length_s: u32, random: &mut Rando
     let partition = Partition { hour: Some(hour), table: "gpu" };
     let starts: Vec<u64> = (hour * 3600..(hour + 1) * 3600).step_by(length_s as usize).collect();
     let first = encode(RowTable::Gpu, &rows(starts[0], length_s, random)).unwrap();
-    let written = folder.write(partition, 0..=359, first.schema(), |writer| {
+    let written = folder.write(partition, 0..=starts.len() as u64, first.schema(), |writer| {
         for (at, &start) in starts.iter().enumerate() {
             let mut next = || encode(RowTable::Gpu, &rows(start, length_s, random)).unwrap();
             writer.write(&if at == 0 { first.clone() } else { next() }).unwrap();
@@ -74,7 +74,7 @@ fn write_hour(folder: &StoreFolder, hour: u64, length_s: u32, random: &mut Rando
 }
 
 /// Answers a query several times, and returns the 95th percentile of the time and the memory that
-/// the process needed in MiB.
+/// the process needed in MiB. Prints the seconds of CPUs too, which other programs lengthen less.
 fn measure(folder: &StoreFolder, wanted: &SumQuery, name: &str) -> (Duration, u64) {
     let memory_mib = |key: &str| {
         let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -83,7 +83,13 @@ fn measure(folder: &StoreFolder, wanted: &SumQuery, name: &str) -> (Duration, u6
     };
     // Resets the largest memory of the process.
     fs::write("/proc/self/clear_refs", "5").unwrap();
-    let mut groups = 0;
+    let cpu_s = || {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        // User and system time, in hundredths of a second.
+        fields[11..13].iter().map(|field| field.parse::<f64>().unwrap() / 100.0).sum::<f64>()
+    };
+    let (mut groups, cpu_before) = (0, cpu_s());
     let mut times: Vec<Duration> = (0..20)
         .map(|_| {
             let began = Instant::now();
@@ -94,9 +100,10 @@ fn measure(folder: &StoreFolder, wanted: &SumQuery, name: &str) -> (Duration, u6
     times.sort();
     let memory = memory_mib("VmHWM");
     println!(
-        "{name}: {groups} groups, median {:?}, p95 {:?}, {memory} MiB",
+        "{name}: {groups} groups, median {:?}, p95 {:?}, {:.3} s of CPUs, {memory} MiB",
         times[times.len() / 2],
-        times[times.len() * 95 / 100]
+        times[times.len() * 95 / 100],
+        (cpu_s() - cpu_before) / times.len() as f64
     );
     (times[times.len() * 95 / 100], memory)
 }
@@ -117,10 +124,10 @@ fn a_day_of_rows_and_three_months_of_sums_are_answered_in_half_a_second() {
     let (time, memory_mib) = measure(&store, &wanted, "a day of rows by user");
     wanted.by = [Dimension::Run, Dimension::Host].into();
     measure(&store, &wanted, "a day of rows by run and host");
-    assert!(time < TIME_MAX && memory_mib < MEMORY_MAX_MIB, "{time:?} {memory_mib} MiB");
+    let is_met = time < TIME_MAX && memory_mib < MEMORY_MAX_MIB;
     fs::remove_dir_all(folder.path("store/gpu")).unwrap();
     for hour in 490_000..490_000 + 90 * 24 {
-        write_hour(&store, hour, 600, &mut random);
+        write_hour(&store, hour, 3600, &mut random);
         write_sums(&store, &Pools::default(), hour).unwrap();
     }
     let view =
@@ -134,6 +141,7 @@ fn a_day_of_rows_and_three_months_of_sums_are_answered_in_half_a_second() {
         ("90 days by hour", view(&[], Some(3600))),
     ] {
         let (time, _) = measure(&store, &wanted, name);
-        assert!(time < TIME_MAX, "{name}: {time:?}");
+        slow.extend((time >= TIME_MAX).then_some(name));
     }
+    assert!(is_met && slow.is_empty(), "a day: {is_met}, slow: {slow:?}");
 }

@@ -132,8 +132,8 @@ impl HubClient {
     ///
     /// # Errors
     /// If the hub does not answer or refuses the query.
-    pub fn faults(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<FaultAnswer, Error> {
-        self.ask("faults", range, pairs)
+    pub fn faults(&self, range: TimeRange) -> Result<FaultAnswer, Error> {
+        self.ask("faults", range, &[])
     }
 
     fn ask<T: DeserializeOwned>(

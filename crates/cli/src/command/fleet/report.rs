@@ -293,7 +293,7 @@ fn read_nodes(
     client: &HubClient,
     range: TimeRange,
 ) -> Result<BTreeMap<String, Vec<String>>, Error> {
-    let mut nodes = read_faults(client, range, &[])?;
+    let mut nodes = read_faults(client, range)?;
     let by_host = [("by", "host"), ("limit", "1000000")];
     let all = client.sums(range, &by_host)?;
     let recent = TimeRange { since: range.until.saturating_sub(SILENT_S), ..range };
@@ -323,10 +323,9 @@ fn read_nodes(
 fn read_faults(
     client: &HubClient,
     range: TimeRange,
-    pairs: &[(&str, &str)],
 ) -> Result<BTreeMap<String, Vec<String>>, Error> {
     let mut nodes: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for fault in client.faults(range, pairs)?.faults {
+    for fault in client.faults(range)?.faults {
         let problem = match fault.kind.split_once(' ') {
             Some(("throttled", reason)) if fault.amount >= THROTTLED_MIN_S => {
                 let minutes = fault.amount / 60.0;
@@ -362,8 +361,7 @@ fn read_job(client: &HubClient, run: &str, range: TimeRange) -> Result<JobReport
             hosts.hours_missing
         ));
     }
-    let names = hosts.groups.iter().map(|group| ("host", group.member("host")));
-    let faults = read_faults(client, range, &names.collect::<Vec<_>>())?;
+    let faults = read_faults(client, range)?;
     let host_row = |group: &SumGroup| HostRow {
         host: group.member("host").to_owned(),
         allocated_hours: group.sums.allocated_s / HOUR_S,
