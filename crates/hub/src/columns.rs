@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use arrow_array::types::{Float64Type, UInt64Type};
 use arrow_array::{
-    ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StructArray, UInt64Array,
+    ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray, StructArray,
+    UInt64Array,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType, Field, Fields};
@@ -39,6 +40,9 @@ const SUMS: [&str; 16] = [
     "sm_clock_hz_s",
     "memory_clock_hz_s",
 ];
+
+/// The column of the runs that share a GPU with the run in the columns `run`, `workflow` and `user`.
+pub const FURTHER_RUNS: &str = "further_runs";
 
 /// A table of the store, with one row per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -163,11 +167,11 @@ fn add_gpu_columns(columns: &mut Vec<Column>, rows: &[&GpuInterval]) -> Result<(
         ("uuid", text(each().map(|row| row.uuid.as_str())), false),
         ("model", text(each().map(|row| row.model.as_str())), false),
         ("instance", small(each().map(|row| row.instance)), true),
-        ("runs", runs(rows)?, false),
         ("observed_s", real(&|row| Some(row.observed_s)), false),
         ("reads", number(|row| Some(row.reads)), false),
         ("suspect", number(|row| Some(row.suspect)), false),
     ]);
+    columns.extend(runs(rows)?);
     for name in SUMS {
         columns.push((name, real(&|row| row.sums.get(name).copied()), true));
     }
@@ -228,22 +232,35 @@ fn add_order_columns(columns: &mut Vec<Column>, rows: &[&OrderState]) {
     ]);
 }
 
-fn runs(rows: &[&GpuInterval]) -> Result<ArrayRef, ArrowError> {
-    let names = ["scheduler", "job", "name", "user", "account", "partition"];
-    let fields: Fields =
-        names.map(|name| Field::new(name, DataType::Utf8, false)).into_iter().collect();
-    let all = || rows.iter().flat_map(|row| &row.runs);
-    let column = |value: fn(&GpuRun) -> &str| text(all().map(value));
-    let columns = vec![
-        column(|run| &run.scheduler),
-        column(|run| &run.job),
-        column(|run| &run.name),
-        column(|run| &run.user),
-        column(|run| &run.account),
-        column(|run| &run.partition),
+/// The name of a column of a run, and the function that gives its text.
+type RunColumn = (&'static str, fn(&GpuRun) -> String);
+
+/// Returns the columns of the first run of each GPU, and of the further runs that share it. Most
+/// GPUs have one run, and flat columns are read several times faster than lists.
+fn runs(rows: &[&GpuInterval]) -> Result<Vec<Column>, ArrowError> {
+    let members: [RunColumn; 5] = [
+        ("run", |run| format!("{}/{}", run.scheduler, run.job)),
+        ("workflow", |run| run.name.clone()),
+        ("user", |run| run.user.clone()),
+        ("account", |run| run.account.clone()),
+        ("partition", |run| run.partition.clone()),
     ];
-    let structs = StructArray::try_new(fields.clone(), columns, None)?;
+    let first = |member: fn(&GpuRun) -> String| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| row.runs.first().map(member)).collect::<StringArray>())
+    };
+    let mut columns: Vec<Column> =
+        members.iter().map(|(name, member)| (*name, first(*member), true)).collect();
+    let further = || rows.iter().map(|row| row.runs.get(1..).unwrap_or_default());
+    let fields: Fields =
+        members.iter().map(|(name, _)| Field::new(*name, DataType::Utf8, false)).collect();
+    let texts = |(_, member): &RunColumn| -> ArrayRef {
+        Arc::new(further().flatten().map(|run| Some(member(run))).collect::<StringArray>())
+    };
+    let structs = StructArray::try_new(fields.clone(), members.iter().map(texts).collect(), None)?;
     let item = Arc::new(Field::new("item", DataType::Struct(fields), false));
-    let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.runs.len()));
-    Ok(Arc::new(ListArray::try_new(item, offsets, Arc::new(structs), None)?))
+    let offsets = OffsetBuffer::from_lengths(further().map(<[_]>::len));
+    let is_shared = further().map(|runs| !runs.is_empty()).collect();
+    let list = ListArray::try_new(item, offsets, Arc::new(structs), Some(is_shared))?;
+    columns.push((FURTHER_RUNS, Arc::new(list), true));
+    Ok(columns)
 }

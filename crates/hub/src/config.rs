@@ -9,6 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
+use crate::weights::GpuModels;
 
 /// Seconds of a day.
 pub const DAY_S: u64 = 86_400;
@@ -39,6 +40,9 @@ pub struct HubFile {
     pub pools: Pools,
     #[serde(default)]
     pub retention: Retention,
+    /// Weights of GPU models that are not built in, and prices.
+    #[serde(default, rename = "model")]
+    pub models: GpuModels,
 }
 
 /// Pools of hosts by the names of their hosts. The first matching pool counts.
@@ -132,14 +136,6 @@ impl HubFile {
     }
 }
 
-/// Whether a host has a name. A `*` at the end of the name stands for any letters.
-pub fn matches_name(name: &str, host: &str) -> bool {
-    match name.strip_suffix('*') {
-        Some(start) => host.starts_with(start),
-        None => host == name,
-    }
-}
-
 /// Parses a length of time with a unit: s, m, h, d or y, which is 365 days.
 ///
 /// # Errors
@@ -205,9 +201,17 @@ impl Retention {
 impl Pools {
     /// Returns the name of the pool of a host, or `default` if no pool has it.
     pub fn pool_of(&self, host: &str) -> &str {
-        let is_match = |pattern: &String| matches_name(pattern, host);
+        let is_match = |pattern: &String| matches_pattern(pattern, host);
         let pool = self.0.iter().find(|pool| pool.hosts.iter().any(is_match));
         pool.map_or("default", |pool| &pool.name)
+    }
+}
+
+/// Whether a name equals a pattern, in which a `*` at the end stands for any letters.
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
     }
 }
 

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 use fleet::process;
+use hub::api::FleetReader;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
 use hub::problems::ProblemLog;
 use hub::server::HubListener;
+use hub::span::parse_span;
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
 use hub::store::retention;
@@ -64,6 +66,11 @@ Keys of the file:
   minutes = \"90d\"                            # sums of each minute
   hours = \"2y\"                               # sums of each hour
   runs = \"2y\"                                # runs and events
+  [[model]]                                  # may be repeated; common models have SMs and FLOP/s
+  name = \"NVIDIA H100*\"
+  sms = 132
+  flops = 989e12
+  price_per_hour = 2.5
 
 Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored.")]
     Serve {
@@ -81,7 +88,7 @@ Examples:
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
         /// Length of the time until now, such as 90m, 24h or 7d
-        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_span)]
         since: Duration,
         #[arg(long, value_enum, default_value = "pool")]
         by: Dimension,
@@ -159,6 +166,7 @@ fn serve(config: &Path) -> Result<(), Error> {
     // The configuration is checked before the store is created.
     let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
     let folder = Arc::new(StoreFolder::open(&file.store)?);
+    let reader = FleetReader::new(Arc::clone(&folder), &file);
     let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
     let (queue, commits) =
         BatchQueue::start(rows, ProblemLog::new()?, Duration::from_millis(file.commit_ms))
@@ -171,7 +179,7 @@ fn serve(config: &Path) -> Result<(), Error> {
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, is_over));
+    runtime.block_on(listener.serve(queue, reader, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
@@ -242,7 +250,7 @@ fn print_sums(
     let file = HubFile::read(config)?;
     let folder = StoreFolder::open_for_reading(&file.store)?;
     let range = range_until_now(since);
-    let groups = rollup::query(&folder, &file.pools, range.clone(), by)?;
+    let groups = rollup::query_groups(&folder, &file.pools, range.clone(), by)?;
     let text = match format {
         OutputFormat::Table => table::format_table(&groups),
         OutputFormat::Json => table::format_json(&groups, &range),

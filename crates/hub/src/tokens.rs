@@ -6,7 +6,7 @@ use std::path::Path;
 use fleet::untrusted::{Privacy, read_trusted};
 use sha2::{Digest, Sha256};
 
-use crate::config::matches_name;
+use crate::config::matches_pattern;
 use crate::error::Error;
 
 /// Number of random bytes of a token. A hash without salt is safe only because tokens are random.
@@ -22,7 +22,8 @@ pub enum TokenRole {
 }
 
 impl TokenRole {
-    fn name(self) -> &'static str {
+    /// Returns the name of the role in the file of tokens.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Agent => "agent",
             Self::Viewer => "viewer",
@@ -48,7 +49,7 @@ impl TokenGrant {
     /// # Errors
     /// The reason if the token is named after another host.
     pub fn check_host(&self, host: &str) -> Result<(), String> {
-        if matches_name(&self.name, host) {
+        if matches_pattern(&self.name, host) {
             return Ok(());
         }
         let name = &self.name;

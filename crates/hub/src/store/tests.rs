@@ -255,7 +255,8 @@ fn old_days_are_deleted_by_their_kind_and_their_sums_remain() {
     // Rows are kept while their sums are missing.
     assert_eq!(remove_old_days(&store, &retention, clock).unwrap(), 0);
     let deployed_s = |store: &StoreFolder| {
-        let groups = rollup::query(store, &Pools::default(), 0..u64::MAX / 2, Dimension::Pool);
+        let groups =
+            rollup::query_groups(store, &Pools::default(), 0..u64::MAX / 2, Dimension::Pool);
         groups.unwrap().values().map(|sums| sums.deployed_s).sum::<f64>()
     };
     // The files are new, so they settle only in the future.

@@ -8,3 +8,5 @@ mod fixture;
 mod kill;
 mod load;
 mod requests;
+mod speed;
+mod view;

@@ -12,7 +12,7 @@ use report::html::{self, PageOrigin};
 use report::predicted::{self, BarKind, EdgeKind, Predicted};
 use trace::store::{NewSlice, Trace};
 
-use crate::browser::Browser;
+use testkit::browser::Browser;
 use crate::fixture::HOSTILE;
 
 /// Creates two operators with one kernel each, followed by a wait. The second operator has a

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use report::html::{self, PageOrigin};
 
-use crate::browser::Browser;
+use testkit::browser::Browser;
 use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled, training};
 
 const TABS: [&str; 10] =
