@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fleet::untrusted::{Privacy, read_trusted};
 use serde::Deserialize;
@@ -117,6 +118,24 @@ impl Pools {
         let pool = self.0.iter().find(|pool| pool.hosts.iter().any(is_match));
         pool.map_or("default", |pool| &pool.name)
     }
+}
+
+/// Parses a length of time with a unit: s, m, h or d.
+///
+/// # Errors
+/// If the text is not a whole number with one of these units.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
+    let unit_s = match text.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        Some('d') => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: Option<u64> = text[..text.len() - 1].parse().ok();
+    let seconds = number.and_then(|number| number.checked_mul(unit_s));
+    seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
 //! time to the [`store`]. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
 //! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
-//! queries, which [`table`] formats. `docs/hub.md` describes the files.
+//! queries, which [`table`] formats. [`simulate`] sends rows of a made-up fleet. `docs/hub.md` describes the files.
 
 pub mod aggregate;
 pub mod batch;
@@ -15,6 +15,7 @@ pub mod intervals;
 pub mod log;
 pub mod rollup;
 pub mod server;
+pub mod simulate;
 pub mod store;
 pub mod sums;
 pub mod table;

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 use fleet::process;
-use hub::config::{HubFile, Pools};
+use hub::config::{HubFile, Pools, parse_time};
 use hub::error::Error;
 use hub::log::say;
 use hub::server::HubListener;
+use hub::simulate::{SimulateOptions, simulate};
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
 use hub::sums::Dimension;
@@ -80,6 +81,15 @@ Examples:
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
+    /// Send rows of a made-up fleet to a hub, and print its true sums
+    #[command(after_help = "\
+Users, workflows, failures and the activity of GPUs follow from the seed and the time. Afterwards, the sums of
+the hub must be equal to the true ones.
+
+Examples:
+  rowmill-hub simulate --token agent.token --since 7d --interval 600 --for 0s
+  rowmill-hub simulate --token agent.token --hosts 1000 --for 10m --faults late,doubled,ahead")]
+    Simulate(SimulateOptions),
     /// Manage tokens of callers
     #[command(subcommand)]
     Token(TokenCommand),
@@ -109,6 +119,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         HubCommand::Serve { config } => serve(&config),
         HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
+        HubCommand::Simulate(options) => run_simulation(&options),
         HubCommand::Token(TokenCommand::New { role, name }) => print_token(role, &name),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -215,6 +226,20 @@ fn print_sums(
     print(&text)
 }
 
+fn run_simulation(options: &SimulateOptions) -> Result<(), Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(Error::io(Path::new("signals"), "handle"))?;
+    }
+    let truth = simulate(options, stop)?;
+    let json = format!("{:#}\n", serde_json::json!(truth));
+    match &options.truth {
+        Some(path) => std::fs::write(path, json).map_err(Error::io(path, "write")),
+        None => print(&json),
+    }
+}
+
 fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
     let (token, line) = create_token(role, name)?;
     say("# add this line to the file of tokens:");
@@ -225,21 +250,6 @@ fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
 fn print(text: &str) -> Result<(), Error> {
     let written = std::io::stdout().write_all(text.as_bytes());
     written.map_err(Error::io(Path::new("stdout"), "write"))
-}
-
-/// Parses a length of time with a unit: s, m, h or d.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
-    let unit_s = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: Option<u64> = text[..text.len() - 1].parse().ok();
-    let seconds = number.and_then(|number| number.checked_mul(unit_s));
-    seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
