@@ -4,7 +4,8 @@
 //! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
 //! time to the [`store`]. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
 //! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
-//! queries, which [`table`] formats. [`simulate`] sends rows of a made-up fleet. `docs/hub.md` describes the files.
+//! queries, which [`table`] formats. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
+//! describes the files.
 
 pub mod aggregate;
 pub mod batch;

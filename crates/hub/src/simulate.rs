@@ -4,19 +4,17 @@ pub mod fleet;
 pub mod sender;
 pub mod truth;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ::fleet::untrusted::{Privacy, read_trusted};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-
 use self::fleet::{FleetSpec, SimulatedFleet};
 use self::sender::{
-    SenderRound, SenderState, SimulatedAgent, SimulatedFault, ahead_s, fault, send_rounds,
+    HubAddress, SenderRound, SenderState, SimulatedAgent, SimulatedFault, ahead_s, fault,
+    send_rounds,
 };
 use self::truth::FleetTruth;
 use crate::error::Error;
@@ -24,8 +22,6 @@ use crate::log::say;
 
 /// Number of threads that send. Each serves some hosts.
 const SENDERS: usize = 32;
-/// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Number of rounds that may wait for a sending thread.
 const ROUNDS_WAITING: usize = 2;
 /// Time between two lines of progress.
@@ -69,62 +65,13 @@ pub struct SimulateOptions {
     pub truth: Option<PathBuf>,
 }
 
-/// Where a hub listens, and how it is known.
-#[derive(Clone, Debug)]
-pub struct HubAddress {
-    pub url: String,
-    pub token: String,
-    pub tls: TlsConfig,
-}
-
-impl HubAddress {
-    fn new(options: &SimulateOptions) -> Result<Self, Error> {
-        let url = options.hub.trim_end_matches('/').to_owned();
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            let what = "--hub".to_owned();
-            return Err(Error::Value { what, expected: "http://… or https://…", got: url });
-        }
-        let token = read(&options.token, "--token")?;
-        let token = String::from_utf8_lossy(&token).trim().to_owned();
-        let mut tls = TlsConfig::default();
-        if let Some(path) = &options.ca {
-            let bytes = read(path, "--ca")?;
-            let items = parse_pem(&bytes).filter_map(|item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                _ => None,
-            });
-            let roots: Vec<Certificate<'static>> = items.collect();
-            if roots.is_empty() {
-                let (path, expected) = (path.clone(), "a certificate");
-                return Err(Error::Pem { path, expected, got: "none".to_owned() });
-            }
-            tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots)).build();
-        }
-        Ok(Self { url, token, tls })
-    }
-
-    fn client(&self) -> ureq::Agent {
-        ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_global(Some(PATIENCE))
-            .tls_config(self.tls.clone())
-            .build()
-            .new_agent()
-    }
-}
-
-fn read(path: &Path, key: &'static str) -> Result<Vec<u8>, Error> {
-    read_trusted(path, Privacy::Readable).map_err(|source| Error::File { key, source })
-}
-
 /// Simulates a fleet until its end or until `stop`. Returns the true sums of the rows that the hub
 /// has confirmed.
 ///
 /// # Errors
 /// If a file cannot be read, or if the hub refuses rows for good.
 pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<FleetTruth, Error> {
-    let hub = HubAddress::new(options)?;
+    let hub = HubAddress::new(&options.hub, &options.token, options.ca.as_deref())?;
     let interval_s = u64::from(options.interval);
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let live_s = now_s / interval_s * interval_s;

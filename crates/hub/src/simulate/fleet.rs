@@ -8,7 +8,7 @@ use fleet::proto::{GpuInterval, GpuRun, HostInterval};
 use schema::random::CounterRng;
 
 /// What the runs of a workflow have in common.
-struct Workflow {
+struct SimulatedWorkflow {
     name: &'static str,
     users: &'static [&'static str],
     /// Number of GPUs of a run.
@@ -23,8 +23,8 @@ struct Workflow {
     failure: f64,
 }
 
-const WORKFLOWS: [Workflow; 6] = [
-    Workflow {
+const WORKFLOWS: [SimulatedWorkflow; 6] = [
+    SimulatedWorkflow {
         name: "ads-ranking",
         users: &["anna", "bela"],
         gpus: 32,
@@ -33,7 +33,7 @@ const WORKFLOWS: [Workflow; 6] = [
         sm: 0.55,
         failure: 0.05,
     },
-    Workflow {
+    SimulatedWorkflow {
         name: "feed-retrieval",
         users: &["carlo", "dora"],
         gpus: 16,
@@ -42,7 +42,7 @@ const WORKFLOWS: [Workflow; 6] = [
         sm: 0.42,
         failure: 0.05,
     },
-    Workflow {
+    SimulatedWorkflow {
         name: "language-model",
         users: &["emil"],
         gpus: 64,
@@ -51,7 +51,7 @@ const WORKFLOWS: [Workflow; 6] = [
         sm: 0.72,
         failure: 0.1,
     },
-    Workflow {
+    SimulatedWorkflow {
         name: "image-search",
         users: &["anna", "fritz"],
         gpus: 8,
@@ -60,7 +60,7 @@ const WORKFLOWS: [Workflow; 6] = [
         sm: 0.4,
         failure: 0.02,
     },
-    Workflow {
+    SimulatedWorkflow {
         name: "notebook",
         users: &["dora", "gita", "hugo"],
         gpus: 1,
@@ -69,7 +69,7 @@ const WORKFLOWS: [Workflow; 6] = [
         sm: 0.3,
         failure: 0.0,
     },
-    Workflow {
+    SimulatedWorkflow {
         name: "parameter-search",
         users: &["hugo", "ines"],
         gpus: 4,
@@ -90,7 +90,7 @@ const WANTED: f64 = 0.9;
 const WANTED_AT_NIGHT: f64 = 0.7;
 /// Number of jobs that may be submitted in one interval.
 const SUBMITTED_MAX: u64 = 8;
-/// Of this many hosts, one has a driver that does not report the activity of multiprocessors.
+/// One in this many hosts has a driver that does not report the activity of multiprocessors.
 const OLD_DRIVER_EVERY: usize = 20;
 
 /// The size of a fleet and the seed of its events.

@@ -1,19 +1,24 @@
 //! Simulated agents: each keeps the rows of its host in a queue until the hub confirms them.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use fleet::proto::{Ack, BATCHES, Body, CONTENT_TYPE, Entry, EntryBatch, SIZE_MAX, VERSION};
+use fleet::untrusted::{Privacy, read_trusted};
 use prost::Message;
 use schema::random::{CounterRng, mix};
 
-use super::HubAddress;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
 use super::fleet::HostRows;
 use crate::error::Error;
 
+/// Timeout of a request.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Largest number of entries of a batch, as real agents send them.
 const BATCH_ENTRIES: usize = 512;
 /// Time after which a batch that the hub cannot take now is sent again.
@@ -24,6 +29,55 @@ const REPEATED: f64 = 0.05;
 const CUT_OFF_MINUTES: std::ops::Range<u64> = 10..15;
 /// Seconds by which a clock is ahead.
 const AHEAD_S: u64 = 300;
+
+/// Where a hub listens, and how it is known.
+#[derive(Clone, Debug)]
+pub struct HubAddress {
+    pub url: String,
+    pub token: String,
+    pub tls: TlsConfig,
+}
+
+impl HubAddress {
+    /// Reads the token and the certificate.
+    ///
+    /// # Errors
+    /// If the URL has another scheme, or if a file cannot be read.
+    pub fn new(url: &str, token: &Path, ca: Option<&Path>) -> Result<Self, Error> {
+        let url = url.trim_end_matches('/').to_owned();
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            let what = "--hub".to_owned();
+            return Err(Error::Value { what, expected: "http://… or https://…", got: url });
+        }
+        let token = read(token, "--token")?;
+        let token = String::from_utf8_lossy(&token).trim().to_owned();
+        let mut tls = TlsConfig::default();
+        if let Some(path) = ca {
+            let bytes = read(path, "--ca")?;
+            let items = parse_pem(&bytes).filter_map(|item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            });
+            let roots: Vec<Certificate<'static>> = items.collect();
+            if roots.is_empty() {
+                let (path, expected) = (path.to_owned(), "a certificate");
+                return Err(Error::Pem { path, expected, got: "none".to_owned() });
+            }
+            tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots)).build();
+        }
+        Ok(Self { url, token, tls })
+    }
+
+    fn client(&self) -> ureq::Agent {
+        ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(PATIENCE))
+            .tls_config(self.tls.clone())
+            .build()
+            .new_agent()
+    }
+}
 
 /// What goes wrong between a host and the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -218,4 +272,8 @@ fn post(http: &ureq::Agent, state: &SenderState, bytes: &[u8], last: u64) -> Res
         429 | 503 => Ok(false),
         _ => Err(wrong(format!("{status}: {}", String::from_utf8_lossy(&body)))),
     }
+}
+
+fn read(path: &Path, key: &'static str) -> Result<Vec<u8>, Error> {
+    read_trusted(path, Privacy::Readable).map_err(|source| Error::File { key, source })
 }
