@@ -44,7 +44,6 @@ fn sums_of_a_fleet_with_faults_are_true_although_the_hub_is_killed() {
     assert!(simulation.wait().unwrap().success() && kills > 0);
     let text = std::fs::read_to_string(hub.folder.path("truth.json")).unwrap();
     let truth: Value = serde_json::from_str(&text).unwrap();
-    assert!(truth["failed_gpu_s"].as_f64().unwrap() > 0.0, "{truth}");
     assert_eq!(truth["faults"]["ahead"].as_array().unwrap().len(), 1);
 
     // Rows of hosts whose clock is ahead lie after the end.
