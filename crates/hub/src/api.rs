@@ -9,12 +9,11 @@ use serde::Serialize;
 use serde::de::value::{Error as NameError, StrDeserializer};
 use serde::de::{Deserialize, IntoDeserializer};
 
-use crate::config::{HubFile, Pools};
+use crate::config::{HubFile, Pools, parse_time};
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::grouping::SumQuery;
 use crate::rollup;
-use crate::span::parse_span;
 use crate::store::{HOUR_S, StoreFolder};
 use crate::sums::{Dimension, FleetSums, PART_COUNT, PARTS};
 use crate::weights::{GpuModels, Weight};
@@ -120,7 +119,7 @@ impl FleetQuery {
         }
         let since = match since {
             None => until.saturating_sub(SINCE_S),
-            Some(text) => match (text.parse(), parse_span(text)) {
+            Some(text) => match (text.parse(), parse_time(text)) {
                 (Ok(second), _) => second,
                 (_, Ok(span)) => until.saturating_sub(span.as_secs()),
                 (_, Err(problem)) => return Err(format!("since: {problem}, or a time in seconds")),

@@ -6,8 +6,8 @@
 //! with them. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a fleet,
 //! [`aggregate`] computes them from rows, [`grouping`] adds them up by members of dimensions, and
 //! [`rollup`] keeps them per hour and answers queries. [`faults`] lists what is wrong with GPUs.
-//! [`api`] answers viewers in JSON, and [`table`] formats sums as text. `docs/hub.md` describes the
-//! files.
+//! [`api`] answers viewers in JSON, and [`table`] formats sums as text. [`simulate`] sends rows of a
+//! made-up fleet. `docs/hub.md` describes the files.
 
 pub mod aggregate;
 pub mod api;
@@ -23,7 +23,7 @@ pub mod page;
 pub mod problems;
 pub mod rollup;
 pub mod server;
-pub mod span;
+pub mod simulate;
 pub mod status;
 pub mod store;
 pub mod sums;

@@ -17,7 +17,7 @@ use hub::error::Error;
 use hub::log::say;
 use hub::problems::ProblemLog;
 use hub::server::HubListener;
-use hub::span::parse_span;
+use hub::simulate::{SimulateOptions, simulate};
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
 use hub::store::retention;
@@ -88,7 +88,7 @@ Examples:
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
         /// Length of the time until now, such as 90m, 24h or 7d
-        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_span)]
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
         since: Duration,
         #[arg(long, value_enum, default_value = "pool")]
         by: Dimension,
@@ -115,6 +115,15 @@ Problems are counted since the time that --since names:
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
+    /// Send rows of a made-up fleet to a hub, and print its true sums
+    #[command(after_help = "\
+Users, workflows, failures and the activity of GPUs follow from the seed and the time. Afterwards, the sums of
+the hub must be equal to the true ones.
+
+Examples:
+  rowmill-hub simulate --token agent.token --since 7d --interval 600 --for 0s
+  rowmill-hub simulate --token agent.token --hosts 1000 --for 10m --faults late,doubled,ahead")]
+    Simulate(SimulateOptions),
     /// Manage tokens of callers
     #[command(subcommand)]
     Token(TokenCommand),
@@ -146,6 +155,7 @@ fn main() -> ExitCode {
         HubCommand::Serve { config } => serve(&config),
         HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
         HubCommand::Status { config, since, format } => print_status(&config, since, format),
+        HubCommand::Simulate(options) => run_simulation(&options),
         HubCommand::Token(TokenCommand::New { role, name }) => print_token(role, &name),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -273,6 +283,20 @@ fn print_status(config: &Path, since: Duration, format: OutputFormat) -> Result<
 fn range_until_now(length: Duration) -> Range<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(length).as_secs()..now.as_secs()
+}
+
+fn run_simulation(options: &SimulateOptions) -> Result<(), Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(Error::io(Path::new("signals"), "handle"))?;
+    }
+    let truth = simulate(options, stop)?;
+    let json = format!("{:#}\n", serde_json::json!(truth));
+    match &options.truth {
+        Some(path) => std::fs::write(path, json).map_err(Error::io(path, "write")),
+        None => print(&json),
+    }
 }
 
 fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {

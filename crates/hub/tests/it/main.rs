@@ -8,5 +8,6 @@ mod fixture;
 mod kill;
 mod load;
 mod requests;
+mod simulate;
 mod speed;
 mod view;
