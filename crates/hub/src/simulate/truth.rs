@@ -62,11 +62,13 @@ impl FleetTruth {
         let [mut workflow, mut user, mut run] = ["", "", ""].map(str::to_owned);
         if let Some(holder) = gpu.runs.first() {
             sums.allocated_s = length_s;
-            if let Some(busy_s) = gpu.sums.get("busy_s") {
-                (sums.busy_s, sums.busy_observed_s) = (*busy_s, gpu.observed_s);
+            if let Some(&busy_s) = gpu.sums.get("busy_s") {
+                (sums.busy_s, sums.busy_observed_s) = (busy_s, gpu.observed_s);
+                sums.held_idle_s = if busy_s == 0.0 { gpu.observed_s } else { 0.0 };
             }
-            if let Some(sm_s) = gpu.sums.get("sm_active_s") {
-                (sums.sm_active_s, sums.sm_observed_s) = (*sm_s, gpu.observed_s);
+            match gpu.sums.get("sm_active_s") {
+                Some(&sm_s) => (sums.sm_active_s, sums.sm_observed_s) = (sm_s, gpu.observed_s),
+                None => sums.busy_sm_unknown_s = sums.busy_s,
             }
             (workflow, user) = (holder.name.clone(), holder.user.clone());
             run = format!("{}/{}", holder.scheduler, holder.job);
