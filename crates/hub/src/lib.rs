@@ -3,9 +3,10 @@
 //!
 //! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
 //! time to the [`store`]. [`problems`] adds events about faulty rows, and [`status`] lists hosts
-//! with them. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
-//! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
-//! queries, which [`table`] formats. `docs/hub.md` describes the files.
+//! with them. [`slurm`] asks the scheduler about jobs and nodes. [`columns`] converts rows to
+//! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows, and
+//! [`rollup`] keeps them per hour and answers queries, which [`table`] formats. `docs/hub.md`
+//! describes the files.
 
 pub mod aggregate;
 pub mod batch;
@@ -14,9 +15,11 @@ pub mod config;
 pub mod error;
 pub mod intervals;
 pub mod log;
+pub mod poll;
 pub mod problems;
 pub mod rollup;
 pub mod server;
+pub mod slurm;
 pub mod status;
 pub mod store;
 pub mod sums;

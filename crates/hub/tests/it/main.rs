@@ -8,3 +8,4 @@ mod fixture;
 mod kill;
 mod load;
 mod requests;
+mod slurm;
