@@ -191,6 +191,9 @@ pub struct RunReport {
     /// UUIDs of the GPUs that the run holds on this host.
     #[prost(string, repeated, tag = "11")]
     pub gpus: Vec<String>,
+    /// State that the scheduler reports, in lowercase; empty if it is unknown.
+    #[prost(string, tag = "12")]
+    pub state: String,
 }
 
 /// The training steps of one process in one interval, as the process reported them. The run is the

@@ -189,7 +189,7 @@ fn check_run_report(row: &RunReport) -> Result<(), String> {
         check_time(time_s)?;
     }
     check_runs([run].into_iter())?;
-    let texts = [&row.alias, &row.workflow].into_iter().chain(&row.gpus);
+    let texts = [&row.alias, &row.workflow, &row.state].into_iter().chain(&row.gpus);
     check_texts(texts.map(String::as_str))
 }
 

@@ -43,6 +43,19 @@ pub struct HubFile {
     /// Weights of GPU models that are not built in, and prices.
     #[serde(default, rename = "model")]
     pub models: GpuModels,
+    pub slurm: Option<SlurmCluster>,
+}
+
+/// The Slurm cluster whose jobs and nodes the hub asks for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlurmCluster {
+    /// Name of the cluster, which takes the place of the host in its entries.
+    pub cluster: String,
+    #[serde(default = "default_interval_s")]
+    pub interval_s: u64,
+    /// Folder of `squeue` and `sinfo`. Without it, they are found by `PATH`.
+    pub folder: Option<PathBuf>,
 }
 
 /// Pools of hosts by the names of their hosts. The first matching pool counts.
@@ -75,6 +88,10 @@ pub struct Retention {
     pub hours: Option<Duration>,
     #[serde(default, deserialize_with = "deserialize_time")]
     pub runs: Option<Duration>,
+}
+
+fn default_interval_s() -> u64 {
+    60
 }
 
 fn default_listen() -> SocketAddr {
@@ -131,6 +148,16 @@ impl HubFile {
         }
         if self.connections == 0 {
             return wrong("connections", "at least 1", "0".to_owned());
+        }
+        if let Some(slurm) = &self.slurm {
+            if slurm.cluster.is_empty() || slurm.cluster.len() > 64 {
+                let got = format!("{} letters", slurm.cluster.len());
+                return wrong("slurm: cluster", "a name of 1 to 64 letters", got);
+            }
+            // Slurm forgets ended jobs after five minutes unless it is configured otherwise.
+            if !(1..=240).contains(&slurm.interval_s) {
+                return wrong("slurm: interval_s", "1 to 240", slurm.interval_s.to_string());
+            }
         }
         self.retention.check()
     }

@@ -15,6 +15,7 @@ use hub::api::FleetReader;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
+use hub::poll::SlurmPoll;
 use hub::problems::ProblemLog;
 use hub::server::HubListener;
 use hub::simulate::{SimulateOptions, simulate};
@@ -61,6 +62,10 @@ Keys of the file:
   [[pool]]                                   # may be repeated; other hosts are in `default`
   name = \"a100\"
   hosts = [\"gpu-a*\", \"gpu-17\"]
+  [slurm]                                    # asks Slurm about jobs and nodes
+  cluster = \"main\"                         # takes the place of the host
+  interval_s = 60
+  folder = \"/usr/bin\"                      # of squeue and sinfo [default: found by PATH]
   [retention]                                # deletes old days; a kind without a time is kept for good
   rows = \"30d\"                               # rows of GPUs, hosts and steps
   minutes = \"90d\"                            # sums of each minute
@@ -183,6 +188,13 @@ fn serve(config: &Path) -> Result<(), Error> {
             .map_err(start)?;
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
+    let scheduler = match file.slurm {
+        None => None,
+        Some(cluster) => {
+            let poll = SlurmPoll::new(cluster, queue.clone())?;
+            Some(poll.start(Arc::clone(&stop)).map_err(start)?)
+        }
+    };
     let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
     say(&format!(
         "rowmill-hub {}: store in {}; listening at {url}",
@@ -193,7 +205,7 @@ fn serve(config: &Path) -> Result<(), Error> {
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
-    for thread in [commits, maintenance] {
+    for thread in scheduler.into_iter().chain([commits, maintenance]) {
         // A panic would have ended the program.
         let _ = thread.join();
     }

@@ -25,11 +25,25 @@ pub struct HostStatus {
     /// Start of the last interval with a row of the host, in seconds since 1970.
     pub last_row_unix_s: Option<u64>,
     pub versions: HostVersions,
+    /// State by the scheduler; `None` if no scheduler reports the host.
+    pub node: Option<NodeState>,
     /// Problems by their name.
     pub problems: BTreeMap<&'static str, ProblemTotal>,
-    /// Time of the event with `versions`.
+    /// Times of the events with `versions` and `node`.
     #[serde(skip)]
     versions_unix_ms: i64,
+    #[serde(skip)]
+    node_unix_ms: i64,
+}
+
+/// The state of a host by its scheduler, as in the details of an event `node`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// States and flags in lowercase, such as `idle` and `drain`.
+    pub state: Vec<String>,
+    pub reason: String,
+    pub gpus: u64,
+    pub gpus_used: u64,
 }
 
 /// The versions of the programs of a host. A text is empty if the version is unknown.
@@ -118,6 +132,14 @@ impl HostStatus {
             }
             return;
         }
+        if kind == "node" {
+            if start_unix_ms >= self.node_unix_ms
+                && let Ok(node) = serde_json::from_str(details)
+            {
+                (self.node, self.node_unix_ms) = (Some(node), start_unix_ms);
+            }
+            return;
+        }
         let problem = HostProblem::ALL.into_iter().find(|problem| problem.word() == kind);
         let details: Option<ProblemDetails> = serde_json::from_str(details).ok();
         let (Some(problem), Some(details)) = (problem, details) else { return };
@@ -138,17 +160,31 @@ impl HostStatus {
         if self.is_silent(now_unix_s) {
             parts.push("silent".to_owned());
         }
+        if let Some(node) = self.node.as_ref().filter(|node| !node.is_schedulable()) {
+            let state = without_controls(&node.state.join("+"));
+            let reason = without_controls(&node.reason);
+            parts.push(format!("{state}: {reason}").trim_end_matches(": ").to_owned());
+        }
         for (problem, total) in &self.problems {
             let ProblemTotal { rows, worst_s, .. } = total;
             parts.push(match *problem {
                 "clock" if *worst_s > 0.0 => format!("clock ahead by {worst_s:.1} s"),
-                "clock" => format!("clock behind by {:.1} s", worst_s.abs()),
+                "clock" => format!("idle+drain: fan; clock behind by {:.1} s", worst_s.abs()),
                 problem if *worst_s > 0.0 => format!("{problem}: {rows}, up to {worst_s:.0} s"),
                 "doubled_rows" => format!("doubled_rows: {rows} (two agents?)"),
                 problem => format!("{problem}: {rows}"),
             });
         }
         parts.join("; ")
+    }
+}
+
+impl NodeState {
+    /// Whether jobs may start on the node.
+    fn is_schedulable(&self) -> bool {
+        const STATES: [&str; 7] =
+            ["allocated", "cloud", "completing", "idle", "mixed", "planned", "reserved"];
+        self.state.iter().all(|state| STATES.contains(&state.as_str()))
     }
 }
 
@@ -208,6 +244,8 @@ mod tests {
         sick.add_event("late_rows", 960_000, r#"{"rows": 4, "seconds": 300.0}"#);
         sick.add_event("doubled_rows", 960_000, r#"{"rows": 5, "seconds": 0.0}"#);
         sick.add_event("clock", 960_000, r#"{"rows": 0, "seconds": -7.5}"#);
+        let node = r#"{"state": ["idle", "drain"], "reason": "fan", "gpus": 4, "gpus_used": 0}"#;
+        sick.add_event("node", 960_000, node);
         sick.add_event("hang", 960_000, "{}");
         sick.add_event(
             "agent",

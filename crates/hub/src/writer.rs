@@ -55,13 +55,29 @@ impl BatchQueue {
     /// # Errors
     /// The reason if they could not be stored. The batch can be sent again.
     pub async fn store(&self, batch: CheckedBatch) -> Result<(), String> {
+        self.send(batch)?.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Like [`Self::store`], for threads without an async runtime.
+    ///
+    /// # Errors
+    /// The reason if the entries could not be stored.
+    pub fn store_blocking(&self, batch: CheckedBatch) -> Result<(), String> {
+        self.send(batch)?.blocking_recv().unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Hands a batch to the writer thread. Returns the channel of its outcome.
+    fn send(&self, batch: CheckedBatch) -> Result<oneshot::Receiver<Result<(), String>>, String> {
         let (outcome, answer) = oneshot::channel();
         let waiting = PendingBatch { batch, received_unix_ms: unix_ms(), outcome };
         let sent = self.sender.lock().unwrap_or_else(PoisonError::into_inner).send(waiting);
-        let ended = || "the hub is ending".to_owned();
         sent.map_err(|_| ended())?;
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        Ok(answer)
     }
+}
+
+fn ended() -> String {
+    "the hub is ending".to_owned()
 }
 
 fn commit_batches(

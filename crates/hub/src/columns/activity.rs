@@ -27,6 +27,7 @@ pub(super) fn add_run_columns(columns: &mut Vec<Column>, rows: &[&RunReport]) {
     columns.extend([
         ("alias", text(each().map(|row| row.alias.as_str())), false),
         ("workflow", text(each().map(|row| row.workflow.as_str())), false),
+        ("state", text(each().map(|row| row.state.as_str())), false),
         ("started", timestamps(each().map(|row| row.started_unix_s)), false),
         ("ended", moments(ended), true),
         ("exit_code", Arc::new(each().map(|row| row.exit_code).collect::<Int32Array>()), true),

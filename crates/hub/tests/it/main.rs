@@ -9,5 +9,6 @@ mod kill;
 mod load;
 mod requests;
 mod simulate;
+mod slurm;
 mod speed;
 mod view;
