@@ -132,6 +132,7 @@ fn a_day_of_rows_and_three_months_of_sums_are_answered_in_half_a_second() {
     }
     let view =
         |by: &[Dimension], step_s| SumQuery { range: all.clone(), ..SumQuery::group(by, step_s) };
+    let mut slow = Vec::new();
     for (name, wanted) in [
         ("90 days in all", view(&[], None)),
         ("90 days by workflow and day", view(&[Dimension::Workflow], Some(86_400))),
