@@ -7,6 +7,7 @@ use fleet::untrusted::{Privacy, read_trusted};
 use serde::Deserialize;
 
 use crate::error::Error;
+use crate::pattern::matches_pattern;
 use crate::weights::GpuModels;
 
 /// The keys of the configuration file.
@@ -117,14 +118,6 @@ impl Pools {
         let is_match = |pattern: &String| matches_pattern(pattern, host);
         let pool = self.0.iter().find(|pool| pool.hosts.iter().any(is_match));
         pool.map_or("default", |pool| &pool.name)
-    }
-}
-
-/// Whether a name equals a pattern, in which a `*` at the end stands for any letters.
-pub fn matches_pattern(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == pattern,
     }
 }
 

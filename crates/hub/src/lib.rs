@@ -3,10 +3,10 @@
 //!
 //! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
 //! time to the [`store`]. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
-//! fleet, [`aggregate`] computes them from rows, [`grouping`] adds them up by members of dimensions,
-//! and [`rollup`] keeps them per hour and answers queries. [`faults`] lists what is wrong with GPUs.
-//! [`api`] answers viewers in JSON, and [`table`] formats sums as text. `docs/hub.md` describes the
-//! files.
+//! fleet, [`aggregate`] computes them from rows, [`grouping`] adds them up by members of
+//! dimensions, and [`rollup`] keeps them per hour and answers queries. [`faults`] lists what is
+//! wrong with GPUs. [`api`] answers viewers in JSON, and [`table`] formats sums as text.
+//! `docs/hub.md` describes the files.
 
 pub mod aggregate;
 pub mod api;
@@ -17,8 +17,10 @@ pub mod error;
 pub mod faults;
 pub mod grouping;
 pub mod intervals;
+pub mod kept;
 pub mod log;
 pub mod page;
+pub mod pattern;
 pub mod rollup;
 pub mod server;
 pub mod span;

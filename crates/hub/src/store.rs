@@ -214,7 +214,8 @@ impl StoreFolder {
     }
 
     /// Reads some columns as [`Self::read`] does, but texts as dictionaries of their different
-    /// values, as the files store them. Columns of `optional` are left out where they have no value.
+    /// values, as the files store them. Columns of `optional` are left out where they have no
+    /// value.
     ///
     /// # Errors
     /// If a file is damaged or has another version, or if `visit` fails.
