@@ -505,7 +505,7 @@ fn job_sections(report: &JobSummary) -> Vec<ReportSection> {
         ReportSection {
             title: "In all".to_owned(),
             notes: Vec::new(),
-            head: vec!["", ""],
+            head: vec!["fact", "value"],
             rows: facts.map(|(name, value)| vec![name.to_owned(), value]).into(),
             bar: None,
         },
@@ -529,7 +529,7 @@ fn job_sections(report: &JobSummary) -> Vec<ReportSection> {
 /// Describes what is unknown about an answer.
 fn describe_gaps(answer: &HubAnswer) -> Vec<String> {
     let mut notes = vec![
-        "Hosts that report nothing are unknown, and so is whether idle hosts could be used."
+        "Hosts that report nothing are unknown. Idle hosts count as usable, although they may not be."
             .to_owned(),
     ];
     if answer.hours_missing > 0 {
