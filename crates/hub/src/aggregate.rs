@@ -78,7 +78,7 @@ struct IdleSpan {
 /// The typed columns of a group of rows.
 struct GpuColumns<'a> {
     hosts: TextColumn<'a>,
-    /// Milliseconds since 1970.
+    /// The starts of intervals in milliseconds since 1970.
     starts: &'a [i64],
     lengths: &'a [u32],
     models: TextColumn<'a>,

@@ -11,12 +11,12 @@ use serde::de::{Deserialize, IntoDeserializer};
 
 use crate::config::{HubFile, Pools, parse_time};
 use crate::error::Error;
-use crate::faults::{self, Fault};
+use crate::faults::{self, GpuFault};
 use crate::grouping::SumQuery;
 use crate::rollup;
 use crate::store::{HOUR_S, StoreFolder};
 use crate::sums::{Dimension, FleetSums, PART_COUNT, PARTS};
-use crate::weights::{GpuModels, Weight};
+use crate::weights::{GpuModels, GpuWeight};
 
 /// Number of groups of an answer if the query names no limit.
 const LIMIT: usize = 1000;
@@ -34,7 +34,7 @@ pub struct FleetReader {
 #[derive(Debug)]
 pub struct FleetQuery {
     pub sums: SumQuery,
-    pub weight: Weight,
+    pub weight: GpuWeight,
     pub limit: usize,
 }
 
@@ -44,7 +44,7 @@ pub struct SumAnswer {
     pub since_unix_s: u64,
     pub until_unix_s: u64,
     pub step_s: Option<u64>,
-    pub weight: Weight,
+    pub weight: GpuWeight,
     /// Unit of all sums and parts.
     pub unit: &'static str,
     /// Models whose weight is unknown. Their time is left out.
@@ -80,7 +80,7 @@ pub struct SumGroup {
 pub struct FaultAnswer {
     pub since_unix_s: u64,
     pub until_unix_s: u64,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<GpuFault>,
 }
 
 impl FleetQuery {
@@ -92,7 +92,7 @@ impl FleetQuery {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (mut since, mut until) = (None, now);
         let mut sums = SumQuery::group(&[], None);
-        let (mut weight, mut limit) = (Weight::default(), LIMIT);
+        let (mut weight, mut limit) = (GpuWeight::default(), LIMIT);
         for (key, value) in pairs {
             let wrong = |expected: &str| format!("{key}: expected {expected}, got {value:?}");
             match key.as_str() {
@@ -155,7 +155,7 @@ impl FleetReader {
     /// If a file cannot be read.
     pub fn sums(&self, query: &FleetQuery) -> Result<SumAnswer, Error> {
         let mut by_model = query.sums.clone();
-        if query.weight != Weight::Gpu {
+        if query.weight != GpuWeight::Gpu {
             by_model.by.insert(Dimension::Model);
         }
         let answer = rollup::query(&self.folder, &self.pools, &by_model)?;

@@ -41,7 +41,8 @@ const SUMS: [&str; 16] = [
     "memory_clock_hz_s",
 ];
 
-/// The column of the runs that share a GPU with the run in the columns `run`, `workflow` and `user`.
+/// The column of the runs that share a GPU with the run in the columns `run`, `workflow` and
+/// `user`.
 pub const FURTHER_RUNS: &str = "further_runs";
 
 /// A table of the store, with one row per entry.

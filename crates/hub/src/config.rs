@@ -9,6 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
+use crate::pattern::matches_pattern;
 use crate::weights::GpuModels;
 
 /// Seconds of a day.
@@ -231,14 +232,6 @@ impl Pools {
         let is_match = |pattern: &String| matches_pattern(pattern, host);
         let pool = self.0.iter().find(|pool| pool.hosts.iter().any(is_match));
         pool.map_or("default", |pool| &pool.name)
-    }
-}
-
-/// Whether a name equals a pattern, in which a `*` at the end stands for any letters.
-pub fn matches_pattern(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == pattern,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::columns::{RowTable, text, timestamps};
 use crate::config::Pools;
 use crate::error::Error;
 use crate::grouping::SumQuery;
-use crate::rollup::{is_current, last_commit, over_hours, write_kept};
+use crate::kept::{is_current, last_commit, over_hours, write_kept};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension;
 
@@ -31,7 +31,7 @@ const COLUMNS: [&str; 6] = ["host", "start", "index", "model", "throttle_s", "er
 
 /// Faults of one kind of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Fault {
+pub struct GpuFault {
     pub host: String,
     /// Index of the GPU.
     pub gpu: u32,
@@ -61,7 +61,11 @@ fn add(faults: &mut Faults, key: FaultKey, amount: f64, second: u64) {
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn query(folder: &StoreFolder, pools: &Pools, query: &SumQuery) -> Result<Vec<Fault>, Error> {
+pub fn query(
+    folder: &StoreFolder,
+    pools: &Pools,
+    query: &SumQuery,
+) -> Result<Vec<GpuFault>, Error> {
     let parts = over_hours(folder, &query.range, |hours| {
         let mut faults = Faults::new();
         for &hour in hours {
@@ -93,7 +97,7 @@ pub fn query(folder: &StoreFolder, pools: &Pools, query: &SumQuery) -> Result<Ve
         })
     };
     let faults = faults.into_iter().filter(|((host, _, model, _), _)| is_selected(host, model));
-    let fault = |((host, gpu, model, kind), (amount, last_unix_s))| Fault {
+    let fault = |((host, gpu, model, kind), (amount, last_unix_s))| GpuFault {
         host,
         gpu,
         model,

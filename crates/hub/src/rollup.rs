@@ -4,13 +4,10 @@
 //! counts only while these are all rows of its hour; otherwise the rows themselves are read.
 //! Queries are therefore exact at any moment, whether or not sums have been computed.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::SystemTime;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, TimestampMillisecondArray};
@@ -21,6 +18,7 @@ use crate::config::Pools;
 use crate::error::Error;
 use crate::faults;
 use crate::grouping::{BucketSums, GroupKey, GroupedSums, SumQuery, TextColumn};
+use crate::kept::{BY_HOUR, is_current, last_commit, over_hours, write_kept};
 use crate::store::compaction::{MergeScope, merge};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension::{Host, Model, Pool, Run, User, Workflow};
@@ -36,7 +34,7 @@ struct SumTable {
 
 /// The tables of sums, best first. Sums by host and run together would be as many as the rows.
 const TABLES: [SumTable; 3] = [
-    SumTable { folder: "by_hour", step_s: HOUR_S, dimensions: &[Pool, Model, Workflow, User, Run] },
+    SumTable { folder: BY_HOUR, step_s: HOUR_S, dimensions: &[Pool, Model, Workflow, User, Run] },
     SumTable { folder: "by_host", step_s: HOUR_S, dimensions: &[Pool, Model, Host] },
     SumTable {
         folder: "by_minute",
@@ -44,12 +42,6 @@ const TABLES: [SumTable; 3] = [
         dimensions: &[Pool, Model, Workflow, User, Run],
     },
 ];
-
-/// Largest number of threads that read for one query.
-const THREADS_MAX: usize = 8;
-/// Number of parts into which the hours of a query are divided. It does not depend on the number of
-/// threads, so that sums are added in the same order on every machine.
-const CHUNKS: usize = 32;
 
 /// The answer to a query.
 #[derive(Clone, Debug, Default)]
@@ -114,50 +106,6 @@ pub fn write_sums(folder: &StoreFolder, pools: &Pools, hour: u64) -> Result<(), 
     Ok(())
 }
 
-/// Writes what is kept of the rows of an hour, up to the commit `last`, in place of an earlier file.
-///
-/// # Errors
-/// If a file cannot be written.
-pub fn write_kept(
-    folder: &StoreFolder,
-    partition: Partition,
-    last: u64,
-    batch: &RecordBatch,
-) -> Result<(), Error> {
-    let path = folder.path(partition);
-    folder.write(partition, 0..=last, batch.schema(), |writer| {
-        writer.write(batch).map_err(Error::parquet(&path))
-    })?;
-    for path in folder.list(partition)?.replaced {
-        fs::remove_file(&path).map_err(Error::io(&path, "remove"))?;
-    }
-    Ok(())
-}
-
-/// Whether a kept file of an hour holds all rows of it. Rows may be deleted earlier than what is
-/// kept of them.
-///
-/// # Errors
-/// If a folder cannot be read.
-pub fn is_current(folder: &StoreFolder, hour: u64, table: &'static str) -> Result<bool, Error> {
-    let kept = last_commit(folder, hour, table)?;
-    let rows = last_commit(folder, hour, RowTable::Gpu.folder())?;
-    Ok(kept.is_some() && (rows.is_none() || rows == kept))
-}
-
-/// Returns the number of the last commit that the files of an hour hold.
-///
-/// # Errors
-/// If a folder cannot be read.
-pub fn last_commit(
-    folder: &StoreFolder,
-    hour: u64,
-    table: &'static str,
-) -> Result<Option<u64>, Error> {
-    let list = folder.list(Partition { hour: Some(hour), table })?;
-    Ok(list.parts.last().map(|part| part.last))
-}
-
 /// Computes the sums of an hour from its rows.
 ///
 /// # Errors
@@ -204,43 +152,6 @@ pub fn query(folder: &StoreFolder, pools: &Pools, query: &SumQuery) -> Result<Qu
         }
     }
     Ok(total)
-}
-
-/// Calls `work` for the hours of a range that have rows or sums, a part of them at a time, on
-/// several threads. Returns the results in the order of the hours.
-///
-/// # Errors
-/// If a folder cannot be read or `work` fails.
-pub fn over_hours<T: Send>(
-    folder: &StoreFolder,
-    range: &Range<u64>,
-    work: impl Fn(&[u64]) -> Result<T, Error> + Sync,
-) -> Result<Vec<T>, Error> {
-    let mut hours: BTreeSet<u64> = folder.hours(RowTable::Gpu.folder())?.into_iter().collect();
-    hours.extend(folder.hours(TABLES[0].folder)?);
-    hours.retain(|hour| (hour + 1) * HOUR_S > range.start && hour * HOUR_S < range.end);
-    let hours: Vec<u64> = hours.into_iter().collect();
-    let chunks: Vec<&[u64]> = hours.chunks(hours.len().div_ceil(CHUNKS).max(1)).collect();
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut results = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(hours) = chunks.get(at) else { return Ok(results) };
-            results.push((at, work(hours)?));
-        }
-    };
-    let results: Result<Vec<_>, Error> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    let mut results: Vec<(usize, T)> = results?.into_iter().flatten().collect();
-    results.sort_by_key(|(at, _)| *at);
-    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 /// Computes the sums of a range of time in seconds since 1970 by the members of a dimension.

@@ -6,8 +6,8 @@ use std::path::Path;
 use fleet::untrusted::{Privacy, read_trusted};
 use sha2::{Digest, Sha256};
 
-use crate::config::matches_pattern;
 use crate::error::Error;
+use crate::pattern::matches_pattern;
 
 /// Number of random bytes of a token. A hash without salt is safe only because tokens are random.
 const TOKEN_BYTES: usize = 24;

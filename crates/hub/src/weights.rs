@@ -2,20 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::matches_pattern;
+use crate::pattern::matches_pattern;
 
 /// The unit in which GPU time is added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Weight {
-    /// Every GPU counts as one.
+pub enum GpuWeight {
     #[default]
     Gpu,
-    /// Number of multiprocessors.
     Sm,
-    /// Peak floating-point operations per second: 16 bits, dense.
+    /// Peak floating-point operations per second of 16 bits, without sparsity.
     Flops,
-    /// Price per hour.
     Price,
 }
 
@@ -32,7 +29,6 @@ pub struct GpuModel {
     /// Name as the driver reports it. A `*` at the end stands for any letters.
     pub name: String,
     pub sms: Option<f64>,
-    /// Peak FLOP/s.
     pub flops: Option<f64>,
     pub price_per_hour: Option<f64>,
 }
@@ -56,7 +52,7 @@ const BUILT_IN: [(&str, f64, f64); 14] = [
     ("P100", 56.0, 18.7),
 ];
 
-impl Weight {
+impl GpuWeight {
     /// Returns the unit of a sum of weighted seconds.
     pub fn unit(self) -> &'static str {
         match self {
@@ -70,7 +66,7 @@ impl Weight {
 
 impl GpuModels {
     /// Returns the weight of a second of a GPU, or `None` if it is unknown.
-    pub fn weight(&self, weight: Weight, model: &str) -> Option<f64> {
+    pub fn weight(&self, weight: GpuWeight, model: &str) -> Option<f64> {
         let configured = |value: fn(&GpuModel) -> Option<f64>| {
             let mut models = self.0.iter().filter(|known| matches_pattern(&known.name, model));
             models.find_map(value)
@@ -81,17 +77,17 @@ impl GpuModels {
             BUILT_IN.iter().find(|(known, ..)| name.contains(&format!("{known} ")))
         };
         match weight {
-            Weight::Gpu => Some(1.0),
-            Weight::Sm => configured(|one| one.sms).or_else(|| Some(built_in()?.1)),
-            Weight::Flops => configured(|one| one.flops).or_else(|| Some(built_in()?.2 * 1e12)),
-            Weight::Price => configured(|one| one.price_per_hour).map(|price| price / 3600.0),
+            GpuWeight::Gpu => Some(1.0),
+            GpuWeight::Sm => configured(|one| one.sms).or_else(|| Some(built_in()?.1)),
+            GpuWeight::Flops => configured(|one| one.flops).or_else(|| Some(built_in()?.2 * 1e12)),
+            GpuWeight::Price => configured(|one| one.price_per_hour).map(|price| price / 3600.0),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{GpuModels, Weight};
+    use super::{GpuModels, GpuWeight};
 
     #[test]
     fn models_are_weighted_by_the_configuration_and_then_by_data_sheets() {
@@ -103,7 +99,7 @@ mod tests {
                     [[model]]\nname = 'Own 1'\nsms = 7.0";
         let file: File = toml::from_str(text).unwrap();
         let weight = |weight, model| file.model.weight(weight, model);
-        assert_eq!(weight(Weight::Gpu, "anything"), Some(1.0));
+        assert_eq!(weight(GpuWeight::Gpu, "anything"), Some(1.0));
         for (model, sms) in [
             ("NVIDIA H100 80GB HBM3", 132.0),
             ("NVIDIA H100 PCIe", 114.0),
@@ -113,11 +109,11 @@ mod tests {
             ("Tesla T4", 40.0),
             ("Own 1", 7.0),
         ] {
-            assert_eq!(weight(Weight::Sm, model), Some(sms), "{model}");
+            assert_eq!(weight(GpuWeight::Sm, model), Some(sms), "{model}");
         }
-        assert_eq!(weight(Weight::Sm, "Own 2"), None);
-        assert_eq!(weight(Weight::Price, "NVIDIA H100 PCIe"), Some(0.001));
-        assert_eq!(weight(Weight::Price, "Tesla T4"), None);
-        assert_eq!(weight(Weight::Flops, "Tesla T4"), Some(65e12));
+        assert_eq!(weight(GpuWeight::Sm, "Own 2"), None);
+        assert_eq!(weight(GpuWeight::Price, "NVIDIA H100 PCIe"), Some(0.001));
+        assert_eq!(weight(GpuWeight::Price, "Tesla T4"), None);
+        assert_eq!(weight(GpuWeight::Flops, "Tesla T4"), Some(65e12));
     }
 }

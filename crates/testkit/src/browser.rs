@@ -137,7 +137,7 @@ impl Browser {
     }
 
     /// Moves, presses or scrolls the mouse at a position.
-    pub fn mouse(&mut self, kind: &str, (x, y): (f64, f64), wheel: f64) {
+    pub fn mouse(&mut self, kind: &str, [x, y]: [f64; 2], wheel: f64) {
         let button = if kind == "mouseWheel" { "none" } else { "left" };
         let event = json!({
             "type": kind, "x": x, "y": y, "button": button, "clickCount": 1,

@@ -69,8 +69,8 @@ shown; rowmill capture --with stacks records those.")]
         #[arg(long, value_name = "TIME", value_parser = sample_interval, default_value = "100ms")]
         every: Duration,
     },
-    /// Report where the fleet's GPU hours went, who holds idle GPUs, which jobs lost most, and which
-    /// nodes are sick, against a week before
+    /// Report where the fleet's GPU hours went, who holds idle GPUs, which jobs lost most, and
+    /// which nodes are sick, against a week before
     #[command(after_help = "\
 Examples:
   rowmill fleet report --hub https://hub:9470 --token-file viewer.token

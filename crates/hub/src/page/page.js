@@ -195,17 +195,18 @@ function list(state, answer) {
   const part = state.part >= 0 && state.part < ACTIVE ? state.part : -1;
   const rows = answer.groups.map((group) => {
     const parts = partsOf(state, group);
-    const lost = part < 0 ? sum(parts.slice(3, ACTIVE)) : parts[part];
-    return { group, parts, name: group[state.by], held: sum(parts.slice(3)), lost };
+    const lost = part < 0 ? parts[4] + parts[6] : parts[part];
+    return { group, parts, name: group[state.by], held: sum(parts.slice(3)), lost, unknown: parts[3] + parts[5] };
   });
   rows.sort((a, b) => (part < 0 ? b.held - a.held : b.lost - a.lost));
   const lost = sum(rows.map((row) => row.lost));
-  const head = [state.by, unit, `allocated ${unit}`, 'GPU busy', 'SM active', `lost ${unit}`, 'share of loss'];
+  const lostName = part < 0 ? 'lost' : answer.part_names[part];
+  const head = [state.by, unit, `allocated ${unit}`, 'GPU busy', 'SM active', `not observed ${unit}`, `${lostName} ${unit}`, 'share of it'];
   const cells = (row) => {
     const { allocated_s: allocated, busy_s: busy } = row.group.sums;
     const name = row.name === '' ? el('span', { text: '(not allocated)' })
       : el('button', { class: 'name', type: 'button', text: row.name, click: () => choose(state, row.name) });
-    return [name, amount(sum(row.parts)), amount(row.held), percent(busy / allocated), row.group.efficiency ? range(row.group.efficiency) : '–', amount(row.lost), percent(row.lost / lost)];
+    return [name, amount(sum(row.parts)), amount(row.held), percent(busy / allocated), row.group.efficiency ? range(row.group.efficiency) : '–', amount(row.unknown), amount(row.lost), percent(row.lost / lost)];
   };
   const title = part < 0 ? `By ${state.by}` : `${answer.part_names[part]}, by ${state.by}`;
   return [

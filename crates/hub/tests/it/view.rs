@@ -233,10 +233,18 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     assert!(report["notes"].to_string().contains("observed in 80.0 %"), "{}", report["notes"]);
     let html = std::fs::read_to_string(html).unwrap();
     assert!(!html.contains("<script") && html.contains("&lt;script&gt;"), "{html}");
+    if let Some(mut browser) = Browser::open(&html, "light") {
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+        if let Some(folder) = std::env::var_os("ROWMILL_PICTURES") {
+            browser.picture(&std::path::Path::new(&folder).join("hub-report.png"));
+        }
+    }
     let text = run(&["report"]).expect_code(0, "report").stdout;
+    println!("{text}");
     for line in ["Where the deployed GPU time went", "SM not observed", "Sick nodes", "slurm/102"] {
         assert!(text.contains(line), "{text}");
     }
+    println!("{}", run(&["job", "102"]).expect_code(0, "job").stdout);
     let job = run(&["job", "102", "--format", "json"]).expect_code(0, "job").json();
     assert_eq!((&job["user"], &job["lost_hours"]), (&json!("anna"), &json!([0.5, 2.0])));
     assert!(job["hosts"][0]["problems"].to_string().contains("xid_79"), "{job}");

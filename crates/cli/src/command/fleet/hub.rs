@@ -27,20 +27,20 @@ pub struct HubClient {
 
 /// The sums of a selection, grouped as the query asked.
 #[derive(Clone, Debug, Deserialize)]
-pub struct SumAnswer {
+pub struct HubAnswer {
     pub hours_missing: u64,
     pub part_names: Vec<String>,
-    pub total: SumGroup,
-    pub groups: Vec<SumGroup>,
+    pub total: HubGroup,
+    pub groups: Vec<HubGroup>,
     pub groups_left_out: u64,
 }
 
 /// The sums of a group in GPU seconds.
 #[derive(Clone, Debug, Deserialize)]
-pub struct SumGroup {
+pub struct HubGroup {
     pub start_unix_s: Option<u64>,
-    pub sums: FleetSums,
-    /// The deployed time divided into the parts of [`SumAnswer::part_names`], the last of which is
+    pub sums: HubSums,
+    /// The deployed time divided into the parts of [`HubAnswer::part_names`], the last of which is
     /// active.
     pub parts: Vec<f64>,
     /// The parts in percent, which add up to 100.0.
@@ -54,7 +54,7 @@ pub struct SumGroup {
 
 /// The sums that the reports need. The hub sends more.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-pub struct FleetSums {
+pub struct HubSums {
     pub deployed_s: f64,
     pub allocated_s: f64,
     pub busy_s: f64,
@@ -65,13 +65,13 @@ pub struct FleetSums {
 
 /// The faults of GPUs.
 #[derive(Clone, Debug, Deserialize)]
-pub struct FaultAnswer {
-    pub faults: Vec<Fault>,
+pub struct HubFaults {
+    pub faults: Vec<HubFault>,
 }
 
 /// Faults of one kind of one GPU.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Fault {
+pub struct HubFault {
     pub host: String,
     pub gpu: u32,
     /// Kind of the fault, such as `throttled hw_slowdown`, in seconds, or `error xid_79`.
@@ -124,7 +124,7 @@ impl HubClient {
     ///
     /// # Errors
     /// If the hub does not answer or refuses the query.
-    pub fn sums(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<SumAnswer, Error> {
+    pub fn sums(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<HubAnswer, Error> {
         self.ask("sums", range, pairs)
     }
 
@@ -132,7 +132,7 @@ impl HubClient {
     ///
     /// # Errors
     /// If the hub does not answer or refuses the query.
-    pub fn faults(&self, range: TimeRange) -> Result<FaultAnswer, Error> {
+    pub fn faults(&self, range: TimeRange) -> Result<HubFaults, Error> {
         self.ask("faults", range, &[])
     }
 
@@ -162,7 +162,7 @@ impl HubClient {
     }
 }
 
-impl SumGroup {
+impl HubGroup {
     /// Returns the member of a dimension, or an empty text.
     pub fn member(&self, dimension: &str) -> &str {
         self.members.get(dimension).map_or("", String::as_str)

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use chrono::DateTime;
 use serde::Serialize;
 
-use super::hub::{FleetSums, HOUR_S, HubClient, SumAnswer, SumGroup, TimeRange};
-use super::sections::{Page, Section};
+use super::hub::{HOUR_S, HubAnswer, HubClient, HubGroup, HubSums, TimeRange};
+use super::sections::{MailedPage, ReportSection};
 use crate::args::{FleetJob, FleetReport};
 use setup::Session;
 use setup::error::{Error, RunError};
@@ -92,7 +92,7 @@ struct NodeRow {
 
 /// What happened to a job. Times are GPU hours.
 #[derive(Debug, Serialize)]
-struct JobReport {
+struct JobSummary {
     run: String,
     user: String,
     workflow: String,
@@ -105,13 +105,13 @@ struct JobReport {
     gpu_busy_percent: Option<f64>,
     efficiency: Option<[f64; 2]>,
     lost_hours: [f64; 2],
-    hosts: Vec<HostRow>,
-    hours: Vec<HourRow>,
+    hosts: Vec<JobHostRow>,
+    hours: Vec<JobHourRow>,
 }
 
 /// A host of a job.
 #[derive(Debug, Serialize)]
-struct HostRow {
+struct JobHostRow {
     host: String,
     allocated_hours: f64,
     gpu_busy_percent: Option<f64>,
@@ -121,7 +121,7 @@ struct HostRow {
 
 /// An hour of a job.
 #[derive(Debug, Serialize)]
-struct HourRow {
+struct JobHourRow {
     start_unix_s: u64,
     allocated_hours: f64,
     gpu_busy_percent: Option<f64>,
@@ -137,7 +137,7 @@ pub fn run(args: &FleetReport, session: &Session) -> Result<ExitCode, Error> {
     let sections = morning_sections(&report);
     show(
         &report,
-        &Page { title, notes: &report.notes, sections },
+        &MailedPage { title, notes: &report.notes, sections },
         args.reach.html.as_deref(),
         session,
     )
@@ -152,7 +152,7 @@ pub fn run_job(args: &FleetJob, session: &Session) -> Result<ExitCode, Error> {
     let sections = job_sections(&report);
     show(
         &report,
-        &Page { title, notes: &report.notes, sections },
+        &MailedPage { title, notes: &report.notes, sections },
         args.reach.html.as_deref(),
         session,
     )
@@ -161,7 +161,7 @@ pub fn run_job(args: &FleetJob, session: &Session) -> Result<ExitCode, Error> {
 /// Writes the HTML file if it is wanted, and prints the report as text or JSON.
 fn show<T: Serialize>(
     report: &T,
-    page: &Page,
+    page: &MailedPage,
     to: Option<&Path>,
     session: &Session,
 ) -> Result<ExitCode, Error> {
@@ -193,13 +193,13 @@ fn read_morning(
         Compared { now, week_before }
     };
     let percent =
-        |answer: &SumAnswer, at: usize| answer.total.percent.as_ref().map_or(0.0, |p| p[at]);
+        |answer: &HubAnswer, at: usize| answer.total.percent.as_ref().map_or(0.0, |p| p[at]);
     let funnel = users.part_names.iter().enumerate().map(|(at, part)| FunnelRow {
         part: part.clone(),
         hours: users.total.parts[at] / HOUR_S,
         percent: compare(percent(&users, at), percent(&users_before, at)),
     });
-    let observed = |answer: &SumAnswer| coverage(&answer.total.sums).unwrap_or(0.0);
+    let observed = |answer: &HubAnswer| coverage(&answer.total.sums).unwrap_or(0.0);
     let mut notes = describe_gaps(&users);
     if !had_rows {
         notes.push("The hub has no rows of a week before, so nothing is compared.".to_owned());
@@ -228,8 +228,8 @@ fn read_morning(
     })
 }
 
-fn list_owners(now: &SumAnswer, before: &SumAnswer, top: usize, had_rows: bool) -> Vec<OwnerRow> {
-    let idle = |group: &SumGroup| group.sums.held_idle_s / HOUR_S;
+fn list_owners(now: &HubAnswer, before: &HubAnswer, top: usize, had_rows: bool) -> Vec<OwnerRow> {
+    let idle = |group: &HubGroup| group.sums.held_idle_s / HOUR_S;
     let idle_before: BTreeMap<&str, f64> =
         before.groups.iter().map(|group| (group.member("user"), idle(group))).collect();
     let held = now.groups.iter().filter(|group| group.sums.held_idle_s > 0.0);
@@ -249,7 +249,7 @@ fn list_owners(now: &SumAnswer, before: &SumAnswer, top: usize, had_rows: bool) 
     owners
 }
 
-fn list_jobs(runs: &SumAnswer, before: &SumAnswer, top: usize, had_rows: bool) -> Vec<JobRow> {
+fn list_jobs(runs: &HubAnswer, before: &HubAnswer, top: usize, had_rows: bool) -> Vec<JobRow> {
     let lost_before: BTreeMap<&str, f64> = before
         .groups
         .iter()
@@ -341,7 +341,7 @@ fn read_faults(
     Ok(nodes)
 }
 
-fn read_job(client: &HubClient, run: &str, range: TimeRange) -> Result<JobReport, Error> {
+fn read_job(client: &HubClient, run: &str, range: TimeRange) -> Result<JobSummary, Error> {
     let total = [("run", run), ("by", "user"), ("by", "workflow"), ("by", "model")];
     let total = client.sums(range, &total)?;
     let Some(first) = total.groups.first() else {
@@ -362,21 +362,21 @@ fn read_job(client: &HubClient, run: &str, range: TimeRange) -> Result<JobReport
         ));
     }
     let faults = read_faults(client, range)?;
-    let host_row = |group: &SumGroup| HostRow {
+    let host_row = |group: &HubGroup| JobHostRow {
         host: group.member("host").to_owned(),
         allocated_hours: group.sums.allocated_s / HOUR_S,
         gpu_busy_percent: busy_percent(&group.sums),
         efficiency: group.efficiency,
         problems: faults.get(group.member("host")).cloned().unwrap_or_default(),
     };
-    let hour_row = |group: &SumGroup| HourRow {
+    let hour_row = |group: &HubGroup| JobHourRow {
         start_unix_s: group.start_unix_s.unwrap_or(0),
         allocated_hours: group.sums.allocated_s / HOUR_S,
         gpu_busy_percent: busy_percent(&group.sums),
         efficiency: group.efficiency,
     };
     let models: BTreeSet<&str> = total.groups.iter().map(|group| group.member("model")).collect();
-    Ok(JobReport {
+    Ok(JobSummary {
         run: run.to_owned(),
         user: first.member("user").to_owned(),
         workflow: first.member("workflow").to_owned(),
@@ -394,7 +394,7 @@ fn read_job(client: &HubClient, run: &str, range: TimeRange) -> Result<JobReport
     })
 }
 
-fn morning_sections(report: &MorningReport) -> Vec<Section> {
+fn morning_sections(report: &MorningReport) -> Vec<ReportSection> {
     let funnel = report.funnel.iter().map(|row| {
         vec![row.part.clone(), number(row.hours), number(row.percent.now), before(row.percent)]
     });
@@ -431,21 +431,21 @@ fn morning_sections(report: &MorningReport) -> Vec<Section> {
         before(observed)
     )];
     vec![
-        Section {
+        ReportSection {
             title: "Where the deployed GPU time went".to_owned(),
             notes: funnel_notes,
             head: vec!["part", "GPU h", "%", "% a week before"],
             rows: funnel.collect(),
             bar: Some(2),
         },
-        Section {
+        ReportSection {
             title: "GPUs that are held and idle, by owner".to_owned(),
             notes: none(report.idle_owners.is_empty(), "None was observed."),
             head: vec!["user", "idle h", "a week before", "allocated h"],
             rows: owners.collect(),
             bar: None,
         },
-        Section {
+        ReportSection {
             title: "Jobs by lost GPU hours".to_owned(),
             notes: none(report.jobs.is_empty(), "No GPU was allocated."),
             head: vec![
@@ -461,7 +461,7 @@ fn morning_sections(report: &MorningReport) -> Vec<Section> {
             rows: jobs.collect(),
             bar: None,
         },
-        Section {
+        ReportSection {
             title: "Sick nodes".to_owned(),
             notes: none(report.nodes.is_empty(), "None is known."),
             head: vec!["host", "problems", "problems a week before"],
@@ -471,7 +471,7 @@ fn morning_sections(report: &MorningReport) -> Vec<Section> {
     ]
 }
 
-fn job_sections(report: &JobReport) -> Vec<Section> {
+fn job_sections(report: &JobSummary) -> Vec<ReportSection> {
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
     let facts = [
         ("user", report.user.clone()),
@@ -502,21 +502,21 @@ fn job_sections(report: &JobReport) -> Vec<Section> {
         ]
     });
     vec![
-        Section {
+        ReportSection {
             title: "In all".to_owned(),
             notes: Vec::new(),
-            head: vec!["", ""],
+            head: vec!["fact", "value"],
             rows: facts.map(|(name, value)| vec![name.to_owned(), value]).into(),
             bar: None,
         },
-        Section {
+        ReportSection {
             title: "Hosts".to_owned(),
             notes: Vec::new(),
             head: vec!["host", "allocated h", "GPU busy %", "SM active %", "problems"],
             rows: hosts.collect(),
             bar: None,
         },
-        Section {
+        ReportSection {
             title: "Hours".to_owned(),
             notes: Vec::new(),
             head: vec!["hour", "allocated h", "GPU busy %", "SM active %"],
@@ -527,9 +527,9 @@ fn job_sections(report: &JobReport) -> Vec<Section> {
 }
 
 /// Describes what is unknown about an answer.
-fn describe_gaps(answer: &SumAnswer) -> Vec<String> {
+fn describe_gaps(answer: &HubAnswer) -> Vec<String> {
     let mut notes = vec![
-        "Hosts that report nothing are unknown, and so is whether idle hosts could be used."
+        "Hosts that report nothing are unknown. Idle hosts count as usable, although they may not be."
             .to_owned(),
     ];
     if answer.hours_missing > 0 {
@@ -548,13 +548,13 @@ fn describe_gaps(answer: &SumAnswer) -> Vec<String> {
 }
 
 /// Returns the percentage of the allocated time in which SM activity was observed.
-fn coverage(sums: &FleetSums) -> Option<f64> {
+fn coverage(sums: &HubSums) -> Option<f64> {
     let observed_s = sums.sm_observed_s.min(sums.busy_observed_s);
     (sums.allocated_s > 0.0).then(|| observed_s / sums.allocated_s * 100.0)
 }
 
 /// Returns the busy percentage of the time in which it was observed.
-fn busy_percent(sums: &FleetSums) -> Option<f64> {
+fn busy_percent(sums: &HubSums) -> Option<f64> {
     (sums.busy_observed_s > 0.0).then(|| sums.busy_s / sums.busy_observed_s * 100.0)
 }
 

@@ -7,14 +7,14 @@ use std::fmt::Write;
 use setup::render;
 
 /// A report: its title, what is to be known about all of it, and its tables.
-pub struct Page<'a> {
+pub struct MailedPage<'a> {
     pub title: String,
     pub notes: &'a [String],
-    pub sections: Vec<Section>,
+    pub sections: Vec<ReportSection>,
 }
 
 /// A table with its title and notes. Every text may come from users of the fleet.
-pub struct Section {
+pub struct ReportSection {
     pub title: String,
     pub notes: Vec<String>,
     pub head: Vec<&'static str>,
@@ -29,7 +29,7 @@ const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" \
 const BODY: &str = "font:14px/1.45 Arial,sans-serif;color:#1b2026;background:#fff;max-width:1100px";
 const CELL: &str = "padding:3px 10px;border-bottom:1px solid #d8dce2;vertical-align:top";
 
-impl Page<'_> {
+impl MailedPage<'_> {
     /// Formats the report as text.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
@@ -59,7 +59,7 @@ impl Page<'_> {
     }
 }
 
-impl Section {
+impl ReportSection {
     fn write_html(&self, out: &mut String) {
         let _ = writeln!(out, "<h2 style=\"font-size:15px\">{}</h2>", escaped(&self.title));
         paragraphs(out, &self.notes);
@@ -106,19 +106,19 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Page, Section};
+    use super::{MailedPage, ReportSection};
 
     #[test]
     fn names_stay_text_in_both_formats() {
         let name = "<script>alert(1)</script>\u{1b}[2J".to_owned();
-        let section = Section {
+        let section = ReportSection {
             title: "Jobs".to_owned(),
             notes: vec!["a & b".to_owned()],
             head: vec!["job", "%"],
             rows: vec![vec![name.clone(), "50.0".to_owned()]],
             bar: Some(1),
         };
-        let page = Page { title: name, notes: &[], sections: vec![section] };
+        let page = MailedPage { title: name, notes: &[], sections: vec![section] };
         let html = page.html();
         assert!(!html.contains("<script") && html.contains("&lt;script&gt;"), "{html}");
         assert!(html.contains("a &amp; b") && html.contains("width:100px"), "{html}");
