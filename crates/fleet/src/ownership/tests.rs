@@ -107,6 +107,14 @@ fn a_free_gpu_is_held_only_by_a_proven_claim() {
     let (grouped, _) =
         held(&[EVE], &[claim(10, EVE, "1", &["0"]), in_group(claim(11, ADA, "2", &["0"]), "2")]);
     assert_eq!(grouped, ["2 ada"]);
+    let two_jobs = ["1", "2"].map(|job| {
+        let uid = if job == "1" { EVE } else { ADA };
+        in_group(claim(uid, uid, job, &["0"]), job)
+    });
+    let (working, refused) = held(&[ADA], &two_jobs);
+    assert_eq!(working, ["2 ada"], "of two jobs that name a GPU, the one that computes there");
+    assert!(refused.contains(&(Refusal::Unproven, EVE)), "{refused:?}");
+    assert_eq!(held(&[ADA, EVE], &two_jobs).0, ["1 eve", "2 ada"]);
 }
 
 #[test]

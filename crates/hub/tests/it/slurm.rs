@@ -94,6 +94,17 @@ impl SlurmTest {
 
 impl Drop for SlurmTest {
     fn drop(&mut self) {
+        // Jobs outlive the daemons, so they are cancelled first.
+        let ask = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).env("SLURM_CONF", self.folder.path("slurm.conf"));
+            command.output().map(|output| output.stdout).unwrap_or_default()
+        };
+        ask("scancel", &["--user=root"]);
+        let began = Instant::now();
+        while !ask("squeue", &["--noheader"]).is_empty() && began.elapsed() < WAIT / 4 {
+            std::thread::sleep(Duration::from_millis(200));
+        }
         for path in self.pids.iter().rev() {
             let Ok(pid) = fs::read_to_string(path) else { continue };
             let _ = Command::new("kill").args(["-KILL", pid.trim()]).status();
@@ -143,7 +154,7 @@ fn jobs_and_nodes_of_a_real_slurm_are_stored() {
     let hub = TestHub::start(&lines);
     slurm.submit("fails", 1, "sleep 2; exit 3");
     slurm.submit("killed", 2, "kill -9 $$");
-    slurm.submit("waits <script>", 4, "sleep 600");
+    slurm.submit("waits <script>", 4, "sleep 100");
     slurm.submit("last", 3, "true");
     let began = Instant::now();
     let wait_for = |what: &str, is_done: &dyn Fn() -> bool| {
