@@ -180,8 +180,10 @@ fn run_clippy(packages: &[&str]) -> Result<(), Error> {
 /// dependencies take minutes to compile.
 fn hub() -> Result<String, Error> {
     run_clippy(&["-p", "hub"])?;
-    // The tests start the agent that lies beside the hub.
-    command::run(&mut cargo(&["build", "--profile", PROFILE, "-p", "agent"]))?;
+    // The tests start the agent and `rowmill fleet report`, which lie beside the hub.
+    for package in ["agent", "rowmill"] {
+        command::run(&mut cargo(&["build", "--profile", PROFILE, "-p", package]))?;
+    }
     test::run_packages(&["-p", "hub"])
 }
 

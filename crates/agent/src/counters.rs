@@ -11,6 +11,7 @@ use nvml_wrapper::Nvml;
 use serde::Serialize;
 
 use crate::hub;
+use crate::hub::activity::Activity;
 use crate::state::{AgentState, GpuState, HostState, lock, unix_ns};
 use gpu::{GpuIdentity, Gpus};
 use interval::ReadingTime;
@@ -71,6 +72,7 @@ struct Readings<'a> {
     sink: RowSink,
     page: dcgm::DcgmPage,
     watch: Watch,
+    activity: Activity,
     began: Instant,
     last: ReadingTime,
     next: Instant,
@@ -87,6 +89,7 @@ impl<'a> Readings<'a> {
             sink,
             page: dcgm::DcgmPage::new(state.config.dcgm_page.clone()),
             watch: Watch::new(state.config.interval_s()),
+            activity: Activity::default(),
             began,
             last: moment(began),
             next: began,
@@ -98,6 +101,8 @@ impl<'a> Readings<'a> {
     /// Reads counters while the driver responds. Devices are listed again periodically, because
     /// devices and instances appear, disappear and return.
     fn with_driver(&mut self, nvml: &Nvml) {
+        // Very old drivers do not report their version.
+        self.state.set_driver_version(nvml.sys_driver_version().unwrap_or_default());
         let mut gpus = Gpus::new(nvml);
         let mut listed = None::<Instant>;
         while !self.state.is_ending() {
@@ -141,7 +146,12 @@ impl<'a> Readings<'a> {
         let answered = gpus.map(|gpus| self.read_gpus(gpus, at)).unwrap_or_default();
         self.miss_others(&answered, at);
         self.page.look(self.state, at, &mut self.sink);
-        read_host(self.state, &mut self.watch, at, &mut self.sink);
+        let ended = read_host(self.state, &mut self.watch, at, &mut self.sink);
+        if let Some(start_unix_s) = ended.filter(|_| self.state.hub.is_some()) {
+            let now_unix_s = at.unix_ns / 1_000_000_000;
+            self.sink
+                .report(self.state, self.activity.report(self.state, start_unix_s, now_unix_s));
+        }
         self.sink.flush(self.state);
         self.state.has_read();
         self.passes += 1;
@@ -238,9 +248,14 @@ fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
     state.set_driver(true, notes);
 }
 
-fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut RowSink) {
-    let ended = watch.look(at, host::look(), || (host::read(), groups(state)));
-    let Some(ended) = ended else { return };
+/// Reads the host's counters. Returns the start of the interval if one has ended.
+fn read_host(
+    state: &AgentState,
+    watch: &mut Watch,
+    at: ReadingTime,
+    sink: &mut RowSink,
+) -> Option<u64> {
+    let ended = watch.look(at, host::look(), || (host::read(), groups(state)))?;
     if ended.is_repeated {
         state.clock.discard(1);
     } else {
@@ -258,6 +273,7 @@ fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut 
     }
     *lock(&state.machine) =
         HostState { host: ended.host, cores: ended.cores, groups: ended.groups };
+    (!ended.is_repeated).then_some(ended.start_unix_s)
 }
 
 /// Reads the control groups of all training runs on this host.

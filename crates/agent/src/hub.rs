@@ -9,6 +9,7 @@ use crate::traces::Traces;
 use backoff::{WAIT_MIN, pause, record_outcome};
 use outbox::Delivery;
 
+pub mod activity;
 mod backoff;
 mod link;
 mod orders;

@@ -14,6 +14,8 @@ use crate::counters::gpu::GpuIdentity;
 pub struct Owners {
     decided: Ownership,
     groups: ControlGroups,
+    /// The processes about which was decided, by process id.
+    processes: BTreeMap<u32, Process>,
     refusals: BTreeMap<Refusal, u64>,
 }
 
@@ -47,11 +49,17 @@ impl Owners {
 
     /// Replaces the decided owners. A refused claim is counted once per process and reason,
     /// although it is refused again at every decision.
-    pub fn renew(&mut self, decided: Ownership, groups: ControlGroups) {
+    pub fn renew(&mut self, decided: Ownership, groups: ControlGroups, processes: Vec<Process>) {
         for (why, _) in decided.refused.difference(&self.decided.refused) {
             *self.refusals.entry(*why).or_default() += 1;
         }
         (self.decided, self.groups) = (decided, groups);
+        self.processes = processes.into_iter().map(|process| (process.pid, process)).collect();
+    }
+
+    /// Returns the description of a process that polls for traces or reports steps.
+    pub fn process(&self, pid: u32) -> Option<&Process> {
+        self.processes.get(&pid)
     }
 
     /// The scheduler run of each process, by process id.

@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 use fleet::allocation;
 use fleet::capture::{Skip, choose as targets};
 use fleet::process::Process;
+use fleet::proto::{Body, HostEvent};
 use fleet::server::SeenProcess;
 use fleet::steps::Phase;
 use fleet::tracing::{self, unix_ms};
 use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::{PeriodicRow, RecordWhen, TraceOrder, TraceRow};
 use schema::random::CounterRng;
+use serde_json::json;
 
+use crate::hub::row;
 use crate::state::{AgentState, lock, unix_ns};
 use crate::traces::Traces;
 use crate::uids::Uids;
@@ -372,13 +375,14 @@ impl PeriodicTracer {
         let now_timed = self.watched.get(&open.pid).map(|watched| watched.times.now());
         let slowdown = now_timed.and_then(|timed| open.before.slowdown_until(timed));
         let kept = over.and_then(|row| self.keep(open, &row, slowdown));
+        self.state.queue_events(vec![self.trace_event(open, &kept)]);
         let outcome = kept.as_ref().map_or_else(String::clone, |_| "kept".to_owned());
         {
             let mut budgets = lock(&self.state.periodic);
             let budget = budgets.budget(&open.workflow);
             match kept {
-                Ok(bytes) => {
-                    budget.keep(bytes, limits.iterations);
+                Ok(trace) => {
+                    budget.keep(trace.file.bytes_unpacked, limits.iterations);
                     let is_same_workflow = |one: &&mut Watched| one.workflow == open.workflow;
                     self.watched
                         .values_mut()
@@ -396,14 +400,36 @@ impl PeriodicTracer {
         self.save();
     }
 
-    /// Stores a finished trace with its weight. Returns the number of bytes that the profiler
-    /// wrote.
+    /// Creates the event that tells the hub what became of a trace.
+    fn trace_event(&self, open: &OpenTrace, kept: &Result<KeptTrace, String>) -> Body {
+        let owners = lock(&self.state.owners);
+        let details = match kept {
+            Ok(trace) => serde_json::to_string(trace).unwrap_or_default(),
+            Err(problem) => {
+                let workflow = &open.workflow.name;
+                let lost = json!({ "token": open.token, "workflow": workflow, "lost": problem });
+                lost.to_string()
+            }
+        };
+        Body::Event(Box::new(HostEvent {
+            kind: "trace".to_owned(),
+            start_unix_ms: open.begun_unix_ms,
+            length_ms: unix_ms().saturating_sub(open.begun_unix_ms),
+            is_over: true,
+            run: owners.runs().get(&open.pid).map(row::run),
+            pid: Some(open.pid),
+            rank: self.watched.get(&open.pid).and_then(|watched| watched.rank),
+            details,
+        }))
+    }
+
+    /// Stores a finished trace with its weight. Returns its metadata.
     fn keep(
         &self,
         open: &OpenTrace,
         row: &TraceRow,
         slowdown: Option<Slowdown>,
-    ) -> Result<u64, String> {
+    ) -> Result<KeptTrace, String> {
         let before_ns = open.before.mean().unwrap_or_default();
         let lost = || row.reason.clone().unwrap_or_else(|| "it was not written".to_owned());
         let file = row.file.as_ref().ok_or_else(lost)?;
@@ -412,11 +438,11 @@ impl PeriodicTracer {
         let weight = lock(&self.state.periodic).budget(&open.workflow).weight(steps);
         let sample = KeptTrace {
             version: 1,
-            token: &open.token,
+            token: open.token.clone(),
             begun_unix_ms: open.begun_unix_ms,
-            host: &self.state.host,
-            workflow: &open.workflow.name,
-            job: watched.and_then(|watched| watched.job.as_deref()),
+            host: self.state.host.clone(),
+            workflow: open.workflow.name.clone(),
+            job: watched.and_then(|watched| watched.job.clone()),
             uid: open.workflow.uid,
             pid: open.pid,
             rank: watched.and_then(|watched| watched.rank),
@@ -425,10 +451,10 @@ impl PeriodicTracer {
             step_ns_before: before_ns,
             step_ns_while: slowdown.map(|slowdown| before_ns * (1.0 + slowdown.share)),
             slowdown_spread: slowdown.and_then(|slowdown| slowdown.spread),
-            file,
+            file: file.clone(),
         };
         let from = self.traces.folder(&open.token).map_err(|error| error.to_string())?;
         self.store.put(&from, &sample).map_err(|error| format!("cannot be kept: {error}"))?;
-        Ok(file.bytes_unpacked)
+        Ok(sample)
     }
 }

@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use fleet::capture::choose;
 use fleet::process::Process;
+use fleet::proto::{Body, HostEvent};
 use fleet::sampling::Sampler;
-use fleet::wire::{SampleOrder, Samples};
+use fleet::tracing::unix_ms;
+use fleet::wire::{SampleOrder, Sampled, Samples};
+use serde_json::json;
 
+use crate::hub::row;
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
@@ -17,6 +21,8 @@ use crate::uids::Uids;
 const BOUNDS_MS: (u64, u64) = (60_000, 10);
 /// Largest number of sampling orders that run at the same time. Each caller may run one.
 const ORDERS_MAX: usize = 8;
+/// Number of places of a process that are reported to the hub.
+const PLACES_REPORTED: usize = 10;
 /// Largest number of processes of one sampling order.
 const PROCESSES_MAX: usize = 64;
 
@@ -50,7 +56,27 @@ pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samp
     let length_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let processes = sampler.end();
     let spent_ms = cpu_ns().zip(before).map(|(now, before)| (now - before) as f64 * 1e-6);
+    let event = |sampled: &Sampled| sample_event(state, sampled, length_ms);
+    state.queue_events(processes.iter().map(event).collect());
     Ok(Samples { length_ms, spent_ms, processes })
+}
+
+/// Creates the event that reports the most frequent places of a process to the hub. The command
+/// line stays on the host, because it may contain secrets.
+fn sample_event(state: &AgentState, sampled: &Sampled, length_ms: u64) -> Body {
+    let owners = lock(&state.owners);
+    let places = &sampled.waiting[..sampled.waiting.len().min(PLACES_REPORTED)];
+    let details = json!({ "looks": sampled.looks, "used": sampled.used, "waiting": places });
+    Body::Event(Box::new(HostEvent {
+        kind: "sample".to_owned(),
+        start_unix_ms: unix_ms().saturating_sub(length_ms),
+        length_ms,
+        is_over: true,
+        run: owners.runs().get(&sampled.pid).map(row::run),
+        pid: Some(sampled.pid),
+        rank: sampled.rank,
+        details: details.to_string(),
+    }))
 }
 
 /// Marks a caller's order as running for as long as this guard lives.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fleet::allocation::{self, Holders, JobMapping};
 use fleet::ownership::{self, Claim, KnownGpu};
 use fleet::process::Process;
+use fleet::proto::Body;
 use fleet::roster::Roster;
 use fleet::server::Server;
 use fleet::spool::SpoolBudget;
@@ -47,7 +48,7 @@ pub struct AgentState {
     pub gpus: Mutex<Vec<GpuState>>,
     /// The last reading of the host's counters, with quantiles over its cores.
     pub machine: Mutex<HostState>,
-    /// Runs of the polling processes, and the runs that hold each GPU.
+    /// Runs of the processes that poll or report steps, and the runs that hold each GPU.
     pub owners: Mutex<Owners>,
     /// Pods that hold GPUs, by the UUID of the GPU.
     pub pods: Mutex<Holders>,
@@ -82,6 +83,8 @@ pub struct AgentState {
 #[derive(Debug, Default)]
 struct DriverState {
     is_up: bool,
+    /// Version of the last driver that responded; empty if it is unknown.
+    version: String,
     notes: Vec<String>,
 }
 
@@ -214,11 +217,12 @@ impl AgentState {
     }
 
     fn look_now(&self) {
-        let processes = {
+        let mut processes = {
             let mut roster = lock(&self.roster);
             roster.refresh(&self.server);
             roster.processes()
         };
+        processes.extend(self.reporting_processes(&processes));
         let groups = lock(&self.owners).groups_of(&processes);
         let mapping = self.config.job_mapping.as_deref().map(JobMapping::read).unwrap_or_default();
         self.set_source("job_mapping", mapping.check());
@@ -235,13 +239,29 @@ impl AgentState {
         let claim = |process: &Process| Claim::new(process, groups.get(&process.pid), &pods);
         let claims: Vec<Claim> = processes.iter().map(claim).collect();
         let decided = ownership::decide(&scheduler, &gpus, &claims, &allocation::user_names());
-        let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
-        let gone = |pid: &u32| Process::read(*pid).is_none();
-        let gone: Vec<u32> = reporting.into_iter().filter(gone).collect();
+        lock(&self.owners).renew(decided, groups, processes);
+    }
+
+    /// Reads the processes that report steps and are not among `polling`. Ended processes are
+    /// removed from the reported steps.
+    fn reporting_processes(&self, polling: &[Process]) -> Vec<Process> {
+        let polling: BTreeSet<u32> = polling.iter().map(|process| process.pid).collect();
         // The lock of the steps is released while `/proc` is read, because the thread that receives
         // steps needs it.
+        let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
+        let mut gone = BTreeSet::new();
+        let mut processes = Vec::new();
+        for pid in reporting {
+            match Process::read(pid) {
+                Some(_) if polling.contains(&pid) => {}
+                Some(process) => processes.push(process),
+                None => {
+                    gone.insert(pid);
+                }
+            }
+        }
         lock(&self.steps).keep(|pid| !gone.contains(&pid));
-        lock(&self.owners).renew(decided, groups);
+        processes
     }
 
     /// Whether a process seems to hang, judged by its steps and by the busiest GPU of its run. A
@@ -280,7 +300,18 @@ impl AgentState {
 
     /// Replaces the state of the GPU driver and the notes about it.
     pub fn set_driver(&self, is_up: bool, notes: Vec<String>) {
-        *lock(&self.driver) = DriverState { is_up, notes };
+        let mut driver = lock(&self.driver);
+        (driver.is_up, driver.notes) = (is_up, notes);
+    }
+
+    /// Records the version of the GPU driver.
+    pub fn set_driver_version(&self, version: String) {
+        lock(&self.driver).version = version;
+    }
+
+    /// Returns the version of the GPU driver, or an empty text if it is unknown.
+    pub fn driver_version(&self) -> String {
+        lock(&self.driver).version.clone()
     }
 
     /// Whether the GPU driver responded to the last call.
@@ -322,6 +353,14 @@ impl AgentState {
             Ok(()) => silent.remove(source),
             Err(note) => silent.insert(source, note),
         };
+    }
+
+    /// Queues events for the hub, if there is one.
+    pub fn queue_events(&self, events: Vec<Body>) {
+        let Some(hub) = self.hub.as_ref().filter(|_| !events.is_empty()) else { return };
+        if let Err(error) = hub.add_events(events) {
+            self.note(format!("queue of the hub: {error}"));
+        }
     }
 
     /// Adds a note about a missing capability, unless the same note already exists.

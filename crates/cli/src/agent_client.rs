@@ -84,26 +84,8 @@ pub fn connect_remote(
     patience: Duration,
 ) -> Result<Vec<Client>, Error> {
     let Some(path) = &reach.token_file else { return Err(UsageError::NoToken.into()) };
-    let token = fs::read_to_string(path).map_err(Error::io(path, "read"))?.trim().to_owned();
-    if token.is_empty() {
-        return Err(UsageError::EmptyToken { path: path.clone() }.into());
-    }
-    let tls = match &reach.ca {
-        Some(path) => {
-            let certificates = read_certificates(path)?;
-            TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build()
-        }
-        None => TlsConfig::default(),
-    };
-    let agent = ureq::Agent::config_builder()
-        .https_only(true)
-        .http_status_as_error(false)
-        // A redirect would send the token to an address that the user did not name.
-        .max_redirects(0)
-        .timeout_global(Some(patience))
-        .tls_config(tls)
-        .build()
-        .new_agent();
+    let token = read_token(path)?;
+    let agent = open_http(reach.ca.as_deref(), patience, Encryption::Required)?;
     let client = |name: String| {
         let has_port = name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let url =
@@ -115,6 +97,52 @@ pub fn connect_remote(
         }
     };
     Ok(hosts.into_iter().map(client).collect())
+}
+
+/// Reads a token from its file.
+///
+/// # Errors
+/// The file is missing or empty.
+pub fn read_token(path: &Path) -> Result<String, Error> {
+    let token = fs::read_to_string(path).map_err(Error::io(path, "read"))?.trim().to_owned();
+    if token.is_empty() {
+        return Err(UsageError::EmptyToken { path: path.to_owned() }.into());
+    }
+    Ok(token)
+}
+
+/// Whether requests may be sent without TLS, which is safe only within this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    Required,
+    Optional,
+}
+
+/// Prepares HTTP requests. Without a certificate, the public authorities are trusted.
+///
+/// # Errors
+/// The certificate file is missing or empty.
+pub fn open_http(
+    ca: Option<&Path>,
+    patience: Duration,
+    encryption: Encryption,
+) -> Result<ureq::Agent, Error> {
+    let tls = match ca {
+        Some(path) => {
+            let certificates = read_certificates(path)?;
+            TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build()
+        }
+        None => TlsConfig::default(),
+    };
+    Ok(ureq::Agent::config_builder()
+        .https_only(encryption == Encryption::Required)
+        .http_status_as_error(false)
+        // A redirect would send the token to an address that the user did not name.
+        .max_redirects(0)
+        .timeout_global(Some(patience))
+        .tls_config(tls)
+        .build()
+        .new_agent())
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<Certificate<'static>>, Error> {
@@ -361,7 +389,7 @@ pub fn find_hint(problem: &str) -> Option<&'static str> {
 }
 
 /// Describes in plain words why a TLS connection failed.
-fn describe_failure(error: &ureq::Error) -> String {
+pub fn describe_failure(error: &ureq::Error) -> String {
     let text = error.to_string();
     let got = |words: &str| text.contains(words);
     if got("UnknownIssuer") || got("CaUsedAsEndEntity") {

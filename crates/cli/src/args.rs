@@ -44,7 +44,9 @@ mod trace;
 mod tune;
 
 pub use capture::{Capture, Doctor, With};
-pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, ProcessSelection, Reach};
+pub use fleet::{
+    Align, Fleet, FleetJob, FleetReport, FleetTrace, FleetVerb, HubReach, ProcessSelection, Reach,
+};
 pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictKernels};
 pub use learn::PredictLearn;

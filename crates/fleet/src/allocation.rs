@@ -37,6 +37,9 @@ pub struct SchedulerRun {
     pub account: Option<String>,
     /// Slurm's partition, or the namespace of a pod.
     pub partition: Option<String>,
+    /// Whether only environments of the user's own processes name the run, so that neither the
+    /// scheduler nor a control group confirms that the run is the user's.
+    pub is_claim: bool,
 }
 
 /// The runs that hold each GPU of a host. The key is the index (`0`, or `0-1` for an instance) or
@@ -96,6 +99,7 @@ impl SchedulerRun {
         }
         fill(&mut self.alias, &other.alias);
         self.uid = self.uid.or(other.uid);
+        self.is_claim &= other.is_claim;
         if self.scheduler == "prolog" {
             self.scheduler = other.scheduler;
         }

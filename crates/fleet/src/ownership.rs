@@ -158,6 +158,7 @@ pub fn decide(
                 if !is_counted {
                     own.push(run.job.clone());
                 }
+                run.is_claim = claim.group.is_none();
                 run
             }
         };
@@ -258,6 +259,12 @@ impl Ownership {
         let by_group = |(claim, _): &&(&Claim, SchedulerRun)| claim.group.is_some();
         let computes = |(claim, _): &&(&Claim, SchedulerRun)| gpu.computing.contains(&claim.uid);
         let mut proven: Vec<_> = claimed.iter().filter(by_group).collect();
+        let is_shared = proven.windows(2).any(|pair| !pair[0].1.is_same(&pair[1].1));
+        if is_shared && proven.iter().copied().any(|claim| computes(&claim)) {
+            // A job names its GPUs itself. If several jobs name this one, work on it decides, so
+            // that a job cannot take a share of another job's GPU.
+            proven.retain(computes);
+        }
         if proven.is_empty() {
             proven = claimed.iter().filter(computes).collect();
             // Without a control group, the claimants must all name the same run. If they name

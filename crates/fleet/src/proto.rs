@@ -1,6 +1,11 @@
 //! The protobuf messages between an agent and a hub. An agent sends rows from a numbered queue,
 //! fetches orders, and sends traces in parts. `proto/hub.proto` describes the messages for other
 //! languages.
+//!
+//! Version 2 added runs, steps and events to the entries of a queue. A hub accepts every version
+//! from [`VERSION_MIN`] on, and refuses later ones with a status after which agents keep their
+//! entries. A new kind of entry or a changed meaning of a field needs a new version. A new field
+//! that may be absent does not.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +14,9 @@ use prost::Message;
 use crate::wire::{self, RecordWhen, TraceFile, TraceRow, TraceState};
 
 /// The version of all messages in this module.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The oldest version that a hub accepts.
+pub const VERSION_MIN: u32 = 1;
 /// Path of the hub to which batches of rows are posted.
 pub const BATCHES: &str = "/hub/v1/batches";
 /// Path of the long poll for orders. The hub may delay its answer as long as the request allows.
@@ -36,6 +43,9 @@ pub struct EntryBatch {
     pub gone_through: u64,
     #[prost(message, repeated, tag = "5")]
     pub entries: Vec<Entry>,
+    /// Time of the host's clock at which the batch was sent; absent in version 1.
+    #[prost(uint64, optional, tag = "6")]
+    pub sent_unix_ms: Option<u64>,
 }
 
 /// One entry of an agent's queue. Each number is used once, so that a hub stores no entry twice.
@@ -44,7 +54,7 @@ pub struct Entry {
     /// Number of the entry within its queue, from 1.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    #[prost(oneof = "Body", tags = "3, 4, 5")]
+    #[prost(oneof = "Body", tags = "3, 4, 5, 6, 7, 8")]
     pub body: Option<Body>,
 }
 
@@ -57,6 +67,12 @@ pub enum Body {
     Host(Box<HostInterval>),
     #[prost(message, tag = "5")]
     Order(OrderState),
+    #[prost(message, tag = "6")]
+    Run(Box<RunReport>),
+    #[prost(message, tag = "7")]
+    Steps(Box<StepInterval>),
+    #[prost(message, tag = "8")]
+    Event(Box<HostEvent>),
 }
 
 /// The hub's confirmation that it has stored all entries up to a number.
@@ -122,9 +138,11 @@ pub struct GpuInterval {
 /// A run that holds a GPU, as reported to the hub.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct GpuRun {
-    /// Source of the information about the run: `slurm`, `kubernetes`, `torchrun` or `prolog`.
+    /// Source of the information about the run: `slurm`, `kubernetes` or `torchrun`.
     #[prost(string, tag = "1")]
     pub scheduler: String,
+    /// The scheduler's name of the run. If only processes of a user name the run, the user follows,
+    /// as in `7@eve`, so that this run differs from the scheduler's run 7.
     #[prost(string, tag = "2")]
     pub job: String,
     #[prost(string, tag = "3")]
@@ -135,6 +153,121 @@ pub struct GpuRun {
     pub account: String,
     #[prost(string, tag = "6")]
     pub partition: String,
+}
+
+/// What an agent knows about a run on its host. The agent reports a run when it begins, changes or
+/// ends, and once an hour meanwhile.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RunReport {
+    /// Time of this report in seconds since 1970.
+    #[prost(uint64, tag = "1")]
+    pub seen_unix_s: u64,
+    #[prost(message, optional, tag = "2")]
+    pub run: Option<GpuRun>,
+    /// Another name of the run, such as an array task or the UID of a pod.
+    #[prost(string, tag = "3")]
+    pub alias: String,
+    #[prost(string, tag = "4")]
+    pub workflow: String,
+    /// Start of the first process of the run on this host. If the run has no known process, the
+    /// time at which the agent first saw the run.
+    #[prost(uint64, tag = "5")]
+    pub started_unix_s: u64,
+    /// Time at which the agent no longer found the run; absent while it lasts.
+    #[prost(uint64, optional, tag = "6")]
+    pub ended_unix_s: Option<u64>,
+    /// Exit code; absent if it is unknown.
+    #[prost(int32, optional, tag = "7")]
+    pub exit_code: Option<i32>,
+    /// Signal that ended the run; absent if there was none, or if it is unknown.
+    #[prost(uint32, optional, tag = "8")]
+    pub exit_signal: Option<u32>,
+    /// Number of ranks on all hosts together, as the launcher set it.
+    #[prost(uint32, optional, tag = "9")]
+    pub ranks: Option<u32>,
+    /// Number of known processes on this host.
+    #[prost(uint32, tag = "10")]
+    pub processes: u32,
+    /// UUIDs of the GPUs that the run holds on this host.
+    #[prost(string, repeated, tag = "11")]
+    pub gpus: Vec<String>,
+    /// State that the scheduler reports, in lowercase; empty if it is unknown.
+    #[prost(string, tag = "12")]
+    pub state: String,
+}
+
+/// The training steps of one process in one interval, as the process reported them. The run is the
+/// one that the agent found for the process.
+#[derive(Clone, PartialEq, Message)]
+pub struct StepInterval {
+    /// Start of the interval in seconds since 1970.
+    #[prost(uint64, tag = "1")]
+    pub start_unix_s: u64,
+    #[prost(uint32, tag = "2")]
+    pub length_s: u32,
+    /// Absent if the process belongs to no known run.
+    #[prost(message, optional, tag = "3")]
+    pub run: Option<GpuRun>,
+    #[prost(string, tag = "4")]
+    pub workflow: String,
+    #[prost(uint32, tag = "5")]
+    pub pid: u32,
+    #[prost(uint32, optional, tag = "6")]
+    pub rank: Option<u32>,
+    /// Phase at the end of the interval: `setup`, `train`, `evaluate` or `save`.
+    #[prost(string, tag = "7")]
+    pub phase: String,
+    /// Seconds of the interval by phase.
+    #[prost(btree_map = "string, double", tag = "8")]
+    pub phase_s: BTreeMap<String, f64>,
+    #[prost(uint64, tag = "9")]
+    pub steps: u64,
+    /// Number of steps with a known time, which are those that follow another training step.
+    #[prost(uint64, tag = "10")]
+    pub timed_steps: u64,
+    /// Sum of the known step times.
+    #[prost(double, tag = "11")]
+    pub timed_s: f64,
+    /// Quantiles of the known step times; absent if no step time is known.
+    #[prost(double, optional, tag = "12")]
+    pub step_p50_s: Option<f64>,
+    #[prost(double, optional, tag = "13")]
+    pub step_p95_s: Option<f64>,
+    #[prost(double, optional, tag = "14")]
+    pub step_max_s: Option<f64>,
+    /// Number of samples of the steps; absent if the process does not report it.
+    #[prost(uint64, optional, tag = "15")]
+    pub samples: Option<u64>,
+    /// Seconds of communication that did not overlap with computation; absent if the process does
+    /// not report it.
+    #[prost(double, optional, tag = "16")]
+    pub exposed_s: Option<f64>,
+}
+
+/// Something that happened on a host, with details that depend on its kind.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct HostEvent {
+    /// One word, such as `agent`, `hang`, `trace` or `sample`.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    #[prost(uint64, tag = "2")]
+    pub start_unix_ms: u64,
+    #[prost(uint64, tag = "3")]
+    pub length_ms: u64,
+    /// Whether the event has ended. An event that lasts is reported at its beginning, and again
+    /// with the same start at its end.
+    #[prost(bool, tag = "4")]
+    pub is_over: bool,
+    /// Absent if the event does not concern a run.
+    #[prost(message, optional, tag = "5")]
+    pub run: Option<GpuRun>,
+    #[prost(uint32, optional, tag = "6")]
+    pub pid: Option<u32>,
+    #[prost(uint32, optional, tag = "7")]
+    pub rank: Option<u32>,
+    /// Further facts as a JSON object. Its keys depend on the kind.
+    #[prost(string, tag = "8")]
+    pub details: String,
 }
 
 /// Activity of the host in one interval, as differences of the kernel's counters.

@@ -19,8 +19,10 @@ pub use reporter::Reporter;
 pub const NAME: &str = "rowmill-steps";
 /// Size of a datagram in bytes.
 pub const LENGTH: usize = 40;
-/// Number of the last step times that are kept; the reported step time is their median.
-const KEPT: usize = 32;
+/// Number of the last step times of a process that are kept.
+const KEPT: usize = 512;
+/// Number of the last step times whose median is the reported step time.
+const MEDIAN_OF: usize = 32;
 /// Minimum time without a step after which a training process counts as hung. The limit is ten
 /// median steps if these are longer.
 const HANG_MIN: Duration = Duration::from_secs(120);
@@ -69,7 +71,8 @@ pub enum StepMessageError {
 }
 
 impl Phase {
-    const ALL: [Self; 4] = [Self::Setup, Self::Train, Self::Evaluate, Self::Save];
+    /// All phases, in the order of their numbers in datagrams.
+    pub const ALL: [Self; 4] = [Self::Setup, Self::Train, Self::Evaluate, Self::Save];
 
     /// Returns the phase as one word.
     pub fn word(self) -> &'static str {
@@ -138,7 +141,12 @@ pub struct StepProgress {
     pub timed_steps: u64,
     /// Sum of the known step times in nanoseconds.
     pub timed_ns: u64,
-    uid: u32,
+    /// Number of step times that were kept, including those that newer ones have replaced. Steps
+    /// whose messages were lost have one step time together.
+    pub times: u64,
+    pub uid: u32,
+    /// Time in each phase until the last message, in the order of [`Phase::ALL`].
+    phase_times: [Duration; Phase::ALL.len()],
     last_ns: u64,
     times_ns: VecDeque<u64>,
 }
@@ -146,9 +154,27 @@ pub struct StepProgress {
 impl StepProgress {
     /// Returns the median of the last step times.
     pub fn step_time(&self) -> Option<Duration> {
-        let times = self.times_ns.iter().map(|ns| i64::try_from(*ns).unwrap_or(i64::MAX));
+        let last = self.times_ns.iter().rev().take(MEDIAN_OF);
+        let times = last.map(|ns| i64::try_from(*ns).unwrap_or(i64::MAX));
         let middle = schema::median::integer_median(&mut times.collect::<Vec<i64>>())?;
         Some(Duration::from_nanos(middle.unsigned_abs()))
+    }
+
+    /// Returns the step times since an earlier moment in nanoseconds, in ascending order. `times`
+    /// is the value of the field with this name at that moment. Only the last [`KEPT`] are known.
+    pub fn times_since(&self, times: u64) -> Vec<u64> {
+        let count = usize::try_from(self.times.saturating_sub(times)).unwrap_or(usize::MAX);
+        let mut since: Vec<u64> = self.times_ns.iter().rev().take(count).copied().collect();
+        since.sort_unstable();
+        since
+    }
+
+    /// Returns the time in each phase until now, in the order of [`Phase::ALL`]. The time begins at
+    /// the first message, and a phase lasts until a message names another one.
+    pub fn phase_times(&self, now: Duration) -> [Duration; Phase::ALL.len()] {
+        let mut times = self.phase_times;
+        times[self.phase as usize] += now.saturating_sub(self.heard);
+        times
     }
 
     /// Whether the process seems to hang, which means that it is training and its GPU is busy, but
@@ -199,7 +225,9 @@ impl ReportedSteps {
             exposed_ns: 0,
             timed_steps: 0,
             timed_ns: 0,
+            times: 0,
             uid,
+            phase_times: [Duration::ZERO; Phase::ALL.len()],
             last_ns: message.monotonic_ns,
             times_ns: VecDeque::new(),
         });
@@ -217,6 +245,7 @@ impl ReportedSteps {
                     progress.times_ns.pop_front();
                 }
                 progress.times_ns.push_back(took);
+                progress.times += 1;
                 progress.timed_steps += steps;
                 progress.timed_ns += message.monotonic_ns - progress.last_ns;
             }
@@ -226,6 +255,7 @@ impl ReportedSteps {
             progress.exposed_ns += message.exposed_ns.unwrap_or(0);
             progress.step = message.step;
         }
+        progress.phase_times = progress.phase_times(now);
         (progress.heard, progress.phase) = (now, message.phase);
         progress.last_ns = progress.last_ns.max(message.monotonic_ns);
     }
@@ -305,6 +335,8 @@ mod tests {
         let progress = steps.progress(40).unwrap().clone();
         assert_eq!((progress.step_time(), progress.steps), (Some(s(2)), 20));
         assert_eq!(progress.samples, 20 * 32);
+        assert_eq!(progress.times_since(16), [2_000_000_000; 3]);
+        assert_eq!(progress.phase_times(s(50)), [s(2), s(48), s(0), s(0)]);
         assert!(!progress.is_hung(s(40 + 120), 1.0));
         assert!(progress.is_hung(s(40 + 121), 0.95));
         assert!(!progress.is_hung(s(40 + 121), 0.94), "it waits for data");

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::builder::{MapBuilder, PrimitiveBuilder, StringBuilder};
-use arrow_array::types::{ArrowPrimitiveType, Float64Type, UInt64Type};
+use arrow_array::types::{Float64Type, UInt64Type};
 use arrow_array::{
-    ArrayRef, BinaryArray, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray,
-    StructArray, TimestampMillisecondArray, UInt32Array, UInt64Array,
+    ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray, StructArray,
+    UInt64Array,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType, Field, Fields};
@@ -15,6 +14,12 @@ use fleet::proto::{Body, GpuInterval, GpuRun, HostInterval, OrderState};
 use prost::Message;
 
 use crate::batch::QueuedEntry;
+
+mod activity;
+mod values;
+
+use values::{Column, add_interval, binary, map, small};
+pub use values::{text, timestamps};
 
 /// Sums of a GPU that have columns of their own. Sums with other names are in the map `sums`.
 const SUMS: [&str; 16] = [
@@ -36,16 +41,24 @@ const SUMS: [&str; 16] = [
     "memory_clock_hz_s",
 ];
 
+/// The column of the runs that share a GPU with the run in the columns `run`, `workflow` and
+/// `user`.
+pub const FURTHER_RUNS: &str = "further_runs";
+
 /// A table of the store, with one row per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowTable {
     Gpu,
     Host,
     Order,
+    Run,
+    Step,
+    Event,
 }
 
 impl RowTable {
-    pub const ALL: [Self; 3] = [Self::Gpu, Self::Host, Self::Order];
+    pub const ALL: [Self; 6] =
+        [Self::Gpu, Self::Host, Self::Order, Self::Run, Self::Step, Self::Event];
 
     /// Returns the name of the table's folder.
     pub fn folder(self) -> &'static str {
@@ -53,6 +66,9 @@ impl RowTable {
             Self::Gpu => "gpu",
             Self::Host => "host",
             Self::Order => "order",
+            Self::Run => "run",
+            Self::Step => "step",
+            Self::Event => "event",
         }
     }
 
@@ -62,12 +78,18 @@ impl RowTable {
             Body::Gpu(_) => Self::Gpu,
             Body::Host(_) => Self::Host,
             Body::Order(_) => Self::Order,
+            Body::Run(_) => Self::Run,
+            Body::Steps(_) => Self::Step,
+            Body::Event(_) => Self::Event,
         }
     }
-}
 
-/// The name and values of a column, and whether values can be missing.
-type Column = (&'static str, ArrayRef, bool);
+    /// Whether each row covers an interval of one device or process of the host, so that a second
+    /// row of the same time is a mistake.
+    pub fn has_intervals(self) -> bool {
+        matches!(self, Self::Gpu | Self::Host | Self::Step)
+    }
+}
 
 /// Converts the entries of one table to columns. Entries of other tables are left out.
 ///
@@ -107,6 +129,27 @@ pub fn encode(table: RowTable, entries: &[QueuedEntry]) -> Result<RecordBatch, A
             });
             add_order_columns(&mut columns, &rows.collect::<Vec<_>>());
         }
+        RowTable::Run => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Run(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_run_columns(&mut columns, &rows.collect::<Vec<_>>());
+        }
+        RowTable::Step => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Steps(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_step_columns(&mut columns, &rows.collect::<Vec<_>>())?;
+        }
+        RowTable::Event => {
+            let rows = entries.iter().filter_map(|entry| match &entry.body {
+                Body::Event(row) => Some(&**row),
+                _ => None,
+            });
+            activity::add_event_columns(&mut columns, &rows.collect::<Vec<_>>());
+        }
     }
     RecordBatch::try_from_iter_with_nullable(columns)
 }
@@ -125,11 +168,11 @@ fn add_gpu_columns(columns: &mut Vec<Column>, rows: &[&GpuInterval]) -> Result<(
         ("uuid", text(each().map(|row| row.uuid.as_str())), false),
         ("model", text(each().map(|row| row.model.as_str())), false),
         ("instance", small(each().map(|row| row.instance)), true),
-        ("runs", runs(rows)?, false),
         ("observed_s", real(&|row| Some(row.observed_s)), false),
         ("reads", number(|row| Some(row.reads)), false),
         ("suspect", number(|row| Some(row.suspect)), false),
     ]);
+    columns.extend(runs(rows)?);
     for name in SUMS {
         columns.push((name, real(&|row| row.sums.get(name).copied()), true));
     }
@@ -190,66 +233,35 @@ fn add_order_columns(columns: &mut Vec<Column>, rows: &[&OrderState]) {
     ]);
 }
 
-fn add_interval(columns: &mut Vec<Column>, intervals: impl Iterator<Item = (u64, u32)> + Clone) {
-    columns.extend([
-        ("start", timestamps(intervals.clone().map(|(start_s, _)| start_s)), false),
-        ("length_s", small(intervals.map(|(_, length_s)| Some(length_s))), false),
-    ]);
-}
+/// The name of a column of a run, and the function that gives its text.
+type RunColumn = (&'static str, fn(&GpuRun) -> String);
 
-/// Converts seconds since 1970 to a column of timestamps in UTC.
-pub fn timestamps(seconds: impl Iterator<Item = u64>) -> ArrayRef {
-    let milliseconds = seconds.map(|second| i64::try_from(second * 1000).unwrap_or(i64::MAX));
-    let array = TimestampMillisecondArray::from_iter_values(milliseconds);
-    Arc::new(array.with_timezone("UTC"))
-}
-
-/// Converts texts to a column.
-pub fn text<'a>(texts: impl Iterator<Item = &'a str>) -> ArrayRef {
-    Arc::new(texts.map(Some).collect::<StringArray>())
-}
-
-fn binary<'a>(values: impl Iterator<Item = &'a [u8]>) -> ArrayRef {
-    Arc::new(values.map(Some).collect::<BinaryArray>())
-}
-
-fn small(values: impl Iterator<Item = Option<u32>>) -> ArrayRef {
-    Arc::new(values.collect::<UInt32Array>())
-}
-
-fn runs(rows: &[&GpuInterval]) -> Result<ArrayRef, ArrowError> {
-    let names = ["scheduler", "job", "name", "user", "account", "partition"];
-    let fields: Fields =
-        names.map(|name| Field::new(name, DataType::Utf8, false)).into_iter().collect();
-    let all = || rows.iter().flat_map(|row| &row.runs);
-    let column = |value: fn(&GpuRun) -> &str| text(all().map(value));
-    let columns = vec![
-        column(|run| &run.scheduler),
-        column(|run| &run.job),
-        column(|run| &run.name),
-        column(|run| &run.user),
-        column(|run| &run.account),
-        column(|run| &run.partition),
+/// Returns the columns of the first run of each GPU, and of the further runs that share it. Most
+/// GPUs have one run, and flat columns are read several times faster than lists.
+fn runs(rows: &[&GpuInterval]) -> Result<Vec<Column>, ArrowError> {
+    let members: [RunColumn; 5] = [
+        ("run", |run| format!("{}/{}", run.scheduler, run.job)),
+        ("workflow", |run| run.name.clone()),
+        ("user", |run| run.user.clone()),
+        ("account", |run| run.account.clone()),
+        ("partition", |run| run.partition.clone()),
     ];
-    let structs = StructArray::try_new(fields.clone(), columns, None)?;
+    let first = |member: fn(&GpuRun) -> String| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| row.runs.first().map(member)).collect::<StringArray>())
+    };
+    let mut columns: Vec<Column> =
+        members.iter().map(|(name, member)| (*name, first(*member), true)).collect();
+    let further = || rows.iter().map(|row| row.runs.get(1..).unwrap_or_default());
+    let fields: Fields =
+        members.iter().map(|(name, _)| Field::new(*name, DataType::Utf8, false)).collect();
+    let texts = |(_, member): &RunColumn| -> ArrayRef {
+        Arc::new(further().flatten().map(|run| Some(member(run))).collect::<StringArray>())
+    };
+    let structs = StructArray::try_new(fields.clone(), members.iter().map(texts).collect(), None)?;
     let item = Arc::new(Field::new("item", DataType::Struct(fields), false));
-    let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.runs.len()));
-    Ok(Arc::new(ListArray::try_new(item, offsets, Arc::new(structs), None)?))
-}
-
-fn map<'a, T, I>(maps: impl Iterator<Item = I>) -> Result<ArrayRef, ArrowError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: 'a,
-    I: Iterator<Item = (&'a String, &'a T::Native)>,
-{
-    let mut builder = MapBuilder::new(None, StringBuilder::new(), PrimitiveBuilder::<T>::new());
-    for map in maps {
-        for (name, value) in map {
-            builder.keys().append_value(name);
-            builder.values().append_value(*value);
-        }
-        builder.append(true)?;
-    }
-    Ok(Arc::new(builder.finish()))
+    let offsets = OffsetBuffer::from_lengths(further().map(<[_]>::len));
+    let is_shared = further().map(|runs| !runs.is_empty()).collect();
+    let list = ListArray::try_new(item, offsets, Arc::new(structs), Some(is_shared))?;
+    columns.push((FURTHER_RUNS, Arc::new(list), true));
+    Ok(columns)
 }

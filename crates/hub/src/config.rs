@@ -2,11 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fleet::untrusted::{Privacy, read_trusted};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
+use crate::pattern::matches_pattern;
+use crate::weights::GpuModels;
+
+/// Seconds of a day.
+pub const DAY_S: u64 = 86_400;
 
 /// The keys of the configuration file.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,6 +39,24 @@ pub struct HubFile {
     pub connections: u32,
     #[serde(default, rename = "pool")]
     pub pools: Pools,
+    #[serde(default)]
+    pub retention: Retention,
+    /// Weights of GPU models that are not built in, and prices.
+    #[serde(default, rename = "model")]
+    pub models: GpuModels,
+    pub slurm: Option<SlurmCluster>,
+}
+
+/// The Slurm cluster whose jobs and nodes the hub asks for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlurmCluster {
+    /// Name of the cluster, which takes the place of the host in its entries.
+    pub cluster: String,
+    #[serde(default = "default_interval_s")]
+    pub interval_s: u64,
+    /// Folder of `squeue` and `sinfo`. Without it, they are found by `PATH`.
+    pub folder: Option<PathBuf>,
 }
 
 /// Pools of hosts by the names of their hosts. The first matching pool counts.
@@ -46,6 +71,28 @@ pub struct HostPool {
     pub name: String,
     /// Names of hosts. A `*` at the end stands for any letters.
     pub hosts: Vec<String>,
+}
+
+/// For how long each kind of file is kept. A kind without a time is kept for good. Days are deleted
+/// as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retention {
+    /// Rows of GPUs, hosts and steps.
+    #[serde(default, deserialize_with = "deserialize_time")]
+    pub rows: Option<Duration>,
+    /// Sums of each minute.
+    #[serde(default, deserialize_with = "deserialize_time")]
+    pub minutes: Option<Duration>,
+    /// Sums of each hour.
+    #[serde(default, deserialize_with = "deserialize_time")]
+    pub hours: Option<Duration>,
+    #[serde(default, deserialize_with = "deserialize_time")]
+    pub runs: Option<Duration>,
+}
+
+fn default_interval_s() -> u64 {
+    60
 }
 
 fn default_listen() -> SocketAddr {
@@ -103,6 +150,78 @@ impl HubFile {
         if self.connections == 0 {
             return wrong("connections", "at least 1", "0".to_owned());
         }
+        if let Some(slurm) = &self.slurm {
+            if slurm.cluster.is_empty() || slurm.cluster.len() > 64 {
+                let got = format!("{} letters", slurm.cluster.len());
+                return wrong("slurm: cluster", "a name of 1 to 64 letters", got);
+            }
+            // Slurm forgets ended jobs after five minutes unless it is configured otherwise.
+            if !(1..=240).contains(&slurm.interval_s) {
+                return wrong("slurm: interval_s", "1 to 240", slurm.interval_s.to_string());
+            }
+        }
+        self.retention.check()
+    }
+}
+
+/// Parses a length of time with a unit: s, m, h, d or y, which is 365 days.
+///
+/// # Errors
+/// A text that says what was expected.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("expected a time such as 90m, 24h, 7d or 2y, got {text:?}");
+    let unit_s = match text.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        Some('d') => DAY_S,
+        Some('y') => 365 * DAY_S,
+        _ => return Err(wrong()),
+    };
+    let number: Option<u64> = text[..text.len() - 1].parse().ok();
+    let seconds = number.and_then(|number| number.checked_mul(unit_s));
+    seconds.map(Duration::from_secs).ok_or_else(wrong)
+}
+
+fn deserialize_time<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(source)?;
+    parse_time(&text).map(Some).map_err(D::Error::custom)
+}
+
+impl Retention {
+    /// Returns for how long the files of a table are kept, or `None` if they are kept for good.
+    pub fn kept(&self, table: &str) -> Option<Duration> {
+        match table {
+            "gpu" | "host" | "step" => self.rows,
+            "run" | "event" => self.runs,
+            "by_minute" => self.minutes,
+            "by_hour" => self.hours,
+            _ => None,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let Self { rows, minutes, hours, runs } = *self;
+        let wrong = |what: &str, expected, got: Option<Duration>| {
+            let got = got.map_or("no end".to_owned(), |time| format!("{} s", time.as_secs()));
+            Err(Error::Value { what: format!("retention: {what}"), expected, got })
+        };
+        for (what, time) in [("rows", rows), ("minutes", minutes), ("hours", hours), ("runs", runs)]
+        {
+            if time.is_some_and(|time| time < Duration::from_secs(DAY_S)) {
+                return wrong(what, "at least 1d", time);
+            }
+        }
+        // Sums that end before their rows would be computed from the rows again and again.
+        let is_shorter = |time: Option<Duration>, than: Option<Duration>| {
+            time.is_some_and(|time| than.is_none_or(|than| time < than))
+        };
+        if is_shorter(minutes, rows) {
+            return wrong("minutes", "at least the time of `rows`", minutes);
+        }
+        if is_shorter(hours, minutes) {
+            return wrong("hours", "at least the time of `minutes`", hours);
+        }
         Ok(())
     }
 }
@@ -110,10 +229,7 @@ impl HubFile {
 impl Pools {
     /// Returns the name of the pool of a host, or `default` if no pool has it.
     pub fn pool_of(&self, host: &str) -> &str {
-        let is_match = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(start) => host.starts_with(start),
-            None => host == pattern,
-        };
+        let is_match = |pattern: &String| matches_pattern(pattern, host);
         let pool = self.0.iter().find(|pool| pool.hosts.iter().any(is_match));
         pool.map_or("default", |pool| &pool.name)
     }
@@ -121,7 +237,7 @@ impl Pools {
 
 #[cfg(test)]
 mod tests {
-    use super::HubFile;
+    use super::{DAY_S, HubFile};
 
     fn check(text: &str) -> Result<HubFile, String> {
         let base = "store = '/s'\ntokens = '/t'\n";
@@ -138,6 +254,26 @@ mod tests {
         assert!(check("listen = '0.0.0.0:1'\ncertificate = '/c'\nkey = '/k'").is_ok());
         assert!(check("certificate = '/c'").unwrap_err().contains("one of them"));
         assert!(check("prot = 1").unwrap_err().contains("unknown field `prot`"));
+    }
+
+    #[test]
+    fn times_of_retention_are_checked() {
+        let check = |lines: &str| check(&format!("[retention]\n{lines}"));
+        let kept = check("rows = '30d'\nminutes = '90d'\nhours = '2y'").unwrap().retention;
+        let days = |table: &str| kept.kept(table).map(|time| time.as_secs() / DAY_S);
+        let expected = [Some(30), Some(90), Some(730), None];
+        assert_eq!(["gpu", "by_minute", "by_hour", "event"].map(days), expected);
+        for (lines, problem) in [
+            ("rows = '2w'", "expected a time such as 90m, 24h, 7d or 2y, got \"2w\""),
+            ("rows = '5h'", "retention: rows: expected at least 1d, got 18000 s"),
+            ("rows = '3d'\nminutes = '2d'", "retention: minutes: expected at least the time of"),
+            ("minutes = '2d'", "retention: minutes: expected at least the time of `rows`"),
+            ("rows = '1d'\nhours = '2d'", "retention: hours: expected at least the time of"),
+            ("row = '1d'", "unknown field `row`"),
+        ] {
+            let error = check(lines).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
     }
 
     #[test]

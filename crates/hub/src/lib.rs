@@ -2,22 +2,38 @@
 //! sums of a fleet from these files.
 //!
 //! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
-//! time to the [`store`]. [`columns`] converts rows to Arrow. [`sums`] has the additive sums of a
-//! fleet, [`aggregate`] computes them from rows, and [`rollup`] keeps them per hour and answers
-//! queries, which [`table`] formats. `docs/hub.md` describes the files.
+//! time to the [`store`]. [`problems`] adds events about faulty rows, and [`status`] lists hosts
+//! with them. [`slurm`] asks the scheduler about jobs and nodes. [`columns`] converts rows to
+//! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
+//! [`grouping`] adds them up by members of dimensions, and [`rollup`] keeps them per hour and
+//! answers queries. [`faults`] lists what is wrong with GPUs. [`api`] answers viewers in JSON, and
+//! [`table`] formats sums as text. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
+//! describes the files.
 
 pub mod aggregate;
+pub mod api;
 pub mod batch;
 pub mod columns;
 pub mod config;
 pub mod error;
+pub mod faults;
+pub mod grouping;
 pub mod intervals;
+pub mod kept;
 pub mod log;
+pub mod page;
+pub mod pattern;
+pub mod poll;
+pub mod problems;
 pub mod rollup;
 pub mod server;
+pub mod simulate;
+pub mod slurm;
+pub mod status;
 pub mod store;
 pub mod sums;
 pub mod table;
 pub mod tls;
 pub mod tokens;
+pub mod weights;
 pub mod writer;

@@ -1,6 +1,7 @@
 //! The program `rowmill-hub`: serves agents, prints the sums of a store, and creates tokens.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,16 +11,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 use fleet::process;
-use hub::config::{HubFile, Pools};
+use hub::api::FleetReader;
+use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
+use hub::poll::SlurmPoll;
+use hub::problems::ProblemLog;
 use hub::server::HubListener;
+use hub::simulate::{SimulateOptions, simulate};
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
+use hub::store::retention;
 use hub::sums::Dimension;
 use hub::tokens::{TokenRole, create_token};
 use hub::writer::BatchQueue;
-use hub::{rollup, table};
+use hub::{rollup, status, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::watch;
@@ -56,6 +62,20 @@ Keys of the file:
   [[pool]]                                   # may be repeated; other hosts are in `default`
   name = \"a100\"
   hosts = [\"gpu-a*\", \"gpu-17\"]
+  [slurm]                                    # asks Slurm about jobs and nodes
+  cluster = \"main\"                         # takes the place of the host
+  interval_s = 60
+  folder = \"/usr/bin\"                      # of squeue and sinfo [default: found by PATH]
+  [retention]                                # deletes old days; a kind without a time is kept for good
+  rows = \"30d\"                               # rows of GPUs, hosts and steps
+  minutes = \"90d\"                            # sums of each minute
+  hours = \"2y\"                               # sums of each hour
+  runs = \"2y\"                                # runs and events
+  [[model]]                                  # may be repeated; common models have SMs and FLOP/s
+  name = \"NVIDIA H100*\"
+  sms = 132
+  flops = 989e12
+  price_per_hour = 2.5
 
 Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored.")]
     Serve {
@@ -80,6 +100,35 @@ Examples:
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
+    /// Print the hosts that report rows, with their versions and the problems of their rows
+    #[command(after_help = "\
+Problems are counted since the time that --since names:
+  silent           no row for five minutes
+  clock            the clock of the host differs from the hub's by more than 2 s
+  doubled_rows     left out, because they repeat an interval of another row: two agents on a host
+  repeated_rows    sent again after a lost answer, and stored once
+  late_rows        arrived more than two minutes after their interval
+  future_rows      begin in the future
+  expired_rows     left out, because they are older than such rows are kept")]
+    Status {
+        /// The configuration file, for its store
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Length of the time until now, such as 90m, 24h or 7d
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
+        since: Duration,
+        #[arg(long, value_enum, default_value = "table")]
+        format: OutputFormat,
+    },
+    /// Send rows of a made-up fleet to a hub, and print its true sums
+    #[command(after_help = "\
+Users, workflows, failures and the activity of GPUs follow from the seed and the time. Afterwards, the sums of
+the hub must be equal to the true ones.
+
+Examples:
+  rowmill-hub simulate --token agent.token --since 7d --interval 600 --for 0s
+  rowmill-hub simulate --token agent.token --hosts 1000 --for 10m --faults late,doubled,ahead")]
+    Simulate(SimulateOptions),
     /// Manage tokens of callers
     #[command(subcommand)]
     Token(TokenCommand),
@@ -92,7 +141,8 @@ enum TokenCommand {
     New {
         #[arg(value_enum)]
         role: TokenRole,
-        /// Name of the caller, such as its host
+        /// Host whose rows an agent's token may send, or name of a viewer. A `*` at its end stands
+        /// for any letters: `'gpu-*'`, or `'*'` for one token of all hosts
         #[arg(value_parser = parse_name)]
         name: String,
     },
@@ -109,6 +159,8 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         HubCommand::Serve { config } => serve(&config),
         HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
+        HubCommand::Status { config, since, format } => print_status(&config, since, format),
+        HubCommand::Simulate(options) => run_simulation(&options),
         HubCommand::Token(TokenCommand::New { role, name }) => print_token(role, &name),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -129,22 +181,31 @@ fn serve(config: &Path) -> Result<(), Error> {
     // The configuration is checked before the store is created.
     let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
     let folder = Arc::new(StoreFolder::open(&file.store)?);
-    let rows = RowStore::new(Arc::clone(&folder));
+    let reader = FleetReader::new(Arc::clone(&folder), &file);
+    let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
     let (queue, commits) =
-        BatchQueue::start(rows, Duration::from_millis(file.commit_ms)).map_err(start)?;
+        BatchQueue::start(rows, ProblemLog::new()?, Duration::from_millis(file.commit_ms))
+            .map_err(start)?;
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
-    let maintenance = start_maintenance(folder, file.pools, stop).map_err(start)?;
+    let scheduler = match file.slurm {
+        None => None,
+        Some(cluster) => {
+            let poll = SlurmPoll::new(cluster, queue.clone())?;
+            Some(poll.start(Arc::clone(&stop)).map_err(start)?)
+        }
+    };
+    let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
     say(&format!(
         "rowmill-hub {}: store in {}; listening at {url}",
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, is_over));
+    runtime.block_on(listener.serve(queue, reader, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
-    for thread in [commits, maintenance] {
+    for thread in scheduler.into_iter().chain([commits, maintenance]) {
         // A panic would have ended the program.
         let _ = thread.join();
     }
@@ -176,10 +237,12 @@ fn end_at_signal(ended: watch::Sender<bool>) -> std::io::Result<Arc<AtomicBool>>
     Ok(stop)
 }
 
-/// Starts the thread that merges files and computes the sums of hours that are over.
+/// Starts the thread that merges files, computes the sums of hours that are over, and deletes old
+/// days.
 fn start_maintenance(
     folder: Arc<StoreFolder>,
     pools: Pools,
+    retention: Retention,
     stop: Arc<AtomicBool>,
 ) -> std::io::Result<JoinHandle<()>> {
     let builder = thread::Builder::new().name("merges".to_owned());
@@ -188,6 +251,9 @@ fn start_maintenance(
         while !is_ending() {
             if let Err(error) = rollup::maintain(&folder, &pools, SystemTime::now()) {
                 say(&format!("note: files are not merged: {error}"));
+            }
+            if let Err(error) = retention::remove_old_days(&folder, &retention, SystemTime::now()) {
+                say(&format!("note: old days are not deleted: {error}"));
             }
             let until = Instant::now() + MAINTENANCE;
             while !is_ending() && Instant::now() < until {
@@ -205,14 +271,44 @@ fn print_sums(
 ) -> Result<(), Error> {
     let file = HubFile::read(config)?;
     let folder = StoreFolder::open_for_reading(&file.store)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let range = now.saturating_sub(since).as_secs()..now.as_secs();
-    let groups = rollup::query(&folder, &file.pools, range.clone(), by)?;
+    let range = range_until_now(since);
+    let groups = rollup::query_groups(&folder, &file.pools, range.clone(), by)?;
     let text = match format {
         OutputFormat::Table => table::format_table(&groups),
         OutputFormat::Json => table::format_json(&groups, &range),
     };
     print(&text)
+}
+
+fn print_status(config: &Path, since: Duration, format: OutputFormat) -> Result<(), Error> {
+    let file = HubFile::read(config)?;
+    let folder = StoreFolder::open_for_reading(&file.store)?;
+    let range = range_until_now(since);
+    let hosts = status::read_status(&folder, &range)?;
+    print(&match format {
+        OutputFormat::Table => status::format_table(&hosts, range.end),
+        OutputFormat::Json => status::format_json(&hosts, &range),
+    })
+}
+
+/// Returns the last time of a length, in seconds since 1970.
+fn range_until_now(length: Duration) -> Range<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(length).as_secs()..now.as_secs()
+}
+
+fn run_simulation(options: &SimulateOptions) -> Result<(), Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(Error::io(Path::new("signals"), "handle"))?;
+    }
+    let truth = simulate(options, stop)?;
+    let json = format!("{:#}\n", serde_json::json!(truth));
+    match &options.truth {
+        Some(path) => std::fs::write(path, json).map_err(Error::io(path, "write")),
+        None => print(&json),
+    }
 }
 
 fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
@@ -225,21 +321,6 @@ fn print_token(role: TokenRole, name: &str) -> Result<(), Error> {
 fn print(text: &str) -> Result<(), Error> {
     let written = std::io::stdout().write_all(text.as_bytes());
     written.map_err(Error::io(Path::new("stdout"), "write"))
-}
-
-/// Parses a length of time with a unit: s, m, h or d.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
-    let unit_s = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: Option<u64> = text[..text.len() - 1].parse().ok();
-    let seconds = number.and_then(|number| number.checked_mul(unit_s));
-    seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
 fn parse_name(text: &str) -> Result<String, String> {

@@ -4,36 +4,64 @@
 //! counts only while these are all rows of its hour; otherwise the rows themselves are read.
 //! Queries are therefore exact at any moment, whether or not sums have been computed.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::SystemTime;
 
-use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, TimestampMillisecondArray};
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, TimestampMillisecondArray};
 
-use crate::aggregate::{Aggregation, BucketSums, COLUMNS, MINUTE_S, merge_buckets};
+use crate::aggregate::{COLUMNS, HourSums, MINUTE_S, OPTIONAL};
 use crate::columns::{RowTable, text, timestamps};
 use crate::config::Pools;
 use crate::error::Error;
+use crate::faults;
+use crate::grouping::{BucketSums, GroupKey, GroupedSums, SumQuery, TextColumn};
+use crate::kept::{BY_HOUR, is_current, last_commit, over_hours, write_kept};
 use crate::store::compaction::{MergeScope, merge};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
-use crate::sums::{Dimension, FleetSums, SumKey};
+use crate::sums::Dimension::{Host, Model, Pool, Run, User, Workflow};
+use crate::sums::{DIMENSIONS, Dimension, FleetSums};
 
-/// Folder of the sums of each minute.
-const BY_MINUTE: &str = "by_minute";
-/// Folder of the sums of each hour.
-const BY_HOUR: &str = "by_hour";
-/// Names of the columns that tell the part of the fleet.
-const KEYS: [&str; 5] = ["pool", "model", "workflow", "user", "run"];
+/// Sums that are kept in files, and read for queries that need neither shorter times nor further
+/// dimensions.
+struct SumTable {
+    folder: &'static str,
+    step_s: u64,
+    dimensions: &'static [Dimension],
+}
 
-/// Largest number of hours that a query reads at the same time.
-const THREADS_MAX: usize = 8;
+/// The tables of sums, best first. Sums by host and run together would be as many as the rows.
+const TABLES: [SumTable; 3] = [
+    SumTable { folder: BY_HOUR, step_s: HOUR_S, dimensions: &[Pool, Model, Workflow, User, Run] },
+    SumTable { folder: "by_host", step_s: HOUR_S, dimensions: &[Pool, Model, Host] },
+    SumTable {
+        folder: "by_minute",
+        step_s: MINUTE_S,
+        dimensions: &[Pool, Model, Workflow, User, Run],
+    },
+];
 
-/// Sums by the member of a dimension, such as the name of a user.
-pub type GroupSums = BTreeMap<String, FleetSums>;
+/// The answer to a query.
+#[derive(Clone, Debug, Default)]
+pub struct QueryAnswer {
+    pub sums: BucketSums,
+    /// Number of hours that the answer lacks, because their rows were deleted and the remaining
+    /// sums have not the dimensions or times of the query.
+    pub hours_missing: u64,
+}
+
+impl SumTable {
+    /// Whether the table has all that a query needs of an hour.
+    fn answers(&self, query: &SumQuery, hour: u64) -> bool {
+        let is_whole = query.range.start <= hour * HOUR_S && (hour + 1) * HOUR_S <= query.range.end;
+        let has_times = self.step_s <= MINUTE_S
+            || is_whole && query.step_s.is_none_or(|step_s| step_s.is_multiple_of(self.step_s));
+        let mut others = Dimension::ALL.into_iter().filter(|one| !self.dimensions.contains(one));
+        has_times && others.all(|dimension| !query.needs(dimension))
+    }
+}
 
 /// Merges the files of all hours that need it, and computes the sums of hours that are over.
 /// Returns the number of merged partitions.
@@ -60,119 +88,116 @@ pub fn maintain(folder: &StoreFolder, pools: &Pools, now: SystemTime) -> Result<
 }
 
 /// Computes the sums of an hour from its rows and writes them, unless they are up to date.
-fn write_sums(folder: &StoreFolder, pools: &Pools, hour: u64) -> Result<(), Error> {
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub fn write_sums(folder: &StoreFolder, pools: &Pools, hour: u64) -> Result<(), Error> {
     let Some(last) = last_commit(folder, hour, RowTable::Gpu.folder())? else { return Ok(()) };
-    let is_current = |table| last_commit(folder, hour, table).map(|sums| sums == Some(last));
-    if is_current(BY_MINUTE)? && is_current(BY_HOUR)? {
-        return Ok(());
-    }
-    let minutes = sum_rows(folder, pools, hour)?;
-    for (table, sums) in [(BY_MINUTE, &minutes), (BY_HOUR, &merge_buckets(&minutes, HOUR_S))] {
-        let partition = Partition { hour: Some(hour), table };
-        let batch = encode(sums)?;
-        let path = folder.path(partition);
-        folder.write(partition, 0..=last, batch.schema(), |writer| {
-            writer.write(&batch).map_err(Error::parquet(&path))
-        })?;
-        for path in folder.list(partition)?.replaced {
-            fs::remove_file(&path).map_err(Error::io(&path, "remove"))?;
+    faults::write(folder, hour)?;
+    for table in &TABLES {
+        if is_current(folder, hour, table.folder)? {
+            continue;
         }
+        let query = SumQuery::group(table.dimensions, Some(table.step_s));
+        let batch = encode(&sum_rows(folder, pools, hour, &query)?, table)?;
+        let partition = Partition { hour: Some(hour), table: table.folder };
+        write_kept(folder, partition, last, &batch)?;
     }
     Ok(())
 }
 
-/// Returns the number of the last commit that the files of an hour hold.
-fn last_commit(folder: &StoreFolder, hour: u64, table: &'static str) -> Result<Option<u64>, Error> {
-    let list = folder.list(Partition { hour: Some(hour), table })?;
-    Ok(list.parts.last().map(|part| part.last))
-}
-
-/// Computes the sums of each minute of an hour from its rows.
+/// Computes the sums of an hour from its rows.
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn sum_rows(folder: &StoreFolder, pools: &Pools, hour: u64) -> Result<BucketSums, Error> {
+pub fn sum_rows(
+    folder: &StoreFolder,
+    pools: &Pools,
+    hour: u64,
+    query: &SumQuery,
+) -> Result<BucketSums, Error> {
+    let (mut groups, mut sums) = (GroupedSums::new(query), BucketSums::new());
+    add_rows(folder, pools, hour, &mut groups)?;
+    groups.merge_into(&mut sums);
+    Ok(sums)
+}
+
+fn add_rows(
+    folder: &StoreFolder,
+    pools: &Pools,
+    hour: u64,
+    groups: &mut GroupedSums,
+) -> Result<(), Error> {
     let partition = Partition { hour: Some(hour), table: RowTable::Gpu.folder() };
-    let mut aggregation = Aggregation::new(pools);
-    folder.read(partition, &COLUMNS, |batch, path| aggregation.add(batch, path))?;
-    Ok(aggregation.finish())
+    let mut sums = HourSums::new(pools, groups, hour);
+    folder.read_coded(partition, &COLUMNS, &OPTIONAL, |batch, path| sums.add(batch, path))?;
+    sums.finish();
+    Ok(())
 }
 
-/// Computes the sums of a range of time in seconds since 1970, grouped by a dimension. The range is
-/// extended to whole minutes.
+/// Computes the sums of a query. Its range is extended to whole minutes.
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn query(
+pub fn query(folder: &StoreFolder, pools: &Pools, query: &SumQuery) -> Result<QueryAnswer, Error> {
+    let Range { start, end } = query.range;
+    let range = start / MINUTE_S * MINUTE_S..end.div_ceil(MINUTE_S).saturating_mul(MINUTE_S);
+    let query = &SumQuery { range: range.clone(), ..query.clone() };
+    let answers = over_hours(folder, &range, |hours| query_hours(folder, pools, hours, query))?;
+    let mut total = QueryAnswer::default();
+    for answer in answers {
+        total.hours_missing += answer.hours_missing;
+        for (key, sums) in answer.sums {
+            total.sums.entry(key).or_default().merge(&sums);
+        }
+    }
+    Ok(total)
+}
+
+/// Computes the sums of a range of time in seconds since 1970 by the members of a dimension.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn query_groups(
     folder: &StoreFolder,
     pools: &Pools,
     range: Range<u64>,
     by: Dimension,
-) -> Result<GroupSums, Error> {
-    let range = range.start / MINUTE_S * MINUTE_S..range.end.div_ceil(MINUTE_S) * MINUTE_S;
-    let mut hours: BTreeSet<u64> = folder.hours(RowTable::Gpu.folder())?.into_iter().collect();
-    hours.extend(folder.hours(BY_HOUR)?);
-    hours.retain(|hour| (hour + 1) * HOUR_S > range.start && hour * HOUR_S < range.end);
-    let hours: Vec<u64> = hours.into_iter().collect();
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut results = Vec::new();
-        while let Some(&hour) = hours.get(next.fetch_add(1, Ordering::Relaxed)) {
-            results.push((hour, query_hour(folder, pools, hour, &range, by)?));
-        }
-        Ok(results)
-    };
-    let results: Result<Vec<_>, Error> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    // Sums are added in the order of hours, so that any number of threads gives equal results.
-    let by_hour: BTreeMap<u64, GroupSums> = results?.into_iter().flatten().collect();
-    let mut groups = GroupSums::new();
-    for (name, sums) in by_hour.into_values().flatten() {
-        groups.entry(name).or_default().merge(&sums);
-    }
-    Ok(groups)
+) -> Result<BTreeMap<String, FleetSums>, Error> {
+    let answer = query(folder, pools, &SumQuery { range, ..SumQuery::group(&[by], None) })?;
+    let groups = answer.sums.into_iter();
+    Ok(groups.map(|((_, key), sums)| (key.member(by).to_owned(), sums)).collect())
 }
 
-/// Computes the groups of one hour, from its sums if they are up to date.
-fn query_hour(
+/// Computes the sums of some hours, from kept sums where they are up to date.
+fn query_hours(
     folder: &StoreFolder,
     pools: &Pools,
-    hour: u64,
-    range: &Range<u64>,
-    by: Dimension,
-) -> Result<GroupSums, Error> {
-    let is_whole = range.start <= hour * HOUR_S && (hour + 1) * HOUR_S <= range.end;
-    let table = if is_whole { BY_HOUR } else { BY_MINUTE };
-    let rows = last_commit(folder, hour, RowTable::Gpu.folder())?;
-    let sums = last_commit(folder, hour, table)?;
-    // Rows may be deleted earlier than their sums.
-    let is_current = sums.is_some() && (rows.is_none() || rows == sums);
-    let buckets = if is_current {
-        read_sums(folder, Partition { hour: Some(hour), table })?
-    } else {
-        sum_rows(folder, pools, hour)?
-    };
-    let mut groups = GroupSums::new();
-    for ((bucket, key), value) in &buckets {
-        if is_whole || range.contains(bucket) {
-            groups.entry(key.member(by).to_owned()).or_default().merge(value);
+    hours: &[u64],
+    query: &SumQuery,
+) -> Result<QueryAnswer, Error> {
+    let (mut groups, mut answer) = (GroupedSums::new(query), QueryAnswer::default());
+    for &hour in hours {
+        let table = TABLES.iter().find(|table| table.answers(query, hour));
+        if let Some(table) = table
+            && is_current(folder, hour, table.folder)?
+        {
+            add_kept(folder, hour, table, &mut groups)?;
+        } else if last_commit(folder, hour, RowTable::Gpu.folder())?.is_some() {
+            add_rows(folder, pools, hour, &mut groups)?;
+        } else {
+            answer.hours_missing += 1;
         }
     }
-    Ok(groups)
+    groups.merge_into(&mut answer.sums);
+    Ok(answer)
 }
 
-fn encode(sums: &BucketSums) -> Result<RecordBatch, Error> {
-    let members: [fn(&SumKey) -> &str; 5] =
-        [|key| &key.pool, |key| &key.model, |key| &key.workflow, |key| &key.user, |key| &key.run];
+fn encode(sums: &BucketSums, table: &SumTable) -> Result<RecordBatch, Error> {
     let mut columns = vec![("start", timestamps(sums.keys().map(|(start, _)| *start)))];
-    for (name, member) in KEYS.into_iter().zip(members) {
-        columns.push((name, text(sums.keys().map(|(_, key)| member(key)))));
+    for &dimension in table.dimensions {
+        let members = sums.keys().map(|(_, key)| key.member(dimension));
+        columns.push((dimension.name(), text(members)));
     }
     for (at, name) in FleetSums::NAMES.into_iter().enumerate() {
         let values = Float64Array::from_iter_values(sums.values().map(|sums| sums.values()[at]));
@@ -182,34 +207,54 @@ fn encode(sums: &BucketSums) -> Result<RecordBatch, Error> {
     Ok(RecordBatch::try_from_iter_with_nullable(columns)?)
 }
 
-fn read_sums(folder: &StoreFolder, partition: Partition) -> Result<BucketSums, Error> {
-    let mut sums = BucketSums::new();
-    folder.read(partition, &[], |batch, path| {
-        let starts: &TimestampMillisecondArray = column(batch, "start", path)?;
-        let mut texts: Vec<&StringArray> = Vec::new();
-        for name in KEYS {
-            texts.push(column(batch, name, path)?);
+/// Adds the kept sums of an hour.
+fn add_kept(
+    folder: &StoreFolder,
+    hour: u64,
+    table: &SumTable,
+    groups: &mut GroupedSums,
+) -> Result<(), Error> {
+    let query = groups.query;
+    let needed = table.dimensions.iter().copied().filter(|one| query.needs(*one));
+    let dimensions: Vec<Dimension> = needed.collect();
+    let mut columns = vec!["start"];
+    columns.extend(dimensions.iter().map(|dimension| dimension.name()));
+    columns.extend(FleetSums::NAMES);
+    let partition = Partition { hour: Some(hour), table: table.folder };
+    folder.read_coded(partition, &columns, &[], |batch, path| {
+        add_kept_rows(batch, path, &dimensions, groups)
+    })
+}
+
+fn add_kept_rows(
+    batch: &RecordBatch,
+    path: &Path,
+    dimensions: &[Dimension],
+    groups: &mut GroupedSums,
+) -> Result<(), Error> {
+    let starts: &TimestampMillisecondArray = column(batch, "start", path)?;
+    let mut members = Vec::new();
+    for &dimension in dimensions {
+        let number = |text: &str| groups.number(dimension, text);
+        members.push((dimension, TextColumn::new(batch, dimension.name(), path, number)?));
+    }
+    let mut values: Vec<&Float64Array> = Vec::new();
+    for name in FleetSums::NAMES {
+        values.push(column(batch, name, path)?);
+    }
+    for row in 0..batch.num_rows() {
+        let second = u64::try_from(starts.value(row) / 1000).unwrap_or(0);
+        if groups.query.range.contains(&second) {
+            let start = groups.query.bucket(second);
+            let mut key = GroupKey { start, members: [0; DIMENSIONS] };
+            for (dimension, texts) in &members {
+                key.members[*dimension as usize] = texts.number(row);
+            }
+            let sums = FleetSums::from_values(std::array::from_fn(|at| values[at].value(row)));
+            groups.add(key, &sums);
         }
-        let mut values: Vec<&Float64Array> = Vec::new();
-        for name in FleetSums::NAMES {
-            values.push(column(batch, name, path)?);
-        }
-        for row in 0..batch.num_rows() {
-            let text = |at: usize| texts[at].value(row).to_owned();
-            let key = SumKey {
-                pool: text(0),
-                model: text(1),
-                workflow: text(2),
-                user: text(3),
-                run: text(4),
-            };
-            let start = u64::try_from(starts.value(row) / 1000).unwrap_or(0);
-            let value = FleetSums::from_values(std::array::from_fn(|at| values[at].value(row)));
-            sums.entry((start, key)).or_default().merge(&value);
-        }
-        Ok(())
-    })?;
-    Ok(sums)
+    }
+    Ok(())
 }
 
 #[cfg(test)]

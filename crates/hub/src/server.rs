@@ -4,27 +4,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX, VERSION};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prost::Message;
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 
+use crate::api::{FleetQuery, FleetReader};
 use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
 use crate::error::Error;
+use crate::log::say;
+use crate::page::{self, PageFile};
 use crate::tls;
-use crate::tokens::{TokenFile, TokenRole};
+use crate::tokens::{TokenFile, TokenGrant, TokenRole};
 use crate::writer::BatchQueue;
 
 /// Timeout of a TLS handshake, and of receiving the head of a request.
@@ -44,13 +49,34 @@ const RETRY_STORE_S: u32 = 5;
 /// Time in which open requests may end when the hub is ended by a signal.
 const DRAIN: Duration = Duration::from_secs(15);
 
+/// Largest number of queries that are computed at the same time.
+const QUERIES_MAX: usize = 2;
+/// Paths of the queries of viewers.
+const SUMS: &str = "/hub/v1/sums";
+const FAULTS: &str = "/hub/v1/faults";
+
+/// The key and the value of a part of a query string.
+type QueryPair = (String, String);
+
 /// The state that all requests share.
 struct Service {
     tokens: TokenFile,
     queue: BatchQueue,
     /// Permits in KiB of the batches that are received or wait for a commit.
     waiting: Semaphore,
+    reader: Arc<FleetReader>,
+    /// Permits of the queries that are computed at the same time.
+    queries: Semaphore,
+    /// Whether connections are encrypted, so that a browser has checked the name of this host.
+    has_tls: bool,
     stop: watch::Receiver<bool>,
+}
+
+/// The head of a request that was checked.
+struct CheckedHead<'a> {
+    /// Length of the body in bytes.
+    length: usize,
+    grant: &'a TokenGrant,
 }
 
 /// The bound socket of the hub.
@@ -92,12 +118,29 @@ impl HubListener {
     }
 
     /// Serves requests until `stop` becomes true, then finishes those that have begun.
-    pub async fn serve(self, queue: BatchQueue, mut stop: watch::Receiver<bool>) {
-        let waiting = Semaphore::new(self.waiting_kib as usize);
-        let service = Arc::new(Service { tokens: self.tokens, queue, waiting, stop: stop.clone() });
+    pub async fn serve(
+        self,
+        queue: BatchQueue,
+        reader: FleetReader,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let service = Arc::new(Service {
+            tokens: self.tokens,
+            queue,
+            waiting: Semaphore::new(self.waiting_kib as usize),
+            reader: Arc::new(reader),
+            queries: Semaphore::new(QUERIES_MAX),
+            has_tls: self.acceptor.is_some(),
+            stop: stop.clone(),
+        });
         let router = Router::new()
             .route(BATCHES, post(receive_batch))
             .route(ORDERS, post(answer_orders))
+            .route(SUMS, get(answer_sums))
+            .route(FAULTS, get(answer_faults))
+            .route("/", get(|state, headers| send_page(state, headers, &page::HTML)))
+            .route("/page.js", get(|state, headers| send_page(state, headers, &page::SCRIPT)))
+            .route("/page.css", get(|state, headers| send_page(state, headers, &page::STYLE)))
             .with_state(Arc::clone(&service));
         let open = Arc::new(Semaphore::new(self.connections as usize));
         loop {
@@ -161,10 +204,10 @@ async fn receive_batch(State(service): State<Arc<Service>>, request: Request) ->
 }
 
 async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchRefusal> {
-    let length = service.check_head(request.headers(), SIZE_MAX)?;
+    let CheckedHead { length, grant } = service.check_head(request.headers(), SIZE_MAX)?;
     let _permit = service.reserve(length)?;
     let bytes = read_body(request.into_body(), SIZE_MAX).await?;
-    let batch = batch::decode(&bytes)?;
+    let batch = batch::decode(&bytes, grant)?;
     drop(bytes);
     let through = batch.through;
     match service.queue.store(batch).await {
@@ -178,18 +221,17 @@ async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchR
 /// may receive orders from reporting the hub as unreachable.
 async fn answer_orders(State(service): State<Arc<Service>>, request: Request) -> Response {
     let wanted = async {
-        service.check_head(request.headers(), WANTED_MAX)?;
+        let CheckedHead { grant, .. } = service.check_head(request.headers(), WANTED_MAX)?;
         let bytes = read_body(request.into_body(), WANTED_MAX).await?;
         let damaged =
             |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
-        OrdersWanted::decode(bytes.as_ref()).map_err(damaged)
+        let wanted = OrdersWanted::decode(bytes.as_ref()).map_err(damaged)?;
+        batch::check_version(wanted.version)?;
+        batch::check_sender(grant, &wanted.host)?;
+        Ok(wanted)
     };
     let wanted = match wanted.await {
-        Ok(wanted) if wanted.version == VERSION => wanted,
-        Ok(wanted) => {
-            let reason = format!("expected version {VERSION}, got {}", wanted.version);
-            return refuse(&BatchRefusal::new(batch::DAMAGED, reason));
-        }
+        Ok(wanted) => wanted,
         Err(refusal) => return refuse(&refusal),
     };
     let held = Duration::from_millis(u64::from(wanted.wait_ms)).min(HELD_MAX);
@@ -201,16 +243,110 @@ async fn answer_orders(State(service): State<Arc<Service>>, request: Request) ->
     message(&Orders::default())
 }
 
+async fn answer_sums(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+) -> Response {
+    service.answer(&headers, pairs, FleetReader::sums).await
+}
+
+async fn answer_faults(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+) -> Response {
+    service.answer(&headers, pairs, FleetReader::faults).await
+}
+
+/// Sends a file of the page, which holds no data, so that it needs no token.
+async fn send_page(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    file: &'static PageFile,
+) -> Response {
+    if let Err(refusal) = service.check_host(&headers) {
+        return refuse(&refusal);
+    }
+    let headers = [
+        (header::CONTENT_TYPE, file.content_type),
+        (header::CONTENT_SECURITY_POLICY, page::POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, file.text).into_response()
+}
+
 impl Service {
-    /// Checks the token and the headers of a request. Returns the length of its body in bytes.
-    fn check_head(&self, headers: &HeaderMap, size_max: usize) -> Result<usize, BatchRefusal> {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let token = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-        match token.and_then(|token| self.tokens.role(token)) {
-            Some(TokenRole::Agent) => {}
-            Some(_) => return Err(BatchRefusal::new(403, "expected a token of the role agent")),
-            None => return Err(BatchRefusal::new(401, "expected a known token")),
+    /// Answers a query of a viewer, which a thread of its own computes.
+    async fn answer<T: Serialize + Send + 'static>(
+        &self,
+        headers: &HeaderMap,
+        pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+        compute: fn(&FleetReader, &FleetQuery) -> Result<T, Error>,
+    ) -> Response {
+        let query = self.check_host(headers).and_then(|()| {
+            self.check_role(headers, TokenRole::Viewer)?;
+            let damaged = |reason| BatchRefusal::new(400, reason);
+            let Query(pairs) = pairs.map_err(|error| damaged(error.body_text()))?;
+            FleetQuery::parse(&pairs).map_err(damaged)
+        });
+        let query = match query {
+            Ok(query) => query,
+            Err(refusal) => return refuse(&refusal),
+        };
+        let _permit = self.queries.acquire().await;
+        let reader = Arc::clone(&self.reader);
+        let computed = tokio::task::spawn_blocking(move || compute(&reader, &query)).await;
+        match computed {
+            Ok(Ok(answer)) => Json(answer).into_response(),
+            Ok(Err(error)) => {
+                say(&format!("error: a query is not answered: {error}"));
+                refuse(&BatchRefusal::new(503, "the files cannot be read now"))
+            }
+            Err(_) => refuse(&BatchRefusal::new(503, "the hub is ending")),
         }
+    }
+
+    /// Refuses names of hosts that stand for a loopback address only by a foreign name server, so
+    /// that no site reaches the hub through a browser. With TLS, the browser checks the name.
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), BatchRefusal> {
+        let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+        let host = host.unwrap_or_default();
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        if self.has_tls || ["localhost", "127.0.0.1", "[::1]"].contains(&name) {
+            return Ok(());
+        }
+        Err(BatchRefusal::new(403, "expected the host name localhost or a loopback address"))
+    }
+
+    /// Checks the token of a request. Returns what it permits.
+    fn check_role(
+        &self,
+        headers: &HeaderMap,
+        expected: TokenRole,
+    ) -> Result<&TokenGrant, BatchRefusal> {
+        let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = value.and_then(|value| value.strip_prefix("Bearer "));
+        match token.and_then(|token| self.tokens.grant(token)) {
+            Some(grant) if grant.role == expected => Ok(grant),
+            Some(_) => {
+                let reason = format!("expected a token of the role {}", expected.name());
+                Err(BatchRefusal::new(batch::WRONG_CALLER, reason))
+            }
+            None => Err(BatchRefusal::new(401, "expected a known token")),
+        }
+    }
+
+    /// Checks the token and the headers of a request.
+    fn check_head(
+        &self,
+        headers: &HeaderMap,
+        size_max: usize,
+    ) -> Result<CheckedHead<'_>, BatchRefusal> {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let grant = self.check_role(headers, TokenRole::Agent)?;
         if text(header::CONTENT_TYPE) != Some(CONTENT_TYPE) {
             return Err(BatchRefusal::new(
                 415,
@@ -227,7 +363,7 @@ impl Service {
                 let reason = format!("expected at most {size_max} bytes, got {length}");
                 Err(BatchRefusal::new(batch::TOO_LARGE, reason))
             }
-            Some(length) => Ok(length),
+            Some(length) => Ok(CheckedHead { length, grant }),
         }
     }
 

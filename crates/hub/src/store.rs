@@ -8,34 +8,45 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use arrow_array::{Array, RecordBatch};
-use arrow_schema::SchemaRef;
-use chrono::{DateTime, NaiveDate, Timelike};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+use chrono::{DateTime, NaiveDate, Timelike, Utc};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+};
 use parquet::arrow::{ArrowWriter, ProjectionMask};
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::metadata::KeyValue;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use parquet::file::properties::WriterProperties;
+use parquet::file::statistics::Statistics;
+use parquet::schema::types::ColumnPath;
 
+use crate::columns::RowTable;
 use crate::error::Error;
 
 pub mod compaction;
 pub mod ingest;
+pub mod retention;
 #[cfg(test)]
 mod tests;
 
 /// Seconds of an hour, the time that one partition covers.
 pub const HOUR_S: u64 = 3600;
+const HOURS_OF_DAY: u64 = 24;
 /// Key of a file's metadata that has the version of the columns.
 const VERSION_KEY: &str = "rowmill-hub";
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 /// Largest number of rows of a row group, which is kept in memory while it is written.
 const GROUP_ROWS: usize = 1 << 17;
 /// Number of rows that are read at a time.
 const BATCH_ROWS: usize = 8192;
+/// Number of rows with coded texts that are read at a time. They are small, and their different
+/// texts are looked up once for all of them.
+const CODED_BATCH_ROWS: usize = 1 << 15;
 /// Number of attempts to open the files of a partition while a compaction replaces them.
 const ATTEMPTS: usize = 10;
 
@@ -104,12 +115,9 @@ impl StoreFolder {
 
     /// Returns the folder of a partition, which may not exist.
     pub fn path(&self, partition: Partition) -> PathBuf {
-        let table = self.root.join(partition.table);
-        let Some(hour) = partition.hour else { return table };
-        let seconds = i64::try_from(hour * HOUR_S).unwrap_or(i64::MAX);
-        let time = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
-        let day = time.date_naive();
-        table.join(format!("day={day}")).join(format!("hour={:02}", time.hour()))
+        let Some(hour) = partition.hour else { return self.root.join(partition.table) };
+        let day = self.day_path(partition.table, hour / HOURS_OF_DAY);
+        day.join(format!("hour={:02}", time_of(hour).hour()))
     }
 
     /// Returns the hours of a table that have a folder, in ascending order.
@@ -118,20 +126,43 @@ impl StoreFolder {
     /// If a folder cannot be read.
     pub fn hours(&self, table: &str) -> Result<Vec<u64>, Error> {
         let mut hours = Vec::new();
-        for day in names(&self.root.join(table))? {
-            let Some(date) = day.strip_prefix("day=").and_then(|text| text.parse().ok()) else {
-                continue;
-            };
-            let date: NaiveDate = date;
-            let midnight = date.and_hms_opt(0, 0, 0).unwrap_or_default().and_utc().timestamp();
-            let midnight = u64::try_from(midnight).unwrap_or(0) / HOUR_S;
-            for hour in names(&self.root.join(table).join(&day))? {
+        for day in self.days(table)? {
+            for hour in names(&self.day_path(table, day))? {
                 let number = hour.strip_prefix("hour=").and_then(|text| text.parse::<u64>().ok());
-                hours.extend(number.map(|number| midnight + number));
+                hours.extend(number.map(|number| day * HOURS_OF_DAY + number));
             }
         }
         hours.sort_unstable();
         Ok(hours)
+    }
+
+    /// Returns the days of a table that have a folder, in ascending order, as numbers of days since
+    /// 1970.
+    fn days(&self, table: &str) -> Result<Vec<u64>, Error> {
+        let day = |name: String| {
+            let date: NaiveDate = name.strip_prefix("day=")?.parse().ok()?;
+            let midnight = date.and_hms_opt(0, 0, 0)?.and_utc().timestamp();
+            Some(u64::try_from(midnight).ok()? / (HOUR_S * HOURS_OF_DAY))
+        };
+        let mut days: Vec<u64> =
+            names(&self.root.join(table))?.into_iter().filter_map(day).collect();
+        days.sort_unstable();
+        Ok(days)
+    }
+
+    fn day_path(&self, table: &str, day: u64) -> PathBuf {
+        self.root.join(table).join(format!("day={}", time_of(day * HOURS_OF_DAY).date_naive()))
+    }
+
+    /// Removes all rows of a day from a table. A kill at any moment leaves all of them or none.
+    fn remove_day(&self, table: &str, day: u64) -> Result<(), Error> {
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        // What a kill leaves in the folder of unfinished files is removed by the next hub.
+        let removed = self.root.join("tmp").join(format!("{number}.removed"));
+        let path = self.day_path(table, day);
+        fs::rename(&path, &removed).map_err(Error::io(&path, "remove"))?;
+        sync_folder(&self.root.join(table))?;
+        fs::remove_dir_all(&removed).map_err(Error::io(&removed, "remove"))
     }
 
     /// Lists the files of a partition.
@@ -173,7 +204,7 @@ impl StoreFolder {
         let temporary = self.root.join("tmp").join(format!("{number}.parquet"));
         let folder = self.path(partition);
         let name = format!("{:010}-{:010}.parquet", commits.start(), commits.end());
-        let written = write_whole(&temporary, schema, fill)
+        let written = write_whole(&temporary, partition.compression(), schema, fill)
             .and_then(|()| create_folder(&folder, &self.root))
             .and_then(|()| {
                 let path = folder.join(name);
@@ -205,6 +236,26 @@ impl StoreFolder {
         Ok(())
     }
 
+    /// Reads some columns as [`Self::read`] does, but texts as dictionaries of their different
+    /// values, as the files store them. Columns of `optional` are left out where they have no
+    /// value.
+    ///
+    /// # Errors
+    /// If a file is damaged or has another version, or if `visit` fails.
+    pub fn read_coded(
+        &self,
+        partition: Partition,
+        columns: &[&str],
+        optional: &[&str],
+        mut visit: impl FnMut(&RecordBatch, &Path) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for (file, part) in self.open_parts(partition)? {
+            let visit = |batch: &RecordBatch| visit(batch, &part.path);
+            read_coded_file(file, &part.path, columns, optional, visit)?;
+        }
+        Ok(())
+    }
+
     fn open_parts(&self, partition: Partition) -> Result<Vec<(File, PartFile)>, Error> {
         let mut attempt = 1;
         loop {
@@ -220,6 +271,21 @@ impl StoreFolder {
                 opened => return opened,
             }
         }
+    }
+}
+
+/// Converts a number of hours since 1970 to a time.
+fn time_of(hour: u64) -> DateTime<Utc> {
+    let seconds = i64::try_from(hour * HOUR_S).unwrap_or(i64::MAX);
+    DateTime::from_timestamp(seconds, 0).unwrap_or_default()
+}
+
+impl Partition {
+    /// Rows are compressed. Sums are small, and a decompressor for each of their columns takes
+    /// twice the time of all else in a query over months.
+    fn compression(self) -> Compression {
+        let is_rows = RowTable::ALL.iter().any(|table| table.folder() == self.table);
+        if is_rows { Compression::ZSTD(ZstdLevel::default()) } else { Compression::UNCOMPRESSED }
     }
 }
 
@@ -239,13 +305,7 @@ fn read_file(
     mut visit: impl FnMut(&RecordBatch) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(Error::parquet(path))?;
-    let pairs = builder.metadata().file_metadata().key_value_metadata();
-    let version = pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == VERSION_KEY));
-    let version = version.and_then(|pair| pair.value.as_deref()).unwrap_or("none");
-    if version != VERSION {
-        let (path, got) = (path.to_owned(), version.to_owned());
-        return Err(Error::Version { path, expected: VERSION, got });
-    }
+    check_version(builder.metadata(), path)?;
     let mask = match columns {
         [] => ProjectionMask::all(),
         columns => ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied()),
@@ -257,10 +317,62 @@ fn read_file(
     Ok(())
 }
 
+fn read_coded_file(
+    file: File,
+    path: &Path,
+    columns: &[&str],
+    optional: &[&str],
+    mut visit: impl FnMut(&RecordBatch) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let failed = || Error::parquet(path);
+    let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(failed())?;
+    check_version(metadata.metadata(), path)?;
+    let coded = |field: &Arc<Field>| match field.data_type() {
+        DataType::Utf8 => {
+            let codes = DataType::Dictionary(DataType::Int32.into(), DataType::Utf8.into());
+            Arc::new(field.as_ref().clone().with_data_type(codes))
+        }
+        _ => Arc::clone(field),
+    };
+    let schema = Schema::new(metadata.schema().fields().iter().map(coded).collect::<Fields>());
+    let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
+    let parquet = Arc::clone(metadata.metadata());
+    let has_value = |name: &&&str| {
+        let chunks = parquet.row_groups().iter().flat_map(RowGroupMetaData::columns);
+        let mut chunks = chunks.filter(|chunk| chunk.column_path().parts()[0] == ***name);
+        chunks.any(|chunk| {
+            let nulls = chunk.statistics().and_then(Statistics::null_count_opt);
+            nulls.is_none_or(|nulls| i64::try_from(nulls) != Ok(chunk.num_values()))
+        })
+    };
+    let columns = columns.iter().chain(optional.iter().filter(has_value)).copied();
+    let schema = parquet.file_metadata().schema_descr();
+    let mask = ProjectionMask::columns(schema, columns);
+    let metadata = ArrowReaderMetadata::try_new(Arc::clone(&parquet), options).map_err(failed())?;
+    let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
+    let reader = builder.with_projection(mask).with_batch_size(CODED_BATCH_ROWS).build();
+    for batch in reader.map_err(failed())? {
+        visit(&batch?)?;
+    }
+    Ok(())
+}
+
+/// Checks that a file has the columns of this version.
+fn check_version(metadata: &ParquetMetaData, path: &Path) -> Result<(), Error> {
+    let pairs = metadata.file_metadata().key_value_metadata();
+    let version = pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == VERSION_KEY));
+    let version = version.and_then(|pair| pair.value.as_deref()).unwrap_or("none");
+    if version != VERSION {
+        let (path, got) = (path.to_owned(), version.to_owned());
+        return Err(Error::Version { path, expected: VERSION, got });
+    }
+    Ok(())
+}
+
 /// Reads the columns of a file without its rows.
 fn read_schema(file: File, path: &Path) -> Result<SchemaRef, Error> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(Error::parquet(path))?;
-    Ok(std::sync::Arc::clone(builder.schema()))
+    Ok(Arc::clone(builder.schema()))
 }
 
 /// Returns a column with its type.
@@ -279,16 +391,24 @@ pub fn column<'a, A: Array + 'static>(
 
 fn write_whole(
     path: &Path,
+    compression: Compression,
     schema: SchemaRef,
     fill: impl FnOnce(&mut ArrowWriter<File>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let version = KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_owned());
-    let level = ZstdLevel::try_new(1).map_err(Error::parquet(path))?;
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level))
+    let mut properties = WriterProperties::builder()
+        .set_compression(compression)
         .set_max_row_group_row_count(Some(GROUP_ROWS))
-        .set_key_value_metadata(Some(vec![version]))
-        .build();
+        .set_key_value_metadata(Some(vec![version]));
+    for field in schema.fields().iter().filter(|field| *field.data_type() == DataType::Float64) {
+        // Measured sums seldom repeat, so a dictionary of them costs more than it saves. Their
+        // exponents repeat, and are compressed once bytes of one position lie together.
+        let name = ColumnPath::from(field.name().as_str());
+        properties = properties
+            .set_column_dictionary_enabled(name.clone(), false)
+            .set_column_encoding(name, Encoding::BYTE_STREAM_SPLIT);
+    }
+    let properties = properties.build();
     let file = File::create_new(path).map_err(Error::io(path, "create"))?;
     let mut writer =
         ArrowWriter::try_new(file, schema, Some(properties)).map_err(Error::parquet(path))?;

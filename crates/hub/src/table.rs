@@ -103,7 +103,18 @@ mod tests {
         let hour = 3600.0;
         let user = |hours: f64| {
             let held = hours * hour;
-            FleetSums::from_values([held, held, held, held, held / 2.0, held / 4.0, held, 0.0])
+            FleetSums::from_values([
+                held,
+                held,
+                held,
+                held,
+                held / 2.0,
+                held / 4.0,
+                held,
+                0.0,
+                held / 2.0,
+                0.0,
+            ])
         };
         let idle = FleetSums { deployed_s: hour, schedulable_s: hour, ..FleetSums::default() };
         let groups = BTreeMap::from([

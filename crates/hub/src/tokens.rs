@@ -7,21 +7,23 @@ use fleet::untrusted::{Privacy, read_trusted};
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
+use crate::pattern::matches_pattern;
 
 /// Number of random bytes of a token. A hash without salt is safe only because tokens are random.
 const TOKEN_BYTES: usize = 24;
 
-/// What a token permits. Only agents are served so far.
+/// What a token permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TokenRole {
-    /// Sends the rows of one host.
+    /// Sends the rows of the host after which the token is named.
     Agent,
     /// Reads sums and pages.
     Viewer,
 }
 
 impl TokenRole {
-    fn name(self) -> &'static str {
+    /// Returns the name of the role in the file of tokens.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Agent => "agent",
             Self::Viewer => "viewer",
@@ -29,10 +31,36 @@ impl TokenRole {
     }
 }
 
-/// The hashes of all tokens, with the role of each.
+/// The role of a token, and its name. An agent's token is named after its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenGrant {
+    pub role: TokenRole,
+    name: String,
+}
+
+impl TokenGrant {
+    /// Creates a grant for a host, or for several hosts if the name ends with `*`.
+    pub fn new(role: TokenRole, name: &str) -> Self {
+        Self { role, name: name.to_owned() }
+    }
+
+    /// Checks that the token may send messages of a host.
+    ///
+    /// # Errors
+    /// The reason if the token is named after another host.
+    pub fn check_host(&self, host: &str) -> Result<(), String> {
+        if matches_pattern(&self.name, host) {
+            return Ok(());
+        }
+        let name = &self.name;
+        Err(format!("expected rows of the token's host {name:?}, got rows of {host:?}"))
+    }
+}
+
+/// The hashes of all tokens, with what each permits.
 #[derive(Debug, Default)]
 pub struct TokenFile {
-    roles: BTreeMap<String, TokenRole>,
+    grants: BTreeMap<String, TokenGrant>,
 }
 
 impl TokenFile {
@@ -47,7 +75,7 @@ impl TokenFile {
     }
 
     fn parse(text: &str) -> Result<Self, Error> {
-        let mut roles = BTreeMap::new();
+        let mut grants = BTreeMap::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -60,7 +88,7 @@ impl TokenFile {
                 got,
             };
             let words: Vec<&str> = line.split_whitespace().collect();
-            let [role, _, hash] = words[..] else {
+            let [role, name, hash] = words[..] else {
                 return Err(wrong(format!("{} words", words.len())));
             };
             let known = [TokenRole::Agent, TokenRole::Viewer];
@@ -70,20 +98,25 @@ impl TokenFile {
             if hash.len() != 64 || !hash.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(wrong(format!("a hash of {} letters", hash.len())));
             }
-            roles.insert(hash.to_ascii_lowercase(), role);
+            grants.insert(hash.to_ascii_lowercase(), TokenGrant::new(role, name));
         }
-        Ok(Self { roles })
+        Ok(Self { grants })
+    }
+
+    /// Returns what a token permits, or `None` if the token is unknown.
+    pub fn grant(&self, token: &str) -> Option<&TokenGrant> {
+        // Comparing hashes instead of tokens leaks nothing about a token by its time.
+        self.grants.get(&hash(token))
     }
 
     /// Returns the role of a token, or `None` if the token is unknown.
     pub fn role(&self, token: &str) -> Option<TokenRole> {
-        // Comparing hashes instead of tokens leaks nothing about a token by its time.
-        self.roles.get(&hash(token)).copied()
+        self.grant(token).map(|grant| grant.role)
     }
 
     /// Whether the file has no token, so that nobody could call.
     pub fn is_empty(&self) -> bool {
-        self.roles.is_empty()
+        self.grants.is_empty()
     }
 }
 
@@ -110,7 +143,7 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{TokenFile, TokenRole, create_token};
+    use super::{TokenFile, TokenGrant, TokenRole, create_token};
 
     #[test]
     fn a_token_is_found_by_its_hash_only() {
@@ -119,6 +152,16 @@ mod tests {
         assert_eq!(file.role(&token), Some(TokenRole::Agent));
         assert_eq!(file.role(&token[1..]), None);
         assert!(!line.contains(&token));
+    }
+
+    #[test]
+    fn a_token_of_an_agent_is_bound_to_the_hosts_of_its_name() {
+        let check =
+            |name: &str, host: &str| TokenGrant::new(TokenRole::Agent, name).check_host(host);
+        assert_eq!(check("gpu-1", "gpu-1"), Ok(()));
+        assert_eq!([check("gpu-*", "gpu-12"), check("*", "x")], [Ok(()), Ok(())]);
+        let reason = check("gpu-1", "gpu-12").unwrap_err();
+        assert_eq!(reason, "expected rows of the token's host \"gpu-1\", got rows of \"gpu-12\"");
     }
 
     #[test]

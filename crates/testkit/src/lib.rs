@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
+pub mod browser;
 pub mod certificate;
 pub mod compiler;
 pub mod fixture;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::gpu::GpuIdentity;
 use super::interval::{CounterReading, IntervalRow, ReadingTime};
 use crate::audit;
+use crate::hub::activity::ActivityEntries;
 use crate::hub::{Hub, row};
 use crate::state::{AgentState, lock};
 
@@ -60,6 +61,12 @@ impl RowSink {
             self.pending.push(row());
             self.start_unix_s = self.start_unix_s.max(start_unix_s);
         }
+    }
+
+    /// Adds rows to the pending rows, and queues events for the hub at once.
+    pub(super) fn report(&mut self, state: &AgentState, entries: ActivityEntries) {
+        self.pending.extend(entries.rows);
+        state.queue_events(entries.events);
     }
 
     /// Queues the pending rows for the hub.

@@ -314,7 +314,7 @@ impl OrderExecutor {
     }
 
     fn queue_state(&self, state: OrderState) {
-        if let Err(error) = self.hub.add(0, vec![Body::Order(state)]) {
+        if let Err(error) = self.hub.add_events(vec![Body::Order(state)]) {
             self.state.note(format!("queue of the hub: {error}"));
         }
     }

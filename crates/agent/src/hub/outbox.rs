@@ -107,6 +107,14 @@ impl Hub {
         self.add(start_unix_s, rows)
     }
 
+    /// Queues entries that belong to no interval, such as events.
+    ///
+    /// # Errors
+    /// If the entries cannot be written. They are then counted as dropped.
+    pub fn add_events(&self, events: Vec<Body>) -> std::io::Result<()> {
+        self.add(0, events)
+    }
+
     pub(super) fn add(&self, start_unix_s: u64, bodies: Vec<Body>) -> std::io::Result<()> {
         let entry = |body| Entry { sequence: 0, body: Some(body) };
         let added = lock(&self.queue).append(start_unix_s, bodies.into_iter().map(entry).collect());
@@ -140,7 +148,9 @@ impl Hub {
         };
         let Some(last) = entries.last().map(|entry| entry.sequence) else { return Delivery::Idle };
         let (host, count) = (self.host.clone(), entries.len());
-        let batch = EntryBatch { version: VERSION, host, queue, gone_through, entries };
+        let sent_unix_ms = Some(unix_ns() / 1_000_000);
+        let version = VERSION;
+        let batch = EntryBatch { version, host, queue, gone_through, entries, sent_unix_ms };
         match self.link.post::<_, Ack>(BATCHES, &batch, Duration::ZERO) {
             Ok(ack) => {
                 // A faulty hub could acknowledge numbers that were never sent.

@@ -67,15 +67,22 @@ fn known(sums: &IntervalSums) -> BTreeMap<String, f64> {
     all.into_iter().filter_map(|(name, sum)| Some((name.to_owned(), sum?))).collect()
 }
 
-fn run(run: &allocation::SchedulerRun) -> GpuRun {
+/// Converts a run to its form in rows. A run that only its user's processes name has the user in
+/// its name, and neither account nor partition. A user who names the job of another user therefore
+/// adds nothing to that job.
+pub fn run(run: &allocation::SchedulerRun) -> GpuRun {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let user = text(&run.user);
+    let confirmed = |value: &Option<String>| if run.is_claim { String::new() } else { text(value) };
+    // Mapping folders have Slurm's job numbers, and a run must have one name in all rows.
+    let scheduler = if run.scheduler == "prolog" { "slurm" } else { run.scheduler };
     GpuRun {
-        scheduler: run.scheduler.to_owned(),
-        job: run.job.clone(),
+        scheduler: scheduler.to_owned(),
+        job: if run.is_claim { format!("{}@{user}", run.job) } else { run.job.clone() },
         name: text(&run.name),
-        user: text(&run.user),
-        account: text(&run.account),
-        partition: text(&run.partition),
+        account: confirmed(&run.account),
+        partition: confirmed(&run.partition),
+        user,
     }
 }
 

@@ -13,15 +13,15 @@ const SAMPLE: &str = "sample.json";
 
 /// Metadata of a kept trace, with the weight of its steps.
 #[derive(Debug, Serialize)]
-pub struct KeptTrace<'a> {
+pub struct KeptTrace {
     pub version: u32,
-    pub token: &'a str,
+    pub token: String,
     /// Time at which the trace was requested, in milliseconds since 1970.
     pub begun_unix_ms: u64,
-    pub host: &'a str,
-    pub workflow: &'a str,
+    pub host: String,
+    pub workflow: String,
     /// Id that the scheduler assigned to the job.
-    pub job: Option<&'a str>,
+    pub job: Option<String>,
     pub uid: u32,
     pub pid: u32,
     pub rank: Option<u32>,
@@ -34,7 +34,7 @@ pub struct KeptTrace<'a> {
     pub step_ns_while: Option<f64>,
     /// Standard deviation of the slowdown that steps show without a trace, as a share.
     pub slowdown_spread: Option<f64>,
-    pub file: &'a TraceFile,
+    pub file: TraceFile,
 }
 
 /// The folder of kept periodic traces, limited in size.
@@ -66,8 +66,8 @@ impl TraceStore {
     ///
     /// # Errors
     /// If the trace cannot be moved or its metadata cannot be written.
-    pub fn put(&self, from: &OwnFolder, sample: &KeptTrace<'_>) -> io::Result<()> {
-        let own = self.folder.make_folder(sample.token)?;
+    pub fn put(&self, from: &OwnFolder, sample: &KeptTrace) -> io::Result<()> {
+        let own = self.folder.make_folder(&sample.token)?;
         from.rename(&sample.file.name, &own, &sample.file.name)?;
         let mut text = serde_json::to_vec_pretty(sample)?;
         text.push(b'\n');
@@ -130,10 +130,10 @@ mod tests {
             let file = TraceFile { name, bytes: 700, bytes_unpacked: 900, checksum };
             let sample = KeptTrace {
                 version: 1,
-                token,
+                token: token.to_owned(),
                 begun_unix_ms: 1,
-                host: "h",
-                workflow: "w",
+                host: "h".to_owned(),
+                workflow: "w".to_owned(),
                 job: None,
                 uid: 7,
                 pid: 8,
@@ -143,7 +143,7 @@ mod tests {
                 step_ns_before: 1e6,
                 step_ns_while: None,
                 slowdown_spread: None,
-                file: &file,
+                file,
             };
             store.put(&OwnFolder::hold(root.path()).unwrap(), &sample).unwrap();
             assert!(!from.exists());

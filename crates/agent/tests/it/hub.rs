@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use fleet::proto::{
     Ack, BATCHES, Body, CONTENT_TYPE, EntryBatch, GpuInterval, ORDERS, Order, OrderState, Orders,
-    OrdersWanted, PARTS, PartAck, TraceOrder, TracePart, Wanted,
+    OrdersWanted, PARTS, PartAck, RunReport, TraceOrder, TracePart, Wanted,
 };
 use prost::Message;
 
 use testkit::certificate::{CertificateFiles, create_certificate};
 
 use crate::fixture::{Agent, WAIT, value};
+use crate::periodic::{Training, steps_of};
 use crate::server;
 use crate::traces::{Job, honest};
 
@@ -220,4 +221,66 @@ fn orders_come_by_long_poll_and_traces_go_back_in_parts() {
     let audit = fs::read_to_string(agent.path("audit.json")).unwrap();
     assert!(audit.contains("\"who\":\"hub\",\"verb\":\"trace\""), "{audit}");
     drop(job);
+}
+
+#[test]
+fn runs_steps_traces_and_samples_reach_the_hub() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((hub, configuration)) = start(folder.path()) else { return };
+    let mapping = tempfile::tempdir().unwrap();
+    fs::write(mapping.path().join("0"), "7 ada 1000\n").unwrap();
+    let lines = format!(
+        "job_mapping = '{}'\n{configuration}[periodic]\ntraces_per_day = 86400\nshare_of_steps = 1.0\n",
+        mapping.path().display()
+    );
+    let agent = Agent::start(&lines, Some(GPUS));
+    let training = Training::start(&agent, &steps_of(5_000_000));
+    let job = Job::start(&agent.sockets(), honest);
+    let order = format!(
+        r#"{{"pids": [{}], "run": null, "length_ms": 300, "every_ms": 100}}"#,
+        std::process::id()
+    );
+    assert_eq!(agent.local("POST", "/v1/samples", &order).status, 200);
+    let all = |hub: &Hub| -> Vec<Body> { hub.stored.lock().unwrap().values().cloned().collect() };
+    let event = |kind: &str| {
+        let found = all(&hub).into_iter().find_map(|body| match body {
+            Body::Event(event) if event.kind == kind => Some(event),
+            _ => None,
+        });
+        found.map(|event| {
+            (serde_json::from_str::<serde_json::Value>(&event.details).unwrap(), event)
+        })
+    };
+    let runs = || -> Vec<RunReport> {
+        let run = |body: Body| if let Body::Run(run) = body { Some(*run) } else { None };
+        all(&hub).into_iter().filter_map(run).collect()
+    };
+    until("a trace", || event("trace").is_some());
+    until("a run", || !runs().is_empty());
+    let run = runs().remove(0);
+    let identity = run.run.unwrap();
+    assert_eq!((identity.scheduler.as_str(), identity.job.as_str()), ("slurm", "7"));
+    assert_eq!((identity.user.as_str(), run.gpus.len(), run.ended_unix_s), ("ada", 1, None));
+    let (details, trace) = event("trace").unwrap();
+    assert_eq!((trace.pid, &details["steps"]), (Some(std::process::id()), &5.into()));
+    assert!(details["weight"].as_f64().unwrap() >= 1.0, "{details}");
+    assert_eq!(event("agent").unwrap().0["driver"], "570.1");
+    let (details, sample) = event("sample").unwrap();
+    assert!(sample.length_ms >= 300 && details["waiting"][0]["looks"].as_u64() > Some(0));
+    fs::remove_file(mapping.path().join("0")).unwrap();
+    until("the end of the run", || runs().iter().any(|run| run.ended_unix_s.is_some()));
+    drop((training, job));
+    let rows = all(&hub).into_iter().filter_map(|body| match body {
+        Body::Steps(row) if row.steps > 0 => Some(row),
+        _ => None,
+    });
+    let rows: Vec<_> = rows.collect();
+    // Each step takes 5 ms on the job's clock, whatever the load of the machine is.
+    for row in &rows {
+        assert!(row.timed_steps == 0 || (row.step_p50_s.unwrap() - 5e-3).abs() < 1e-9, "{row:?}");
+        assert!((row.timed_s - 5e-3 * row.timed_steps as f64).abs() < 1e-6, "{row:?}");
+        assert_eq!(row.samples, Some(row.steps), "{row:?}");
+    }
+    let steps: u64 = rows.iter().map(|row| row.steps).sum();
+    assert!(rows.len() >= 2 && steps > 100, "{steps} steps");
 }

@@ -112,6 +112,10 @@ int nvmlInit_v2(void) { look(); return is_up ? OK : NO_DRIVER; }
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { (void)code; return "stub"; }
+int nvmlSystemGetDriverVersion(char *out, unsigned length) {
+    snprintf(out, length, "570.1");
+    return OK;
+}
 int nvmlDeviceGetCount_v2(unsigned *out) {
     look();
     if (!is_up) return UNINITIALIZED;

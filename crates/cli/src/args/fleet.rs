@@ -69,6 +69,20 @@ shown; rowmill capture --with stacks records those.")]
         #[arg(long, value_name = "TIME", value_parser = sample_interval, default_value = "100ms")]
         every: Duration,
     },
+    /// Report where the fleet's GPU hours went, who holds idle GPUs, which jobs lost most, and
+    /// which nodes are sick, against a week before
+    #[command(after_help = "\
+Examples:
+  rowmill fleet report --hub https://hub:9470 --token-file viewer.token
+  rowmill fleet report --hub http://127.0.0.1:9470 --token-file viewer.token --since 7d --html report.html
+
+All figures come from the hub. HTML files have no scripts and can be mailed.")]
+    Report(FleetReport),
+    /// Report what a job did with its GPUs, for example at its end
+    #[command(after_help = "\
+Example:
+  rowmill fleet job 4711 --hub https://hub:9470 --token-file viewer.token")]
+    Job(FleetJob),
     /// Release a GPU's hardware counters to Nsight or CUPTI for a limited time
     #[command(after_help = "Example:\n  rowmill fleet pause --gpu 0 --for 10m")]
     Pause {
@@ -104,6 +118,50 @@ pub struct Reach {
     /// abstract socket or /run/kineto]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
+}
+
+/// Options that tell how to reach the hub.
+#[derive(Clone, Debug, Args)]
+pub struct HubReach {
+    /// The hub's URL: https, or http on this host
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9470")]
+    pub hub: String,
+    /// File that contains a viewer's token
+    #[arg(long, value_name = "FILE")]
+    pub token_file: PathBuf,
+    /// CA certificate of the hub, or its own certificate [default: the public certificate
+    /// authorities]
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Also write the report to this HTML file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Options of `rowmill fleet report`.
+#[derive(Clone, Debug, Args)]
+pub struct FleetReport {
+    #[command(flatten)]
+    pub reach: HubReach,
+    /// Length of the time until now, such as 90m, 24h or 7d
+    #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "24h")]
+    pub since: Duration,
+    /// Number of rows of the lists of owners and jobs
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+}
+
+/// Options of `rowmill fleet job`.
+#[derive(Clone, Debug, Args)]
+pub struct FleetJob {
+    /// Id of the job in Slurm, or scheduler and id, such as kubernetes/POD
+    #[arg(value_name = "ID")]
+    pub id: String,
+    #[command(flatten)]
+    pub reach: HubReach,
+    /// Length of the time until now in which the job is looked for
+    #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "7d")]
+    pub since: Duration,
 }
 
 /// Options that select processes on the hosts.
@@ -170,6 +228,14 @@ fn pause(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0ms" | "0s" | "0m" | "0h") { Ok(Duration::ZERO) } else { span(text) }
 }
 
+/// Parses a length of time that may have days.
+fn span_of_days(text: &str) -> Result<Duration, String> {
+    let Some(days) = text.strip_suffix('d') else { return span(text) };
+    let days = days.parse::<u32>().ok().filter(|days| (1..=3650).contains(days));
+    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
+    days.map(|days| Duration::from_secs(u64::from(days) * 86_400)).ok_or_else(wrong)
+}
+
 fn sample_length(text: &str) -> Result<Duration, String> {
     let length = span(text)?;
     let is_short = length <= Duration::from_secs(60);
@@ -190,7 +256,7 @@ fn gpu_index(text: &str) -> Result<u32, String> {
 mod tests {
     use std::time::Duration;
 
-    use super::{gpu_index, pause, sample_interval, sample_length};
+    use super::{gpu_index, pause, sample_interval, sample_length, span_of_days};
     use crate::args::bytes;
 
     #[test]
@@ -201,6 +267,13 @@ mod tests {
         assert_eq!((pause("0s"), pause("0")), (Ok(Duration::ZERO), Ok(Duration::ZERO)));
         assert_eq!(pause("1h"), Ok(Duration::from_secs(3600)));
         assert!(gpu_index("x").is_err_and(|error| error.contains("the index of a GPU")));
+    }
+
+    #[test]
+    fn reports_cover_hours_or_days() {
+        assert_eq!(span_of_days("7d"), Ok(Duration::from_secs(604_800)));
+        assert_eq!(span_of_days("90m"), Ok(Duration::from_secs(5400)));
+        assert!(["0d", "d", "25h", "-1d"].iter().all(|text| span_of_days(text).is_err()));
     }
 
     #[test]

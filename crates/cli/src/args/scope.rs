@@ -144,8 +144,12 @@ fn describe_unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option
     let has_value = |name: &str, value: &str| {
         raw_values(command, matches, name).iter().all(|given| given.eq_ignore_ascii_case(value))
     };
+    // Commands of `fleet` that ask a hub have no options for hosts.
+    let exists = |name: &&str| {
+        name.split(['+', '=']).next().is_some_and(|name| argument_id(command, name).is_some())
+    };
     match need {
-        Need::AnyOf(names) if !names.iter().any(|name| has(&name)) => {
+        Need::AnyOf(names) if names.iter().any(exists) && !names.iter().any(|name| has(&name)) => {
             Some(format!("applies only with {}", join_options(names, " or ")))
         }
         Need::NoneOf(names) => {

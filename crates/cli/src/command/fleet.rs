@@ -15,8 +15,11 @@ use setup::error::{EXIT_FAILED, Error};
 use setup::error_text::plain;
 use setup::render;
 
+mod hub;
 mod reach;
+mod report;
 mod sample;
+mod sections;
 mod select;
 pub mod trace;
 
@@ -35,6 +38,8 @@ struct HostStatus {
 pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     match &args.verb {
         FleetVerb::Trace(args) => trace::run(args, session),
+        FleetVerb::Report(args) => report::run(args, session),
+        FleetVerb::Job(args) => report::run_job(args, session),
         FleetVerb::Hosts(reach) => show_statuses(reach, session, host_table),
         FleetVerb::Status(reach) => show_statuses(reach, session, status_table),
         FleetVerb::Doctor(reach) => show_statuses(reach, session, note_table),

@@ -141,6 +141,16 @@ fn hosts_are_not_contacted_without_a_token() {
 }
 
 #[test]
+fn a_viewers_token_is_sent_to_other_hosts_over_tls_only() {
+    let place = Place::new();
+    std::fs::write(place.path("viewer.token"), "0123456789abcdef\n").unwrap();
+    let words = ["expected https://HOST:PORT", "hint: the token would be readable"];
+    check_in(&place, "fleet report --hub http://hub:9470 --token-file viewer.token", 2, &words);
+    let nobody = "fleet job 7 --hub http://127.0.0.1:9 --token-file viewer.token";
+    check_in(&place, nobody, 1, &["the hub at http://127.0.0.1:9", "hint: `rowmill-hub serve`"]);
+}
+
+#[test]
 fn without_an_agent_the_error_says_how_to_start_one() {
     let place = Place::new();
     let ran = place.run("fleet status --socket-dir .");

@@ -107,6 +107,27 @@ fn a_free_gpu_is_held_only_by_a_proven_claim() {
     let (grouped, _) =
         held(&[EVE], &[claim(10, EVE, "1", &["0"]), in_group(claim(11, ADA, "2", &["0"]), "2")]);
     assert_eq!(grouped, ["2 ada"]);
+    let two_jobs = ["1", "2"].map(|job| {
+        let uid = if job == "1" { EVE } else { ADA };
+        in_group(claim(uid, uid, job, &["0"]), job)
+    });
+    let (working, refused) = held(&[ADA], &two_jobs);
+    assert_eq!(working, ["2 ada"], "of two jobs that name a GPU, the one that computes there");
+    assert!(refused.contains(&(Refusal::Unproven, EVE)), "{refused:?}");
+    assert_eq!(held(&[ADA, EVE], &two_jobs).0, ["1 eve", "2 ada"]);
+}
+
+#[test]
+fn a_run_that_only_its_user_names_is_marked_as_a_claim() {
+    let is_claim = |scheduler: &[(&str, SchedulerRun)], claim: Claim| {
+        let decided = check(scheduler, &[gpu(0, &[EVE])], &[claim]);
+        let holders = decided.holders["GPU-0"].iter().map(|run| run.is_claim).collect::<Vec<_>>();
+        (decided.runs[&10].is_claim, holders)
+    };
+    let claim = || claim(10, EVE, "7", &["0"]);
+    assert_eq!(is_claim(&[], claim()), (true, vec![true]));
+    assert_eq!(is_claim(&[], in_group(claim(), "7")), (false, vec![false]));
+    assert_eq!(is_claim(&[("0", prolog("7", "eve"))], claim()), (false, vec![false]));
 }
 
 #[test]

@@ -65,7 +65,8 @@ fn batch() -> EntryBatch {
     };
     let body = Some(Body::Gpu(Box::new(interval)));
     let entries = vec![Entry { sequence: 7, body }];
-    EntryBatch { version: VERSION, host: "a".into(), queue: vec![3; 16], gone_through: 6, entries }
+    let (version, host, queue) = (VERSION, "a".into(), vec![3; 16]);
+    EntryBatch { version, host, queue, gone_through: 6, entries, sent_unix_ms: Some(7) }
 }
 
 #[test]

@@ -94,6 +94,7 @@ fn protobuf() {
         host: "a".into(),
         queue: vec![3; 16],
         gone_through: 6,
+        sent_unix_ms: None,
         entries,
     };
     let trace = TraceOrder { token: "a".into(), iterations: 5, ..TraceOrder::default() };

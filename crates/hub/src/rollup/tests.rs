@@ -1,5 +1,4 @@
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,9 +8,10 @@ use testkit::{Folder, Random};
 use super::{maintain, query, sum_rows};
 use crate::batch::QueuedEntry;
 use crate::config::Pools;
+use crate::grouping::SumQuery;
 use crate::store::StoreFolder;
 use crate::store::ingest::RowStore;
-use crate::sums::{Dimension, FleetSums};
+use crate::sums::{Dimension, SUMS, SumKey};
 
 const HOUR: u64 = 490_000;
 const START: u64 = HOUR * 3600;
@@ -70,13 +70,14 @@ fn random_fleet(random: &mut Random, seconds: u64) -> Vec<HostRow> {
 }
 
 /// The sums of rows by their definitions, without any of the code that is tested.
-fn brute_force(rows: &[HostRow], range: &Range<u64>, by: Dimension) -> BTreeMap<String, [f64; 8]> {
-    let mut groups: BTreeMap<String, [f64; 8]> = BTreeMap::new();
-    for (host, row) in rows.iter().filter(|(_, row)| range.contains(&row.start_unix_s)) {
-        let is_busy = rows.iter().any(|(other, another)| {
-            let same = other == host && another.start_unix_s == row.start_unix_s;
-            same && !another.runs.is_empty()
-        });
+fn brute_force(rows: &[HostRow], query: &SumQuery) -> BTreeMap<(u64, SumKey), [f64; SUMS]> {
+    let mut groups: BTreeMap<(u64, SumKey), [f64; SUMS]> = BTreeMap::new();
+    let held = rows.iter().filter(|(_, row)| !row.runs.is_empty());
+    let busy_hosts: BTreeSet<(&String, u64)> =
+        held.map(|(host, row)| (host, row.start_unix_s)).collect();
+    let in_range = |row: &GpuInterval| query.range.contains(&row.start_unix_s);
+    for (host, row) in rows.iter().filter(|(_, row)| in_range(row)) {
+        let is_busy = busy_hosts.contains(&(host, row.start_unix_s));
         let length_s = f64::from(row.length_s);
         let (busy, sm) = (row.sums.get("busy_s"), row.sums.get("sm_active_s"));
         let holders: Vec<Option<&GpuRun>> = match row.runs.len() {
@@ -86,15 +87,23 @@ fn brute_force(rows: &[HostRow], range: &Range<u64>, by: Dimension) -> BTreeMap<
         for holder in &holders {
             let share = 1.0 / holders.len() as f64;
             let held = if holder.is_some() { share } else { 0.0 };
-            let name = match (by, holder) {
+            let member = |dimension: Dimension| match (dimension, holder) {
                 (Dimension::Pool, _) => "default".to_owned(),
                 (Dimension::Model, _) => row.model.clone(),
+                (Dimension::Host, _) => host.clone(),
                 (Dimension::User, Some(run)) => run.user.clone(),
                 (Dimension::Workflow, Some(run)) => run.name.clone(),
                 (Dimension::Run, Some(run)) => format!("slurm/{}", run.job),
                 (_, None) => String::new(),
             };
-            let sums = groups.entry(name).or_default();
+            if query.selection.iter().any(|(one, allowed)| !allowed.contains(&member(*one))) {
+                continue;
+            }
+            let kept = |one| if query.by.contains(&one) { member(one) } else { String::new() };
+            let key = SumKey { members: Dimension::ALL.map(kept) };
+            let start = row.start_unix_s;
+            let bucket = query.step_s.map_or(query.range.start, |step_s| start - start % step_s);
+            let sums = groups.entry((bucket, key)).or_default();
             let observed = |sum: Option<&f64>| sum.map_or(0.0, |_| row.observed_s.min(length_s));
             sums[0] += length_s * share;
             sums[1] += length_s * share;
@@ -104,19 +113,49 @@ fn brute_force(rows: &[HostRow], range: &Range<u64>, by: Dimension) -> BTreeMap<
             sums[5] += sm.unwrap_or(&0.0) * held;
             sums[6] += observed(busy) * held;
             sums[7] += observed(sm) * held;
+            sums[8] += if sm.is_none() { busy.unwrap_or(&0.0) * held } else { 0.0 };
+            let is_idle = busy.is_some_and(|busy| *busy < 0.01 * row.observed_s);
+            sums[9] += if is_idle { observed(busy) * held } else { 0.0 };
         }
     }
     groups
 }
 
-fn check(got: &BTreeMap<String, FleetSums>, expected: &BTreeMap<String, [f64; 8]>) {
-    assert_eq!(got.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-    for (name, sums) in got {
-        for (value, expected) in sums.values().into_iter().zip(expected[name]) {
+fn check(store: &StoreFolder, rows: &[HostRow], wanted: &SumQuery) {
+    let got = query(store, &Pools::default(), wanted).unwrap();
+    let expected = brute_force(rows, wanted);
+    assert_eq!(got.hours_missing, 0);
+    assert_eq!(got.sums.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (key, sums) in &got.sums {
+        for (value, expected) in sums.values().into_iter().zip(expected[key]) {
             let error = (value - expected).abs() / expected.abs().max(1.0);
-            assert!(error < 1e-9, "{name}: {sums:?} {expected:?}");
+            assert!(error < 1e-9, "{wanted:?} {key:?}: {sums:?} {expected:?}");
         }
     }
+}
+
+/// A query with a random range, step, grouping and selection.
+fn random_query(random: &mut Random) -> SumQuery {
+    let ranges = [0..u64::MAX / 2, START..START + 3600, START + 1260..START + 5340];
+    let range = ranges[random.below(3_usize)].clone();
+    let step_s = [None, Some(60), Some(3600), Some(86_400)][random.below(4_usize)];
+    let by = Dimension::ALL.into_iter().filter(|_| random.below(3_u64) == 0).collect();
+    let mut selection: BTreeMap<Dimension, BTreeSet<String>> = BTreeMap::new();
+    if random.below(2_u64) == 0 {
+        let members = [
+            (Dimension::User, "user-1"),
+            (Dimension::User, ""),
+            (Dimension::Run, "slurm/3"),
+            (Dimension::Host, "host-2"),
+            (Dimension::Model, "model-1"),
+            (Dimension::Pool, "none"),
+        ];
+        for _ in 0..=random.below(2_u64) {
+            let (dimension, member) = members[random.below(members.len())];
+            selection.entry(dimension).or_default().insert(member.to_owned());
+        }
+    }
+    SumQuery { range, step_s, by, selection }
 }
 
 fn append(store: &mut RowStore, rows: &[HostRow], first: u64) {
@@ -128,9 +167,6 @@ fn append(store: &mut RowStore, rows: &[HostRow], first: u64) {
     });
     store.append(entries.collect()).unwrap();
 }
-
-const DIMENSIONS: [Dimension; 5] =
-    [Dimension::Pool, Dimension::Model, Dimension::Workflow, Dimension::User, Dimension::Run];
 
 #[test]
 fn rows_and_kept_sums_equal_the_definitions_on_random_fleets() {
@@ -145,12 +181,13 @@ fn rows_and_kept_sums_equal_the_definitions_on_random_fleets() {
         for (at, part) in early.chunks(41).enumerate() {
             append(&mut writer, part, 1 + at as u64 * 41);
         }
-        let ranges = [0..u64::MAX / 2, START..START + 3600, START + 1260..START + 5340];
-        let compare = |rows: &[HostRow]| {
-            for (range, by) in ranges.iter().flat_map(|range| DIMENSIONS.map(|by| (range, by))) {
-                let got = query(&store, &pools, range.clone(), by).unwrap();
-                check(&got, &brute_force(rows, range, by));
+        let mut compare = |rows: &[HostRow]| {
+            let all = 0..u64::MAX / 2;
+            for by in Dimension::ALL {
+                let query = SumQuery { range: all.clone(), ..SumQuery::group(&[by], None) };
+                check(&store, rows, &query);
             }
+            (0..40).for_each(|_| check(&store, rows, &random_query(&mut random)));
         };
         compare(early);
         // The files are new, so they settle only in the future.
@@ -163,6 +200,12 @@ fn rows_and_kept_sums_equal_the_definitions_on_random_fleets() {
         assert!(maintain(&store, &pools, future).unwrap() > 0);
         compare(&rows);
         assert_eq!(maintain(&store, &pools, future).unwrap(), 0);
+        // Rows may be deleted before their sums.
+        std::fs::remove_dir_all(folder.path("store/gpu")).unwrap();
+        let mut query = SumQuery { range: 0..u64::MAX / 2, ..SumQuery::group(&[], None) };
+        check(&store, &rows, &query);
+        query.by.extend([Dimension::Host, Dimension::User]);
+        assert_eq!(super::query(&store, &pools, &query).unwrap().hours_missing, 2);
     }
 }
 
@@ -174,7 +217,8 @@ fn sums_of_two_fleets_add_up_to_those_of_both() {
         let folder = Folder::new();
         let store = Arc::new(StoreFolder::open(&folder.path("store")).unwrap());
         append(&mut RowStore::new(Arc::clone(&store)), rows, 1);
-        sum_rows(&store, &Pools::default(), HOUR).unwrap()
+        sum_rows(&store, &Pools::default(), HOUR, &SumQuery::group(&Dimension::ALL, Some(60)))
+            .unwrap()
     };
     // The rows are sorted by host, and the first two hosts are one of the fleets.
     let middle = rows.partition_point(|(host, _)| host.as_str() < "host-2");

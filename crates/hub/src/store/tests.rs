@@ -1,17 +1,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrow_array::UInt64Array;
-use fleet::proto::{Body, GpuInterval, GpuRun, HostInterval, OrderState};
+use fleet::proto::{
+    Body, GpuInterval, GpuRun, HostEvent, HostInterval, OrderState, RunReport, StepInterval,
+};
 use testkit::Folder;
 
 use super::compaction::{MergeScope, merge};
-use super::ingest::{IngestTally, RowStore};
+use super::ingest::{HostProblem, IngestTally, RowStore};
+use super::retention::remove_old_days;
 use super::{Partition, StoreFolder, column};
 use crate::batch::QueuedEntry;
 use crate::columns::RowTable;
+use crate::config::{DAY_S, Pools, Retention};
 use crate::error::Error;
+use crate::rollup;
+use crate::sums::Dimension;
 
 const HOUR: u64 = 490_000;
 
@@ -69,8 +76,13 @@ fn sequences(store: &StoreFolder, table: RowTable) -> Vec<u64> {
     numbers
 }
 
-fn stored(count: u64) -> IngestTally {
-    IngestTally { stored: count, ..IngestTally::default() }
+/// The numbers of stored and of repeated rows.
+fn stored(tally: &IngestTally) -> [u64; 2] {
+    [tally.stored, rows_of(tally, HostProblem::RepeatedRows)]
+}
+
+fn rows_of(tally: &IngestTally, problem: HostProblem) -> u64 {
+    tally.problems.get(&("gpu-1".into(), problem)).map_or(0, |count| count.rows)
 }
 
 #[test]
@@ -86,16 +98,58 @@ fn an_entry_is_stored_once_also_by_the_next_hub() {
         ]
     };
     let (first, mut rows) = open(&folder);
-    assert_eq!(rows.append(entries()).unwrap(), stored(4));
-    let repeated = IngestTally { repeated: 4, ..IngestTally::default() };
-    assert_eq!(rows.append(entries()).unwrap(), repeated);
+    assert_eq!(stored(&rows.append(entries()).unwrap()), [4, 0]);
+    assert_eq!(stored(&rows.append(entries()).unwrap()), [0, 4]);
     drop((first, rows));
     let (store, mut rows) = open(&folder);
-    assert_eq!(rows.append(entries()).unwrap(), repeated);
+    assert_eq!(stored(&rows.append(entries()).unwrap()), [0, 4]);
     assert_eq!(store.hours("gpu").unwrap(), [HOUR, HOUR + 1]);
     assert_eq!(sequences(&store, RowTable::Gpu), [1]);
     assert_eq!(sequences(&store, RowTable::Host), [2]);
     assert_eq!(sequences(&store, RowTable::Order), [4]);
+}
+
+#[test]
+fn runs_steps_and_events_are_stored_once_also_by_the_next_hub() {
+    let folder = Folder::new();
+    let start_unix_s = HOUR * 3600;
+    let run = Some(GpuRun { job: "7".to_owned(), ..GpuRun::default() });
+    let report = RunReport {
+        seen_unix_s: start_unix_s,
+        run: run.clone(),
+        gpus: vec!["GPU-0".to_owned(), "GPU-1".to_owned()],
+        exit_code: Some(-1),
+        ..RunReport::default()
+    };
+    let steps = |pid| {
+        let phase_s = BTreeMap::from([("train".to_owned(), 9.0)]);
+        let row = StepInterval { start_unix_s, length_s: 10, pid, phase_s, ..Default::default() };
+        Body::Steps(Box::new(StepInterval { run: run.clone(), steps: 3, ..row }))
+    };
+    let (kind, start_unix_ms) = ("hang".to_owned(), start_unix_s * 1000 + 5);
+    let details = "{}".to_owned();
+    let event = HostEvent { kind, start_unix_ms, length_ms: 1500, details, ..Default::default() };
+    let entries = || {
+        let bodies = [
+            Body::Run(Box::new(report.clone())),
+            Body::Run(Box::new(report.clone())),
+            Body::Event(Box::new(event.clone())),
+            steps(40),
+            steps(41),
+        ];
+        (1..).zip(bodies).map(|(at, body)| entry(1, at, body)).collect::<Vec<_>>()
+    };
+    for lives in 0..2 {
+        let (store, mut rows) = open(&folder);
+        let tally = rows.append(entries()).unwrap();
+        assert_eq!(stored(&tally), if lives == 0 { [5, 0] } else { [0, 5] });
+        // Another agent on the host describes the same process and interval.
+        let tally = rows.append(vec![entry(2, 1, steps(41))]).unwrap();
+        assert_eq!(rows_of(&tally, HostProblem::DoubledRows), 1);
+        let tables = [RowTable::Run, RowTable::Event, RowTable::Step];
+        let found = tables.map(|table| sequences(&store, table));
+        assert_eq!(found, [vec![1, 2], vec![3], vec![4, 5]]);
+    }
 }
 
 #[test]
@@ -111,7 +165,7 @@ fn a_second_row_of_an_interval_is_counted_and_left_out() {
             entry(2, 3 + lives, row(Some(0), 20 + 10 * lives)),
         ];
         let tally = rows.append(second).unwrap();
-        assert_eq!(tally.doubled, BTreeMap::from([("gpu-1".into(), 2)]));
+        assert_eq!(rows_of(&tally, HostProblem::DoubledRows), 2);
         assert_eq!(tally.stored, 1);
         assert_eq!(sequences(&store, RowTable::Gpu).len() as u64, 3 + lives);
     }
@@ -123,8 +177,8 @@ fn rows_of_the_future_are_stored_and_counted() {
     let (_store, mut rows) = open(&folder);
     let year = 365 * 24 * 3600;
     let entries = vec![entry(1, 1, row(Some(0), 0)), entry(1, 2, row(Some(0), 100 * year))];
-    let ahead = BTreeMap::from([("gpu-1".into(), 1)]);
-    assert_eq!(rows.append(entries).unwrap(), IngestTally { stored: 2, ahead, ..stored(0) });
+    let tally = rows.append(entries).unwrap();
+    assert_eq!((tally.stored, rows_of(&tally, HostProblem::FutureRows)), (2, 1));
 }
 
 #[test]
@@ -170,4 +224,72 @@ fn one_hub_writes_and_unfinished_files_are_removed() {
     drop((store, rows));
     open(&folder);
     assert!(!unfinished.exists());
+}
+
+/// The number of a day that lies some days before today.
+fn day_before(days: u64) -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / DAY_S - days
+}
+
+/// An entry with a row of a GPU on a day.
+fn row_of_day(sequence: u64, day: u64) -> QueuedEntry {
+    let Body::Gpu(mut gpu) = row(Some(0), 0) else { panic!("a GPU") };
+    gpu.start_unix_s = day * DAY_S + 600;
+    entry(1, sequence, Body::Gpu(gpu))
+}
+
+#[test]
+fn old_days_are_deleted_by_their_kind_and_their_sums_remain() {
+    let folder = Folder::new();
+    let (store, mut rows) = open(&folder);
+    let days = |count: u64| Some(Duration::from_secs(count * DAY_S));
+    let retention =
+        Retention { rows: days(3), minutes: days(6), hours: days(12), ..Retention::default() };
+    let ages = [1, 2, 5, 8, 14];
+    let entries = (1..).zip(ages).map(|(at, age)| row_of_day(at, day_before(age))).collect();
+    rows.append(entries).unwrap();
+    let counts = |store: &StoreFolder| {
+        ["gpu", "by_minute", "by_hour"].map(|table| store.days(table).unwrap().len())
+    };
+    let clock = SystemTime::now();
+    // Rows are kept while their sums are missing.
+    assert_eq!(remove_old_days(&store, &retention, clock).unwrap(), 0);
+    let deployed_s = |store: &StoreFolder| {
+        let groups =
+            rollup::query_groups(store, &Pools::default(), 0..u64::MAX / 2, Dimension::Pool);
+        groups.unwrap().values().map(|sums| sums.deployed_s).sum::<f64>()
+    };
+    // The files are new, so they settle only in the future.
+    let settled = clock + Duration::from_secs(1000);
+    rollup::maintain(&store, &Pools::default(), settled).unwrap();
+    assert_eq!(deployed_s(&store), 50.0);
+    remove_old_days(&store, &retention, clock).unwrap();
+    assert_eq!(counts(&store), [2, 3, 4]);
+    // The sums of the oldest day have ended too.
+    assert_eq!(deployed_s(&store), 40.0);
+    assert_eq!(remove_old_days(&store, &retention, clock).unwrap(), 0);
+    rollup::maintain(&store, &Pools::default(), settled).unwrap();
+    assert_eq!((counts(&store), deployed_s(&store)), ([2, 3, 4], 40.0));
+    // A row of a deleted day would be taken for all rows of its hour.
+    let mut rows = rows.with_retention(retention);
+    let tally = rows.append(vec![row_of_day(9, day_before(5)), row_of_day(10, day_before(3))]);
+    let tally = tally.unwrap();
+    assert_eq!((tally.stored, rows_of(&tally, HostProblem::ExpiredRows)), (1, 1));
+    assert_eq!(deployed_s(&store), 50.0);
+}
+
+#[test]
+fn a_deletion_that_is_killed_leaves_a_whole_day_or_none() {
+    let folder = Folder::new();
+    let (store, mut rows) = open(&folder);
+    let day = day_before(6);
+    rows.append(vec![row_of_day(1, day)]).unwrap();
+    let path = store.day_path("gpu", day);
+    // A killed hub moved the day and removed none of its files.
+    fs::rename(&path, folder.path("store/tmp/7.removed")).unwrap();
+    assert_eq!(store.hours("gpu").unwrap(), Vec::<u64>::new());
+    drop((store, rows));
+    let (store, _rows) = open(&folder);
+    assert_eq!(fs::read_dir(folder.path("store/tmp")).unwrap().count(), 0);
+    assert_eq!(store.hours("gpu").unwrap(), Vec::<u64>::new());
 }

@@ -42,9 +42,9 @@ pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rowmill-hub"))
 }
 
-/// Creates a token, appends its line to the file of tokens, and returns it.
-pub fn add_token(folder: &Folder, role: &str) -> String {
-    let output = ProgramOutput::collect(program().args(["token", "new", role, "test"]));
+/// Creates a token of a host or viewer, appends its line to the file of tokens, and returns it.
+pub fn add_token(folder: &Folder, role: &str, name: &str) -> String {
+    let output = ProgramOutput::collect(program().args(["token", "new", role, name]));
     let line = output.stderr.lines().find(|line| line.starts_with(role)).unwrap();
     let path = folder.path("tokens");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn add_token(folder: &Folder, role: &str) -> String {
 /// Creates a folder with a configuration file and a token, and returns both.
 pub fn create_configuration(lines: &str) -> (Folder, String) {
     let folder = Folder::new();
-    let token = add_token(&folder, "agent");
+    let token = add_token(&folder, "agent", "*");
     let root = folder.root().display();
     folder
         .write("hub.toml", format!("store = '{root}/store'\ntokens = '{root}/tokens'\n{lines}\n"));
@@ -100,6 +100,14 @@ impl TestHub {
         output.expect_code(0, "sums").json()
     }
 
+    /// Returns the hosts with their problems in the last day.
+    pub fn status(&self) -> Value {
+        let mut command = program();
+        command.args(["status", "--format", "json", "--config"]);
+        let output = ProgramOutput::collect(command.arg(self.folder.path("hub.toml")));
+        output.expect_code(0, "status").json()
+    }
+
     /// Counts the stored copies of each entry by its queue and number.
     pub fn entries(&self) -> BTreeMap<(Vec<u8>, u64), u64> {
         count_entries(&self.folder.path("store"))
@@ -139,11 +147,12 @@ pub fn wait_for_start(mut command: Command) -> (Child, String) {
     (child, address)
 }
 
-/// Counts the stored copies of each entry by its queue and number.
+/// Counts the stored copies of each entry by its queue and number. Events are left out, because the
+/// hub itself adds some of them.
 pub fn count_entries(store: &std::path::Path) -> BTreeMap<(Vec<u8>, u64), u64> {
     let folder = StoreFolder::open_for_reading(store).unwrap();
     let mut counts = BTreeMap::new();
-    for table in RowTable::ALL.map(RowTable::folder) {
+    for table in RowTable::ALL.map(RowTable::folder).into_iter().filter(|table| *table != "event") {
         let hours = folder.hours(table).unwrap().into_iter().map(Some);
         for hour in hours.chain((table == "order").then_some(None)) {
             let partition = Partition { hour, table };
@@ -219,6 +228,7 @@ pub fn gpu_batch(queue: u8, first: u64, starts: impl Iterator<Item = u64>) -> En
         queue: vec![queue; 16],
         gone_through: first - 1,
         entries: entries.collect(),
+        sent_unix_ms: None,
     }
 }
 

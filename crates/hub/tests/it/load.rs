@@ -57,6 +57,7 @@ fn batch(host: u64, round: u64, start_unix_s: u64) -> EntryBatch {
         queue,
         gone_through: first - 1,
         entries: entries.collect(),
+        sent_unix_ms: None,
     }
 }
 

@@ -8,3 +8,7 @@ mod fixture;
 mod kill;
 mod load;
 mod requests;
+mod simulate;
+mod slurm;
+mod speed;
+mod view;

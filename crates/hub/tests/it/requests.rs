@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, Entry, EntryBatch, ORDERS, Orders, OrdersWanted};
 use prost::Message;
@@ -25,7 +25,8 @@ fn request(token: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 #[test]
 fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
     let (folder, token) = create_configuration("listen = '127.0.0.1:0'");
-    let viewer = add_token(&folder, "viewer");
+    let viewer = add_token(&folder, "viewer", "anna");
+    let other = add_token(&folder, "agent", "host-2");
     let mut command = program();
     command.args(["serve", "--config"]).arg(folder.path("hub.toml"));
     let (child, address) = crate::fixture::wait_for_start(command);
@@ -41,20 +42,21 @@ fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
     let whole = sized(body.len());
     let bomb = EntryBatch { entries: vec![Entry::default(); 1_000_000], ..good.clone() };
     let empty = EntryBatch { entries: vec![Entry::default()], ..good.clone() };
-    let newer = EntryBatch { version: 2, ..good.clone() };
+    let newer = EntryBatch { version: 3, ..good.clone() };
     let untyped = format!("Content-Length: {}\r\n", body.len());
     let packed = format!("{whole}Content-Encoding: gzip\r\n");
     let chunked = format!("{typed}Transfer-Encoding: chunked\r\n");
     let cases = [
         (401, "known token", request("wrong", &whole, &body)),
         (403, "role agent", request(&viewer, &whole, &body)),
+        (403, "host \"host-2\", got rows of \"host-1\"", request(&other, &whole, &body)),
         (415, "content type", request(&hub.token, &untyped, &body)),
         (415, "encoding", request(&hub.token, &packed, &body)),
         (411, "length", request(&hub.token, &chunked, b"0\r\n\r\n")),
         (413, "at most 8388608", request(&hub.token, &sized(9 << 20), &[])),
         (413, "parts", with(&bomb)),
         (422, "entry 0", with(&empty)),
-        (400, "version 1, got 2", with(&newer)),
+        (400, "version 1 to 2, got 3", with(&newer)),
         (400, "cut", request(&hub.token, &sized(body.len() - 3), &body[..body.len() - 3])),
         (404, "", b"POST /hub/v1/parts HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()),
     ];
@@ -72,6 +74,40 @@ fn what_no_agent_sends_is_refused_with_a_reason_and_nothing_is_stored() {
     assert_eq!(answer.status, 200);
     assert_eq!(Ack::decode(answer.body.as_slice()).unwrap(), Ack { through: 1 });
     assert_eq!(hub.entries().len(), 1);
+}
+
+#[test]
+fn problems_of_rows_and_clocks_are_shown_by_the_status() {
+    let hub = TestHub::start("commit_ms = 10");
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let now_ms = u64::try_from(now_ms).unwrap();
+    let send = |batch: &EntryBatch| assert_eq!(hub.send(batch).unwrap().status, 200);
+    let late = gpu_batch(1, 1, [hour_before(3), hour_before(2)].into_iter());
+    send(&late);
+    send(&late);
+    // Another agent on the same host has a queue of its own.
+    send(&EntryBatch { queue: vec![2; 16], ..late });
+    for sequence in 1..=6 {
+        let future = gpu_batch(3, sequence, [now_ms / 1000 + 600 + sequence].into_iter());
+        send(&EntryBatch { sent_unix_ms: Some(now_ms + 600_000), ..future });
+    }
+    let began = Instant::now();
+    let status = loop {
+        let status = hub.status();
+        if status["hosts"]["host-3"]["problems"]["clock"].is_object() {
+            break status;
+        }
+        assert!(began.elapsed() < WAIT, "{status}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let problem = |host: &str, problem: &str| status["hosts"][host]["problems"][problem].clone();
+    assert_eq!(problem("host-1", "doubled_rows")["rows"], 2, "{status}");
+    assert_eq!(problem("host-1", "repeated_rows")["rows"], 2, "{status}");
+    let late = problem("host-1", "late_rows");
+    assert!(late["rows"].as_u64() >= Some(2) && late["worst_s"].as_f64() >= Some(7000.0), "{late}");
+    assert_eq!(problem("host-3", "future_rows")["rows"], 1, "further ones follow: {status}");
+    let clock = problem("host-3", "clock")["worst_s"].as_f64().unwrap();
+    assert!((500.0..=600.0).contains(&clock), "{status}");
 }
 
 #[test]

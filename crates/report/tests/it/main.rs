@@ -1,7 +1,6 @@
 //! Tests of reports as HTML files, and as a browser shows them.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-mod browser;
 mod fixture;
 mod page;
 mod predicted;

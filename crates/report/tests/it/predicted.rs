@@ -12,8 +12,8 @@ use report::html::{self, PageOrigin};
 use report::predicted::{self, BarKind, EdgeKind, Predicted};
 use trace::store::{NewSlice, Trace};
 
-use crate::browser::Browser;
 use crate::fixture::HOSTILE;
+use testkit::browser::Browser;
 
 /// Creates two operators with one kernel each, followed by a wait. The second operator has a
 /// hostile name.

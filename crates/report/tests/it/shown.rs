@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use report::html::{self, PageOrigin};
 
-use crate::browser::Browser;
 use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled, training};
+use testkit::browser::Browser;
 
 const TABS: [&str; 10] =
     ["summary", "findings", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
@@ -63,14 +63,14 @@ fn the_timeline_finds_selects_and_moves() {
     assert_eq!(browser.value("rowmill.timeline.state.found.order.length"), 8);
     let span = "rowmill.timeline.state.until - rowmill.timeline.state.from";
     let before = browser.value(span).as_f64().unwrap();
-    browser.mouse("mouseWheel", (800.0, 400.0), -240.0);
+    browser.mouse("mouseWheel", [800.0, 400.0], -240.0);
     let zoomed = browser.value(span).as_f64().unwrap();
     assert!(zoomed < before, "{zoomed} of {before}");
     let from = browser.value("rowmill.timeline.state.from").as_f64().unwrap();
     browser.hold_shift(true);
-    browser.mouse("mousePressed", (800.0, 400.0), 0.0);
-    browser.mouse("mouseMoved", (700.0, 400.0), 0.0);
-    browser.mouse("mouseReleased", (700.0, 400.0), 0.0);
+    browser.mouse("mousePressed", [800.0, 400.0], 0.0);
+    browser.mouse("mouseMoved", [700.0, 400.0], 0.0);
+    browser.mouse("mouseReleased", [700.0, 400.0], 0.0);
     browser.hold_shift(false);
     assert!(browser.value("rowmill.timeline.state.from").as_f64().unwrap() > from);
     browser.press("0");
@@ -111,10 +111,10 @@ fn dragging_over_a_range_shows_its_totals() {
          return [place.left + 300, place.left + 700, place.top + 48 + 30]; })()",
     );
     let number = |place: usize| at[place].as_f64().unwrap();
-    browser.mouse("mousePressed", (number(0), number(2)), 0.0);
-    browser.mouse("mouseMoved", (number(0) + 90.0, number(2)), 0.0);
-    browser.mouse("mouseMoved", (number(1), number(2)), 0.0);
-    browser.mouse("mouseReleased", (number(1), number(2)), 0.0);
+    browser.mouse("mousePressed", [number(0), number(2)], 0.0);
+    browser.mouse("mouseMoved", [number(0) + 90.0, number(2)], 0.0);
+    browser.mouse("mouseMoved", [number(1), number(2)], 0.0);
+    browser.mouse("mouseReleased", [number(1), number(2)], 0.0);
     let chosen = browser.value(
         "(({ from, until, ranks }) => [from, until, ...ranks])(rowmill.timeline.state.chosen)",
     );

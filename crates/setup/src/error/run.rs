@@ -116,6 +116,12 @@ errors_with_hints! {
         )]
         #[hint("start the job with KINETO_USE_DAEMON=1; rowmill doctor capture says what a running job lacks")]
         NobodyAsked { place: String, seconds: u64, wanted: usize, got: usize },
+        #[error("the hub at {url}: {problem}")]
+        #[hint("`rowmill-hub serve` starts it, and `rowmill-hub token new viewer NAME` creates a token")]
+        Hub { url: String, problem: String },
+        #[error("job {run}: the hub has no rows of it in this time")]
+        #[hint("name the scheduler too, such as kubernetes/POD, or a longer time with --since")]
+        NoJob { run: String },
         #[error("Slurm job {job}: expected hosts from squeue and scontrol, got {said}")]
         Slurm { job: i64, said: String },
         #[error("{selection}: expected a process that polls for traces, got none; polling now: {there}")]

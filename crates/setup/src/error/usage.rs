@@ -375,6 +375,9 @@ errors_with_hints! {
              own agent is asked without --hosts"
         )]
         NoToken,
+        #[error("--hub {url}: expected https://HOST:PORT, or http:// with a loopback address")]
+        #[hint("the token would be readable on the way; set `certificate` and `key` of the hub")]
+        HubUrl { url: String },
         #[error("{}: expected the secret that the agents know, got an empty file", path.display())]
         #[hint("write the secret from the agents' configuration into it, readable for you alone")]
         EmptyToken { path: PathBuf },

@@ -41,7 +41,7 @@ fn program() -> Option<PathBuf> {
         places.into_iter().find(|place| place.is_file())
     });
     if found.is_none() {
-        testkit::skip("a page in a browser", "Chromium in PATH, or its path in ROWMILL_CHROMIUM");
+        crate::skip("a page in a browser", "Chromium in PATH, or its path in ROWMILL_CHROMIUM");
     }
     found
 }
@@ -50,6 +50,21 @@ impl Browser {
     /// Opens a page in the color scheme `light` or `dark`. Returns `None` if no browser is
     /// installed.
     pub fn open(page: &str, scheme: &str) -> Option<Self> {
+        let mut browser = Self::start(scheme)?;
+        let file = browser.folder.path().join("page.html");
+        std::fs::write(&file, page).unwrap();
+        browser.load(&format!("file://{}", file.display()));
+        Some(browser)
+    }
+
+    /// Opens the page at an address as [`Self::open`] does.
+    pub fn open_url(url: &str, scheme: &str) -> Option<Self> {
+        let mut browser = Self::start(scheme)?;
+        browser.load(url);
+        Some(browser)
+    }
+
+    fn start(scheme: &str) -> Option<Self> {
         let program = program()?;
         let folder = tempfile::tempdir().unwrap();
         let (to, from) = (folder.path().join("to"), folder.path().join("from"));
@@ -72,13 +87,11 @@ impl Browser {
         let (events, session) = (VecDeque::new(), None);
         let mut browser =
             Self { child, to, from: receive, events, session, next: 0, is_shift: false, folder };
-        browser.load(page, scheme);
+        browser.prepare(scheme);
         Some(browser)
     }
 
-    fn load(&mut self, page: &str, scheme: &str) {
-        let file = self.folder.path().join("page.html");
-        std::fs::write(&file, page).unwrap();
+    fn prepare(&mut self, scheme: &str) {
         let made = self.call("Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": made["targetId"], "flatten": true });
         let attached = self.call("Target.attachToTarget", &attach);
@@ -90,7 +103,12 @@ impl Browser {
         self.call("Emulation.setDeviceMetricsOverride", &size);
         let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
         self.call("Emulation.setEmulatedMedia", &json!({ "features": [feature] }));
-        self.call("Page.navigate", &json!({ "url": format!("file://{}", file.display()) }));
+    }
+
+    /// Opens another address and waits until it is loaded.
+    pub fn load(&mut self, url: &str) {
+        self.events.retain(|event| event["method"] != "Page.loadEventFired");
+        self.call("Page.navigate", &json!({ "url": url }));
         self.wait_for("Page.loadEventFired");
     }
 
@@ -119,7 +137,7 @@ impl Browser {
     }
 
     /// Moves, presses or scrolls the mouse at a position.
-    pub fn mouse(&mut self, kind: &str, (x, y): (f64, f64), wheel: f64) {
+    pub fn mouse(&mut self, kind: &str, [x, y]: [f64; 2], wheel: f64) {
         let button = if kind == "mouseWheel" { "none" } else { "left" };
         let event = json!({
             "type": kind, "x": x, "y": y, "button": button, "clickCount": 1,

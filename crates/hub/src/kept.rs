@@ -1,0 +1,107 @@
+//! The files that are kept of each hour beside its rows: their names, whether they are up to date,
+//! and how the hours of a query are divided among threads. `rollup` and `faults` know what they
+//! hold.
+//!
+//! A kept file is named like a merged file of rows: by the commits whose rows it holds.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use arrow_array::RecordBatch;
+
+use crate::columns::RowTable;
+use crate::error::Error;
+use crate::store::{HOUR_S, Partition, StoreFolder};
+
+/// Folder of the sums of each hour, which is kept longest.
+pub const BY_HOUR: &str = "by_hour";
+/// Largest number of threads that read for one query.
+const THREADS_MAX: usize = 8;
+/// Number of parts into which the hours of a query are divided. It does not depend on the number of
+/// threads, so that sums are added in the same order on every machine.
+const CHUNKS: usize = 32;
+
+/// Writes what is kept of the rows of an hour, up to the commit `last`, in place of an earlier
+/// file.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write_kept(
+    folder: &StoreFolder,
+    partition: Partition,
+    last: u64,
+    batch: &RecordBatch,
+) -> Result<(), Error> {
+    let path = folder.path(partition);
+    folder.write(partition, 0..=last, batch.schema(), |writer| {
+        writer.write(batch).map_err(Error::parquet(&path))
+    })?;
+    for path in folder.list(partition)?.replaced {
+        fs::remove_file(&path).map_err(Error::io(&path, "remove"))?;
+    }
+    Ok(())
+}
+
+/// Whether a kept file of an hour holds all rows of it. Rows may be deleted earlier than what is
+/// kept of them.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn is_current(folder: &StoreFolder, hour: u64, table: &'static str) -> Result<bool, Error> {
+    let kept = last_commit(folder, hour, table)?;
+    let rows = last_commit(folder, hour, RowTable::Gpu.folder())?;
+    Ok(kept.is_some() && (rows.is_none() || rows == kept))
+}
+
+/// Returns the number of the last commit that the files of an hour hold.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn last_commit(
+    folder: &StoreFolder,
+    hour: u64,
+    table: &'static str,
+) -> Result<Option<u64>, Error> {
+    let list = folder.list(Partition { hour: Some(hour), table })?;
+    Ok(list.parts.last().map(|part| part.last))
+}
+
+/// Calls `work` for the hours of a range that have rows or sums, a part of them at a time, on
+/// several threads. Returns the results in the order of the hours.
+///
+/// # Errors
+/// If a folder cannot be read or `work` fails.
+pub fn over_hours<T: Send>(
+    folder: &StoreFolder,
+    range: &Range<u64>,
+    work: impl Fn(&[u64]) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let mut hours: BTreeSet<u64> = folder.hours(RowTable::Gpu.folder())?.into_iter().collect();
+    hours.extend(folder.hours(BY_HOUR)?);
+    hours.retain(|hour| (hour + 1) * HOUR_S > range.start && hour * HOUR_S < range.end);
+    let hours: Vec<u64> = hours.into_iter().collect();
+    let chunks: Vec<&[u64]> = hours.chunks(hours.len().div_ceil(CHUNKS).max(1)).collect();
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut results = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(hours) = chunks.get(at) else { return Ok(results) };
+            results.push((at, work(hours)?));
+        }
+    };
+    let results: Result<Vec<_>, Error> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    let mut results: Vec<(usize, T)> = results?.into_iter().flatten().collect();
+    results.sort_by_key(|(at, _)| *at);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
+}

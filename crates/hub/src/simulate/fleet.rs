@@ -1,0 +1,411 @@
+//! A made-up fleet: runs begin on free GPUs, end, fail and are repeated, and hosts fail.
+//!
+//! All events follow from the seed and the time, so the same options give the same rows.
+
+use std::collections::BTreeMap;
+
+use fleet::proto::{GpuInterval, GpuRun, HostInterval};
+use schema::random::CounterRng;
+
+/// What the runs of a workflow have in common.
+struct SimulatedWorkflow {
+    name: &'static str,
+    users: &'static [&'static str],
+    /// Number of GPUs of a run.
+    gpus: u32,
+    /// Shortest and longest duration in hours.
+    hours: [f64; 2],
+    /// Share of the time in which a GPU of the run works.
+    busy: f64,
+    /// Share of the multiprocessors that work while the GPU does.
+    sm: f64,
+    /// Probability that a run fails and is repeated.
+    failure: f64,
+}
+
+const WORKFLOWS: [SimulatedWorkflow; 6] = [
+    SimulatedWorkflow {
+        name: "ads-ranking",
+        users: &["anna", "bela"],
+        gpus: 32,
+        hours: [2.0, 12.0],
+        busy: 0.9,
+        sm: 0.55,
+        failure: 0.05,
+    },
+    SimulatedWorkflow {
+        name: "feed-retrieval",
+        users: &["carlo", "dora"],
+        gpus: 16,
+        hours: [1.0, 6.0],
+        busy: 0.8,
+        sm: 0.42,
+        failure: 0.05,
+    },
+    SimulatedWorkflow {
+        name: "language-model",
+        users: &["emil"],
+        gpus: 64,
+        hours: [12.0, 48.0],
+        busy: 0.97,
+        sm: 0.72,
+        failure: 0.1,
+    },
+    SimulatedWorkflow {
+        name: "image-search",
+        users: &["anna", "fritz"],
+        gpus: 8,
+        hours: [1.0, 8.0],
+        busy: 0.6,
+        sm: 0.4,
+        failure: 0.02,
+    },
+    SimulatedWorkflow {
+        name: "notebook",
+        users: &["dora", "gita", "hugo"],
+        gpus: 1,
+        hours: [4.0, 24.0],
+        busy: 0.04,
+        sm: 0.3,
+        failure: 0.0,
+    },
+    SimulatedWorkflow {
+        name: "parameter-search",
+        users: &["hugo", "ines"],
+        gpus: 4,
+        hours: [0.5, 3.0],
+        busy: 0.7,
+        sm: 0.3,
+        failure: 0.15,
+    },
+];
+/// The workflow that becomes slow at [`FleetSpec::slow_from_s`], and the factor of its activity.
+const SLOW: (&str, f64) = ("image-search", 0.5);
+/// Mean time between two failures of a host in hours, and the shortest and longest time for which a
+/// failed host is silent in seconds.
+const HOURS_BETWEEN_FAILURES: f64 = 300.0;
+const SILENT_S: [f64; 2] = [600.0, 3600.0];
+/// Share of the GPUs that jobs want at most, and how much less they want at night.
+const WANTED: f64 = 0.9;
+const WANTED_AT_NIGHT: f64 = 0.7;
+/// Number of jobs that may be submitted in one interval.
+const SUBMITTED_MAX: u64 = 8;
+/// One in this many hosts has a driver that does not report the activity of multiprocessors.
+const OLD_DRIVER_EVERY: usize = 20;
+
+/// The size of a fleet and the seed of its events.
+#[derive(Clone, Copy, Debug)]
+pub struct FleetSpec {
+    pub seed: u64,
+    pub hosts: usize,
+    /// Number of GPUs of each host.
+    pub gpus: u32,
+    /// Length of the interval of a row in seconds.
+    pub interval_s: u32,
+    /// Time from which one workflow works at half its speed, in seconds since 1970.
+    pub slow_from_s: u64,
+}
+
+/// A fleet at one moment.
+#[derive(Debug)]
+pub struct SimulatedFleet {
+    spec: FleetSpec,
+    rng: CounterRng,
+    hosts: Vec<SimulatedHost>,
+    running: BTreeMap<u64, SimulatedRun>,
+    waiting: Vec<SimulatedJob>,
+    jobs: u64,
+    /// Runs that have ended since the last call of [`Self::take_ended`].
+    ended: Vec<SimulatedRun>,
+}
+
+/// A host of the fleet.
+#[derive(Debug)]
+struct SimulatedHost {
+    name: String,
+    model: &'static str,
+    /// The job that holds each GPU.
+    holders: Vec<Option<u64>>,
+    /// Time until which a failed host sends nothing.
+    silent_until_s: u64,
+}
+
+/// What a user submits.
+#[derive(Clone, Debug)]
+pub struct SimulatedJob {
+    workflow: usize,
+    pub user: &'static str,
+    gpus: u32,
+    length_s: u64,
+    /// Time from its start after which the run fails.
+    fails_after_s: Option<u64>,
+    /// The failed job that this one repeats.
+    pub repeats: Option<u64>,
+}
+
+/// A job that holds GPUs, or held them.
+#[derive(Clone, Debug)]
+pub struct SimulatedRun {
+    pub job: u64,
+    pub submitted: SimulatedJob,
+    /// Indices of its hosts.
+    hosts: Vec<usize>,
+    pub start_s: u64,
+    pub end_s: u64,
+    pub is_failed: bool,
+}
+
+/// The rows that a host sends for one interval.
+#[derive(Clone, Debug)]
+pub struct HostRows {
+    /// Index of the host in the fleet.
+    pub host: usize,
+    pub gpus: Vec<GpuInterval>,
+    pub own: HostInterval,
+}
+
+impl SimulatedRun {
+    /// The name of its workflow.
+    pub fn workflow(&self) -> &'static str {
+        WORKFLOWS[self.submitted.workflow].name
+    }
+
+    /// Number of GPU seconds that it held until its end.
+    pub fn gpu_s(&self) -> f64 {
+        (self.end_s - self.start_s) as f64 * f64::from(self.submitted.gpus)
+    }
+
+    fn allocation(&self) -> GpuRun {
+        GpuRun {
+            scheduler: "slurm".to_owned(),
+            job: self.job.to_string(),
+            name: self.workflow().to_owned(),
+            user: self.submitted.user.to_owned(),
+            account: "research".to_owned(),
+            partition: "gpu".to_owned(),
+        }
+    }
+}
+
+impl SimulatedFleet {
+    /// Creates a fleet whose GPUs are all free.
+    pub fn new(spec: FleetSpec) -> Self {
+        let host = |at: usize| {
+            let (kind, model) = match at % 5 {
+                0..3 => ("h100", "NVIDIA H100 80GB HBM3"),
+                _ => ("a100", "NVIDIA A100-SXM4-80GB"),
+            };
+            let holders = vec![None; spec.gpus as usize];
+            SimulatedHost { name: format!("{kind}-{at:05}"), model, holders, silent_until_s: 0 }
+        };
+        Self {
+            spec,
+            rng: CounterRng::new(spec.seed, 0),
+            hosts: (0..spec.hosts).map(host).collect(),
+            running: BTreeMap::new(),
+            waiting: Vec::new(),
+            jobs: 0,
+            ended: Vec::new(),
+        }
+    }
+
+    /// Names of all hosts.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.hosts.iter().map(|host| host.name.as_str())
+    }
+
+    /// Runs that have ended since the last call.
+    pub fn take_ended(&mut self) -> Vec<SimulatedRun> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Ends, fails and begins runs at the start of an interval. Returns the rows of the hosts that
+    /// report the interval.
+    pub fn step(&mut self, start_s: u64) -> Vec<HostRows> {
+        let events = self.rng.child(start_s);
+        self.fail_hosts(start_s, events);
+        self.end_runs(start_s);
+        self.begin_runs(start_s, events);
+        (0..self.hosts.len()).filter_map(|host| self.rows(host, start_s)).collect()
+    }
+
+    fn fail_hosts(&mut self, now_s: u64, events: CounterRng) {
+        let probability = f64::from(self.spec.interval_s) / 3600.0 / HOURS_BETWEEN_FAILURES;
+        for (at, host) in self.hosts.iter_mut().enumerate() {
+            let draw = events.child(1).child(at as u64);
+            if now_s < host.silent_until_s || draw.unit(0) >= probability {
+                continue;
+            }
+            host.silent_until_s = now_s + between(SILENT_S, draw.unit(1)) as u64;
+            for job in host.holders.iter().flatten() {
+                if let Some(run) = self.running.get_mut(job) {
+                    (run.end_s, run.is_failed) = (now_s, true);
+                }
+            }
+        }
+    }
+
+    fn end_runs(&mut self, now_s: u64) {
+        let over: Vec<u64> = self
+            .running
+            .iter()
+            .filter(|(_, run)| run.end_s <= now_s)
+            .map(|(job, _)| *job)
+            .collect();
+        for job in over {
+            let Some(mut run) = self.running.remove(&job) else { continue };
+            run.end_s = now_s;
+            for host in &run.hosts {
+                let holders = self.hosts[*host].holders.iter_mut();
+                holders.filter(|holder| **holder == Some(job)).for_each(|holder| *holder = None);
+            }
+            if run.is_failed {
+                let again = SimulatedJob {
+                    fails_after_s: None,
+                    repeats: Some(job),
+                    ..run.submitted.clone()
+                };
+                self.waiting.push(again);
+            }
+            self.ended.push(run);
+        }
+    }
+
+    fn begin_runs(&mut self, now_s: u64, events: CounterRng) {
+        let gpus = self.spec.hosts as f64 * f64::from(self.spec.gpus);
+        let day = (now_s % 86_400) as f64 / 86_400.0 * std::f64::consts::TAU;
+        let wanted = WANTED_AT_NIGHT + (WANTED - WANTED_AT_NIGHT) * (1.0 - day.cos()) / 2.0;
+        let held = |runs: &BTreeMap<u64, SimulatedRun>| -> f64 {
+            runs.values().map(|run| f64::from(run.submitted.gpus)).sum()
+        };
+        for at in 0..SUBMITTED_MAX {
+            let queued: f64 = self.waiting.iter().map(|job| f64::from(job.gpus)).sum();
+            if held(&self.running) + queued >= wanted * gpus {
+                break;
+            }
+            self.waiting.push(self.submit(events.child(2).child(at)));
+        }
+        for job in std::mem::take(&mut self.waiting) {
+            match self.place(&job, now_s) {
+                Some(hosts) => self.begin(job, hosts, now_s),
+                None => self.waiting.push(job),
+            }
+        }
+    }
+
+    fn submit(&self, draw: CounterRng) -> SimulatedJob {
+        let workflow = draw.below(0, WORKFLOWS.len() as u64) as usize;
+        let kind = &WORKFLOWS[workflow];
+        // A job of a small fleet takes at most a quarter of it.
+        let gpus = kind.gpus.min((self.spec.hosts as u32 * self.spec.gpus / 4).max(1));
+        let length_s = (between(kind.hours, draw.unit(1)) * 3600.0) as u64;
+        let fails_after_s =
+            (draw.unit(2) < kind.failure).then(|| (draw.unit(3) * length_s as f64) as u64);
+        let user = kind.users[draw.below(4, kind.users.len() as u64) as usize];
+        SimulatedJob { workflow, user, gpus, length_s, fails_after_s, repeats: None }
+    }
+
+    /// Finds hosts of one model with enough free GPUs. Jobs of several hosts take whole hosts.
+    fn place(&self, job: &SimulatedJob, now_s: u64) -> Option<Vec<usize>> {
+        let per_host = job.gpus.min(self.spec.gpus) as usize;
+        let count = (job.gpus as usize).div_ceil(per_host);
+        let free = |host: &&usize| {
+            let host = &self.hosts[**host];
+            let free = host.holders.iter().filter(|holder| holder.is_none()).count();
+            host.silent_until_s <= now_s && free >= per_host
+        };
+        let all: Vec<usize> = (0..self.hosts.len()).collect();
+        let free: Vec<usize> = all.iter().filter(free).copied().collect();
+        let models = ["h100", "a100"].into_iter();
+        models
+            .map(|kind| {
+                let of_kind = free.iter().filter(|host| self.hosts[**host].name.starts_with(kind));
+                of_kind.take(count).copied().collect::<Vec<usize>>()
+            })
+            .find(|hosts| hosts.len() == count)
+    }
+
+    fn begin(&mut self, submitted: SimulatedJob, hosts: Vec<usize>, start_s: u64) {
+        self.jobs += 1;
+        let job = self.jobs;
+        let mut left = submitted.gpus;
+        for host in &hosts {
+            let mut here = left.min(self.spec.gpus);
+            left -= here;
+            for holder in &mut self.hosts[*host].holders {
+                if here > 0 && holder.is_none() {
+                    *holder = Some(job);
+                    here -= 1;
+                }
+            }
+        }
+        let is_failed = submitted.fails_after_s.is_some();
+        let end_s = start_s + submitted.fails_after_s.unwrap_or(submitted.length_s);
+        let run = SimulatedRun { job, submitted, hosts, start_s, end_s, is_failed };
+        self.running.insert(job, run);
+    }
+
+    /// The rows of a host, or `None` if it is silent.
+    fn rows(&self, at: usize, start_s: u64) -> Option<HostRows> {
+        let host = &self.hosts[at];
+        if start_s < host.silent_until_s {
+            return None;
+        }
+        let draw = self.rng.child(start_s).child(3).child(at as u64);
+        let gpu = |index: u32| self.gpu(at, index, start_s, draw.child(u64::from(index)));
+        let gpus: Vec<GpuInterval> = (0..self.spec.gpus).map(gpu).collect();
+        let length_s = f64::from(self.spec.interval_s);
+        let busy_s: f64 = gpus.iter().filter_map(|gpu| gpu.sums.get("busy_s")).sum();
+        let cores = 96.0;
+        let user_s = (busy_s + 4.0 * length_s).min(cores * length_s);
+        let cpu_s =
+            [("user", user_s), ("system", 0.1 * user_s), ("idle", cores * length_s - 1.1 * user_s)];
+        let own = HostInterval {
+            start_unix_s: start_s,
+            length_s: self.spec.interval_s,
+            observed_s: length_s,
+            cpu_s: cpu_s.map(|(name, seconds)| (name.to_owned(), seconds.max(0.0))).into(),
+            memory_total: 2 << 40,
+            memory_available_min: 1 << 40,
+            ..HostInterval::default()
+        };
+        Some(HostRows { host: at, gpus, own })
+    }
+
+    fn gpu(&self, at: usize, index: u32, start_s: u64, draw: CounterRng) -> GpuInterval {
+        let host = &self.hosts[at];
+        let length_s = f64::from(self.spec.interval_s);
+        let run = host.holders[index as usize].and_then(|job| self.running.get(&job));
+        let [busy, sm] = run.map_or([0.0; 2], |run| {
+            let kind = &WORKFLOWS[run.submitted.workflow];
+            let is_slow = kind.name == SLOW.0 && start_s >= self.spec.slow_from_s;
+            let factor = if is_slow { SLOW.1 } else { 1.0 };
+            let noisy =
+                |share: f64, counter| (share * (1.0 + 0.1 * draw.normal(counter))).clamp(0.0, 1.0);
+            let busy = noisy(kind.busy * factor, 0);
+            [busy, busy * noisy(kind.sm, 1)]
+        });
+        let mut sums = vec![("busy_s", busy), ("energy_j", 70.0 + 600.0 * sm)];
+        if at % OLD_DRIVER_EVERY != OLD_DRIVER_EVERY - 1 {
+            sums.extend([("sm_active_s", sm), ("sm_occupancy_s", 0.6 * sm), ("dram_s", 0.5 * sm)]);
+        }
+        GpuInterval {
+            start_unix_s: start_s,
+            length_s: self.spec.interval_s,
+            index,
+            uuid: format!("GPU-{}-{index}", host.name),
+            model: host.model.to_owned(),
+            runs: run.map(SimulatedRun::allocation).into_iter().collect(),
+            observed_s: length_s,
+            reads: u64::from(self.spec.interval_s),
+            sums: sums.into_iter().map(|(name, rate)| (name.to_owned(), rate * length_s)).collect(),
+            memory_used: Some(if run.is_some() { 60 << 30 } else { 0 }),
+            ..GpuInterval::default()
+        }
+    }
+}
+
+/// Returns the number at `unit` (0 to 1) of the way from the first number to the second.
+fn between([low, high]: [f64; 2], unit: f64) -> f64 {
+    low + (high - low) * unit
+}

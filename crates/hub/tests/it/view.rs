@@ -1,0 +1,253 @@
+//! What viewers see: answers over HTTP, the page in a browser, and the reports of `rowmill fleet`.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fleet::proto::{Body, Entry, EntryBatch, GpuInterval, GpuRun, VERSION};
+use serde_json::{Value, json};
+use testkit::ProgramOutput;
+use testkit::browser::Browser;
+
+use crate::fixture::{Answer, TestHub, add_token, ask, program_beside};
+
+const LENGTH_S: u64 = 60;
+const SCRIPT: &str = "<script>alert(1)</script>";
+
+/// Minutes in which the simulated hosts report. The third host stops an hour earlier.
+const MINUTES: u64 = 120;
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60 * 60
+}
+
+/// A hub with rows of three hosts of two GPUs: one works, one is held idle by a user whose name is
+/// markup, and one stops reporting and has faults. Two of the hosts reported a week before too.
+fn start() -> (TestHub, String) {
+    let mut hub = TestHub::start("");
+    let viewer = add_token(&hub.folder, "viewer", "viewer");
+    // The hub reads its tokens at its start.
+    hub.kill_and_restart();
+    for (weeks, hosts) in [(0, 3), (1, 2)] {
+        for host in 0..hosts {
+            let batch = rows(host, now() - weeks * 7 * 86_400, weeks);
+            let answer = hub.send(&batch).unwrap();
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    }
+    (hub, viewer)
+}
+
+fn rows(host: u64, until: u64, weeks: u64) -> EntryBatch {
+    let minutes = if host == 2 { MINUTES - 60 } else { MINUTES };
+    let name = if host == 1 { SCRIPT } else { "train" };
+    let run = GpuRun {
+        scheduler: "slurm".to_owned(),
+        job: (100 + host).to_string(),
+        name: name.to_owned(),
+        user: if host == 1 { SCRIPT.to_owned() } else { "anna".to_owned() },
+        ..GpuRun::default()
+    };
+    let row = |minute: u64, index: u32| {
+        let busy_s = if host == 1 { 0.0 } else { 45.0 };
+        let mut sums = BTreeMap::from([("busy_s".to_owned(), busy_s)]);
+        if host != 2 {
+            sums.insert("sm_active_s".to_owned(), busy_s / 2.0);
+        }
+        let is_faulty = host == 2 && minute == 3;
+        let named = |name: &str| BTreeMap::from([(name.to_owned(), 60.0)]);
+        GpuInterval {
+            start_unix_s: until - (MINUTES - minute) * LENGTH_S,
+            length_s: LENGTH_S as u32,
+            index,
+            uuid: format!("GPU-{host}-{index}"),
+            model: "NVIDIA H100 80GB HBM3".to_owned(),
+            runs: vec![run.clone()],
+            observed_s: LENGTH_S as f64,
+            sums,
+            throttle_s: if is_faulty { named("hw_slowdown") } else { named("sw_power_cap") },
+            errors: BTreeMap::from([("xid_79".to_owned(), u64::from(is_faulty))]),
+            ..GpuInterval::default()
+        }
+    };
+    let rows = (0..minutes).flat_map(|minute| [row(minute, 0), row(minute, 1)]);
+    let first = 1;
+    let entries = rows
+        .zip(first..)
+        .map(|(row, sequence)| Entry { sequence, body: Some(Body::Gpu(Box::new(row))) });
+    EntryBatch {
+        version: VERSION,
+        host: format!("host-{host}"),
+        queue: vec![(host + 10 * weeks) as u8; 16],
+        gone_through: first - 1,
+        entries: entries.collect(),
+        sent_unix_ms: None,
+    }
+}
+
+fn get(hub: &TestHub, token: &str, path: &str, host: &str) -> Answer {
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    ask(&hub.address, request.as_bytes()).unwrap()
+}
+
+#[test]
+fn viewers_get_sums_faults_and_reasons_for_refusals() {
+    let (hub, viewer) = start();
+    let local = "127.0.0.1:9470";
+    let sums = |query: &str| -> Value {
+        let answer = get(&hub, &viewer, &format!("/hub/v1/sums?since=3h{query}"), local);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        serde_json::from_slice(&answer.body).unwrap()
+    };
+    let all = sums("");
+    let hours = |value: &Value| value.as_f64().unwrap() / 3600.0;
+    // Two hosts of two GPUs for two hours, and one for one hour.
+    assert_eq!(hours(&all["total"]["sums"]["deployed_s"]), 10.0);
+    let parts: Vec<f64> = all["total"]["parts"].as_array().unwrap().iter().map(hours).collect();
+    assert_eq!(parts, [0.0, 0.0, 0.0, 0.0, 5.5, 1.5, 1.5, 1.5]);
+    let percent: f64 =
+        all["total"]["percent"].as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).sum();
+    assert!((percent - 100.0).abs() < 1e-9);
+    assert_eq!(all["total"]["efficiency"], json!([0.15, 0.3]));
+    let users = sums("&by=user&by=host&host=host-0&host=host-1");
+    let names: Vec<&Value> =
+        users["groups"].as_array().unwrap().iter().map(|group| &group["user"]).collect();
+    assert!(names.contains(&&json!("anna")) && names.contains(&&json!(SCRIPT)) && names.len() == 2);
+    assert_eq!(hours(&users["total"]["sums"]["held_idle_s"]), 4.0);
+    let limited = sums("&by=run&limit=1&weight=sm");
+    assert_eq!((&limited["groups_left_out"], &limited["unit"]), (&json!(2), &json!("SM s")));
+    assert_eq!(hours(&limited["total"]["sums"]["deployed_s"]), 1320.0);
+    let priced = sums("&weight=price");
+    assert_eq!(priced["unknown_weight"], json!(["NVIDIA H100 80GB HBM3"]));
+    let faults = get(&hub, &viewer, "/hub/v1/faults?since=3h", local);
+    let faults: Value = serde_json::from_slice(&faults.body).unwrap();
+    let kinds: Vec<&Value> =
+        faults["faults"].as_array().unwrap().iter().map(|fault| &fault["kind"]).collect();
+    assert_eq!(
+        kinds,
+        ["error xid_79", "throttled hw_slowdown", "error xid_79", "throttled hw_slowdown"]
+    );
+    for (status, token, path, host) in [
+        (401, "wrong", "/hub/v1/sums", local),
+        (403, hub.token.as_str(), "/hub/v1/sums", local),
+        (403, viewer.as_str(), "/hub/v1/sums", "evil.example:9470"),
+        (403, "", "/", "evil.example"),
+        (400, viewer.as_str(), "/hub/v1/sums?by=team", local),
+        (400, viewer.as_str(), "/hub/v1/faults?since=tomorrow", local),
+        (200, "", "/page.js", "localhost:9470"),
+    ] {
+        let answer = get(&hub, token, path, host);
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+    }
+}
+
+#[test]
+fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
+    let (hub, viewer) = start();
+    let url = format!("http://{}/", hub.address);
+    let wait = "new Promise((done) => { const look = () => document.querySelector('svg') ? done(1) : \
+                setTimeout(look, 20); look(); })";
+    for scheme in ["light", "dark"] {
+        let Some(mut browser) = Browser::open_url(&url, scheme) else { return };
+        browser.value("document.getElementById('token').value = ''");
+        let log_in = format!(
+            "document.getElementById('token').value = '{viewer}'; \
+             document.querySelector('#login button').click()"
+        );
+        browser.value(&log_in);
+        browser.value(wait);
+        let text = |browser: &mut Browser| {
+            browser.value("document.body.innerText").as_str().unwrap().to_owned()
+        };
+        let shown = text(&mut browser);
+        assert!(shown.contains("15.0 % to 30.0 % of the deployed time had active SMs"), "{shown}");
+        assert!(shown.contains(SCRIPT) && shown.contains("GPU idle 55.0 %"), "{shown}");
+        let click = |browser: &mut Browser, find: &str| {
+            browser.value(&format!(
+                "new Promise((done) => {{ const turn = document.body.dataset.shown; const node = {find}; \
+                 node.dispatchEvent(new MouseEvent('click', {{ bubbles: true }})); const look = () => \
+                 document.body.dataset.shown !== turn ? done(1) : setTimeout(look, 20); look(); }})"
+            ));
+        };
+        // Band, type, user, run.
+        click(&mut browser, "document.querySelector('[data-part=\"4\"]')");
+        assert!(text(&mut browser).contains("GPU idle, by workflow"));
+        click(&mut browser, "document.querySelector('button.name')");
+        assert!(text(&mut browser).contains("GPU idle, by user"));
+        click(&mut browser, "document.querySelector('button.name')");
+        click(&mut browser, "document.querySelector('button.name')");
+        let shown = text(&mut browser);
+        assert!(shown.contains("run: slurm/101") && shown.contains("GPU idle, by host"), "{shown}");
+        let address = browser.value("location.href").as_str().unwrap().to_owned();
+        browser.load(&address);
+        browser.value(wait);
+        assert_eq!(text(&mut browser), shown);
+        assert_eq!(browser.value("document.querySelectorAll('script').length"), 1);
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+        browser.load(&url);
+        browser.value(wait);
+        if let Some(folder) = std::env::var_os("ROWMILL_PICTURES") {
+            // The lists are below the first screen.
+            for (at, name) in ["band", "lists"].into_iter().enumerate() {
+                browser.value(&format!("scrollTo(0, {})", at * 10_000));
+                let file = format!("hub-{name}-{scheme}.png");
+                browser.picture(&std::path::Path::new(&folder).join(file));
+            }
+        }
+    }
+}
+
+#[test]
+fn reports_name_owners_jobs_and_sick_nodes() {
+    let Some(program) = program_beside("rowmill") else {
+        testkit::skip("reports of the fleet", "the program rowmill beside the hub");
+        return;
+    };
+    let (hub, viewer) = start();
+    hub.folder.write("viewer.token", viewer);
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("fleet").args(words).args(["--hub", &format!("http://{}", hub.address)]);
+        command.arg("--token-file").arg(hub.folder.path("viewer.token"));
+        ProgramOutput::collect(&mut command)
+    };
+    let html = hub.folder.path("report.html");
+    let html_path = html.to_str().unwrap();
+    let report = run(&["report", "--format", "json", "--html", html_path]).expect_code(0, "report");
+    let report = report.json();
+    assert_eq!(report["gpu_hours"], json!({ "now": 10.0, "week_before": 8.0 }));
+    let owner = &report["idle_owners"][0];
+    assert_eq!((&owner["user"], &owner["idle_hours"]["now"]), (&json!(SCRIPT), &json!(4.0)));
+    assert_eq!(owner["idle_hours"]["week_before"], 4.0);
+    assert_eq!(report["jobs"][0]["run"], "slurm/101");
+    assert_eq!(report["jobs"].as_array().unwrap().len(), 3);
+    let node = &report["nodes"][0];
+    let problems = node["problems"].to_string();
+    assert_eq!((&node["host"], &node["week_before"]), (&json!("host-2"), &json!(0)));
+    for problem in ["GPU 0: xid_79 × 1", "throttled for 1.0 minutes", "stopped reporting"] {
+        assert!(problems.contains(problem), "{problems}");
+    }
+    assert!(report["notes"].to_string().contains("observed in 80.0 %"), "{}", report["notes"]);
+    let html = std::fs::read_to_string(html).unwrap();
+    assert!(!html.contains("<script") && html.contains("&lt;script&gt;"), "{html}");
+    if let Some(mut browser) = Browser::open(&html, "light") {
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+        if let Some(folder) = std::env::var_os("ROWMILL_PICTURES") {
+            browser.picture(&std::path::Path::new(&folder).join("hub-report.png"));
+        }
+    }
+    let text = run(&["report"]).expect_code(0, "report").stdout;
+    println!("{text}");
+    for line in ["Where the deployed GPU time went", "SM not observed", "Sick nodes", "slurm/102"] {
+        assert!(text.contains(line), "{text}");
+    }
+    println!("{}", run(&["job", "102"]).expect_code(0, "job").stdout);
+    let job = run(&["job", "102", "--format", "json"]).expect_code(0, "job").json();
+    assert_eq!((&job["user"], &job["lost_hours"]), (&json!("anna"), &json!([0.5, 2.0])));
+    assert!(job["hosts"][0]["problems"].to_string().contains("xid_79"), "{job}");
+    let unknown = run(&["job", "7"]).expect_code(1, "unknown job").stderr;
+    assert!(unknown.contains("slurm/7") && unknown.contains("--since"), "{unknown}");
+}
