@@ -195,7 +195,7 @@ impl Retention {
             "gpu" | "host" | "step" => self.rows,
             "run" | "event" => self.runs,
             "by_minute" => self.minutes,
-            "by_hour" => self.hours,
+            "by_hour" | "by_host" | "faults" => self.hours,
             _ => None,
         }
     }

@@ -26,7 +26,7 @@ impl Estimate {
         (self.low_ns..=self.high_ns).contains(&ns)
     }
 
-    /// Multiplies mean, low and high by a factor.
+    /// Multiplies mean, low and high by a factor that is not negative.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         self.combine(self, |ns, _| factor * ns)
@@ -55,12 +55,6 @@ impl Estimate {
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         self.combine(other, f64::min)
-    }
-
-    /// Multiplies mean, low and high by a factor that is not negative.
-    #[must_use]
-    pub fn times(self, factor: f64) -> Self {
-        self.combine(self, |a, _| a * factor)
     }
 
     fn combine(self, other: Self, combine: impl Fn(f64, f64) -> f64) -> Self {

@@ -108,7 +108,7 @@ struct AblationBench {
 /// Runs `rowmill-bench ablation` and prints its result.
 pub fn run(args: &BenchAblation, session: &Session) -> Result<ExitCode, Error> {
     let job = config::job(&args.config, &args.set)?;
-    rows::check_known(&job.config, "rowmill-bench ablation")?;
+    rows::check_known(&job.config.model.tables, "rowmill-bench ablation")?;
     check_memory(args, &job, session)?;
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} and its batches", job.config.model.name));

@@ -61,7 +61,7 @@ struct RuleTimes {
 /// Runs `rowmill-bench sharding` and prints its result.
 pub fn run(args: &BenchSharding, session: &Session) -> Result<ExitCode, Error> {
     let job = config::job(&args.config, &args.set)?;
-    rows::check_known(&job.config, "rowmill-bench sharding")?;
+    rows::check_known(&job.config.model.tables, "rowmill-bench sharding")?;
     let stop = interrupt::stop_flag(STOPPING);
     let threads = (session.threads / args.ranks as usize).max(1);
     let plans = list_plans(&job.config, args, session)?;

@@ -163,7 +163,7 @@ fn job(args: &BenchTrain) -> Result<ResolvedJob, Error> {
     set("model.rows_cap", args.rows_cap.map(|cap| cap.to_string()));
     set("optimizer.sparse.kind", args.optimizer.clone());
     let mut job = config::job(&args.config, &overrides)?;
-    rows::check_known(&job.config, "rowmill-bench train")?;
+    rows::check_known(&job.config.model.tables, "rowmill-bench train")?;
     if args.distribution.is_some() {
         job.config.synthetic =
             SyntheticConfig { ids: args.distribution.clone(), ..SyntheticConfig::default() };

@@ -34,6 +34,7 @@ impl Command {
                 _ => Vec::new(),
             },
             Self::Plan(args) => match &args.verb {
+                Some(PlanVerb::Check(check)) => files([check.output.as_ref()]),
                 Some(PlanVerb::Convert(convert)) => files([Some(&convert.output)]),
                 Some(PlanVerb::Simulate(simulated)) => files([simulated.svg.as_ref()]),
                 None => {

@@ -10,8 +10,8 @@ use crate::columns::RowTable;
 use crate::config::{DAY_S, Retention};
 use crate::error::Error;
 
-/// Folders of sums, which end after the rows from which they were computed.
-const SUMS: [&str; 2] = ["by_minute", "by_hour"];
+/// Folders of sums and faults, which end after the rows from which they were computed.
+const SUMS: [&str; 4] = ["by_minute", "by_hour", "by_host", "faults"];
 /// Time after which a day that receives no rows any more is deleted. A commit that began before the
 /// end of the day's time is on disk by then.
 const MARGIN_S: u64 = 3600;

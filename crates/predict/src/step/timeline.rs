@@ -28,7 +28,7 @@ pub struct StageTimeline {
 /// Times of the stages that depend on tiles.
 #[derive(Clone, Copy, Debug)]
 pub struct TileTimes<'a> {
-    /// Times of exchanges.
+    /// Times of the exchanges between ranks.
     pub ids: Estimate,
     pub pooled: Estimate,
     pub gradients: Estimate,
