@@ -18,7 +18,7 @@ pub enum Layout {
     /// Each rank holds a block of ⌈D ÷ parts⌉ columns.
     Column { parts: u32 },
     /// The ranks of one host hold blocks of rows, and the host adds up their partial sums.
-    #[serde(rename = "table-row", alias = "table_row")]
+    #[serde(rename = "table-row")]
     TableRow,
     /// Each host holds ⌈D ÷ columns⌉ columns, and divides their rows among its ranks.
     Grid { columns: u32 },
@@ -33,8 +33,7 @@ pub enum LayoutKind {
     Table,
     Row,
     Column,
-    /// Configurations may also spell it `table_row`, as other values are spelled.
-    #[serde(rename = "table-row", alias = "table_row")]
+    #[serde(rename = "table-row")]
     TableRow,
     Grid,
     Replicated,

@@ -143,7 +143,6 @@ pub enum Sharding {
     /// Keep every table whole on every rank
     Replicated,
     /// Keep each table on one host, and split its rows over the ranks of that host
-    #[value(alias = "table_row")]
     TableRow,
     /// Split the columns of every table over hosts, and the rows over the ranks of each host
     Grid,

@@ -136,12 +136,9 @@ fn constraints_of_the_configuration_hold() {
     let huge = format!("{plan} --set model.tables.large.rows=40000000000");
     place.refused(&huge, &["memory of rank", "table_weights"]);
     place.refused(&format!("{plan} --explain zzz"), &["zzz", "large"]);
-    // Both spellings of a layout are accepted.
-    for spelling in ["table-row", "table_row"] {
-        let by_host = format!("--set plan.layouts=[\"{spelling}\"] --hardware 2xa100x2");
-        let rows = place.done(&format!("plan --model job.toml {by_host} --by table --format json"));
-        assert_eq!(rows.json()[0]["layout"], "table-row");
-    }
+    let by_host = "--set plan.layouts=[\"table-row\"] --hardware 2xa100x2";
+    let rows = place.done(&format!("plan --model job.toml {by_host} --by table --format json"));
+    assert_eq!(rows.json()[0]["layout"], "table-row");
     place.refused(&format!("{plan} --effort 0"), &["--effort"]);
     place.refused(&format!("{plan} --output -"), &["/dev/stdout"]);
     place.refused("plan --model job.toml --hardware cpu", &["--sharding auto"]);

@@ -228,9 +228,7 @@ fn fits(kind: ValueKind, value: &Value) -> bool {
         value.as_array().is_some_and(|values| values.iter().all(fits))
     };
     let is_one_of = |value: &Value, choices: &[&str]| {
-        // Both spellings of several words are accepted, as in `table-row` and `table_row`.
-        let is_one = |text| choices.iter().any(|one| *one == text || one.replace('-', "_") == text);
-        value.as_str().is_some_and(is_one)
+        value.as_str().is_some_and(|text| choices.contains(&text))
     };
     match kind {
         ValueKind::Integer => is_integer(value),
