@@ -180,10 +180,10 @@ fn run_clippy(packages: &[&str]) -> Result<(), Error> {
 /// dependencies take minutes to compile.
 fn hub() -> Result<String, Error> {
     run_clippy(&["-p", "hub"])?;
-    // The tests start the agent and `rowmill fleet report`, which lie beside the hub.
-    for package in ["agent", "rowmill"] {
-        command::run(&mut cargo(&["build", "--profile", PROFILE, "-p", package]))?;
-    }
+    // The tests start the agent and `rowmill fleet report`, which lie beside the hub. Cargo chooses
+    // the same features of dependencies as for the everyday stages, so it builds nothing twice.
+    let bins = ["--bin", "rowmill-agent", "--bin", "rowmill"];
+    command::run(cargo(&["build", "--profile", PROFILE]).args(EVERYDAY).args(bins))?;
     test::run_packages(&["-p", "hub"])
 }
 
