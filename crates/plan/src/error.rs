@@ -47,9 +47,9 @@ pub struct MemoryShortage {
     pub rank: u32,
     /// Largest part of the rank's memory.
     pub kind: &'static str,
-    /// Bytes that the rank needs, and bytes that it may use.
+    /// Bytes that the rank needs, and bytes of the device.
     pub needed: u64,
-    pub capacity: u64,
+    pub memory: u64,
     /// Bytes that the constraints reserve on each rank.
     pub reserved: u64,
     /// Reserve that makes the plan fit, if the reserve of the constraints is the cause.
@@ -64,8 +64,9 @@ pub struct MemoryShortage {
 
 impl std::fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let lacking = Bytes(self.needed.saturating_sub(self.capacity));
-        write!(f, "memory of rank {}: expected at most {}", self.rank, Bytes(self.capacity))?;
+        let capacity = Bytes(self.memory.saturating_sub(self.reserved));
+        let lacking = Bytes(self.needed.saturating_add(self.reserved).saturating_sub(self.memory));
+        write!(f, "memory of rank {}: expected at most {capacity}", self.rank)?;
         if self.reserved > 0 {
             write!(f, " beside the reserve of {}", Bytes(self.reserved))?;
         }

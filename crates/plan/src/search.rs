@@ -26,7 +26,7 @@ const BUDGET: std::ops::RangeInclusive<u64> = 30_000..=100_000;
 /// the better half of the plans of the last one.
 const STARTS: usize = 8;
 const ROUNDS: u32 = 4;
-/// Longest step of a plan that is improved, relative to the best starting plan.
+/// Longest time of the device for a plan that is improved, relative to the best starting plan.
 const HOPELESS: f64 = 1.5;
 /// Most ranks for which hosts are added until a plan fits.
 const MOST_RANKS: u32 = 1024;
@@ -161,8 +161,9 @@ fn search_from(
 ) -> Vec<(PlanScore, CandidatePlan)> {
     starts.sort_by(|a, b| a.0.order(&b.0));
     starts.dedup_by(|a, b| a.0 == b.0);
-    let longest = starts.first().map_or(0.0, |best| HOPELESS * best.0.step_ns);
-    starts.retain(|start| start.0.step_ns <= longest);
+    // The device's time also tells plans apart whose steps are as long as the host takes.
+    let longest = starts.first().map_or(0.0, |best| HOPELESS * best.0.device_ns);
+    starts.retain(|start| start.0.device_ns <= longest);
     let mut counts = BTreeMap::new();
     starts.sort_by_cached_key(|(_, plan)| {
         let count = counts.entry(plan.kinds()).or_insert(0);
@@ -207,7 +208,7 @@ fn describe_shortage(priced: &PricedPlan<'_>, options: &PlanOptions) -> MemorySh
         rank: rank.0,
         kind: memory.largest().0,
         needed,
-        capacity,
+        memory: topology.device.memory_bytes,
         reserved: constraints.reserve_bytes,
         reserve: topology
             .device

@@ -16,7 +16,7 @@ Examples:
   rowmill plan --model dlrm-dcnv2 --hardware 16xh100x8 --output plan.json
   rowmill plan --model job.toml --hardware a100x8 --explain user --svg plan.svg
   rowmill plan --model job.toml --hardware cluster.toml --torchrec plan-torchrec.json
-  rowmill train job.toml --plan plan.json --ranks 8
+  rowmill train job.toml --plan plan.json
 
 The search starts from the plans of greedy rules and improves the predicted step: it moves, swaps,
 splits, merges and replicates tables. Memory is a hard limit. The table has one row per rank, whose
@@ -125,7 +125,7 @@ pub enum PlanRows {
 Examples:
   rowmill plan check run
   rowmill plan check run --output better.json
-  rowmill train job.toml --ranks 2 --plan better.json
+  rowmill train job.toml --plan better.json
 
 The run must have trained on several ranks of CPUs. Predicted times are those of --sharding auto:
 guesses about a typical core. The table shows how far the measured times of each rank are from them.

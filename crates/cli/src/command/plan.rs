@@ -31,6 +31,10 @@ use crate::command::predict::hardware_step::{
 use drawing::Panel;
 use rows::RuleRow;
 
+/// Largest product of tables and ranks with which TorchRec's planner, which places thousands of
+/// proposals, makes a start. With more, it takes longer than the whole search.
+const TORCHREC_PARTS: usize = 50_000;
+
 /// Runs `rowmill plan` and prints its result.
 pub fn run(args: &PlanArgs, session: &Session) -> Result<(), Error> {
     match &args.verb {
@@ -138,7 +142,9 @@ impl Found {
             }
         };
         // A plan of TorchRec's planner is one more start. It cannot express every constraint.
-        let starts = plan_as_torchrec(problem).into_iter().collect();
+        let parts = problem.config.model.tables.len() * problem.ranks() as usize;
+        let torchrec = (parts <= TORCHREC_PARTS).then(|| plan_as_torchrec(problem).ok());
+        let starts = torchrec.flatten().into_iter().collect();
         let budget = args.effort;
         let options = PlanOptions { method, budget, starts, ..PlanOptions::new(args.seed) };
         let result = plan::plan(problem, &options)?;
@@ -305,6 +311,10 @@ fn describe(found: &Found, priced: &PricedPlan, session: &Session) {
         price.samples_per_s
     ));
     session.console.say(format_args!("critical path: {}", path.join(" + ")));
+    if host_ns > 0.0 {
+        let text = "the host limits the step: plans are compared by the time of the devices, then by memory";
+        session.console.say(text);
+    }
     session.console.say(format_args!(
         "imbalance: the slowest rank takes {:.2} times as long for its tables as the mean",
         if mean > 0.0 { most / mean } else { 1.0 }

@@ -144,7 +144,10 @@ errors_with_hints! {
             "{}: expected metrics.jsonl with the times of lookups and updates of each rank, got none",
             run.display()
         )]
-        #[hint("train again with this version of rowmill, for at least training.log_every steps")]
+        #[hint(
+            "train for more steps than training.log_every, for example with --set training.log_every=10; \
+             older versions of rowmill did not record these times"
+        )]
         NoTiming { run: PathBuf },
         #[error(
             "{}: expected the times of lookups and row updates, which a GPU does not report",

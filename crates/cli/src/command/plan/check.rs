@@ -39,9 +39,10 @@ struct TimedInterval {
     timing: Vec<RankTiming>,
 }
 
-/// The mean times of a run's ranks, and the relative noise of its steps.
+/// The mean times of a run's ranks over its intervals, and the relative noise of its steps.
 struct RunTimes {
     ranks: Vec<MeasuredRank>,
+    intervals: usize,
     noise: f64,
 }
 
@@ -129,7 +130,8 @@ impl RunTimes {
         let step_ms = steps.iter().sum::<f64>() / steps.len() as f64;
         let squares = steps.iter().map(|ms| (ms - step_ms).powi(2)).sum::<f64>();
         let noise = (squares / steps.len() as f64).sqrt() / step_ms;
-        Ok(Self { ranks: (0..ranks as usize).map(measured).collect(), noise })
+        let ranks = (0..ranks as usize).map(measured).collect();
+        Ok(Self { ranks, intervals: warm.len(), noise })
     }
 }
 
@@ -167,12 +169,15 @@ fn describe(found: &PlanCheck, times: &RunTimes, session: &Session) {
     let count = times.ranks.len().max(1) as f64;
     let step_ns = times.ranks.iter().map(|rank| rank.step_ns).sum::<f64>() / count;
     let predicted_ns = found.predicted.cost.step.mean_ns;
+    let noise = match times.intervals {
+        1 => "of one interval, so its noise is unknown".to_owned(),
+        count => format!("in the mean of {count} intervals, ± {:.1} %", 100.0 * times.noise),
+    };
     session.console.say(format_args!(
-        "predicted step {}, measured {} ({:.2} times), which differs by {:.1} % between intervals",
+        "predicted step {}, measured {} ({:.2} times as long) {noise}",
         render::nanos(predicted_ns),
         render::nanos(step_ns),
-        step_ns / predicted_ns.max(1.0),
-        100.0 * times.noise
+        step_ns / predicted_ns.max(1.0)
     ));
     for stage in Stage::ALL {
         let at = stage as usize;
@@ -222,7 +227,9 @@ fn suggest(
         return Ok(());
     };
     console.say(format_args!(
-        "a better plan, with prices that fit the measurement: {} instead of {}, {:.1} % less",
+        "a better plan, with the prices of each stage multiplied by measured ÷ predicted: {} instead of {} \
+         for the run's plan, {:.1} % less. Stages that the run hardly has, such as sums of replicated \
+         tables, keep their predicted prices, so measure the plan before you keep it",
         render::nanos(better.step_ns),
         render::nanos(found.corrected_ns),
         100.0 * (1.0 - better.step_ns / found.corrected_ns)
