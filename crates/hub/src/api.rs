@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::value::{Error as NameError, StrDeserializer};
 use serde::de::{Deserialize, IntoDeserializer};
 
+use crate::aggregate::MINUTE_S;
 use crate::config::{HubFile, Pools, parse_time};
 use crate::error::Error;
 use crate::faults::{self, GpuFault};
@@ -117,18 +118,20 @@ impl FleetQuery {
                 }
             }
         }
+        // Sums begin and end with whole minutes, so the answer names whole minutes too.
+        let end = until.div_ceil(MINUTE_S).saturating_mul(MINUTE_S);
         let since = match since {
-            None => until.saturating_sub(SINCE_S),
+            None => end.saturating_sub(SINCE_S),
             Some(text) => match (text.parse(), parse_time(text)) {
                 (Ok(second), _) => second,
-                (_, Ok(span)) => until.saturating_sub(span.as_secs()),
+                (_, Ok(span)) => end.saturating_sub(span.as_secs()),
                 (_, Err(problem)) => return Err(format!("since: {problem}, or a time in seconds")),
             },
         };
         if since >= until || until > now + SINCE_S {
             return Err(format!("until: expected a time after {since} and not ahead, got {until}"));
         }
-        sums.range = since..until;
+        sums.range = since / MINUTE_S * MINUTE_S..end;
         Ok(Self { sums, weight, limit })
     }
 }
@@ -238,7 +241,7 @@ mod tests {
     fn queries_are_read_whole_or_refused_with_a_reason() {
         let query = parse("since=2h&until=10000&by=user&by=run&step=hour&user=a&user=b&limit=3");
         let query = query.unwrap();
-        assert_eq!((query.sums.range, query.limit), (2800..10_000, 3));
+        assert_eq!((query.sums.range, query.limit), (2820..10_020, 3));
         assert_eq!(query.sums.by, [Dimension::User, Dimension::Run].into());
         assert_eq!(query.sums.selection[&Dimension::User].len(), 2);
         for (text, reason) in [
