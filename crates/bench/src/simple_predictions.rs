@@ -70,8 +70,8 @@ impl MeasuredPeaks {
 /// Prediction errors of simple predictions, in percent of the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SimpleErrors {
-    /// Errors of max(roofline with measured peaks, launch overhead): the geometric mean of the
-    /// absolute errors, and their mean.
+    /// Errors of the roofline with measured peaks, raised to the launch overhead where it is less:
+    /// the geometric mean of the absolute errors, and their mean.
     pub measured_peak_gmae_pct: f64,
     pub measured_peak_mape_pct: f64,
     /// Error of the latency on the nearest other device without any change.

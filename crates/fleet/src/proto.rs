@@ -222,7 +222,8 @@ pub struct StepInterval {
     pub phase_s: BTreeMap<String, f64>,
     #[prost(uint64, tag = "9")]
     pub steps: u64,
-    /// Number of steps with a known time, which are those that follow another training step.
+    /// Number of steps whose time is known. A step has a time only if the process was training in
+    /// the step before it, too.
     #[prost(uint64, tag = "10")]
     pub timed_steps: u64,
     /// Sum of the known step times.

@@ -279,7 +279,8 @@ async fn send_page(
 }
 
 impl Service {
-    /// Answers a query of a viewer, which a thread of its own computes.
+    /// Answers a query of a viewer. A separate thread computes the answer, so that other requests
+    /// do not wait for it.
     async fn answer<T: Serialize + Send + 'static>(
         &self,
         headers: &HeaderMap,

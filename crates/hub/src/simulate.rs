@@ -6,7 +6,7 @@ pub mod truth;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -66,8 +66,8 @@ pub struct SimulateOptions {
     pub truth: Option<PathBuf>,
 }
 
-/// Simulates a fleet until its end or until `stop`. Returns the true sums of the rows that the hub
-/// has confirmed.
+/// Simulates a fleet until its end or until `stop`. Returns the true sums of its rows, all of which
+/// the hub has confirmed unless `stop` ended the simulation.
 ///
 /// # Errors
 /// If a file cannot be read, or if the hub refuses rows for good.
@@ -88,8 +88,8 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
     let mut simulated = SimulatedFleet::new(spec);
     let mut truth = first_truth(&simulated, spec, options);
     (truth.from_unix_s, truth.until_unix_s) = (from_s, from_s);
-    let (confirmed, delayed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let state = SenderState { hub, confirmed, delayed, stop };
+    let (confirmed, delayed, is_away) = Default::default();
+    let state = SenderState { hub, confirmed, delayed, is_away, stop };
     let began = Instant::now();
     thread::scope(|scope| {
         let count = SENDERS.min(spec.hosts);
@@ -124,10 +124,12 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
         }
         drop(rounds);
         for thread in threads {
-            // A panic of a thread would also have ended the program's test.
-            thread.join().unwrap_or(Ok(()))?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         say(&progress(&state, truth.until_unix_s, began));
+        if state.stop.load(Ordering::Relaxed) {
+            say("note: ended by a signal, so the hub may lack rows that the true sums contain");
+        }
         Ok(truth)
     })
 }

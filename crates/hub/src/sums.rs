@@ -170,9 +170,9 @@ impl FleetSums {
         ]
     }
 
-    /// Returns the share of the allocated time in which multiprocessors were active: at least if
-    /// all unobserved time was idle, and at most if all of it was active. `None` if nothing is
-    /// allocated.
+    /// Returns the least and the greatest possible share of the allocated time in which
+    /// multiprocessors were active. The least counts all unobserved time as idle, and the greatest
+    /// counts it as active. Returns `None` if nothing is allocated.
     pub fn efficiency(&self) -> Option<[f64; 2]> {
         let [.., gpu_unknown, _, sm_unknown, _, sm_active] = self.parts();
         let allocated = self.layers()[3];

@@ -1,4 +1,5 @@
-//! Measured costs of one rank that trains on a CPU: its computation, and its messages to others.
+//! Measured costs of one rank that trains on a CPU: of its computation, and of its messages to
+//! other ranks.
 //!
 //! A rank of a CPU has few threads and no kernels that wait for a launch, so its times are sums of
 //! amounts of work. `rowmill-bench plans` measures the costs on this machine.

@@ -16,7 +16,7 @@ pub struct OverheadRow {
     pub source: String,
     /// One of the overheads T1 to T5, or `host_only` for operators without calls.
     pub overhead: Overhead,
-    /// Name of the operator, or `None` for all operators together.
+    /// Name of the operator; `None` in a row about all operators together.
     pub operator: Option<String>,
     pub count: u64,
     pub total_ns: i64,
@@ -151,7 +151,7 @@ fn tenths(value: f64) -> f64 {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverheadDifference {
     pub overhead: Overhead,
-    /// Name of the operator, or `None` for all operators together.
+    /// Name of the operator; `None` in a row about all operators together.
     pub operator: Option<String>,
     /// Place with the smallest mean.
     pub least: String,

@@ -100,7 +100,7 @@ pub struct FleetSpec {
     pub hosts: usize,
     /// Number of GPUs of each host.
     pub gpus: u32,
-    /// Length of the interval of a row in seconds.
+    /// Number of seconds that each row covers.
     pub interval_s: u32,
     /// Time from which one workflow works at half its speed, in seconds since 1970.
     pub slow_from_s: u64,

@@ -16,6 +16,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::fleet::HostRows;
 use crate::error::Error;
+use crate::log::say;
 
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,6 +52,10 @@ impl HubAddress {
         }
         let token = read(token, "--token")?;
         let token = String::from_utf8_lossy(&token).trim().to_owned();
+        if token.is_empty() || token.contains(|letter: char| !letter.is_ascii_graphic()) {
+            let (what, expected) = ("--token".to_owned(), "a file with one token");
+            return Err(Error::Value { what, expected, got: "another text".to_owned() });
+        }
         let mut tls = TlsConfig::default();
         if let Some(path) = ca {
             let bytes = read(path, "--ca")?;
@@ -117,6 +122,8 @@ pub struct SenderState {
     pub confirmed: AtomicU64,
     /// Batches that the hub refused for now.
     pub delayed: AtomicU64,
+    /// Whether the hub did not answer the last request.
+    pub is_away: AtomicBool,
     pub stop: Arc<AtomicBool>,
 }
 
@@ -260,11 +267,17 @@ fn post(http: &ureq::Agent, state: &SenderState, bytes: &[u8], last: u64) -> Res
     let mut answer = match request.content_type(CONTENT_TYPE).send(bytes) {
         Ok(answer) => answer,
         // The hub may be restarting.
-        Err(ureq::Error::Io(_) | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_)) => {
+        Err(
+            error @ (ureq::Error::Io(_) | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_)),
+        ) => {
+            if !state.is_away.swap(true, Ordering::Relaxed) {
+                say(&format!("note: {url} does not answer and is asked again: {error}"));
+            }
             return Ok(false);
         }
         Err(error) => return Err(wrong(error.to_string())),
     };
+    state.is_away.store(false, Ordering::Relaxed);
     let status = answer.status().as_u16();
     let body = answer.body_mut().with_config().limit(SIZE_MAX as u64).read_to_vec();
     let Ok(body) = body else { return Ok(false) };

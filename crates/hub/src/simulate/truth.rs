@@ -22,7 +22,7 @@ pub struct FleetTruth {
     /// Number of rows of GPUs and hosts that a store has in the end.
     pub gpu_rows: u64,
     pub host_rows: u64,
-    /// Seconds for which hosts were silent, added up.
+    /// Number of seconds without rows of a host, summed over all hosts.
     pub silent_host_s: f64,
     pub total: FleetSums,
     pub model: BTreeMap<String, FleetSums>,

@@ -1,4 +1,4 @@
-//! A real Slurm cluster of one node, which a real hub asks about jobs and nodes.
+//! A hub asks a real Slurm cluster of one node about its jobs and its node.
 
 use std::collections::BTreeMap;
 use std::fs;

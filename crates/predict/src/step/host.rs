@@ -28,7 +28,7 @@ pub struct HostTime {
 pub struct StageHosts {
     /// Times of operations, of which a stage may have several.
     pub stages: Vec<StageHost>,
-    /// Host time of the one call that launches a captured CUDA graph, in nanoseconds.
+    /// Nanoseconds of the host for launching a captured CUDA graph, which takes a single call.
     pub graph_ns: f64,
 }
 

@@ -93,7 +93,7 @@ fn put_inputs(work: &Work, to: &mut Vec<f32>) {
     }
 }
 
-/// An MLP that is trained on an [`MlpProblem`].
+/// An MLP that learns the rows of an [`MlpProblem`] and predicts further ones.
 pub trait Regressor {
     /// The error type of training and prediction.
     type Error;
