@@ -11,10 +11,10 @@ use super::planted::{Planted, sigmoid};
 use super::score;
 use crate::Error;
 
-/// Size of the fit: the number of rows with Criteo's columns, which lie past the end of the file,
-/// and the number of passes over them.
+/// Size of the fit: the number of rows with as many values as Criteo's, which lie past the end of
+/// the file, and the number of passes over them.
 const FIT_ROWS: u64 = 1 << 18;
-const CRITEO_COLUMNS: u64 = 39;
+const CRITEO_VALUES: f64 = 39.0;
 const PASSES: u64 = 2;
 /// Largest number of rows on which the model is measured.
 const MEASURE_ROWS: u64 = 1 << 18;
@@ -62,11 +62,12 @@ pub(super) fn row_bytes(config: &SyntheticConfig) -> f64 {
     (size_of::<f64>() + config.dense * size_of::<(usize, f64)>()) as f64
 }
 
-/// Returns the number of rows to fit on. The number is smaller with more columns than Criteo's, so
-/// that the cost stays the same.
+/// Returns the number of rows to fit on. The number is smaller where rows have more ids and counts
+/// than Criteo's, so that the cost stays the same.
 pub(super) fn fit_rows(config: &SyntheticConfig) -> u64 {
-    let columns = (config.dense + config.features.len()) as u64;
-    FIT_ROWS * CRITEO_COLUMNS / columns.max(CRITEO_COLUMNS)
+    let ids: f64 = config.features.iter().map(|feature| feature.hotness.mean()).sum();
+    let values = config.dense as f64 + ids;
+    (FIT_ROWS as f64 * CRITEO_VALUES / values.max(CRITEO_VALUES)) as u64
 }
 
 /// Generated rows with their planted additive logits, which the model starts from.
