@@ -565,10 +565,11 @@ impl Config {
 impl HubConfig {
     fn problems(&self) -> Vec<ConfigError> {
         let mut problems = Vec::new();
-        if self.url.starts_with("http://") {
-            let expected = "https://, because http would send the token and the rows in the clear";
+        if self.url.starts_with("http://") && !is_loopback_http(&self.url) {
+            let expected = "https://, because http would send the token and the rows in the clear; \
+                            http:// only to a loopback address such as 127.0.0.1";
             problems.push(wrong("hub: url", expected, &self.url));
-        } else if !is_https_root(&self.url) {
+        } else if !is_root(&self.url) {
             let expected = "a URL such as https://hub.example:9470, without query and fragment";
             problems.push(wrong("hub: url", expected, &format!("{:?}", self.url)));
         }
@@ -596,10 +597,18 @@ fn is_page(url: &str) -> bool {
 
 /// Whether a URL begins with `https://` and has no user name, query or fragment, so that paths can
 /// be appended to it.
-fn is_https_root(url: &str) -> bool {
+fn is_root(url: &str) -> bool {
     let is_wrong = |letter: char| "?#@".contains(letter) || letter.is_whitespace();
-    let rest = url.strip_prefix("https://");
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(is_wrong))
+}
+
+/// Whether a URL reaches this host alone, without TLS. The address must be a number, because a name
+/// could be resolved to another host.
+fn is_loopback_http(url: &str) -> bool {
+    let place = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let address = place.and_then(|place| place.parse::<std::net::SocketAddr>().ok());
+    address.is_some_and(|address| address.ip().is_loopback())
 }
 
 /// Determines the default state folder. The folder is never inside a folder that all users may
@@ -722,8 +731,13 @@ mod tests {
             let message = check(&hub.replace("https://h", url));
             assert!(message.contains("hub: url: expected a URL such as"), "{url}: {message}");
         }
-        let clear = check(&hub.replace("https", "http"));
-        assert!(clear.contains("hub: url: expected https://, because http would"), "{clear}");
+        for url in
+            ["http://h", "http://10.0.0.1:9470", "http://127.0.0.1:9470@h", "http://localhost:1"]
+        {
+            let clear = check(&hub.replace("https://h", url));
+            assert!(clear.contains("hub: url: expected https://, because http would"), "{clear}");
+        }
+        assert_eq!(check(&hub.replace("https://h", "http://127.0.0.1:9470/")), "");
         assert!(check(&format!("{hub}queue_mib = 0")).contains("hub: queue_mib: expected 1 to"));
         assert!(check(&hub.replace("token_file", "token")).contains("token"));
         assert!(check(&LISTEN.replace("key = 'k'", "")).contains("missing field `key`"));

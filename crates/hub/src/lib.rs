@@ -15,6 +15,7 @@ pub mod api;
 pub mod batch;
 pub mod columns;
 pub mod config;
+pub mod demo;
 pub mod error;
 pub mod faults;
 pub mod grouping;

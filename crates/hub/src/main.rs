@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use fleet::process;
 use hub::api::FleetReader;
 use hub::config::{HubFile, Pools, Retention, parse_time};
+use hub::demo::{self, DemoOptions};
 use hub::error::Error;
 use hub::log::say;
 use hub::poll::SlurmPoll;
@@ -129,6 +130,15 @@ Examples:
   rowmill-hub simulate --token agent.token --since 7d --interval 600 --for 0s
   rowmill-hub simulate --token agent.token --hosts 1000 --for 10m --faults late,doubled,ahead")]
     Simulate(SimulateOptions),
+    /// Show all parts: a hub, a simulated fleet, and a real training under an agent
+    #[command(after_help = "\
+The page opens where there is a desktop; its address is printed everywhere. A week of a simulated fleet comes
+first. Then a small model trains on one core, and its steps arrive at the hub until Ctrl-C.
+
+Examples:
+  rowmill-hub demo
+  rowmill-hub demo --folder /tmp/demo --listen 127.0.0.1:0 --no-browser --for 5s")]
+    Demo(DemoOptions),
     /// Manage tokens of callers
     #[command(subcommand)]
     Token(TokenCommand),
@@ -161,6 +171,7 @@ fn main() -> ExitCode {
         HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
         HubCommand::Status { config, since, format } => print_status(&config, since, format),
         HubCommand::Simulate(options) => run_simulation(&options),
+        HubCommand::Demo(options) => stop_at_signal().and_then(|stop| demo::run(&options, &stop)),
         HubCommand::Token(TokenCommand::New { role, name }) => print_token(role, &name),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -297,13 +308,18 @@ fn range_until_now(length: Duration) -> Range<u64> {
     now.saturating_sub(length).as_secs()..now.as_secs()
 }
 
-fn run_simulation(options: &SimulateOptions) -> Result<(), Error> {
+/// Returns a flag that SIGTERM and Ctrl-C set.
+fn stop_at_signal() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(Error::io(Path::new("signals"), "handle"))?;
     }
-    let truth = simulate(options, stop)?;
+    Ok(stop)
+}
+
+fn run_simulation(options: &SimulateOptions) -> Result<(), Error> {
+    let truth = simulate(options, stop_at_signal()?)?;
     let json = format!("{:#}\n", serde_json::json!(truth));
     match &options.truth {
         Some(path) => std::fs::write(path, json).map_err(Error::io(path, "write")),

@@ -76,7 +76,7 @@ impl HubLink {
     pub fn new(config: &HubConfig) -> Result<Self, ConfigError> {
         let (token, tls) = (token(config)?, tls(config)?);
         let agent = ureq::Agent::config_builder()
-            .https_only(true)
+            .https_only(config.url.starts_with("https://"))
             .http_status_as_error(false)
             .max_redirects(0)
             .timeout_global(Some(PATIENCE))
