@@ -18,8 +18,6 @@ const BATCH_SIZE: u64 = 1024;
 /// Largest number of rows of a table. No generated column has more distinct categories, so larger
 /// tables would only cost memory.
 const ROWS_CAP: u64 = 50_000;
-/// Largest number of passes over the data, however fast the machine is. More passes would overfit.
-const EPOCHS_MAX: f64 = 3.0;
 /// Share of the given time that the training steps may take. The rest is for evaluation and for
 /// saving.
 const TRAINING_SHARE: f64 = 0.85;
@@ -100,15 +98,15 @@ pub fn training_seconds(seconds: u64, elapsed: f64) -> f64 {
     (TRAINING_SHARE * seconds as f64).min(LEFT_SHARE * left).max(1.0)
 }
 
-/// Sets the number of steps so that training processes at most `affordable` samples. The learning
-/// rate then decays until the last step.
+/// Sets the number of steps so that training processes at most `affordable` samples, and each row
+/// at most once: a second pass would overfit. The learning rate then decays until the last step.
 pub fn fit_steps(scale: Scale, job: &mut JobConfig, train_rows: u64, affordable: f64) {
     let batch = job.training.batch_size as f64;
-    let samples = affordable.min(train_rows as f64 * EPOCHS_MAX);
+    let samples = affordable.min(train_rows as f64);
     let steps = ((samples / batch) as u64).max(scale.trial_steps());
     let training = &mut job.training;
     training.steps = Some(steps);
-    training.epochs = (samples / train_rows.max(1) as f64).ceil().max(1.0) as u64;
+    training.epochs = 1;
     training.evaluate_every = Some(steps.div_ceil(3));
     training.evaluate_samples = None;
     training.checkpoint_every = Some(steps.div_ceil(2));
@@ -147,13 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_limited_by_time_and_by_epochs() {
+    fn steps_are_limited_by_time_and_by_rows() {
         let mut job = config::job("dlrm-criteo-kaggle", &Scale::Usual.overrides()).unwrap().config;
         fit_steps(Scale::Usual, &mut job, 1_000_000, 10_000.0 * 51.0);
         assert_eq!(job.training.steps, Some(10_000 * 51 / 1024));
         assert_eq!(job.training.epochs, 1);
         fit_steps(Scale::Usual, &mut job, 1_000_000, 1e9 * 60.0);
-        assert_eq!(job.training.steps, Some(3_000_000 / 1024));
-        assert_eq!(job.training.epochs, 3);
+        assert_eq!(job.training.steps, Some(1_000_000 / 1024));
     }
 }
