@@ -144,6 +144,7 @@ impl HubListener {
             .route(HOSTS, get(answer_hosts))
             .route("/", get(|state, headers| send_page(state, headers, &page::HTML)))
             .route("/page.js", get(|state, headers| send_page(state, headers, &page::SCRIPT)))
+            .route("/charts.js", get(|state, headers| send_page(state, headers, &page::CHARTS)))
             .route("/page.css", get(|state, headers| send_page(state, headers, &page::STYLE)))
             .with_state(Arc::clone(&service));
         let open = Arc::new(Semaphore::new(self.connections as usize));

@@ -178,12 +178,21 @@ fn the_morning_report_of_a_simulated_fleet_is_true() {
     ] {
         check_rows(&report, ["jobs", "run", value], expected.into_iter());
     }
-    let lost = all(&day.user, lost_hours).into_iter();
+    // Whoever held GPUs at one of the two times is compared.
+    let both = |one: &BTreeMap<String, FleetSums>, other: &BTreeMap<String, FleetSums>| {
+        let names = one.iter().chain(other).filter(|(_, sums)| sums.allocated_s > 0.0);
+        let sums = |name: &String| (name.clone(), one.get(name).copied().unwrap_or_default());
+        names.map(|(name, _)| sums(name)).collect::<BTreeMap<_, _>>().into_iter()
+    };
+    let lost = both(&day.user, &before.user).map(|(name, sums)| (name, lost_hours(&sums)));
     check_rows(&report, ["users", "name", "/lost_hours/now"], lost);
-    let now = all(&day.workflow, efficiency).into_iter();
-    check_rows(&report, ["workflows", "name", "/efficiency_percent/now"], now);
-    let earlier = all(&before.workflow, efficiency).into_iter();
-    check_rows(&report, ["workflows", "name", "/efficiency_percent/week_before"], earlier);
+    for (path, one, other) in [
+        ("/efficiency_percent/now", &day.workflow, &before.workflow),
+        ("/efficiency_percent/week_before", &before.workflow, &day.workflow),
+    ] {
+        let expected = both(one, other).map(|(name, sums)| (name, efficiency(&sums)));
+        check_rows(&report, ["workflows", "name", path], expected);
+    }
     // The planted regression costs most.
     assert_eq!(report["workflows"]["rows"][0]["name"], "image-search");
 

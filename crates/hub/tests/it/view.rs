@@ -186,7 +186,7 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         };
         let shown = text(&mut browser);
         assert!(shown.contains("15.0 % to 30.0 % of the deployed time had active SMs"), "{shown}");
-        assert!(shown.contains(SCRIPT) && shown.contains("GPU idle 55.0 %"), "{shown}");
+        assert!(shown.contains(SCRIPT) && shown.contains("55.0 % · 5.5 GPU h"), "{shown}");
         let click = |browser: &mut Browser, find: &str| {
             browser.value(&format!(
                 "new Promise((done) => {{ const turn = document.body.dataset.shown; const node = {find}; \
@@ -197,17 +197,34 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         // Band, type, user, run.
         click(&mut browser, "document.querySelector('[data-part=\"4\"]')");
         assert!(text(&mut browser).contains("GPU idle, by workflow"));
-        click(&mut browser, "document.querySelector('button.name')");
+        click(&mut browser, "document.querySelector('td button.name')");
         assert!(text(&mut browser).contains("GPU idle, by user"));
-        click(&mut browser, "document.querySelector('button.name')");
-        click(&mut browser, "document.querySelector('button.name')");
+        click(&mut browser, "document.querySelector('td button.name')");
+        click(&mut browser, "document.querySelector('td button.name')");
         let shown = text(&mut browser);
         assert!(shown.contains("run: slurm/101") && shown.contains("GPU idle, by host"), "{shown}");
         let address = browser.value("location.href").as_str().unwrap().to_owned();
         browser.load(&address);
         browser.value(wait);
         assert_eq!(text(&mut browser), shown);
-        assert_eq!(browser.value("document.querySelectorAll('script').length"), 1);
+        assert_eq!(browser.value("document.querySelectorAll('script').length"), 2);
+        // Every view is named by its address.
+        for (view, text_of_view) in [
+            ("time&bound=upper", "SM active, by user"),
+            ("change", "Each workflow, by what its drop of efficiency costs"),
+            ("runs&sort=user", "Failed runs held 0 GPU h"),
+            ("hosts", "throttled for 1.0 minutes (hw_slowdown)"),
+            ("band&since=yesterday", "A week before"),
+        ] {
+            browser.load(&format!("{url}?view={view}"));
+            browser.value(
+                "new Promise((done) => { const look = () => document.body.dataset.shown ? done(1) : \
+                 setTimeout(look, 20); look(); })",
+            );
+            let shown = text(&mut browser);
+            let is_shown = shown.contains(text_of_view) || shown.contains("No rows of GPUs");
+            assert!(is_shown, "{view}: {shown}");
+        }
         assert_eq!(browser.complaints(), Vec::<String>::new());
         browser.load(&url);
         browser.value(wait);

@@ -386,7 +386,7 @@ fn describe_week_before(range: TimeRange, now: &HubAnswer, before: &HubAnswer) -
                 .to_owned(),
         );
     }
-    if before.hours_missing > 0 {
+    if before.hours_missing > now.hours_missing {
         notes.push(format!(
             "A week before, {} whole hours have no rows, so a shorter time is compared.",
             before.hours_missing
