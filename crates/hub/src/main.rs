@@ -105,7 +105,7 @@ Examples:
     /// Print the hosts that report rows, with their versions and the problems of their rows
     #[command(after_help = "\
 Problems are counted since the time that --since names:
-  silent           no row for five minutes
+  silent           a row is overdue for five minutes
   clock            the clock of the host differs from the hub's by more than 2 s
   doubled_rows     left out, because they repeat an interval of another row: two agents on a host
   future_rows      begin in the future

@@ -17,8 +17,7 @@ use crate::nodes::{NODE, NodeState};
 use crate::store::ingest::{HostProblem, ProblemCount};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 
-/// Seconds without rows after which a host counts as silent, everywhere in the hub. An agent whose
-/// rows cover more than five minutes counts as silent between them.
+/// Seconds after which a host counts as silent, everywhere in the hub, if a row is overdue.
 pub const SILENT_S: u64 = 300;
 
 /// What the store has about a host.
@@ -26,8 +25,11 @@ pub const SILENT_S: u64 = 300;
 pub struct HostStatus {
     /// End of the last interval with a row of the host, in seconds since 1970.
     pub last_row_unix_s: Option<u64>,
-    /// Whether there was no row for five minutes at the end of the time.
+    /// Whether a row was overdue for five minutes at the end of the time.
     pub is_silent: bool,
+    /// Length of the last interval with a row.
+    #[serde(skip)]
+    last_length_s: u64,
     pub versions: HostVersions,
     /// State by the scheduler; `None` if no scheduler reports the host.
     pub node: Option<NodeState>,
@@ -95,9 +97,9 @@ pub fn read_status(
     };
     for partition in hours(RowTable::Host)? {
         folder.read_coded(partition, &["host", "start", "length_s"], &[], |batch, path| {
-            let mut ends: Vec<(String, u64)> = Vec::new();
+            let mut ends: Vec<(String, [u64; 2])> = Vec::new();
             let number = |name: &str| {
-                ends.push((name.to_owned(), 0));
+                ends.push((name.to_owned(), [0; 2]));
                 (ends.len() - 1) as u32
             };
             let names = TextColumn::new(batch, "host", path, number)?;
@@ -107,12 +109,15 @@ pub fn read_status(
                 let start = u64::try_from(starts.value(row) / 1000).unwrap_or(0);
                 let last = &mut ends[names.number(row) as usize].1;
                 if start < range.end {
-                    *last = (start + u64::from(lengths.value(row))).max(*last);
+                    let length_s = u64::from(lengths.value(row));
+                    *last = [start + length_s, length_s].max(*last);
                 }
             }
-            for (name, end) in ends.into_iter().filter(|(_, end)| *end > 0) {
+            for (name, [end, length_s]) in ends.into_iter().filter(|(_, [end, _])| *end > 0) {
                 let status = hosts.entry(name).or_default();
-                status.last_row_unix_s = status.last_row_unix_s.max(Some(end));
+                if status.last_row_unix_s <= Some(end) {
+                    (status.last_row_unix_s, status.last_length_s) = (Some(end), length_s);
+                }
             }
             Ok(())
         })?;
@@ -138,7 +143,8 @@ pub fn read_status(
     }
     for status in hosts.values_mut() {
         let last = status.last_row_unix_s;
-        status.is_silent = last.is_none_or(|last| last + SILENT_S < range.end);
+        let patience_s = status.last_length_s + SILENT_S;
+        status.is_silent = last.is_none_or(|last| last + patience_s < range.end);
     }
     Ok(hosts)
 }

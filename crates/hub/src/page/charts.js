@@ -139,14 +139,17 @@ function table({ columns, rows, sort, sortBy }) {
     const compare = (a, b) => (typeof a === 'string' || typeof b === 'string' ? String(a ?? '').localeCompare(String(b ?? '')) : (a ?? -Infinity) - (b ?? -Infinity));
     sorted.sort((a, b) => sign * (compare(value(a), value(b)) || 0));
   }
-  const head = columns.map(([name]) => {
+  // Words begin at the left, and numbers end at the right.
+  const kind = (row, value) => (row && typeof value(row) === 'string' ? 'words' : null);
+  const head = columns.map(([name, value]) => {
     const order = sort === name ? 'ascending' : sort === `-${name}` ? 'descending' : null;
     const mark = { ascending: ' ▲', descending: ' ▼' }[order] ?? '';
-    return el('th', { 'aria-sort': order }, el('button', { class: 'name', type: 'button', text: name + mark, click: () => sortBy(sort === `-${name}` ? name : `-${name}`) }));
+    return el('th', { 'aria-sort': order, class: kind(rows[0], value) }, el('button', { class: 'name', type: 'button', text: name + mark, click: () => sortBy(sort === `-${name}` ? name : `-${name}`) }));
   });
   const body = sorted.map((row) => el('tr', null, ...columns.map(([, value, cell]) => {
     const content = cell ? cell(row) : value(row);
-    return content instanceof Node ? el('td', null, content) : el('td', { text: content });
+    const properties = { class: kind(row, value) };
+    return content instanceof Node ? el('td', properties, content) : el('td', { ...properties, text: content });
   })));
   return el('div', { class: 'scroll' }, el('table', null, el('thead', null, el('tr', null, ...head)), el('tbody', null, ...body)));
 }

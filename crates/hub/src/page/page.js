@@ -186,7 +186,7 @@ async function showBand(state) {
     el('p', { class: 'headline', text: `${wholeShare(state, total)} of the deployed time had active SMs` }),
     el('p', { class: 'note' }, earlier, ' ', el('button', { class: 'name', type: 'button', text: `${sick} of ${hosts.hosts.length} hosts have problems.`, click: () => go({ view: 'hosts' }) })),
     ...notes(answer), band, ...list(state, answer),
-    scatter(`Each ${state.by}: allocated ${unit} and SM active`, dots.filter((dot) => dot.held > 0 && dot.share != null), unit)];
+    el('div', { class: 'charts' }, scatter(`Each ${state.by}: allocated ${unit} and SM active`, dots.filter((dot) => dot.held > 0 && dot.share != null), unit))];
 }
 
 async function showTime(state) {
@@ -248,7 +248,7 @@ async function showChange(state) {
       [`${unit} by the drop`, (row) => row.drop, (row) => (row.drop == null ? '–' : amount(row.drop))],
       [`lost ${unit}`, (row) => row.lost, (row) => amount(row.lost)],
       ['lost before', (row) => row.oldLost, (row) => amount(row.oldLost)],
-      ['', (row) => (row.isWorse ? 1 : 0), (row) => (row.isWorse ? 'use up, efficiency down' : '')],
+      ['trend', (row) => (row.isWorse ? 'use up, efficiency down' : '')],
     ];
     return [el('h2', { text: `Each ${by}, by what its drop of efficiency costs` }), sorted(state, columns, rows)];
   })];

@@ -9,7 +9,7 @@ use super::fleet::{HostRows, SimulatedRun};
 use crate::sums::FleetSums;
 
 const DAY_S: u64 = 86_400;
-/// Seconds without rows at the end of a time after which a host is silent.
+/// Seconds for which a row is overdue at the end of a time if a host is silent.
 const SILENT_S: u64 = 300;
 
 /// The sums of a simulated fleet, and what its runs and hosts did.
@@ -68,7 +68,7 @@ pub struct PeriodTruth {
     failed: BTreeSet<String>,
     #[serde(skip)]
     repeated: BTreeSet<String>,
-    /// End of the last row of each host, and whether jobs may start on it by its last report.
+    /// When the next row of each host is due, and whether jobs may start on it by its last report.
     #[serde(skip)]
     last: BTreeMap<String, (u64, bool)>,
 }
@@ -156,8 +156,8 @@ impl PeriodTruth {
         let Some(own) = host.own.as_ref().filter(|own| own.start_unix_s < self.until_unix_s) else {
             return;
         };
-        let end = own.start_unix_s + u64::from(own.length_s);
-        self.last.insert(name.to_owned(), (end, host.is_schedulable));
+        let due = own.start_unix_s + 2 * u64::from(own.length_s);
+        self.last.insert(name.to_owned(), (due, host.is_schedulable));
         let has_errors = host.gpus.iter().any(|gpu| !gpu.errors.is_empty());
         if has_errors && own.start_unix_s >= self.since_unix_s {
             self.sick.entry(name.to_owned()).or_default().insert("error xid_79");
@@ -165,8 +165,8 @@ impl PeriodTruth {
     }
 
     fn finish(&mut self) {
-        for (host, (end, is_schedulable)) in &self.last {
-            if end + SILENT_S < self.until_unix_s {
+        for (host, (due, is_schedulable)) in &self.last {
+            if due + SILENT_S < self.until_unix_s {
                 self.sick.entry(host.clone()).or_default().insert("silent");
             }
             if !is_schedulable {

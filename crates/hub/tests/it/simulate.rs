@@ -170,6 +170,7 @@ fn the_morning_report_of_a_simulated_fleet_is_true() {
         held.map(move |(name, sums)| (name.clone(), value(sums))).collect::<Vec<_>>()
     };
     let idle = all(&day.user, |sums| hours(sums.held_idle_s));
+    assert!(day.total.held_idle_s > 0.0, "idle notebooks");
     let idle = idle.into_iter().filter(|(_, hours)| *hours > Some(0.0));
     check_rows(&report, ["idle_owners", "user", "/idle_hours/now"], idle);
     for (value, expected) in [
