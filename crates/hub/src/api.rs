@@ -107,7 +107,7 @@ pub struct RunAnswer {
     /// failed one. Both contain the repeated runs that failed again.
     pub failed: f64,
     pub repeated: f64,
-    /// By allocated time.
+    /// The runs with the largest allocated time, which come first.
     pub runs: Vec<RunRow>,
     pub runs_left_out: usize,
 }

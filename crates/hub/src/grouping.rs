@@ -81,6 +81,7 @@ pub struct GroupKey {
 #[derive(Debug)]
 pub struct TextNumbers(Mutex<TextTable>);
 
+/// Texts in the order of their numbers.
 #[derive(Debug, Default)]
 struct TextTable {
     texts: Vec<Arc<str>>,

@@ -53,8 +53,8 @@ pub struct QueryAnswer {
 }
 
 impl SumTable {
-    /// Whether the table has all that a query needs of the rows of an hour. They reach into the next
-    /// hour, but not beyond it.
+    /// Whether the table has all that a query needs of the rows of an hour. They reach into the
+    /// next hour, but not beyond it.
     fn answers(&self, query: &SumQuery, hour: u64) -> bool {
         let [start, middle, end] = [0, 1, 2].map(|hours| (hour + hours) * HOUR_S);
         let is_outside = |edge| edge <= start || edge == middle || end <= edge;

@@ -1,5 +1,5 @@
-//! What the reports of runs tell: when each run began and ended, whether it failed, and which failed
-//! run it repeats.
+//! What the reports of runs tell: when each run began and ended, whether it failed, and which
+//! failed run it repeats.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,7 +44,7 @@ pub struct RunState {
     /// State by the scheduler; empty if it is unknown.
     pub state: String,
     pub started_unix_s: Option<u64>,
-    /// `None` while the run lasts.
+    /// Absent while the run lasts.
     pub ended_unix_s: Option<u64>,
     pub exit_code: Option<i32>,
     pub exit_signal: Option<u32>,

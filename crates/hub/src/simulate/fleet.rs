@@ -194,7 +194,7 @@ pub struct HostRows {
     /// Index of the host in the fleet, or the number of hosts for the cluster.
     pub host: usize,
     pub gpus: Vec<GpuInterval>,
-    /// `None` for the cluster.
+    /// Absent for the cluster.
     pub own: Option<HostInterval>,
     /// The state of the host as a node, if it is reported now.
     pub node: Option<HostEvent>,
@@ -211,7 +211,7 @@ impl HostRows {
         self.node.iter_mut().for_each(|node| node.start_unix_ms += seconds * 1000);
     }
 
-    /// Returns all entries.
+    /// Returns all entries of the interval.
     pub fn bodies(&self) -> impl Iterator<Item = Body> {
         let node = self.node.iter().map(|node| Body::Event(Box::new(node.clone())));
         let gpus = self.gpus.iter().map(|row| Body::Gpu(Box::new(row.clone())));

@@ -100,7 +100,7 @@ pub struct HubHosts {
 pub struct HubHost {
     pub host: String,
     pub issues: Vec<HubIssue>,
-    /// `None` if the hub has no row of the host.
+    /// Absent if the hub has no row of the host.
     pub last_row_unix_s: Option<u64>,
     pub node: Option<HubNode>,
 }

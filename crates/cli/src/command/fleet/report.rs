@@ -1,5 +1,6 @@
-//! The command `rowmill fleet report`: what happened in the fleet since yesterday, compared with the
-//! same time a week before. All figures come from the hub; this file only chooses and compares them.
+//! The command `rowmill fleet report`: what happened in the fleet since yesterday, compared with
+//! the same time a week before. All figures come from the hub; this file only chooses and compares
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,9 +41,9 @@ struct MorningReport {
     /// Hours of runs that failed, and of runs that repeat a failed one.
     failed_hours: Compared<f64>,
     repeated_hours: Compared<f64>,
-    /// By the hours that their lower efficiency costs.
+    /// In the order of the hours that their lower efficiency costs.
     workflows: Listed<ChangeRow>,
-    /// By lost hours.
+    /// In the order of lost hours.
     users: Listed<ChangeRow>,
     idle_owners: Listed<OwnerRow>,
     jobs: Listed<JobRow>,
@@ -531,10 +532,12 @@ fn coverage(sums: &HubSums) -> Option<f64> {
     (sums.allocated_s > 0.0).then(|| observed_s / sums.allocated_s * 100.0)
 }
 
+/// Formats a number with one decimal.
 pub fn number(value: f64) -> String {
     format!("{value:.1}")
 }
 
+/// Formats a number that may be unknown.
 pub fn optional(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), number)
 }
@@ -543,10 +546,12 @@ fn before(value: Compared<f64>) -> String {
     optional(value.week_before)
 }
 
+/// Formats the least and the greatest value, as one if they are equal.
 pub fn span([least, most]: [String; 2]) -> String {
     if least == most { least } else { format!("{least} to {most}") }
 }
 
+/// Formats the least and the greatest share as percentages.
 pub fn shares(efficiency: Option<[f64; 2]>) -> String {
     efficiency.map_or("-".to_owned(), |bounds| span(bounds.map(|share| number(share * 100.0))))
 }
