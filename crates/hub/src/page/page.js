@@ -19,6 +19,8 @@ const LENGTHS = { '1h': 3600, '24h': DAY, '7d': 7 * DAY, '30d': 30 * DAY, '90d':
 const WEEK = 7 * DAY;
 // Number of lines of a chart, and of rows of a table of runs.
 const [LINES, RUNS] = [6, 500];
+// Relative difference of efficiencies that is not called a change.
+const NOISE = 0.02;
 // Rows of a table that are shown.
 const ROWS = 1000;
 
@@ -152,12 +154,14 @@ function leftOut(state, answer) {
   return el('p', { class: 'note', text: `${answer.groups_left_out} smaller groups are not listed. They have ${amount(rest)} ${UNITS[state.weight][1]} of the allocated time.` });
 }
 
-function notes(answer) {
+function notes(state, answer) {
   const texts = ['Deployed are GPUs of hosts that report rows. Hosts that report nothing are unknown.'];
   const names = [...answer.unknown_weight].join(', ');
   if (names) texts.push(`The weight of these models is unknown, so their time is left out: ${names}.`);
   if (answer.hours_missing) texts.push(`${answer.hours_missing} whole hours have no rows: no host reported, or the rows were deleted.`);
-  if (answer.total.parts[3] + answer.total.parts[5] > 0) texts.push('Time that was not observed may have been idle or active, so efficiencies are ranges.');
+  if (answer.total.parts[3] + answer.total.parts[5] > 0) {
+    texts.push(state.bound === 'upper' ? 'Time that was not observed counts as active.' : 'Time that was not observed may have been idle or active, so efficiencies are ranges.');
+  }
   return texts.map((text) => el('p', { class: 'note', text }));
 }
 
@@ -173,7 +177,7 @@ async function showBand(state) {
   const [answer, before, hosts] = await Promise.all([
     ask(state, 'sums', { by: state.by, limit: ROWS }), ask(state, 'sums', {}, 1), ask(state, 'hosts', {})]);
   const { total } = answer;
-  if (!(total.sums.deployed_s > 0)) return [el('p', { class: 'headline', text: 'No rows of GPUs in this time.' }), ...notes(answer)];
+  if (!(total.sums.deployed_s > 0)) return [el('p', { class: 'headline', text: 'No rows of GPUs in this time.' }), ...notes(state, answer)];
   const unit = UNITS[state.weight][1];
   const earlier = before.total.percent ? `A week before: ${wholeShare(state, before.total)}.` : 'There are no rows of a week before.';
   const sick = hosts.hosts.filter((host) => host.issues.length > 0).length;
@@ -185,7 +189,7 @@ async function showBand(state) {
   return [
     el('p', { class: 'headline', text: `${wholeShare(state, total)} of the deployed time had active SMs` }),
     el('p', { class: 'note' }, earlier, ' ', el('button', { class: 'name', type: 'button', text: `${sick} of ${hosts.hosts.length} hosts have problems.`, click: () => go({ view: 'hosts' }) })),
-    ...notes(answer), band, ...list(state, answer),
+    ...notes(state, answer), band, ...list(state, answer),
     el('div', { class: 'charts' }, scatter(`Each ${state.by}: allocated ${unit} and SM active`, dots.filter((dot) => dot.held > 0 && dot.share != null), unit))];
 }
 
@@ -194,7 +198,7 @@ async function showTime(state) {
   const charts = ['', 'workflow', 'user'].map((by) => ask(state, 'sums', by ? { ...step, by, limit: LINES } : step));
   const answers = await Promise.all(charts);
   const [divisor, rate] = RATES[state.weight];
-  return [...notes(answers[0]), ...['', 'workflow', 'user'].map((by, at) => {
+  return [...notes(state, answers[0]), ...['', 'workflow', 'user'].map((by, at) => {
     const answer = answers[at];
     const starts = [];
     const first = answer.since_unix_s - (answer.since_unix_s % answer.step_s);
@@ -236,7 +240,7 @@ async function showChange(state) {
       const [share, oldShare] = [group, old].map((one) => (one ? efficiency(state, one) : null));
       const [use, oldUse] = [value(held, group), value(held, old)];
       const drop = share == null || oldShare == null ? null : (oldShare - share) * use;
-      return { name, use, oldUse, share, oldShare, drop, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && drop > 0 };
+      return { name, use, oldUse, share, oldShare, drop, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && drop > 0 && share < oldShare * (1 - NOISE) };
     });
     rows.sort((a, b) => (b.drop ?? 0) - (a.drop ?? 0));
     const columns = [
