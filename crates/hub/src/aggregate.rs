@@ -1,8 +1,9 @@
 //! Computes the sums of a fleet from rows of GPUs.
 //!
-//! Schedulable GPUs are those that report rows, because no scheduler is asked yet. A host is busy
-//! in an interval if one of its GPUs is allocated. Rows of MIG instances are left out, because
-//! their whole GPU has a row too.
+//! A GPU is schedulable if it is allocated, or if its scheduler lets jobs start on its host. A host
+//! is busy in an interval if one of its GPUs is allocated. Rows of MIG instances are left out,
+//! because their whole GPU has a row too. The sums of a row are divided among the times that its
+//! interval touches, in proportion to the seconds.
 //!
 //! The columns of 13.8 million rows that are read have about 20 bytes per row: two sums of 8 bytes,
 //! and codes of texts and times that repeat. Decoding eleven columns at 2 to 3 ns per value and
@@ -22,6 +23,7 @@ use crate::columns::FURTHER_RUNS;
 use crate::config::Pools;
 use crate::error::Error;
 use crate::grouping::{EXCLUDED, GroupKey, GroupedSums, TextColumn};
+use crate::nodes::NodeStates;
 use crate::store::{HOUR_S, column};
 use crate::sums::{Dimension, FleetSums};
 
@@ -50,6 +52,7 @@ const OF_RUN: [Dimension; 3] = [Dimension::Workflow, Dimension::User, Dimension:
 /// Adds up the rows of one hour, which decide together which hosts are busy.
 pub struct HourSums<'a, 'q> {
     pools: &'a Pools,
+    nodes: &'a NodeStates,
     groups: &'a mut GroupedSums<'q>,
     /// Start of the hour in seconds since 1970.
     start: u64,
@@ -62,12 +65,13 @@ struct HostHour {
     /// The numbers of the host's pool and of the host itself.
     pool: u32,
     member: u32,
+    name: String,
     /// A bit for each second at which an interval with an allocated GPU starts.
     busy: Vec<u64>,
     idle: Vec<IdleSpan>,
 }
 
-/// GPU seconds that nobody holds, of one group and one interval of a host.
+/// Schedulable GPU seconds that nobody holds, of one group and one interval of a host.
 struct IdleSpan {
     /// Second of the hour at which the interval starts.
     second: usize,
@@ -108,6 +112,7 @@ impl GpuColumns<'_> {
     /// Whether two rows belong to the same host, interval, model and run, which only they hold.
     fn are_equal(&self, a: usize, b: usize) -> bool {
         self.starts[a] == self.starts[b]
+            && self.lengths[a] == self.lengths[b]
             && self.hosts.is_equal(a, b)
             && self.models.is_equal(a, b)
             && self.runs.iter().all(|texts| texts.is_equal(a, b))
@@ -161,9 +166,14 @@ impl GpuColumns<'_> {
 
 impl<'a, 'q> HourSums<'a, 'q> {
     /// Prepares sums of the rows of an hour, which are added to `groups`.
-    pub fn new(pools: &'a Pools, groups: &'a mut GroupedSums<'q>, hour: u64) -> Self {
+    pub fn new(
+        pools: &'a Pools,
+        nodes: &'a NodeStates,
+        groups: &'a mut GroupedSums<'q>,
+        hour: u64,
+    ) -> Self {
         let (host_numbers, hosts) = Default::default();
-        Self { pools, groups, start: hour * HOUR_S, host_numbers, hosts }
+        Self { pools, nodes, groups, start: hour * HOUR_S, host_numbers, hosts }
     }
 
     /// Adds rows of the table of GPUs.
@@ -171,8 +181,8 @@ impl<'a, 'q> HourSums<'a, 'q> {
     /// # Errors
     /// If a column is missing or has another type.
     pub fn add(&mut self, batch: &RecordBatch, path: &Path) -> Result<(), Error> {
-        let groups = &mut *self.groups;
-        let mut texts = |dimension: Dimension| {
+        let groups = &*self.groups;
+        let texts = |dimension: Dimension| {
             let number = |text: &str| groups.number(dimension, text);
             TextColumn::new(batch, dimension.name(), path, number)
         };
@@ -213,6 +223,7 @@ impl<'a, 'q> HourSums<'a, 'q> {
         self.hosts.push(HostHour {
             pool: self.groups.number(Dimension::Pool, self.pools.pool_of(host)),
             member: self.groups.number(Dimension::Host, host),
+            name: host.to_owned(),
             busy: vec![0; HOUR_S.div_ceil(64) as usize],
             idle: Vec::new(),
         });
@@ -229,10 +240,11 @@ impl<'a, 'q> HourSums<'a, 'q> {
         let row = rows.start;
         let start = u64::try_from(columns.starts[row] / 1000).unwrap_or(0);
         let second = start.wrapping_sub(self.start);
-        if second >= HOUR_S || !self.groups.query.range.contains(&start) {
+        if second >= HOUR_S {
             return Ok(());
         }
         let second = second as usize;
+        let length_s = u64::from(columns.lengths[row]);
         let host = &mut self.hosts[columns.hosts.number(row) as usize];
         let [workflow, user, run] = &columns.runs;
         let members = [
@@ -243,39 +255,66 @@ impl<'a, 'q> HourSums<'a, 'q> {
             run.number(row),
             host.member,
         ];
-        let key = GroupKey { start: self.groups.query.bucket(start), members };
+        let query = self.groups.query;
+        let times = query.divide(start..start + length_s);
         if run.is_missing(row) {
-            if !members.contains(&EXCLUDED) {
-                let length_s = columns.length_s(rows);
-                let place = self.groups.place(key);
+            if members.contains(&EXCLUDED) {
+                return Ok(());
+            }
+            let is_schedulable = self.nodes.is_schedulable(&host.name, start);
+            for (start, seconds) in times {
+                let length_s = seconds as f64 * rows.len() as f64;
+                let place = self.groups.place(GroupKey { start, members });
                 let sums = self.groups.sums_at(place);
                 sums.deployed_s += length_s;
-                sums.schedulable_s += length_s;
-                host.idle.push(IdleSpan { second, place, length_s });
+                if is_schedulable {
+                    sums.schedulable_s += length_s;
+                    host.idle.push(IdleSpan { second, place, length_s });
+                }
             }
             return Ok(());
         }
         host.busy[second / 64] |= 1 << (second % 64);
-        let mut sums = columns.allocated(rows);
-        if let Some(further) = columns.further.filter(|further| further.is_valid(row)) {
-            let further = further.value(row);
-            // Runs that share a GPU have equal shares, because their own activity is unknown.
-            sums = sums.scale(1.0 / (1 + further.len()) as f64);
-            let wrong = || Error::Column { path: path.to_owned(), column: FURTHER_RUNS };
-            let structs = further.as_struct_opt().ok_or_else(wrong)?;
-            for at in 0..further.len() {
-                let mut key = key;
-                for dimension in OF_RUN {
-                    let texts = structs.column_by_name(dimension.name());
-                    let texts: Option<&StringArray> = texts.and_then(|t| t.as_string_opt());
-                    let text = texts.ok_or_else(wrong)?.value(at);
-                    key.members[dimension as usize] = self.groups.number(dimension, text);
+        let further = match columns.further.filter(|further| further.is_valid(row)) {
+            Some(further) => self.number_further(further, row, path)?,
+            None => Vec::new(),
+        };
+        // Runs that share a GPU have equal shares, because their own activity is unknown.
+        let share = 1.0 / (1 + further.len()) as f64;
+        let sums = columns.allocated(rows).scale(share);
+        for (start, seconds) in times {
+            let sums = sums.scale(seconds as f64 / length_s as f64);
+            self.groups.add(GroupKey { start, members }, &sums);
+            for of_run in &further {
+                let mut members = members;
+                for (dimension, number) in OF_RUN.into_iter().zip(of_run) {
+                    members[dimension as usize] = *number;
                 }
-                self.groups.add(key, &sums);
+                self.groups.add(GroupKey { start, members }, &sums);
             }
         }
-        self.groups.add(key, &sums);
         Ok(())
+    }
+
+    /// Returns the numbers of [`OF_RUN`] of each further run that shares the GPU of a row.
+    fn number_further(
+        &self,
+        further: &ListArray,
+        row: usize,
+        path: &Path,
+    ) -> Result<Vec<[u32; OF_RUN.len()]>, Error> {
+        let further = further.value(row);
+        let wrong = || Error::Column { path: path.to_owned(), column: FURTHER_RUNS };
+        let structs = further.as_struct_opt().ok_or_else(wrong)?;
+        let mut numbers = vec![[0; OF_RUN.len()]; further.len()];
+        for (of_run, dimension) in OF_RUN.into_iter().enumerate() {
+            let texts = structs.column_by_name(dimension.name());
+            let texts: &StringArray = texts.and_then(|t| t.as_string_opt()).ok_or_else(wrong)?;
+            for (at, number) in numbers.iter_mut().enumerate() {
+                number[of_run] = self.groups.number(dimension, texts.value(at));
+            }
+        }
+        Ok(numbers)
     }
 
     /// Completes the sums, after all rows of the hour were added.

@@ -1,7 +1,8 @@
 //! The questions that viewers ask over HTTP, and their answers as JSON: the sums of any selection,
-//! and the faults of its GPUs. The server checks who asks.
+//! the faults of its GPUs, its runs, and its hosts with what should be mended on them. The server
+//! checks who asks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,16 +14,24 @@ use crate::aggregate::MINUTE_S;
 use crate::config::{HubFile, Pools, parse_time};
 use crate::error::Error;
 use crate::faults::{self, GpuFault};
-use crate::grouping::SumQuery;
-use crate::rollup;
+use crate::grouping::{BucketSums, SumQuery};
+use crate::kept::hours_within;
+use crate::nodes::NodeState;
+use crate::runs::{self, RunState};
+use crate::status::{HostIssue, HostVersions, read_status};
 use crate::store::{HOUR_S, StoreFolder};
-use crate::sums::{Dimension, FleetSums, PART_COUNT, PARTS};
+use crate::sums::{Dimension, FleetSums, PART_COUNT, PARTS, SumKey};
 use crate::weights::{GpuModels, GpuWeight};
+use crate::{rollup, status};
 
 /// Number of groups of an answer if the query names no limit.
 const LIMIT: usize = 1000;
 /// Length of the time of a query that names none.
 const SINCE_S: u64 = 86_400;
+/// Largest number of steps of time of a query.
+const STEPS_MAX: u64 = 20_000;
+/// Throttled seconds of a GPU below which they are not an issue of its host.
+const THROTTLED_MIN_S: f64 = 60.0;
 
 /// What answers are computed from.
 pub struct FleetReader {
@@ -50,15 +59,18 @@ pub struct SumAnswer {
     pub unit: &'static str,
     /// Models whose weight is unknown. Their time is left out.
     pub unknown_weight: BTreeSet<String>,
-    /// Hours whose rows are deleted, so that the answer lacks them.
+    /// Whole hours of the time, until now, that the answer lacks: no host reported rows, or the
+    /// rows were deleted.
     pub hours_missing: u64,
     /// Names of the parts of each group.
     pub part_names: [&'static str; PART_COUNT],
     pub total: SumGroup,
-    /// The groups, by time and then by their allocated time.
+    /// The groups, by time and then by their allocated time in all.
     pub groups: Vec<SumGroup>,
-    /// Number of groups beyond the limit. The total contains them.
+    /// Number of groups beyond the limit, of which none of the steps is listed.
     pub groups_left_out: usize,
+    /// The sums of the groups that were left out, of each step.
+    pub others: Vec<SumGroup>,
 }
 
 /// The sums of one group.
@@ -82,6 +94,51 @@ pub struct FaultAnswer {
     pub since_unix_s: u64,
     pub until_unix_s: u64,
     pub faults: Vec<GpuFault>,
+}
+
+/// The runs of a selection that held GPUs in a time.
+#[derive(Debug, Serialize)]
+pub struct RunAnswer {
+    pub since_unix_s: u64,
+    pub until_unix_s: u64,
+    pub unit: &'static str,
+    pub hours_missing: u64,
+    /// Allocated time of runs that had failed by the end of the time, and of runs that repeat a
+    /// failed one. Both contain the repeated runs that failed again.
+    pub failed: f64,
+    pub repeated: f64,
+    /// The runs with the largest allocated time, which come first.
+    pub runs: Vec<RunRow>,
+    pub runs_left_out: usize,
+}
+
+/// A run with its sums in the time of the query.
+#[derive(Debug, Serialize)]
+pub struct RunRow {
+    #[serde(flatten)]
+    pub group: SumGroup,
+    #[serde(flatten)]
+    pub state: RunState,
+}
+
+/// The hosts of a selection.
+#[derive(Debug, Serialize)]
+pub struct HostAnswer {
+    pub since_unix_s: u64,
+    pub until_unix_s: u64,
+    /// Hosts with issues come first.
+    pub hosts: Vec<HostRow>,
+}
+
+/// A host with what should be mended on it.
+#[derive(Debug, Serialize)]
+pub struct HostRow {
+    pub host: String,
+    pub issues: Vec<HostIssue>,
+    /// End of the last interval with a row of the host, in seconds since 1970.
+    pub last_row_unix_s: Option<u64>,
+    pub versions: HostVersions,
+    pub node: Option<NodeState>,
 }
 
 impl FleetQuery {
@@ -132,6 +189,10 @@ impl FleetQuery {
             return Err(format!("until: expected a time after {since} and not ahead, got {until}"));
         }
         sums.range = since / MINUTE_S * MINUTE_S..end;
+        let steps = sums.step_s.map_or(1, |step_s| (end - sums.range.start).div_ceil(step_s));
+        if steps > STEPS_MAX {
+            return Err(format!("step: expected at most {STEPS_MAX} steps, got {steps}"));
+        }
         Ok(Self { sums, weight, limit })
     }
 }
@@ -162,48 +223,168 @@ impl FleetReader {
             by_model.by.insert(Dimension::Model);
         }
         let answer = rollup::query(&self.folder, &self.pools, &by_model)?;
-        let (mut total, mut unknown_weight) = (FleetSums::default(), BTreeSet::new());
-        let mut groups: BTreeMap<_, FleetSums> = BTreeMap::new();
-        for ((start, key), sums) in answer.sums {
-            let Some(weight) = self.models.weight(query.weight, key.member(Dimension::Model))
-            else {
-                unknown_weight.insert(key.member(Dimension::Model).to_owned());
+        let mut unknown_weight = BTreeSet::new();
+        let sums = match query.weight {
+            GpuWeight::Gpu => answer.sums,
+            _ => self.weigh(answer.sums, query, &mut unknown_weight),
+        };
+        let mut total = FleetSums::default();
+        // The groups over all steps, so that the limit leaves out all steps of a group or none.
+        let mut ranks: HashMap<&SumKey, FleetSums> = HashMap::new();
+        for ((_, key), sums) in &sums {
+            total.merge(sums);
+            ranks.entry(key).or_default().merge(sums);
+        }
+        let mut ranks: Vec<(&SumKey, FleetSums)> = ranks.into_iter().collect();
+        ranks.sort_by(|(a, a_sums), (b, b_sums)| {
+            let held = b_sums.allocated_s.total_cmp(&a_sums.allocated_s);
+            held.then(b_sums.deployed_s.total_cmp(&a_sums.deployed_s)).then_with(|| a.cmp(b))
+        });
+        let groups_left_out = ranks.len().saturating_sub(query.limit);
+        let listed = ranks.into_iter().take(query.limit).enumerate();
+        let places: HashMap<&SumKey, usize> = listed.map(|(at, (key, _))| (key, at)).collect();
+        let mut groups: Vec<(usize, SumGroup)> = Vec::new();
+        let mut others: BTreeMap<Option<u64>, FleetSums> = BTreeMap::new();
+        for ((start, key), sums) in &sums {
+            let start_unix_s = query.sums.step_s.map(|_| *start);
+            let Some(place) = places.get(key) else {
+                others.entry(start_unix_s).or_default().merge(sums);
                 continue;
             };
-            let sums = sums.scale(weight);
-            total.merge(&sums);
             let members = query.sums.by.iter().map(|one| (*one, key.member(*one).to_owned()));
-            groups.entry((start, members.collect::<BTreeMap<_, _>>())).or_default().merge(&sums);
+            let members = members.collect();
+            groups.push((*place, SumGroup { start_unix_s, members, ..SumGroup::new(*sums) }));
         }
-        let step_s = query.sums.step_s;
-        let mut groups: Vec<SumGroup> = groups
-            .into_iter()
-            .map(|((start, members), sums)| {
-                let start_unix_s = step_s.map(|_| start);
-                SumGroup { start_unix_s, members, ..SumGroup::new(sums) }
-            })
-            .collect();
-        let rank = |group: &SumGroup| (group.sums.allocated_s, group.sums.deployed_s);
-        groups.sort_by(|a, b| {
-            let ((a_held, a_all), (b_held, b_all)) = (rank(a), rank(b));
-            b_held.total_cmp(&a_held).then(b_all.total_cmp(&a_all))
-        });
-        let groups_left_out = groups.len().saturating_sub(query.limit);
-        groups.truncate(query.limit);
-        groups.sort_by_key(|group| group.start_unix_s);
+        groups.sort_by_key(|(place, group)| (group.start_unix_s, *place));
+        let other = |(start_unix_s, sums)| SumGroup { start_unix_s, ..SumGroup::new(sums) };
         Ok(SumAnswer {
             since_unix_s: query.sums.range.start,
             until_unix_s: query.sums.range.end,
-            step_s,
+            step_s: query.sums.step_s,
             weight: query.weight,
             unit: query.weight.unit(),
             unknown_weight,
-            hours_missing: answer.hours_missing,
+            hours_missing: answer.hours_missing + self.hours_without_files(query)?,
             part_names: PARTS,
             total: SumGroup::new(total),
-            groups,
+            groups: groups.into_iter().map(|(_, group)| group).collect(),
             groups_left_out,
+            others: others.into_iter().map(other).collect(),
         })
+    }
+
+    /// Multiplies sums by the weights of their models. Adds the models whose weight is unknown to
+    /// `unknown`, and leaves them out.
+    fn weigh(
+        &self,
+        sums: BucketSums,
+        query: &FleetQuery,
+        unknown: &mut BTreeSet<String>,
+    ) -> BucketSums {
+        let mut weighted = BucketSums::new();
+        for ((start, mut key), sums) in sums {
+            let model = key.member(Dimension::Model);
+            let Some(weight) = self.models.weight(query.weight, model) else {
+                unknown.insert(model.to_owned());
+                continue;
+            };
+            if !query.sums.by.contains(&Dimension::Model) {
+                key.members[Dimension::Model as usize] = "".into();
+            }
+            weighted.entry((start, key)).or_default().merge(&sums.scale(weight));
+        }
+        weighted
+    }
+
+    /// Counts the whole hours of a query, until now, that have neither rows nor sums.
+    fn hours_without_files(&self, query: &FleetQuery) -> Result<u64, Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let first = query.sums.range.start.div_ceil(HOUR_S);
+        let last = query.sums.range.end.min(now) / HOUR_S;
+        if first >= last {
+            return Ok(0);
+        }
+        let hours = hours_within(&self.folder, &(first * HOUR_S..last * HOUR_S))?;
+        Ok((last - first).saturating_sub(hours.len() as u64))
+    }
+
+    /// Lists the runs of a selection that held GPUs, with how they ended.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn runs(&self, query: &FleetQuery) -> Result<RunAnswer, Error> {
+        let by = [Dimension::Run, Dimension::User, Dimension::Workflow].into();
+        let sums = SumQuery { by, step_s: None, ..query.sums.clone() };
+        let answer = self.sums(&FleetQuery { sums, weight: query.weight, limit: usize::MAX })?;
+        let mut states = runs::read(&self.folder, &query.sums.range)?;
+        let (mut runs, mut failed, mut repeated) = (Vec::new(), 0.0, 0.0);
+        for group in answer.groups {
+            let run = group.members.get(&Dimension::Run).map_or("", String::as_str);
+            if run.is_empty() {
+                continue;
+            }
+            let state = states.remove(run).unwrap_or_default();
+            failed += if state.is_failed { group.sums.allocated_s } else { 0.0 };
+            repeated += if state.repeats.is_some() { group.sums.allocated_s } else { 0.0 };
+            runs.push(RunRow { group, state });
+        }
+        let runs_left_out = runs.len().saturating_sub(query.limit);
+        runs.truncate(query.limit);
+        Ok(RunAnswer {
+            since_unix_s: answer.since_unix_s,
+            until_unix_s: answer.until_unix_s,
+            unit: answer.unit,
+            hours_missing: answer.hours_missing,
+            failed,
+            repeated,
+            runs,
+            runs_left_out,
+        })
+    }
+
+    /// Lists the hosts of a selection with what should be mended on them: silence, wrong clocks and
+    /// doubled agents, states in which the scheduler starts no job, and faults of GPUs.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn hosts(&self, query: &FleetQuery) -> Result<HostAnswer, Error> {
+        let range = &query.sums.range;
+        let mut issues: BTreeMap<String, Vec<HostIssue>> = BTreeMap::new();
+        for fault in faults::query(&self.folder, &self.pools, &query.sums)? {
+            let text = match fault.kind.split_once(' ') {
+                Some(("throttled", reason)) if fault.amount >= THROTTLED_MIN_S => {
+                    let minutes = fault.amount / 60.0;
+                    format!("GPU {}: throttled for {minutes:.1} minutes ({reason})", fault.gpu)
+                }
+                Some(("error", name)) => format!("GPU {}: {name} × {:.0}", fault.gpu, fault.amount),
+                _ => continue,
+            };
+            let issue = HostIssue { kind: fault.kind, text };
+            issues.entry(fault.host).or_default().push(issue);
+        }
+        let mut statuses = read_status(&self.folder, range)?;
+        for host in issues.keys() {
+            // A host may have rows of GPUs only.
+            statuses.entry(host.clone()).or_default();
+        }
+        if !query.sums.selection.is_empty() {
+            let by = [Dimension::Host].into();
+            let sums = SumQuery { by, step_s: None, ..query.sums.clone() };
+            let selected = rollup::query(&self.folder, &self.pools, &sums)?.sums;
+            let selected: BTreeSet<&str> =
+                selected.keys().map(|(_, key)| key.member(Dimension::Host)).collect();
+            statuses.retain(|host, _| selected.contains(host.as_str()));
+        }
+        let row = |(host, status): (String, status::HostStatus)| {
+            let mut all = status.issues();
+            all.extend(issues.remove(&host).unwrap_or_default());
+            let status::HostStatus { last_row_unix_s, versions, node, .. } = status;
+            HostRow { host, issues: all, last_row_unix_s, versions, node }
+        };
+        let mut hosts: Vec<HostRow> = statuses.into_iter().map(row).collect();
+        hosts.sort_by_key(|row| row.issues.is_empty());
+        let (since_unix_s, until_unix_s) = (range.start, range.end);
+        Ok(HostAnswer { since_unix_s, until_unix_s, hosts })
     }
 
     /// Lists the faults of the GPUs of a selection of hosts, pools and models.
@@ -247,6 +428,7 @@ mod tests {
         for (text, reason) in [
             ("by=team", "by: expected one of `pool`, `model`"),
             ("color=red", "color: expected since, until"),
+            ("since=90d&step=minute", "step: expected at most 20000 steps, got 129600"),
             ("step=week", "step: expected minute, hour or day"),
             ("since=yesterday", "since: expected a time such as"),
             ("since=9&until=9", "until: expected a time after 9"),

@@ -2,8 +2,10 @@
 //! become texts again in the result.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::iter;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::types::Int32Type;
 use arrow_array::{Array, DictionaryArray, RecordBatch, StringArray};
@@ -44,6 +46,23 @@ impl SumQuery {
         self.step_s.map_or(self.range.start, |step_s| second / step_s * step_s)
     }
 
+    /// Divides an interval among the times that have sums of their own. Returns the start of each
+    /// time, and the seconds of the interval that lie within both the time and the range.
+    pub fn divide(&self, interval: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let end = interval.end.min(self.range.end);
+        let mut start = interval.start.max(self.range.start);
+        iter::from_fn(move || {
+            if start >= end {
+                return None;
+            }
+            let bucket = self.bucket(start);
+            let next = self.step_s.map_or(end, |step_s| (bucket + step_s).min(end));
+            let seconds = next - start;
+            start = next;
+            Some((bucket, seconds))
+        })
+    }
+
     /// Whether the answer depends on a dimension.
     pub fn needs(&self, dimension: Dimension) -> bool {
         self.by.contains(&dimension) || self.selection.contains_key(&dimension)
@@ -57,11 +76,45 @@ pub struct GroupKey {
     pub members: [u32; DIMENSIONS],
 }
 
+/// The numbers of the texts of a query. All threads share them, so that their sums are added up
+/// without texts.
+#[derive(Debug)]
+pub struct TextNumbers(Mutex<TextTable>);
+
+/// Texts in the order of their numbers.
+#[derive(Debug, Default)]
+struct TextTable {
+    texts: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, u32>,
+}
+
+impl Default for TextNumbers {
+    fn default() -> Self {
+        let texts = Self(Mutex::default());
+        // Members that do not matter have the number 0, which therefore is the empty text.
+        texts.number("");
+        texts
+    }
+}
+
+impl TextNumbers {
+    fn number(&self, text: &str) -> u32 {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&number) = table.numbers.get(text) {
+            return number;
+        }
+        let number = u32::try_from(table.texts.len()).unwrap_or(EXCLUDED);
+        let text: Arc<str> = text.into();
+        table.texts.push(Arc::clone(&text));
+        table.numbers.insert(text, number);
+        number
+    }
+}
+
 /// Sums by the groups of a query.
 pub struct GroupedSums<'a> {
     pub query: &'a SumQuery,
-    texts: Vec<String>,
-    numbers: HashMap<String, u32>,
+    texts: &'a TextNumbers,
     places: HashMap<GroupKey, usize>,
     groups: Vec<(GroupKey, FleetSums)>,
     /// Place of the last group, because neighboring rows mostly belong to the same one.
@@ -70,32 +123,19 @@ pub struct GroupedSums<'a> {
 
 impl<'a> GroupedSums<'a> {
     /// Creates an empty set of groups.
-    pub fn new(query: &'a SumQuery) -> Self {
-        let (numbers, places, groups, last) = Default::default();
-        let mut sums = Self { query, texts: Vec::new(), numbers, places, groups, last };
-        // Members that do not matter have the number 0, which therefore is the empty text.
-        sums.number_text("");
-        sums
+    pub fn new(query: &'a SumQuery, texts: &'a TextNumbers) -> Self {
+        let (places, groups, last) = Default::default();
+        Self { query, texts, places, groups, last }
     }
 
     /// Returns the number of a member, [`EXCLUDED`] if it is not selected, and 0 if the sums are
     /// not grouped by its dimension.
-    pub fn number(&mut self, dimension: Dimension, member: &str) -> u32 {
+    pub fn number(&self, dimension: Dimension, member: &str) -> u32 {
         match self.query.selection.get(&dimension) {
             Some(selected) if !selected.contains(member) => EXCLUDED,
-            _ if self.query.by.contains(&dimension) => self.number_text(member),
+            _ if self.query.by.contains(&dimension) => self.texts.number(member),
             _ => 0,
         }
-    }
-
-    fn number_text(&mut self, text: &str) -> u32 {
-        if let Some(&number) = self.numbers.get(text) {
-            return number;
-        }
-        let number = u32::try_from(self.texts.len()).unwrap_or(EXCLUDED);
-        self.texts.push(text.to_owned());
-        self.numbers.insert(text.to_owned(), number);
-        number
     }
 
     /// Returns the place of a group, which is created if it is new.
@@ -123,12 +163,26 @@ impl<'a> GroupedSums<'a> {
         }
     }
 
-    /// Adds the groups to others, by their texts.
-    pub fn merge_into(self, buckets: &mut BucketSums) {
-        for (key, sums) in &self.groups {
-            let members = key.members.map(|number| self.texts[number as usize].clone());
-            buckets.entry((key.start, SumKey { members })).or_default().merge(sums);
-        }
+    /// Adds the groups of another set with the same texts.
+    pub fn merge(&mut self, other: &Self) {
+        other.groups.iter().for_each(|(key, sums)| self.add(*key, sums));
+    }
+
+    /// Returns the groups with their texts.
+    pub fn finish(mut self) -> BucketSums {
+        let table = self.texts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Groups are sorted by the ranks of their texts, which is faster than by texts.
+        let mut sorted: Vec<usize> = (0..table.texts.len()).collect();
+        sorted.sort_by(|a, b| table.texts[*a].cmp(&table.texts[*b]));
+        let mut ranks = vec![0_usize; sorted.len()];
+        sorted.into_iter().enumerate().for_each(|(rank, text)| ranks[text] = rank);
+        let rank = |key: &GroupKey| key.members.map(|number| ranks[number as usize]);
+        self.groups.sort_by_cached_key(|(key, _)| (key.start, rank(key)));
+        let group = |(key, sums): (GroupKey, FleetSums)| {
+            let members = key.members.map(|number| Arc::clone(&table.texts[number as usize]));
+            ((key.start, SumKey { members }), sums)
+        };
+        self.groups.into_iter().map(group).collect()
     }
 }
 

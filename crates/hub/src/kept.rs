@@ -69,6 +69,17 @@ pub fn last_commit(
     Ok(list.parts.last().map(|part| part.last))
 }
 
+/// Returns the hours of a range that have rows or sums, in ascending order.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn hours_within(folder: &StoreFolder, range: &Range<u64>) -> Result<Vec<u64>, Error> {
+    let mut hours: BTreeSet<u64> = folder.hours(RowTable::Gpu.folder())?.into_iter().collect();
+    hours.extend(folder.hours(BY_HOUR)?);
+    hours.retain(|hour| (hour + 1) * HOUR_S > range.start && hour * HOUR_S < range.end);
+    Ok(hours.into_iter().collect())
+}
+
 /// Calls `work` for the hours of a range that have rows or sums, a part of them at a time, on
 /// several threads. Returns the results in the order of the hours.
 ///
@@ -79,10 +90,7 @@ pub fn over_hours<T: Send>(
     range: &Range<u64>,
     work: impl Fn(&[u64]) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
-    let mut hours: BTreeSet<u64> = folder.hours(RowTable::Gpu.folder())?.into_iter().collect();
-    hours.extend(folder.hours(BY_HOUR)?);
-    hours.retain(|hour| (hour + 1) * HOUR_S > range.start && hour * HOUR_S < range.end);
-    let hours: Vec<u64> = hours.into_iter().collect();
+    let hours = hours_within(folder, range)?;
     let chunks: Vec<&[u64]> = hours.chunks(hours.len().div_ceil(CHUNKS).max(1)).collect();
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let next = AtomicUsize::new(0);

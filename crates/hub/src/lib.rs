@@ -6,8 +6,9 @@
 //! with them. [`slurm`] asks the scheduler about jobs and nodes. [`columns`] converts rows to
 //! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
 //! [`grouping`] adds them up by members of dimensions, and [`rollup`] keeps them per hour and
-//! answers queries. [`faults`] lists what is wrong with GPUs. [`api`] answers viewers in JSON, and
-//! [`table`] formats sums as text. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
+//! answers queries. [`faults`] lists what is wrong with GPUs, [`nodes`] tells on which hosts jobs
+//! may start, and [`runs`] which runs failed and were repeated. [`api`] answers viewers in JSON,
+//! and [`table`] formats sums as text. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
 //! describes the files.
 
 pub mod aggregate;
@@ -22,11 +23,13 @@ pub mod grouping;
 pub mod intervals;
 pub mod kept;
 pub mod log;
+pub mod nodes;
 pub mod page;
 pub mod pattern;
 pub mod poll;
 pub mod problems;
 pub mod rollup;
+pub mod runs;
 pub mod server;
 pub mod simulate;
 pub mod slurm;

@@ -15,6 +15,7 @@ use hub::api::FleetReader;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::demo::{self, DemoOptions};
 use hub::error::Error;
+use hub::grouping::SumQuery;
 use hub::log::say;
 use hub::poll::SlurmPoll;
 use hub::problems::ProblemLog;
@@ -88,7 +89,7 @@ Ctrl-C or SIGTERM ends the hub after the batches that it has received are stored
     #[command(after_help = "\
 Examples:
   rowmill-hub sums --config hub.toml --since 24h
-  rowmill-hub sums --config hub.toml --since 7d --by user --format json")]
+  rowmill-hub sums --config hub.toml --since 7d --by user,workflow --format json")]
     Sums {
         /// The configuration file, for its store and its pools
         #[arg(long, value_name = "FILE")]
@@ -96,20 +97,22 @@ Examples:
         /// Length of the time until now, such as 90m, 24h or 7d
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
         since: Duration,
-        #[arg(long, value_enum, default_value = "pool")]
-        by: Dimension,
+        /// Dimensions of the groups; several are separated by commas
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "pool")]
+        by: Vec<Dimension>,
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
     /// Print the hosts that report rows, with their versions and the problems of their rows
     #[command(after_help = "\
 Problems are counted since the time that --since names:
-  silent           no row for five minutes
+  silent           a row is overdue for five minutes
   clock            the clock of the host differs from the hub's by more than 2 s
   doubled_rows     left out, because they repeat an interval of another row: two agents on a host
+  future_rows      begin in the future
+Listed in parentheses, because nothing needs to be mended:
   repeated_rows    sent again after a lost answer, and stored once
   late_rows        arrived more than two minutes after their interval
-  future_rows      begin in the future
   expired_rows     left out, because they are older than such rows are kept")]
     Status {
         /// The configuration file, for its store
@@ -168,7 +171,7 @@ enum OutputFormat {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         HubCommand::Serve { config } => serve(&config),
-        HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
+        HubCommand::Sums { config, since, by, format } => print_sums(&config, since, &by, format),
         HubCommand::Status { config, since, format } => print_status(&config, since, format),
         HubCommand::Simulate(options) => run_simulation(&options),
         HubCommand::Demo(options) => stop_at_signal().and_then(|stop| demo::run(&options, &stop)),
@@ -277,16 +280,17 @@ fn start_maintenance(
 fn print_sums(
     config: &Path,
     since: Duration,
-    by: Dimension,
+    by: &[Dimension],
     format: OutputFormat,
 ) -> Result<(), Error> {
     let file = HubFile::read(config)?;
     let folder = StoreFolder::open_for_reading(&file.store)?;
     let range = range_until_now(since);
-    let groups = rollup::query_groups(&folder, &file.pools, range.clone(), by)?;
+    let query = SumQuery { range: range.clone(), ..SumQuery::group(by, None) };
+    let groups = rollup::query(&folder, &file.pools, &query)?.sums;
     let text = match format {
-        OutputFormat::Table => table::format_table(&groups),
-        OutputFormat::Json => table::format_json(&groups, &range),
+        OutputFormat::Table => table::format_table(&groups, by),
+        OutputFormat::Json => table::format_json(&groups, by, &range),
     };
     print(&text)
 }
@@ -322,7 +326,12 @@ fn run_simulation(options: &SimulateOptions) -> Result<(), Error> {
     let truth = simulate(options, stop_at_signal()?)?;
     let json = format!("{:#}\n", serde_json::json!(truth));
     match &options.truth {
-        Some(path) => std::fs::write(path, json).map_err(Error::io(path, "write")),
+        Some(path) => {
+            // Whoever waits for the file sees it whole.
+            let temporary = path.with_extension("unfinished");
+            std::fs::write(&temporary, json).map_err(Error::io(&temporary, "write"))?;
+            std::fs::rename(&temporary, path).map_err(Error::io(path, "create"))
+        }
         None => print(&json),
     }
 }

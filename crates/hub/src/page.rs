@@ -15,5 +15,9 @@ pub const HTML: PageFile =
     PageFile { content_type: "text/html; charset=utf-8", text: include_str!("page/page.html") };
 pub const SCRIPT: PageFile =
     PageFile { content_type: "text/javascript; charset=utf-8", text: include_str!("page/page.js") };
+pub const CHARTS: PageFile = PageFile {
+    content_type: "text/javascript; charset=utf-8",
+    text: include_str!("page/charts.js"),
+};
 pub const STYLE: PageFile =
     PageFile { content_type: "text/css; charset=utf-8", text: include_str!("page/page.css") };

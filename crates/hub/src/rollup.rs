@@ -4,7 +4,6 @@
 //! counts only while these are all rows of its hour; otherwise the rows themselves are read.
 //! Queries are therefore exact at any moment, whether or not sums have been computed.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +16,9 @@ use crate::columns::{RowTable, text, timestamps};
 use crate::config::Pools;
 use crate::error::Error;
 use crate::faults;
-use crate::grouping::{BucketSums, GroupKey, GroupedSums, SumQuery, TextColumn};
+use crate::grouping::{BucketSums, GroupKey, GroupedSums, SumQuery, TextColumn, TextNumbers};
 use crate::kept::{BY_HOUR, is_current, last_commit, over_hours, write_kept};
+use crate::nodes::NodeStates;
 use crate::store::compaction::{MergeScope, merge};
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension::{Host, Model, Pool, Run, User, Workflow};
@@ -53,9 +53,12 @@ pub struct QueryAnswer {
 }
 
 impl SumTable {
-    /// Whether the table has all that a query needs of an hour.
+    /// Whether the table has all that a query needs of the rows of an hour. They reach into the
+    /// next hour, but not beyond it.
     fn answers(&self, query: &SumQuery, hour: u64) -> bool {
-        let is_whole = query.range.start <= hour * HOUR_S && (hour + 1) * HOUR_S <= query.range.end;
+        let [start, middle, end] = [0, 1, 2].map(|hours| (hour + hours) * HOUR_S);
+        let is_outside = |edge| edge <= start || edge == middle || end <= edge;
+        let is_whole = is_outside(query.range.start) && is_outside(query.range.end);
         let has_times = self.step_s <= MINUTE_S
             || is_whole && query.step_s.is_none_or(|step_s| step_s.is_multiple_of(self.step_s));
         let mut others = Dimension::ALL.into_iter().filter(|one| !self.dimensions.contains(one));
@@ -116,10 +119,10 @@ pub fn sum_rows(
     hour: u64,
     query: &SumQuery,
 ) -> Result<BucketSums, Error> {
-    let (mut groups, mut sums) = (GroupedSums::new(query), BucketSums::new());
+    let texts = TextNumbers::default();
+    let mut groups = GroupedSums::new(query, &texts);
     add_rows(folder, pools, hour, &mut groups)?;
-    groups.merge_into(&mut sums);
-    Ok(sums)
+    Ok(groups.finish())
 }
 
 fn add_rows(
@@ -129,7 +132,8 @@ fn add_rows(
     groups: &mut GroupedSums,
 ) -> Result<(), Error> {
     let partition = Partition { hour: Some(hour), table: RowTable::Gpu.folder() };
-    let mut sums = HourSums::new(pools, groups, hour);
+    let nodes = NodeStates::read(folder, hour)?;
+    let mut sums = HourSums::new(pools, &nodes, groups, hour);
     folder.read_coded(partition, &COLUMNS, &OPTIONAL, |batch, path| sums.add(batch, path))?;
     sums.finish();
     Ok(())
@@ -143,40 +147,29 @@ pub fn query(folder: &StoreFolder, pools: &Pools, query: &SumQuery) -> Result<Qu
     let Range { start, end } = query.range;
     let range = start / MINUTE_S * MINUTE_S..end.div_ceil(MINUTE_S).saturating_mul(MINUTE_S);
     let query = &SumQuery { range: range.clone(), ..query.clone() };
-    let answers = over_hours(folder, &range, |hours| query_hours(folder, pools, hours, query))?;
-    let mut total = QueryAnswer::default();
-    for answer in answers {
-        total.hours_missing += answer.hours_missing;
-        for (key, sums) in answer.sums {
-            total.sums.entry(key).or_default().merge(&sums);
-        }
+    let texts = &TextNumbers::default();
+    // Rows of the hour before may reach into the range.
+    let hours = range.start.saturating_sub(HOUR_S)..range.end;
+    let parts =
+        over_hours(folder, &hours, |hours| query_hours(folder, pools, hours, query, texts))?;
+    let (mut total, mut hours_missing) = (GroupedSums::new(query, texts), 0);
+    for (groups, missing) in parts {
+        total.merge(&groups);
+        hours_missing += missing;
     }
-    Ok(total)
+    Ok(QueryAnswer { sums: total.finish(), hours_missing })
 }
 
-/// Computes the sums of a range of time in seconds since 1970 by the members of a dimension.
-///
-/// # Errors
-/// If a file cannot be read.
-pub fn query_groups(
-    folder: &StoreFolder,
-    pools: &Pools,
-    range: Range<u64>,
-    by: Dimension,
-) -> Result<BTreeMap<String, FleetSums>, Error> {
-    let answer = query(folder, pools, &SumQuery { range, ..SumQuery::group(&[by], None) })?;
-    let groups = answer.sums.into_iter();
-    Ok(groups.map(|((_, key), sums)| (key.member(by).to_owned(), sums)).collect())
-}
-
-/// Computes the sums of some hours, from kept sums where they are up to date.
-fn query_hours(
+/// Computes the sums of some hours, from kept sums where they are up to date. Also returns the
+/// number of hours that are missing.
+fn query_hours<'a>(
     folder: &StoreFolder,
     pools: &Pools,
     hours: &[u64],
-    query: &SumQuery,
-) -> Result<QueryAnswer, Error> {
-    let (mut groups, mut answer) = (GroupedSums::new(query), QueryAnswer::default());
+    query: &'a SumQuery,
+    texts: &'a TextNumbers,
+) -> Result<(GroupedSums<'a>, u64), Error> {
+    let (mut groups, mut missing) = (GroupedSums::new(query, texts), 0);
     for &hour in hours {
         let table = TABLES.iter().find(|table| table.answers(query, hour));
         if let Some(table) = table
@@ -185,12 +178,11 @@ fn query_hours(
             add_kept(folder, hour, table, &mut groups)?;
         } else if last_commit(folder, hour, RowTable::Gpu.folder())?.is_some() {
             add_rows(folder, pools, hour, &mut groups)?;
-        } else {
-            answer.hours_missing += 1;
+        } else if (hour + 1) * HOUR_S > query.range.start {
+            missing += 1;
         }
     }
-    groups.merge_into(&mut answer.sums);
-    Ok(answer)
+    Ok((groups, missing))
 }
 
 fn encode(sums: &BucketSums, table: &SumTable) -> Result<RecordBatch, Error> {

@@ -54,6 +54,8 @@ const QUERIES_MAX: usize = 2;
 /// Paths of the queries of viewers.
 const SUMS: &str = "/hub/v1/sums";
 const FAULTS: &str = "/hub/v1/faults";
+const RUNS: &str = "/hub/v1/runs";
+const HOSTS: &str = "/hub/v1/hosts";
 
 /// The key and the value of a part of a query string.
 type QueryPair = (String, String);
@@ -138,8 +140,11 @@ impl HubListener {
             .route(ORDERS, post(answer_orders))
             .route(SUMS, get(answer_sums))
             .route(FAULTS, get(answer_faults))
+            .route(RUNS, get(answer_runs))
+            .route(HOSTS, get(answer_hosts))
             .route("/", get(|state, headers| send_page(state, headers, &page::HTML)))
             .route("/page.js", get(|state, headers| send_page(state, headers, &page::SCRIPT)))
+            .route("/charts.js", get(|state, headers| send_page(state, headers, &page::CHARTS)))
             .route("/page.css", get(|state, headers| send_page(state, headers, &page::STYLE)))
             .with_state(Arc::clone(&service));
         let open = Arc::new(Semaphore::new(self.connections as usize));
@@ -257,6 +262,22 @@ async fn answer_faults(
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
     service.answer(&headers, pairs, FleetReader::faults).await
+}
+
+async fn answer_runs(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+) -> Response {
+    service.answer(&headers, pairs, FleetReader::runs).await
+}
+
+async fn answer_hosts(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
+) -> Response {
+    service.answer(&headers, pairs, FleetReader::hosts).await
 }
 
 /// Sends a file of the page, which holds no data, so that it needs no token.

@@ -11,18 +11,19 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use self::fleet::{FleetSpec, SimulatedFleet};
+use self::fleet::{CLUSTER, FleetSpec, HostRows, SimulatedFleet};
 use self::sender::{
     HubAddress, SenderRound, SenderState, SimulatedAgent, SimulatedFault, ahead_s, fault,
     send_rounds,
 };
-use self::truth::FleetTruth;
+use self::truth::{FleetTruth, PeriodTruth};
 use crate::config::parse_time;
 use crate::error::Error;
 use crate::log::say;
 
-/// Number of threads that send. Each serves some hosts.
-const SENDERS: usize = 32;
+/// Number of threads that send. Each serves some hosts. While it waits for a commit of the hub, the
+/// others send.
+const SENDERS: usize = 256;
 /// Number of rounds that may wait for a sending thread.
 const ROUNDS_WAITING: usize = 2;
 /// Time between two lines of progress.
@@ -88,6 +89,9 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
     let mut simulated = SimulatedFleet::new(spec);
     let mut truth = first_truth(&simulated, spec, options);
     (truth.from_unix_s, truth.until_unix_s) = (from_s, from_s);
+    let (report_s, week_s) = (until_s.unwrap_or(live_s), 7 * 86_400);
+    truth.last_day = PeriodTruth::day_before(report_s);
+    truth.week_before = PeriodTruth::day_before(report_s.saturating_sub(week_s));
     let (confirmed, delayed, is_away) = Default::default();
     let state = SenderState { hub, confirmed, delayed, is_away, stop };
     let began = Instant::now();
@@ -111,7 +115,10 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
                 break;
             }
             let is_last = until_s.is_some_and(|end_s| start_s + interval_s >= end_s);
-            if !send_round(&mut simulated, &mut truth, &rounds, options, start_s, is_last) {
+            let is_past = start_s + interval_s <= live_s;
+            let rows = next_rows(&mut simulated, &mut truth, options, start_s);
+            let round = SenderRound { start_s, rows, is_past, is_last };
+            if !send_round(round, &rounds) {
                 // A sending thread has ended by an error, which is returned below.
                 break;
             }
@@ -127,6 +134,7 @@ pub fn simulate(options: &SimulateOptions, stop: Arc<AtomicBool>) -> Result<Flee
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         say(&progress(&state, truth.until_unix_s, began));
+        truth.finish();
         if state.stop.load(Ordering::Relaxed) {
             say("note: ended by a signal, so the hub may lack rows that the true sums contain");
         }
@@ -154,45 +162,50 @@ fn first_truth(
     truth
 }
 
-/// The agents of one sending thread, at the indices of their hosts.
+/// The agents of one sending thread, at the indices of their hosts. The last one sends for the
+/// scheduler.
 fn agents_of(
     sender: usize,
     senders: usize,
     simulated: &SimulatedFleet,
     options: &SimulateOptions,
 ) -> Vec<Option<SimulatedAgent>> {
-    let agent = |(at, name): (usize, &str)| {
+    let all = simulated.names().map(|name| (name, options.faults.as_slice()));
+    let agent = |(at, (name, faults)): (usize, (&str, &[SimulatedFault]))| {
         let is_own = at % senders == sender;
-        is_own.then(|| SimulatedAgent::new(name, at as u64, options.seed, &options.faults))
+        is_own.then(|| SimulatedAgent::new(name, at as u64, options.seed, faults))
     };
-    simulated.names().enumerate().map(agent).collect()
+    all.chain([(CLUSTER, [].as_slice())]).enumerate().map(agent).collect()
 }
 
-/// Simulates one interval and gives its rows to the sending threads. Returns whether all of them
-/// take rows.
-fn send_round(
+/// Simulates one interval, adds its rows to the truth and returns them.
+fn next_rows(
     simulated: &mut SimulatedFleet,
     truth: &mut FleetTruth,
-    rounds: &[SyncSender<SenderRound>],
     options: &SimulateOptions,
     start_s: u64,
-    is_last: bool,
-) -> bool {
+) -> Vec<HostRows> {
     let mut rows = simulated.step(start_s);
     for host in &mut rows {
-        let ahead_s = ahead_s(host.host as u64, &options.faults);
-        host.own.start_unix_s += ahead_s;
-        host.gpus.iter_mut().for_each(|gpu| gpu.start_unix_s += ahead_s);
+        host.set_ahead(ahead_s(host.host as u64, &options.faults));
     }
-    truth.add(&rows);
-    truth.add_runs(&simulated.take_ended());
+    let names: Vec<&str> = simulated.names().collect();
+    truth.add(&rows, &names);
+    truth.add_runs(simulated.take_ended());
+    truth.add_repeated(simulated.take_repeated());
+    rows
+}
+
+/// Gives the rows of an interval to the sending threads. Returns whether all of them take rows.
+fn send_round(round: SenderRound, rounds: &[SyncSender<SenderRound>]) -> bool {
     let mut parts: Vec<Vec<_>> = rounds.iter().map(|_| Vec::new()).collect();
-    for host in rows {
+    for host in round.rows {
         parts[host.host % rounds.len()].push(host);
     }
+    let SenderRound { start_s, is_past, is_last, .. } = round;
     let sent = rounds.iter().zip(parts);
     sent.fold(true, |all, (to, rows)| {
-        to.send(SenderRound { start_s, rows, is_last }).is_ok() && all
+        to.send(SenderRound { start_s, rows, is_past, is_last }).is_ok() && all
     })
 }
 

@@ -4,6 +4,8 @@
 //! schedulable ones, those on busy hosts, allocated ones, busy ones, and busy multiprocessors.
 //! Rates are ratios of sums, so sums of any parts of a fleet can be added up exactly.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// Number of layers of a fleet.
@@ -51,7 +53,7 @@ pub struct FleetSums {
 /// for GPUs that nobody holds, or for a dimension by which the sums are not grouped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SumKey {
-    pub members: [String; DIMENSIONS],
+    pub members: [Arc<str>; DIMENSIONS],
 }
 
 /// A property of GPU time by which sums are grouped and selected.

@@ -1,20 +1,27 @@
 //! Formats the sums of a fleet as text and as JSON.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
 
 use fleet::plain::without_controls;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::sums::{FleetSums, PARTS};
+use crate::grouping::BucketSums;
+use crate::sums::{Dimension, FleetSums, PARTS, SumKey};
 
 const SECONDS_PER_HOUR: f64 = 3600.0;
 /// Observed share in percent below which the losses of allocated GPUs are uncertain.
 const COVERAGE_MIN: f64 = 95.0;
+/// Names of the columns of percentages in the table and in JSON, in the order of [`percentages`].
+const PERCENTAGES: [(&str, &str); 4] = [
+    ("GPU busy %", "gpu_busy_percent"),
+    ("observed %", "gpu_observed_percent"),
+    ("SM active %", "sm_active_percent"),
+    ("observed %", "sm_observed_percent"),
+];
 
 /// Formats groups as a table in the order of their GPU hours, below the losses of all groups.
-pub fn format_table(groups: &BTreeMap<String, FleetSums>) -> String {
+pub fn format_table(groups: &BucketSums, by: &[Dimension]) -> String {
     let total = total(groups);
     let mut text = String::new();
     let Some(shares) = total.shares() else {
@@ -30,58 +37,89 @@ pub fn format_table(groups: &BTreeMap<String, FleetSums>) -> String {
         if let Some(coverage) = coverage.filter(|coverage| *coverage < COVERAGE_MIN) {
             let _ = writeln!(
                 text,
-                "{what} activity was observed in {coverage:.1} % of the allocated time; the rest counts \
-                 as idle"
+                "{what} activity was observed in {coverage:.1} % of the allocated time"
             );
         }
     }
-    let mut rows: Vec<(&String, &FleetSums)> = groups.iter().collect();
+    let mut rows: Vec<(&SumKey, &FleetSums)> =
+        groups.iter().map(|((_, key), s)| (key, s)).collect();
     rows.sort_by(|(_, a), (_, b)| {
         b.allocated_s.total_cmp(&a.allocated_s).then(b.deployed_s.total_cmp(&a.deployed_s))
     });
-    let name = |name: &str| match name {
-        "" => "(not allocated)".to_owned(),
-        name => without_controls(name),
-    };
-    let names: Vec<String> = rows.iter().map(|(group, _)| name(group)).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let shown = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
-    let _ = writeln!(
-        text,
-        "\n{:<width$}  {:>12}  {:>12}  {:>7}  {:>7}  {:>10}",
-        "", "GPU h", "allocated h", "GPU %", "SM %", "observed %"
-    );
-    for (name, (_, sums)) in names.iter().zip(rows) {
-        let FleetSums { deployed_s, allocated_s, busy_s, sm_active_s, busy_observed_s, .. } = *sums;
-        let [deployed, allocated] = [deployed_s, allocated_s].map(|s| s / SECONDS_PER_HOUR);
-        let _ = writeln!(
-            text,
-            "{name:<width$}  {deployed:>12.1}  {allocated:>12.1}  {:>7}  {:>7}  {:>10}",
-            shown(percent(busy_s, allocated_s)),
-            shown(percent(sm_active_s, allocated_s)),
-            shown(percent(busy_observed_s, allocated_s)),
-        );
+    let names = by.iter().map(|dimension| dimension.name().to_owned());
+    let mut lines = vec![names.collect::<Vec<String>>()];
+    lines[0].extend(["GPU h", "allocated h"].map(str::to_owned));
+    lines[0].extend(PERCENTAGES.map(|(title, _)| title.to_owned()));
+    for (key, sums) in rows {
+        let name = |dimension: &Dimension| match key.member(*dimension) {
+            "" => "(not allocated)".to_owned(),
+            name => without_controls(name),
+        };
+        let mut line: Vec<String> = by.iter().map(name).collect();
+        let hours = [sums.deployed_s, sums.allocated_s].map(|s| s / SECONDS_PER_HOUR);
+        line.extend(hours.map(|hours| format!("{hours:.1}")));
+        line.extend(percentages(sums).map(shown));
+        lines.push(line);
+    }
+    text.push('\n');
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<usize> = (0..lines[0].len()).map(|at| width(at).unwrap_or(0)).collect();
+    for line in &lines {
+        for (at, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            let gap = if at == 0 { "" } else { "  " };
+            let _ = match at < by.len() {
+                true => write!(text, "{gap}{cell:<width$}"),
+                false => write!(text, "{gap}{cell:>width$}"),
+            };
+        }
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
     }
     text
 }
 
-/// Formats groups and their total as JSON, with all sums in GPU seconds.
-pub fn format_json(groups: &BTreeMap<String, FleetSums>, range: &Range<u64>) -> String {
+/// Formats groups and their total as JSON, with all sums in GPU seconds. Groups are members of
+/// objects, by one dimension within the other.
+pub fn format_json(groups: &BucketSums, by: &[Dimension], range: &Range<u64>) -> String {
     let total = total(groups);
     let shares = total.shares().map(|shares| {
-        PARTS.iter().zip(shares).map(|(part, share)| (*part, share)).collect::<BTreeMap<_, _>>()
+        let shares = PARTS.iter().zip(shares).map(|(part, share)| (part.to_string(), share.into()));
+        shares.collect::<Map<String, Value>>()
     });
+    let mut nested = json!({});
+    for ((_, key), sums) in groups {
+        let mut place = &mut nested;
+        for dimension in by {
+            place = &mut place[key.member(*dimension)];
+        }
+        *place = json!(sums);
+        for ((_, name), value) in PERCENTAGES.into_iter().zip(percentages(sums)) {
+            place[name] = json!(value);
+        }
+    }
     let value: Value = json!({
         "since_unix_s": range.start,
         "until_unix_s": range.end,
         "total": total,
         "shares_percent": shares,
-        "groups": groups,
+        "groups": nested,
     });
     format!("{value:#}\n")
 }
 
-fn total(groups: &BTreeMap<String, FleetSums>) -> FleetSums {
+/// Returns the busy part of the time in which it was observed, the observed part of the allocated
+/// time, and both for active multiprocessors. `None` if nothing was observed or allocated.
+fn percentages(sums: &FleetSums) -> [Option<f64>; 4] {
+    [
+        percent(sums.busy_s, sums.busy_observed_s),
+        percent(sums.busy_observed_s, sums.allocated_s),
+        percent(sums.sm_active_s, sums.sm_observed_s),
+        percent(sums.sm_observed_s, sums.allocated_s),
+    ]
+}
+
+fn total(groups: &BucketSums) -> FleetSums {
     let mut total = FleetSums::default();
     groups.values().for_each(|sums| total.merge(sums));
     total
@@ -93,10 +131,9 @@ fn percent(part: f64, whole: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::{format_json, format_table};
-    use crate::sums::FleetSums;
+    use crate::grouping::BucketSums;
+    use crate::sums::{Dimension, FleetSums, SumKey};
 
     #[test]
     fn groups_are_sorted_and_control_characters_are_removed() {
@@ -117,19 +154,28 @@ mod tests {
             ])
         };
         let idle = FleetSums { deployed_s: hour, schedulable_s: hour, ..FleetSums::default() };
-        let groups = BTreeMap::from([
-            (String::new(), idle),
-            ("anna".to_owned(), user(1.0)),
-            ("b\u{1b}[2J".to_owned(), user(2.0)),
-        ]);
-        let text = format_table(&groups);
+        let by = [Dimension::User, Dimension::Pool];
+        let group = |(name, sums): (&str, FleetSums)| {
+            let mut key = SumKey::default();
+            key.members[Dimension::User as usize] = name.into();
+            key.members[Dimension::Pool as usize] = "main".into();
+            ((0, key), sums)
+        };
+        let groups = [("", idle), ("anna", user(1.0)), ("b\u{1b}[2J", user(2.0))];
+        let groups: BucketSums = groups.map(group).into();
+        let text = format_table(&groups, &by);
         let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word}: {text}"));
         assert!(text.starts_with("4.0 GPU hours"), "{text}");
         assert!(at("[2J") < at("anna") && at("anna") < at("(not allocated)"), "{text}");
         assert!(!text.contains('\u{1b}') && text.contains("SM activity was observed in 0.0 %"));
-        let json = format_json(&groups, &(0..60));
+        // Nobody observed the SMs, so their activity is unknown instead of 0.
+        assert!(text.contains("anna             main    1.0          1.0"), "{text}");
+        assert!(text.contains("        50.0       100.0            -         0.0"), "{text}");
+        let json = format_json(&groups, &by, &(0..60));
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["groups"]["anna"]["busy_s"], 1800.0);
-        assert_eq!(format_table(&BTreeMap::new()), "no rows of GPUs in this time\n");
+        let anna = &json["groups"]["anna"]["main"];
+        assert_eq!((&anna["busy_s"], &anna["gpu_busy_percent"]), (&1800.0.into(), &50.0.into()));
+        assert!(anna["sm_active_percent"].is_null(), "{anna}");
+        assert_eq!(format_table(&BucketSums::new(), &by), "no rows of GPUs in this time\n");
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chrono::{NaiveDate, NaiveDateTime};
 use clap::{Args, Subcommand};
 
 use super::capture::{With, span};
@@ -69,12 +70,13 @@ shown; rowmill capture --with stacks records those.")]
         #[arg(long, value_name = "TIME", value_parser = sample_interval, default_value = "100ms")]
         every: Duration,
     },
-    /// Report where the fleet's GPU hours went, who holds idle GPUs, which jobs lost most, and
-    /// which nodes are sick, against a week before
+    /// Report where the fleet's GPU hours went, which workflows and jobs lost most, who holds idle
+    /// GPUs, what failed, and which nodes are sick, against a week before
     #[command(after_help = "\
 Examples:
   rowmill fleet report --hub https://hub:9470 --token-file viewer.token
   rowmill fleet report --hub http://127.0.0.1:9470 --token-file viewer.token --since 7d --html report.html
+  rowmill fleet report --token-file viewer.token --until 2026-11-28      the day before that midnight
 
 All figures come from the hub. HTML files have no scripts and can be mailed.")]
     Report(FleetReport),
@@ -143,12 +145,16 @@ pub struct HubReach {
 pub struct FleetReport {
     #[command(flatten)]
     pub reach: HubReach,
-    /// Length of the time until now, such as 90m, 24h or 7d
+    /// Length of the reported time, from 1m to 3650d, such as 90m, 24h or 7d
     #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "24h")]
     pub since: Duration,
-    /// Number of rows of the lists of owners and jobs
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub top: usize,
+    /// End of the reported time: a day or minute in UTC such as 2026-11-28 or 2026-11-28T07:00, or
+    /// seconds since 1970 [default: now]
+    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    pub until: Option<u64>,
+    /// Number of rows of each list, from 1
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top: u32,
 }
 
 /// Options of `rowmill fleet job`.
@@ -159,7 +165,8 @@ pub struct FleetJob {
     pub id: String,
     #[command(flatten)]
     pub reach: HubReach,
-    /// Length of the time until now in which the job is looked for
+    /// Length of the time until now in which the job held GPUs, from 1m to 3650d. The report covers
+    /// the whole job
     #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "7d")]
     pub since: Duration,
 }
@@ -228,12 +235,29 @@ fn pause(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0ms" | "0s" | "0m" | "0h") { Ok(Duration::ZERO) } else { span(text) }
 }
 
-/// Parses a length of time that may have days.
+/// Parses a length of time in minutes, hours or days.
 fn span_of_days(text: &str) -> Result<Duration, String> {
-    let Some(days) = text.strip_suffix('d') else { return span(text) };
-    let days = days.parse::<u32>().ok().filter(|days| (1..=3650).contains(days));
-    let wrong = || format!("expected a time such as 90m, 24h or 7d, got {text:?}");
-    days.map(|days| Duration::from_secs(u64::from(days) * 86_400)).ok_or_else(wrong)
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit_s = match &text[number.len()..] {
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
+    let seconds = seconds.filter(|seconds| (60..=3650 * 86_400).contains(seconds));
+    let wrong = || format!("expected a time such as 90m, 24h or 7d, up to 3650d, got {text:?}");
+    seconds.map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// Parses a moment in UTC, or seconds since 1970.
+fn moment(text: &str) -> Result<u64, String> {
+    let day = || text.parse::<NaiveDate>().ok().and_then(|day| day.and_hms_opt(0, 0, 0));
+    let minute = || NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M").ok();
+    let calendar = || u64::try_from(day().or_else(minute)?.and_utc().timestamp()).ok();
+    let expected = "expected a moment such as 2026-11-28, 2026-11-28T07:00 or seconds since 1970";
+    let wrong = || format!("{expected}, got {text:?}");
+    text.parse().ok().or_else(calendar).ok_or_else(wrong)
 }
 
 fn sample_length(text: &str) -> Result<Duration, String> {
@@ -256,7 +280,7 @@ fn gpu_index(text: &str) -> Result<u32, String> {
 mod tests {
     use std::time::Duration;
 
-    use super::{gpu_index, pause, sample_interval, sample_length, span_of_days};
+    use super::{gpu_index, moment, pause, sample_interval, sample_length, span_of_days};
     use crate::args::bytes;
 
     #[test]
@@ -273,7 +297,11 @@ mod tests {
     fn reports_cover_hours_or_days() {
         assert_eq!(span_of_days("7d"), Ok(Duration::from_secs(604_800)));
         assert_eq!(span_of_days("90m"), Ok(Duration::from_secs(5400)));
-        assert!(["0d", "d", "25h", "-1d"].iter().all(|text| span_of_days(text).is_err()));
+        assert_eq!(span_of_days("25h"), Ok(Duration::from_secs(90_000)));
+        assert!(["0d", "d", "5s", "-1d", "3651d"].iter().all(|text| span_of_days(text).is_err()));
+        let times = ["2026-11-28", "2026-11-28T07:30", "1795824000"].map(moment);
+        assert_eq!(times, [Ok(1_795_824_000), Ok(1_795_851_000), Ok(1_795_824_000)]);
+        assert!(moment("yesterday").is_err());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use setup::error_text::plain;
 use setup::render;
 
 mod hub;
+mod job;
 mod reach;
 mod report;
 mod sample;
@@ -39,7 +40,7 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     match &args.verb {
         FleetVerb::Trace(args) => trace::run(args, session),
         FleetVerb::Report(args) => report::run(args, session),
-        FleetVerb::Job(args) => report::run_job(args, session),
+        FleetVerb::Job(args) => job::run(args, session),
         FleetVerb::Hosts(reach) => show_statuses(reach, session, host_table),
         FleetVerb::Status(reach) => show_statuses(reach, session, status_table),
         FleetVerb::Doctor(reach) => show_statuses(reach, session, note_table),

@@ -1,10 +1,11 @@
 'use strict';
 // Shows where the GPU time of a fleet goes. The address holds what is shown, and sessionStorage the
-// token. Names of jobs, users and hosts are untrusted, so they are only ever inserted as text.
+// token. `charts.js` draws.
 
 const DIMENSIONS = ['workflow', 'user', 'run', 'pool', 'model', 'host'];
 const CONTROLS = [
-  ['since', 'Time', [['1h', 'last hour'], ['24h', 'last day'], ['7d', 'last 7 days'], ['30d', 'last 30 days'], ['90d', 'last 90 days']], '24h'],
+  ['view', 'View', [['band', 'where it goes'], ['time', 'over time'], ['change', 'against a week before'], ['runs', 'runs'], ['hosts', 'hosts']], 'band'],
+  ['since', 'Time', [['1h', 'last hour'], ['24h', 'last day'], ['yesterday', 'yesterday (UTC)'], ['7d', 'last 7 days'], ['30d', 'last 30 days'], ['90d', 'last 90 days']], '24h'],
   ['weight', 'Weight', [['gpu', 'GPUs'], ['sm', 'SMs'], ['flops', 'FLOP/s'], ['price', 'price']], 'gpu'],
   ['bound', 'Not observed', [['lower', 'apart'], ['upper', 'counts as active']], 'lower'],
   ['by', 'List by', DIMENSIONS.map((name) => [name, name]), 'workflow'],
@@ -12,37 +13,24 @@ const CONTROLS = [
 // Divisor and unit of sums, and of their rates over time.
 const UNITS = { gpu: [3600, 'GPU h'], sm: [3600, 'SM h'], flops: [1e18, 'EFLOP'], price: [1, 'price'] };
 const RATES = { gpu: [1, 'GPUs'], sm: [1, 'SMs'], flops: [1e15, 'PFLOP/s'], price: [1 / 3600, 'price per hour'] };
-const STEPS = { '1h': 'minute', '24h': 'hour', '7d': 'hour', '30d': 'day', '90d': 'day' };
-// Layers with the parts that are lost before them.
-const LAYERS = [['deployed', []], ['schedulable', [0]], ['on busy hosts', [1]], ['allocated', [2]], ['GPU busy', [4, 3]], ['SM active', [6, 5]]];
-const ACTIVE = 7;
-// Width of a layer before its losses leave it.
-const STUB = 14;
-const KINDS = ['loss', 'loss', 'loss', 'unknown', 'idle', 'unknown', 'idle', 'flow'];
+const STEPS = { '1h': 'minute', '24h': 'hour', yesterday: 'hour', '7d': 'hour', '30d': 'day', '90d': 'day' };
+const DAY = 86400;
+const LENGTHS = { '1h': 3600, '24h': DAY, '7d': 7 * DAY, '30d': 30 * DAY, '90d': 90 * DAY };
+const WEEK = 7 * DAY;
+// Number of lines of a chart, and of rows of a table of runs.
+const [LINES, RUNS] = [6, 500];
+// Relative difference of efficiencies that is not called a change.
+const NOISE = 0.02;
+// Rows of a table that are shown.
+const ROWS = 1000;
 
 const view = document.getElementById('view');
 let shown = 0;
 
-function build(node, properties, children) {
-  for (const [name, value] of Object.entries(properties ?? {})) {
-    if (name === 'text') node.textContent = value;
-    else if (name === 'click') node.addEventListener('click', value);
-    else if (value != null) node.setAttribute(name, value);
-  }
-  node.append(...children.filter((child) => child != null));
-  return node;
-}
-
-function el(tag, properties, ...children) { return build(document.createElement(tag), properties, children); }
-
-function svg(tag, properties, ...children) {
-  return build(document.createElementNS('http://www.w3.org/2000/svg', tag), properties, children);
-}
-
 // Reads what is shown from the address.
 function readState() {
   const query = new URLSearchParams(location.search);
-  const state = { part: Number(query.get('part') ?? -1), selection: [] };
+  const state = { part: Number(query.get('part') ?? -1), sort: query.get('sort') ?? '', selection: [] };
   for (const [key, , options, usual] of CONTROLS) {
     const value = query.get(key) ?? usual;
     state[key] = options.some(([option]) => option === value) ? value : usual;
@@ -50,50 +38,68 @@ function readState() {
   for (const [key, value] of query) {
     if (key.startsWith('is.')) state.selection.push([key.slice(3), value]);
   }
+  const now = Math.floor(Date.now() / 1000);
+  const until = state.since === 'yesterday' ? now - (now % DAY) : now;
+  state.range = [until - (LENGTHS[state.since] ?? DAY), until];
   return state;
 }
 
 function go(change) {
   const state = { ...readState(), ...change };
+  if (change.view) state.sort = '';
   const query = new URLSearchParams(CONTROLS.map(([key]) => [key, state[key]]));
   if (state.part >= 0) query.set('part', state.part);
+  if (state.sort) query.set('sort', state.sort);
   state.selection.forEach(([dimension, name]) => query.append(`is.${dimension}`, name));
   history.pushState(null, '', `?${query}`);
   show();
 }
 
-async function ask(state, options) {
-  const query = new URLSearchParams({ since: state.since, weight: state.weight, ...options });
+async function ask(state, what, options, weeksBefore = 0) {
+  const [since, until] = state.range.map((time) => time - weeksBefore * WEEK);
+  const query = new URLSearchParams({ since, until, weight: state.weight, ...options });
   state.selection.forEach(([dimension, name]) => query.append(dimension, name));
   const headers = { Authorization: `Bearer ${sessionStorage.getItem('token') ?? ''}` };
-  const answer = await fetch(`/hub/v1/sums?${query}`, { headers });
+  const answer = await fetch(`/hub/v1/${what}?${query}`, { headers });
   if (answer.ok) return answer.json();
   throw Object.assign(new Error(await answer.text()), { status: answer.status });
 }
 
-// Returns the parts of a group in the unit of the page.
-function partsOf(state, group) {
-  const parts = group.parts.map((part) => part / UNITS[state.weight][0]);
+// Moves the parts that were not observed to the active one, if they count as active.
+function bounded(state, parts) {
+  const bound = [...parts];
   if (state.bound === 'upper') {
-    parts[ACTIVE] += parts[3] + parts[5];
-    parts[3] = parts[5] = 0;
+    bound[ACTIVE] += bound[3] + bound[5];
+    bound[3] = bound[5] = 0;
   }
-  return parts;
+  return bound;
 }
 
-function amount(value) {
-  const digits = value >= 100 ? 0 : value >= 1 ? 1 : 3;
-  return value.toLocaleString('en', { maximumFractionDigits: digits });
+// Returns the parts of a group in the unit of the page.
+function partsOf(state, group) { return bounded(state, group.parts.map((part) => part / UNITS[state.weight][0])); }
+
+function held(parts) { return sum(parts.slice(3)); }
+
+function lost(parts) { return parts[4] + parts[6]; }
+
+// Returns the active share of the allocated time, at least and at most.
+function activeShares(parts) { return [parts[ACTIVE], parts[ACTIVE] + parts[3] + parts[5]].map((active) => active / held(parts)); }
+
+function busyShares(parts) {
+  const busy = parts[5] + parts[6] + parts[ACTIVE];
+  return [busy, busy + parts[3]].map((value) => value / held(parts));
 }
 
-function percent(share) { return share == null || !Number.isFinite(share) ? '–' : `${(share * 100).toFixed(1)} %`; }
-
-function range([low, high]) { return percent(low) === percent(high) ? percent(low) : `${percent(low)} to ${percent(high)}`; }
-
-function sum(values) { return values.reduce((total, value) => total + value, 0); }
+// Returns the active share of the time in which it was observed, or of all if the rest counts as active.
+function efficiency(state, group) {
+  const parts = partsOf(state, group);
+  const { sm_active_s: active, sm_observed_s: observed } = group.sums;
+  const share = state.bound === 'upper' ? parts[ACTIVE] / held(parts) : active / observed;
+  return Number.isFinite(share) ? Math.min(1, share) : null;
+}
 
 function showControls(state) {
-  const controls = CONTROLS.flatMap(([key, label, options]) => {
+  const controls = CONTROLS.filter(([key]) => key !== 'by' || state.view === 'band').flatMap(([key, label, options]) => {
     const select = el('select', { id: `control-${key}` }, ...options.map(([value, text]) => el('option', { value, text })));
     select.value = state[key];
     select.addEventListener('change', () => go({ [key]: select.value }));
@@ -102,92 +108,17 @@ function showControls(state) {
   document.getElementById('controls').replaceChildren(...controls);
 }
 
-// Draws the band from deployed GPUs to active SMs. Losses leave it downwards.
-function sankey(state, total) {
-  const parts = partsOf(state, total);
-  const all = sum(parts);
-  const [width, height, left, step, top, base] = [1200, 200, 10, 200, 40, 290];
-  const scale = height / all;
-  const hatch = svg('pattern', { id: 'hatch', width: 8, height: 8, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
-    svg('line', { class: 'hatch', x1: 0, x2: 0, y1: 0, y2: 8 }));
-  const [bands, texts] = [[], []];
-  const write = (x, y, text, soft) => texts.push(svg('text', { class: soft ? 'soft' : 'halo', x, y, text }));
-  const band = (part, path, label, x, y) => {
-    const choose = () => go({ part: state.part === part ? -1 : part });
-    const name = `${total.names[part]} ${total.shares[part]}`;
-    const group = svg('g', { class: `band${state.part === part ? ' chosen' : ''}`, role: 'button', tabindex: 0, 'aria-label': name, 'data-part': part, click: choose },
-      svg('path', { class: KINDS[part], d: path }), svg('title', { text: name }));
-    write(x, y, name);
-    write(x, y + 16, label, true);
-    group.addEventListener('keydown', (event) => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); choose(); } });
-    bands.push(group);
-  };
-  const unit = UNITS[state.weight][1];
-  let remaining = all;
-  let bottom = 0;
-  LAYERS.forEach(([name, lost], at) => {
-    const x = left + (at - 1) * step;
-    const losses = lost.filter((one) => parts[one] > 0).map((part) => {
-      remaining -= parts[part];
-      return [part, parts[part] * scale, top + remaining * scale];
-    });
-    let y = base;
-    // The loss that leaves at the lower edge ends below the others, so that they do not cross.
-    for (const [part, size, from] of losses.reverse()) {
-      const [start, middle, end] = [x + STUB, x + step * 0.45, x + step * 0.92];
-      band(part, `M${start} ${from}C${middle} ${from} ${middle} ${y} ${end} ${y}V${y + size}C${middle} ${y + size} ${middle} ${from + size} ${start} ${from + size}Z`,
-        `${amount(parts[part])} ${unit}`, x + 50, y + size + 18);
-      y += size + 46;
-      bottom = Math.max(bottom, y);
-    }
-    if (at > 0) bands.push(svg('rect', { class: 'flow', x, y: top, width: step, height: Math.max(0, remaining * scale) }));
-    bands.push(svg('rect', { class: 'flow', x: left + at * step, y: top, width: STUB, height: Math.max(0, remaining * scale) }));
-    write(left + at * step, top - 20, name);
-    write(left + at * step, top - 5, percent(remaining / all), true);
-  });
-  const end = left + (LAYERS.length - 1) * step;
-  band(ACTIVE, `M${end} ${top}h150v${remaining * scale}h-150Z`, `${amount(parts[ACTIVE])} ${unit}`, end, top + Math.max(remaining * scale, 4) + 18);
-  const box = { viewBox: `0 0 ${width} ${Math.max(bottom, base)}`, role: 'group', 'aria-label': 'Deployed GPU time by what it was used for' };
-  return svg('svg', box, svg('defs', null, hatch), ...bands, ...texts);
+// A button that selects a member, and shows where its time goes.
+function nameButton(state, dimension, name) {
+  if (name === '') return el('span', { text: '(not allocated)' });
+  return el('button', { class: 'name', type: 'button', text: name, click: () => choose(state, dimension, name) });
 }
 
-// Draws a value of each step of time.
-function chart(title, points, format) {
-  const [width, height, left, bottom] = [560, 150, 64, 22];
-  const highest = Math.max(...points.map(([, value]) => value ?? 0), 1e-9);
-  const [first, last] = [points[0][0], points.at(-1)[0]];
-  const x = (time) => left + ((time - first) / Math.max(1, last - first)) * (width - left - 8);
-  const y = (value) => 8 + (1 - value / highest) * (height - bottom - 8);
-  const known = points.filter(([, value]) => value != null);
-  const path = known.map(([time, value], at) => `${at ? 'L' : 'M'}${x(time).toFixed(1)} ${y(value).toFixed(1)}`).join('');
-  const moment = (time) => new Date(time * 1000).toISOString().slice(5, 16).replace('T', ' ');
-  return el('figure', null, el('h2', { text: title }),
-    svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': title },
-      ...[0, highest].map((value) => svg('line', { class: 'grid', x1: left, x2: width - 8, y1: y(value), y2: y(value) })),
-      ...[0, highest].map((value) => svg('text', { class: 'soft', x: left - 6, y: y(value) + 4, 'text-anchor': 'end', text: format(value) })),
-      svg('text', { class: 'soft', x: left, y: height - 6, text: `${moment(first)} UTC` }),
-      svg('text', { class: 'soft', x: width - 8, y: height - 6, 'text-anchor': 'end', text: moment(last) }),
-      svg('path', { class: 'line', d: path })));
-}
-
-// Draws a dot for each group of the list, by its allocated time and its efficiency.
-function scatter(state, answer) {
-  const [width, height, left, bottom] = [560, 170, 64, 36];
-  const held = (group) => sum(partsOf(state, group).slice(3));
-  const groups = answer.groups.filter((group) => held(group) > 0);
-  const most = Math.max(...groups.map(held), 1e-9);
-  const title = `Each ${state.by}: allocated ${UNITS[state.weight][1]} and SM active`;
-  const y = (share) => 8 + (1 - share) * (height - bottom - 8);
-  const dots = groups.map((group) => {
-    const share = partsOf(state, group)[ACTIVE] / held(group);
-    const text = `${group[state.by]}: ${amount(held(group))} ${UNITS[state.weight][1]}, ${percent(share)}`;
-    const x = left + (held(group) / most) * (width - left - 16);
-    return svg('circle', { class: 'dot', cx: x, cy: y(share), r: 4, tabindex: 0, click: () => choose(state, group[state.by]) }, svg('title', { text }));
-  });
-  const ends = [[0, 'start'], [most, 'end']].map(([value, anchor]) => svg('text', { class: 'soft', x: anchor === 'end' ? width - 8 : left, y: height - 18, 'text-anchor': anchor, text: amount(value) }));
-  return el('figure', null, el('h2', { text: title }), svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': title },
-    ...[0, 1].map((share) => svg('line', { class: 'grid', x1: left, x2: width - 8, y1: y(share), y2: y(share) })),
-    ...[0, 1].map((share) => svg('text', { class: 'soft', x: left - 6, y: y(share) + 4, 'text-anchor': 'end', text: percent(share) })), ...ends, ...dots));
+// Selects a member of a dimension, and lists it by the next one.
+function choose(state, dimension, name) {
+  const selection = [...state.selection.filter(([other]) => other !== dimension), [dimension, name]];
+  const next = ['workflow', 'user', 'run'].find((one) => !selection.some(([other]) => other === one));
+  go({ view: 'band', selection, by: next ?? 'host' });
 }
 
 function list(state, answer) {
@@ -195,100 +126,209 @@ function list(state, answer) {
   const part = state.part >= 0 && state.part < ACTIVE ? state.part : -1;
   const rows = answer.groups.map((group) => {
     const parts = partsOf(state, group);
-    const lost = part < 0 ? parts[4] + parts[6] : parts[part];
-    return { group, parts, name: group[state.by], held: sum(parts.slice(3)), lost, unknown: parts[3] + parts[5] };
+    return { parts, name: group[state.by], held: held(parts), lost: part < 0 ? lost(parts) : parts[part], unknown: parts[3] + parts[5] };
   });
   rows.sort((a, b) => (part < 0 ? b.held - a.held : b.lost - a.lost));
-  const lost = sum(rows.map((row) => row.lost));
-  const lostName = part < 0 ? 'lost' : answer.part_names[part];
-  const head = [state.by, unit, `allocated ${unit}`, 'GPU busy', 'SM active', `not observed ${unit}`, `${lostName} ${unit}`, 'share of it'];
-  const cells = (row) => {
-    const { allocated_s: allocated, busy_s: busy } = row.group.sums;
-    const name = row.name === '' ? el('span', { text: '(not allocated)' })
-      : el('button', { class: 'name', type: 'button', text: row.name, click: () => choose(state, row.name) });
-    return [name, amount(sum(row.parts)), amount(row.held), percent(busy / allocated), row.group.efficiency ? range(row.group.efficiency) : '–', amount(row.unknown), amount(row.lost), percent(row.lost / lost)];
-  };
-  const title = part < 0 ? `By ${state.by}` : `${answer.part_names[part]}, by ${state.by}`;
-  return [
-    el('h2', { text: title }),
-    el('div', { class: 'scroll' }, el('table', null,
-      el('thead', null, el('tr', null, ...head.map((text) => el('th', { text })))),
-      el('tbody', null, ...rows.map((row) => el('tr', null,
-        ...cells(row).map((cell) => (cell instanceof Node ? el('td', null, cell) : el('td', { text: cell })))))))),
-    answer.groups_left_out > 0 ? el('p', { class: 'note', text: `${answer.groups_left_out} smaller groups are not listed.` }) : null,
+  const all = sum(rows.map((row) => row.lost));
+  const columns = [
+    [state.by, (row) => row.name, (row) => nameButton(state, state.by, row.name)],
+    [unit, (row) => sum(row.parts), (row) => amount(sum(row.parts))],
+    [`allocated ${unit}`, (row) => row.held, (row) => amount(row.held)],
+    ['GPU busy', (row) => busyShares(row.parts)[0], (row) => range(busyShares(row.parts))],
+    ['SM active', (row) => activeShares(row.parts)[0], (row) => range(activeShares(row.parts))],
+    [`not observed ${unit}`, (row) => row.unknown, (row) => amount(row.unknown)],
+    [`${part < 0 ? 'lost' : answer.part_names[part]} ${unit}`, (row) => row.lost, (row) => amount(row.lost)],
+    ['share of it', (row) => row.lost / all, (row) => percent(row.lost / all)],
   ];
+  const title = part < 0 ? `By ${state.by}` : `${answer.part_names[part]}, by ${state.by}`;
+  return [el('h2', { text: title }), sorted(state, columns, rows), leftOut(state, answer)];
 }
 
-// Selects a member of the list, and lists it by the next dimension.
-function choose(state, name) {
-  const selection = [...state.selection.filter(([dimension]) => dimension !== state.by), [state.by, name]];
-  const next = ['workflow', 'user', 'run'].find((one) => !selection.some(([dimension]) => dimension === one));
-  go({ selection, by: next ?? 'host' });
+function sorted(state, columns, rows) {
+  return table({ columns, rows, sort: state.sort, sortBy: (sort) => go({ sort }) });
+}
+
+function leftOut(state, answer) {
+  if (!(answer.groups_left_out > 0)) return null;
+  const rest = sum(answer.others.map((group) => held(partsOf(state, group))));
+  return el('p', { class: 'note', text: `${answer.groups_left_out} smaller groups are not listed. They have ${amount(rest)} ${UNITS[state.weight][1]} of the allocated time.` });
 }
 
 function notes(state, answer) {
   const texts = ['Deployed are GPUs of hosts that report rows. Hosts that report nothing are unknown.'];
   const names = [...answer.unknown_weight].join(', ');
   if (names) texts.push(`The weight of these models is unknown, so their time is left out: ${names}.`);
-  if (answer.hours_missing) texts.push(`${answer.hours_missing} hours are missing, because their rows were deleted.`);
-  const unknown = sum([answer.total.parts[3], answer.total.parts[5]]);
-  if (unknown > 0) texts.push('Time that was not observed may have been idle or active, so efficiencies are ranges.');
+  if (answer.hours_missing) texts.push(`${answer.hours_missing} whole hours have no rows: no host reported, or the rows were deleted.`);
+  if (answer.total.parts[3] + answer.total.parts[5] > 0) {
+    texts.push(state.bound === 'upper' ? 'Time that was not observed counts as active.' : 'Time that was not observed may have been idle or active, so efficiencies are ranges.');
+  }
   return texts.map((text) => el('p', { class: 'note', text }));
 }
+
+// Returns the percentages of the parts, rounded by the hub, so that they add up to 100.0.
+function sharesOf(state, group) { return bounded(state, group.percent); }
+
+function wholeShare(state, group) {
+  const shares = sharesOf(state, group);
+  return range([shares[ACTIVE], shares[ACTIVE] + shares[3] + shares[5]].map((share) => share / 100));
+}
+
+async function showBand(state) {
+  const [answer, before, hosts] = await Promise.all([
+    ask(state, 'sums', { by: state.by, limit: ROWS }), ask(state, 'sums', {}, 1), ask(state, 'hosts', {})]);
+  const { total } = answer;
+  if (!(total.sums.deployed_s > 0)) return [el('p', { class: 'headline', text: 'No rows of GPUs in this time.' }), ...notes(state, answer)];
+  const unit = UNITS[state.weight][1];
+  const earlier = before.total.percent ? `A week before: ${wholeShare(state, before.total)}.` : 'There are no rows of a week before.';
+  const sick = hosts.hosts.filter((host) => host.issues.length > 0).length;
+  const band = sankey({
+    parts: partsOf(state, total), shares: sharesOf(state, total), names: answer.part_names, unit, chosen: state.part,
+    choose: (part) => go({ part: state.part === part ? -1 : part }),
+  });
+  const dots = answer.groups.map((group) => ({ name: group[state.by], held: held(partsOf(state, group)), share: efficiency(state, group), click: () => choose(state, state.by, group[state.by]) }));
+  return [
+    el('p', { class: 'headline', text: `${wholeShare(state, total)} of the deployed time had active SMs` }),
+    el('p', { class: 'note' }, earlier, ' ', el('button', { class: 'name', type: 'button', text: `${sick} of ${hosts.hosts.length} hosts have problems.`, click: () => go({ view: 'hosts' }) })),
+    ...notes(state, answer), band, ...list(state, answer),
+    el('div', { class: 'charts' }, scatter(`Each ${state.by}: allocated ${unit} and SM active`, dots.filter((dot) => dot.held > 0 && dot.share != null), unit))];
+}
+
+async function showTime(state) {
+  const step = { step: STEPS[state.since] };
+  const charts = ['', 'workflow', 'user'].map((by) => ask(state, 'sums', by ? { ...step, by, limit: LINES } : step));
+  const answers = await Promise.all(charts);
+  const [divisor, rate] = RATES[state.weight];
+  return [...notes(state, answers[0]), ...['', 'workflow', 'user'].map((by, at) => {
+    const answer = answers[at];
+    const starts = [];
+    const first = answer.since_unix_s - (answer.since_unix_s % answer.step_s);
+    for (let start = first; start < answer.until_unix_s; start += answer.step_s) starts.push(start);
+    const seconds = (start) => Math.min(answer.until_unix_s, start + answer.step_s) - Math.max(answer.since_unix_s, start);
+    const names = [...new Set(answer.groups.map((group) => group[by] ?? ''))].filter((name) => by === '' || name !== '');
+    const line = (name, groups, click) => {
+      const steps = new Map(groups.map((group) => [group.start_unix_s, group]));
+      const points = (value, missing) => starts.map((start) => [start, steps.has(start) ? value(steps.get(start)) : missing]);
+      return {
+        rate: { name, click, points: points((group) => group.sums.allocated_s / seconds(group.start_unix_s) / divisor, 0) },
+        share: { name, click, points: points((group) => efficiency(state, group), null) },
+      };
+    };
+    const lines = names.map((name) => line(name, answer.groups.filter((group) => (group[by] ?? '') === name), by ? () => choose(state, by, name) : null));
+    if (answer.others.some((group) => group.sums.allocated_s > 0)) lines.push(line(`${answer.groups_left_out} others`, answer.others, null));
+    const title = by ? `, by ${by}` : '';
+    const time = [starts[0], starts.at(-1)];
+    return el('div', { class: 'charts' },
+      chart(`Allocated ${rate}${title}`, lines.map((one) => one.rate), amount, time),
+      chart(`SM active${title}`, lines.map((one) => one.share), percent, time));
+  })];
+}
+
+async function showChange(state) {
+  const pairs = await Promise.all(['workflow', 'user'].map((by) => Promise.all([0, 1].map((weeks) => ask(state, 'sums', { by, limit: ROWS }, weeks)))));
+  const unit = UNITS[state.weight][1];
+  const [now, before] = pairs[0];
+  const texts = [];
+  if (!(before.total.sums.deployed_s > 0)) texts.push('There are no rows of a week before.');
+  else if (before.total.sums.deployed_s < 0.9 * now.total.sums.deployed_s) texts.push(`A week before, hosts reported ${percent(before.total.sums.deployed_s / now.total.sums.deployed_s)} of the time of now, so compare shares instead of amounts.`);
+  if (before.hours_missing > now.hours_missing) texts.push(`A week before, ${before.hours_missing} whole hours have no rows.`);
+  if (state.range[1] - WEEK > state.range[0]) texts.push('The time is longer than a week, so it overlaps with the time a week before.');
+  return [...texts.map((text) => el('p', { class: 'note', text })), ...['workflow', 'user'].flatMap((by, at) => {
+    const [named, earlier] = pairs[at].map((answer) => new Map(answer.groups.filter((group) => group[by] !== '').map((group) => [group[by], group])));
+    const rows = [...new Set([...named.keys(), ...earlier.keys()])].map((name) => {
+      const [group, old] = [named.get(name), earlier.get(name)];
+      const value = (measure, one) => (one ? measure(partsOf(state, one)) : 0);
+      const [share, oldShare] = [group, old].map((one) => (one ? efficiency(state, one) : null));
+      const [use, oldUse] = [value(held, group), value(held, old)];
+      const drop = share == null || oldShare == null ? null : (oldShare - share) * use;
+      return { name, use, oldUse, share, oldShare, drop, lost: value(lost, group), oldLost: value(lost, old), isWorse: use > oldUse && drop > 0 && share < oldShare * (1 - NOISE) };
+    });
+    rows.sort((a, b) => (b.drop ?? 0) - (a.drop ?? 0));
+    const columns = [
+      [by, (row) => row.name, (row) => nameButton(state, by, row.name)],
+      [`allocated ${unit}`, (row) => row.use, (row) => amount(row.use)],
+      ['a week before', (row) => row.oldUse, (row) => amount(row.oldUse)],
+      ['SM active', (row) => row.share, (row) => percent(row.share)],
+      ['before', (row) => row.oldShare, (row) => percent(row.oldShare)],
+      [`${unit} by the drop`, (row) => row.drop, (row) => (row.drop == null ? '–' : amount(row.drop))],
+      [`lost ${unit}`, (row) => row.lost, (row) => amount(row.lost)],
+      ['lost before', (row) => row.oldLost, (row) => amount(row.oldLost)],
+      ['trend', (row) => (row.isWorse ? 'use up, efficiency down' : '')],
+    ];
+    return [el('h2', { text: `Each ${by}, by what its drop of efficiency costs` }), sorted(state, columns, rows)];
+  })];
+}
+
+async function showRuns(state) {
+  const answer = await ask(state, 'runs', { limit: RUNS });
+  const [divisor, unit] = UNITS[state.weight];
+  const rows = answer.runs.map((run) => ({ ...run, all: partsOf(state, run) }));
+  const end = (run) => {
+    if (run.ended_unix_s == null) return run.state || '–';
+    const code = run.exit_code ? `, exit code ${run.exit_code}` : '';
+    return `${run.state || 'ended'}${code}${run.exit_signal ? `, signal ${run.exit_signal}` : ''}`;
+  };
+  const columns = [
+    ['run', (run) => run.run, (run) => nameButton(state, 'run', run.run)],
+    ['workflow', (run) => run.workflow, (run) => nameButton(state, 'workflow', run.workflow)],
+    ['user', (run) => run.user, (run) => nameButton(state, 'user', run.user)],
+    ['began', (run) => run.started_unix_s, (run) => moment(run.started_unix_s)],
+    ['ended', (run) => run.ended_unix_s, (run) => moment(run.ended_unix_s)],
+    ['end', end],
+    ['repeats', (run) => run.repeats ?? '', (run) => (run.repeats ? nameButton(state, 'run', run.repeats) : '')],
+    [`allocated ${unit}`, (run) => held(run.all), (run) => amount(held(run.all))],
+    [`lost ${unit}`, (run) => lost(run.all), (run) => amount(lost(run.all))],
+    ['SM active', (run) => activeShares(run.all)[0], (run) => range(activeShares(run.all))],
+  ];
+  const text = `Failed runs held ${amount(answer.failed / divisor)} ${unit}, and runs that repeat a failed one ${amount(answer.repeated / divisor)} ${unit}.`;
+  return [el('p', { class: 'headline', text }), sorted(state, columns, rows),
+    answer.runs_left_out > 0 ? el('p', { class: 'note', text: `${answer.runs_left_out} smaller runs are not listed.` }) : null];
+}
+
+async function showHosts(state) {
+  const { hosts } = await ask(state, 'hosts', {});
+  const sick = hosts.filter((host) => host.issues.length > 0);
+  const columns = [
+    ['host', (row) => row.host, (row) => nameButton(state, 'host', row.host)],
+    ['problems', (row) => row.issues.map((issue) => issue.text).join('; ')],
+    ['last row (UTC)', (row) => row.last_row_unix_s, (row) => moment(row.last_row_unix_s)],
+    ['scheduler', (row) => row.node?.state.join('+') ?? ''],
+    ['agent', (row) => row.versions.agent],
+    ['driver', (row) => row.versions.driver],
+    ['kernel', (row) => row.versions.kernel],
+  ];
+  return [el('p', { class: 'headline', text: `${sick.length} of ${hosts.length} hosts have problems` }), sorted(state, columns, hosts.slice(0, ROWS)),
+    hosts.length > ROWS ? el('p', { class: 'note', text: `${hosts.length - ROWS} further hosts are not listed.` }) : null];
+}
+
+const VIEWS = { band: showBand, time: showTime, change: showChange, runs: showRuns, hosts: showHosts };
 
 async function show() {
   const turn = ++shown;
   const state = readState();
   showControls(state);
-  const problem = document.getElementById('problem');
-  const login = document.getElementById('login');
+  const [problem, login, loading] = ['problem', 'login', 'loading'].map((id) => document.getElementById(id));
+  loading.hidden = false;
+  view.setAttribute('aria-busy', 'true');
+  let nodes = [];
   try {
     if (!sessionStorage.getItem('token')) throw Object.assign(new Error(''), { status: 401 });
-    const [answer, times] = await Promise.all([ask(state, { by: state.by }), ask(state, { step: STEPS[state.since] })]);
+    nodes = await VIEWS[state.view](state);
     if (turn !== shown) return;
     login.hidden = problem.hidden = true;
-    render(state, answer, times);
   } catch (error) {
     if (turn !== shown) return;
     login.hidden = error.status !== 401;
     problem.textContent = error.message;
     problem.hidden = error.message === '';
-    view.replaceChildren();
   }
-  document.body.dataset.shown = turn;
-}
-
-function render(state, answer, times) {
   const chips = state.selection.map(([dimension, name], at) => el('button', {
     type: 'button', text: `${dimension}: ${name} ×`, 'aria-label': `Remove ${dimension} ${name}`,
     click: () => go({ selection: state.selection.filter((_, other) => other !== at) }),
   }));
-  const bar = el('div', { class: 'chips' }, ...chips);
-  if (!(answer.total.sums.deployed_s > 0)) {
-    view.replaceChildren(bar, el('p', { class: 'headline', text: 'No rows of GPUs in this time.' }), ...notes(state, answer));
-    return;
-  }
-  const exact = partsOf(state, answer.total);
-  const all = sum(exact);
-  // Rounded as the hub does, so that the parts add up to 100.0; the upper bound moves parts.
-  const shares = state.bound === 'lower' ? answer.total.percent.map((share) => `${share.toFixed(1)} %`) : exact.map((part) => percent(part / all));
-  const total = { ...answer.total, shares, names: answer.part_names };
-  const whole = [exact[ACTIVE] / all, (exact[ACTIVE] + exact[3] + exact[5]) / all];
-  const points = times.groups.map((group) => [group.start_unix_s, partsOf(state, group)]);
-  const [divisor, rate] = RATES[state.weight];
-  const seconds = (start) => Math.min(times.until_unix_s, start + times.step_s) - Math.max(times.since_unix_s, start);
-  const rates = times.groups.map((group) => [group.start_unix_s, group.sums.allocated_s / seconds(group.start_unix_s) / divisor]);
-  view.replaceChildren(bar,
-    el('p', { class: 'headline', text: `${range(whole)} of the deployed time had active SMs` }),
-    ...notes(state, answer), sankey(state, total),
-    el('div', { class: 'charts' },
-      chart(`Allocated ${rate}`, rates, amount),
-      chart('SM active of allocated', points.map(([time, parts]) => {
-        const held = sum(parts.slice(3));
-        return [time, held > 0 ? parts[ACTIVE] / held : null];
-      }), percent),
-      scatter(state, answer)),
-    ...list(state, answer).filter((node) => node));
+  view.replaceChildren(...(nodes.length > 0 ? [el('div', { class: 'chips' }, ...chips), ...nodes.filter((node) => node)] : []));
+  loading.hidden = true;
+  view.setAttribute('aria-busy', 'false');
+  document.body.dataset.shown = turn;
 }
 
 document.getElementById('login').addEventListener('submit', (event) => {

@@ -2,20 +2,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fleet::proto::{Body, GpuInterval, GpuRun};
+use fleet::proto::{Body, GpuInterval, GpuRun, HostEvent};
 use testkit::{Folder, Random};
 
 use super::{maintain, query, sum_rows};
 use crate::batch::QueuedEntry;
 use crate::config::Pools;
 use crate::grouping::SumQuery;
+use crate::nodes::NODE;
 use crate::store::StoreFolder;
 use crate::store::ingest::RowStore;
 use crate::sums::{Dimension, SUMS, SumKey};
 
 const HOUR: u64 = 490_000;
 const START: u64 = HOUR * 3600;
-const LENGTH_S: u32 = 10;
+/// Seconds of the intervals of each host.
+const LENGTHS_S: [u32; 4] = [10, 60, 90, 200];
+/// The host on which no job may start for some time, and that time.
+const DRAINED: (&str, [u64; 2]) = ("host-2", [START + 1500, START + 5000]);
 
 /// A row with its host.
 type HostRow = (String, GpuInterval);
@@ -35,13 +39,14 @@ fn run(random: &mut Random) -> GpuRun {
 fn random_fleet(random: &mut Random, seconds: u64) -> Vec<HostRow> {
     let mut rows = Vec::new();
     for host in 0..4_u64 {
-        for start in (0..seconds).step_by(LENGTH_S as usize * 20) {
+        let length_s = LENGTHS_S[host as usize];
+        for start in (50..seconds).step_by(200) {
             for index in 0..4_u32 {
                 if random.below(10_u64) == 0 {
                     continue;
                 }
                 let mut sums = BTreeMap::new();
-                let observed_s = random.below(101_u64) as f64 / 10.0;
+                let observed_s = f64::from(length_s) * random.below(101_u64) as f64 / 100.0;
                 if random.below(5_u64) > 0 {
                     let busy_s = observed_s * random.below(100_u64) as f64 / 100.0;
                     sums.insert("busy_s".to_owned(), busy_s);
@@ -53,7 +58,7 @@ fn random_fleet(random: &mut Random, seconds: u64) -> Vec<HostRow> {
                 let runs = random.below(4_u64).saturating_sub(1);
                 let row = GpuInterval {
                     start_unix_s: START + start,
-                    length_s: LENGTH_S,
+                    length_s,
                     index,
                     uuid: format!("{host}-{index}"),
                     model: format!("model-{}", host % 2),
@@ -75,9 +80,11 @@ fn brute_force(rows: &[HostRow], query: &SumQuery) -> BTreeMap<(u64, SumKey), [f
     let held = rows.iter().filter(|(_, row)| !row.runs.is_empty());
     let busy_hosts: BTreeSet<(&String, u64)> =
         held.map(|(host, row)| (host, row.start_unix_s)).collect();
-    let in_range = |row: &GpuInterval| query.range.contains(&row.start_unix_s);
-    for (host, row) in rows.iter().filter(|(_, row)| in_range(row)) {
-        let is_busy = busy_hosts.contains(&(host, row.start_unix_s));
+    for (host, row) in rows {
+        let is_drained = host == DRAINED.0
+            && (DRAINED.1[0]..DRAINED.1[1]).contains(&row.start_unix_s)
+            && row.runs.is_empty();
+        let is_busy = !is_drained && busy_hosts.contains(&(host, row.start_unix_s));
         let length_s = f64::from(row.length_s);
         let (busy, sm) = (row.sums.get("busy_s"), row.sums.get("sm_active_s"));
         let holders: Vec<Option<&GpuRun>> = match row.runs.len() {
@@ -100,22 +107,28 @@ fn brute_force(rows: &[HostRow], query: &SumQuery) -> BTreeMap<(u64, SumKey), [f
                 continue;
             }
             let kept = |one| if query.by.contains(&one) { member(one) } else { String::new() };
-            let key = SumKey { members: Dimension::ALL.map(kept) };
-            let start = row.start_unix_s;
-            let bucket = query.step_s.map_or(query.range.start, |step_s| start - start % step_s);
-            let sums = groups.entry((bucket, key)).or_default();
-            let observed = |sum: Option<&f64>| sum.map_or(0.0, |_| row.observed_s.min(length_s));
-            sums[0] += length_s * share;
-            sums[1] += length_s * share;
-            sums[2] += if is_busy { length_s * share } else { 0.0 };
-            sums[3] += length_s * held;
-            sums[4] += busy.unwrap_or(&0.0) * held;
-            sums[5] += sm.unwrap_or(&0.0) * held;
-            sums[6] += observed(busy) * held;
-            sums[7] += observed(sm) * held;
-            sums[8] += if sm.is_none() { busy.unwrap_or(&0.0) * held } else { 0.0 };
-            let is_idle = busy.is_some_and(|busy| *busy < 0.01 * row.observed_s);
-            sums[9] += if is_idle { observed(busy) * held } else { 0.0 };
+            let key = SumKey { members: Dimension::ALL.map(|one| kept(one).into()) };
+            let end = row.start_unix_s + u64::from(row.length_s);
+            for second in (row.start_unix_s..end).filter(|second| query.range.contains(second)) {
+                let bucket =
+                    query.step_s.map_or(query.range.start, |step_s| second - second % step_s);
+                let sums = groups.entry((bucket, key.clone())).or_default();
+                let part = share / length_s;
+                let held = held / length_s;
+                let observed =
+                    |sum: Option<&f64>| sum.map_or(0.0, |_| row.observed_s.min(length_s));
+                sums[0] += length_s * part;
+                sums[1] += if is_drained { 0.0 } else { length_s * part };
+                sums[2] += if is_busy { length_s * part } else { 0.0 };
+                sums[3] += length_s * held;
+                sums[4] += busy.unwrap_or(&0.0) * held;
+                sums[5] += sm.unwrap_or(&0.0) * held;
+                sums[6] += observed(busy) * held;
+                sums[7] += observed(sm) * held;
+                sums[8] += if sm.is_none() { busy.unwrap_or(&0.0) * held } else { 0.0 };
+                let is_idle = busy.is_some_and(|busy| *busy < 0.01 * row.observed_s);
+                sums[9] += if is_idle { observed(busy) * held } else { 0.0 };
+            }
         }
     }
     groups
@@ -168,6 +181,26 @@ fn append(store: &mut RowStore, rows: &[HostRow], first: u64) {
     store.append(entries.collect()).unwrap();
 }
 
+/// Adds the states of [`DRAINED`], each again after an hour.
+fn append_states(store: &mut RowStore) {
+    let (host, [since, until]) = DRAINED;
+    let states =
+        [(since - 1000, "idle"), (since, "drain"), (since + 3000, "drain"), (until, "idle")];
+    let entries = states.into_iter().zip(1..).map(|((second, state), sequence)| {
+        let event = HostEvent {
+            kind: NODE.to_owned(),
+            start_unix_ms: second * 1000,
+            details: format!(
+                r#"{{"state": ["{state}"], "reason": "", "gpus": 4, "gpus_used": 0}}"#
+            ),
+            ..HostEvent::default()
+        };
+        let body = Body::Event(Box::new(event));
+        QueuedEntry { queue: [2; 16].into(), host: host.into(), sequence, body }
+    });
+    store.append(entries.collect()).unwrap();
+}
+
 #[test]
 fn rows_and_kept_sums_equal_the_definitions_on_random_fleets() {
     let mut random = Random(11);
@@ -176,6 +209,7 @@ fn rows_and_kept_sums_equal_the_definitions_on_random_fleets() {
         let folder = Folder::new();
         let store = Arc::new(StoreFolder::open(&folder.path("store")).unwrap());
         let mut writer = RowStore::new(Arc::clone(&store));
+        append_states(&mut writer);
         let rows = random_fleet(&mut random, 7200);
         let (early, late) = rows.split_at(rows.len() - 30);
         for (at, part) in early.chunks(41).enumerate() {
@@ -216,7 +250,9 @@ fn sums_of_two_fleets_add_up_to_those_of_both() {
     let sums = |rows: &[HostRow]| {
         let folder = Folder::new();
         let store = Arc::new(StoreFolder::open(&folder.path("store")).unwrap());
-        append(&mut RowStore::new(Arc::clone(&store)), rows, 1);
+        let mut writer = RowStore::new(Arc::clone(&store));
+        append_states(&mut writer);
+        append(&mut writer, rows, 1);
         sum_rows(&store, &Pools::default(), HOUR, &SumQuery::group(&Dimension::ALL, Some(60)))
             .unwrap()
     };

@@ -4,8 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use fleet::proto::{GpuInterval, GpuRun, HostInterval};
+use fleet::proto::{Body, GpuInterval, GpuRun, HostEvent, HostInterval, RunReport};
 use schema::random::CounterRng;
+use serde_json::json;
+
+use crate::nodes::NODE;
 
 /// What the runs of a workflow have in common.
 struct SimulatedWorkflow {
@@ -15,7 +18,9 @@ struct SimulatedWorkflow {
     gpus: u32,
     /// Shortest and longest duration in hours.
     hours: [f64; 2],
-    /// Share of the time in which a GPU of the run works.
+    /// Share of the intervals in which a GPU of the run does nothing.
+    idle: f64,
+    /// Share of the other time in which a GPU of the run works.
     busy: f64,
     /// Share of the multiprocessors that work while the GPU does.
     sm: f64,
@@ -29,6 +34,7 @@ const WORKFLOWS: [SimulatedWorkflow; 6] = [
         users: &["anna", "bela"],
         gpus: 32,
         hours: [2.0, 12.0],
+        idle: 0.0,
         busy: 0.9,
         sm: 0.55,
         failure: 0.05,
@@ -38,6 +44,7 @@ const WORKFLOWS: [SimulatedWorkflow; 6] = [
         users: &["carlo", "dora"],
         gpus: 16,
         hours: [1.0, 6.0],
+        idle: 0.0,
         busy: 0.8,
         sm: 0.42,
         failure: 0.05,
@@ -47,6 +54,7 @@ const WORKFLOWS: [SimulatedWorkflow; 6] = [
         users: &["emil"],
         gpus: 64,
         hours: [12.0, 48.0],
+        idle: 0.0,
         busy: 0.97,
         sm: 0.72,
         failure: 0.1,
@@ -56,6 +64,7 @@ const WORKFLOWS: [SimulatedWorkflow; 6] = [
         users: &["anna", "fritz"],
         gpus: 8,
         hours: [1.0, 8.0],
+        idle: 0.0,
         busy: 0.6,
         sm: 0.4,
         failure: 0.02,
@@ -65,7 +74,8 @@ const WORKFLOWS: [SimulatedWorkflow; 6] = [
         users: &["dora", "gita", "hugo"],
         gpus: 1,
         hours: [4.0, 24.0],
-        busy: 0.04,
+        idle: 0.9,
+        busy: 0.4,
         sm: 0.3,
         failure: 0.0,
     },
@@ -74,6 +84,7 @@ const WORKFLOWS: [SimulatedWorkflow; 6] = [
         users: &["hugo", "ines"],
         gpus: 4,
         hours: [0.5, 3.0],
+        idle: 0.0,
         busy: 0.7,
         sm: 0.3,
         failure: 0.15,
@@ -85,6 +96,14 @@ const SLOW: (&str, f64) = ("image-search", 0.5);
 /// failed host is silent in seconds.
 const HOURS_BETWEEN_FAILURES: f64 = 300.0;
 const SILENT_S: [f64; 2] = [600.0, 3600.0];
+/// Time in seconds for which the scheduler starts no job on a host that has returned.
+const DRAINED_S: u64 = 7200;
+/// Longest time in seconds between a failure and the begin of a run that counts as its repetition.
+const REPEAT_S: u64 = 86_400;
+/// Seconds after which an unchanged run or node is reported again.
+const AGAIN_S: u64 = 3600;
+/// Name of the cluster, in place of a host, of the scheduler's reports about runs.
+pub const CLUSTER: &str = "cluster";
 /// Share of the GPUs that jobs want at most, and how much less they want at night.
 const WANTED: f64 = 0.9;
 const WANTED_AT_NIGHT: f64 = 0.7;
@@ -115,8 +134,15 @@ pub struct SimulatedFleet {
     running: BTreeMap<u64, SimulatedRun>,
     waiting: Vec<SimulatedJob>,
     jobs: u64,
+    /// The last failure of each user and workflow that no run has repeated, in seconds since 1970.
+    failures: BTreeMap<(&'static str, usize), u64>,
+    /// Reports about runs that no round has returned yet.
+    reports: Vec<RunReport>,
     /// Runs that have ended since the last call of [`Self::take_ended`].
     ended: Vec<SimulatedRun>,
+    /// Runs before whose begin a run of the same user and workflow failed, with no other begin
+    /// since. They have begun since the last call of [`Self::take_repeated`].
+    repeated: Vec<String>,
 }
 
 /// A host of the fleet.
@@ -128,6 +154,12 @@ struct SimulatedHost {
     holders: Vec<Option<u64>>,
     /// Time until which a failed host sends nothing.
     silent_until_s: u64,
+    /// Time until which the scheduler starts no job.
+    drained_until_s: u64,
+    /// Whether the host has failed and not sent a row since.
+    has_failed: bool,
+    /// The last report about the host as a node, with its time.
+    reported: Option<(String, u64)>,
 }
 
 /// What a user submits.
@@ -139,8 +171,6 @@ pub struct SimulatedJob {
     length_s: u64,
     /// Time from its start after which the run fails.
     fails_after_s: Option<u64>,
-    /// The failed job that this one repeats.
-    pub repeats: Option<u64>,
 }
 
 /// A job that holds GPUs, or held them.
@@ -153,26 +183,58 @@ pub struct SimulatedRun {
     pub start_s: u64,
     pub end_s: u64,
     pub is_failed: bool,
+    /// Whether a host of the run failed.
+    has_lost_host: bool,
+    reported_s: u64,
 }
 
-/// The rows that a host sends for one interval.
-#[derive(Clone, Debug)]
+/// What a host or the cluster sends for one interval.
+#[derive(Clone, Debug, Default)]
 pub struct HostRows {
-    /// Index of the host in the fleet.
+    /// Index of the host in the fleet, or the number of hosts for the cluster.
     pub host: usize,
     pub gpus: Vec<GpuInterval>,
-    pub own: HostInterval,
+    /// Absent for the cluster.
+    pub own: Option<HostInterval>,
+    /// The state of the host as a node, if it is reported now.
+    pub node: Option<HostEvent>,
+    /// Whether jobs may start on the host.
+    pub is_schedulable: bool,
+    pub runs: Vec<RunReport>,
+}
+
+impl HostRows {
+    /// Sets the clock of the host ahead.
+    pub fn set_ahead(&mut self, seconds: u64) {
+        self.own.iter_mut().for_each(|own| own.start_unix_s += seconds);
+        self.gpus.iter_mut().for_each(|gpu| gpu.start_unix_s += seconds);
+        self.node.iter_mut().for_each(|node| node.start_unix_ms += seconds * 1000);
+    }
+
+    /// Returns all entries of the interval.
+    pub fn bodies(&self) -> impl Iterator<Item = Body> {
+        let node = self.node.iter().map(|node| Body::Event(Box::new(node.clone())));
+        let gpus = self.gpus.iter().map(|row| Body::Gpu(Box::new(row.clone())));
+        let own = self.own.iter().map(|row| Body::Host(Box::new(row.clone())));
+        let runs = self.runs.iter().map(|run| Body::Run(Box::new(run.clone())));
+        node.chain(gpus).chain(own).chain(runs)
+    }
 }
 
 impl SimulatedRun {
     /// The name of its workflow.
-    pub fn workflow(&self) -> &'static str {
+    fn workflow(&self) -> &'static str {
         WORKFLOWS[self.submitted.workflow].name
     }
 
-    /// Number of GPU seconds that it held until its end.
-    pub fn gpu_s(&self) -> f64 {
-        (self.end_s - self.start_s) as f64 * f64::from(self.submitted.gpus)
+    /// The name of the run in rows.
+    pub fn name(&self) -> String {
+        format!("slurm/{}", self.job)
+    }
+
+    /// The user and the workflow.
+    fn origin(&self) -> (&'static str, usize) {
+        (self.submitted.user, self.submitted.workflow)
     }
 
     fn allocation(&self) -> GpuRun {
@@ -183,6 +245,28 @@ impl SimulatedRun {
             user: self.submitted.user.to_owned(),
             account: "research".to_owned(),
             partition: "gpu".to_owned(),
+        }
+    }
+
+    /// What the scheduler reports about the run.
+    fn report(&self, now_s: u64) -> RunReport {
+        let has_ended = self.end_s <= now_s;
+        let (state, exit_code, exit_signal) = match (has_ended, self.is_failed) {
+            (false, _) => ("running", None, None),
+            (true, false) => ("completed", Some(0), None),
+            (true, true) if self.has_lost_host => ("node_fail", Some(0), Some(9)),
+            (true, true) => ("failed", Some(1), None),
+        };
+        RunReport {
+            seen_unix_s: now_s,
+            run: Some(self.allocation()),
+            workflow: self.workflow().to_owned(),
+            started_unix_s: self.start_s,
+            ended_unix_s: has_ended.then_some(self.end_s),
+            exit_code,
+            exit_signal,
+            state: state.to_owned(),
+            ..RunReport::default()
         }
     }
 }
@@ -196,7 +280,15 @@ impl SimulatedFleet {
                 _ => ("a100", "NVIDIA A100-SXM4-80GB"),
             };
             let holders = vec![None; spec.gpus as usize];
-            SimulatedHost { name: format!("{kind}-{at:05}"), model, holders, silent_until_s: 0 }
+            SimulatedHost {
+                name: format!("{kind}-{at:05}"),
+                model,
+                holders,
+                silent_until_s: 0,
+                drained_until_s: 0,
+                has_failed: false,
+                reported: None,
+            }
         };
         Self {
             spec,
@@ -205,7 +297,10 @@ impl SimulatedFleet {
             running: BTreeMap::new(),
             waiting: Vec::new(),
             jobs: 0,
+            failures: BTreeMap::new(),
+            reports: Vec::new(),
             ended: Vec::new(),
+            repeated: Vec::new(),
         }
     }
 
@@ -219,14 +314,30 @@ impl SimulatedFleet {
         std::mem::take(&mut self.ended)
     }
 
+    /// Runs that repeat a failed one and have begun since the last call.
+    pub fn take_repeated(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.repeated)
+    }
+
     /// Ends, fails and begins runs at the start of an interval. Returns the rows of the hosts that
-    /// report the interval.
+    /// report the interval, and the scheduler's reports about runs.
     pub fn step(&mut self, start_s: u64) -> Vec<HostRows> {
         let events = self.rng.child(start_s);
         self.fail_hosts(start_s, events);
         self.end_runs(start_s);
         self.begin_runs(start_s, events);
-        (0..self.hosts.len()).filter_map(|host| self.rows(host, start_s)).collect()
+        for run in self.running.values_mut() {
+            if start_s - run.reported_s >= AGAIN_S {
+                run.reported_s = start_s;
+                self.reports.push(run.report(start_s));
+            }
+        }
+        let count = self.hosts.len();
+        let mut rows: Vec<HostRows> =
+            (0..count).filter_map(|host| self.rows(host, start_s)).collect();
+        let runs = std::mem::take(&mut self.reports);
+        rows.push(HostRows { host: count, runs, ..HostRows::default() });
+        rows
     }
 
     fn fail_hosts(&mut self, now_s: u64, events: CounterRng) {
@@ -237,9 +348,11 @@ impl SimulatedFleet {
                 continue;
             }
             host.silent_until_s = now_s + between(SILENT_S, draw.unit(1)) as u64;
+            host.drained_until_s = host.silent_until_s + DRAINED_S;
+            host.has_failed = true;
             for job in host.holders.iter().flatten() {
                 if let Some(run) = self.running.get_mut(job) {
-                    (run.end_s, run.is_failed) = (now_s, true);
+                    (run.end_s, run.is_failed, run.has_lost_host) = (now_s, true, true);
                 }
             }
         }
@@ -260,13 +373,10 @@ impl SimulatedFleet {
                 holders.filter(|holder| **holder == Some(job)).for_each(|holder| *holder = None);
             }
             if run.is_failed {
-                let again = SimulatedJob {
-                    fails_after_s: None,
-                    repeats: Some(job),
-                    ..run.submitted.clone()
-                };
-                self.waiting.push(again);
+                self.waiting.push(SimulatedJob { fails_after_s: None, ..run.submitted.clone() });
+                self.failures.insert(run.origin(), now_s);
             }
+            self.reports.push(run.report(now_s));
             self.ended.push(run);
         }
     }
@@ -302,7 +412,7 @@ impl SimulatedFleet {
         let fails_after_s =
             (draw.unit(2) < kind.failure).then(|| (draw.unit(3) * length_s as f64) as u64);
         let user = kind.users[draw.below(4, kind.users.len() as u64) as usize];
-        SimulatedJob { workflow, user, gpus, length_s, fails_after_s, repeats: None }
+        SimulatedJob { workflow, user, gpus, length_s, fails_after_s }
     }
 
     /// Finds hosts of one model with enough free GPUs. Jobs of several hosts take whole hosts.
@@ -312,7 +422,7 @@ impl SimulatedFleet {
         let free = |host: &&usize| {
             let host = &self.hosts[**host];
             let free = host.holders.iter().filter(|holder| holder.is_none()).count();
-            host.silent_until_s <= now_s && free >= per_host
+            host.drained_until_s <= now_s && free >= per_host
         };
         let all: Vec<usize> = (0..self.hosts.len()).collect();
         let free: Vec<usize> = all.iter().filter(free).copied().collect();
@@ -341,19 +451,41 @@ impl SimulatedFleet {
         }
         let is_failed = submitted.fails_after_s.is_some();
         let end_s = start_s + submitted.fails_after_s.unwrap_or(submitted.length_s);
-        let run = SimulatedRun { job, submitted, hosts, start_s, end_s, is_failed };
+        let run = SimulatedRun {
+            job,
+            submitted,
+            hosts,
+            start_s,
+            end_s,
+            is_failed,
+            has_lost_host: false,
+            reported_s: start_s,
+        };
+        let failure = self.failures.remove(&run.origin());
+        if failure.is_some_and(|failed_s| start_s <= failed_s + REPEAT_S) {
+            self.repeated.push(run.name());
+        }
+        // A run that fails at once ends in the next interval.
+        let report = RunReport { ended_unix_s: None, ..run.report(start_s.saturating_sub(1)) };
+        self.reports.push(RunReport { seen_unix_s: start_s, ..report });
         self.running.insert(job, run);
     }
 
     /// The rows of a host, or `None` if it is silent.
-    fn rows(&self, at: usize, start_s: u64) -> Option<HostRows> {
-        let host = &self.hosts[at];
+    fn rows(&mut self, at: usize, start_s: u64) -> Option<HostRows> {
+        let host = &mut self.hosts[at];
         if start_s < host.silent_until_s {
             return None;
         }
+        let has_failed = std::mem::take(&mut host.has_failed);
+        let is_schedulable = host.drained_until_s <= start_s;
+        let node = host.report(start_s);
         let draw = self.rng.child(start_s).child(3).child(at as u64);
         let gpu = |index: u32| self.gpu(at, index, start_s, draw.child(u64::from(index)));
-        let gpus: Vec<GpuInterval> = (0..self.spec.gpus).map(gpu).collect();
+        let mut gpus: Vec<GpuInterval> = (0..self.spec.gpus).map(gpu).collect();
+        if has_failed {
+            gpus[0].errors.insert("xid_79".to_owned(), 1);
+        }
         let length_s = f64::from(self.spec.interval_s);
         let busy_s: f64 = gpus.iter().filter_map(|gpu| gpu.sums.get("busy_s")).sum();
         let cores = 96.0;
@@ -369,7 +501,8 @@ impl SimulatedFleet {
             memory_available_min: 1 << 40,
             ..HostInterval::default()
         };
-        Some(HostRows { host: at, gpus, own })
+        let (own, runs) = (Some(own), Vec::new());
+        Some(HostRows { host: at, gpus, own, node, is_schedulable, runs })
     }
 
     fn gpu(&self, at: usize, index: u32, start_s: u64, draw: CounterRng) -> GpuInterval {
@@ -382,7 +515,8 @@ impl SimulatedFleet {
             let factor = if is_slow { SLOW.1 } else { 1.0 };
             let noisy =
                 |share: f64, counter| (share * (1.0 + 0.1 * draw.normal(counter))).clamp(0.0, 1.0);
-            let busy = noisy(kind.busy * factor, 0);
+            let is_idle = draw.unit(4) < kind.idle;
+            let busy = if is_idle { 0.0 } else { noisy(kind.busy * factor, 0) };
             [busy, busy * noisy(kind.sm, 1)]
         });
         let mut sums = vec![("busy_s", busy), ("energy_j", 70.0 + 600.0 * sm)];
@@ -402,6 +536,40 @@ impl SimulatedFleet {
             memory_used: Some(if run.is_some() { 60 << 30 } else { 0 }),
             ..GpuInterval::default()
         }
+    }
+}
+
+impl SimulatedHost {
+    /// What the scheduler reports about the host, if it has changed or was not reported for long.
+    fn report(&mut self, now_s: u64) -> Option<HostEvent> {
+        let used = self.holders.iter().flatten().count();
+        let used_state = match used {
+            0 => "idle",
+            used if used == self.holders.len() => "allocated",
+            _ => "mixed",
+        };
+        let (mut state, mut reason) = (vec![used_state], "");
+        if now_s < self.drained_until_s {
+            state.push("drain");
+            reason = "Xid 79";
+        }
+        let gpus = self.holders.len();
+        let details = json!({
+            "cluster": CLUSTER, "state": state, "reason": reason, "gpus": gpus, "gpus_used": used,
+        });
+        let details = details.to_string();
+        let before = self.reported.as_ref();
+        if before.is_some_and(|(same, at_s)| *same == details && now_s - at_s < AGAIN_S) {
+            return None;
+        }
+        self.reported = Some((details.clone(), now_s));
+        Some(HostEvent {
+            kind: NODE.to_owned(),
+            start_unix_ms: now_s * 1000,
+            is_over: true,
+            details,
+            ..HostEvent::default()
+        })
     }
 }
 

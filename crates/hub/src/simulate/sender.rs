@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet::proto::{Ack, BATCHES, Body, CONTENT_TYPE, Entry, EntryBatch, SIZE_MAX, VERSION};
 use fleet::untrusted::{Privacy, read_trusted};
@@ -102,6 +102,8 @@ pub enum SimulatedFault {
 pub struct SimulatedAgent {
     host: String,
     fault: Option<SimulatedFault>,
+    /// Seconds by which the clock of the host is ahead.
+    ahead_s: u64,
     repeats: bool,
     queues: Vec<AgentQueue>,
 }
@@ -132,6 +134,8 @@ pub struct SenderState {
 pub struct SenderRound {
     pub start_s: u64,
     pub rows: Vec<HostRows>,
+    /// Whether the interval is in the past, so that entries may wait until a batch is full.
+    pub is_past: bool,
     /// Whether agents that are cut off send now too, because the simulation ends.
     pub is_last: bool,
 }
@@ -161,20 +165,24 @@ impl SimulatedAgent {
             AgentQueue { name, confirmed: 0, entries: VecDeque::new() }
         };
         let repeats = faults.contains(&SimulatedFault::Repeated);
-        Self { host: host.to_owned(), fault, repeats, queues: (0..copies).map(queue).collect() }
+        let queues = (0..copies).map(queue).collect();
+        Self { host: host.to_owned(), fault, ahead_s: ahead_s(at, faults), repeats, queues }
     }
 
     fn add(&mut self, rows: &HostRows) {
-        for queue in &mut self.queues {
-            let gpus = rows.gpus.iter().map(|row| Body::Gpu(Box::new(row.clone())));
-            queue.entries.extend(gpus.chain([Body::Host(Box::new(rows.own.clone()))]));
-        }
+        self.queues.iter_mut().for_each(|queue| queue.entries.extend(rows.bodies()));
     }
 
-    fn send(&mut self, agent: &ureq::Agent, state: &SenderState) -> Result<(), Error> {
+    /// Sends batches until fewer than `least` entries are left.
+    fn send(
+        &mut self,
+        agent: &ureq::Agent,
+        state: &SenderState,
+        least: usize,
+    ) -> Result<(), Error> {
         for queue in &mut self.queues {
-            while !queue.entries.is_empty() && !state.stop.load(Ordering::Relaxed) {
-                let batch = queue.batch(&self.host);
+            while queue.entries.len() >= least && !state.stop.load(Ordering::Relaxed) {
+                let batch = queue.batch(&self.host, self.ahead_s);
                 let last = queue.confirmed + batch.entries.len() as u64;
                 let bytes = batch.encode_to_vec();
                 let draw = CounterRng::new(u64::from(queue.name[0]), last);
@@ -202,7 +210,9 @@ impl SimulatedAgent {
 }
 
 impl AgentQueue {
-    fn batch(&self, host: &str) -> EntryBatch {
+    fn batch(&self, host: &str, ahead_s: u64) -> EntryBatch {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let sent_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX) + ahead_s * 1000;
         let bodies = self.entries.iter().take(BATCH_ENTRIES).cloned();
         let numbers = self.confirmed + 1..;
         let entries = numbers.zip(bodies);
@@ -211,7 +221,7 @@ impl AgentQueue {
             host: host.to_owned(),
             queue: self.name.to_vec(),
             gone_through: self.confirmed,
-            sent_unix_ms: None,
+            sent_unix_ms: Some(sent_unix_ms),
             entries: entries.map(|(sequence, body)| Entry { sequence, body: Some(body) }).collect(),
         }
     }
@@ -245,9 +255,10 @@ pub fn send_rounds(
                 agent.add(rows);
             }
         }
+        let least = if round.is_past && !round.is_last { BATCH_ENTRIES } else { 1 };
         for agent in agents.iter_mut().flatten() {
             if round.is_last || !agent.is_cut_off(round.start_s) {
-                agent.send(&http, state)?;
+                agent.send(&http, state, least)?;
             }
         }
     }

@@ -17,8 +17,8 @@ use crate::batch::QueuedEntry;
 use crate::columns::RowTable;
 use crate::config::{DAY_S, Pools, Retention};
 use crate::error::Error;
+use crate::grouping::SumQuery;
 use crate::rollup;
-use crate::sums::Dimension;
 
 const HOUR: u64 = 490_000;
 
@@ -255,9 +255,9 @@ fn old_days_are_deleted_by_their_kind_and_their_sums_remain() {
     // Rows are kept while their sums are missing.
     assert_eq!(remove_old_days(&store, &retention, clock).unwrap(), 0);
     let deployed_s = |store: &StoreFolder| {
-        let groups =
-            rollup::query_groups(store, &Pools::default(), 0..u64::MAX / 2, Dimension::Pool);
-        groups.unwrap().values().map(|sums| sums.deployed_s).sum::<f64>()
+        let all = SumQuery { range: 0..u64::MAX / 2, ..SumQuery::group(&[], None) };
+        let sums = rollup::query(store, &Pools::default(), &all).unwrap().sums;
+        sums.values().map(|sums| sums.deployed_s).sum::<f64>()
     };
     // The files are new, so they settle only in the future.
     let settled = clock + Duration::from_secs(1000);

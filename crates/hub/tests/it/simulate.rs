@@ -1,24 +1,29 @@
 //! A simulated fleet with faults sends its rows, and the hub has its true sums.
 
-use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hub::config::Pools;
+use hub::grouping::SumQuery;
 use hub::rollup;
 use hub::store::StoreFolder;
 use hub::sums::{Dimension, FleetSums};
+use serde::Deserialize;
 use serde_json::Value;
+use testkit::ProgramOutput;
 
-use crate::fixture::{TestHub, program};
+use crate::fixture::{TestHub, add_token, program, program_beside};
 
 const FAULTS: &str = "late,doubled,ahead,repeated";
 
-/// Starts a simulation of six hours of 24 hosts.
-fn start(hub: &TestHub) -> Child {
+/// Starts a simulation with a number of hosts, an interval in seconds, and a time until now.
+fn start(hub: &TestHub, [hosts, interval, since]: [&str; 3]) -> Child {
     let token = hub.folder.write("agent.token", &hub.token);
     let mut command = program();
-    command.args(["simulate", "--hosts", "24", "--gpus", "4", "--interval", "60", "--seed", "7"]);
-    command.args(["--since", "6h", "--for", "0s", "--faults", FAULTS, "--token"]).arg(token);
+    command.args(["simulate", "--hosts", hosts, "--gpus", "4", "--interval", interval]);
+    command.args(["--seed", "7", "--since", since, "--for", "0s", "--faults", FAULTS]);
+    command.arg("--token").arg(token);
     command.arg("--hub").arg(format!("http://{}", hub.address));
     command.arg("--truth").arg(hub.folder.path("truth.json"));
     command.stderr(Stdio::null()).spawn().unwrap()
@@ -34,7 +39,7 @@ fn equals(truth: &Value, sums: &FleetSums) -> bool {
 #[test]
 fn sums_of_a_fleet_with_faults_are_true_although_the_hub_is_killed() {
     let mut hub = TestHub::start("commit_ms = 20");
-    let mut simulation = start(&hub);
+    let mut simulation = start(&hub, ["24", "60", "6h"]);
     let mut kills = 0;
     while simulation.try_wait().unwrap().is_none() && kills < 5 {
         std::thread::sleep(Duration::from_millis(300));
@@ -55,14 +60,152 @@ fn sums_of_a_fleet_with_faults_are_true_although_the_hub_is_killed() {
         ("user", Dimension::User),
         ("run", Dimension::Run),
     ] {
-        let groups = rollup::query_groups(&folder, &Pools::default(), 0..until_s, by).unwrap();
+        let query = SumQuery { range: 0..until_s, ..SumQuery::group(&[by], None) };
+        let groups = rollup::query(&folder, &Pools::default(), &query).unwrap().sums;
         let expected = truth[name].as_object().unwrap();
-        assert!(groups.keys().eq(expected.keys()), "{name}");
-        for (group, sums) in &groups {
+        let members = || groups.keys().map(|(_, key)| key.member(by));
+        assert!(members().eq(expected.keys()), "{name}");
+        for (group, sums) in members().zip(groups.values()) {
             assert!(equals(&expected[group], sums), "{name} {group}: {sums:?} {expected:?}");
         }
     }
     let entries = hub.entries();
-    let rows = ["gpu_rows", "host_rows"].map(|name| truth[name].as_u64().unwrap());
+    let rows = ["gpu_rows", "host_rows", "run_rows"].map(|name| truth[name].as_u64().unwrap());
     assert_eq!(entries.len() as u64, rows.iter().sum::<u64>());
+}
+
+/// What the truth of a simulation says about a day.
+#[derive(Deserialize)]
+struct Day {
+    until_unix_s: u64,
+    total: FleetSums,
+    workflow: BTreeMap<String, FleetSums>,
+    user: BTreeMap<String, FleetSums>,
+    run: BTreeMap<String, FleetSums>,
+    failed_gpu_s: f64,
+    repeated_gpu_s: f64,
+    sick: BTreeMap<String, BTreeSet<String>>,
+}
+
+fn hours(seconds: f64) -> Option<f64> {
+    Some(seconds / 3600.0)
+}
+
+fn lost_hours(sums: &FleetSums) -> Option<f64> {
+    hours(sums.parts()[4] + sums.parts()[6])
+}
+
+fn efficiency(sums: &FleetSums) -> Option<f64> {
+    (sums.sm_observed_s > 0.0).then(|| sums.sm_active_s / sums.sm_observed_s * 100.0)
+}
+
+/// Compares a value of each row of a list of the report with the true ones, by name.
+fn check_rows(
+    report: &Value,
+    [list, name, value]: [&str; 3],
+    expected: impl Iterator<Item = (String, Option<f64>)>,
+) {
+    let rows = report[list]["rows"].as_array().unwrap();
+    let got = rows
+        .iter()
+        .map(|row| (row[name].as_str().unwrap().to_owned(), row.pointer(value).unwrap().as_f64()));
+    let got: BTreeMap<String, Option<f64>> = got.collect();
+    let expected: BTreeMap<String, Option<f64>> = expected.collect();
+    assert!(got.keys().eq(expected.keys()), "{list}: {got:?} {expected:?}");
+    for (name, expected) in expected {
+        check_value(got[&name], expected, &format!("{list} {name} {value}"));
+    }
+}
+
+fn check_value(got: Option<f64>, expected: Option<f64>, what: &str) {
+    let is_equal = match (got, expected) {
+        (Some(got), Some(expected)) => (got - expected).abs() <= 1e-7 * expected.abs().max(1.0),
+        (got, expected) => got == expected,
+    };
+    assert!(is_equal, "{what}: {got:?}, expected {expected:?}");
+}
+
+#[test]
+fn the_morning_report_of_a_simulated_fleet_is_true() {
+    let Some(rowmill) = program_beside("rowmill") else {
+        testkit::skip("the report of a simulated fleet", "the program rowmill beside the hub");
+        return;
+    };
+    // Problems are found when rows arrive, and the report covers them until the end of the hour.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    if 3600 - now % 3600 < 90 {
+        std::thread::sleep(Duration::from_secs(3600 - now % 3600));
+    }
+    let mut hub = TestHub::start("");
+    let viewer = add_token(&hub.folder, "viewer", "viewer");
+    hub.kill_and_restart();
+    assert!(start(&hub, ["12", "600", "8d"]).wait().unwrap().success());
+    let text = std::fs::read_to_string(hub.folder.path("truth.json")).unwrap();
+    let truth: Value = serde_json::from_str(&text).unwrap();
+    let day = |name: &str| Day::deserialize(&truth[name]).unwrap();
+    let (mut day, before) = (day("last_day"), day("week_before"));
+    let mut command = Command::new(rowmill);
+    command.args(["fleet", "report", "--format", "json", "--top", "10000"]);
+    command.args(["--until", &day.until_unix_s.to_string(), "--token-file"]);
+    command.arg(hub.folder.write("viewer.token", viewer));
+    command.arg("--hub").arg(format!("http://{}", hub.address));
+    let report = ProgramOutput::collect(&mut command).expect_code(0, "report").json();
+
+    let number = |path: &str| report.pointer(path).unwrap().as_f64();
+    for (name, now, before) in [
+        ("gpu_hours", day.total.deployed_s, before.total.deployed_s),
+        ("failed_hours", day.failed_gpu_s, before.failed_gpu_s),
+        ("repeated_hours", day.repeated_gpu_s, before.repeated_gpu_s),
+    ] {
+        assert!(now > 0.0, "{name}");
+        check_value(number(&format!("/{name}/now")), hours(now), name);
+        check_value(number(&format!("/{name}/week_before")), hours(before), name);
+    }
+    for (at, part) in day.total.parts().into_iter().enumerate() {
+        check_value(number(&format!("/funnel/{at}/hours")), hours(part), "funnel");
+    }
+    assert!(day.total.parts()[0] > 0.0, "time of nodes on which no job may start");
+    let all = |groups: &BTreeMap<String, FleetSums>, value: fn(&FleetSums) -> Option<f64>| {
+        let held = groups.iter().filter(|(_, sums)| sums.allocated_s > 0.0);
+        held.map(move |(name, sums)| (name.clone(), value(sums))).collect::<Vec<_>>()
+    };
+    let idle = all(&day.user, |sums| hours(sums.held_idle_s));
+    assert!(day.total.held_idle_s > 0.0, "idle notebooks");
+    let idle = idle.into_iter().filter(|(_, hours)| *hours > Some(0.0));
+    check_rows(&report, ["idle_owners", "user", "/idle_hours/now"], idle);
+    for (value, expected) in [
+        ("/lost_hours/0", all(&day.run, lost_hours)),
+        ("/allocated_hours", all(&day.run, |sums| hours(sums.allocated_s))),
+    ] {
+        check_rows(&report, ["jobs", "run", value], expected.into_iter());
+    }
+    // Whoever held GPUs at one of the two times is compared.
+    let both = |one: &BTreeMap<String, FleetSums>, other: &BTreeMap<String, FleetSums>| {
+        let names = one.iter().chain(other).filter(|(_, sums)| sums.allocated_s > 0.0);
+        let sums = |name: &String| (name.clone(), one.get(name).copied().unwrap_or_default());
+        names.map(|(name, _)| sums(name)).collect::<BTreeMap<_, _>>().into_iter()
+    };
+    let lost = both(&day.user, &before.user).map(|(name, sums)| (name, lost_hours(&sums)));
+    check_rows(&report, ["users", "name", "/lost_hours/now"], lost);
+    for (path, one, other) in [
+        ("/efficiency_percent/now", &day.workflow, &before.workflow),
+        ("/efficiency_percent/week_before", &before.workflow, &day.workflow),
+    ] {
+        let expected = both(one, other).map(|(name, sums)| (name, efficiency(&sums)));
+        check_rows(&report, ["workflows", "name", path], expected);
+    }
+    // The planted regression costs most.
+    assert_eq!(report["workflows"]["rows"][0]["name"], "image-search");
+
+    for (fault, kind) in [("doubled", "doubled_rows"), ("ahead", "clock")] {
+        for host in truth["faults"][fault].as_array().unwrap() {
+            let host = host.as_str().unwrap().to_owned();
+            day.sick.entry(host).or_default().insert(kind.to_owned());
+        }
+    }
+    let nodes = report["nodes"]["rows"].as_array().unwrap().iter().map(|node| {
+        let kinds = BTreeSet::deserialize(&node["kinds"]).unwrap();
+        (node["host"].as_str().unwrap().to_owned(), kinds)
+    });
+    assert_eq!(nodes.collect::<BTreeMap<_, _>>(), day.sick);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fleet::proto::{Body, Entry, EntryBatch, GpuInterval, GpuRun, VERSION};
+use fleet::proto::{Body, Entry, EntryBatch, GpuInterval, GpuRun, HostInterval, VERSION};
 use serde_json::{Value, json};
 use testkit::ProgramOutput;
 use testkit::browser::Browser;
@@ -70,11 +70,17 @@ fn rows(host: u64, until: u64, weeks: u64) -> EntryBatch {
             ..GpuInterval::default()
         }
     };
-    let rows = (0..minutes).flat_map(|minute| [row(minute, 0), row(minute, 1)]);
+    let own = |minute: u64| HostInterval {
+        start_unix_s: row(minute, 0).start_unix_s,
+        length_s: LENGTH_S as u32,
+        ..HostInterval::default()
+    };
+    let rows = (0..minutes).flat_map(|minute| {
+        let gpus = [0, 1].map(|index| Body::Gpu(Box::new(row(minute, index))));
+        gpus.into_iter().chain([Body::Host(Box::new(own(minute)))])
+    });
     let first = 1;
-    let entries = rows
-        .zip(first..)
-        .map(|(row, sequence)| Entry { sequence, body: Some(Body::Gpu(Box::new(row))) });
+    let entries = rows.zip(first..).map(|(body, sequence)| Entry { sequence, body: Some(body) });
     EntryBatch {
         version: VERSION,
         host: format!("host-{host}"),
@@ -120,6 +126,22 @@ fn viewers_get_sums_faults_and_reasons_for_refusals() {
     let limited = sums("&by=run&limit=1&weight=sm");
     assert_eq!((&limited["groups_left_out"], &limited["unit"]), (&json!(2), &json!("SM s")));
     assert_eq!(hours(&limited["total"]["sums"]["deployed_s"]), 1320.0);
+    // The limit leaves out all steps of a run, and their sums remain.
+    let limited = sums("&by=run&limit=1&step=minute");
+    let names = limited["groups"].as_array().unwrap().iter().map(|group| &group["run"]);
+    assert_eq!(names.collect::<std::collections::HashSet<_>>().len(), 1);
+    let deployed = |list: &Value| -> f64 {
+        list.as_array().unwrap().iter().map(|group| hours(&group["sums"]["deployed_s"])).sum()
+    };
+    assert!((deployed(&limited["groups"]) - 4.0).abs() < 1e-9);
+    assert!((deployed(&limited["others"]) - 6.0).abs() < 1e-9);
+    // Of 29 or 30 whole hours, two have rows.
+    assert!(sums("&since=30h")["hours_missing"].as_u64().unwrap() >= 27);
+    let hosts = get(&hub, &viewer, "/hub/v1/hosts?since=3h&user=anna", local);
+    let hosts: Value = serde_json::from_slice(&hosts.body).unwrap();
+    let names =
+        hosts["hosts"].as_array().unwrap().iter().map(|host| host["host"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["host-2", "host-0"], "sick ones first");
     let priced = sums("&weight=price");
     assert_eq!(priced["unknown_weight"], json!(["NVIDIA H100 80GB HBM3"]));
     let faults = get(&hub, &viewer, "/hub/v1/faults?since=3h", local);
@@ -164,7 +186,7 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         };
         let shown = text(&mut browser);
         assert!(shown.contains("15.0 % to 30.0 % of the deployed time had active SMs"), "{shown}");
-        assert!(shown.contains(SCRIPT) && shown.contains("GPU idle 55.0 %"), "{shown}");
+        assert!(shown.contains(SCRIPT) && shown.contains("55.0 % · 5.5 GPU h"), "{shown}");
         let click = |browser: &mut Browser, find: &str| {
             browser.value(&format!(
                 "new Promise((done) => {{ const turn = document.body.dataset.shown; const node = {find}; \
@@ -175,17 +197,34 @@ fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
         // Band, type, user, run.
         click(&mut browser, "document.querySelector('[data-part=\"4\"]')");
         assert!(text(&mut browser).contains("GPU idle, by workflow"));
-        click(&mut browser, "document.querySelector('button.name')");
+        click(&mut browser, "document.querySelector('td button.name')");
         assert!(text(&mut browser).contains("GPU idle, by user"));
-        click(&mut browser, "document.querySelector('button.name')");
-        click(&mut browser, "document.querySelector('button.name')");
+        click(&mut browser, "document.querySelector('td button.name')");
+        click(&mut browser, "document.querySelector('td button.name')");
         let shown = text(&mut browser);
         assert!(shown.contains("run: slurm/101") && shown.contains("GPU idle, by host"), "{shown}");
         let address = browser.value("location.href").as_str().unwrap().to_owned();
         browser.load(&address);
         browser.value(wait);
         assert_eq!(text(&mut browser), shown);
-        assert_eq!(browser.value("document.querySelectorAll('script').length"), 1);
+        assert_eq!(browser.value("document.querySelectorAll('script').length"), 2);
+        // Every view is named by its address.
+        for (view, text_of_view) in [
+            ("time&bound=upper", "SM active, by user"),
+            ("change", "Each workflow, by what its drop of efficiency costs"),
+            ("runs&sort=user", "Failed runs held 0 GPU h"),
+            ("hosts", "throttled for 1.0 minutes (hw_slowdown)"),
+            ("band&since=yesterday", "A week before"),
+        ] {
+            browser.load(&format!("{url}?view={view}"));
+            browser.value(
+                "new Promise((done) => { const look = () => document.body.dataset.shown ? done(1) : \
+                 setTimeout(look, 20); look(); })",
+            );
+            let shown = text(&mut browser);
+            let is_shown = shown.contains(text_of_view) || shown.contains("No rows of GPUs");
+            assert!(is_shown, "{view}: {shown}");
+        }
         assert_eq!(browser.complaints(), Vec::<String>::new());
         browser.load(&url);
         browser.value(wait);
@@ -219,15 +258,15 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     let report = run(&["report", "--format", "json", "--html", html_path]).expect_code(0, "report");
     let report = report.json();
     assert_eq!(report["gpu_hours"], json!({ "now": 10.0, "week_before": 8.0 }));
-    let owner = &report["idle_owners"][0];
+    let owner = &report["idle_owners"]["rows"][0];
     assert_eq!((&owner["user"], &owner["idle_hours"]["now"]), (&json!(SCRIPT), &json!(4.0)));
     assert_eq!(owner["idle_hours"]["week_before"], 4.0);
-    assert_eq!(report["jobs"][0]["run"], "slurm/101");
-    assert_eq!(report["jobs"].as_array().unwrap().len(), 3);
-    let node = &report["nodes"][0];
+    assert_eq!(report["jobs"]["rows"][0]["run"], "slurm/101");
+    assert_eq!(report["jobs"]["rows"].as_array().unwrap().len(), 3);
+    let node = &report["nodes"]["rows"][0];
     let problems = node["problems"].to_string();
     assert_eq!((&node["host"], &node["week_before"]), (&json!("host-2"), &json!(0)));
-    for problem in ["GPU 0: xid_79 × 1", "throttled for 1.0 minutes", "stopped reporting"] {
+    for problem in ["GPU 0: xid_79 × 1", "throttled for 1.0 minutes", "silent"] {
         assert!(problems.contains(problem), "{problems}");
     }
     assert!(report["notes"].to_string().contains("observed in 80.0 %"), "{}", report["notes"]);
@@ -244,6 +283,9 @@ fn reports_name_owners_jobs_and_sick_nodes() {
     for line in ["Where the deployed GPU time went", "SM not observed", "Sick nodes", "slurm/102"] {
         assert!(text.contains(line), "{text}");
     }
+    // The job is reported from its beginning, although the time that was asked for begins later.
+    let whole = run(&["job", "101", "--since", "30m", "--format", "json"]).expect_code(0, "job");
+    assert_eq!(whole.json()["allocated_hours"], 4.0);
     println!("{}", run(&["job", "102"]).expect_code(0, "job").stdout);
     let job = run(&["job", "102", "--format", "json"]).expect_code(0, "job").json();
     assert_eq!((&job["user"], &job["lost_hours"]), (&json!("anna"), &json!([0.5, 2.0])));

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::agent_client::{self, Encryption};
 use crate::args::HubReach;
@@ -15,6 +16,8 @@ use setup::error::{Error, RunError, UsageError};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest size of an answer in bytes.
 const ANSWER_MAX: u64 = 64 << 20;
+/// A limit that no answer reaches.
+pub const ALL: &str = "100000000";
 /// Seconds of an hour.
 pub const HOUR_S: f64 = 3600.0;
 
@@ -32,7 +35,6 @@ pub struct HubAnswer {
     pub part_names: Vec<String>,
     pub total: HubGroup,
     pub groups: Vec<HubGroup>,
-    pub groups_left_out: u64,
 }
 
 /// The sums of a group in GPU seconds.
@@ -49,7 +51,7 @@ pub struct HubGroup {
     pub efficiency: Option<[f64; 2]>,
     /// The members of the dimensions, such as `user`.
     #[serde(flatten)]
-    pub members: BTreeMap<String, String>,
+    pub members: BTreeMap<String, Value>,
 }
 
 /// The sums that the reports need. The hub sends more.
@@ -58,25 +60,62 @@ pub struct HubSums {
     pub deployed_s: f64,
     pub allocated_s: f64,
     pub busy_s: f64,
+    pub sm_active_s: f64,
     pub busy_observed_s: f64,
     pub sm_observed_s: f64,
     pub held_idle_s: f64,
 }
 
-/// The faults of GPUs.
+/// The runs of a selection.
 #[derive(Clone, Debug, Deserialize)]
-pub struct HubFaults {
-    pub faults: Vec<HubFault>,
+pub struct HubRuns {
+    /// Allocated GPU seconds of runs that failed, and of runs that repeat a failed one.
+    pub failed: f64,
+    pub repeated: f64,
+    pub runs: Vec<HubRun>,
 }
 
-/// Faults of one kind of one GPU.
+/// A run with its sums, and how it ended.
 #[derive(Clone, Debug, Deserialize)]
-pub struct HubFault {
+pub struct HubRun {
+    #[serde(flatten)]
+    pub group: HubGroup,
+    pub state: String,
+    pub ended_unix_s: Option<u64>,
+    pub exit_code: Option<i32>,
+    pub exit_signal: Option<u32>,
+    pub is_failed: bool,
+    /// The failed run that this one repeats.
+    pub repeats: Option<String>,
+}
+
+/// The hosts of a selection.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HubHosts {
+    pub hosts: Vec<HubHost>,
+}
+
+/// A host with what should be mended on it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HubHost {
     pub host: String,
-    pub gpu: u32,
-    /// Kind of the fault, such as `throttled hw_slowdown`, in seconds, or `error xid_79`.
+    pub issues: Vec<HubIssue>,
+    /// Absent if the hub has no row of the host.
+    pub last_row_unix_s: Option<u64>,
+    pub node: Option<HubNode>,
+}
+
+/// Something that should be mended on a host.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HubIssue {
     pub kind: String,
-    pub amount: f64,
+    pub text: String,
+}
+
+/// A host as its scheduler knows it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HubNode {
+    pub gpus: u64,
 }
 
 /// A range of time in seconds since 1970.
@@ -87,10 +126,11 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
-    /// Returns the range of a length that ends now.
-    pub fn until_now(length: Duration) -> Self {
+    /// Returns the range of a length that ends at a moment, or now.
+    pub fn before(until: Option<u64>, length: Duration) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Self { since: now.saturating_sub(length.as_secs()), until: now }
+        let until = until.unwrap_or(now);
+        Self { since: until.saturating_sub(length.as_secs()), until }
     }
 
     /// Returns the same range a week before.
@@ -128,12 +168,20 @@ impl HubClient {
         self.ask("sums", range, pairs)
     }
 
-    /// Asks for the faults of a time.
+    /// Asks for the runs of a time, without a limit.
+    ///
+    /// # Errors
+    /// If the hub does not answer.
+    pub fn runs(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<HubRuns, Error> {
+        self.ask("runs", range, &[pairs, &[("limit", ALL)]].concat())
+    }
+
+    /// Asks for the hosts of a time with their issues.
     ///
     /// # Errors
     /// If the hub does not answer or refuses the query.
-    pub fn faults(&self, range: TimeRange) -> Result<HubFaults, Error> {
-        self.ask("faults", range, &[])
+    pub fn hosts(&self, range: TimeRange, pairs: &[(&str, &str)]) -> Result<HubHosts, Error> {
+        self.ask("hosts", range, pairs)
     }
 
     fn ask<T: DeserializeOwned>(
@@ -162,17 +210,31 @@ impl HubClient {
     }
 }
 
+impl HubRun {
+    /// Describes how the run ended.
+    pub fn describe_end(&self) -> String {
+        if self.ended_unix_s.is_none() {
+            return if self.state.is_empty() { "unknown" } else { &self.state }.to_owned();
+        }
+        let state = if self.state.is_empty() { "ended" } else { &self.state };
+        let code =
+            self.exit_code.filter(|code| *code != 0).map(|code| format!(", exit code {code}"));
+        let signal = self.exit_signal.map(|signal| format!(", signal {signal}"));
+        format!("{state}{}{}", code.unwrap_or_default(), signal.unwrap_or_default())
+    }
+}
+
 impl HubGroup {
     /// Returns the member of a dimension, or an empty text.
     pub fn member(&self, dimension: &str) -> &str {
-        self.members.get(dimension).map_or("", String::as_str)
+        self.members.get(dimension).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Returns the hours of allocated GPUs in which SMs were not active: at least, if unobserved
-    /// time was active, and at most.
+    /// Returns the lost hours: those of allocated GPUs whose SMs were seen not to be active. The
+    /// second number also counts the hours that nobody observed.
     pub fn lost_hours(&self) -> [f64; 2] {
         let part = |at: usize| self.parts.get(at).copied().unwrap_or(0.0) / HOUR_S;
-        let idle = part(4) + part(6);
-        [idle, idle + part(3) + part(5)]
+        let lost = part(4) + part(6);
+        [lost, lost + part(3) + part(5)]
     }
 }
