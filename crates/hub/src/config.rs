@@ -8,6 +8,7 @@ use fleet::untrusted::{Privacy, read_trusted};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use crate::access::AccessConfig;
 use crate::error::Error;
 use crate::pattern::matches_pattern;
 use crate::weights::GpuModels;
@@ -45,6 +46,8 @@ pub struct HubFile {
     #[serde(default, rename = "model")]
     pub models: GpuModels,
     pub slurm: Option<SlurmCluster>,
+    #[serde(default)]
+    pub access: AccessConfig,
 }
 
 /// The Slurm cluster whose jobs and nodes the hub asks for.
@@ -160,6 +163,7 @@ impl HubFile {
                 return wrong("slurm: interval_s", "1 to 240", slurm.interval_s.to_string());
             }
         }
+        self.access.check()?;
         self.retention.check()
     }
 }

@@ -1,7 +1,8 @@
 //! The hub of a fleet: takes rows from agents and stores them as Parquet files, and computes the
 //! sums of a fleet from these files.
 //!
-//! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
+//! [`server`] receives requests, [`access`] decides what their callers may do, and [`audit`]
+//! records it. [`batch`] checks batches, and [`writer`] commits several batches at a
 //! time to the [`store`]. [`problems`] adds events about faulty rows, and [`status`] lists hosts
 //! with them. [`slurm`] asks the scheduler about jobs and nodes. [`columns`] converts rows to
 //! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
@@ -10,8 +11,10 @@
 //! [`table`] formats sums as text. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
 //! describes the files.
 
+pub mod access;
 pub mod aggregate;
 pub mod api;
+pub mod audit;
 pub mod batch;
 pub mod columns;
 pub mod config;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Parser, Subcommand};
 use fleet::process;
 use hub::api::FleetReader;
+use hub::audit::AuditLog;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
@@ -71,6 +72,15 @@ Keys of the file:
   minutes = \"90d\"                            # sums of each minute
   hours = \"2y\"                               # sums of each hour
   runs = \"2y\"                                # runs and events
+  [access]                                   # off by default
+  proxies = [\"127.0.0.1\"]                    # addresses of proxies that authenticate users
+  user_header = \"X-Forwarded-User\"           # set by these proxies
+  groups_header = \"X-Forwarded-Groups\"       # separated by commas
+  hosts = [\"hub.example.org\"]                # names by which browsers reach the hub
+  [[access.rule]]                            # the first matching rule with a role counts
+  users = [\"anna\"]                           # or groups = [\"ml-*\"]
+  role = \"tracer\"                            # viewer, tracer or admin; tokens keep their role
+  traces = [\"bob\", \"bot-*\"]                  # other users whose runs they may trace
   [[model]]                                  # may be repeated; common models have SMs and FLOP/s
   name = \"NVIDIA H100*\"
   sms = 132
@@ -141,9 +151,9 @@ enum TokenCommand {
     New {
         #[arg(value_enum)]
         role: TokenRole,
-        /// Host whose rows an agent's token may send: a `*` at its end stands for any letters, as in
-        /// `'gpu-*'`, or `'*'` for one token of all hosts. Otherwise the user who gets the token;
-        /// a tracer may trace the runs of this user
+        /// Host whose rows an agent's token may send. A `*` at its end stands for any letters:
+        /// `'gpu-*'`, or `'*'` for one token of all hosts. Other tokens are named after their
+        /// user. A tracer may trace the runs of this user
         #[arg(value_parser = parse_name)]
         name: String,
     },
@@ -183,6 +193,7 @@ fn serve(config: &Path) -> Result<(), Error> {
     let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
     let folder = Arc::new(StoreFolder::open(&file.store)?);
     let reader = FleetReader::new(Arc::clone(&folder), &file);
+    let audit = AuditLog::open(&file.store)?;
     let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
     let (queue, commits) =
         BatchQueue::start(rows, ProblemLog::new()?, Duration::from_millis(file.commit_ms))
@@ -202,7 +213,7 @@ fn serve(config: &Path) -> Result<(), Error> {
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, reader, is_over));
+    runtime.block_on(listener.serve(queue, reader, audit, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);

@@ -58,6 +58,11 @@ impl TokenGrant {
         Self { role, name: name.to_owned() }
     }
 
+    /// Returns the name of the token: that of a host or a user.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Checks that the token may send messages of a host.
     ///
     /// # Errors
@@ -88,7 +93,7 @@ impl TokenFile {
         Self::parse(&String::from_utf8_lossy(&bytes))
     }
 
-    fn parse(text: &str) -> Result<Self, Error> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let mut grants = BTreeMap::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();

@@ -62,10 +62,17 @@ function go(change) {
   show();
 }
 
+// Whether a proxy between the browser and the hub has named the user.
+async function isKnown() {
+  const answer = await fetch('/hub/v1/me');
+  return answer.ok && (await answer.json()) !== null;
+}
+
 async function ask(state, options) {
   const query = new URLSearchParams({ since: state.since, weight: state.weight, ...options });
   state.selection.forEach(([dimension, name]) => query.append(dimension, name));
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem('token') ?? ''}` };
+  const token = sessionStorage.getItem('token');
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(`/hub/v1/sums?${query}`, { headers });
   if (answer.ok) return answer.json();
   throw Object.assign(new Error(await answer.text()), { status: answer.status });
@@ -243,7 +250,7 @@ async function show() {
   const problem = document.getElementById('problem');
   const login = document.getElementById('login');
   try {
-    if (!sessionStorage.getItem('token')) throw Object.assign(new Error(''), { status: 401 });
+    if (!sessionStorage.getItem('token') && !await isKnown()) throw Object.assign(new Error(''), { status: 401 });
     const [answer, times] = await Promise.all([ask(state, { by: state.by }), ask(state, { step: STEPS[state.since] })]);
     if (turn !== shown) return;
     login.hidden = problem.hidden = true;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod access;
 mod agent;
 mod disk;
 mod fixture;
