@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::access::AccessConfig;
 use crate::error::Error;
+use crate::outward::OutwardTarget;
 use crate::pattern::matches_pattern;
 use crate::weights::GpuModels;
 
@@ -48,6 +49,9 @@ pub struct HubFile {
     pub slurm: Option<SlurmCluster>,
     #[serde(default)]
     pub access: AccessConfig,
+    /// Where the sums of each minute are sent.
+    #[serde(default)]
+    pub outward: Vec<OutwardTarget>,
 }
 
 /// The Slurm cluster whose jobs and nodes the hub asks for.
@@ -164,6 +168,7 @@ impl HubFile {
             }
         }
         self.access.check()?;
+        self.outward.iter().try_for_each(OutwardTarget::check)?;
         self.retention.check()
     }
 }

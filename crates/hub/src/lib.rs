@@ -8,7 +8,8 @@
 //! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
 //! [`grouping`] adds them up by members of dimensions, and [`rollup`] keeps them per hour and
 //! answers queries. [`faults`] lists what is wrong with GPUs. [`api`] answers viewers in JSON, and
-//! [`table`] formats sums as text. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
+//! [`table`] formats sums as text. [`outward`] sends sums to other systems, and [`metrics`]
+//! are those of the hub itself. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
 //! describes the files.
 
 pub mod access;
@@ -24,6 +25,8 @@ pub mod grouping;
 pub mod intervals;
 pub mod kept;
 pub mod log;
+pub mod metrics;
+pub mod outward;
 pub mod page;
 pub mod pattern;
 pub mod poll;

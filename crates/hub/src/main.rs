@@ -16,6 +16,8 @@ use hub::audit::AuditLog;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
+use hub::metrics::HubCounters;
+use hub::outward::OutwardSender;
 use hub::poll::SlurmPoll;
 use hub::problems::ProblemLog;
 use hub::server::HubListener;
@@ -81,6 +83,14 @@ Keys of the file:
   users = [\"anna\"]                           # or groups = [\"ml-*\"]
   role = \"tracer\"                            # viewer, tracer or admin; tokens keep their role
   traces = [\"bob\", \"bot-*\"]                  # other users whose runs they may trace
+  [[outward]]                                # sends sums of each minute; may be repeated
+  url = \"http://127.0.0.1:9090/api/v1/write\"
+  protocol = \"remote-write\"                  # or otlp, for http://127.0.0.1:4318/v1/metrics
+  token_file = \"/etc/rowmill/outward.token\" # bearer token, over https only
+  ca = \"/etc/rowmill/ca.pem\"               # in place of the usual certificates
+  labels = { cluster = \"main\" }            # added to all samples
+  delay_s = 60                               # time after a minute in which its rows may arrive
+  groups_max = 2000                          # per minute; others share one group per pool and model
   [[model]]                                  # may be repeated; common models have SMs and FLOP/s
   name = \"NVIDIA H100*\"
   sms = 132
@@ -194,12 +204,23 @@ fn serve(config: &Path) -> Result<(), Error> {
     let folder = Arc::new(StoreFolder::open(&file.store)?);
     let reader = FleetReader::new(Arc::clone(&folder), &file);
     let audit = AuditLog::open(&file.store)?;
-    let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
-    let (queue, commits) =
-        BatchQueue::start(rows, ProblemLog::new()?, Duration::from_millis(file.commit_ms))
-            .map_err(start)?;
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
+    let mut targets = Vec::new();
+    for target in file.outward {
+        let (folder, pools) = (Arc::clone(&folder), file.pools.clone());
+        targets.push(OutwardSender::new(target, folder, pools, Arc::clone(&stop))?);
+    }
+    let counters = HubCounters::new(targets.iter().map(OutwardSender::counters).collect());
+    let counters = Arc::new(counters);
+    let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
+    let pause = Duration::from_millis(file.commit_ms);
+    let (queue, commits) =
+        BatchQueue::start(rows, ProblemLog::new()?, Arc::clone(&counters), pause).map_err(start)?;
+    let states = file.store.join("outward");
+    let outward: std::io::Result<Vec<_>> =
+        targets.into_iter().map(|target| target.start(states.clone())).collect();
+    let outward = outward.map_err(start)?;
     let scheduler = match file.slurm {
         None => None,
         Some(cluster) => {
@@ -213,11 +234,11 @@ fn serve(config: &Path) -> Result<(), Error> {
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, reader, audit, is_over));
+    runtime.block_on(listener.serve(queue, reader, audit, counters, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
-    for thread in scheduler.into_iter().chain([commits, maintenance]) {
+    for thread in scheduler.into_iter().chain(outward).chain([commits, maintenance]) {
         // A panic would have ended the program.
         let _ = thread.join();
     }

@@ -34,6 +34,7 @@ use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
 use crate::error::Error;
 use crate::log::say;
+use crate::metrics::{self, HubCounters};
 use crate::page::{self, PageFile};
 use crate::tls;
 use crate::tokens::{TokenFile, TokenRole};
@@ -58,6 +59,8 @@ const DRAIN: Duration = Duration::from_secs(15);
 
 /// Largest number of queries that are computed at the same time.
 const QUERIES_MAX: usize = 2;
+const METRICS: &str = "/metrics";
+
 /// The key and the value of a part of a query string.
 type QueryPair = (String, String);
 
@@ -65,6 +68,7 @@ type QueryPair = (String, String);
 struct Service {
     access: AccessControl,
     audit: AuditLog,
+    counters: Arc<HubCounters>,
     queue: BatchQueue,
     /// Permits in KiB of the batches that are received or wait for a commit.
     waiting: Semaphore,
@@ -87,6 +91,7 @@ pub struct HubRoute {
 #[derive(Clone)]
 struct RouteGuard {
     service: Arc<Service>,
+    path: &'static str,
     role: Option<TokenRole>,
 }
 
@@ -110,6 +115,7 @@ pub fn routes() -> Vec<HubRoute> {
         take(ORDERS, post(answer_orders)),
         read("/hub/v1/sums", get(answer_sums)),
         read("/hub/v1/faults", get(answer_faults)),
+        read(METRICS, get(answer_metrics)),
         HubRoute { method: "get", path: "/hub/v1/me", role: None, handler: get(answer_caller) },
         file("/", &page::HTML),
         file("/page.js", &page::SCRIPT),
@@ -162,11 +168,13 @@ impl HubListener {
         queue: BatchQueue,
         reader: FleetReader,
         audit: AuditLog,
+        counters: Arc<HubCounters>,
         mut stop: watch::Receiver<bool>,
     ) {
         let service = Arc::new(Service {
             access: self.access,
             audit,
+            counters,
             queue,
             waiting: Semaphore::new(self.waiting_kib as usize),
             reader: Arc::new(reader),
@@ -174,7 +182,8 @@ impl HubListener {
             stop: stop.clone(),
         });
         let router = routes().into_iter().fold(Router::new(), |router, route| {
-            let guard = RouteGuard { service: Arc::clone(&service), role: route.role };
+            let guard =
+                RouteGuard { service: Arc::clone(&service), path: route.path, role: route.role };
             let check = middleware::from_fn_with_state(guard, check_access);
             router.route(route.path, route.handler.route_layer(check))
         });
@@ -246,7 +255,7 @@ async fn check_access(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let RouteGuard { service, role } = guard;
+    let RouteGuard { service, path, role } = guard;
     let headers = request.headers();
     let caller = service.access.identify(headers, address);
     // Agents are not browsers, and may know the hub by any name.
@@ -269,8 +278,12 @@ async fn check_access(
         Err(refusal) => refuse(&refusal),
     };
     let status = response.status().as_u16();
-    // Rows arrive all the time, and an agent that is asked to come later did nothing wrong.
-    let is_usual = role == Some(TokenRole::Agent) && matches!(status, 200 | 429 | 503);
+    service.counters.add_answer(path, status);
+    // Rows and scrapes arrive all the time, and an agent that is asked to come later did nothing wrong.
+    let is_usual = match role {
+        Some(TokenRole::Agent) => matches!(status, 200 | 429 | 503),
+        _ => path == METRICS && status == 200,
+    };
     if role.is_some() && !is_usual {
         let line = AuditLine {
             who: caller.as_ref().map(|caller| caller.grant.name()),
@@ -291,6 +304,10 @@ async fn check_access(
 async fn answer_caller(Extension(caller): Extension<Option<HubCaller>>) -> Response {
     let headers = [(header::CACHE_CONTROL, "no-store")];
     (headers, Json(caller.as_ref().map(HubCaller::describe))).into_response()
+}
+
+async fn answer_metrics(State(service): State<Arc<Service>>) -> Response {
+    ([(header::CONTENT_TYPE, metrics::TEXT)], service.counters.render()).into_response()
 }
 
 async fn receive_batch(

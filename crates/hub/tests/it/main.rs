@@ -8,6 +8,7 @@ mod disk;
 mod fixture;
 mod kill;
 mod load;
+mod outward;
 mod requests;
 mod simulate;
 mod slurm;
