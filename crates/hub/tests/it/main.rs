@@ -13,4 +13,5 @@ mod requests;
 mod simulate;
 mod slurm;
 mod speed;
+mod sql;
 mod view;

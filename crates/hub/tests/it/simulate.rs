@@ -14,7 +14,7 @@ use crate::fixture::{TestHub, program};
 const FAULTS: &str = "late,doubled,ahead,repeated";
 
 /// Starts a simulation of six hours of 24 hosts.
-fn start(hub: &TestHub) -> Child {
+pub fn start(hub: &TestHub) -> Child {
     let token = hub.folder.write("agent.token", &hub.token);
     let mut command = program();
     command.args(["simulate", "--hosts", "24", "--gpus", "4", "--interval", "60", "--seed", "7"]);
