@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::access::AccessConfig;
 use crate::error::Error;
-use crate::outward::OutwardTarget;
+use crate::outward::target::OutwardTarget;
 use crate::pattern::matches_pattern;
 use crate::weights::GpuModels;
 

@@ -21,7 +21,7 @@ pub struct HubCounters {
     rows: AtomicU64,
     /// Rows with a problem, in the order of [`HostProblem::ALL`].
     problems: [AtomicU64; HostProblem::ALL.len()],
-    /// Targets by URL.
+    /// Counters of targets by their URL.
     outward: Vec<(String, Arc<OutwardCounters>)>,
 }
 
@@ -46,7 +46,7 @@ impl HubCounters {
         Self { outward, ..Self::default() }
     }
 
-    /// Counts an answer.
+    /// Counts an answer by its path and status.
     pub fn add_answer(&self, path: &'static str, status: u16) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         *answers.entry((path, status)).or_default() += 1;
@@ -68,7 +68,7 @@ impl HubCounters {
         }
     }
 
-    /// Renders all counters.
+    /// Renders all counters as text.
     pub fn render(&self) -> String {
         let mut text = String::new();
         let begin = |text: &mut String, name: &str, kind: &str| {

@@ -2,7 +2,8 @@
 //!
 //! The files of the store are the queue: a thread for each target reads a minute from them when it
 //! is over, and goes on when the target has taken it. A slow target therefore costs no memory and
-//! delays no agent. [`remote_write`] and [`otlp`] encode the same samples.
+//! delays no agent. [`target`] is its configuration; [`remote_write`] and
+//! [`otlp`] encode the same samples.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet::untrusted::{Privacy, read_trusted};
-use serde::Deserialize;
 
 use crate::aggregate::MINUTE_S;
 use crate::config::Pools;
@@ -20,23 +20,23 @@ use crate::error::Error;
 use crate::grouping::SumQuery;
 use crate::log::say;
 use crate::store::StoreFolder;
-use crate::sums::{Dimension, FleetSums};
+use crate::sums::FleetSums;
 use crate::{rollup, tls};
 
 pub mod otlp;
 pub mod remote_write;
+pub mod sample;
+pub mod target;
 
-/// Dimensions of the sums that are sent.
-const BY: [Dimension; 4] =
-    [Dimension::Pool, Dimension::Model, Dimension::Workflow, Dimension::User];
+use sample::{EncodedSamples, GroupMinute};
+use target::{AGE_MAX_S, BY, OutwardProtocol, OutwardTarget};
+
 /// Name of the workflow and user of the groups beyond the limit.
 const OTHERS: &str = "(others)";
 /// Largest number of groups of one request.
 const REQUEST_GROUPS: usize = 500;
 /// Largest number of seconds that are computed at a time.
 const READ_S: u64 = 10 * MINUTE_S;
-/// Age in seconds from which minutes are not sent any more.
-const AGE_MAX_S: u64 = 3600;
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
@@ -45,53 +45,6 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(200);
 /// Largest number of bytes of an answer that are read.
 const ANSWER_MAX: u64 = 4096;
-
-/// A section `[[outward]]` of the configuration.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OutwardTarget {
-    pub url: String,
-    pub protocol: OutwardProtocol,
-    /// File with a bearer token.
-    pub token_file: Option<PathBuf>,
-    /// CA certificates in PEM, in place of the usual ones.
-    pub ca: Option<PathBuf>,
-    /// Labels that are added to all samples.
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-    /// Seconds after the end of a minute in which its rows may arrive.
-    #[serde(default = "default_delay_s")]
-    pub delay_s: u64,
-    /// Largest number of groups per minute. Those with least allocated time share one group.
-    #[serde(default = "default_groups_max")]
-    pub groups_max: usize,
-}
-
-/// How samples are encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OutwardProtocol {
-    RemoteWrite,
-    Otlp,
-}
-
-fn default_delay_s() -> u64 {
-    60
-}
-
-fn default_groups_max() -> usize {
-    2000
-}
-
-/// The sums of one group in one minute.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GroupMinute {
-    /// Start of the minute in seconds since 1970.
-    pub start_unix_s: u64,
-    /// Names and values, sorted by name, without empty values.
-    pub labels: Vec<(String, String)>,
-    pub sums: FleetSums,
-}
 
 /// What has been sent to a target since the start of the hub.
 #[derive(Debug, Default)]
@@ -118,62 +71,12 @@ pub struct OutwardSender {
     stop: Arc<AtomicBool>,
 }
 
-/// A request body with its headers.
-pub struct EncodedSamples {
-    pub body: Vec<u8>,
-    pub headers: &'static [(&'static str, &'static str)],
-}
-
 /// Why samples were not taken.
 enum SendProblem {
     /// The target will never take these samples.
     Refused(String),
     /// The target may take them later, at the earliest after this time.
     Away(String, Option<Duration>),
-}
-
-/// Returns the name of the metric of each sum, in the order of [`FleetSums::values`].
-fn metric_names() -> impl Iterator<Item = String> {
-    FleetSums::NAMES.iter().map(|name| {
-        let name = name.strip_suffix("_s").unwrap_or(name);
-        format!("rowmill_fleet_{name}_seconds")
-    })
-}
-
-impl OutwardTarget {
-    /// Checks the keys.
-    ///
-    /// # Errors
-    /// If a value is out of range, or if a token would be sent without TLS.
-    pub fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str, expected, got: String| {
-            Err(Error::Value { what: format!("outward: {what}"), expected, got })
-        };
-        let is_plain = self.url.starts_with("http://");
-        if !is_plain && !self.url.starts_with("https://") {
-            return wrong("url", "http://… or https://…", self.url.clone());
-        }
-        if is_plain && self.token_file.is_some() {
-            return wrong("url", "https://… beside `token_file`", self.url.clone());
-        }
-        if self.delay_s > AGE_MAX_S / 2 {
-            return wrong("delay_s", "at most 1800", self.delay_s.to_string());
-        }
-        if !(1..=100_000).contains(&self.groups_max) {
-            return wrong("groups_max", "1 to 100000", self.groups_max.to_string());
-        }
-        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-        let is_taken = |name: &str| BY.iter().any(|dimension| dimension.name() == name);
-        let is_name = |name: &str| {
-            name.chars().all(is_letter)
-                && name.starts_with(|letter: char| letter.is_ascii_lowercase())
-                && !is_taken(name)
-        };
-        match self.labels.keys().find(|name| !is_name(name)) {
-            Some(name) => wrong("labels", "a new name in lower case", name.clone()),
-            None => Ok(()),
-        }
-    }
 }
 
 impl OutwardSender {
@@ -427,7 +330,7 @@ fn unix_s() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{OTHERS, OutwardTarget, limit_groups};
+    use super::{OTHERS, limit_groups};
     use crate::sums::FleetSums;
 
     #[test]
@@ -442,25 +345,5 @@ mod tests {
         let named: Vec<_> =
             limited.iter().map(|(members, sums)| (&*members[3], sums.allocated_s)).collect();
         assert_eq!(named, [("b", 5.0), (OTHERS, 3.0)]);
-    }
-
-    #[test]
-    fn tokens_are_sent_over_tls_only_and_labels_are_new() {
-        let check = |lines: &str| {
-            let target: OutwardTarget = toml::from_str(lines).unwrap();
-            target.check().map_err(|error| error.to_string())
-        };
-        let plain = "url = 'http://a/write'\nprotocol = 'remote-write'\n";
-        assert_eq!(check(&format!("{plain}labels = {{ cluster = 'a' }}")), Ok(()));
-        for (lines, problem) in [
-            ("token_file = '/t'", "outward: url: expected https://… beside `token_file`"),
-            ("labels = { user = 'a' }", "outward: labels: expected a new name"),
-            ("labels = { 'a-b' = 'a' }", "outward: labels: expected a new name"),
-            ("groups_max = 0", "outward: groups_max: expected 1 to 100000, got 0"),
-            ("delay_s = 3600", "outward: delay_s: expected at most 1800"),
-        ] {
-            let error = check(&format!("{plain}{lines}")).unwrap_err();
-            assert!(error.starts_with(problem), "{error}");
-        }
     }
 }

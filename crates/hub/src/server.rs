@@ -279,7 +279,8 @@ async fn check_access(
     };
     let status = response.status().as_u16();
     service.counters.add_answer(path, status);
-    // Rows and scrapes arrive all the time, and an agent that is asked to come later did nothing wrong.
+    // Rows and scrapes arrive all the time, and an agent that is asked to come later did nothing
+    // wrong.
     let is_usual = match role {
         Some(TokenRole::Agent) => matches!(status, 200 | 429 | 503),
         _ => path == METRICS && status == 200,

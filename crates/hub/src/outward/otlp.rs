@@ -2,20 +2,20 @@
 
 use prost::{Enumeration, Message, Oneof};
 
-use super::{EncodedSamples, GroupMinute, metric_names};
+use super::sample::{EncodedSamples, GroupMinute, metric_names};
 use crate::aggregate::MINUTE_S;
 
 const HEADERS: [(&str, &str); 1] = [("Content-Type", "application/x-protobuf")];
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The message `ExportMetricsServiceRequest`.
+/// The protobuf message `ExportMetricsServiceRequest` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct MetricsRequest {
     #[prost(message, repeated, tag = "1")]
     resources: Vec<ResourceMetrics>,
 }
 
-/// The message `ResourceMetrics`.
+/// The protobuf message `ResourceMetrics` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct ResourceMetrics {
     #[prost(message, optional, tag = "1")]
@@ -24,14 +24,14 @@ struct ResourceMetrics {
     scopes: Vec<ScopeMetrics>,
 }
 
-/// The message `Resource`.
+/// The protobuf message `Resource` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct MetricsResource {
     #[prost(message, repeated, tag = "1")]
     attributes: Vec<KeyText>,
 }
 
-/// The message `ScopeMetrics`.
+/// The protobuf message `ScopeMetrics` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct ScopeMetrics {
     #[prost(message, repeated, tag = "2")]
@@ -49,7 +49,7 @@ struct SumMetric {
     sum: Option<SumPoints>,
 }
 
-/// The message `Sum`.
+/// The protobuf message `Sum` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct SumPoints {
     #[prost(message, repeated, tag = "1")]
@@ -68,7 +68,7 @@ enum Temporality {
     Delta = 1,
 }
 
-/// The message `NumberDataPoint`.
+/// The protobuf message `NumberDataPoint` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct NumberPoint {
     #[prost(fixed64, tag = "2")]
@@ -104,14 +104,14 @@ struct AnyText {
     text: String,
 }
 
-/// The message `ExportMetricsServiceResponse`.
+/// The protobuf message `ExportMetricsServiceResponse` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct MetricsAnswer {
     #[prost(message, optional, tag = "1")]
     partial: Option<PartialSuccess>,
 }
 
-/// The message `ExportMetricsPartialSuccess`.
+/// The protobuf message `ExportMetricsPartialSuccess` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct PartialSuccess {
     #[prost(int64, tag = "1")]

@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use super::{EncodedSamples, GroupMinute, metric_names};
+use super::sample::{EncodedSamples, GroupMinute, metric_names};
 use crate::aggregate::MINUTE_S;
 
 /// Headers that the protocol requires.
@@ -12,14 +12,14 @@ const HEADERS: [(&str, &str); 3] = [
     ("X-Prometheus-Remote-Write-Version", "0.1.0"),
 ];
 
-/// The message `prometheus.WriteRequest`.
+/// The protobuf message `prometheus.WriteRequest` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct WriteRequest {
     #[prost(message, repeated, tag = "1")]
     series: Vec<TimeSeries>,
 }
 
-/// The message `prometheus.TimeSeries`.
+/// The protobuf message `prometheus.TimeSeries` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct TimeSeries {
     /// Labels sorted by name.
@@ -29,7 +29,7 @@ struct TimeSeries {
     samples: Vec<SeriesSample>,
 }
 
-/// The message `prometheus.Label`.
+/// The protobuf message `prometheus.Label` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct SeriesLabel {
     #[prost(string, tag = "1")]
@@ -38,7 +38,7 @@ struct SeriesLabel {
     value: String,
 }
 
-/// The message `prometheus.Sample`.
+/// The protobuf message `prometheus.Sample` of the protocol.
 #[derive(Clone, PartialEq, Message)]
 struct SeriesSample {
     #[prost(double, tag = "1")]
