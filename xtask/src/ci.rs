@@ -67,7 +67,8 @@ with --full, also the slow stages:
   objects    training data from an S3 server (moto) gives the same model as the same data in files
              (bench/compare/object_store.py)
   hub peers  Prometheus, VictoriaMetrics and OpenTelemetry receive the sums of the hub; DuckDB, ClickHouse
-             and Spark compute them from its files by the commands of docs/hub-sql.md
+             and Spark compute them from its files by the commands of docs/hub-sql.md; old files live on an
+             S3 server (moto)
   fuzz       the property tests of `data` and `device` with 20 000 cases, 40 random shapes per GPU kernel
   mutation   each barrier, exchange and bound check of every GPU kernel is removed in turn: a test must
              fail, or crates/device/survivors.tsv states why none can

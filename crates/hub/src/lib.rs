@@ -3,7 +3,8 @@
 //!
 //! [`server`] receives requests, [`access`] decides what their callers may do, and [`audit`]
 //! records it. [`batch`] checks batches, and [`writer`] commits several batches at a
-//! time to the [`store`]. [`problems`] adds events about faulty rows, and [`status`] lists hosts
+//! time to the [`store`]. [`bucket`] has copies of its files. [`problems`]
+//! adds events about faulty rows, and [`status`] lists hosts
 //! with them. [`slurm`] asks the scheduler about jobs and nodes. [`columns`] converts rows to
 //! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
 //! [`grouping`] adds them up by members of dimensions, and [`rollup`] keeps them per hour and
@@ -17,6 +18,7 @@ pub mod aggregate;
 pub mod api;
 pub mod audit;
 pub mod batch;
+pub mod bucket;
 pub mod columns;
 pub mod config;
 pub mod error;
@@ -39,6 +41,7 @@ pub mod status;
 pub mod store;
 pub mod sums;
 pub mod table;
+pub mod time;
 pub mod tls;
 pub mod tokens;
 pub mod weights;

@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use fleet::process;
 use hub::api::FleetReader;
 use hub::audit::AuditLog;
+use hub::bucket::BucketConfig;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::error::Error;
 use hub::log::say;
@@ -23,6 +24,7 @@ use hub::problems::ProblemLog;
 use hub::server::HubListener;
 use hub::simulate::{SimulateOptions, simulate};
 use hub::store::StoreFolder;
+use hub::store::copies;
 use hub::store::ingest::RowStore;
 use hub::store::retention;
 use hub::sums::Dimension;
@@ -83,6 +85,14 @@ Keys of the file:
   users = [\"anna\"]                           # or groups = [\"ml-*\"]
   role = \"tracer\"                            # viewer, tracer or admin; tokens keep their role
   traces = [\"bob\", \"bot-*\"]                  # other users whose runs they may trace
+  [bucket]                                   # copies files to S3; a hub with the feature s3
+  name = \"fleet\"                             # keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+  prefix = \"rowmill\"                         # [default: none]
+  endpoint = \"https://s3.example.org\"        # [default: AWS]
+  region = \"us-east-1\"
+  keep_local = \"7d\"                          # rows then leave the local disk [default: never]
+  cache_mib = 4096                           # files that queries fetch
+  interval_s = 300                           # between two searches for files to copy
   [[outward]]                                # sends sums of each minute; may be repeated
   url = \"http://127.0.0.1:9090/api/v1/write\"
   protocol = \"remote-write\"                  # or otlp, for http://127.0.0.1:4318/v1/metrics
@@ -119,6 +129,12 @@ Examples:
         by: Dimension,
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
+    },
+    /// Make the files of the bucket known to a store whose disk was lost
+    Restore {
+        /// The configuration file, for its store and its bucket
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
     },
     /// Print the hosts that report rows, with their versions and the problems of their rows
     #[command(after_help = "\
@@ -179,6 +195,7 @@ enum OutputFormat {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         HubCommand::Serve { config } => serve(&config),
+        HubCommand::Restore { config } => restore(&config),
         HubCommand::Sums { config, since, by, format } => print_sums(&config, since, by, format),
         HubCommand::Status { config, since, format } => print_status(&config, since, format),
         HubCommand::Simulate(options) => run_simulation(&options),
@@ -201,7 +218,8 @@ fn serve(config: &Path) -> Result<(), Error> {
     let runtime = runtime.map_err(start)?;
     // The configuration is checked before the store is created.
     let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
-    let folder = Arc::new(StoreFolder::open(&file.store)?);
+    let folder = StoreFolder::open(&file.store)?.with_bucket(file.bucket.as_ref())?;
+    let folder = Arc::new(folder);
     let reader = FleetReader::new(Arc::clone(&folder), &file);
     let audit = AuditLog::open(&file.store)?;
     let (ended, is_over) = watch::channel(false);
@@ -228,6 +246,8 @@ fn serve(config: &Path) -> Result<(), Error> {
             Some(poll.start(Arc::clone(&stop)).map_err(start)?)
         }
     };
+    let copies = start_copies(Arc::clone(&folder), file.bucket, Arc::clone(&stop));
+    let copies = copies.map_err(start)?;
     let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
     say(&format!(
         "rowmill-hub {}: store in {}; listening at {url}",
@@ -238,7 +258,7 @@ fn serve(config: &Path) -> Result<(), Error> {
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
-    for thread in scheduler.into_iter().chain(outward).chain([commits, maintenance]) {
+    for thread in scheduler.into_iter().chain(outward).chain(copies).chain([commits, maintenance]) {
         // A panic would have ended the program.
         let _ = thread.join();
     }
@@ -296,6 +316,39 @@ fn start_maintenance(
     })
 }
 
+/// Starts the thread that copies files to the bucket, if there is one.
+fn start_copies(
+    folder: Arc<StoreFolder>,
+    config: Option<BucketConfig>,
+    stop: Arc<AtomicBool>,
+) -> std::io::Result<Option<JoinHandle<()>>> {
+    let Some(config) = config else { return Ok(None) };
+    let builder = thread::Builder::new().name("copies".to_owned());
+    let thread = builder.spawn(move || {
+        let is_ending = || stop.load(Ordering::SeqCst);
+        while !is_ending() {
+            let copied = copies::copy_files(&folder, &config, SystemTime::now())
+                .and_then(|_| copies::limit_cache(&folder, config.cache_mib << 20));
+            if let Err(error) = copied {
+                say(&format!("note: files are not copied: {error}"));
+            }
+            let until = Instant::now() + copies::interval(&config);
+            while !is_ending() && Instant::now() < until {
+                thread::sleep(TICK);
+            }
+        }
+    })?;
+    Ok(Some(thread))
+}
+
+/// Makes the files of the bucket known to a store whose disk was lost.
+fn restore(config: &Path) -> Result<(), Error> {
+    let file = HubFile::read(config)?;
+    let folder = StoreFolder::open(&file.store)?.with_bucket(file.bucket.as_ref())?;
+    let restored = copies::restore(&folder)?;
+    print(&format!("{restored} files of the bucket are known again\n"))
+}
+
 fn print_sums(
     config: &Path,
     since: Duration,
@@ -303,7 +356,7 @@ fn print_sums(
     format: OutputFormat,
 ) -> Result<(), Error> {
     let file = HubFile::read(config)?;
-    let folder = StoreFolder::open_for_reading(&file.store)?;
+    let folder = StoreFolder::open_for_reading(&file.store)?.with_bucket(file.bucket.as_ref())?;
     let range = range_until_now(since);
     let groups = rollup::query_groups(&folder, &file.pools, range.clone(), by)?;
     let text = match format {
@@ -315,7 +368,7 @@ fn print_sums(
 
 fn print_status(config: &Path, since: Duration, format: OutputFormat) -> Result<(), Error> {
     let file = HubFile::read(config)?;
-    let folder = StoreFolder::open_for_reading(&file.store)?;
+    let folder = StoreFolder::open_for_reading(&file.store)?.with_bucket(file.bucket.as_ref())?;
     let range = range_until_now(since);
     let hosts = status::read_status(&folder, &range)?;
     print(&match format {

@@ -164,11 +164,10 @@ pub fn compare_with_peers() -> Result<String, Error> {
     let programs = [PROMETHEUS].into_iter().chain(HUB_PEERS);
     let missing: Vec<String> = programs.filter_map(tool::install_program).collect();
     let python = create_environment(&tree::root().join("target/venv-hub"), &HUB_PACKAGES)?;
-    for tests in ["outward::", "sql::"] {
-        let mut tests = cargo(&["test", "--release", "-p", "hub", "--test", "it", tests]);
-        command::run(tests.env("ROWMILL_HUB_PYTHON", &python))?;
-    }
-    let peers = "Prometheus, VictoriaMetrics, OpenTelemetry, DuckDB, ClickHouse and Spark agree";
+    let mut tests = cargo(&["test", "--release", "-p", "hub", "--features", "s3", "--test", "it"]);
+    tests.args(["--", "outward::", "sql::", "bucket::"]).env("ROWMILL_HUB_PYTHON", &python);
+    command::run(tests.env("AWS_ACCESS_KEY_ID", "moto").env("AWS_SECRET_ACCESS_KEY", "moto"))?;
+    let peers = "Prometheus, VictoriaMetrics, OpenTelemetry, DuckDB, ClickHouse, Spark, S3 agree";
     Ok(if missing.is_empty() { peers.to_owned() } else { missing.join("; ") })
 }
 

@@ -4,6 +4,8 @@
 
 mod access;
 mod agent;
+#[cfg(feature = "s3")]
+mod bucket;
 mod disk;
 mod fixture;
 mod kill;

@@ -19,7 +19,7 @@ const SUMS: [&str; 4] = ["deployed", "allocated", "busy", "held_idle"];
 const MINUTES: u64 = 20;
 
 /// A program that ends with the test.
-struct Peer(Child);
+pub struct Peer(pub Child);
 
 impl Drop for Peer {
     fn drop(&mut self) {
@@ -101,7 +101,7 @@ fn value(metrics: &str, name: &str) -> f64 {
     line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < WAIT, "{what}");
