@@ -12,7 +12,7 @@ use crate::error::Error;
 #[cfg(feature = "s3")]
 mod s3;
 #[cfg(feature = "s3")]
-pub use s3::Bucket;
+pub use s3::StoreBucket;
 
 /// Shortest time for which rows are kept on the local disk in seconds.
 const KEPT_MIN_S: u64 = 86_400;
@@ -84,10 +84,10 @@ impl BucketConfig {
 /// A bucket, which no hub without the feature `s3` has.
 #[cfg(not(feature = "s3"))]
 #[derive(Debug)]
-pub enum Bucket {}
+pub enum StoreBucket {}
 
 #[cfg(not(feature = "s3"))]
-impl Bucket {
+impl StoreBucket {
     /// Refuses the configuration.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
-use crate::bucket::{Bucket, BucketConfig};
+use crate::bucket::{BucketConfig, StoreBucket};
 use crate::columns::RowTable;
 use crate::error::Error;
 
@@ -63,7 +63,7 @@ pub struct StoreFolder {
     _lock: Option<File>,
     temporary: AtomicU64,
     /// Where files that are not on the local disk lie.
-    bucket: Option<Bucket>,
+    bucket: Option<StoreBucket>,
 }
 
 /// The rows of one table in one hour, or all rows of a table without times.
@@ -132,12 +132,12 @@ impl StoreFolder {
     /// # Errors
     /// If the configuration of the bucket is wrong.
     pub fn with_bucket(self, config: Option<&BucketConfig>) -> Result<Self, Error> {
-        let bucket = config.map(Bucket::open).transpose()?;
+        let bucket = config.map(StoreBucket::open).transpose()?;
         Ok(Self { bucket, ..self })
     }
 
     /// Returns the bucket that has copies of the files, if there is one.
-    pub fn bucket(&self) -> Option<&Bucket> {
+    pub fn bucket(&self) -> Option<&StoreBucket> {
         self.bucket.as_ref()
     }
 

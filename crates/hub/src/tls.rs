@@ -7,7 +7,7 @@ use fleet::untrusted::{Privacy, read_trusted};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 
 use crate::error::Error;
 
@@ -52,14 +52,8 @@ pub fn trust(ca: Option<&Path>, key: &'static str) -> Result<TlsConfig, Error> {
     let Some(path) = ca else { return Ok(TlsConfig::default()) };
     let bytes =
         read_trusted(path, Privacy::Readable).map_err(|source| Error::File { key, source })?;
-    let items = parse_pem(&bytes).filter_map(|item| match item {
-        Ok(PemItem::Certificate(certificate)) => Some(certificate),
-        _ => None,
-    });
-    let roots: Vec<Certificate<'static>> = items.collect();
-    if roots.is_empty() {
+    fleet::trust::trust_only(&bytes).ok_or_else(|| {
         let (path, expected) = (path.to_owned(), "a certificate");
-        return Err(Error::Pem { path, expected, got: "none".to_owned() });
-    }
-    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots)).build())
+        Error::Pem { path, expected, got: "none".to_owned() }
+    })
 }

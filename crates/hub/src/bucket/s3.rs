@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A bucket of an S3 server.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct StoreBucket {
     store: AmazonS3,
     prefix: String,
     runtime: Runtime,
@@ -89,7 +89,7 @@ fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     move |source| Error::Bucket { key: key.to_owned(), action, source: source.into() }
 }
 
-impl Bucket {
+impl StoreBucket {
     /// Prepares access to a bucket. No request is sent.
     ///
     /// # Errors

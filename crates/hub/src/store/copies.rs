@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::{
     HOUR_S, HOURS_OF_DAY, PartFile, Partition, StoreFolder, create_folder, mark, names, sync_folder,
 };
-use crate::bucket::{Bucket, BucketConfig};
+use crate::bucket::{BucketConfig, StoreBucket};
 use crate::columns::RowTable;
 use crate::error::Error;
 
@@ -62,7 +62,7 @@ pub fn copy_files(
     Ok(copied)
 }
 
-fn copy(folder: &StoreFolder, bucket: &Bucket, part: &PartFile) -> Result<(), Error> {
+fn copy(folder: &StoreFolder, bucket: &StoreBucket, part: &PartFile) -> Result<(), Error> {
     bucket.put(&folder.key(&part.path), &part.path)?;
     write_mark(&part.path)
 }
