@@ -66,6 +66,9 @@ with --full, also the slow stages:
              each
   objects    training data from an S3 server (moto) gives the same model as the same data in files
              (bench/compare/object_store.py)
+  hub peers  Prometheus, VictoriaMetrics and OpenTelemetry receive the sums of the hub; DuckDB, ClickHouse
+             and Spark compute them from its files by the commands of docs/hub-sql.md; old files live on an
+             S3 server (moto)
   fuzz       the property tests of `data` and `device` with 20 000 cases, 40 random shapes per GPU kernel
   mutation   each barrier, exchange and bound check of every GPU kernel is removed in turn: a test must
              fail, or crates/device/survivors.tsv states why none can
@@ -88,7 +91,7 @@ Options:
 
 /// All stages in the order in which they run, with their name, whether they are slow, and their
 /// function.
-const STAGES: [(&str, bool, StageRun); 29] = [
+const STAGES: [(&str, bool, StageRun); 30] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -111,6 +114,7 @@ const STAGES: [(&str, bool, StageRun); 29] = [
     ("agent prometheus", true, agent::scrape_simulated_hosts),
     ("agent fuzz", true, agent::fuzz_parsers),
     ("objects", true, full::train_on_objects),
+    ("hub peers", true, full::compare_with_peers),
     ("fuzz", true, full::run_property_tests),
     ("mutation", true, full::remove_guards),
     ("sanitizers", true, full::run_sanitizers),

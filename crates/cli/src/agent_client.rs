@@ -18,7 +18,7 @@ use fleet::wire::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::file::create_anew;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::args::Reach;
@@ -129,8 +129,9 @@ pub fn open_http(
 ) -> Result<ureq::Agent, Error> {
     let tls = match ca {
         Some(path) => {
-            let certificates = read_certificates(path)?;
-            TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build()
+            let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
+            let none = || UsageError::NoCertificate { path: path.to_owned() };
+            fleet::trust::trust_only(&bytes).ok_or_else(none)?
         }
         None => TlsConfig::default(),
     };
@@ -143,19 +144,6 @@ pub fn open_http(
         .tls_config(tls)
         .build()
         .new_agent())
-}
-
-fn read_certificates(path: &Path) -> Result<Vec<Certificate<'static>>, Error> {
-    let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
-    let items = parse_pem(&bytes).filter_map(|item| match item {
-        Ok(PemItem::Certificate(certificate)) => Some(certificate),
-        _ => None,
-    });
-    let certificates: Vec<Certificate<'static>> = items.collect();
-    if certificates.is_empty() {
-        return Err(UsageError::NoCertificate { path: path.to_owned() }.into());
-    }
-    Ok(certificates)
 }
 
 /// One HTTP request to an agent: method, path and body.

@@ -8,7 +8,8 @@
 //! safely and manages our own folders; [`quota`] and [`spool`] limit the resources of each user;
 //! [`plain`] makes text from other programs safe to display. [`allocation`] reads which runs exist,
 //! and [`ownership`] decides which run holds a GPU. [`wire`] and [`proto`] are the messages between
-//! agents, commands and a hub. Trace contents, terminals, HTTP and databases are out of scope.
+//! agents, commands and a hub, and [`trust`] says which certificates they trust. Trace contents,
+//! terminals, HTTP and databases are out of scope.
 
 pub mod allocation;
 pub mod capture;
@@ -26,5 +27,6 @@ pub mod server;
 pub mod spool;
 pub mod steps;
 pub mod tracing;
+pub mod trust;
 pub mod untrusted;
 pub mod wire;

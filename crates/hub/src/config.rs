@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fleet::untrusted::{Privacy, read_trusted};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
+use crate::access::AccessConfig;
+use crate::bucket::BucketConfig;
 use crate::error::Error;
+use crate::outward::target::OutwardTarget;
 use crate::pattern::matches_pattern;
+pub use crate::time::{DAY_S, parse_time};
 use crate::weights::GpuModels;
-
-/// Seconds of a day.
-pub const DAY_S: u64 = 86_400;
 
 /// The keys of the configuration file.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,6 +45,13 @@ pub struct HubFile {
     #[serde(default, rename = "model")]
     pub models: GpuModels,
     pub slurm: Option<SlurmCluster>,
+    #[serde(default)]
+    pub access: AccessConfig,
+    /// Where the sums of each minute are sent.
+    #[serde(default)]
+    pub outward: Vec<OutwardTarget>,
+    /// Where files of hours that are over are copied.
+    pub bucket: Option<BucketConfig>,
 }
 
 /// The Slurm cluster whose jobs and nodes the hub asks for.
@@ -79,15 +86,15 @@ pub struct HostPool {
 #[serde(deny_unknown_fields)]
 pub struct Retention {
     /// Rows of GPUs, hosts and steps.
-    #[serde(default, deserialize_with = "deserialize_time")]
+    #[serde(default, deserialize_with = "crate::time::deserialize_time")]
     pub rows: Option<Duration>,
     /// Sums of each minute.
-    #[serde(default, deserialize_with = "deserialize_time")]
+    #[serde(default, deserialize_with = "crate::time::deserialize_time")]
     pub minutes: Option<Duration>,
     /// Sums of each hour.
-    #[serde(default, deserialize_with = "deserialize_time")]
+    #[serde(default, deserialize_with = "crate::time::deserialize_time")]
     pub hours: Option<Duration>,
-    #[serde(default, deserialize_with = "deserialize_time")]
+    #[serde(default, deserialize_with = "crate::time::deserialize_time")]
     pub runs: Option<Duration>,
 }
 
@@ -160,32 +167,11 @@ impl HubFile {
                 return wrong("slurm: interval_s", "1 to 240", slurm.interval_s.to_string());
             }
         }
+        self.access.check()?;
+        self.bucket.iter().try_for_each(BucketConfig::check)?;
+        self.outward.iter().try_for_each(OutwardTarget::check)?;
         self.retention.check()
     }
-}
-
-/// Parses a length of time with a unit: s, m, h, d or y, which is 365 days.
-///
-/// # Errors
-/// A text that says what was expected.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("expected a time such as 90m, 24h, 7d or 2y, got {text:?}");
-    let unit_s = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => DAY_S,
-        Some('y') => 365 * DAY_S,
-        _ => return Err(wrong()),
-    };
-    let number: Option<u64> = text[..text.len() - 1].parse().ok();
-    let seconds = number.and_then(|number| number.checked_mul(unit_s));
-    seconds.map(Duration::from_secs).ok_or_else(wrong)
-}
-
-fn deserialize_time<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(source)?;
-    parse_time(&text).map(Some).map_err(D::Error::custom)
 }
 
 impl Retention {

@@ -33,6 +33,8 @@ pub enum Error {
     Version { path: PathBuf, expected: &'static str, got: String },
     #[error("{}: expected the column {column}, got none of its type", path.display())]
     Column { path: PathBuf, column: &'static str },
+    #[error("bucket: {key}: cannot {action}: {source}")]
+    Bucket { key: String, action: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("cannot convert rows to columns: {0}")]
     Arrow(#[from] ArrowError),
     #[error("cannot draw random bytes: {0}")]

@@ -5,7 +5,6 @@
 //! A kept file is named like a merged file of rows: by the commits whose rows it holds.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -40,7 +39,7 @@ pub fn write_kept(
         writer.write(batch).map_err(Error::parquet(&path))
     })?;
     for path in folder.list(partition)?.replaced {
-        fs::remove_file(&path).map_err(Error::io(&path, "remove"))?;
+        folder.remove_local(&path)?;
     }
     Ok(())
 }

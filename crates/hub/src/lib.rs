@@ -1,19 +1,26 @@
 //! The hub of a fleet: takes rows from agents and stores them as Parquet files, and computes the
 //! sums of a fleet from these files.
 //!
-//! [`server`] receives batches, [`batch`] checks them, and [`writer`] commits several batches at a
-//! time to the [`store`]. [`problems`] adds events about faulty rows, and [`status`] lists hosts
+//! [`server`] receives requests, [`access`] decides what their callers may do, and [`audit`]
+//! records it. [`batch`] checks batches, and [`writer`] commits several batches at a
+//! time to the [`store`]. [`bucket`] has copies of its files. [`problems`]
+//! adds events about faulty rows, and [`status`] lists hosts
 //! with them. [`slurm`] asks the scheduler about jobs and nodes. [`columns`] converts rows to
 //! Arrow. [`sums`] has the additive sums of a fleet, [`aggregate`] computes them from rows,
 //! [`grouping`] adds them up by members of dimensions, and [`rollup`] keeps them per hour and
 //! answers queries. [`faults`] lists what is wrong with GPUs, [`nodes`] tells on which hosts jobs
 //! may start, and [`runs`] which runs failed and were repeated. [`api`] answers viewers in JSON,
-//! and [`table`] formats sums as text. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
+//! and [`table`] formats sums as text. [`outward`] sends sums to other systems, and [`metrics`] are
+//! those of the hub itself. [`simulate`] sends rows of a made-up fleet, and [`demo`] shows all parts
+//! with one command. `docs/hub.md`
 //! describes the files.
 
+pub mod access;
 pub mod aggregate;
 pub mod api;
+pub mod audit;
 pub mod batch;
+pub mod bucket;
 pub mod columns;
 pub mod config;
 pub mod demo;
@@ -23,7 +30,9 @@ pub mod grouping;
 pub mod intervals;
 pub mod kept;
 pub mod log;
+pub mod metrics;
 pub mod nodes;
+pub mod outward;
 pub mod page;
 pub mod pattern;
 pub mod poll;
@@ -37,6 +46,7 @@ pub mod status;
 pub mod store;
 pub mod sums;
 pub mod table;
+pub mod time;
 pub mod tls;
 pub mod tokens;
 pub mod weights;

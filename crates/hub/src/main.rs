@@ -12,16 +12,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Parser, Subcommand};
 use fleet::process;
 use hub::api::FleetReader;
+use hub::audit::AuditLog;
+use hub::bucket::BucketConfig;
 use hub::config::{HubFile, Pools, Retention, parse_time};
 use hub::demo::{self, DemoOptions};
 use hub::error::Error;
 use hub::grouping::SumQuery;
 use hub::log::say;
+use hub::metrics::HubCounters;
+use hub::outward::OutwardSender;
 use hub::poll::SlurmPoll;
 use hub::problems::ProblemLog;
 use hub::server::HubListener;
 use hub::simulate::{SimulateOptions, simulate};
 use hub::store::StoreFolder;
+use hub::store::copies;
 use hub::store::ingest::RowStore;
 use hub::store::retention;
 use hub::sums::Dimension;
@@ -73,6 +78,31 @@ Keys of the file:
   minutes = \"90d\"                            # sums of each minute
   hours = \"2y\"                               # sums of each hour
   runs = \"2y\"                                # runs and events
+  [access]                                   # off by default
+  proxies = [\"127.0.0.1\"]                    # addresses of proxies that authenticate users
+  user_header = \"X-Forwarded-User\"           # set by these proxies
+  groups_header = \"X-Forwarded-Groups\"       # separated by commas
+  hosts = [\"hub.example.org\"]                # names by which browsers reach the hub
+  [[access.rule]]                            # the first matching rule with a role counts
+  users = [\"anna\"]                           # or groups = [\"ml-*\"]
+  role = \"tracer\"                            # viewer, tracer or admin; tokens keep their role
+  traces = [\"bob\", \"bot-*\"]                  # other users whose runs they may trace
+  [bucket]                                   # copies files to S3; a hub with the feature s3
+  name = \"fleet\"                             # keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+  prefix = \"rowmill\"                         # [default: none]
+  endpoint = \"https://s3.example.org\"        # [default: AWS]
+  region = \"us-east-1\"
+  keep_local = \"7d\"                          # rows then leave the local disk [default: never]
+  cache_mib = 4096                           # files that queries fetch
+  interval_s = 300                           # between two searches for files to copy
+  [[outward]]                                # sends sums of each minute; may be repeated
+  url = \"http://127.0.0.1:9090/api/v1/write\"
+  protocol = \"remote-write\"                  # or otlp, for http://127.0.0.1:4318/v1/metrics
+  token_file = \"/etc/rowmill/outward.token\" # bearer token, over https only
+  ca = \"/etc/rowmill/ca.pem\"               # in place of the usual certificates
+  labels = { cluster = \"main\" }            # added to all samples
+  delay_s = 60                               # time after a minute in which its rows may arrive
+  groups_max = 2000                          # per minute; others share one group per pool and model
   [[model]]                                  # may be repeated; common models have SMs and FLOP/s
   name = \"NVIDIA H100*\"
   sms = 132
@@ -102,6 +132,12 @@ Examples:
         by: Vec<Dimension>,
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
+    },
+    /// Make the files of the bucket known to a store whose disk was lost
+    Restore {
+        /// The configuration file, for its store and its bucket
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
     },
     /// Print the hosts that report rows, with their versions and the problems of their rows
     #[command(after_help = "\
@@ -154,8 +190,9 @@ enum TokenCommand {
     New {
         #[arg(value_enum)]
         role: TokenRole,
-        /// Host whose rows an agent's token may send, or name of a viewer. A `*` at its end stands
-        /// for any letters: `'gpu-*'`, or `'*'` for one token of all hosts
+        /// Host whose rows an agent's token may send. A `*` at its end stands for any letters:
+        /// `'gpu-*'`, or `'*'` for one token of all hosts. Other tokens are named after their
+        /// user. A tracer may trace the runs of this user
         #[arg(value_parser = parse_name)]
         name: String,
     },
@@ -171,6 +208,7 @@ enum OutputFormat {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         HubCommand::Serve { config } => serve(&config),
+        HubCommand::Restore { config } => restore(&config),
         HubCommand::Sums { config, since, by, format } => print_sums(&config, since, &by, format),
         HubCommand::Status { config, since, format } => print_status(&config, since, format),
         HubCommand::Simulate(options) => run_simulation(&options),
@@ -194,14 +232,27 @@ fn serve(config: &Path) -> Result<(), Error> {
     let runtime = runtime.map_err(start)?;
     // The configuration is checked before the store is created.
     let (listener, url) = runtime.block_on(HubListener::bind(&file))?;
-    let folder = Arc::new(StoreFolder::open(&file.store)?);
+    let folder = StoreFolder::open(&file.store)?.with_bucket(file.bucket.as_ref())?;
+    let folder = Arc::new(folder);
     let reader = FleetReader::new(Arc::clone(&folder), &file);
-    let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
-    let (queue, commits) =
-        BatchQueue::start(rows, ProblemLog::new()?, Duration::from_millis(file.commit_ms))
-            .map_err(start)?;
+    let audit = AuditLog::open(&file.store)?;
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
+    let mut targets = Vec::new();
+    for target in file.outward {
+        let (folder, pools) = (Arc::clone(&folder), file.pools.clone());
+        targets.push(OutwardSender::new(target, folder, pools, Arc::clone(&stop))?);
+    }
+    let counters = HubCounters::new(targets.iter().map(OutwardSender::counters).collect());
+    let counters = Arc::new(counters);
+    let rows = RowStore::new(Arc::clone(&folder)).with_retention(file.retention);
+    let pause = Duration::from_millis(file.commit_ms);
+    let (queue, commits) =
+        BatchQueue::start(rows, ProblemLog::new()?, Arc::clone(&counters), pause).map_err(start)?;
+    let states = file.store.join("outward");
+    let outward: std::io::Result<Vec<_>> =
+        targets.into_iter().map(|target| target.start(states.clone())).collect();
+    let outward = outward.map_err(start)?;
     let scheduler = match file.slurm {
         None => None,
         Some(cluster) => {
@@ -209,17 +260,19 @@ fn serve(config: &Path) -> Result<(), Error> {
             Some(poll.start(Arc::clone(&stop)).map_err(start)?)
         }
     };
+    let copies = start_copies(Arc::clone(&folder), file.bucket, Arc::clone(&stop));
+    let copies = copies.map_err(start)?;
     let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
     say(&format!(
         "rowmill-hub {}: store in {}; listening at {url}",
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, reader, is_over));
+    runtime.block_on(listener.serve(queue, reader, audit, counters, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
-    for thread in scheduler.into_iter().chain([commits, maintenance]) {
+    for thread in scheduler.into_iter().chain(outward).chain(copies).chain([commits, maintenance]) {
         // A panic would have ended the program.
         let _ = thread.join();
     }
@@ -277,6 +330,39 @@ fn start_maintenance(
     })
 }
 
+/// Starts the thread that copies files to the bucket, if there is one.
+fn start_copies(
+    folder: Arc<StoreFolder>,
+    config: Option<BucketConfig>,
+    stop: Arc<AtomicBool>,
+) -> std::io::Result<Option<JoinHandle<()>>> {
+    let Some(config) = config else { return Ok(None) };
+    let builder = thread::Builder::new().name("copies".to_owned());
+    let thread = builder.spawn(move || {
+        let is_ending = || stop.load(Ordering::SeqCst);
+        while !is_ending() {
+            let copied = copies::copy_files(&folder, &config, SystemTime::now())
+                .and_then(|_| copies::limit_cache(&folder, config.cache_mib << 20));
+            if let Err(error) = copied {
+                say(&format!("note: files are not copied: {error}"));
+            }
+            let until = Instant::now() + copies::interval(&config);
+            while !is_ending() && Instant::now() < until {
+                thread::sleep(TICK);
+            }
+        }
+    })?;
+    Ok(Some(thread))
+}
+
+/// Makes the files of the bucket known to a store whose disk was lost.
+fn restore(config: &Path) -> Result<(), Error> {
+    let file = HubFile::read(config)?;
+    let folder = StoreFolder::open(&file.store)?.with_bucket(file.bucket.as_ref())?;
+    let restored = copies::restore(&folder)?;
+    print(&format!("{restored} files of the bucket are known again\n"))
+}
+
 fn print_sums(
     config: &Path,
     since: Duration,
@@ -284,7 +370,7 @@ fn print_sums(
     format: OutputFormat,
 ) -> Result<(), Error> {
     let file = HubFile::read(config)?;
-    let folder = StoreFolder::open_for_reading(&file.store)?;
+    let folder = StoreFolder::open_for_reading(&file.store)?.with_bucket(file.bucket.as_ref())?;
     let range = range_until_now(since);
     let query = SumQuery { range: range.clone(), ..SumQuery::group(by, None) };
     let groups = rollup::query(&folder, &file.pools, &query)?.sums;
@@ -297,7 +383,7 @@ fn print_sums(
 
 fn print_status(config: &Path, since: Duration, format: OutputFormat) -> Result<(), Error> {
     let file = HubFile::read(config)?;
-    let folder = StoreFolder::open_for_reading(&file.store)?;
+    let folder = StoreFolder::open_for_reading(&file.store)?.with_bucket(file.bucket.as_ref())?;
     let range = range_until_now(since);
     let hosts = status::read_status(&folder, &range)?;
     print(&match format {

@@ -1,6 +1,7 @@
 //! The hub's HTTP server, which one thread runs. A batch is confirmed after the writer thread has
 //! stored it. What a caller may send is limited before it is read.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +9,15 @@ use axum::body::{Body, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Json, Router};
+use chrono::Utc;
 use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prost::Message;
@@ -22,14 +27,17 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 
+use crate::access::{AccessControl, HubCaller};
 use crate::api::{FleetQuery, FleetReader};
+use crate::audit::{AuditLine, AuditLog, AuditNote};
 use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
 use crate::error::Error;
 use crate::log::say;
+use crate::metrics::{self, HubCounters};
 use crate::page::{self, PageFile};
 use crate::tls;
-use crate::tokens::{TokenFile, TokenGrant, TokenRole};
+use crate::tokens::{TokenFile, TokenRole};
 use crate::writer::BatchQueue;
 
 /// Timeout of a TLS handshake, and of receiving the head of a request.
@@ -51,34 +59,71 @@ const DRAIN: Duration = Duration::from_secs(15);
 
 /// Largest number of queries that are computed at the same time.
 const QUERIES_MAX: usize = 2;
-/// Paths of the queries of viewers.
-const SUMS: &str = "/hub/v1/sums";
-const FAULTS: &str = "/hub/v1/faults";
-const RUNS: &str = "/hub/v1/runs";
-const HOSTS: &str = "/hub/v1/hosts";
+const METRICS: &str = "/metrics";
 
 /// The key and the value of a part of a query string.
 type QueryPair = (String, String);
 
 /// The state that all requests share.
 struct Service {
-    tokens: TokenFile,
+    access: AccessControl,
+    audit: AuditLog,
+    counters: Arc<HubCounters>,
     queue: BatchQueue,
     /// Permits in KiB of the batches that are received or wait for a commit.
     waiting: Semaphore,
     reader: Arc<FleetReader>,
     /// Permits of the queries that are computed at the same time.
     queries: Semaphore,
-    /// Whether connections are encrypted, so that a browser has checked the name of this host.
-    has_tls: bool,
     stop: watch::Receiver<bool>,
 }
 
-/// The head of a request that was checked.
-struct CheckedHead<'a> {
-    /// Length of the body in bytes.
-    length: usize,
-    grant: &'a TokenGrant,
+/// A kind of request that the hub answers.
+pub struct HubRoute {
+    pub method: &'static str,
+    pub path: &'static str,
+    /// The role that a caller needs, or `None` if everybody may ask.
+    pub role: Option<TokenRole>,
+    handler: MethodRouter<Arc<Service>>,
+}
+
+/// What decides about the requests of a route.
+#[derive(Clone)]
+struct RouteGuard {
+    service: Arc<Service>,
+    path: &'static str,
+    role: Option<TokenRole>,
+}
+
+/// The address at the other end of a connection.
+#[derive(Clone, Copy)]
+struct PeerAddress(IpAddr);
+
+/// Lists all requests that the hub answers. `openapi.json` describes them.
+pub fn routes() -> Vec<HubRoute> {
+    fn read(path: &'static str, handler: MethodRouter<Arc<Service>>) -> HubRoute {
+        HubRoute { method: "get", path, role: Some(TokenRole::Viewer), handler }
+    }
+    fn take(path: &'static str, handler: MethodRouter<Arc<Service>>) -> HubRoute {
+        HubRoute { method: "post", path, role: Some(TokenRole::Agent), handler }
+    }
+    fn file(path: &'static str, file: &'static PageFile) -> HubRoute {
+        HubRoute { method: "get", path, role: None, handler: get(async move || send_page(file)) }
+    }
+    vec![
+        take(BATCHES, post(receive_batch)),
+        take(ORDERS, post(answer_orders)),
+        read("/hub/v1/sums", get(answer_sums)),
+        read("/hub/v1/faults", get(answer_faults)),
+        read("/hub/v1/runs", get(answer_runs)),
+        read("/hub/v1/hosts", get(answer_hosts)),
+        read(METRICS, get(answer_metrics)),
+        HubRoute { method: "get", path: "/hub/v1/me", role: None, handler: get(answer_caller) },
+        file("/", &page::HTML),
+        file("/page.js", &page::SCRIPT),
+        file("/charts.js", &page::CHARTS),
+        file("/page.css", &page::STYLE),
+    ]
 }
 
 /// The bound socket of the hub.
@@ -87,7 +132,7 @@ pub struct HubListener {
     acceptor: Option<TlsAcceptor>,
     connections: u32,
     waiting_kib: u32,
-    tokens: TokenFile,
+    access: AccessControl,
 }
 
 impl HubListener {
@@ -110,13 +155,14 @@ impl HubListener {
             (Some(certificate), Some(key)) => Some(TlsAcceptor::from(tls::load(certificate, key)?)),
             _ => None,
         };
+        let access = AccessControl::new(file.access.clone(), tokens, acceptor.is_some())?;
         let address = file.listen;
         let failed = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let scheme = if acceptor.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr().map_err(failed)?);
         let (connections, waiting_kib) = (file.connections, file.waiting_mib << 10);
-        Ok((Self { listener, acceptor, connections, waiting_kib, tokens }, url))
+        Ok((Self { listener, acceptor, connections, waiting_kib, access }, url))
     }
 
     /// Serves requests until `stop` becomes true, then finishes those that have begun.
@@ -124,35 +170,33 @@ impl HubListener {
         self,
         queue: BatchQueue,
         reader: FleetReader,
+        audit: AuditLog,
+        counters: Arc<HubCounters>,
         mut stop: watch::Receiver<bool>,
     ) {
         let service = Arc::new(Service {
-            tokens: self.tokens,
+            access: self.access,
+            audit,
+            counters,
             queue,
             waiting: Semaphore::new(self.waiting_kib as usize),
             reader: Arc::new(reader),
             queries: Semaphore::new(QUERIES_MAX),
-            has_tls: self.acceptor.is_some(),
             stop: stop.clone(),
         });
-        let router = Router::new()
-            .route(BATCHES, post(receive_batch))
-            .route(ORDERS, post(answer_orders))
-            .route(SUMS, get(answer_sums))
-            .route(FAULTS, get(answer_faults))
-            .route(RUNS, get(answer_runs))
-            .route(HOSTS, get(answer_hosts))
-            .route("/", get(|state, headers| send_page(state, headers, &page::HTML)))
-            .route("/page.js", get(|state, headers| send_page(state, headers, &page::SCRIPT)))
-            .route("/charts.js", get(|state, headers| send_page(state, headers, &page::CHARTS)))
-            .route("/page.css", get(|state, headers| send_page(state, headers, &page::STYLE)))
-            .with_state(Arc::clone(&service));
+        let router = routes().into_iter().fold(Router::new(), |router, route| {
+            let guard =
+                RouteGuard { service: Arc::clone(&service), path: route.path, role: route.role };
+            let check = middleware::from_fn_with_state(guard, check_access);
+            router.route(route.path, route.handler.route_layer(check))
+        });
+        let router = router.with_state(service);
         let open = Arc::new(Semaphore::new(self.connections as usize));
         loop {
             let Ok(permit) = Arc::clone(&open).acquire_owned().await else { break };
-            let stream = tokio::select! {
+            let (stream, peer) = tokio::select! {
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
+                    Ok(accepted) => accepted,
                     Err(_) => {
                         // The process may have too many open files for a moment.
                         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -165,12 +209,12 @@ impl HubListener {
             let stop = stop.clone();
             tokio::spawn(async move {
                 match acceptor {
-                    None => serve_connection(stream, router, stop).await,
+                    None => serve_connection(stream, peer.ip(), router, stop).await,
                     Some(acceptor) => {
                         let handshake = acceptor.accept(stream);
                         if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_PATIENCE, handshake).await
                         {
-                            serve_connection(stream, router, stop).await;
+                            serve_connection(stream, peer.ip(), router, stop).await;
                         }
                     }
                 }
@@ -184,14 +228,20 @@ impl HubListener {
 
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: IpAddr,
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(PeerAddress(peer));
+        service.call(request)
+    });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE * 6)
         .max_buf_size(HEAD_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     let mut served = std::pin::pin!(served);
     // Errors at the end of a connection concern the client, which reports them.
     tokio::select! {
@@ -201,18 +251,89 @@ async fn serve_connection(
     let _ = served.await;
 }
 
-async fn receive_batch(State(service): State<Arc<Service>>, request: Request) -> Response {
-    match accept_batch(&service, request).await {
+/// Checks a request before its handler runs, and records it.
+async fn check_access(
+    State(guard): State<RouteGuard>,
+    Extension(PeerAddress(address)): Extension<PeerAddress>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let RouteGuard { service, path, role } = guard;
+    let headers = request.headers();
+    let caller = service.access.identify(headers, address);
+    // Agents are not browsers, and may know the hub by any name.
+    let mut checked = match role {
+        Some(TokenRole::Agent) => Ok(()),
+        _ => service.access.check_site(headers),
+    };
+    if let Some(role) = role {
+        checked = checked.and_then(|()| {
+            caller.as_ref().map_err(Clone::clone)?.check(role, request.method(), headers)
+        });
+    }
+    let caller = caller.ok();
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let response = match checked {
+        Ok(()) => {
+            request.extensions_mut().insert(caller.clone());
+            next.run(request).await
+        }
+        Err(refusal) => refuse(&refusal),
+    };
+    let status = response.status().as_u16();
+    service.counters.add_answer(path, status);
+    // Rows and scrapes arrive all the time, and an agent that is asked to come later did nothing
+    // wrong.
+    let is_usual = match role {
+        Some(TokenRole::Agent) => matches!(status, 200 | 429 | 503),
+        _ => path == METRICS && status == 200,
+    };
+    if role.is_some() && !is_usual {
+        let line = AuditLine {
+            who: caller.as_ref().map(|caller| caller.grant.name()),
+            role: caller.as_ref().map(|caller| caller.grant.role),
+            is_by_proxy: caller.as_ref().is_some_and(HubCaller::is_by_proxy),
+            address,
+            method: method.as_str(),
+            path: uri.path_and_query().map_or("", |path| path.as_str()),
+            status,
+            note: response.extensions().get().map(|AuditNote(note)| note.as_str()),
+        };
+        service.audit.write(&line, Utc::now());
+    }
+    response
+}
+
+/// Answers who the caller is, so that the page knows whether it needs a token.
+async fn answer_caller(Extension(caller): Extension<Option<HubCaller>>) -> Response {
+    let headers = [(header::CACHE_CONTROL, "no-store")];
+    (headers, Json(caller.as_ref().map(HubCaller::describe))).into_response()
+}
+
+async fn answer_metrics(State(service): State<Arc<Service>>) -> Response {
+    ([(header::CONTENT_TYPE, metrics::TEXT)], service.counters.render()).into_response()
+}
+
+async fn receive_batch(
+    State(service): State<Arc<Service>>,
+    Extension(caller): Extension<Option<HubCaller>>,
+    request: Request,
+) -> Response {
+    match accept_batch(&service, caller, request).await {
         Ok(ack) => message(&ack),
         Err(refusal) => refuse(&refusal),
     }
 }
 
-async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchRefusal> {
-    let CheckedHead { length, grant } = service.check_head(request.headers(), SIZE_MAX)?;
+async fn accept_batch(
+    service: &Service,
+    caller: Option<HubCaller>,
+    request: Request,
+) -> Result<Ack, BatchRefusal> {
+    let length = check_head(request.headers(), SIZE_MAX)?;
     let _permit = service.reserve(length)?;
     let bytes = read_body(request.into_body(), SIZE_MAX).await?;
-    let batch = batch::decode(&bytes, grant)?;
+    let batch = batch::decode(&bytes, &agent(caller.as_ref())?.grant)?;
     drop(bytes);
     let through = batch.through;
     match service.queue.store(batch).await {
@@ -224,15 +345,19 @@ async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchR
 
 /// Answers a request for orders. The hub has no orders yet, so the answer only keeps an agent that
 /// may receive orders from reporting the hub as unreachable.
-async fn answer_orders(State(service): State<Arc<Service>>, request: Request) -> Response {
+async fn answer_orders(
+    State(service): State<Arc<Service>>,
+    Extension(caller): Extension<Option<HubCaller>>,
+    request: Request,
+) -> Response {
     let wanted = async {
-        let CheckedHead { grant, .. } = service.check_head(request.headers(), WANTED_MAX)?;
+        check_head(request.headers(), WANTED_MAX)?;
         let bytes = read_body(request.into_body(), WANTED_MAX).await?;
         let damaged =
             |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
         let wanted = OrdersWanted::decode(bytes.as_ref()).map_err(damaged)?;
         batch::check_version(wanted.version)?;
-        batch::check_sender(grant, &wanted.host)?;
+        batch::check_sender(&agent(caller.as_ref())?.grant, &wanted.host)?;
         Ok(wanted)
     };
     let wanted = match wanted.await {
@@ -250,45 +375,34 @@ async fn answer_orders(State(service): State<Arc<Service>>, request: Request) ->
 
 async fn answer_sums(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(&headers, pairs, FleetReader::sums).await
+    service.answer(pairs, FleetReader::sums).await
 }
 
 async fn answer_faults(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(&headers, pairs, FleetReader::faults).await
+    service.answer(pairs, FleetReader::faults).await
 }
 
 async fn answer_runs(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(&headers, pairs, FleetReader::runs).await
+    service.answer(pairs, FleetReader::runs).await
 }
 
 async fn answer_hosts(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer(&headers, pairs, FleetReader::hosts).await
+    service.answer(pairs, FleetReader::hosts).await
 }
 
 /// Sends a file of the page, which holds no data, so that it needs no token.
-async fn send_page(
-    State(service): State<Arc<Service>>,
-    headers: HeaderMap,
-    file: &'static PageFile,
-) -> Response {
-    if let Err(refusal) = service.check_host(&headers) {
-        return refuse(&refusal);
-    }
+fn send_page(file: &'static PageFile) -> Response {
     let headers = [
         (header::CONTENT_TYPE, file.content_type),
         (header::CONTENT_SECURITY_POLICY, page::POLICY),
@@ -304,19 +418,14 @@ impl Service {
     /// do not wait for it.
     async fn answer<T: Serialize + Send + 'static>(
         &self,
-        headers: &HeaderMap,
         pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
         compute: fn(&FleetReader, &FleetQuery) -> Result<T, Error>,
     ) -> Response {
-        let query = self.check_host(headers).and_then(|()| {
-            self.check_role(headers, TokenRole::Viewer)?;
-            let damaged = |reason| BatchRefusal::new(400, reason);
-            let Query(pairs) = pairs.map_err(|error| damaged(error.body_text()))?;
-            FleetQuery::parse(&pairs).map_err(damaged)
-        });
+        let pairs = pairs.map_err(|error| error.body_text());
+        let query = pairs.and_then(|Query(pairs)| FleetQuery::parse(&pairs));
         let query = match query {
             Ok(query) => query,
-            Err(refusal) => return refuse(&refusal),
+            Err(reason) => return refuse(&BatchRefusal::new(400, reason)),
         };
         let _permit = self.queries.acquire().await;
         let reader = Arc::clone(&self.reader);
@@ -331,69 +440,36 @@ impl Service {
         }
     }
 
-    /// Refuses names of hosts that stand for a loopback address only by a foreign name server, so
-    /// that no site reaches the hub through a browser. With TLS, the browser checks the name.
-    fn check_host(&self, headers: &HeaderMap) -> Result<(), BatchRefusal> {
-        let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-        let host = host.unwrap_or_default();
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        if self.has_tls || ["localhost", "127.0.0.1", "[::1]"].contains(&name) {
-            return Ok(());
-        }
-        Err(BatchRefusal::new(403, "expected the host name localhost or a loopback address"))
-    }
-
-    /// Checks the token of a request. Returns what it permits.
-    fn check_role(
-        &self,
-        headers: &HeaderMap,
-        expected: TokenRole,
-    ) -> Result<&TokenGrant, BatchRefusal> {
-        let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = value.and_then(|value| value.strip_prefix("Bearer "));
-        match token.and_then(|token| self.tokens.grant(token)) {
-            Some(grant) if grant.role == expected => Ok(grant),
-            Some(_) => {
-                let reason = format!("expected a token of the role {}", expected.name());
-                Err(BatchRefusal::new(batch::WRONG_CALLER, reason))
-            }
-            None => Err(BatchRefusal::new(401, "expected a known token")),
-        }
-    }
-
-    /// Checks the token and the headers of a request.
-    fn check_head(
-        &self,
-        headers: &HeaderMap,
-        size_max: usize,
-    ) -> Result<CheckedHead<'_>, BatchRefusal> {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let grant = self.check_role(headers, TokenRole::Agent)?;
-        if text(header::CONTENT_TYPE) != Some(CONTENT_TYPE) {
-            return Err(BatchRefusal::new(
-                415,
-                format!("expected the content type {CONTENT_TYPE}"),
-            ));
-        }
-        if headers.contains_key(header::CONTENT_ENCODING) {
-            return Err(BatchRefusal::new(415, "expected a message without an encoding"));
-        }
-        let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
-        match length {
-            None => Err(BatchRefusal::new(411, "expected the length of the message")),
-            Some(length) if length > size_max => {
-                let reason = format!("expected at most {size_max} bytes, got {length}");
-                Err(BatchRefusal::new(batch::TOO_LARGE, reason))
-            }
-            Some(length) => Ok(CheckedHead { length, grant }),
-        }
-    }
-
     /// Reserves the memory of a batch before it is read.
     fn reserve(&self, length: usize) -> Result<SemaphorePermit<'_>, BatchRefusal> {
         let kib = u32::try_from(length >> 10).unwrap_or(u32::MAX).max(BATCH_KIB_MIN);
         let permit = self.waiting.try_acquire_many(kib);
         permit.map_err(|_| BatchRefusal::new(429, "too many batches wait"))
+    }
+}
+
+/// Returns the caller of a route whose callers are known.
+fn agent(caller: Option<&HubCaller>) -> Result<&HubCaller, BatchRefusal> {
+    caller.ok_or_else(|| BatchRefusal::new(401, "expected a known token"))
+}
+
+/// Checks the headers of a message. Returns its length in bytes.
+fn check_head(headers: &HeaderMap, size_max: usize) -> Result<usize, BatchRefusal> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    if text(header::CONTENT_TYPE) != Some(CONTENT_TYPE) {
+        return Err(BatchRefusal::new(415, format!("expected the content type {CONTENT_TYPE}")));
+    }
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return Err(BatchRefusal::new(415, "expected a message without an encoding"));
+    }
+    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
+    match length {
+        None => Err(BatchRefusal::new(411, "expected the length of the message")),
+        Some(length) if length > size_max => {
+            let reason = format!("expected at most {size_max} bytes, got {length}");
+            Err(BatchRefusal::new(batch::TOO_LARGE, reason))
+        }
+        Some(length) => Ok(length),
     }
 }
 
@@ -420,5 +496,6 @@ fn refuse(refusal: &BatchRefusal) -> Response {
     if let Some(seconds) = retry {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
+    response.extensions_mut().insert(AuditNote(refusal.reason.clone()));
     response
 }

@@ -5,6 +5,7 @@
 //! merged file holds a range of commits and replaces the files within that range. A reader ignores
 //! replaced files, so a merge that is killed before it removed them duplicates nothing.
 
+use std::cmp::Reverse;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -25,10 +26,12 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
+use crate::bucket::{BucketConfig, StoreBucket};
 use crate::columns::RowTable;
 use crate::error::Error;
 
 pub mod compaction;
+pub mod copies;
 pub mod ingest;
 pub mod retention;
 #[cfg(test)]
@@ -47,6 +50,8 @@ const BATCH_ROWS: usize = 8192;
 /// Number of rows with coded texts that are read at a time. They are small, and their different
 /// texts are looked up once for all of them.
 const CODED_BATCH_ROWS: usize = 1 << 15;
+/// Ending of the mark of a file that the bucket has.
+const MARK: &str = ".bucket";
 /// Number of attempts to open the files of a partition while a compaction replaces them.
 const ATTEMPTS: usize = 10;
 
@@ -57,6 +62,8 @@ pub struct StoreFolder {
     /// The lock is released when the file is closed, even by a kill. Readers hold no lock.
     _lock: Option<File>,
     temporary: AtomicU64,
+    /// Where files that are not on the local disk lie.
+    bucket: Option<StoreBucket>,
 }
 
 /// The rows of one table in one hour, or all rows of a table without times.
@@ -72,7 +79,10 @@ pub struct Partition {
 pub struct PartFile {
     pub first: u64,
     pub last: u64,
+    /// Path on the local disk, where a copied file may be missing.
     pub path: PathBuf,
+    /// Whether the bucket has the file.
+    pub is_copied: bool,
 }
 
 /// The files of a partition, in the order of their commits.
@@ -101,7 +111,7 @@ impl StoreFolder {
             }
             _ => fs::create_dir(&temporary).map_err(Error::io(&temporary, "create"))?,
         }
-        Ok(Self { root: root.to_owned(), _lock: Some(lock), temporary: AtomicU64::new(0) })
+        Ok(Self { _lock: Some(lock), ..Self::new(root) })
     }
 
     /// Opens a store for reading, while a hub may write to it.
@@ -110,7 +120,59 @@ impl StoreFolder {
     /// If the folder does not exist.
     pub fn open_for_reading(root: &Path) -> Result<Self, Error> {
         fs::read_dir(root).map_err(Error::io(root, "read the store"))?;
-        Ok(Self { root: root.to_owned(), _lock: None, temporary: AtomicU64::new(0) })
+        Ok(Self::new(root))
+    }
+
+    fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), _lock: None, temporary: AtomicU64::new(0), bucket: None }
+    }
+
+    /// Uses the bucket of a configuration, if there is one.
+    ///
+    /// # Errors
+    /// If the configuration of the bucket is wrong.
+    pub fn with_bucket(self, config: Option<&BucketConfig>) -> Result<Self, Error> {
+        let bucket = config.map(StoreBucket::open).transpose()?;
+        Ok(Self { bucket, ..self })
+    }
+
+    /// Returns the bucket that has copies of the files, if there is one.
+    pub fn bucket(&self) -> Option<&StoreBucket> {
+        self.bucket.as_ref()
+    }
+
+    /// Returns the folder of the whole store.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the key of a file in the bucket.
+    fn key(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).to_string_lossy().into_owned()
+    }
+
+    /// Returns the folder of the files that were fetched from the bucket.
+    fn cache(&self) -> PathBuf {
+        self.root.join("cache")
+    }
+
+    /// Returns a new path for an unfinished file.
+    fn temporary(&self, ending: &str) -> PathBuf {
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        // Other programs that read the store fetch files too.
+        let process = std::process::id();
+        self.root.join("tmp").join(format!("{process}-{number}.{ending}"))
+    }
+
+    /// Removes a file from the local disk, where a copied file may be missing.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn remove_local(&self, path: &Path) -> Result<(), Error> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            result => result.map_err(Error::io(path, "remove")),
+        }
     }
 
     /// Returns the folder of a partition, which may not exist.
@@ -156,9 +218,8 @@ impl StoreFolder {
 
     /// Removes all rows of a day from a table. A kill at any moment leaves all of them or none.
     fn remove_day(&self, table: &str, day: u64) -> Result<(), Error> {
-        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
         // What a kill leaves in the folder of unfinished files is removed by the next hub.
-        let removed = self.root.join("tmp").join(format!("{number}.removed"));
+        let removed = self.temporary("removed");
         let path = self.day_path(table, day);
         fs::rename(&path, &removed).map_err(Error::io(&path, "remove"))?;
         sync_folder(&self.root.join(table))?;
@@ -172,12 +233,17 @@ impl StoreFolder {
     pub fn list(&self, partition: Partition) -> Result<PartList, Error> {
         let folder = self.path(partition);
         let parts = names(&folder)?.into_iter().filter_map(|name| {
+            let copied = name.strip_suffix(MARK);
+            let is_copied = copied.is_some();
+            let name = copied.unwrap_or(&name);
             let (first, last) = name.strip_suffix(".parquet")?.split_once('-')?;
             let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-            Some(PartFile { first, last, path: folder.join(&name) })
+            Some(PartFile { first, last, path: folder.join(name), is_copied })
         });
         let mut parts: Vec<PartFile> = parts.collect();
-        parts.sort_by_key(|part| (part.first, std::cmp::Reverse(part.last)));
+        // The mark of a copied file comes before the file itself.
+        parts.sort_by_key(|part| (part.first, Reverse(part.last), !part.is_copied));
+        parts.dedup_by(|later, earlier| later.path == earlier.path);
         let mut list = PartList::default();
         for part in parts {
             match list.parts.last() {
@@ -200,8 +266,7 @@ impl StoreFolder {
         schema: SchemaRef,
         fill: impl FnOnce(&mut ArrowWriter<File>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.root.join("tmp").join(format!("{number}.parquet"));
+        let temporary = self.temporary("parquet");
         let folder = self.path(partition);
         let name = format!("{:010}-{:010}.parquet", commits.start(), commits.end());
         let written = write_whole(&temporary, partition.compression(), schema, fill)
@@ -256,22 +321,63 @@ impl StoreFolder {
         Ok(())
     }
 
+    /// Opens a file, which is fetched if only the bucket has it.
+    fn open_part(&self, part: &PartFile) -> Result<File, Error> {
+        match File::open(&part.path) {
+            Err(error) if part.is_copied && error.kind() == ErrorKind::NotFound => {
+                self.open_copy(&part.path)
+            }
+            opened => opened.map_err(Error::io(&part.path, "open")),
+        }
+    }
+
+    /// Opens a file that only the bucket has, after it was fetched.
+    fn open_copy(&self, path: &Path) -> Result<File, Error> {
+        let key = self.key(path);
+        let Some(bucket) = &self.bucket else {
+            let expected = "a section [bucket], because only the bucket has this file";
+            return Err(Error::Value { what: key, expected, got: "none".to_owned() });
+        };
+        let cached = self.cache().join(&key);
+        if let Ok(file) = File::open(&cached) {
+            // The files that were used last stay longest.
+            let _ = file.set_modified(SystemTime::now());
+            return Ok(file);
+        }
+        let temporary = self.temporary("fetched");
+        for needed in [temporary.parent(), cached.parent()].into_iter().flatten() {
+            fs::create_dir_all(needed).map_err(Error::io(needed, "create the folder"))?;
+        }
+        let fetched = bucket.get(&key, &temporary).and_then(|()| {
+            fs::rename(&temporary, &cached).map_err(Error::io(&cached, "create"))?;
+            File::open(&cached).map_err(Error::io(&cached, "open"))
+        });
+        if fetched.is_err() {
+            // The first error is the one to report. The file may not exist.
+            let _ = fs::remove_file(&temporary);
+        }
+        fetched
+    }
+
     fn open_parts(&self, partition: Partition) -> Result<Vec<(File, PartFile)>, Error> {
         let mut attempt = 1;
         loop {
             let parts = self.list(partition)?.parts.into_iter();
-            let opened: Result<Vec<_>, Error> = parts
-                .map(|part| {
-                    let file = File::open(&part.path).map_err(Error::io(&part.path, "open"))?;
-                    Ok((file, part))
-                })
-                .collect();
+            let opened: Result<Vec<_>, Error> =
+                parts.map(|part| Ok((self.open_part(&part)?, part))).collect();
             match opened {
                 Err(error) if error.is_missing() && attempt < ATTEMPTS => attempt += 1,
                 opened => return opened,
             }
         }
     }
+}
+
+/// Returns the path of the mark of a file.
+fn mark(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(MARK);
+    name.into()
 }
 
 /// Converts a number of hours since 1970 to a time.

@@ -1,4 +1,4 @@
-//! Reads the certificate and the key of the hub.
+//! Reads the certificate and the key of the hub, and the certificates that it trusts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use fleet::untrusted::{Privacy, read_trusted};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use ureq::tls::TlsConfig;
 
 use crate::error::Error;
 
@@ -40,4 +41,19 @@ pub fn load(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> 
     let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
     let config = builder.with_no_client_auth().with_single_cert(chain, private);
     config.map(Arc::new).map_err(failed)
+}
+
+/// Returns the TLS configuration of a client that trusts the CA certificates in a file, or the
+/// usual ones if there is no file.
+///
+/// # Errors
+/// If the file cannot be read or has no certificate.
+pub fn trust(ca: Option<&Path>, key: &'static str) -> Result<TlsConfig, Error> {
+    let Some(path) = ca else { return Ok(TlsConfig::default()) };
+    let bytes =
+        read_trusted(path, Privacy::Readable).map_err(|source| Error::File { key, source })?;
+    fleet::trust::trust_only(&bytes).ok_or_else(|| {
+        let (path, expected) = (path.to_owned(), "a certificate");
+        Error::Pem { path, expected, got: "none".to_owned() }
+    })
 }

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::batch::{CheckedBatch, QueuedEntry};
 use crate::error::Error;
 use crate::log::say;
+use crate::metrics::HubCounters;
 use crate::problems::ProblemLog;
 use crate::store::ingest::{HostProblem, IngestTally, RowStore};
 
@@ -42,11 +43,13 @@ impl BatchQueue {
     pub fn start(
         store: RowStore,
         problems: ProblemLog,
+        counters: Arc<HubCounters>,
         pause: Duration,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (sender, receiver) = channel();
         let builder = thread::Builder::new().name("commits".to_owned());
-        let thread = builder.spawn(move || commit_batches(store, problems, &receiver, pause))?;
+        let thread =
+            builder.spawn(move || commit_batches(store, problems, &counters, &receiver, pause))?;
         Ok((Self { sender: Arc::new(Mutex::new(sender)) }, thread))
     }
 
@@ -83,6 +86,7 @@ fn ended() -> String {
 fn commit_batches(
     mut store: RowStore,
     mut problems: ProblemLog,
+    counters: &HubCounters,
     receiver: &Receiver<PendingBatch>,
     pause: Duration,
 ) {
@@ -122,6 +126,7 @@ fn commit_batches(
             // The agent may have closed its connection. It sends the batch again.
             let _ = outcome.send(answer.clone());
         }
+        counters.add_commit(result.as_ref().ok());
         report(&result, &mut reported, was_failing);
         was_failing = result.is_err();
         if let Ok(tally) = &result {

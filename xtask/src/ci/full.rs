@@ -30,6 +30,11 @@ pub const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
 /// Python packages of the stage `objects`: moto serves objects as S3 does, and pyarrow writes the
 /// Parquet files.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
+/// Python packages of the stage `hub peers`, which read what the hub sends and stores.
+const HUB_PACKAGES: [&str; 4] = ["opentelemetry-proto==1.45.2", "duckdb<3", "chdb<5", "pyspark<5"];
+/// Programs of the stage `hub peers`, beside Prometheus.
+const HUB_PEERS: [tool::Program; 2] =
+    [("victoria-metrics", "victoria-metrics"), ("java", "default-jre-headless")];
 /// Prometheus, which scrapes the agent's pages and whose `promtool` checks the alert rules.
 pub const PROMETHEUS: tool::Program = ("prometheus", "prometheus");
 /// Seconds during which a process keeps swapping the captured file. The everyday run does so for
@@ -152,6 +157,18 @@ pub fn train_on_objects() -> Result<String, Error> {
     let mut script = python_script(&python, &root, "object_store.py");
     command::run(script.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
     Ok(format!("text, gzip and Parquet from {} train as from files", S3_PACKAGES[0]))
+}
+
+/// Compares the sums of the hub with those that other systems receive or compute from its files.
+pub fn compare_with_peers() -> Result<String, Error> {
+    let programs = [PROMETHEUS].into_iter().chain(HUB_PEERS);
+    let missing: Vec<String> = programs.filter_map(tool::install_program).collect();
+    let python = create_environment(&tree::root().join("target/venv-hub"), &HUB_PACKAGES)?;
+    let mut tests = cargo(&["test", "--release", "-p", "hub", "--features", "s3", "--test", "it"]);
+    tests.args(["--", "outward::", "sql::", "bucket::"]).env("ROWMILL_HUB_PYTHON", &python);
+    command::run(tests.env("AWS_ACCESS_KEY_ID", "moto").env("AWS_SECRET_ACCESS_KEY", "moto"))?;
+    let peers = "Prometheus, VictoriaMetrics, OpenTelemetry, DuckDB, ClickHouse, Spark, S3 agree";
+    Ok(if missing.is_empty() { peers.to_owned() } else { missing.join("; ") })
 }
 
 /// Captures traces of running PyTorch jobs, and of a process that keeps swapping the captured file.

@@ -111,7 +111,7 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["pyo3", "numpy"], &["python"]),
     (&["tokio", "async-", "futures"], &["agent", "hub"]),
     (&["axum", "hyper", "h2", "tonic", "tower", "reqwest", "askama", "rustls"], &["agent", "hub"]),
-    (&["ureq"], &["data", "cli", "agent", "hub"]),
+    (&["ureq"], &["data", "fleet", "cli", "agent", "hub"]),
     (&["nvml-", "prometheus-", "procfs", "listenfd"], &["agent"]),
     (&["anyhow", "eyre", "color-eyre"], &[]),
 ];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fleet::proto::{CONTENT_TYPE, SIZE_MAX};
 use fleet::untrusted::{Privacy, read_trusted};
 use prost::Message;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 
 use crate::config::{ConfigError, HubConfig};
 use crate::secret::read_secret;
@@ -56,16 +56,10 @@ pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
         Ok(bytes) => bytes,
         Err(error) => return Err(wrong(error)),
     };
-    let items = parse_pem(&bytes).filter_map(|item| match item {
-        Ok(PemItem::Certificate(certificate)) => Some(certificate),
-        _ => None,
-    });
-    let certificates: Vec<Certificate<'static>> = items.collect();
-    if certificates.is_empty() {
+    fleet::trust::trust_only(&bytes).ok_or_else(|| {
         let problem = "expected a certificate in PEM, got none".to_owned();
-        return Err(wrong(ConfigError::Tls { path: path.clone(), problem }));
-    }
-    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build())
+        wrong(ConfigError::Tls { path: path.clone(), problem })
+    })
 }
 
 impl HubLink {

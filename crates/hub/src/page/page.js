@@ -55,11 +55,18 @@ function go(change) {
   show();
 }
 
+// Whether a proxy between the browser and the hub has named the user.
+async function isKnown() {
+  const answer = await fetch('/hub/v1/me');
+  return answer.ok && (await answer.json()) !== null;
+}
+
 async function ask(state, what, options, weeksBefore = 0) {
   const [since, until] = state.range.map((time) => time - weeksBefore * WEEK);
   const query = new URLSearchParams({ since, until, weight: state.weight, ...options });
   state.selection.forEach(([dimension, name]) => query.append(dimension, name));
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem('token') ?? ''}` };
+  const token = sessionStorage.getItem('token');
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(`/hub/v1/${what}?${query}`, { headers });
   if (answer.ok) return answer.json();
   throw Object.assign(new Error(await answer.text()), { status: answer.status });
@@ -311,7 +318,7 @@ async function show() {
   view.setAttribute('aria-busy', 'true');
   let nodes = [];
   try {
-    if (!sessionStorage.getItem('token')) throw Object.assign(new Error(''), { status: 401 });
+    if (!sessionStorage.getItem('token') && !await isKnown()) throw Object.assign(new Error(''), { status: 401 });
     nodes = await VIEWS[state.view](state);
     if (turn !== shown) return;
     login.hidden = problem.hidden = true;

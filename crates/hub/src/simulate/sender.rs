@@ -12,11 +12,12 @@ use fleet::untrusted::{Privacy, read_trusted};
 use prost::Message;
 use schema::random::{CounterRng, mix};
 
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 
 use super::fleet::HostRows;
 use crate::error::Error;
 use crate::log::say;
+use crate::tls;
 
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -56,20 +57,7 @@ impl HubAddress {
             let (what, expected) = ("--token".to_owned(), "a file with one token");
             return Err(Error::Value { what, expected, got: "another text".to_owned() });
         }
-        let mut tls = TlsConfig::default();
-        if let Some(path) = ca {
-            let bytes = read(path, "--ca")?;
-            let items = parse_pem(&bytes).filter_map(|item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                _ => None,
-            });
-            let roots: Vec<Certificate<'static>> = items.collect();
-            if roots.is_empty() {
-                let (path, expected) = (path.to_owned(), "a certificate");
-                return Err(Error::Pem { path, expected, got: "none".to_owned() });
-            }
-            tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots)).build();
-        }
+        let tls = tls::trust(ca, "--ca")?;
         Ok(Self { url, token, tls })
     }
 

@@ -1,7 +1,6 @@
 //! Merges the small files of an hour. A merged file appears whole before the files that it replaces
 //! are removed, so a kill at any moment leaves a readable store.
 
-use std::fs;
 use std::time::{Duration, SystemTime};
 
 use super::{HOUR_S, PartFile, Partition, StoreFolder, read_file, read_schema};
@@ -47,7 +46,7 @@ impl MergeScope {
 pub fn merge(folder: &StoreFolder, partition: Partition, scope: MergeScope) -> Result<bool, Error> {
     let list = folder.list(partition)?;
     for path in &list.replaced {
-        fs::remove_file(path).map_err(Error::io(path, "remove"))?;
+        folder.remove_local(path)?;
     }
     let mut parts = list.parts;
     if scope == MergeScope::Singles {
@@ -58,21 +57,17 @@ pub fn merge(folder: &StoreFolder, partition: Partition, scope: MergeScope) -> R
         }
     }
     let [first, .., last] = &parts[..] else { return Ok(false) };
-    let schema = read_schema(open(first)?, &first.path)?;
+    let schema = read_schema(folder.open_part(first)?, &first.path)?;
     folder.write(partition, first.first..=last.last, schema, |writer| {
         for part in &parts {
-            read_file(open(part)?, &part.path, &[], |batch| {
+            read_file(folder.open_part(part)?, &part.path, &[], |batch| {
                 writer.write(batch).map_err(Error::parquet(&part.path))
             })?;
         }
         Ok(())
     })?;
     for part in &parts {
-        fs::remove_file(&part.path).map_err(Error::io(&part.path, "remove"))?;
+        folder.remove_local(&part.path)?;
     }
     Ok(true)
-}
-
-fn open(part: &PartFile) -> Result<fs::File, Error> {
-    fs::File::open(&part.path).map_err(Error::io(&part.path, "open"))
 }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{HOURS_OF_DAY, Partition, StoreFolder};
+use super::{HOURS_OF_DAY, Partition, StoreFolder, copies};
 use crate::columns::RowTable;
 use crate::config::{DAY_S, Retention};
 use crate::error::Error;
@@ -40,6 +40,7 @@ pub fn remove_old_days(
             if is_needed || (table == RowTable::Gpu.folder() && !has_sums(folder, day)?) {
                 continue;
             }
+            copies::delete_day(folder, table, day)?;
             folder.remove_day(table, day)?;
             removed += 1;
         }

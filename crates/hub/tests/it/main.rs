@@ -2,13 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod access;
 mod agent;
+#[cfg(feature = "s3")]
+mod bucket;
 mod disk;
 mod fixture;
 mod kill;
 mod load;
+mod outward;
 mod requests;
 mod simulate;
 mod slurm;
 mod speed;
+mod sql;
 mod view;

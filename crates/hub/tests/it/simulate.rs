@@ -18,7 +18,7 @@ use crate::fixture::{TestHub, add_token, program, program_beside};
 const FAULTS: &str = "late,doubled,ahead,repeated";
 
 /// Starts a simulation with a number of hosts, an interval in seconds, and a time until now.
-fn start(hub: &TestHub, [hosts, interval, since]: [&str; 3]) -> Child {
+pub fn start(hub: &TestHub, [hosts, interval, since]: [&str; 3]) -> Child {
     let token = hub.folder.write("agent.token", &hub.token);
     let mut command = program();
     command.args(["simulate", "--hosts", hosts, "--gpus", "4", "--interval", interval]);

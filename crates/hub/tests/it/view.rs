@@ -23,8 +23,8 @@ fn now() -> u64 {
 
 /// A hub with rows of three hosts of two GPUs: one works, one is held idle by a user whose name is
 /// markup, and one stops reporting and has faults. Two of the hosts reported a week before too.
-fn start() -> (TestHub, String) {
-    let mut hub = TestHub::start("");
+pub fn start(lines: &str) -> (TestHub, String) {
+    let mut hub = TestHub::start(lines);
     let viewer = add_token(&hub.folder, "viewer", "viewer");
     // The hub reads its tokens at its start.
     hub.kill_and_restart();
@@ -91,7 +91,7 @@ fn rows(host: u64, until: u64, weeks: u64) -> EntryBatch {
     }
 }
 
-fn get(hub: &TestHub, token: &str, path: &str, host: &str) -> Answer {
+pub fn get(hub: &TestHub, token: &str, path: &str, host: &str) -> Answer {
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\
          Connection: close\r\n\r\n"
@@ -101,7 +101,7 @@ fn get(hub: &TestHub, token: &str, path: &str, host: &str) -> Answer {
 
 #[test]
 fn viewers_get_sums_faults_and_reasons_for_refusals() {
-    let (hub, viewer) = start();
+    let (hub, viewer) = start("");
     let local = "127.0.0.1:9470";
     let sums = |query: &str| -> Value {
         let answer = get(&hub, &viewer, &format!("/hub/v1/sums?since=3h{query}"), local);
@@ -168,7 +168,7 @@ fn viewers_get_sums_faults_and_reasons_for_refusals() {
 
 #[test]
 fn the_page_shows_the_band_and_lists_by_clicks_and_names_stay_text() {
-    let (hub, viewer) = start();
+    let (hub, viewer) = start("");
     let url = format!("http://{}/", hub.address);
     let wait = "new Promise((done) => { const look = () => document.querySelector('svg') ? done(1) : \
                 setTimeout(look, 20); look(); })";
@@ -245,7 +245,7 @@ fn reports_name_owners_jobs_and_sick_nodes() {
         testkit::skip("reports of the fleet", "the program rowmill beside the hub");
         return;
     };
-    let (hub, viewer) = start();
+    let (hub, viewer) = start("");
     hub.folder.write("viewer.token", viewer);
     let run = |words: &[&str]| {
         let mut command = Command::new(&program);
