@@ -141,8 +141,9 @@ enum TokenCommand {
     New {
         #[arg(value_enum)]
         role: TokenRole,
-        /// Host whose rows an agent's token may send, or name of a viewer. A `*` at its end stands
-        /// for any letters: `'gpu-*'`, or `'*'` for one token of all hosts
+        /// Host whose rows an agent's token may send: a `*` at its end stands for any letters, as in
+        /// `'gpu-*'`, or `'*'` for one token of all hosts. Otherwise the user who gets the token;
+        /// a tracer may trace the runs of this user
         #[arg(value_parser = parse_name)]
         name: String,
     },

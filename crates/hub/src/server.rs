@@ -331,7 +331,7 @@ impl Service {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = value.and_then(|value| value.strip_prefix("Bearer "));
         match token.and_then(|token| self.tokens.grant(token)) {
-            Some(grant) if grant.role == expected => Ok(grant),
+            Some(grant) if grant.role.includes(expected) => Ok(grant),
             Some(_) => {
                 let reason = format!("expected a token of the role {}", expected.name());
                 Err(BatchRefusal::new(batch::WRONG_CALLER, reason))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fleet::untrusted::{Privacy, read_trusted};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
@@ -12,26 +13,39 @@ use crate::pattern::matches_pattern;
 /// Number of random bytes of a token. A hash without salt is safe only because tokens are random.
 const TOKEN_BYTES: usize = 24;
 
-/// What a token permits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// What a caller may do. Each role of people includes the roles before it, except that nobody but
+/// an agent sends rows.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum TokenRole {
     /// Sends the rows of the host after which the token is named.
     Agent,
     /// Reads sums and pages.
     Viewer,
+    /// Orders traces of the runs of the user after whom the token is named.
+    Tracer,
+    /// Orders traces of all runs.
+    Admin,
 }
 
 impl TokenRole {
+    pub const ALL: [Self; 4] = [Self::Agent, Self::Viewer, Self::Tracer, Self::Admin];
+
     /// Returns the name of the role in the file of tokens.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Viewer => "viewer",
-        }
+        ["agent", "viewer", "tracer", "admin"][self as usize]
+    }
+
+    /// Whether a caller with this role may do what needs the role `needed`.
+    pub fn includes(self, needed: Self) -> bool {
+        self == needed || needed != Self::Agent && self > needed
     }
 }
 
-/// The role of a token, and its name. An agent's token is named after its host.
+/// The role of a token, and its name. An agent's token is named after its host, and other tokens
+/// after their user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenGrant {
     pub role: TokenRole,
@@ -84,15 +98,14 @@ impl TokenFile {
             // The line is not shown, because a user may have pasted the token itself.
             let wrong = |got: String| Error::Value {
                 what: format!("tokens: line {}", at + 1),
-                expected: "a role (agent, viewer), a name and a SHA-256 in hexadecimal digits",
+                expected: "a role (agent, viewer, tracer, admin), a name and a SHA-256 in hexadecimal digits",
                 got,
             };
             let words: Vec<&str> = line.split_whitespace().collect();
             let [role, name, hash] = words[..] else {
                 return Err(wrong(format!("{} words", words.len())));
             };
-            let known = [TokenRole::Agent, TokenRole::Viewer];
-            let Some(role) = known.into_iter().find(|known| known.name() == role) else {
+            let Some(role) = TokenRole::ALL.into_iter().find(|known| known.name() == role) else {
                 return Err(wrong("another role".to_owned()));
             };
             if hash.len() != 64 || !hash.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -152,6 +165,18 @@ mod tests {
         assert_eq!(file.role(&token), Some(TokenRole::Agent));
         assert_eq!(file.role(&token[1..]), None);
         assert!(!line.contains(&token));
+    }
+
+    #[test]
+    fn roles_of_people_include_lesser_ones_but_not_agents() {
+        let of_each = TokenRole::ALL.map(|role| TokenRole::ALL.map(|needed| role.includes(needed)));
+        let expected = [
+            [true, false, false, false],
+            [false, true, false, false],
+            [false, true, true, false],
+            [false, true, true, true],
+        ];
+        assert_eq!(of_each, expected);
     }
 
     #[test]
