@@ -9,7 +9,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
+use crate::findings::FINDINGS;
+use crate::orders::TraceLimits;
 use crate::pattern::matches_pattern;
+use crate::watch::WatchRules;
 use crate::weights::GpuModels;
 
 /// Seconds of a day.
@@ -45,6 +48,11 @@ pub struct HubFile {
     #[serde(default, rename = "model")]
     pub models: GpuModels,
     pub slurm: Option<SlurmCluster>,
+    /// Limits of trace orders and of the traces that agents send.
+    #[serde(default)]
+    pub traces: TraceLimits,
+    /// When traces are ordered without a person. Without it, none is.
+    pub watch: Option<WatchRules>,
 }
 
 /// The Slurm cluster whose jobs and nodes the hub asks for.
@@ -160,6 +168,8 @@ impl HubFile {
                 return wrong("slurm: interval_s", "1 to 240", slurm.interval_s.to_string());
             }
         }
+        self.traces.check()?;
+        self.watch.iter().try_for_each(WatchRules::check)?;
         self.retention.check()
     }
 }
@@ -184,8 +194,16 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 fn deserialize_time<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Duration>, D::Error> {
+    deserialize_span(source).map(Some)
+}
+
+/// Reads a length of time with a unit.
+///
+/// # Errors
+/// A text that says what was expected.
+pub fn deserialize_span<'de, D: Deserializer<'de>>(source: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(source)?;
-    parse_time(&text).map(Some).map_err(D::Error::custom)
+    parse_time(&text).map_err(D::Error::custom)
 }
 
 impl Retention {
@@ -193,7 +211,7 @@ impl Retention {
     pub fn kept(&self, table: &str) -> Option<Duration> {
         match table {
             "gpu" | "host" | "step" => self.rows,
-            "run" | "event" => self.runs,
+            "run" | "event" | FINDINGS => self.runs,
             "by_minute" => self.minutes,
             "by_hour" | "by_host" | "faults" => self.hours,
             _ => None,

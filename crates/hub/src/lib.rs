@@ -9,6 +9,9 @@
 //! answers queries. [`faults`] lists what is wrong with GPUs. [`api`] answers viewers in JSON, and
 //! [`table`] formats sums as text. [`simulate`] sends rows of a made-up fleet. `docs/hub.md`
 //! describes the files.
+//!
+//! [`orders`] has the orders for traces, which [`runs`] finds the hosts of, and [`watch`] gives
+//! orders by itself. [`findings`] adds up what traces say.
 
 pub mod aggregate;
 pub mod api;
@@ -17,15 +20,18 @@ pub mod columns;
 pub mod config;
 pub mod error;
 pub mod faults;
+pub mod findings;
 pub mod grouping;
 pub mod intervals;
 pub mod kept;
 pub mod log;
+pub mod orders;
 pub mod page;
 pub mod pattern;
 pub mod poll;
 pub mod problems;
 pub mod rollup;
+pub mod runs;
 pub mod server;
 pub mod simulate;
 pub mod slurm;
@@ -35,5 +41,6 @@ pub mod sums;
 pub mod table;
 pub mod tls;
 pub mod tokens;
+pub mod watch;
 pub mod weights;
 pub mod writer;

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX};
+use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, SIZE_MAX};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -27,10 +27,13 @@ use crate::batch::{self, BatchRefusal};
 use crate::config::HubFile;
 use crate::error::Error;
 use crate::log::say;
+use crate::orders::OrderBoard;
 use crate::page::{self, PageFile};
 use crate::tls;
 use crate::tokens::{TokenFile, TokenGrant, TokenRole};
 use crate::writer::BatchQueue;
+
+mod orders;
 
 /// Timeout of a TLS handshake, and of receiving the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
@@ -40,10 +43,6 @@ const BODY_PATIENCE: Duration = Duration::from_secs(20);
 const HEAD_MAX: usize = 16 << 10;
 /// Memory in KiB that a batch is counted as at least.
 const BATCH_KIB_MIN: u32 = 4;
-/// Largest size of a request for orders in bytes.
-const WANTED_MAX: usize = 64 << 10;
-/// Longest time by which the answer to a request for orders is delayed.
-const HELD_MAX: Duration = Duration::from_secs(30);
 /// Seconds after which an agent may try again while the store cannot be written.
 const RETRY_STORE_S: u32 = 5;
 /// Time in which open requests may end when the hub is ended by a signal.
@@ -67,6 +66,9 @@ struct Service {
     reader: Arc<FleetReader>,
     /// Permits of the queries that are computed at the same time.
     queries: Semaphore,
+    board: Arc<OrderBoard>,
+    /// Permits of the parts of traces that are received at the same time.
+    parts: Semaphore,
     /// Whether connections are encrypted, so that a browser has checked the name of this host.
     has_tls: bool,
     stop: watch::Receiver<bool>,
@@ -122,6 +124,7 @@ impl HubListener {
         self,
         queue: BatchQueue,
         reader: FleetReader,
+        board: Arc<OrderBoard>,
         mut stop: watch::Receiver<bool>,
     ) {
         let service = Arc::new(Service {
@@ -130,12 +133,13 @@ impl HubListener {
             waiting: Semaphore::new(self.waiting_kib as usize),
             reader: Arc::new(reader),
             queries: Semaphore::new(QUERIES_MAX),
+            board,
+            parts: Semaphore::new(orders::PARTS_MAX),
             has_tls: self.acceptor.is_some(),
             stop: stop.clone(),
         });
-        let router = Router::new()
+        let router = orders::add_routes(Router::new())
             .route(BATCHES, post(receive_batch))
-            .route(ORDERS, post(answer_orders))
             .route(SUMS, get(answer_sums))
             .route(FAULTS, get(answer_faults))
             .route("/", get(|state, headers| send_page(state, headers, &page::HTML)))
@@ -209,38 +213,16 @@ async fn accept_batch(service: &Service, request: Request) -> Result<Ack, BatchR
     let bytes = read_body(request.into_body(), SIZE_MAX).await?;
     let batch = batch::decode(&bytes, grant)?;
     drop(bytes);
-    let through = batch.through;
+    let (through, host) = (batch.through, Arc::clone(&batch.host));
+    let states = OrderBoard::states(&batch);
     match service.queue.store(batch).await {
-        Ok(()) => Ok(Ack { through }),
+        Ok(()) => {
+            service.board.note(&host, states);
+            Ok(Ack { through })
+        }
         // The path is for the hub's own log, not for callers.
         Err(_) => Err(BatchRefusal::new(503, "the rows cannot be stored now")),
     }
-}
-
-/// Answers a request for orders. The hub has no orders yet, so the answer only keeps an agent that
-/// may receive orders from reporting the hub as unreachable.
-async fn answer_orders(State(service): State<Arc<Service>>, request: Request) -> Response {
-    let wanted = async {
-        let CheckedHead { grant, .. } = service.check_head(request.headers(), WANTED_MAX)?;
-        let bytes = read_body(request.into_body(), WANTED_MAX).await?;
-        let damaged =
-            |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
-        let wanted = OrdersWanted::decode(bytes.as_ref()).map_err(damaged)?;
-        batch::check_version(wanted.version)?;
-        batch::check_sender(grant, &wanted.host)?;
-        Ok(wanted)
-    };
-    let wanted = match wanted.await {
-        Ok(wanted) => wanted,
-        Err(refusal) => return refuse(&refusal),
-    };
-    let held = Duration::from_millis(u64::from(wanted.wait_ms)).min(HELD_MAX);
-    let mut stop = service.stop.clone();
-    tokio::select! {
-        () = tokio::time::sleep(held) => {}
-        _ = stop.wait_for(|is_over| *is_over) => {}
-    }
-    message(&Orders::default())
 }
 
 async fn answer_sums(

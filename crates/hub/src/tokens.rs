@@ -58,6 +58,11 @@ impl TokenGrant {
         Self { role, name: name.to_owned() }
     }
 
+    /// Name of the token: a host, a user, or a pattern of them.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Checks that the token may send messages of a host.
     ///
     /// # Errors

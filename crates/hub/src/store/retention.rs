@@ -9,6 +9,7 @@ use super::{HOURS_OF_DAY, Partition, StoreFolder};
 use crate::columns::RowTable;
 use crate::config::{DAY_S, Retention};
 use crate::error::Error;
+use crate::findings::FINDINGS;
 
 /// Folders of sums and faults, which end after the rows from which they were computed.
 const SUMS: [&str; 4] = ["by_minute", "by_hour", "by_host", "faults"];
@@ -33,7 +34,8 @@ pub fn remove_old_days(
     let now_unix_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut removed = 0;
     // Rows come before their sums, so that no sums are missing while their rows exist.
-    for table in RowTable::ALL.map(RowTable::folder).into_iter().chain(SUMS) {
+    let tables = RowTable::ALL.map(RowTable::folder).into_iter().chain([FINDINGS]);
+    for table in tables.chain(SUMS) {
         let Some(kept) = retention.kept(table) else { continue };
         for day in folder.days(table)? {
             let is_needed = !is_over(day, kept, now_unix_s.saturating_sub(MARGIN_S));

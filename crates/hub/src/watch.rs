@@ -1,0 +1,361 @@
+//! Orders traces without a person: of runs that leave the band of their history, and by schedule.
+//!
+//! The thread looks at whole intervals of equal length. For each run it knows the step time and the
+//! share in which its GPUs were busy in past intervals ([`readings`]), and [`band`] says which
+//! values are usual. Budgets and pauses are counted from the orders themselves, so that they hold
+//! over restarts.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+
+use crate::config::{DAY_S, deserialize_span};
+use crate::error::Error;
+use crate::log::say;
+use crate::orders::{HubOrder, OrderBoard, OrderFailure, OrderWish};
+use crate::pattern::matches_pattern;
+use crate::runs::ActiveRun;
+use crate::store::StoreFolder;
+
+pub mod band;
+pub mod readings;
+
+use band::Band;
+use readings::{RunInterval, read_intervals};
+
+/// Name in orders that the watch gives.
+pub const WATCH: &str = "watch";
+/// Seconds after the end of an interval at which its rows have arrived.
+const LAG_S: u64 = 15;
+/// Largest number of intervals that are remembered of a run.
+const REMEMBERED_MAX: usize = 512;
+/// Interval at which the thread checks whether the hub is ending.
+const TICK: Duration = Duration::from_millis(200);
+
+/// When traces are ordered without a person.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WatchRules {
+    /// Length in seconds of the intervals that are compared.
+    pub interval_s: u64,
+    /// For how long the intervals of earlier runs count.
+    #[serde(deserialize_with = "deserialize_span")]
+    pub history: Duration,
+    /// Number of intervals from which on there is a band.
+    pub history_min: usize,
+    /// Number of consecutive intervals outside of the band after which a trace is ordered.
+    pub intervals: usize,
+    /// Half width of the band in standard deviations, which are estimated by the median.
+    pub deviations: f64,
+    /// Smallest half width of the band as a share of the median.
+    pub share_min: f64,
+    /// Shortest time between two orders for the workflow of a user, except for schedules.
+    #[serde(deserialize_with = "deserialize_span")]
+    pub cool_down: Duration,
+    /// Largest number of orders in 24 hours.
+    pub per_day: usize,
+    /// Number of steps to record.
+    pub steps: u32,
+    #[serde(rename = "schedule")]
+    pub schedules: Vec<TraceSchedule>,
+}
+
+/// A workflow type of which a trace is ordered at intervals, while a run of it lasts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceSchedule {
+    /// Name of the workflow type. A `*` at the end stands for any letters.
+    pub workflow: String,
+    #[serde(deserialize_with = "deserialize_span")]
+    pub every: Duration,
+}
+
+impl Default for WatchRules {
+    fn default() -> Self {
+        Self {
+            interval_s: 60,
+            history: Duration::from_secs(DAY_S),
+            history_min: 20,
+            intervals: 5,
+            deviations: 5.0,
+            share_min: 0.15,
+            cool_down: Duration::from_secs(6 * 3600),
+            per_day: 20,
+            steps: 5,
+            schedules: Vec::new(),
+        }
+    }
+}
+
+impl WatchRules {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// If a value is out of its range.
+    pub fn check(&self) -> Result<(), Error> {
+        let wrong = |key: &str, expected, got: String| {
+            Err(Error::Value { what: format!("watch: {key}"), expected, got })
+        };
+        if self.interval_s == 0 || 3600 % self.interval_s != 0 {
+            return wrong("interval_s", "a divisor of 3600", self.interval_s.to_string());
+        }
+        if self.history_min < 3 {
+            return wrong("history_min", "at least 3", self.history_min.to_string());
+        }
+        if self.intervals == 0 || self.intervals > 100 {
+            return wrong("intervals", "1 to 100", self.intervals.to_string());
+        }
+        // The comparisons are false for NaN.
+        if !(1.0..=1000.0).contains(&self.deviations) {
+            return wrong("deviations", "1 to 1000", self.deviations.to_string());
+        }
+        if !(0.01..=10.0).contains(&self.share_min) {
+            return wrong("share_min", "0.01 to 10", self.share_min.to_string());
+        }
+        if !(1..=1000).contains(&self.steps) {
+            return wrong("steps", "1 to 1000", self.steps.to_string());
+        }
+        let short = |schedule: &&TraceSchedule| schedule.every < Duration::from_secs(60);
+        match self.schedules.iter().find(short) {
+            Some(one) => wrong("schedule: every", "at least 1m", format!("{:?}", one.every)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The past intervals of all runs.
+pub struct RunWatch {
+    rules: WatchRules,
+    folder: Arc<StoreFolder>,
+    board: Arc<OrderBoard>,
+    runs: BTreeMap<String, WatchedRun>,
+}
+
+/// A run with its past intervals, oldest first.
+#[derive(Clone, Debug, Default)]
+struct WatchedRun {
+    workflow: String,
+    user: String,
+    intervals: VecDeque<RunInterval>,
+}
+
+/// A run of which a trace shall be ordered, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Suspect {
+    run: String,
+    why: String,
+    left_band_unix_s: Option<u64>,
+}
+
+impl RunWatch {
+    /// Creates a watch that knows no interval yet.
+    pub fn new(rules: WatchRules, folder: Arc<StoreFolder>, board: Arc<OrderBoard>) -> Self {
+        Self { rules, folder, board, runs: BTreeMap::new() }
+    }
+
+    /// Starts the thread, which first reads the history. It ends when `stop` is set.
+    ///
+    /// # Errors
+    /// If the operating system cannot start a thread.
+    pub fn start(mut self, stop: Arc<AtomicBool>) -> std::io::Result<JoinHandle<()>> {
+        thread::Builder::new().name("watch".to_owned()).spawn(move || {
+            let interval_s = self.rules.interval_s;
+            let mut from = (unix_s() - self.rules.history.as_secs()) / interval_s * interval_s;
+            while !stop.load(Ordering::SeqCst) {
+                let until = (unix_s() - LAG_S) / interval_s * interval_s;
+                if until <= from {
+                    thread::sleep(TICK);
+                    continue;
+                }
+                match read_intervals(&self.folder, from..until, interval_s) {
+                    Ok(intervals) => {
+                        self.add(intervals, until);
+                        from = until;
+                        self.order_traces(until, unix_s());
+                    }
+                    Err(error) => {
+                        say(&format!("note: runs are not watched: {error}"));
+                        from = until;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Adds intervals, which are later than those that are known, and forgets old ones.
+    fn add(&mut self, intervals: Vec<RunInterval>, now_unix_s: u64) {
+        for interval in intervals {
+            let run = self.runs.entry(interval.run.clone()).or_default();
+            run.workflow.clone_from(&interval.workflow);
+            run.user.clone_from(&interval.user);
+            run.intervals.push_back(interval);
+            if run.intervals.len() > REMEMBERED_MAX {
+                run.intervals.pop_front();
+            }
+        }
+        let oldest = now_unix_s.saturating_sub(self.rules.history.as_secs());
+        for run in self.runs.values_mut() {
+            while run.intervals.front().is_some_and(|interval| interval.start_s < oldest) {
+                run.intervals.pop_front();
+            }
+        }
+        self.runs.retain(|_, run| !run.intervals.is_empty());
+    }
+
+    /// Orders traces of the runs that left their band or are due, within the budget. The last
+    /// interval ended at `until_unix_s`.
+    fn order_traces(&self, until_unix_s: u64, now_unix_s: u64) {
+        let orders = self.board.list(now_unix_s.saturating_sub(self.longest_pause_s()));
+        let own: Vec<&HubOrder> = orders.iter().filter(|order| order.by == WATCH).collect();
+        let lately = own.iter().filter(|order| order.created_unix_s + DAY_S > now_unix_s).count();
+        let mut left = self.rules.per_day.saturating_sub(lately);
+        let mut ordered = BTreeSet::new();
+        for suspect in self.suspects(until_unix_s, now_unix_s, &own) {
+            let Some(run) = self.runs.get(&suspect.run) else { continue };
+            // Several runs of a workflow mostly leave the band for the same reason.
+            if left == 0 || !ordered.insert((run.workflow.clone(), run.user.clone())) {
+                continue;
+            }
+            let Some(host) = run.intervals.back().and_then(RunInterval::host) else { continue };
+            let active = ActiveRun {
+                run: suspect.run.clone(),
+                workflow: run.workflow.clone(),
+                user: run.user.clone(),
+                hosts: BTreeSet::from([host.to_owned()]),
+            };
+            let wish = OrderWish {
+                steps: Some(self.rules.steps),
+                why: suspect.why,
+                left_band_unix_s: suspect.left_band_unix_s,
+                ..OrderWish::default()
+            };
+            match self.board.create(&wish, active, WATCH, now_unix_s) {
+                Ok(_) => left -= 1,
+                Err(OrderFailure::Refused(_, reason)) => {
+                    say(&format!("note: no trace of {} is ordered: {reason}", suspect.run));
+                    return;
+                }
+                Err(OrderFailure::Store(error)) => {
+                    say(&format!("error: no trace of {} is ordered: {error}", suspect.run));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn longest_pause_s(&self) -> u64 {
+        let every = self.rules.schedules.iter().map(|schedule| schedule.every);
+        every
+            .chain([self.rules.cool_down, Duration::from_secs(DAY_S)])
+            .max()
+            .map_or(0, |pause| pause.as_secs())
+    }
+
+    /// Lists the runs of which a trace shall be ordered now. `own` are the orders of the watch.
+    fn suspects(&self, until_unix_s: u64, now_unix_s: u64, own: &[&HubOrder]) -> Vec<Suspect> {
+        let last_s = until_unix_s.saturating_sub(self.rules.interval_s);
+        let mut suspects = Vec::new();
+        for (name, run) in &self.runs {
+            if run.intervals.back().is_none_or(|interval| interval.start_s < last_s) {
+                continue;
+            }
+            let of_workflow = own
+                .iter()
+                .filter(|order| order.workflow == run.workflow && order.user == run.user)
+                .map(|order| order.created_unix_s)
+                .max();
+            let is_due = |pause: Duration| {
+                of_workflow.is_none_or(|last_s| last_s + pause.as_secs() <= now_unix_s)
+            };
+            if is_due(self.rules.cool_down)
+                && let Some((why, left_s)) = self.leaves_band(name, run)
+            {
+                let (run, left_band_unix_s) = (name.clone(), Some(left_s));
+                suspects.push(Suspect { run, why, left_band_unix_s });
+                continue;
+            }
+            let scheduled = self.rules.schedules.iter().find(|schedule| {
+                matches_pattern(&schedule.workflow, &run.workflow) && is_due(schedule.every)
+            });
+            if let Some(schedule) = scheduled {
+                let why = format!("schedule: every {} s", schedule.every.as_secs());
+                suspects.push(Suspect { run: name.clone(), why, left_band_unix_s: None });
+            }
+        }
+        suspects
+    }
+
+    /// Decides whether the last intervals of a run are outside of its band. Returns the reason, and
+    /// the start of the first of these intervals.
+    fn leaves_band(&self, name: &str, run: &WatchedRun) -> Option<(String, u64)> {
+        let before = run.intervals.len().checked_sub(self.rules.intervals)?;
+        let last = run.intervals.range(before..);
+        // The intervals must be consecutive, because a run may have paused.
+        let first_s = run.intervals.get(before)?.start_s;
+        let length_s = self.rules.interval_s * (self.rules.intervals as u64 - 1);
+        if run.intervals.back()?.start_s != first_s + length_s {
+            return None;
+        }
+        let of_itself: Vec<&RunInterval> = run.intervals.range(..before).collect();
+        let of_earlier = || {
+            let is_like = |(other, one): &(&String, &WatchedRun)| {
+                *other != name && one.workflow == run.workflow && one.user == run.user
+            };
+            let runs = self.runs.iter().filter(is_like);
+            let intervals = runs.flat_map(|(_, run)| run.intervals.iter());
+            intervals.filter(|interval| interval.start_s < first_s).collect::<Vec<_>>()
+        };
+        let measures: [Measure; 2] = [
+            ("step time in s", |interval| interval.step_time_s(), true),
+            ("share of busy GPUs", |interval| interval.busy_share(), false),
+        ];
+        for (what, value, is_more_worse) in measures {
+            let values = |of: &[&RunInterval]| of.iter().filter_map(|one| value(one)).collect();
+            let (mut history, mut whose): (Vec<f64>, _) = (values(&of_itself), "of the run itself");
+            if history.len() < self.rules.history_min {
+                (history, whose) = (values(&of_earlier()), "of earlier runs of this workflow");
+            }
+            let now: Vec<f64> = last.clone().filter_map(value).collect();
+            if history.len() < self.rules.history_min || now.len() < self.rules.intervals {
+                continue;
+            }
+            let Some(band) = Band::new(&mut history, self.rules.deviations, self.rules.share_min)
+            else {
+                continue;
+            };
+            let is_outside = |value: &f64| {
+                if is_more_worse { *value > band.high } else { *value < band.low }
+            };
+            if now.iter().all(is_outside) {
+                let least = now.iter().copied().fold(f64::INFINITY, f64::min);
+                let most = now.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let why = format!(
+                    "{what}: {least:.4} to {most:.4} in {} intervals of {} s, outside of the band \
+                     {:.4} to {:.4} (median {:.4} of {} intervals {whose})",
+                    now.len(),
+                    self.rules.interval_s,
+                    band.low,
+                    band.high,
+                    band.median,
+                    history.len(),
+                );
+                return Some((why, first_s));
+            }
+        }
+        None
+    }
+}
+
+/// The name of a measured value, the function that reads it, and whether more of it is worse.
+type Measure = (&'static str, fn(&RunInterval) -> Option<f64>, bool);
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests;
