@@ -28,8 +28,6 @@ use crate::sums::Dimension;
 
 /// Folder of the table of findings.
 pub const FINDINGS: &str = "finding";
-/// Category of findings about the quality of a trace, which cost no time.
-const QUALITY: &str = "quality";
 /// Longest time of a query whose GPU hours are divided by minutes. Those of longer ones are divided
 /// by hours.
 const MINUTES_MAX_S: u64 = 2 * DAY_S;
@@ -130,8 +128,7 @@ pub fn write(
 ) -> Result<(), Error> {
     let joint = analysis.share(analysis.joint_ns());
     let mut rows = vec![StoredFinding { saving: [joint; 3], ..StoredFinding::default() }];
-    let found = analysis.findings.iter().filter(|finding| finding.category != QUALITY);
-    rows.extend(found.map(|finding| {
+    rows.extend(analysis.findings.iter().map(|finding| {
         let saving = finding.saving.unwrap_or_default();
         StoredFinding {
             rule: finding.rule.clone(),

@@ -275,7 +275,7 @@ impl OrderBoard {
         now_unix_s: u64,
     ) -> Result<HubOrder, OrderFailure> {
         let run = match &wish.job {
-            Some(job) => find_run(&self.folder, job, wish.host.as_deref(), now_unix_s)?,
+            Some(job) => self.find_run(job, wish.host.as_deref(), grant, now_unix_s)?,
             None => {
                 let wrong = || OrderFailure::Refused(400, "expected a job or a host".to_owned());
                 let hosts = BTreeSet::from([wish.host.clone().ok_or_else(wrong)?]);
@@ -292,6 +292,40 @@ impl OrderBoard {
             return Err(OrderFailure::Refused(403, reason));
         }
         self.create(wish, run, grant.name(), now_unix_s)
+    }
+
+    /// Finds the run that a person means, on one host or on all of its hosts.
+    fn find_run(
+        &self,
+        job: &str,
+        host: Option<&str>,
+        grant: &TokenGrant,
+        now_unix_s: u64,
+    ) -> Result<ActiveRun, OrderFailure> {
+        let refused = |status, reason| Err(OrderFailure::Refused(status, reason));
+        let mut found = active_runs(&self.folder, now_unix_s)?;
+        found.retain(|run| run.is_named(job));
+        if found.len() > 1 {
+            found.retain(|run| may_trace(grant, &run.user));
+        }
+        if found.len() > 1 {
+            let names: Vec<String> =
+                found.iter().map(|run| format!("{} of {}", run.run, run.user)).collect();
+            return refused(400, format!("job: expected one of {}, got {job:?}", names.join(", ")));
+        }
+        let Some(mut run) = found.pop() else {
+            return refused(404, format!("job: expected a run that lasts, got {job:?}"));
+        };
+        if let Some(host) = host {
+            if !run.hosts.contains(host) {
+                let hosts: Vec<&str> = run.hosts.iter().map(String::as_str).take(8).collect();
+                let hosts = hosts.join(", ");
+                let reason = format!("host: expected a host of the run, such as {hosts}");
+                return refused(400, format!("{reason}, got {host:?}"));
+            }
+            run.hosts = BTreeSet::from([host.to_owned()]);
+        }
+        Ok(run)
     }
 
     /// Creates an order for a run that was found, without a check of permissions.
@@ -464,35 +498,6 @@ fn may_trace(grant: &TokenGrant, user: &str) -> bool {
         TokenRole::Tracer => matches_pattern(grant.name(), user),
         TokenRole::Agent | TokenRole::Viewer => false,
     }
-}
-
-/// Finds the run that a person means, on one host or on all of its hosts.
-fn find_run(
-    folder: &StoreFolder,
-    job: &str,
-    host: Option<&str>,
-    now_unix_s: u64,
-) -> Result<ActiveRun, OrderFailure> {
-    let mut found = active_runs(folder, now_unix_s)?;
-    found.retain(|run| run.is_named(job));
-    if found.len() > 1 {
-        let names: Vec<String> = found.into_iter().map(|run| run.run).collect();
-        let reason = format!("job: expected one of {}, got {job:?}", names.join(", "));
-        return Err(OrderFailure::Refused(400, reason));
-    }
-    let Some(mut run) = found.pop() else {
-        let reason = format!("job: expected a run that lasts, got {job:?}");
-        return Err(OrderFailure::Refused(404, reason));
-    };
-    if let Some(host) = host {
-        if !run.hosts.contains(host) {
-            let hosts: Vec<&str> = run.hosts.iter().map(String::as_str).take(8).collect();
-            let reason = format!("host: expected a host of the run, such as {}", hosts.join(", "));
-            return Err(OrderFailure::Refused(400, format!("{reason}, got {host:?}")));
-        }
-        run.hosts = BTreeSet::from([host.to_owned()]);
-    }
-    Ok(run)
 }
 
 impl HubOrder {

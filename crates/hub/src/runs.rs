@@ -74,11 +74,13 @@ pub fn active_runs(folder: &StoreFolder, now_unix_s: u64) -> Result<Vec<ActiveRu
             Ok(())
         })?;
     }
-    let mut runs: BTreeMap<String, ActiveRun> = BTreeMap::new();
+    // A host that names another user for a run must not change whose the run is on other hosts.
+    let mut runs: BTreeMap<(String, String), ActiveRun> = BTreeMap::new();
     for ((run, host), report) in reports.into_iter().filter(|(_, report)| report.is_there) {
-        let active = runs.entry(run.clone()).or_default();
+        let LastReport { workflow, user, .. } = report;
+        let active = runs.entry((run.clone(), user.clone())).or_default();
         active.hosts.insert(host);
-        (active.run, active.workflow, active.user) = (run, report.workflow, report.user);
+        (active.run, active.workflow, active.user) = (run, workflow, user);
     }
     Ok(runs.into_values().collect())
 }

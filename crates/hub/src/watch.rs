@@ -19,7 +19,7 @@ use crate::log::say;
 use crate::orders::{HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::pattern::matches_pattern;
 use crate::runs::ActiveRun;
-use crate::store::StoreFolder;
+use crate::store::{HOUR_S, StoreFolder};
 
 pub mod band;
 pub mod readings;
@@ -140,12 +140,24 @@ pub struct RunWatch {
 struct WatchedRun {
     workflow: String,
     user: String,
-    intervals: VecDeque<RunInterval>,
+    /// Host with the slowest steps in the last interval.
+    host: String,
+    intervals: VecDeque<Reading>,
+}
+
+/// What is remembered of an interval of a run. Values are `None` if they are unknown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reading {
+    start_s: u64,
+    /// Mean step time in seconds.
+    step_s: Option<f64>,
+    /// Share of the observed time in which GPUs were busy.
+    busy_share: Option<f64>,
 }
 
 /// A run of which a trace shall be ordered, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Suspect {
+struct DueTrace {
     run: String,
     why: String,
     left_band_unix_s: Option<u64>,
@@ -164,24 +176,24 @@ impl RunWatch {
     pub fn start(mut self, stop: Arc<AtomicBool>) -> std::io::Result<JoinHandle<()>> {
         thread::Builder::new().name("watch".to_owned()).spawn(move || {
             let interval_s = self.rules.interval_s;
-            let mut from = (unix_s() - self.rules.history.as_secs()) / interval_s * interval_s;
+            let mut from = unix_s().saturating_sub(self.rules.history.as_secs());
+            from = from / interval_s * interval_s;
             while !stop.load(Ordering::SeqCst) {
-                let until = (unix_s() - LAG_S) / interval_s * interval_s;
+                let last = (unix_s() - LAG_S) / interval_s * interval_s;
+                // The history is read by the hour, as the files have it.
+                let until = last.min((from / HOUR_S + 1) * HOUR_S);
                 if until <= from {
                     thread::sleep(TICK);
                     continue;
                 }
                 match read_intervals(&self.folder, from..until, interval_s) {
-                    Ok(intervals) => {
-                        self.add(intervals, until);
-                        from = until;
-                        self.order_traces(until, unix_s());
-                    }
-                    Err(error) => {
-                        say(&format!("note: runs are not watched: {error}"));
-                        from = until;
-                    }
+                    Ok(intervals) => self.add(intervals, until),
+                    Err(error) => say(&format!("note: runs are not watched: {error}")),
                 }
+                if until == last {
+                    self.order_traces(until, unix_s());
+                }
+                from = until;
             }
         })
     }
@@ -189,10 +201,15 @@ impl RunWatch {
     /// Adds intervals, which are later than those that are known, and forgets old ones.
     fn add(&mut self, intervals: Vec<RunInterval>, now_unix_s: u64) {
         for interval in intervals {
-            let run = self.runs.entry(interval.run.clone()).or_default();
-            run.workflow.clone_from(&interval.workflow);
-            run.user.clone_from(&interval.user);
-            run.intervals.push_back(interval);
+            let reading = Reading {
+                start_s: interval.start_s,
+                step_s: interval.step_time_s(),
+                busy_share: interval.busy_share(),
+            };
+            let host = interval.host().unwrap_or_default().to_owned();
+            let run = self.runs.entry(interval.run).or_default();
+            (run.workflow, run.user, run.host) = (interval.workflow, interval.user, host);
+            run.intervals.push_back(reading);
             if run.intervals.len() > REMEMBERED_MAX {
                 run.intervals.pop_front();
             }
@@ -214,33 +231,32 @@ impl RunWatch {
         let lately = own.iter().filter(|order| order.created_unix_s + DAY_S > now_unix_s).count();
         let mut left = self.rules.per_day.saturating_sub(lately);
         let mut ordered = BTreeSet::new();
-        for suspect in self.suspects(until_unix_s, now_unix_s, &own) {
-            let Some(run) = self.runs.get(&suspect.run) else { continue };
+        for due in self.due_traces(until_unix_s, now_unix_s, &own) {
+            let Some(run) = self.runs.get(&due.run) else { continue };
             // Several runs of a workflow mostly leave the band for the same reason.
             if left == 0 || !ordered.insert((run.workflow.clone(), run.user.clone())) {
                 continue;
             }
-            let Some(host) = run.intervals.back().and_then(RunInterval::host) else { continue };
             let active = ActiveRun {
-                run: suspect.run.clone(),
+                run: due.run.clone(),
                 workflow: run.workflow.clone(),
                 user: run.user.clone(),
-                hosts: BTreeSet::from([host.to_owned()]),
+                hosts: BTreeSet::from([run.host.clone()]),
             };
             let wish = OrderWish {
                 steps: Some(self.rules.steps),
-                why: suspect.why,
-                left_band_unix_s: suspect.left_band_unix_s,
+                why: due.why,
+                left_band_unix_s: due.left_band_unix_s,
                 ..OrderWish::default()
             };
             match self.board.create(&wish, active, WATCH, now_unix_s) {
                 Ok(_) => left -= 1,
                 Err(OrderFailure::Refused(_, reason)) => {
-                    say(&format!("note: no trace of {} is ordered: {reason}", suspect.run));
+                    say(&format!("note: no trace of {} is ordered: {reason}", due.run));
                     return;
                 }
                 Err(OrderFailure::Store(error)) => {
-                    say(&format!("error: no trace of {} is ordered: {error}", suspect.run));
+                    say(&format!("error: no trace of {} is ordered: {error}", due.run));
                     return;
                 }
             }
@@ -256,9 +272,9 @@ impl RunWatch {
     }
 
     /// Lists the runs of which a trace shall be ordered now. `own` are the orders of the watch.
-    fn suspects(&self, until_unix_s: u64, now_unix_s: u64, own: &[&HubOrder]) -> Vec<Suspect> {
+    fn due_traces(&self, until_unix_s: u64, now_unix_s: u64, own: &[&HubOrder]) -> Vec<DueTrace> {
         let last_s = until_unix_s.saturating_sub(self.rules.interval_s);
-        let mut suspects = Vec::new();
+        let mut due_traces = Vec::new();
         for (name, run) in &self.runs {
             if run.intervals.back().is_none_or(|interval| interval.start_s < last_s) {
                 continue;
@@ -275,7 +291,7 @@ impl RunWatch {
                 && let Some((why, left_s)) = self.leaves_band(name, run)
             {
                 let (run, left_band_unix_s) = (name.clone(), Some(left_s));
-                suspects.push(Suspect { run, why, left_band_unix_s });
+                due_traces.push(DueTrace { run, why, left_band_unix_s });
                 continue;
             }
             let scheduled = self.rules.schedules.iter().find(|schedule| {
@@ -283,10 +299,10 @@ impl RunWatch {
             });
             if let Some(schedule) = scheduled {
                 let why = format!("schedule: every {} s", schedule.every.as_secs());
-                suspects.push(Suspect { run: name.clone(), why, left_band_unix_s: None });
+                due_traces.push(DueTrace { run: name.clone(), why, left_band_unix_s: None });
             }
         }
-        suspects
+        due_traces
     }
 
     /// Decides whether the last intervals of a run are outside of its band. Returns the reason, and
@@ -300,7 +316,7 @@ impl RunWatch {
         if run.intervals.back()?.start_s != first_s + length_s {
             return None;
         }
-        let of_itself: Vec<&RunInterval> = run.intervals.range(..before).collect();
+        let of_itself: Vec<&Reading> = run.intervals.range(..before).collect();
         let of_earlier = || {
             let is_like = |(other, one): &(&String, &WatchedRun)| {
                 *other != name && one.workflow == run.workflow && one.user == run.user
@@ -310,11 +326,11 @@ impl RunWatch {
             intervals.filter(|interval| interval.start_s < first_s).collect::<Vec<_>>()
         };
         let measures: [Measure; 2] = [
-            ("step time in s", |interval| interval.step_time_s(), true),
-            ("share of busy GPUs", |interval| interval.busy_share(), false),
+            ("step time in s", |reading| reading.step_s, true),
+            ("share of busy GPUs", |reading| reading.busy_share, false),
         ];
         for (what, value, is_more_worse) in measures {
-            let values = |of: &[&RunInterval]| of.iter().filter_map(|one| value(one)).collect();
+            let values = |of: &[&Reading]| of.iter().filter_map(|one| value(one)).collect();
             let (mut history, mut whose): (Vec<f64>, _) = (values(&of_itself), "of the run itself");
             if history.len() < self.rules.history_min {
                 (history, whose) = (values(&of_earlier()), "of earlier runs of this workflow");
@@ -351,7 +367,7 @@ impl RunWatch {
 }
 
 /// The name of a measured value, the function that reads it, and whether more of it is worse.
-type Measure = (&'static str, fn(&RunInterval) -> Option<f64>, bool);
+type Measure = (&'static str, fn(&Reading) -> Option<f64>, bool);
 
 fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()

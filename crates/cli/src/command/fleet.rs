@@ -16,6 +16,7 @@ use setup::error_text::plain;
 use setup::render;
 
 mod hub;
+mod order;
 mod reach;
 mod report;
 mod sample;
@@ -37,7 +38,10 @@ struct HostStatus {
 /// Runs `rowmill fleet` and prints its result.
 pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     match &args.verb {
+        FleetVerb::Trace(args) if args.through.is_chosen() => order::run_trace(args, session),
         FleetVerb::Trace(args) => trace::run(args, session),
+        FleetVerb::Orders(args) => order::run_orders(args, session),
+        FleetVerb::Findings(args) => order::run_findings(args, session),
         FleetVerb::Report(args) => report::run(args, session),
         FleetVerb::Job(args) => report::run_job(args, session),
         FleetVerb::Hosts(reach) => show_statuses(reach, session, host_table),

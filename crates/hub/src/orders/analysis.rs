@@ -30,6 +30,8 @@ const CLEANUP: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(50);
 /// Largest size of a file that an analysis writes, in MiB.
 const OUTPUT_MIB: u64 = 256;
+/// Category of findings about the quality of a trace.
+const QUALITY: &str = "quality";
 /// Largest number of bytes of the error text of an analysis that are kept.
 const ERROR_MAX: u64 = 2048;
 /// Limits the memory in KiB and the files in MiB of a program. The blocks of `ulimit -f` have 512
@@ -177,6 +179,8 @@ impl OrderBoard {
         let _ = fs::remove_file(&output);
         let mut analysis: TraceAnalysis =
             serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+        // The report shows these too. They cost no time.
+        analysis.findings.retain(|finding| finding.category != QUALITY);
         let report = folder.join(REPORT_FILE);
         let path = report.to_string_lossy().into_owned();
         let args = ["trace", "report", "--threads", "1", "--output", &path];

@@ -69,6 +69,10 @@ async function show() {
   const since = new URLSearchParams(location.search).get('since') ?? '7d';
   const problem = document.getElementById('problem');
   const login = document.getElementById('login');
+  if (!sessionStorage.getItem('token')) {
+    login.hidden = false;
+    return;
+  }
   try {
     const [answer, { orders }] = await Promise.all([ask('findings', since), ask('orders', since)]);
     const reports = new Map(orders.map((order) => [order.id, order.report]));
@@ -78,7 +82,7 @@ async function show() {
   } catch (error) {
     view.replaceChildren();
     problem.textContent = error.message;
-    problem.hidden = error.status === 401 && !sessionStorage.getItem('token');
+    problem.hidden = false;
     login.hidden = error.status !== 401 && error.status !== 403;
   }
 }

@@ -26,7 +26,7 @@ use crate::api::{FleetQuery, FleetReader};
 use crate::batch::{self, BatchRefusal};
 use crate::log::say;
 use crate::orders::analysis::TraceAnalysis;
-use crate::orders::{HostProgress, HubOrder, OrderFailure, OrderWish};
+use crate::orders::{HostProgress, HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::page;
 use crate::tokens::TokenRole;
 
@@ -52,14 +52,14 @@ struct OrderAnswer {
     progress: Vec<HostProgress>,
     is_over: bool,
     /// Paths of the traces at the hub, with their sizes in bytes.
-    traces: Vec<TraceLink>,
+    traces: Vec<FileLink>,
     /// Path of the report, which needs no token; `None` if there is no report yet.
     report: Option<String>,
     analysis: Option<TraceAnalysis>,
 }
 
 #[derive(Serialize)]
-struct TraceLink {
+struct FileLink {
     path: String,
     bytes: u64,
 }
@@ -101,7 +101,7 @@ async fn list_orders(
     headers: HeaderMap,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer_orders(&headers, pairs, |_| true)
+    service.answer_orders(&headers, pairs, |_| true).await
 }
 
 async fn list_traces(
@@ -109,7 +109,7 @@ async fn list_traces(
     headers: HeaderMap,
     pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
 ) -> Response {
-    service.answer_orders(&headers, pairs, |answer| !answer.traces.is_empty())
+    service.answer_orders(&headers, pairs, |answer| !answer.traces.is_empty()).await
 }
 
 async fn answer_findings(
@@ -237,9 +237,11 @@ impl Service {
         let wish: OrderWish = serde_json::from_slice(&bytes)
             .map_err(|error| BatchRefusal::new(400, format!("expected an order: {error}")))?;
         let board = Arc::clone(&self.board);
-        let created = tokio::task::spawn_blocking(move || board.order(&wish, &grant, unix_s()));
+        let created = tokio::task::spawn_blocking(move || {
+            board.order(&wish, &grant, unix_s()).map(|order| OrderAnswer::new(order, &board))
+        });
         match created.await {
-            Ok(Ok(order)) => Ok(Json(self.describe(order)).into_response()),
+            Ok(Ok(order)) => Ok(Json(order).into_response()),
             Ok(Err(OrderFailure::Refused(status, reason))) => {
                 Err(BatchRefusal::new(status, reason))
             }
@@ -252,7 +254,7 @@ impl Service {
     }
 
     /// Answers with the orders since a time that pass a filter.
-    fn answer_orders(
+    async fn answer_orders(
         &self,
         headers: &HeaderMap,
         pairs: Result<Query<Vec<QueryPair>>, QueryRejection>,
@@ -268,30 +270,34 @@ impl Service {
             Ok(query) => query,
             Err(refusal) => return refuse(&refusal),
         };
-        let orders = self.board.list(query.sums.range.start).into_iter();
-        let answers = orders.map(|order| self.describe(order)).filter(is_wanted);
-        let answers: Vec<OrderAnswer> = answers.take(query.limit).collect();
-        Json(json!({ "orders": answers })).into_response()
+        let board = Arc::clone(&self.board);
+        let listed = tokio::task::spawn_blocking(move || {
+            let orders = board.list(query.sums.range.start).into_iter();
+            let answers = orders.map(|order| OrderAnswer::new(order, &board)).filter(is_wanted);
+            answers.take(query.limit).collect::<Vec<_>>()
+        });
+        match listed.await {
+            Ok(orders) => Json(json!({ "orders": orders })).into_response(),
+            Err(_) => refuse(&ending()),
+        }
     }
+}
 
-    fn describe(&self, order: HubOrder) -> OrderAnswer {
-        let progress = self.board.progress(&order, unix_s());
-        let analysis = self.board.analysis(order.id);
-        let link = |(name, bytes): (String, u64)| TraceLink {
+impl OrderAnswer {
+    fn new(order: HubOrder, board: &OrderBoard) -> Self {
+        let progress = board.progress(&order, unix_s());
+        let analysis = board.analysis(order.id);
+        let link = |(name, bytes): (String, u64)| FileLink {
             path: format!("/hub/v1/traces/{}/files/{name}", order.id),
             bytes,
         };
         let has_report = analysis.as_ref().is_some_and(|analysis| analysis.has_report);
         let report =
             has_report.then(|| format!("/hub/v1/traces/{}/report?key={}", order.id, order.token));
-        OrderAnswer {
-            traces: self.board.files(order.id).unwrap_or_default().into_iter().map(link).collect(),
-            is_over: analysis.is_some(),
-            order,
-            progress,
-            report,
-            analysis,
-        }
+        // A folder that cannot be read has no traces to show.
+        let files = board.files(order.id).unwrap_or_default();
+        let traces = files.into_iter().map(link).collect();
+        Self { is_over: analysis.is_some(), traces, order, progress, report, analysis }
     }
 }
 

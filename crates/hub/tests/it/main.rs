@@ -7,6 +7,7 @@ mod disk;
 mod fixture;
 mod kill;
 mod load;
+mod orders;
 mod requests;
 mod simulate;
 mod slurm;

@@ -130,7 +130,7 @@ struct JobHourRow {
 
 /// Runs `rowmill fleet report` and prints its result.
 pub fn run(args: &FleetReport, session: &Session) -> Result<ExitCode, Error> {
-    let client = HubClient::open(&args.reach)?;
+    let client = HubClient::open(&args.reach.place)?;
     let range = TimeRange::until_now(args.since);
     let report = read_morning(&client, args, range)?;
     let title = format!("Fleet from {} to {}", moment(range.since), moment(range.until));
@@ -145,7 +145,7 @@ pub fn run(args: &FleetReport, session: &Session) -> Result<ExitCode, Error> {
 
 /// Runs `rowmill fleet job` and prints its result.
 pub fn run_job(args: &FleetJob, session: &Session) -> Result<ExitCode, Error> {
-    let client = HubClient::open(&args.reach)?;
+    let client = HubClient::open(&args.reach.place)?;
     let name = if args.id.contains('/') { args.id.clone() } else { format!("slurm/{}", args.id) };
     let report = read_job(&client, &name, TimeRange::until_now(args.since))?;
     let title = format!("Job {}", report.run);
@@ -212,7 +212,7 @@ fn read_morning(
         problems,
     });
     Ok(MorningReport {
-        hub: args.reach.hub.clone(),
+        hub: args.reach.place.hub.clone(),
         since_unix_s: range.since,
         until_unix_s: range.until,
         notes,
