@@ -26,7 +26,7 @@ use fleet::wire::{RecordWhen, TraceFile, TraceOrder, TraceRow, TraceState};
 use schema::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::hub;
+use crate::hub::row;
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
@@ -426,7 +426,7 @@ impl TraceWorker {
         let run = run?;
         let owners = lock(&self.state.owners);
         let is_it = |of: &SchedulerRun| {
-            let of = hub::row::run(of);
+            let of = row::run(of);
             format!("{}/{}", of.scheduler, of.job) == run
         };
         Some(owners.runs().iter().filter(|(_, of)| is_it(of)).map(|(pid, _)| *pid).collect())

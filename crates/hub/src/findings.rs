@@ -8,26 +8,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
-use arrow_array::{
-    ArrayRef, Float64Array, RecordBatch, StringArray, TimestampMillisecondArray, UInt64Array,
-};
+use arrow_array::{Float64Array, StringArray, TimestampMillisecondArray, UInt64Array};
 use serde::Serialize;
 
 use crate::api::{FleetQuery, FleetReader};
-use crate::columns::{text, timestamps};
-use crate::config::DAY_S;
+use crate::columns::FINDINGS;
 use crate::error::Error;
 use crate::grouping::SumQuery;
-use crate::orders::HubOrder;
-use crate::orders::analysis::TraceAnalysis;
 use crate::rollup;
+use crate::span::DAY_S;
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension;
 
-/// Folder of the table of findings.
-pub const FINDINGS: &str = "finding";
 /// Longest time of a query whose GPU hours are divided by minutes. Those of longer ones are divided
 /// by hours.
 const MINUTES_MAX_S: u64 = 2 * DAY_S;
@@ -39,9 +32,9 @@ pub struct FindingAnswer {
     pub until_unix_s: u64,
     /// Hours of allocated GPUs.
     pub gpu_hours: f64,
-    /// Those for which traces stand.
+    /// Hours for which traces stand.
     pub traced_gpu_hours: f64,
-    /// Those that all remedies together would save.
+    /// Hours that all remedies together would save.
     pub lost_gpu_hours: f64,
     pub traces: u64,
     /// The losses by workflow type and user, largest first.
@@ -114,66 +107,6 @@ struct StoredFinding {
     advice: String,
     /// Shares of the step time: low, probable, high.
     saving: [f64; 3],
-}
-
-/// Writes the findings of a trace. The first row has an empty rule and the joint saving, so that a
-/// trace without findings has a row too.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn write(
-    folder: &StoreFolder,
-    order: &HubOrder,
-    analysis: &TraceAnalysis,
-) -> Result<(), Error> {
-    let joint = analysis.share(analysis.joint_ns());
-    let mut rows = vec![StoredFinding { saving: [joint; 3], ..StoredFinding::default() }];
-    rows.extend(analysis.findings.iter().map(|finding| {
-        let saving = finding.saving.unwrap_or_default();
-        StoredFinding {
-            rule: finding.rule.clone(),
-            title: finding.title.clone(),
-            severity: finding.severity.clone(),
-            what: finding.what.clone(),
-            advice: finding.advice.clone(),
-            saving: [saving.low_ns, saving.mid_ns, saving.high_ns].map(|ns| analysis.share(ns)),
-        }
-    }));
-    let each = |value: fn(&StoredFinding) -> &str| text(rows.iter().map(value));
-    let same = |value: &str| text(rows.iter().map(|_| value));
-    let share = |at: usize| -> ArrayRef {
-        Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.saving[at])))
-    };
-    let left = order.left_band_unix_s.unwrap_or(0);
-    let step_s = analysis.step_ns as f64 * 1e-9;
-    let batch = RecordBatch::try_from_iter([
-        ("start", timestamps(rows.iter().map(|_| order.created_unix_s))),
-        ("left_band", timestamps(rows.iter().map(|_| left))),
-        (
-            "order",
-            Arc::new(UInt64Array::from_iter_values(rows.iter().map(|_| order.id))) as ArrayRef,
-        ),
-        ("run", same(&order.run)),
-        ("workflow", same(&order.workflow)),
-        ("user", same(&order.user)),
-        ("rule", each(|row| &row.rule)),
-        ("title", each(|row| &row.title)),
-        ("severity", each(|row| &row.severity)),
-        ("what", each(|row| &row.what)),
-        ("advice", each(|row| &row.advice)),
-        ("saving_low", share(0)),
-        ("saving", share(1)),
-        ("saving_high", share(2)),
-        (
-            "step_s",
-            Arc::new(Float64Array::from_iter_values(rows.iter().map(|_| step_s))) as ArrayRef,
-        ),
-    ])?;
-    let partition = Partition { hour: Some(order.created_unix_s / HOUR_S), table: FINDINGS };
-    let path = folder.path(partition);
-    folder.write(partition, order.id..=order.id, batch.schema(), |writer| {
-        writer.write(&batch).map_err(Error::parquet(&path))
-    })
 }
 
 /// Reads the traces of a query's time and selection, by their run and time.

@@ -35,6 +35,7 @@ pub mod runs;
 pub mod server;
 pub mod simulate;
 pub mod slurm;
+pub mod span;
 pub mod status;
 pub mod store;
 pub mod sums;

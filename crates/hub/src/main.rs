@@ -18,7 +18,7 @@ use hub::log::say;
 use hub::orders::{OrderBoard, analysis};
 use hub::poll::SlurmPoll;
 use hub::problems::ProblemLog;
-use hub::server::HubListener;
+use hub::server::{HubListener, orders};
 use hub::simulate::{SimulateOptions, simulate};
 use hub::store::StoreFolder;
 use hub::store::ingest::RowStore;
@@ -232,7 +232,7 @@ fn serve(config: &Path) -> Result<(), Error> {
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, reader, board, is_over));
+    runtime.block_on(listener.serve(queue, reader, board, orders::routes(), is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);

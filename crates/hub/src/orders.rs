@@ -8,9 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use arrow_array::{BinaryArray, StringArray};
 use fleet::proto::{self, Body, Order, OrderState, Wanted};
@@ -20,20 +18,24 @@ use tokio::sync::watch;
 
 use crate::batch::CheckedBatch;
 use crate::columns::RowTable;
-use crate::config::{DAY_S, deserialize_span};
 use crate::error::Error;
 use crate::log::say;
 use crate::pattern::matches_pattern;
 use crate::runs::{ActiveRun, active_runs};
+use crate::span::DAY_S;
 use crate::store::{Partition, StoreFolder, column};
 use crate::tokens::{TokenGrant, TokenRole, hexadecimal};
 
 pub mod analysis;
+pub mod finding_rows;
+pub mod limits;
+pub mod result;
 #[cfg(test)]
 mod tests;
 pub mod uploads;
 
-use analysis::TraceAnalysis;
+use limits::TraceLimits;
+use result::TraceAnalysis;
 
 /// Name of the file of an order in its folder.
 const ORDER_FILE: &str = "order.json";
@@ -51,64 +53,6 @@ const STEPS_MAX: u32 = 1000;
 /// Multiple of iterations at which the ranks of several hosts start together, unless the order
 /// names one.
 const ALIGN_HOSTS: u32 = 100;
-
-/// Limits of trace orders and of the traces that agents send.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TraceLimits {
-    /// The program that analyzes traces. Without it, `rowmill` beside the hub's program.
-    pub rowmill: Option<PathBuf>,
-    /// For how long orders and traces are kept.
-    #[serde(deserialize_with = "deserialize_span")]
-    pub kept: Duration,
-    /// Largest size of one trace in MiB.
-    pub size_mib: u64,
-    /// Largest size of all traces in MiB. Further ones are refused.
-    pub total_mib: u64,
-    /// Largest number of orders in 24 hours.
-    pub orders_per_day: usize,
-    /// Largest memory of one analysis in MiB.
-    pub memory_mib: u64,
-    /// Longest time of one analysis.
-    #[serde(deserialize_with = "deserialize_span")]
-    pub timeout: Duration,
-}
-
-impl Default for TraceLimits {
-    fn default() -> Self {
-        Self {
-            rowmill: None,
-            kept: Duration::from_secs(30 * DAY_S),
-            size_mib: 512,
-            total_mib: 20 << 10,
-            orders_per_day: 200,
-            memory_mib: 4096,
-            timeout: Duration::from_secs(300),
-        }
-    }
-}
-
-impl TraceLimits {
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// If a value is too small.
-    pub fn check(&self) -> Result<(), Error> {
-        let least = [
-            ("size_mib", self.size_mib, 1, "at least 1"),
-            ("memory_mib", self.memory_mib, 256, "at least 256"),
-            ("kept", self.kept.as_secs(), DAY_S, "at least 1d"),
-            ("timeout", self.timeout.as_secs(), 1, "at least 1s"),
-        ];
-        let Some((key, got, _, expected)) =
-            least.into_iter().find(|(_, got, least, _)| got < least)
-        else {
-            return Ok(());
-        };
-        let what = format!("traces: {key}");
-        Err(Error::Value { what, expected, got: got.to_string() })
-    }
-}
 
 /// An order as its file stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

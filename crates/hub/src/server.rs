@@ -33,7 +33,7 @@ use crate::tls;
 use crate::tokens::{TokenFile, TokenGrant, TokenRole};
 use crate::writer::BatchQueue;
 
-mod orders;
+pub mod orders;
 
 /// Timeout of a TLS handshake, and of receiving the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
@@ -48,6 +48,8 @@ const RETRY_STORE_S: u32 = 5;
 /// Time in which open requests may end when the hub is ended by a signal.
 const DRAIN: Duration = Duration::from_secs(15);
 
+/// Largest number of parts of traces that are received at the same time.
+const PARTS_MAX: usize = 4;
 /// Largest number of queries that are computed at the same time.
 const QUERIES_MAX: usize = 2;
 /// Paths of the queries of viewers.
@@ -58,7 +60,7 @@ const FAULTS: &str = "/hub/v1/faults";
 type QueryPair = (String, String);
 
 /// The state that all requests share.
-struct Service {
+pub struct Service {
     tokens: TokenFile,
     queue: BatchQueue,
     /// Permits in KiB of the batches that are received or wait for a commit.
@@ -119,12 +121,14 @@ impl HubListener {
         Ok((Self { listener, acceptor, connections, waiting_kib, tokens }, url))
     }
 
-    /// Serves requests until `stop` becomes true, then finishes those that have begun.
+    /// Serves requests, of which `routes` are those of other modules, until `stop` becomes true.
+    /// Then finishes those that have begun.
     pub async fn serve(
         self,
         queue: BatchQueue,
         reader: FleetReader,
         board: Arc<OrderBoard>,
+        routes: Router<Arc<Service>>,
         mut stop: watch::Receiver<bool>,
     ) {
         let service = Arc::new(Service {
@@ -134,11 +138,11 @@ impl HubListener {
             reader: Arc::new(reader),
             queries: Semaphore::new(QUERIES_MAX),
             board,
-            parts: Semaphore::new(orders::PARTS_MAX),
+            parts: Semaphore::new(PARTS_MAX),
             has_tls: self.acceptor.is_some(),
             stop: stop.clone(),
         });
-        let router = orders::add_routes(Router::new())
+        let router = routes
             .route(BATCHES, post(receive_batch))
             .route(SUMS, get(answer_sums))
             .route(FAULTS, get(answer_faults))

@@ -11,21 +11,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Deserialize;
-
-use crate::config::{DAY_S, deserialize_span};
-use crate::error::Error;
 use crate::log::say;
 use crate::orders::{HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::pattern::matches_pattern;
 use crate::runs::ActiveRun;
+use crate::span::DAY_S;
 use crate::store::{HOUR_S, StoreFolder};
 
 pub mod band;
 pub mod readings;
+pub mod rules;
 
 use band::Band;
 use readings::{RunInterval, read_intervals};
+use rules::WatchRules;
 
 /// Name in orders that the watch gives.
 pub const WATCH: &str = "watch";
@@ -35,97 +34,6 @@ const LAG_S: u64 = 15;
 const REMEMBERED_MAX: usize = 512;
 /// Interval at which the thread checks whether the hub is ending.
 const TICK: Duration = Duration::from_millis(200);
-
-/// When traces are ordered without a person.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WatchRules {
-    /// Length in seconds of the intervals that are compared.
-    pub interval_s: u64,
-    /// For how long the intervals of earlier runs count.
-    #[serde(deserialize_with = "deserialize_span")]
-    pub history: Duration,
-    /// Number of intervals from which on there is a band.
-    pub history_min: usize,
-    /// Number of consecutive intervals outside of the band after which a trace is ordered.
-    pub intervals: usize,
-    /// Half width of the band in standard deviations, which are estimated by the median.
-    pub deviations: f64,
-    /// Smallest half width of the band as a share of the median.
-    pub share_min: f64,
-    /// Shortest time between two orders for the workflow of a user, except for schedules.
-    #[serde(deserialize_with = "deserialize_span")]
-    pub cool_down: Duration,
-    /// Largest number of orders in 24 hours.
-    pub per_day: usize,
-    /// Number of steps to record.
-    pub steps: u32,
-    #[serde(rename = "schedule")]
-    pub schedules: Vec<TraceSchedule>,
-}
-
-/// A workflow type of which a trace is ordered at intervals, while a run of it lasts.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TraceSchedule {
-    /// Name of the workflow type. A `*` at the end stands for any letters.
-    pub workflow: String,
-    #[serde(deserialize_with = "deserialize_span")]
-    pub every: Duration,
-}
-
-impl Default for WatchRules {
-    fn default() -> Self {
-        Self {
-            interval_s: 60,
-            history: Duration::from_secs(DAY_S),
-            history_min: 20,
-            intervals: 5,
-            deviations: 5.0,
-            share_min: 0.15,
-            cool_down: Duration::from_secs(6 * 3600),
-            per_day: 20,
-            steps: 5,
-            schedules: Vec::new(),
-        }
-    }
-}
-
-impl WatchRules {
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// If a value is out of its range.
-    pub fn check(&self) -> Result<(), Error> {
-        let wrong = |key: &str, expected, got: String| {
-            Err(Error::Value { what: format!("watch: {key}"), expected, got })
-        };
-        if self.interval_s == 0 || 3600 % self.interval_s != 0 {
-            return wrong("interval_s", "a divisor of 3600", self.interval_s.to_string());
-        }
-        if self.history_min < 3 {
-            return wrong("history_min", "at least 3", self.history_min.to_string());
-        }
-        if self.intervals == 0 || self.intervals > 100 {
-            return wrong("intervals", "1 to 100", self.intervals.to_string());
-        }
-        // The comparisons are false for NaN.
-        if !(1.0..=1000.0).contains(&self.deviations) {
-            return wrong("deviations", "1 to 1000", self.deviations.to_string());
-        }
-        if !(0.01..=10.0).contains(&self.share_min) {
-            return wrong("share_min", "0.01 to 10", self.share_min.to_string());
-        }
-        if !(1..=1000).contains(&self.steps) {
-            return wrong("steps", "1 to 1000", self.steps.to_string());
-        }
-        let short = |schedule: &&TraceSchedule| schedule.every < Duration::from_secs(60);
-        match self.schedules.iter().find(short) {
-            Some(one) => wrong("schedule: every", "at least 1m", format!("{:?}", one.every)),
-            None => Ok(()),
-        }
-    }
-}
 
 /// The past intervals of all runs.
 pub struct RunWatch {
@@ -316,8 +224,8 @@ impl RunWatch {
         if run.intervals.back()?.start_s != first_s + length_s {
             return None;
         }
-        let of_itself: Vec<&Reading> = run.intervals.range(..before).collect();
-        let of_earlier = || {
+        let own: Vec<&Reading> = run.intervals.range(..before).collect();
+        let earlier = || {
             let is_like = |(other, one): &(&String, &WatchedRun)| {
                 *other != name && one.workflow == run.workflow && one.user == run.user
             };
@@ -325,15 +233,15 @@ impl RunWatch {
             let intervals = runs.flat_map(|(_, run)| run.intervals.iter());
             intervals.filter(|interval| interval.start_s < first_s).collect::<Vec<_>>()
         };
-        let measures: [Measure; 2] = [
+        let measures: [WatchedValue; 2] = [
             ("step time in s", |reading| reading.step_s, true),
             ("share of busy GPUs", |reading| reading.busy_share, false),
         ];
         for (what, value, is_more_worse) in measures {
             let values = |of: &[&Reading]| of.iter().filter_map(|one| value(one)).collect();
-            let (mut history, mut whose): (Vec<f64>, _) = (values(&of_itself), "of the run itself");
+            let (mut history, mut whose): (Vec<f64>, _) = (values(&own), "of the run itself");
             if history.len() < self.rules.history_min {
-                (history, whose) = (values(&of_earlier()), "of earlier runs of this workflow");
+                (history, whose) = (values(&earlier()), "of earlier runs of this workflow");
             }
             let now: Vec<f64> = last.clone().filter_map(value).collect();
             if history.len() < self.rules.history_min || now.len() < self.rules.intervals {
@@ -367,7 +275,7 @@ impl RunWatch {
 }
 
 /// The name of a measured value, the function that reads it, and whether more of it is worse.
-type Measure = (&'static str, fn(&Reading) -> Option<f64>, bool);
+type WatchedValue = (&'static str, fn(&Reading) -> Option<f64>, bool);
 
 fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()

@@ -10,18 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
-
+use super::result::{ANALYSIS_FILE, REPORT_FILE, TraceAnalysis};
 use super::uploads::FILES;
-use super::{HubOrder, OrderBoard};
+use super::{HubOrder, OrderBoard, finding_rows};
 use crate::error::Error;
-use crate::findings;
 use crate::log::say;
 
-/// Name of the file with the result in the folder of an order.
-const ANALYSIS_FILE: &str = "analysis.json";
-/// Name of the HTML report in the folder of an order.
-pub const REPORT_FILE: &str = "report.html";
 /// Time between two searches for orders whose traces have arrived.
 const LOOK: Duration = Duration::from_millis(500);
 /// Time between two searches for orders whose time has ended.
@@ -37,67 +31,6 @@ const ERROR_MAX: u64 = 2048;
 /// Limits the memory in KiB and the files in MiB of a program. The blocks of `ulimit -f` have 512
 /// bytes.
 const LIMITED: &str = "ulimit -v \"$1\"; ulimit -f $(($2 * 2048)); shift 2; exec nice -n 10 \"$@\"";
-
-/// What the traces of an order say.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TraceAnalysis {
-    /// The reason if the traces could not be analyzed.
-    pub error: String,
-    pub has_report: bool,
-    /// Mean step time of the slowest rank in nanoseconds.
-    pub step_ns: i64,
-    /// Time that a step would save with all remedies together.
-    pub joint_saving_ns: Option<i64>,
-    pub findings: Vec<TraceFinding>,
-}
-
-/// A finding of `rowmill trace findings`. Other members are ignored.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TraceFinding {
-    pub rule: String,
-    pub title: String,
-    pub category: String,
-    pub severity: String,
-    pub what: String,
-    pub advice: String,
-    pub key: String,
-    pub saving: Option<StepSaving>,
-}
-
-/// The time that a step would save, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StepSaving {
-    pub low_ns: i64,
-    pub mid_ns: i64,
-    pub high_ns: i64,
-}
-
-impl TraceAnalysis {
-    /// Reads the result from the folder of an order. Returns `None` if there is none.
-    pub fn read(folder: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(folder.join(ANALYSIS_FILE)).ok()?).ok()
-    }
-
-    /// Returns the time that a step would save with all remedies together. If it is unknown, the
-    /// largest saving of one remedy is less than it.
-    pub fn joint_ns(&self) -> i64 {
-        let single = self.findings.iter().filter_map(|finding| finding.saving);
-        let most = single.map(|saving| saving.mid_ns).max();
-        self.joint_saving_ns.or(most).unwrap_or(0)
-    }
-
-    /// Returns the share of the step time that a time is, between 0 and 1.
-    pub fn share(&self, saving_ns: i64) -> f64 {
-        if self.step_ns <= 0 {
-            0.0
-        } else {
-            (saving_ns as f64 / self.step_ns as f64).clamp(0.0, 1.0)
-        }
-    }
-}
 
 /// Starts the thread that analyzes traces and removes old ones. It ends when `stop` is set.
 ///
@@ -154,7 +87,7 @@ impl OrderBoard {
         };
         if analysis.error.is_empty() {
             // The number of the file is that of the order, so a repeated analysis replaces it.
-            findings::write(&self.folder, order, &analysis)?;
+            finding_rows::write(&self.folder, order, &analysis)?;
         }
         let bytes = serde_json::to_vec(&analysis).unwrap_or_default();
         self.folder.replace(&folder.join(ANALYSIS_FILE), &bytes)?;

@@ -6,7 +6,8 @@ use fleet::proto::{OrderState, ProcessState, TraceFileBytes, TracePart, VERSION,
 use testkit::Folder;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{HubOrder, OrderBoard, OrderFailure, OrderWish, TraceLimits};
+use super::limits::TraceLimits;
+use super::{HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::runs::ActiveRun;
 use crate::store::StoreFolder;
 use crate::tokens::{TokenGrant, TokenRole};

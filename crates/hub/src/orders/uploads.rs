@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 use fleet::proto::{TraceFileBytes, TracePart};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::analysis::REPORT_FILE;
+use super::result::REPORT_FILE;
 use super::{HubOrder, OrderBoard};
 use crate::batch::{BatchRefusal, REFUSED};
 use crate::error::Error;
@@ -101,8 +101,9 @@ impl OrderBoard {
             let (total, count) = (walk_sizes(&self.folder.orders_path())?, fs::read_dir(folder));
             let most = self.limits.total_mib << 20;
             if total.saturating_add(file.bytes) > most {
+                let got = total.saturating_add(file.bytes);
                 let reason = format!("expected at most {most} bytes of traces at the hub");
-                return Ok(Err(refused(format!("{reason}, got {} more than {total}", file.bytes))));
+                return Ok(Err(refused(format!("{reason}, got {got}"))));
             }
             if count.map_or(0, Iterator::count) >= FILES_MAX {
                 return Ok(Err(refused(format!(

@@ -14,10 +14,15 @@ function el(tag, properties, ...children) {
   return node;
 }
 
+// Texts are aligned to the left and wrapped, numbers to the right.
 function table(heads, rows) {
-  const cell = (value) => el('td', {}, value instanceof Node ? value : String(value));
+  const cell = (value) => el('td', { class: Number.isFinite(Number(value)) ? null : 'words' },
+    value instanceof Node ? value : String(value));
   return el('div', { class: 'scroll' }, el('table', {},
-    el('thead', {}, el('tr', {}, ...heads.map((text) => el('th', { text })))),
+    el('thead', {}, el('tr', {}, ...heads.map((text, at) => {
+      const isNumber = rows.length > 0 && Number.isFinite(Number(rows[0][at]));
+      return el('th', { text, class: isNumber ? null : 'words' });
+    }))),
     el('tbody', {}, ...rows.map((row) => el('tr', {}, ...row.map(cell))))));
 }
 
@@ -28,7 +33,7 @@ async function ask(path, since) {
   throw Object.assign(new Error(await answer.text()), { status: answer.status });
 }
 
-const hours = (value) => value.toFixed(value < 10 ? 2 : 0);
+const hours = (value) => (value >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2));
 const time = (second) => new Date(second * 1000).toISOString().slice(0, 16).replace('T', ' ');
 
 // A report is shown in a tab of its own. Only paths of this hub are followed.
@@ -43,7 +48,7 @@ function shownFindings(answer, reports) {
     hours(one.gpu_hours), hours(one.lost_gpu_hours), link(one.order, reports)];
   return [
     el('p', { class: 'headline', text: `${hours(answer.lost_gpu_hours)} GPU h could be saved` }),
-    el('p', { class: 'note', text: `${answer.traces} traces stand for ${hours(answer.traced_gpu_hours)} of ${hours(answer.gpu_hours)} allocated GPU h. Findings of a run may save the same time, so they are not added up.` }),
+    el('p', { class: 'note', text: `${answer.traces} ${answer.traces === 1 ? 'trace stands' : 'traces stand'} for ${hours(answer.traced_gpu_hours)} of ${hours(answer.gpu_hours)} allocated GPU h. Findings of a run may save the same time, so they are not added up.` }),
     el('h2', { text: 'By workflow' }),
     table(['workflow', 'user', 'GPU h', 'of these traced', 'could be saved', 'traces'],
       answer.workflows.map((one) => [one.workflow, one.user, hours(one.gpu_hours),

@@ -25,7 +25,7 @@ use super::{CheckedHead, QueryPair, Service, message, read_body, refuse, send_pa
 use crate::api::{FleetQuery, FleetReader};
 use crate::batch::{self, BatchRefusal};
 use crate::log::say;
-use crate::orders::analysis::TraceAnalysis;
+use crate::orders::result::TraceAnalysis;
 use crate::orders::{HostProgress, HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::page;
 use crate::tokens::TokenRole;
@@ -34,8 +34,6 @@ use crate::tokens::TokenRole;
 const WANTED_MAX: usize = 64 << 10;
 /// Longest time by which the answer to a request for orders is delayed.
 const HELD_MAX: Duration = Duration::from_secs(30);
-/// Largest number of parts of traces that are received at the same time.
-pub(super) const PARTS_MAX: usize = 4;
 /// Number of bytes of a trace that are read and sent at a time.
 const BLOCK: usize = 64 << 10;
 /// Content security policy of reports, which are made from traces that anybody may have written. A
@@ -58,15 +56,16 @@ struct OrderAnswer {
     analysis: Option<TraceAnalysis>,
 }
 
+/// Where a trace can be fetched.
 #[derive(Serialize)]
 struct FileLink {
     path: String,
     bytes: u64,
 }
 
-/// Adds the routes of this module.
-pub(super) fn add_routes(router: Router<Arc<Service>>) -> Router<Arc<Service>> {
-    router
+/// Returns the routes of this module.
+pub fn routes() -> Router<Arc<Service>> {
+    Router::new()
         .route(ORDERS, post(receive_order).get(list_orders))
         .route(PARTS, post(receive_part))
         .route("/hub/v1/traces", get(list_traces))

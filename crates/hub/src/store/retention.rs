@@ -6,10 +6,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{HOURS_OF_DAY, Partition, StoreFolder};
-use crate::columns::RowTable;
+use crate::columns::{FINDINGS, RowTable};
 use crate::config::{DAY_S, Retention};
 use crate::error::Error;
-use crate::findings::FINDINGS;
 
 /// Folders of sums and faults, which end after the rows from which they were computed.
 const SUMS: [&str; 4] = ["by_minute", "by_hour", "by_host", "faults"];

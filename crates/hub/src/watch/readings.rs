@@ -15,7 +15,7 @@ use crate::store::{HOUR_S, Partition, StoreFolder, column};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunInterval {
     pub start_s: u64,
-    /// Scheduler and job.
+    /// Scheduler and job of the run.
     pub run: String,
     pub workflow: String,
     pub user: String,

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use testkit::Folder;
 
 use super::readings::{RunInterval, StepSum};
-use super::{RunWatch, TraceSchedule, WATCH, WatchRules};
-use crate::orders::{OrderBoard, TraceLimits};
+use super::rules::{TraceSchedule, WatchRules};
+use super::{RunWatch, WATCH};
+use crate::orders::OrderBoard;
+use crate::orders::limits::TraceLimits;
 use crate::store::StoreFolder;
 
 const BEGIN_S: u64 = 1_800_000_000;

@@ -1,0 +1,37 @@
+//! Reads lengths of time.
+
+use std::time::Duration;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// Seconds of a day.
+pub const DAY_S: u64 = 86_400;
+
+/// Parses a length of time with a unit: s, m, h, d or y, which is 365 days.
+///
+/// # Errors
+/// A text that says what was expected.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("expected a time such as 90m, 24h, 7d or 2y, got {text:?}");
+    let unit_s = match text.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        Some('d') => DAY_S,
+        Some('y') => 365 * DAY_S,
+        _ => return Err(wrong()),
+    };
+    let number: Option<u64> = text[..text.len() - 1].parse().ok();
+    let seconds = number.and_then(|number| number.checked_mul(unit_s));
+    seconds.map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// Reads a length of time with a unit.
+///
+/// # Errors
+/// A text that says what was expected.
+pub fn deserialize_span<'de, D: Deserializer<'de>>(source: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(source)?;
+    parse_time(&text).map_err(D::Error::custom)
+}
