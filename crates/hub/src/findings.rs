@@ -23,7 +23,7 @@ use crate::sums::Dimension;
 
 /// Longest time of a query whose GPU hours are divided by minutes. Those of longer ones are divided
 /// by hours.
-const MINUTES_MAX_S: u64 = 2 * DAY_S;
+const MINUTES_MAX_S: u64 = 8 * DAY_S;
 
 /// The findings of a time and a part of the fleet.
 #[derive(Debug, Default, Serialize)]
@@ -246,7 +246,7 @@ impl FleetReader {
         let mut hours: BTreeMap<String, HoursOverTime> = BTreeMap::new();
         for ((start, key), sums) in rollup::query(self.folder(), self.pools(), &by_run)?.sums {
             let of_run = hours.entry(key.member(Dimension::Run).to_owned()).or_default();
-            of_run.step_s = step_s;
+            (of_run.step_s, of_run.range) = (step_s, query.range.clone());
             of_run.parts.push((start, sums.allocated_s / HOUR_S as f64));
         }
         Ok(hours)
@@ -257,6 +257,8 @@ impl FleetReader {
 #[derive(Default)]
 struct HoursOverTime {
     step_s: u64,
+    /// The time of the query, outside of which there are no hours.
+    range: Range<u64>,
     parts: Vec<(u64, f64)>,
 }
 
@@ -264,8 +266,10 @@ impl HoursOverTime {
     /// Adds up the hours of a time. Parts at its ends are divided evenly.
     fn within(&self, range: &Range<u64>) -> f64 {
         let part = |(start, hours): &(u64, f64)| {
-            let (from, to) = (range.start.max(*start), range.end.min(start + self.step_s));
-            hours * to.saturating_sub(from) as f64 / self.step_s as f64
+            let (begin, end) =
+                (self.range.start.max(*start), self.range.end.min(start + self.step_s));
+            let (from, to) = (range.start.max(begin), range.end.min(end));
+            hours * to.saturating_sub(from) as f64 / end.saturating_sub(begin).max(1) as f64
         };
         self.parts.iter().map(part).sum()
     }
@@ -335,8 +339,11 @@ mod tests {
 
     #[test]
     fn hours_of_a_part_of_a_minute_are_divided() {
-        let hours = HoursOverTime { step_s: 60, parts: vec![(0, 1.0), (60, 2.0), (120, 4.0)] };
+        let parts = vec![(0, 1.0), (60, 2.0), (120, 4.0)];
+        let hours = HoursOverTime { step_s: 60, range: 0..150, parts };
         assert_eq!(hours.within(&(30..120)), 2.5);
-        assert_eq!(hours.within(&(0..180)), 7.0);
+        // The last minute had 30 s when the query was made.
+        assert_eq!(hours.within(&(0..150)), 7.0);
+        assert_eq!(hours.within(&(120..135)), 2.0);
     }
 }
