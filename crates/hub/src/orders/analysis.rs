@@ -62,7 +62,7 @@ fn unix_s() -> u64 {
 
 impl OrderBoard {
     /// Lists the orders that are over on all hosts, and not analyzed.
-    fn finished(&self, now_unix_s: u64) -> Vec<HubOrder> {
+    pub(super) fn finished(&self, now_unix_s: u64) -> Vec<HubOrder> {
         let kept = self.lock();
         let is_finished = |order: &&HubOrder| {
             let mut hosts =
@@ -73,7 +73,7 @@ impl OrderBoard {
     }
 
     /// Analyzes the traces of an order, and stores the result with its findings.
-    fn analyze(&self, order: &HubOrder, stop: &AtomicBool) -> Result<(), Error> {
+    pub(super) fn analyze(&self, order: &HubOrder, stop: &AtomicBool) -> Result<(), Error> {
         let folder = self.folder.order_path(order.id);
         let analysis = if self.files(order.id)?.is_empty() {
             TraceAnalysis { error: "no trace arrived".to_owned(), ..TraceAnalysis::default() }

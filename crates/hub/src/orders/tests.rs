@@ -1,6 +1,9 @@
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use fleet::proto::{OrderState, ProcessState, TraceFileBytes, TracePart, VERSION, Wanted};
 use testkit::Folder;
@@ -123,6 +126,41 @@ fn traces_arrive_in_parts_and_damaged_or_forged_ones_leave_nothing() {
     assert_eq!(board.receive(&part(&created, "a", 0, &[])).unwrap(), 18);
     assert_eq!(board.files(created.id).unwrap(), [("pid-1.json.gz".to_owned(), 18)]);
     assert!(board.open_trace(created.id, "../order.json").is_none());
+}
+
+/// Analyzes a trace with a program that a script stands for. Returns the error.
+fn analyze_with(script: &str) -> String {
+    let root = Folder::new();
+    let program = root.write("rowmill", format!("#!/bin/sh\n{script}\n"));
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let timeout = Duration::from_millis(500);
+    let limits = TraceLimits { rowmill: Some(program), timeout, ..TraceLimits::default() };
+    let board = open(&root, limits);
+    let created = order(&board, &["a"]);
+    board.take_orders("a", &QUEUE, 0, NOW).unwrap();
+    board.receive(&part(&created, "a", 0, TRACE)).unwrap();
+    assert!(board.finished(NOW).is_empty(), "the agent has not reported the end");
+    board.note("a", vec![OrderState::ended(created.id, &created.token, "")]);
+    let finished = board.finished(NOW);
+    assert_eq!(finished.len(), 1);
+    board.analyze(&finished[0], &AtomicBool::new(false)).unwrap();
+    assert!(board.finished(NOW).is_empty());
+    drop(board);
+    // The next hub knows the result.
+    open(&root, TraceLimits::default()).analysis(created.id).unwrap().error
+}
+
+#[test]
+fn an_analysis_that_fails_or_takes_too_long_ends_alone() {
+    let crashed = analyze_with("echo damaged >&2; kill -9 $$");
+    assert!(crashed.contains("signal: 9") && crashed.contains("damaged"), "{crashed}");
+    assert!(analyze_with("exec sleep 60").contains("did not end within"));
+    assert!(analyze_with("echo nonsense").contains("unexpected findings"));
+    if testkit::has_program("python3", "the memory of an analysis") {
+        // The limit is 4 GiB.
+        let large = analyze_with("exec python3 -c 'bytearray(1 << 33)'");
+        assert!(large.contains("MemoryError"), "{large}");
+    }
 }
 
 #[test]
