@@ -340,6 +340,7 @@ impl PeriodicTracer {
             token: token.clone(),
             pids: vec![pid],
             job: None,
+            run: None,
             when: RecordWhen::Iterations { count: self.policy.iterations, align: 1 },
             with: self.policy.with.clone(),
             size_max,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use fleet::allocation::SchedulerRun;
 use fleet::capture::{choose, round_start};
 use fleet::ipc::config::{Detail, Switch, Trigger};
 use fleet::ipc::request::RequestState;
@@ -25,6 +26,7 @@ use fleet::wire::{RecordWhen, TraceFile, TraceOrder, TraceRow, TraceState};
 use schema::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::hub::row;
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
@@ -375,6 +377,7 @@ impl TraceWorker {
         let asked = lock(&self.state.roster).processes();
         let jobs: BTreeMap<u32, i64> =
             self.state.server.seen().iter().map(|seen| (seen.pid, seen.job)).collect();
+        let of_run = self.processes_of_run(order.run.as_deref());
         let choices = choose(&asked, &order.pids, 0);
         let mut kept = Vec::new();
         let absent = order.pids.iter().filter(|pid| asked.iter().all(|one| one.pid != **pid));
@@ -390,7 +393,9 @@ impl TraceWorker {
                     reasons.extend(is_named.then(|| format!("{pid} belongs to another user")));
                 }
                 Some(skip) => reasons.push(format!("{pid} {}", skip.words())),
-                None if !is_of_job => reasons.push(format!("{pid} belongs to another job")),
+                None if !is_of_job || of_run.as_ref().is_some_and(|of| !of.contains(&pid)) => {
+                    reasons.push(format!("{pid} belongs to another job"));
+                }
                 None => kept.push(process),
             }
         }
@@ -412,6 +417,19 @@ impl TraceWorker {
             ));
         }
         Ok(kept)
+    }
+
+    /// Returns the processes of a run by its name in rows of the hub. Returns `None` if the order
+    /// names no run. A process that only claims the job of another user belongs to a run of its own
+    /// user.
+    fn processes_of_run(&self, run: Option<&str>) -> Option<BTreeSet<u32>> {
+        let run = run?;
+        let owners = lock(&self.state.owners);
+        let is_it = |of: &SchedulerRun| {
+            let of = row::run(of);
+            format!("{}/{}", of.scheduler, of.job) == run
+        };
+        Some(owners.runs().iter().filter(|(_, of)| is_it(of)).map(|(pid, _)| *pid).collect())
     }
 
     fn step(&mut self) {

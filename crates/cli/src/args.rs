@@ -45,7 +45,8 @@ mod tune;
 
 pub use capture::{Capture, Doctor, With};
 pub use fleet::{
-    Align, Fleet, FleetJob, FleetReport, FleetTrace, FleetVerb, HubReach, ProcessSelection, Reach,
+    Align, Fleet, FleetFindings, FleetJob, FleetOrders, FleetReport, FleetTrace, FleetVerb,
+    HubPlace, ProcessSelection, Reach,
 };
 pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictKernels};

@@ -335,14 +335,16 @@ pub struct Order {
     /// Number of the order, which the hub assigns in ascending order for each queue.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "Wanted", tags = "2, 3, 4")]
+    #[prost(oneof = "Wanted", tags = "3, 4, 5")]
     pub wanted: Option<Wanted>,
 }
 
 /// The action that an order requests.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Wanted {
-    #[prost(message, tag = "2")]
+    /// Agents without [`TraceOrder::run`] read orders with the number 2. They must not read orders
+    /// of one run, because they would trace all runs.
+    #[prost(message, tag = "5")]
     Trace(TraceOrder),
     /// Cancels the trace order with this name.
     #[prost(string, tag = "3")]
@@ -390,6 +392,10 @@ pub struct TraceOrder {
     /// Earliest time at which a process may receive its request.
     #[prost(uint64, optional, tag = "12")]
     pub not_before_unix_ms: Option<u64>,
+    /// Restricts the order to the run with this scheduler and job, as in `slurm/7` or
+    /// `slurm/7@eve`.
+    #[prost(string, optional, tag = "13")]
+    pub run: Option<String>,
 }
 
 /// The message for [`wire::Pause`], with the same fields.
@@ -498,6 +504,7 @@ impl From<TraceOrder> for wire::TraceOrder {
             token: order.token,
             pids: order.pids,
             job: order.job,
+            run: order.run,
             when,
             with: order.with,
             size_max: order.size_max,

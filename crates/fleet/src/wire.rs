@@ -125,6 +125,9 @@ pub struct TraceOrder {
     pub pids: Vec<u32>,
     /// Restricts the order to this Slurm job.
     pub job: Option<i64>,
+    /// Restricts the order to the run with this scheduler and job, as rows of the hub name it.
+    #[serde(default)]
+    pub run: Option<String>,
     pub when: RecordWhen,
     /// Optional content of the traces: `shapes`, `stacks`, `flops`, `modules`, `memory`.
     #[serde(default)]

@@ -213,6 +213,16 @@ impl FleetReader {
         Self { folder, pools: file.pools.clone(), models: file.models.clone() }
     }
 
+    /// The store from which answers are computed.
+    pub fn folder(&self) -> &StoreFolder {
+        &self.folder
+    }
+
+    /// The pools of hosts.
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
     /// Computes the sums of a query.
     ///
     /// # Errors

@@ -45,6 +45,9 @@ const SUMS: [&str; 16] = [
 /// `user`.
 pub const FURTHER_RUNS: &str = "further_runs";
 
+/// Folder of the table of findings, which the hub writes itself.
+pub const FINDINGS: &str = "finding";
+
 /// A table of the store, with one row per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowTable {

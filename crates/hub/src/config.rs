@@ -9,10 +9,13 @@ use serde::Deserialize;
 
 use crate::access::AccessConfig;
 use crate::bucket::BucketConfig;
+use crate::columns::FINDINGS;
 use crate::error::Error;
+use crate::orders::limits::TraceLimits;
 use crate::outward::target::OutwardTarget;
 use crate::pattern::matches_pattern;
 pub use crate::time::{DAY_S, parse_time};
+use crate::watch::rules::WatchRules;
 use crate::weights::GpuModels;
 
 /// The keys of the configuration file.
@@ -52,6 +55,11 @@ pub struct HubFile {
     pub outward: Vec<OutwardTarget>,
     /// Where files of hours that are over are copied.
     pub bucket: Option<BucketConfig>,
+    /// Limits of trace orders and of the traces that agents send.
+    #[serde(default)]
+    pub traces: TraceLimits,
+    /// When traces are ordered without a person. Without it, none is.
+    pub watch: Option<WatchRules>,
 }
 
 /// The Slurm cluster whose jobs and nodes the hub asks for.
@@ -170,6 +178,8 @@ impl HubFile {
         self.access.check()?;
         self.bucket.iter().try_for_each(BucketConfig::check)?;
         self.outward.iter().try_for_each(OutwardTarget::check)?;
+        self.traces.check()?;
+        self.watch.iter().try_for_each(WatchRules::check)?;
         self.retention.check()
     }
 }
@@ -179,7 +189,7 @@ impl Retention {
     pub fn kept(&self, table: &str) -> Option<Duration> {
         match table {
             "gpu" | "host" | "step" => self.rows,
-            "run" | "event" => self.runs,
+            "run" | "event" | FINDINGS => self.runs,
             "by_minute" => self.minutes,
             "by_hour" | "by_host" | "faults" => self.hours,
             _ => None,

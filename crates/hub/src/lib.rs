@@ -14,8 +14,12 @@
 //! those of the hub itself. [`simulate`] sends rows of a made-up fleet, and [`demo`] shows all parts
 //! with one command. `docs/hub.md`
 //! describes the files.
+//!
+//! [`orders`] has the orders for traces, [`active_runs`] finds the hosts of runs, and [`watch`] gives
+//! orders by itself. [`findings`] adds up what traces say.
 
 pub mod access;
+pub mod active_runs;
 pub mod aggregate;
 pub mod api;
 pub mod audit;
@@ -26,12 +30,14 @@ pub mod config;
 pub mod demo;
 pub mod error;
 pub mod faults;
+pub mod findings;
 pub mod grouping;
 pub mod intervals;
 pub mod kept;
 pub mod log;
 pub mod metrics;
 pub mod nodes;
+pub mod orders;
 pub mod outward;
 pub mod page;
 pub mod pattern;
@@ -49,5 +55,6 @@ pub mod table;
 pub mod time;
 pub mod tls;
 pub mod tokens;
+pub mod watch;
 pub mod weights;
 pub mod writer;

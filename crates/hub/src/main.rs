@@ -20,10 +20,11 @@ use hub::error::Error;
 use hub::grouping::SumQuery;
 use hub::log::say;
 use hub::metrics::HubCounters;
+use hub::orders::{OrderBoard, analysis};
 use hub::outward::OutwardSender;
 use hub::poll::SlurmPoll;
 use hub::problems::ProblemLog;
-use hub::server::HubListener;
+use hub::server::{self, HubListener, HubParts, orders};
 use hub::simulate::{SimulateOptions, simulate};
 use hub::store::StoreFolder;
 use hub::store::copies;
@@ -31,6 +32,7 @@ use hub::store::ingest::RowStore;
 use hub::store::retention;
 use hub::sums::Dimension;
 use hub::tokens::{TokenRole, create_token};
+use hub::watch::RunWatch;
 use hub::writer::BatchQueue;
 use hub::{rollup, status, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -103,6 +105,27 @@ Keys of the file:
   labels = { cluster = \"main\" }            # added to all samples
   delay_s = 60                               # time after a minute in which its rows may arrive
   groups_max = 2000                          # per minute; others share one group per pool and model
+  [traces]                                   # orders for traces, and traces that agents send
+  rowmill = \"/usr/bin/rowmill\"               # analyzes them [default: beside rowmill-hub]
+  kept = \"30d\"
+  size_mib = 512                             # of one trace
+  total_mib = 20480                          # of all traces; further ones are refused
+  orders_per_day = 200
+  memory_mib = 4096                          # of one analysis, which may take `timeout`
+  timeout = \"300s\"
+  [watch]                                    # orders traces by itself; without it, none is ordered
+  interval_s = 60                            # length of the intervals that are compared
+  history = \"24h\"                            # for the band of a run and of earlier runs like it
+  history_min = 20                           # intervals of the history before there is a band
+  intervals = 5                              # consecutive ones outside of the band cause an order
+  deviations = 5.0                           # half width of the band in standard deviations
+  share_min = 0.15                           # and at least this share of the median
+  cool_down = \"6h\"                           # between two orders for a workflow of a user
+  per_day = 20                               # orders in 24 hours
+  steps = 5                                  # to record
+  [[watch.schedule]]                         # may be repeated
+  workflow = \"image-*\"
+  every = \"6h\"
   [[model]]                                  # may be repeated; common models have SMs and FLOP/s
   name = \"NVIDIA H100*\"
   sms = 132
@@ -236,6 +259,7 @@ fn serve(config: &Path) -> Result<(), Error> {
     let folder = Arc::new(folder);
     let reader = FleetReader::new(Arc::clone(&folder), &file);
     let audit = AuditLog::open(&file.store)?;
+    let board = Arc::new(OrderBoard::open(Arc::clone(&folder), file.traces)?);
     let (ended, is_over) = watch::channel(false);
     let stop = end_at_signal(ended).map_err(start)?;
     let mut targets = Vec::new();
@@ -262,17 +286,26 @@ fn serve(config: &Path) -> Result<(), Error> {
     };
     let copies = start_copies(Arc::clone(&folder), file.bucket, Arc::clone(&stop));
     let copies = copies.map_err(start)?;
+    let analyses = analysis::start(Arc::clone(&board), Arc::clone(&stop)).map_err(start)?;
+    let watch = file.watch.map(|rules| {
+        let watch = RunWatch::new(rules, Arc::clone(&folder), Arc::clone(&board));
+        watch.start(Arc::clone(&stop))
+    });
+    let watch = watch.transpose().map_err(start)?;
     let maintenance = start_maintenance(folder, file.pools, file.retention, stop).map_err(start)?;
     say(&format!(
         "rowmill-hub {}: store in {}; listening at {url}",
         env!("CARGO_PKG_VERSION"),
         file.store.display()
     ));
-    runtime.block_on(listener.serve(queue, reader, audit, counters, is_over));
+    let routes = server::routes().into_iter().chain(orders::routes()).collect();
+    let parts = HubParts { queue, reader, board, audit, counters };
+    runtime.block_on(listener.serve(parts, routes, is_over));
     // Dropping the tasks of the runtime drops their queues, so the writer thread ends after its
     // last commit.
     drop(runtime);
-    for thread in scheduler.into_iter().chain(outward).chain(copies).chain([commits, maintenance]) {
+    let threads = scheduler.into_iter().chain(watch).chain(outward).chain(copies);
+    for thread in threads.chain([commits, analyses, maintenance]) {
         // A panic would have ended the program.
         let _ = thread.join();
     }

@@ -21,3 +21,10 @@ pub const CHARTS: PageFile = PageFile {
 };
 pub const STYLE: PageFile =
     PageFile { content_type: "text/css; charset=utf-8", text: include_str!("page/page.css") };
+/// The page of findings, with its script.
+pub const FINDINGS: PageFile =
+    PageFile { content_type: "text/html; charset=utf-8", text: include_str!("page/findings.html") };
+pub const FINDINGS_SCRIPT: PageFile = PageFile {
+    content_type: "text/javascript; charset=utf-8",
+    text: include_str!("page/findings.js"),
+};

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
 use chrono::Utc;
-use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, ORDERS, Orders, OrdersWanted, SIZE_MAX};
+use fleet::proto::{Ack, BATCHES, CONTENT_TYPE, SIZE_MAX};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -35,10 +35,13 @@ use crate::config::HubFile;
 use crate::error::Error;
 use crate::log::say;
 use crate::metrics::{self, HubCounters};
+use crate::orders::OrderBoard;
 use crate::page::{self, PageFile};
 use crate::tls;
 use crate::tokens::{TokenFile, TokenRole};
 use crate::writer::BatchQueue;
+
+pub mod orders;
 
 /// Timeout of a TLS handshake, and of receiving the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
@@ -48,15 +51,13 @@ const BODY_PATIENCE: Duration = Duration::from_secs(20);
 const HEAD_MAX: usize = 16 << 10;
 /// Memory in KiB that a batch is counted as at least.
 const BATCH_KIB_MIN: u32 = 4;
-/// Largest size of a request for orders in bytes.
-const WANTED_MAX: usize = 64 << 10;
-/// Longest time by which the answer to a request for orders is delayed.
-const HELD_MAX: Duration = Duration::from_secs(30);
 /// Seconds after which an agent may try again while the store cannot be written.
 const RETRY_STORE_S: u32 = 5;
 /// Time in which open requests may end when the hub is ended by a signal.
 const DRAIN: Duration = Duration::from_secs(15);
 
+/// Largest number of parts of traces that are received at the same time.
+const PARTS_MAX: usize = 4;
 /// Largest number of queries that are computed at the same time.
 const QUERIES_MAX: usize = 2;
 const METRICS: &str = "/metrics";
@@ -65,7 +66,7 @@ const METRICS: &str = "/metrics";
 type QueryPair = (String, String);
 
 /// The state that all requests share.
-struct Service {
+pub struct Service {
     access: AccessControl,
     audit: AuditLog,
     counters: Arc<HubCounters>,
@@ -75,6 +76,9 @@ struct Service {
     reader: Arc<FleetReader>,
     /// Permits of the queries that are computed at the same time.
     queries: Semaphore,
+    board: Arc<OrderBoard>,
+    /// Permits of the parts of traces that are received at the same time.
+    parts: Semaphore,
     stop: watch::Receiver<bool>,
 }
 
@@ -99,31 +103,47 @@ struct RouteGuard {
 #[derive(Clone, Copy)]
 struct PeerAddress(IpAddr);
 
-/// Lists all requests that the hub answers. `openapi.json` describes them.
+impl HubRoute {
+    /// A question of a viewer.
+    fn read(path: &'static str, handler: MethodRouter<Arc<Service>>) -> Self {
+        Self { method: "get", path, role: Some(TokenRole::Viewer), handler }
+    }
+
+    /// A message of an agent.
+    fn take(path: &'static str, handler: MethodRouter<Arc<Service>>) -> Self {
+        Self { method: "post", path, role: Some(TokenRole::Agent), handler }
+    }
+
+    /// A file of the page.
+    fn file(path: &'static str, file: &'static PageFile) -> Self {
+        Self { method: "get", path, role: None, handler: get(async move || send_page(file)) }
+    }
+}
+
+/// Lists the requests of this module. `openapi.json` describes them.
 pub fn routes() -> Vec<HubRoute> {
-    fn read(path: &'static str, handler: MethodRouter<Arc<Service>>) -> HubRoute {
-        HubRoute { method: "get", path, role: Some(TokenRole::Viewer), handler }
-    }
-    fn take(path: &'static str, handler: MethodRouter<Arc<Service>>) -> HubRoute {
-        HubRoute { method: "post", path, role: Some(TokenRole::Agent), handler }
-    }
-    fn file(path: &'static str, file: &'static PageFile) -> HubRoute {
-        HubRoute { method: "get", path, role: None, handler: get(async move || send_page(file)) }
-    }
     vec![
-        take(BATCHES, post(receive_batch)),
-        take(ORDERS, post(answer_orders)),
-        read("/hub/v1/sums", get(answer_sums)),
-        read("/hub/v1/faults", get(answer_faults)),
-        read("/hub/v1/runs", get(answer_runs)),
-        read("/hub/v1/hosts", get(answer_hosts)),
-        read(METRICS, get(answer_metrics)),
+        HubRoute::take(BATCHES, post(receive_batch)),
+        HubRoute::read("/hub/v1/sums", get(answer_sums)),
+        HubRoute::read("/hub/v1/faults", get(answer_faults)),
+        HubRoute::read("/hub/v1/runs", get(answer_runs)),
+        HubRoute::read("/hub/v1/hosts", get(answer_hosts)),
+        HubRoute::read(METRICS, get(answer_metrics)),
         HubRoute { method: "get", path: "/hub/v1/me", role: None, handler: get(answer_caller) },
-        file("/", &page::HTML),
-        file("/page.js", &page::SCRIPT),
-        file("/charts.js", &page::CHARTS),
-        file("/page.css", &page::STYLE),
+        HubRoute::file("/", &page::HTML),
+        HubRoute::file("/page.js", &page::SCRIPT),
+        HubRoute::file("/charts.js", &page::CHARTS),
+        HubRoute::file("/page.css", &page::STYLE),
     ]
+}
+
+/// What answers requests, besides the configuration.
+pub struct HubParts {
+    pub queue: BatchQueue,
+    pub reader: FleetReader,
+    pub board: Arc<OrderBoard>,
+    pub audit: AuditLog,
+    pub counters: Arc<HubCounters>,
 }
 
 /// The bound socket of the hub.
@@ -165,26 +185,27 @@ impl HubListener {
         Ok((Self { listener, acceptor, connections, waiting_kib, access }, url))
     }
 
-    /// Serves requests until `stop` becomes true, then finishes those that have begun.
+    /// Serves requests, of which `routes` are those of other modules, until `stop` becomes true.
+    /// Then finishes those that have begun.
     pub async fn serve(
         self,
-        queue: BatchQueue,
-        reader: FleetReader,
-        audit: AuditLog,
-        counters: Arc<HubCounters>,
+        parts: HubParts,
+        routes: Vec<HubRoute>,
         mut stop: watch::Receiver<bool>,
     ) {
         let service = Arc::new(Service {
             access: self.access,
-            audit,
-            counters,
-            queue,
+            audit: parts.audit,
+            counters: parts.counters,
+            queue: parts.queue,
             waiting: Semaphore::new(self.waiting_kib as usize),
-            reader: Arc::new(reader),
+            reader: Arc::new(parts.reader),
             queries: Semaphore::new(QUERIES_MAX),
+            board: parts.board,
+            parts: Semaphore::new(PARTS_MAX),
             stop: stop.clone(),
         });
-        let router = routes().into_iter().fold(Router::new(), |router, route| {
+        let router = routes.into_iter().fold(Router::new(), |router, route| {
             let guard =
                 RouteGuard { service: Arc::clone(&service), path: route.path, role: route.role };
             let check = middleware::from_fn_with_state(guard, check_access);
@@ -335,42 +356,16 @@ async fn accept_batch(
     let bytes = read_body(request.into_body(), SIZE_MAX).await?;
     let batch = batch::decode(&bytes, &agent(caller.as_ref())?.grant)?;
     drop(bytes);
-    let through = batch.through;
+    let (through, host) = (batch.through, Arc::clone(&batch.host));
+    let states = OrderBoard::states(&batch);
     match service.queue.store(batch).await {
-        Ok(()) => Ok(Ack { through }),
+        Ok(()) => {
+            service.board.note(&host, states);
+            Ok(Ack { through })
+        }
         // The path is for the hub's own log, not for callers.
         Err(_) => Err(BatchRefusal::new(503, "the rows cannot be stored now")),
     }
-}
-
-/// Answers a request for orders. The hub has no orders yet, so the answer only keeps an agent that
-/// may receive orders from reporting the hub as unreachable.
-async fn answer_orders(
-    State(service): State<Arc<Service>>,
-    Extension(caller): Extension<Option<HubCaller>>,
-    request: Request,
-) -> Response {
-    let wanted = async {
-        check_head(request.headers(), WANTED_MAX)?;
-        let bytes = read_body(request.into_body(), WANTED_MAX).await?;
-        let damaged =
-            |error| BatchRefusal::new(batch::DAMAGED, format!("damaged message: {error}"));
-        let wanted = OrdersWanted::decode(bytes.as_ref()).map_err(damaged)?;
-        batch::check_version(wanted.version)?;
-        batch::check_sender(&agent(caller.as_ref())?.grant, &wanted.host)?;
-        Ok(wanted)
-    };
-    let wanted = match wanted.await {
-        Ok(wanted) => wanted,
-        Err(refusal) => return refuse(&refusal),
-    };
-    let held = Duration::from_millis(u64::from(wanted.wait_ms)).min(HELD_MAX);
-    let mut stop = service.stop.clone();
-    tokio::select! {
-        () = tokio::time::sleep(held) => {}
-        _ = stop.wait_for(|is_over| *is_over) => {}
-    }
-    message(&Orders::default())
 }
 
 async fn answer_sums(

@@ -52,6 +52,8 @@ const BATCH_ROWS: usize = 8192;
 const CODED_BATCH_ROWS: usize = 1 << 15;
 /// Ending of the mark of a file that the bucket has.
 const MARK: &str = ".bucket";
+/// Folder of the orders, with one folder for each order and its traces.
+const ORDERS: &str = "trace";
 /// Number of attempts to open the files of a partition while a compaction replaces them.
 const ATTEMPTS: usize = 10;
 
@@ -218,11 +220,15 @@ impl StoreFolder {
 
     /// Removes all rows of a day from a table. A kill at any moment leaves all of them or none.
     fn remove_day(&self, table: &str, day: u64) -> Result<(), Error> {
+        self.remove_whole(&self.day_path(table, day))
+    }
+
+    /// Removes a folder. A kill at any moment leaves all of it or nothing.
+    fn remove_whole(&self, path: &Path) -> Result<(), Error> {
         // What a kill leaves in the folder of unfinished files is removed by the next hub.
         let removed = self.temporary("removed");
-        let path = self.day_path(table, day);
-        fs::rename(&path, &removed).map_err(Error::io(&path, "remove"))?;
-        sync_folder(&self.root.join(table))?;
+        fs::rename(path, &removed).map_err(Error::io(path, "remove"))?;
+        sync_folder(path.parent().unwrap_or(&self.root))?;
         fs::remove_dir_all(&removed).map_err(Error::io(&removed, "remove"))
     }
 
@@ -275,6 +281,67 @@ impl StoreFolder {
                 let path = folder.join(name);
                 fs::rename(&temporary, &path).map_err(Error::io(&path, "create"))?;
                 sync_folder(&folder)
+            });
+        if written.is_err() {
+            // The first error is the one to report. The file may not exist.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Returns the folder of an order with its traces, which may not exist.
+    pub fn order_path(&self, id: u64) -> PathBuf {
+        self.orders_path().join(id.to_string())
+    }
+
+    /// Returns the folder of all orders.
+    pub fn orders_path(&self) -> PathBuf {
+        self.root.join(ORDERS)
+    }
+
+    /// Creates a folder below the store. Each new folder is on disk before a file appears in it.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn create_folder(&self, folder: &Path) -> Result<(), Error> {
+        create_folder(folder, &self.root)
+    }
+
+    /// Returns the ids of all orders that have a folder, in ascending order.
+    ///
+    /// # Errors
+    /// If the folder of orders cannot be read.
+    pub fn order_ids(&self) -> Result<Vec<u64>, Error> {
+        let names = names(&self.orders_path())?;
+        let mut ids: Vec<u64> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Removes an order with its traces. A kill at any moment leaves all of it or nothing.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn remove_order(&self, id: u64) -> Result<(), Error> {
+        self.remove_whole(&self.order_path(id))
+    }
+
+    /// Writes a file below the store, in place of an earlier one. The file appears under its name
+    /// when it is whole and on disk.
+    ///
+    /// # Errors
+    /// If the disk is full, or the operating system refuses. Nothing is changed then.
+    pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.root.join("tmp").join(format!("{number}.file"));
+        let folder = path.parent().unwrap_or(&self.root);
+        let written = fs::write(&temporary, bytes)
+            .and_then(|()| File::open(&temporary)?.sync_all())
+            .map_err(Error::io(&temporary, "write"))
+            .and_then(|()| create_folder(folder, &self.root))
+            .and_then(|()| {
+                fs::rename(&temporary, path).map_err(Error::io(path, "create"))?;
+                sync_folder(folder)
             });
         if written.is_err() {
             // The first error is the one to report. The file may not exist.
@@ -538,13 +605,38 @@ fn create_folder(folder: &Path, root: &Path) -> Result<(), Error> {
     }
 }
 
-fn sync_folder(folder: &Path) -> Result<(), Error> {
+/// Makes sure that the names of a folder are on disk.
+///
+/// # Errors
+/// If the operating system refuses.
+pub fn sync_folder(folder: &Path) -> Result<(), Error> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(Error::io(folder, "sync"))
 }
 
+/// Adds up the sizes in bytes of all files below a folder.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn walk_sizes(folder: &Path) -> Result<u64, Error> {
+    let mut total = 0;
+    for name in names(folder)? {
+        let path = folder.join(name);
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => total += walk_sizes(&path)?,
+            Ok(metadata) => total += metadata.len(),
+            // The file was removed meanwhile.
+            Err(_) => {}
+        }
+    }
+    Ok(total)
+}
+
 /// Returns the names of the entries of a folder. A missing folder has none.
-fn names(folder: &Path) -> Result<Vec<String>, Error> {
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn names(folder: &Path) -> Result<Vec<String>, Error> {
     let failed = |error| Error::io(folder, "read the folder")(error);
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -34,6 +34,14 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
 pub fn deserialize_time<'de, D: Deserializer<'de>>(
     source: D,
 ) -> Result<Option<Duration>, D::Error> {
+    deserialize_span(source).map(Some)
+}
+
+/// Reads a length of time that a configuration must have.
+///
+/// # Errors
+/// If the value is not such a text.
+pub fn deserialize_span<'de, D: Deserializer<'de>>(source: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(source)?;
-    parse_time(&text).map(Some).map_err(D::Error::custom)
+    parse_time(&text).map_err(D::Error::custom)
 }

@@ -58,7 +58,7 @@ impl TokenGrant {
         Self { role, name: name.to_owned() }
     }
 
-    /// Returns the name of the token: that of a host or a user.
+    /// Name of the token: a host, a user, or a pattern of them.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -273,16 +273,19 @@ pub fn run_sanitizers() -> Result<String, Error> {
 /// At the end, searched plans are compared with heuristics on random cases.
 pub fn run_long_tests() -> Result<String, Error> {
     let missing = tool::install_program(tool::OPEN_MPI);
+    let folder = tree::root().join("target/venv-capture");
+    let python = create_environment(&folder, &CAPTURE_PACKAGES)?;
     let run = |package: &str, arguments: &[&str]| {
         let mut tests = cargo(&["test", "--release", "-p", package, "--test", "it"]);
-        command::run(tests.args(arguments).env("ROWMILL_LONG", "1"))
+        tests.args(arguments).env("ROWMILL_LONG", "1").env("ROWMILL_TORCH_PYTHON", &python);
+        command::run(&mut tests)
     };
     // The memory limit applies to all tests of a process together, so these tests run one at a
     // time.
     run("rowmill", &["memory::", "--", "--test-threads=1"])?;
     run("rowmill", &["--", "--skip", "memory::"])?;
     run("train", &[])?;
-    run("hub", &["--", "kill::", "load::", "--test-threads=1"])?;
+    run("hub", &["--", "kill::", "load::", "orders::", "--test-threads=1"])?;
     let mut plans = cargo(&["test", "--release", "-p", "plan", "--test", "it", "comparison::"]);
     command::run(plans.env("ROWMILL_PLAN_CASES", PLAN_CASES))?;
     Ok(missing.unwrap_or_else(|| "no long case fails".to_owned()))

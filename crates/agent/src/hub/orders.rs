@@ -58,6 +58,18 @@ struct OrderExecutor {
     begun: Mutex<BTreeSet<String>>,
 }
 
+/// What the hub has of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Upload {
+    /// The number of bytes that the hub has from the start of the file.
+    Received(u64),
+    /// The reason why the hub never accepts this trace.
+    Refused(String),
+}
+
+/// The uploads of traces, by the name of the order and of the file.
+type Uploads = BTreeMap<(String, String), Upload>;
+
 /// Reports interrupted orders, then starts the thread that fetches orders and the thread that
 /// reports results. The threads are not started if the configuration allows the hub no orders.
 pub fn start(
@@ -159,8 +171,13 @@ impl OrderExecutor {
                 log.open.insert(token, id);
             }
         }) {
-            self.state
-                .note(format!("orders of the hub cannot be saved, so none is started: {error}"));
+            let problem = format!("orders of the hub cannot be saved, so none is started: {error}");
+            self.state.note(problem.clone());
+            let token = match &wanted {
+                Some(Wanted::Trace(trace)) => trace.token.as_str(),
+                _ => "",
+            };
+            return self.queue_state(OrderState::ended(id, token, problem));
         }
         match wanted {
             Some(Wanted::Trace(trace)) => self.begin(id, trace.into()),
@@ -223,7 +240,7 @@ impl OrderExecutor {
     /// Queues changed states of orders, and sends their traces to the hub one part at a time.
     fn report(&self) {
         let mut reported: BTreeMap<String, OrderState> = BTreeMap::new();
-        let mut sent: BTreeMap<(String, String), u64> = BTreeMap::new();
+        let mut sent = Uploads::new();
         let mut wait = WAIT_MIN;
         while !self.state.is_ending() {
             let open = lock(&self.log).open.clone();
@@ -234,7 +251,8 @@ impl OrderExecutor {
                     self.end(&token, OrderState::ended(id, &token, "its traces no longer exist"));
                     continue;
                 };
-                let now = OrderState::new(id, &state);
+                let mut now = OrderState::new(id, &state);
+                mark_refused(&mut now, &sent);
                 if !state.is_over && reported.get(&token) != Some(&now) {
                     self.queue_state(now.clone());
                     reported.insert(token.clone(), now.clone());
@@ -261,17 +279,15 @@ impl OrderExecutor {
 
     /// Sends the next part of an order's traces. Returns whether the hub has received all traces
     /// that exist so far.
-    fn send_part(
-        &self,
-        state: &TraceState,
-        sent: &mut BTreeMap<(String, String), u64>,
-    ) -> Result<bool, String> {
+    fn send_part(&self, state: &TraceState, sent: &mut Uploads) -> Result<bool, String> {
         for file in state.rows.iter().filter_map(|row| row.file.as_ref()) {
             let key = (state.token.clone(), file.name.clone());
-            let bytes_sent = sent.get(&key).copied();
-            if bytes_sent == Some(file.bytes) {
-                continue;
-            }
+            let bytes_sent = match sent.get(&key) {
+                Some(Upload::Refused(_)) => continue,
+                Some(Upload::Received(bytes)) if *bytes == file.bytes => continue,
+                Some(Upload::Received(bytes)) => Some(*bytes),
+                None => None,
+            };
             let mut bytes = Vec::new();
             // After a restart it is unknown how much of the file the hub has. The first message is
             // therefore empty, and its answer reports the received bytes.
@@ -292,15 +308,13 @@ impl OrderExecutor {
                 offset: bytes_sent.unwrap_or(0),
                 bytes,
             };
-            return match self.hub.link.post::<_, PartAck>(PARTS, &part, Duration::ZERO) {
-                Ok(ack) => {
-                    sent.insert(key, ack.received.min(file.bytes));
-                    Ok(false)
-                }
-                Err(
-                    SendFailure::Away(why) | SendFailure::Blocked(why) | SendFailure::Refused(why),
-                ) => Err(why),
+            let upload = match self.hub.link.post::<_, PartAck>(PARTS, &part, Duration::ZERO) {
+                Ok(ack) => Upload::Received(ack.received.min(file.bytes)),
+                Err(SendFailure::Refused(why)) => Upload::Refused(why),
+                Err(SendFailure::Away(why) | SendFailure::Blocked(why)) => return Err(why),
             };
+            sent.insert(key, upload);
+            return Ok(false);
         }
         Ok(true)
     }
@@ -324,5 +338,17 @@ impl OrderExecutor {
         let mut log = lock(&self.log);
         change(&mut log);
         Ok(self.folder.replace(LOG_FILE, &serde_json::to_vec(&*log)?)?)
+    }
+}
+
+/// Marks the processes whose traces the hub refuses as lost.
+fn mark_refused(state: &mut OrderState, uploads: &Uploads) {
+    for process in &mut state.processes {
+        let Some(file) = &process.file else { continue };
+        let key = (state.token.clone(), file.name.clone());
+        if let Some(Upload::Refused(why)) = uploads.get(&key) {
+            process.reason = format!("the hub refuses its trace: {why}");
+            (process.state, process.file) = ("lost".to_owned(), None);
+        }
     }
 }

@@ -194,30 +194,33 @@ fn orders_come_by_long_poll_and_traces_go_back_in_parts() {
     agent.until("the job", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("\"polled_ms\"").then_some(())
     });
-    order(2, trace("first"));
-    let state = ended(2);
+    let Wanted::Trace(of_other) = trace("other") else { return };
+    order(2, Wanted::Trace(TraceOrder { run: Some("slurm/none".to_owned()), ..of_other }));
+    assert!(ended(2).error.contains("belongs to another job"), "{:?}", ended(2));
+    order(3, trace("first"));
+    let state = ended(3);
     let file = state.processes[0].file.clone().unwrap();
     let files = hub.files.lock().unwrap().clone();
     assert_eq!(files[&file.name].len() as u64, file.bytes, "{state:?}");
     drop(job);
-    order(3, Wanted::Pause(fleet::proto::Pause { gpu: 1, seconds: 600 }));
-    assert_eq!(ended(3).error, "");
+    order(4, Wanted::Pause(fleet::proto::Pause { gpu: 1, seconds: 600 }));
+    assert_eq!(ended(4).error, "");
     assert!(agent.local("GET", "/v1/status", "").body.contains("\"paused_s\":"));
-    order(4, Wanted::Pause(fleet::proto::Pause { gpu: 9, seconds: 600 }));
-    assert!(ended(4).error.contains("expected a GPU of this host"));
+    order(5, Wanted::Pause(fleet::proto::Pause { gpu: 9, seconds: 600 }));
+    assert!(ended(5).error.contains("expected a GPU of this host"));
     // The job makes no steps, so the order must still be open when the agent is killed.
     let job = Job::start(&agent.sockets(), |_, _| {});
     agent.until("the job", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("\"skip\":null").then_some(())
     });
-    order(5, trace("killed"));
-    until("an open order", || !hub.states(5).is_empty());
+    order(6, trace("killed"));
+    until("an open order", || !hub.states(6).is_empty());
     agent.kill();
     agent.restart();
-    assert!(ended(5).error.contains("restarted"), "{:?}", ended(5));
-    order(6, trace("cancelled"));
-    order(7, Wanted::Cancel("cancelled".to_owned()));
-    assert!(ended(6).is_over && ended(7).error.is_empty());
+    assert!(ended(6).error.contains("restarted"), "{:?}", ended(6));
+    order(7, trace("cancelled"));
+    order(8, Wanted::Cancel("cancelled".to_owned()));
+    assert!(ended(7).is_over && ended(8).error.is_empty());
     let audit = fs::read_to_string(agent.path("audit.json")).unwrap();
     assert!(audit.contains("\"who\":\"hub\",\"verb\":\"trace\""), "{audit}");
     drop(job);

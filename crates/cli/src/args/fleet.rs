@@ -25,6 +25,7 @@ Examples:
   rowmill fleet trace --slurm 4711 --token-file ops.token     all ranks of a Slurm job
   rowmill fleet trace --hosts a,b --token-file ops.token --run ads/train-0     one job of several
   rowmill fleet trace --hosts a,b:9500 --ca fleet.pem --iterations 20 --align 1000
+  rowmill fleet trace --job 4711 --token-file tracer.token     through the hub, which keeps the traces
 
 The output folder receives rank-N.json.gz, report.html and merged.pftrace. `rowmill trace FOLDER` reads
 it as one job. Every rank is reported as written or lost, with the reason; the exit code is 1 if one was
@@ -85,6 +86,17 @@ All figures come from the hub. HTML files have no scripts and can be mailed.")]
 Example:
   rowmill fleet job 4711 --hub https://hub:9470 --token-file viewer.token")]
     Job(FleetJob),
+    /// List the orders for traces at the hub: who or what gave them, and what became of them
+    #[command(after_help = "Example:\n  rowmill fleet orders --token-file viewer.token --since 7d")]
+    Orders(FleetOrders),
+    /// List what the findings of all traces at the hub cost in GPU hours, by workflow and by run
+    #[command(after_help = "\
+Example:
+  rowmill fleet findings --token-file viewer.token --since 7d
+
+A trace stands for the GPU hours of its run from its own time, or from the moment at which the run left the
+band of its history, until the next trace. A finding costs its saving multiplied by these hours.")]
+    Findings(FleetFindings),
     /// Release a GPU's hardware counters to Nsight or CUPTI for a limited time
     #[command(after_help = "Example:\n  rowmill fleet pause --gpu 0 --for 10m")]
     Pause {
@@ -124,9 +136,9 @@ pub struct Reach {
 
 /// Options that tell how to reach the hub.
 #[derive(Clone, Debug, Args)]
-pub struct HubReach {
+pub struct HubPlace {
     /// The hub's URL: https, or http on this host
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9470")]
+    #[arg(long, value_name = "URL", default_value = HUB)]
     pub hub: String,
     /// File that contains a viewer's token
     #[arg(long, value_name = "FILE")]
@@ -135,6 +147,13 @@ pub struct HubReach {
     /// authorities]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
+}
+
+/// Options of reports of the hub.
+#[derive(Clone, Debug, Args)]
+pub struct HubReach {
+    #[command(flatten)]
+    pub place: HubPlace,
     /// Also write the report to this HTML file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -171,6 +190,66 @@ pub struct FleetJob {
     pub since: Duration,
 }
 
+/// Options of `rowmill fleet orders`.
+#[derive(Clone, Debug, Args)]
+pub struct FleetOrders {
+    #[command(flatten)]
+    pub place: HubPlace,
+    /// Length of the time until now, such as 90m, 24h or 7d
+    #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "24h")]
+    pub since: Duration,
+}
+
+/// Options of `rowmill fleet findings`.
+#[derive(Clone, Debug, Args)]
+pub struct FleetFindings {
+    #[command(flatten)]
+    pub place: HubPlace,
+    /// Length of the time until now, such as 90m, 24h or 7d
+    #[arg(long, value_name = "TIME", value_parser = span_of_days, default_value = "7d")]
+    pub since: Duration,
+    /// Number of findings
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+}
+
+/// Options that order a trace through the hub instead of from the agents.
+#[derive(Clone, Debug, Args)]
+pub struct ThroughHub {
+    /// Order the trace through the hub, for this job: a Slurm job, or scheduler and job
+    #[arg(long, value_name = "JOB", requires = "token_file", conflicts_with_all = DIRECT)]
+    pub job: Option<String>,
+    /// Order the trace through the hub, on this host only; without --job, of all its processes
+    #[arg(long, value_name = "HOST", requires = "token_file", conflicts_with_all = DIRECT)]
+    pub host: Option<String>,
+    /// The hub's URL with --job or --host: https, or http on this host [default:
+    /// http://127.0.0.1:9470]
+    #[arg(long, value_name = "URL", requires = "token_file", conflicts_with_all = DIRECT)]
+    pub hub: Option<String>,
+}
+
+/// The URL of a hub on this host.
+const HUB: &str = "http://127.0.0.1:9470";
+/// Options that apply only if the agents are asked directly.
+const DIRECT: [&str; 9] =
+    ["hosts", "slurm", "socket_dir", "pids", "run", "user", "with", "output", "size_max"];
+
+impl ThroughHub {
+    /// Whether the trace is ordered through the hub.
+    pub fn is_chosen(&self) -> bool {
+        self.job.is_some() || self.host.is_some() || self.hub.is_some()
+    }
+
+    /// Returns how to reach the hub. The token and the certificate are those of `reach`.
+    pub fn place(&self, reach: &Reach) -> HubPlace {
+        HubPlace {
+            hub: self.hub.clone().unwrap_or_else(|| HUB.to_owned()),
+            token_file: reach.token_file.clone().unwrap_or_default(),
+            ca: reach.ca.clone(),
+        }
+    }
+}
+
 /// Options that select processes on the hosts.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProcessSelection {
@@ -193,8 +272,10 @@ pub struct FleetTrace {
     pub reach: Reach,
     #[command(flatten)]
     pub select: ProcessSelection,
+    #[command(flatten)]
+    pub through: ThroughHub,
     /// Number of iterations to record
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "steps", value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
     /// Start at a multiple of N iterations, the same on all ranks; `auto` chooses N by the step
     /// time
@@ -280,8 +361,10 @@ fn gpu_index(text: &str) -> Result<u32, String> {
 mod tests {
     use std::time::Duration;
 
+    use clap::Parser;
+
     use super::{gpu_index, moment, pause, sample_interval, sample_length, span_of_days};
-    use crate::args::bytes;
+    use crate::args::{Cli, bytes};
 
     #[test]
     fn lengths_of_samples_and_pauses_are_limited() {
@@ -291,6 +374,20 @@ mod tests {
         assert_eq!((pause("0s"), pause("0")), (Ok(Duration::ZERO), Ok(Duration::ZERO)));
         assert_eq!(pause("1h"), Ok(Duration::from_secs(3600)));
         assert!(gpu_index("x").is_err_and(|error| error.contains("the index of a GPU")));
+    }
+
+    #[test]
+    fn orders_through_the_hub_take_no_options_of_agents() {
+        let is_valid = |words: &str| {
+            let words = ["rowmill", "fleet", "trace"].into_iter().chain(words.split(' '));
+            Cli::try_parse_from(words).is_ok()
+        };
+        assert!(is_valid("--job 7 --token-file t --steps 9"));
+        assert!(is_valid("--host a --token-file t --hub https://hub:9470 --align 10"));
+        assert!(!is_valid("--job 7"), "without a token");
+        for direct in ["--hosts a", "--slurm 7", "--with stacks", "-o folder", "--size-max 1GiB"] {
+            assert!(!is_valid(&format!("--job 7 --token-file t {direct}")), "{direct}");
+        }
     }
 
     #[test]

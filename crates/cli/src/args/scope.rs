@@ -41,7 +41,7 @@ const fn scope(verb: &'static str, options: &'static [&'static str], need: Need)
     OptionScope { verb, options, need }
 }
 
-const HOSTS: Need = Need::AnyOf(&["hosts", "slurm"]);
+const HOSTS: Need = Need::AnyOf(&["hosts", "slurm", "job", "host"]);
 const RAW: Need = Need::NoneOf(&["synthetic"]);
 const SEQUENCE: Need = Need::Value("by", "sequence");
 
@@ -150,7 +150,8 @@ fn describe_unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option
     };
     match need {
         Need::AnyOf(names) if names.iter().any(exists) && !names.iter().any(|name| has(&name)) => {
-            Some(format!("applies only with {}", join_options(names, " or ")))
+            let known: Vec<&str> = names.iter().copied().filter(|name| exists(&name)).collect();
+            Some(format!("applies only with {}", join_options(&known, " or ")))
         }
         Need::NoneOf(names) => {
             let name = names.iter().find(has)?;

@@ -17,6 +17,7 @@ use setup::render;
 
 mod hub;
 mod job;
+mod order;
 mod reach;
 mod report;
 mod sample;
@@ -38,7 +39,10 @@ struct HostStatus {
 /// Runs `rowmill fleet` and prints its result.
 pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
     match &args.verb {
+        FleetVerb::Trace(args) if args.through.is_chosen() => order::run_trace(args, session),
         FleetVerb::Trace(args) => trace::run(args, session),
+        FleetVerb::Orders(args) => order::run_orders(args, session),
+        FleetVerb::Findings(args) => order::run_findings(args, session),
         FleetVerb::Report(args) => report::run(args, session),
         FleetVerb::Job(args) => job::run(args, session),
         FleetVerb::Hosts(reach) => show_statuses(reach, session, host_table),

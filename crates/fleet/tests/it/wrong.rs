@@ -58,6 +58,7 @@ fn requests() {
         token: "a".into(),
         pids: vec![1],
         job: Some(7),
+        run: Some("slurm/7".into()),
         when,
         with: vec!["shapes".into()],
         size_max: 1 << 30,

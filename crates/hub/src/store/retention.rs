@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{HOURS_OF_DAY, Partition, StoreFolder, copies};
-use crate::columns::RowTable;
+use crate::columns::{FINDINGS, RowTable};
 use crate::config::{DAY_S, Retention};
 use crate::error::Error;
 
@@ -33,7 +33,8 @@ pub fn remove_old_days(
     let now_unix_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut removed = 0;
     // Rows come before their sums, so that no sums are missing while their rows exist.
-    for table in RowTable::ALL.map(RowTable::folder).into_iter().chain(SUMS) {
+    let tables = RowTable::ALL.map(RowTable::folder).into_iter().chain([FINDINGS]);
+    for table in tables.chain(SUMS) {
         let Some(kept) = retention.kept(table) else { continue };
         for day in folder.days(table)? {
             let is_needed = !is_over(day, kept, now_unix_s.saturating_sub(MARGIN_S));

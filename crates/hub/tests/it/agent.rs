@@ -19,16 +19,16 @@ use testkit::{Folder, skip};
 use crate::fixture::{TestHub, WAIT, program_beside};
 
 /// An agent with two stub GPUs, which is killed on drop.
-struct RealAgent {
+pub struct RealAgent {
     program: PathBuf,
-    folder: Folder,
+    pub folder: Folder,
     stub: PathBuf,
     child: Child,
 }
 
 impl RealAgent {
     /// Starts an agent with further lines of configuration.
-    fn start(parts: &AgentParts, hub: &TestHub, lines: &str) -> Self {
+    pub fn start(parts: &AgentParts, hub: &TestHub, lines: &str) -> Self {
         let AgentParts { program, stub, certificate, .. } = parts;
         let (program, stub) = (program.clone(), stub.clone());
         let folder = Folder::new();
@@ -56,7 +56,7 @@ impl RealAgent {
         command.stderr(Stdio::null()).spawn().unwrap()
     }
 
-    fn kill_and_restart(&mut self) {
+    pub fn kill_and_restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.child = Self::spawn(&self.program, &self.folder, &self.stub);
@@ -71,18 +71,18 @@ impl Drop for RealAgent {
 }
 
 /// What a real agent needs, and the configuration of a hub with its certificate.
-struct AgentParts {
+pub struct AgentParts {
     program: PathBuf,
     stub: PathBuf,
-    certificate: PathBuf,
-    hub_lines: String,
+    pub certificate: PathBuf,
+    pub hub_lines: String,
     _folder: Folder,
 }
 
 impl AgentParts {
     /// Finds the agent's program, and creates a certificate and a stub of NVML. Returns `None` and
     /// skips the test if one of them is missing.
-    fn create() -> Option<Self> {
+    pub fn create() -> Option<Self> {
         let Some(program) = program_beside("rowmill-agent") else {
             skip("a real agent", "rowmill-agent, which `cargo xtask ci --only hub` builds");
             return None;

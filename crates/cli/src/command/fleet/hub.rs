@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use ureq::Body;
+use ureq::http::Response;
 
 use crate::agent_client::{self, Encryption};
-use crate::args::HubReach;
+use crate::args::HubPlace;
 use setup::error::{Error, RunError, UsageError};
 
 /// Maximum time in which the hub must answer.
@@ -146,17 +148,17 @@ impl HubClient {
     /// # Errors
     /// If the URL would send the token in the clear to another host, or if a file is missing or
     /// empty.
-    pub fn open(reach: &HubReach) -> Result<Self, Error> {
-        let url = reach.hub.trim_end_matches('/').to_owned();
+    pub fn open(place: &HubPlace) -> Result<Self, Error> {
+        let url = place.hub.trim_end_matches('/').to_owned();
         let rest = url.strip_prefix("http://");
         let host = rest.map(|rest| rest.rsplit_once(':').map_or(rest, |(host, _)| host));
         let is_local = host.is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host));
         if !is_local && !url.starts_with("https://") {
             return Err(UsageError::HubUrl { url }.into());
         }
-        let token = agent_client::read_token(&reach.token_file)?;
+        let token = agent_client::read_token(&place.token_file)?;
         let encryption = if is_local { Encryption::Optional } else { Encryption::Required };
-        let agent = agent_client::open_http(reach.ca.as_deref(), PATIENCE, encryption)?;
+        let agent = agent_client::open_http(place.ca.as_deref(), PATIENCE, encryption)?;
         Ok(Self { url, token, agent })
     }
 
@@ -184,21 +186,51 @@ impl HubClient {
         self.ask("hosts", range, pairs)
     }
 
-    fn ask<T: DeserializeOwned>(
+    /// Returns the URL of the hub.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Posts a message in JSON.
+    ///
+    /// # Errors
+    /// If the hub does not answer or refuses the message.
+    pub fn post<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        message: &impl Serialize,
+    ) -> Result<T, Error> {
+        let request = self.agent.post(format!("{}/hub/v1/{what}", self.url));
+        let request = request.header("Authorization", format!("Bearer {}", self.token));
+        let request = request.content_type("application/json");
+        self.read(request.send(&serde_json::to_vec(message)?))
+    }
+
+    /// Asks for something about a time.
+    ///
+    /// # Errors
+    /// If the hub does not answer or refuses the query.
+    pub fn ask<T: DeserializeOwned>(
         &self,
         what: &str,
         range: TimeRange,
         pairs: &[(&str, &str)],
     ) -> Result<T, Error> {
-        let failed = |problem: String| RunError::Hub { url: self.url.clone(), problem };
         let mut request = self.agent.get(format!("{}/hub/v1/{what}", self.url));
         request = request.header("Authorization", format!("Bearer {}", self.token));
         for (key, second) in [("since", range.since), ("until", range.until)] {
             request = request.query(key, second.to_string());
         }
         let request = request.query_pairs(pairs.iter().copied());
-        let mut answer =
-            request.call().map_err(|error| failed(agent_client::describe_failure(&error)))?;
+        self.read(request.call())
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        answer: Result<Response<Body>, ureq::Error>,
+    ) -> Result<T, Error> {
+        let failed = |problem: String| RunError::Hub { url: self.url.clone(), problem };
+        let mut answer = answer.map_err(|error| failed(agent_client::describe_failure(&error)))?;
         let bytes = answer.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
         let bytes = bytes.map_err(|error| failed(error.to_string()))?;
         if !answer.status().is_success() {

@@ -157,7 +157,7 @@ impl<T> Listed<T> {
 
 /// Runs `rowmill fleet report` and prints its result.
 pub fn run(args: &FleetReport, session: &Session) -> Result<ExitCode, Error> {
-    let client = HubClient::open(&args.reach)?;
+    let client = HubClient::open(&args.reach.place)?;
     let range = TimeRange::before(args.until, args.since);
     let report = read_morning(&client, args, range)?;
     let title = format!("Fleet from {} to {}", moment(range.since), moment(range.until));
@@ -216,7 +216,7 @@ fn read_morning(
     notes.extend(describe_week_before(range, &now.users, &before.users));
     let top = args.top as usize;
     Ok(MorningReport {
-        hub: args.reach.hub.clone(),
+        hub: args.reach.place.hub.clone(),
         since_unix_s: range.since,
         until_unix_s: range.until,
         notes,

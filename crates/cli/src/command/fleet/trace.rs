@@ -186,6 +186,7 @@ fn record(
             token: token.clone(),
             pids,
             job: None,
+            run: None,
             when: wanted.when,
             with: wanted.with.iter().map(|with| format!("{with:?}").to_lowercase()).collect(),
             size_max: wanted.size_max,
