@@ -128,6 +128,11 @@ impl AccessRule {
 }
 
 impl HubCaller {
+    /// Creates a caller with a token, who may trace nobody else's runs.
+    pub fn new(grant: TokenGrant) -> Self {
+        Self { grant, traces: Vec::new(), csrf: None }
+    }
+
     /// Whether the caller may trace a run of a user. A tracer may trace its own runs and those of
     /// the users that a rule grants.
     pub fn may_trace(&self, run_user: &str) -> bool {

@@ -17,9 +17,9 @@ use crate::columns::FINDINGS;
 use crate::error::Error;
 use crate::grouping::SumQuery;
 use crate::rollup;
-use crate::time::DAY_S;
 use crate::store::{HOUR_S, Partition, StoreFolder, column};
 use crate::sums::Dimension;
+use crate::time::DAY_S;
 
 /// Longest time of a query whose GPU hours are divided by minutes. Those of longer ones are divided
 /// by hours.

@@ -16,15 +16,15 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::access::HubCaller;
+use crate::active_runs::{ActiveRun, active_runs};
 use crate::batch::CheckedBatch;
 use crate::columns::RowTable;
 use crate::error::Error;
 use crate::log::say;
-use crate::pattern::matches_pattern;
-use crate::active_runs::{ActiveRun, active_runs};
-use crate::time::DAY_S;
 use crate::store::{Partition, StoreFolder, column};
-use crate::tokens::{TokenGrant, TokenRole, hexadecimal};
+use crate::time::DAY_S;
+use crate::tokens::hexadecimal;
 
 pub mod analysis;
 pub mod finding_rows;
@@ -215,27 +215,27 @@ impl OrderBoard {
     pub fn order(
         &self,
         wish: &OrderWish,
-        grant: &TokenGrant,
+        caller: &HubCaller,
         now_unix_s: u64,
     ) -> Result<HubOrder, OrderFailure> {
         let run = match &wish.job {
-            Some(job) => self.find_run(job, wish.host.as_deref(), grant, now_unix_s)?,
+            Some(job) => self.find_run(job, wish.host.as_deref(), caller, now_unix_s)?,
             None => {
                 let wrong = || OrderFailure::Refused(400, "expected a job or a host".to_owned());
                 let hosts = BTreeSet::from([wish.host.clone().ok_or_else(wrong)?]);
                 ActiveRun { hosts, ..ActiveRun::default() }
             }
         };
-        if !may_trace(grant, &run.user) {
+        if !caller.may_trace(&run.user) {
             let whose = match run.run.as_str() {
                 "" => "all processes of a host".to_owned(),
                 name => format!("the run {name} of {:?}", run.user),
             };
-            let name = grant.name();
-            let reason = format!("expected a token that may trace {whose}, got one of {name:?}");
+            let name = caller.grant.name();
+            let reason = format!("expected a caller who may trace {whose}, got {name:?}");
             return Err(OrderFailure::Refused(403, reason));
         }
-        self.create(wish, run, grant.name(), now_unix_s)
+        self.create(wish, run, caller.grant.name(), now_unix_s)
     }
 
     /// Finds the run that a person means, on one host or on all of its hosts.
@@ -243,14 +243,14 @@ impl OrderBoard {
         &self,
         job: &str,
         host: Option<&str>,
-        grant: &TokenGrant,
+        caller: &HubCaller,
         now_unix_s: u64,
     ) -> Result<ActiveRun, OrderFailure> {
         let refused = |status, reason| Err(OrderFailure::Refused(status, reason));
         let mut found = active_runs(&self.folder, now_unix_s)?;
         found.retain(|run| run.is_named(job));
         if found.len() > 1 {
-            found.retain(|run| may_trace(grant, &run.user));
+            found.retain(|run| caller.may_trace(&run.user));
         }
         if found.len() > 1 {
             let names: Vec<String> =
@@ -432,15 +432,6 @@ impl OrderBoard {
             kept.states.retain(|(order, _), _| *order != id);
         }
         Ok(())
-    }
-}
-
-/// Whether the owner of a token may trace the runs of a user. An unknown user stands for all.
-fn may_trace(grant: &TokenGrant, user: &str) -> bool {
-    match grant.role {
-        TokenRole::Admin => true,
-        TokenRole::Tracer => matches_pattern(grant.name(), user),
-        TokenRole::Agent | TokenRole::Viewer => false,
     }
 }
 

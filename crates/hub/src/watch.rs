@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::active_runs::ActiveRun;
 use crate::log::say;
 use crate::orders::{HubOrder, OrderBoard, OrderFailure, OrderWish};
 use crate::pattern::matches_pattern;
-use crate::active_runs::ActiveRun;
-use crate::time::DAY_S;
 use crate::store::{HOUR_S, StoreFolder};
+use crate::time::DAY_S;
 
 pub mod band;
 pub mod readings;

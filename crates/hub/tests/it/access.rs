@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fleet::proto::{BATCHES, CONTENT_TYPE};
-use hub::server::routes;
+use hub::server::{self, orders};
 use serde_json::{Value, json};
 
 use crate::fixture::{Answer, TestHub, add_token, ask};
@@ -72,7 +72,7 @@ fn every_route_and_answer_is_as_openapi_describes() {
             described.insert((method.clone(), path.clone(), role.to_owned()));
         }
     }
-    let served = routes().into_iter().map(|route| {
+    let served = server::routes().into_iter().chain(orders::routes()).map(|route| {
         let role = route.role.map_or("nobody", |role| role.name());
         (route.method.to_owned(), route.path.to_owned(), role.to_owned())
     });

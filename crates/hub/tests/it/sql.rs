@@ -35,10 +35,12 @@ fn duckdb_clickhouse_and_spark_compute_the_same_band_from_the_files() {
     let results = ProgramOutput::collect(&mut command).expect_code(0, "hub_sankey.py").json();
     // Rows of the host whose clock is ahead lie after the current time.
     let folder = StoreFolder::open_for_reading(&hub.folder.path("store")).unwrap();
-    let all = 0..u64::MAX / 2;
-    let users = rollup::query_groups(&folder, &Pools::default(), all, Dimension::User).unwrap();
+    let query = SumQuery { range: 0..u64::MAX / 2, ..SumQuery::group(&[Dimension::User], None) };
+    let groups = rollup::query(&folder, &Pools::default(), &query).unwrap().sums;
     let mut total = FleetSums::default();
-    users.values().for_each(|sums| total.merge(sums));
+    groups.values().for_each(|sums| total.merge(sums));
+    let users: BTreeMap<&str, &FleetSums> =
+        groups.iter().map(|((_, key), sums)| (key.member(Dimension::User), sums)).collect();
     let (total, sums) = (json!(total), json!(users));
     for (engine, result) in results.as_object().unwrap() {
         for (name, value) in result["sankey"].as_object().unwrap() {

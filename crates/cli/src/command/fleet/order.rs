@@ -147,7 +147,7 @@ pub fn run_trace(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error
         align,
         why: "rowmill fleet trace",
     };
-    let mut order: ListedOrder = hub.post("orders", &wish)?;
+    let mut order: ListedOrder = hub.post("traces", &wish)?;
     let hosts: Vec<&str> = order.progress.iter().map(|one| one.host.as_str()).collect();
     session.console.say(format_args!("order {} for {}", order.id, plain(&hosts.join(", "))));
     let until = Instant::now() + args.timeout;
