@@ -132,8 +132,8 @@ pub fn read_status(
                 let (name, kind) = (names.value(row), kinds.value(row));
                 let is_state = [AGENT, NODE].contains(&kind);
                 let start = u64::try_from(starts.value(row) / 1000).unwrap_or(0);
-                // Other events may have the name of a cluster in place of a host.
-                if is_state && start < range.end || !is_state && hosts.contains_key(name) {
+                let is_problem = HostProblem::ALL.into_iter().any(|one| one.word() == kind);
+                if is_state && start < range.end || is_problem {
                     let status = hosts.entry(name.to_owned()).or_default();
                     status.add_event(kind, starts.value(row), details.value(row));
                 }
@@ -141,6 +141,13 @@ pub fn read_status(
             Ok(())
         })?;
     }
+    // The reports of a scheduler may be late too, and have the name of a cluster in place of a
+    // host.
+    hosts.retain(|_, status| {
+        let has_state = status.node.is_some() || status.versions != HostVersions::default();
+        let mut problems = status.problems.keys();
+        status.last_row_unix_s.is_some() || has_state || problems.any(|one| !is_harmless(one))
+    });
     for status in hosts.values_mut() {
         let last = status.last_row_unix_s;
         let patience_s = status.last_length_s + SILENT_S;

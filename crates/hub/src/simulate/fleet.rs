@@ -63,7 +63,7 @@ const WORKFLOWS: [SimulatedWorkflow; 6] = [
         name: "image-search",
         users: &["anna", "fritz"],
         gpus: 8,
-        hours: [1.0, 8.0],
+        hours: [4.0, 12.0],
         idle: 0.0,
         busy: 0.6,
         sm: 0.4,
