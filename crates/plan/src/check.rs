@@ -2,7 +2,7 @@
 //! for a better plan by prices that the measurement has corrected.
 
 use kernel_model::host_costs::{HostCosts, HostRatios};
-use predict::step::{Conditions, Stage, StepPrice, StepPricer};
+use predict::step::{Conditions, STAGES, Stage, StepPrice, StepPricer};
 use predict::workload::Workload;
 use schema::ShardingPlan;
 
@@ -20,7 +20,7 @@ const LEAST_GAIN: f64 = 0.02;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredRank {
     /// In the order of [`Stage::ALL`].
-    pub stages_ns: [f64; 6],
+    pub stages_ns: [f64; STAGES],
     pub step_ns: f64,
 }
 
@@ -31,8 +31,11 @@ pub struct PlanCheck {
     pub predicted: StepPrice,
     /// Measured ÷ predicted time of the run's stages, which corrects prices.
     pub ratios: HostRatios,
-    /// The step of the run's plan by corrected prices, in nanoseconds.
-    pub corrected_ns: f64,
+    /// The measured step of the run, as the mean over ranks, in nanoseconds.
+    pub measured_ns: f64,
+    /// The measured step minus that of the run's plan by corrected prices, in nanoseconds. Steps of
+    /// other plans contain this time as well, so the price of the run's plan is its measured step.
+    pub unpriced_ns: f64,
     /// The best plan by corrected prices, if it gains more than the noise.
     pub better: Option<BetterPlan>,
 }
@@ -41,7 +44,7 @@ pub struct PlanCheck {
 #[derive(Clone, Debug)]
 pub struct BetterPlan {
     pub plan: CandidatePlan,
-    /// The predicted step by corrected prices, in nanoseconds.
+    /// The predicted step in nanoseconds: by corrected prices, plus [`PlanCheck::unpriced_ns`].
     pub step_ns: f64,
 }
 
@@ -66,12 +69,14 @@ pub fn check(
     let ratios = compare(&predicted, measured);
     let corrected = costs.scaled(&ratios);
     let conditions = Conditions { host: Some(&corrected), ..problem.conditions };
-    let corrected_ns = price(conditions)?.cost.step.mean_ns;
+    let measured_ns =
+        measured.iter().map(|rank| rank.step_ns).sum::<f64>() / measured.len().max(1) as f64;
+    let unpriced_ns = measured_ns - price(conditions)?.cost.step.mean_ns;
     let found = plan(&PlanProblem { conditions, ..*problem }, &PlanOptions::new(0))?;
-    let step_ns = found.cost.step.mean_ns;
-    let is_better = step_ns < (1.0 - noise.max(LEAST_GAIN)) * corrected_ns;
+    let step_ns = found.cost.step.mean_ns + unpriced_ns;
+    let is_better = step_ns < (1.0 - noise.max(LEAST_GAIN)) * measured_ns;
     let better = is_better.then_some(BetterPlan { plan: found.plan, step_ns });
-    Ok(PlanCheck { predicted, ratios, corrected_ns, better })
+    Ok(PlanCheck { predicted, ratios, measured_ns, unpriced_ns, better })
 }
 
 /// Returns measured ÷ predicted times, over all ranks. A stage without a predicted time has the
@@ -91,6 +96,6 @@ fn compare(predicted: &StepPrice, measured: &[MeasuredRank]) -> HostRatios {
         lookup: ratio(&[Stage::EmbeddingForward]),
         update: ratio(&[Stage::EmbeddingBackward]),
         dense: ratio(&[Stage::Dense]),
-        exchange: ratio(&[Stage::OutputDist, Stage::GradientDist]),
+        exchange: ratio(&[Stage::OutputDist, Stage::AllReduce, Stage::GradientDist]),
     }
 }
