@@ -123,6 +123,10 @@ impl Stage {
         Self::EmbeddingBackward,
     ];
 
+    /// The stages in which ranks exchange ids, vectors or gradients.
+    pub const EXCHANGES: [Self; 4] =
+        [Self::InputDist, Self::OutputDist, Self::AllReduce, Self::GradientDist];
+
     /// Returns the stage to which an action of the trainer's stage graph belongs.
     #[must_use]
     pub fn from_action(action: schema::Stage) -> Self {

@@ -249,8 +249,7 @@ fn write_files(
 fn draw(problem: &PlanProblem<'_>, price: &StepPrice) -> String {
     let times = price.ranks.iter().map(|rank| {
         let stage_ns = |stage: Stage| rank.stages[stage as usize].mean_ns;
-        let exchanges = [Stage::InputDist, Stage::OutputDist, Stage::GradientDist];
-        let exchange_ns = exchanges.map(stage_ns).iter().sum();
+        let exchange_ns = Stage::EXCHANGES.into_iter().map(stage_ns).sum();
         let own = [stage_ns(Stage::EmbeddingForward), stage_ns(Stage::EmbeddingBackward)];
         vec![own[0], own[1], exchange_ns, stage_ns(Stage::Dense), rank.wait_ns]
     });

@@ -13,6 +13,7 @@ pub struct RankRow {
     host: usize,
     /// Number of tables of which the rank holds a part that is not replicated.
     tables: usize,
+    /// Bytes of weights and optimizer states.
     table_bytes: u64,
     total_bytes: u64,
     lookup_ns: f64,
@@ -31,7 +32,7 @@ pub struct PlacementRow {
     table: String,
     rows: u64,
     dim: usize,
-    bytes: u64,
+    weight_bytes: u64,
     layout: &'static str,
     /// Ranks that hold the table, such as `0-7,9`.
     ranks: String,
@@ -120,8 +121,7 @@ fn rank_row(plan: &ShardingPlan, price: &RankPrice) -> RankRow {
     let mut tables: Vec<_> = plan.tiles_of(rank).map(|tile| tile.table).collect();
     tables.dedup();
     let stage_ns = |stage: Stage| price.stages[stage as usize].mean_ns;
-    let exchange_ns =
-        stage_ns(Stage::InputDist) + stage_ns(Stage::OutputDist) + stage_ns(Stage::GradientDist);
+    let exchange_ns = Stage::EXCHANGES.into_iter().map(stage_ns).sum();
     RankRow {
         rank: price.rank,
         host: plan.hosts().host(rank),
@@ -144,7 +144,7 @@ pub fn by_table(tables: &[TableConfig], plan: &CandidatePlan) -> Vec<PlacementRo
         table: table.name.clone(),
         rows: table.rows,
         dim: table.dim,
-        bytes: table.rows * table.dim as u64 * table.data_type.bytes() as u64,
+        weight_bytes: table.rows * table.dim as u64 * table.data_type.bytes() as u64,
         layout: placement.layout.kind().name(),
         ranks: rank_text(placement),
     };
