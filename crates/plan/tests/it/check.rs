@@ -2,7 +2,7 @@
 
 use kernel_model::host_costs::HostCosts;
 use plan::check::{MeasuredRank, PlanCheck, check};
-use plan::{Constraints, PlanOptions, PlanProblem, plan};
+use plan::{Constraints, PlanOptions, PlanProblem, PlanTarget, plan};
 use predict::step::{Conditions, Models, StepPrice, price};
 use predict::workload::Workload;
 use schema::{FeatureStats, JobConfig, Rank, ShardingPlan, Tile, topology::Topology};
@@ -18,7 +18,7 @@ fn check_with(uneven: bool, factor: f64, noise: f64) -> PlanCheck {
     let costs = HostCosts::typical(1, false);
     let conditions = Conditions { host: Some(&costs), ..Conditions::new(&topology, &models) };
     let problem =
-        PlanProblem { config: &config, features: &features, conditions, constraints: &constraints };
+        PlanProblem { config: &config, features: &features, conditions, constraints: &constraints, target: PlanTarget::Rowmill };
     let tables = &config.model.tables;
     let run_plan = if uneven {
         let whole = ShardingPlan::table_wise(tables, 2);

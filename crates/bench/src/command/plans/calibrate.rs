@@ -1,10 +1,10 @@
 //! Measures what a rank's work costs on this machine while a second rank works beside it.
 
 use std::hint::black_box;
-use std::sync::{Arc, Barrier};
+use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
-use comm::{Communicator, Delayed, DelayedLink, InProcess};
+use comm::DelayedLink;
 use device::backend::DistributedIds;
 use device::ops::jagged::{IdLayout, IdMessages, IdSlot};
 use device::{Backend, Cpu};
@@ -16,6 +16,7 @@ use kernel_model::rank_load::{TileTerms, host_amounts};
 use schema::topology::Link;
 use schema::{DataType, IndexDistribution, JaggedTensor, Op, Optimizer};
 
+use crate::command::ranks::communicators;
 use bench::batches::{self, Made};
 use bench::sample::median;
 use bench::steps::{BenchSteps, WARM_UP};
@@ -59,7 +60,7 @@ const ROWS: u64 = 50_000;
 const CACHE_BYTES: f64 = 1e6;
 
 /// Measures the costs of two ranks of one thread each, with messages over `link`.
-pub fn host_costs(link: DelayedLink) -> Result<HostCosts, Error> {
+pub fn host_costs(link: Option<DelayedLink>) -> Result<HostCosts, Error> {
     let cache_bytes = cache_bytes();
     let [lookup, update] = row_costs(cache_bytes)?;
     let distribution = distribution_costs()?;
@@ -298,17 +299,13 @@ fn dense_costs() -> Result<[f64; 2], Error> {
     })
 }
 
-/// Measures exchanges between two ranks over a simulated link.
-fn measured_link(link: DelayedLink) -> Result<Link, Error> {
-    let ends: Vec<InProcess> = InProcess::ends(2);
-    let ends: Vec<_> = ends
-        .into_iter()
-        .map(|end| std::sync::Mutex::new(Some(Delayed::new(Arc::new(end), link))))
-        .collect();
+/// Measures exchanges between two ranks over a link, as [`communicators`] describes it.
+fn measured_link(link: Option<DelayedLink>) -> Result<Link, Error> {
+    let ends: Vec<_> =
+        communicators(2, link).into_iter().map(|end| Mutex::new(Some(end))).collect();
     let times = on_two_threads(|rank, _| {
         let end = ends[rank].lock().ok().and_then(|mut end| end.take());
-        let Some(end) = end else { return Ok([f64::NAN; MESSAGES.len()]) };
-        let mut comm = Communicator::over(Arc::new(end));
+        let Some(mut comm) = end else { return Ok([f64::NAN; MESSAGES.len()]) };
         let mut times = [0.0; MESSAGES.len()];
         for (bytes, time) in MESSAGES.into_iter().zip(&mut times) {
             let mut all = Vec::new();
@@ -324,7 +321,7 @@ fn measured_link(link: DelayedLink) -> Result<Link, Error> {
     })?;
     let points: Vec<(f64, f64)> =
         MESSAGES.into_iter().zip(times).map(|(bytes, ns)| (bytes as f64, ns)).collect();
-    Link::new(&points, "measured over the simulated link")
+    Link::new(&points, "measured between the ranks")
         .map_err(|source| RunError::Measurement { said: source.to_string() }.into())
 }
 

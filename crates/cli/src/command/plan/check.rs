@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kernel_model::host_costs::HostRatios;
 use plan::check::{self, MeasuredRank, PlanCheck};
-use plan::{PlanProblem, placement::CandidatePlan};
+use plan::{PlanProblem, PlanTarget, placement::CandidatePlan};
 use predict::step::{Conditions, Models, STAGES, Stage};
 use schema::{HostLayout, JobConfig, ShardingPlan, TableRow};
 use serde::{Deserialize, Serialize};
@@ -128,6 +128,7 @@ pub fn run(args: &PlanCheckArgs, session: &Session) -> Result<(), Error> {
         features: &features,
         conditions: Conditions { schedule, ..Conditions::new(&topology, &models) },
         constraints: &config.plan,
+        target: PlanTarget::Rowmill,
     };
     let found = check::check(&problem, &costs, &run_plan, &times.ranks, times.noise)?;
     let better_plan = write_better(args, &found, &config, &layout)?;

@@ -6,6 +6,9 @@ use predict::step::{RankPrice, Stage, StepPrice};
 use schema::{Bytes, Rank, ShardingPlan, TableConfig, TableRow};
 use serde::Serialize;
 
+/// Difference of steps in nanoseconds below which they count as equal.
+const EQUAL_NS: f64 = 1.0;
+
 /// A rank's part of a plan, with its predicted time and memory.
 #[derive(Serialize, TableRow)]
 pub struct RankRow {
@@ -62,7 +65,7 @@ pub struct AlternativeRow {
     /// took no time.
     added_ns: f64,
     fits: bool,
-    /// The stage that adds most, or the reason of the chosen placement.
+    /// The stage that lengthens or shortens the step most, or the reason of the chosen placement.
     why: String,
 }
 
@@ -78,25 +81,27 @@ pub fn alternatives(explained: &TableExplanation) -> Vec<AlternativeRow> {
         why,
     };
     let other = |other: &AlternativePlacement| {
-        let stage = Stage::ALL
-            .into_iter()
-            .max_by(|a, b| {
-                let added = |stage: &Stage| other.added_stages_ns[*stage as usize];
-                added(a).total_cmp(&added(b))
-            })
-            .filter(|stage| other.added_stages_ns[*stage as usize] > 0.0);
         AlternativeRow {
             step_ns: other.cost.step.mean_ns,
             added_ns: other.added_ns,
             fits: other.fits,
-            ..row(
-                &other.placement,
-                stage.map_or_else(String::new, |stage| format!("longer {}", stage.name())),
-            )
+            ..row(&other.placement, difference(other))
         }
     };
     let chosen = row(&explained.placement, format!("chosen: {}", reason(explained.reason)));
     std::iter::once(chosen).chain(explained.alternatives.iter().map(other)).collect()
+}
+
+/// Names the stage that changes the step most in the direction in which the step changes.
+fn difference(other: &AlternativePlacement) -> String {
+    if other.added_ns.abs() < EQUAL_NS {
+        return "as fast".to_owned();
+    }
+    let (sign, word) = if other.added_ns > 0.0 { (1.0, "longer") } else { (-1.0, "shorter") };
+    let changed = |stage: &Stage| sign * other.added_stages_ns[*stage as usize];
+    let most = Stage::ALL.into_iter().max_by(|a, b| changed(a).total_cmp(&changed(b)));
+    let stage = most.filter(|stage| changed(stage) > 0.0);
+    stage.map_or_else(|| format!("{word} step"), |stage| format!("{word} {}", stage.name()))
 }
 
 fn reason(reason: PlacementReason) -> String {
