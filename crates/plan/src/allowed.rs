@@ -36,8 +36,7 @@ impl LayoutChoice {
     fn exists_in_torchrec(self, table: &TableConfig, hosts: &HostLayout) -> bool {
         let parts = self.layout.column_parts() as usize;
         let has_equal_columns = parts < 2 || table.dim.is_multiple_of(4 * parts);
-        let covers_ranks =
-            self.layout != Layout::Row || self.blocks as usize == hosts.world_size();
+        let covers_ranks = self.layout != Layout::Row || self.blocks as usize == hosts.world_size();
         has_equal_columns && covers_ranks
     }
 

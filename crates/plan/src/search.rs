@@ -284,7 +284,8 @@ fn find_least_hosts(problem: &PlanProblem<'_>) -> Option<u32> {
 fn finds_fitting_plan(problem: PlanProblem<'_>, options: &PlanOptions) -> bool {
     let Ok(first) = first_plan(&problem) else { return false };
     let Ok(mut priced) = PricedPlan::new(problem, &first) else { return false };
-    find_best(&mut priced, options, &|_| ControlFlow::Continue(())).is_ok_and(|found| found.score.overflow == 0)
+    find_best(&mut priced, options, &|_| ControlFlow::Continue(()))
+        .is_ok_and(|found| found.score.overflow == 0)
 }
 
 /// Returns the constraints without which a plan fits: those of one table on the fullest rank, if

@@ -71,7 +71,13 @@ pub fn run(args: &BenchSharding, session: &Session) -> Result<ExitCode, Error> {
     let batches = make_batches(&job.config, training.pooling, &device::Pool::new(threads), count)?;
     let mut ranks = Vec::new();
     for RulePlan { plan, .. } in &plans {
-        ranks.push(BenchRanks::new(job.config.clone(), plan.clone(), &batches, threads, timed.link())?);
+        ranks.push(BenchRanks::new(
+            job.config.clone(),
+            plan.clone(),
+            &batches,
+            threads,
+            timed.link(),
+        )?);
     }
     let total = Some(timed.rounds * plans.len() as u64);
     let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Measurements, total);
@@ -128,11 +134,7 @@ struct RulePlan {
 }
 
 /// Makes the plan of the search first, and then those of the rules.
-fn list_plans(
-    config: &JobConfig,
-    ranks: u32,
-    session: &Session,
-) -> Result<Vec<RulePlan>, Error> {
+fn list_plans(config: &JobConfig, ranks: u32, session: &Session) -> Result<Vec<RulePlan>, Error> {
     let hosts = HostLayout::on_one_host(ranks as usize);
     let device = ComputeDevice::Cpu(Isa::detect());
     let auto = auto_plan::plan_for_run(config, &hosts, 1, &device, session)?;

@@ -16,11 +16,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use clap::ValueEnum;
-use plan::torchrec::{self, Partitioner, TorchrecProblem};
 use plan::search::SearchProgress;
-use plan::{
-    Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult, PlanTarget,
-};
+use plan::torchrec::{self, Partitioner, TorchrecProblem};
+use plan::{Baseline, CandidatePlan, PlanMethod, PlanOptions, PlanProblem, PlanResult, PlanTarget};
 use predict::step::{StepPrice, StepPricer};
 use schema::{JobConfig, ReplicaGroups, ShardingPlan};
 use setup::Session;

@@ -196,7 +196,13 @@ fn search(
     conditions: Conditions<'_>,
 ) -> Result<ShardingPlan, Error> {
     let constraints = Constraints::default();
-    let problem = PlanProblem { config, features, conditions, constraints: &constraints, target: PlanTarget::Rowmill };
+    let problem = PlanProblem {
+        config,
+        features,
+        conditions,
+        constraints: &constraints,
+        target: PlanTarget::Rowmill,
+    };
     let options = PlanOptions { budget: Some(PRICED_PLANS), ..PlanOptions::new(0) };
     let found = crate::plan(&problem, &options)?;
     let hosts: HostLayout = problem.hosts()?;

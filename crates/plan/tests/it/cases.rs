@@ -93,7 +93,13 @@ impl RandomCase {
         constraints: &'a Constraints,
     ) -> PlanProblem<'a> {
         let conditions = Conditions::new(&self.topology, models);
-        PlanProblem { config: &self.config, features: &self.features, conditions, constraints, target: PlanTarget::Rowmill }
+        PlanProblem {
+            config: &self.config,
+            features: &self.features,
+            conditions,
+            constraints,
+            target: PlanTarget::Rowmill,
+        }
     }
 }
 

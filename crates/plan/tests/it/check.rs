@@ -17,8 +17,13 @@ fn check_with(uneven: bool, factor: f64, noise: f64) -> PlanCheck {
     let (models, constraints) = (Models::shipped().expect("models"), Constraints::default());
     let costs = HostCosts::typical(1, false);
     let conditions = Conditions { host: Some(&costs), ..Conditions::new(&topology, &models) };
-    let problem =
-        PlanProblem { config: &config, features: &features, conditions, constraints: &constraints, target: PlanTarget::Rowmill };
+    let problem = PlanProblem {
+        config: &config,
+        features: &features,
+        conditions,
+        constraints: &constraints,
+        target: PlanTarget::Rowmill,
+    };
     let tables = &config.model.tables;
     let run_plan = if uneven {
         let whole = ShardingPlan::table_wise(tables, 2);

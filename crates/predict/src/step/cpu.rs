@@ -91,8 +91,11 @@ impl Pricer<'_> {
             cores: self.model.machine.cores(),
             updates: (is_fused && workload.ranks() == 1).then_some(rule),
         };
-        let mut step =
-            RankStep { stages: <[Estimate; STAGES]>::default(), ops: Vec::new(), rests_on: Vec::new() };
+        let mut step = RankStep {
+            stages: <[Estimate; STAGES]>::default(),
+            ops: Vec::new(),
+            rests_on: Vec::new(),
+        };
         for op in ops {
             let priced = self.op(op, &context)?;
             let between = Estimate::within(self.model.between_ns(), (1.0, 1.0));

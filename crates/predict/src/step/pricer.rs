@@ -400,7 +400,8 @@ impl<'a> StepPricer<'a> {
         // time is therefore at least the one by which this stage alone lengthens the step.
         for (at, Estimate { mean_ns, low_ns, high_ns }) in stages.iter_mut().enumerate() {
             let slow = |stage, time: Estimate| {
-                let depends_on_tiles = !matches!(Stage::from_action(stage), Stage::Dense | Stage::AllReduce);
+                let depends_on_tiles =
+                    !matches!(Stage::from_action(stage), Stage::Dense | Stage::AllReduce);
                 let is_slow = depends_on_tiles && Stage::from_action(stage) as usize == at;
                 if is_slow { Estimate { mean_ns: time.high_ns, ..time } } else { time }
             };

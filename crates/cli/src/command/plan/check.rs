@@ -10,13 +10,13 @@ use plan::{PlanProblem, PlanTarget, placement::CandidatePlan};
 use predict::step::{Conditions, Models, STAGES, Stage};
 use schema::{HostLayout, JobConfig, ShardingPlan, TableRow};
 use serde::{Deserialize, Serialize};
-use setup::auto_plan::{cpu_topology, host_costs};
 use setup::args::OutputFormat;
+use setup::auto_plan::{cpu_topology, host_costs};
 use setup::error::{Error, UsageError};
 use setup::plan::PlanText;
+use setup::render::nanos;
 use setup::table_output::{self, TableTarget};
 use setup::workload::planned_features;
-use setup::render::nanos;
 use setup::{Session, output, record};
 use train::RankTiming;
 
@@ -277,7 +277,9 @@ impl CheckReport {
         ));
         match &self.better_plan {
             Some(path) => console.say(format_args!("plan written to {}", path.display())),
-            None => console.say("write it with --output FILE.json, and train with --plan FILE.json"),
+            None => {
+                console.say("write it with --output FILE.json, and train with --plan FILE.json")
+            }
         }
     }
 }

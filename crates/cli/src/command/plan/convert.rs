@@ -60,6 +60,7 @@ pub fn to_torchrec(
     plan: &ShardingPlan,
     tables: &[TableConfig],
 ) -> Result<TorchrecPlan, Error> {
-    let refuse = |source| UsageError::TorchrecPlan { path: path.to_owned(), source: Box::new(source) };
+    let refuse =
+        |source| UsageError::TorchrecPlan { path: path.to_owned(), source: Box::new(source) };
     Ok(export_plan(plan, tables, MODULE, PlannedDevice::Gpu).map_err(refuse)?)
 }

@@ -80,13 +80,11 @@ pub fn alternatives(explained: &TableExplanation) -> Vec<AlternativeRow> {
         fits: true,
         why,
     };
-    let other = |other: &AlternativePlacement| {
-        AlternativeRow {
-            step_ns: other.cost.step.mean_ns,
-            added_ns: other.added_ns,
-            fits: other.fits,
-            ..row(&other.placement, difference(other))
-        }
+    let other = |other: &AlternativePlacement| AlternativeRow {
+        step_ns: other.cost.step.mean_ns,
+        added_ns: other.added_ns,
+        fits: other.fits,
+        ..row(&other.placement, difference(other))
     };
     let chosen = row(&explained.placement, format!("chosen: {}", reason(explained.reason)));
     std::iter::once(chosen).chain(explained.alternatives.iter().map(other)).collect()

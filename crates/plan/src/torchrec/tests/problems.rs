@@ -19,7 +19,13 @@ fn check(topology: &str, constraints: &Constraints, check: impl FnOnce(&PlanProb
     let features = FeatureStats::with_bag_sizes(&config, 1);
     let (topology, models) = (Topology::parse(topology).unwrap(), Models::shipped().unwrap());
     let conditions = Conditions::new(&topology, &models);
-    check(&PlanProblem { config: &config, features: &features, conditions, constraints, target: PlanTarget::Rowmill });
+    check(&PlanProblem {
+        config: &config,
+        features: &features,
+        conditions,
+        constraints,
+        target: PlanTarget::Rowmill,
+    });
 }
 
 fn every_table(every_table: TableConstraints) -> Constraints {
