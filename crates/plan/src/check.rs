@@ -79,23 +79,33 @@ pub fn check(
     Ok(PlanCheck { predicted, ratios, measured_ns, unpriced_ns, better })
 }
 
-/// Returns measured ÷ predicted times, over all ranks. A stage without a predicted time has the
-/// ratio 1.
+/// Returns measured ÷ predicted times. A stage without a predicted time has the ratio 1.
+///
+/// Times of computation are summed over ranks. The measured time of an exchange contains the wait
+/// for slower ranks, which is not a price, so the rank that waited least counts.
 fn compare(predicted: &StepPrice, measured: &[MeasuredRank]) -> HostRatios {
-    let ratio = |stages: &[Stage]| {
-        let sum = |ns: &dyn Fn(usize, Stage) -> f64| -> f64 {
-            let ranks = 0..measured.len().min(predicted.ranks.len());
-            ranks.flat_map(|rank| stages.iter().map(move |stage| ns(rank, *stage))).sum()
-        };
-        let predicted_ns = sum(&|rank, stage| predicted.ranks[rank].stages[stage as usize].mean_ns);
-        let measured_ns = sum(&|rank, stage| measured[rank].stages_ns[stage as usize]);
+    let ranks = || predicted.ranks.iter().zip(measured);
+    let ratio = |[predicted_ns, measured_ns]: [f64; 2]| {
         let is_known = predicted_ns > 0.0 && measured_ns > 0.0;
         if is_known { (measured_ns / predicted_ns).clamp(RATIOS.0, RATIOS.1) } else { 1.0 }
     };
+    let computed = |stage: Stage| {
+        let at = stage as usize;
+        ratio(ranks().fold([0.0; 2], |[predicted_ns, measured_ns], (predicted, measured)| {
+            [predicted_ns + predicted.stages[at].mean_ns, measured_ns + measured.stages_ns[at]]
+        }))
+    };
+    let exchanged = |stages: [Stage; 2]| {
+        ratio(stages.into_iter().fold([0.0; 2], |[predicted_ns, measured_ns], stage| {
+            let at = stage as usize;
+            let least = ranks().map(|rank| rank.1.stages_ns[at]).fold(f64::INFINITY, f64::min);
+            [predicted_ns + predicted.stages[at].mean_ns, measured_ns + least]
+        }))
+    };
     HostRatios {
-        lookup: ratio(&[Stage::EmbeddingForward]),
-        update: ratio(&[Stage::EmbeddingBackward]),
-        dense: ratio(&[Stage::Dense]),
-        exchange: ratio(&[Stage::OutputDist, Stage::AllReduce, Stage::GradientDist]),
+        lookup: computed(Stage::EmbeddingForward),
+        update: computed(Stage::EmbeddingBackward),
+        dense: computed(Stage::Dense),
+        exchange: exchanged([Stage::OutputDist, Stage::GradientDist]),
     }
 }

@@ -464,7 +464,9 @@ impl<'a> StepPricer<'a> {
             let bytes = VALUE * load.replica_values;
             let copied = match &self.host {
                 // The rank also adds up its part of the vector.
-                Some(host) => host.price_copy(SUM_PASSES * bytes),
+                Some(host) => host
+                    .price_copy(SUM_PASSES * bytes)
+                    .plus(host.price_summed_rows(load.replica_rows)),
                 None => self.moved(COPY_PASSES * bytes),
             };
             load.replica_backward.plus(copied)

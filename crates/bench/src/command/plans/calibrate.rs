@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
-use comm::DelayedLink;
+use comm::{Communicator, DelayedLink, VectorParts};
 use device::backend::DistributedIds;
 use device::ops::jagged::{IdLayout, IdMessages, IdSlot};
 use device::{Backend, Cpu};
@@ -52,6 +52,9 @@ const DISTRIBUTIONS: [[usize; 3]; 5] =
 const MESSAGES: [usize; 4] = [1 << 10, 1 << 15, 1 << 19, 1 << 22];
 /// Measurements of each kind, of which the median counts.
 const REPEATS: usize = 15;
+/// Rows, and values of a row, that are written into a sum over ranks.
+const SUMMED_ROWS: usize = 40_000;
+const SUMMED_DIM: usize = 16;
 /// Samples of the steps whose dense layers are measured.
 const SAMPLES: usize = 512;
 /// Rows of half of a table whose ids are distributed.
@@ -66,6 +69,7 @@ pub fn host_costs(link: Option<DelayedLink>) -> Result<HostCosts, Error> {
     let distribution = distribution_costs()?;
     let [flop_ns, byte_ns] = dense_costs()?;
     let [copy_ns] = on_two_threads(|_, both| Ok(time_copies(cache_bytes, both)))?;
+    let row_ns = row_ns(&communicators(1, None), copy_ns);
     let link = measured_link(link)?;
     // Both ranks have one thread, and this machine is taken to have no core to spare.
     let lane_share = 1.0;
@@ -73,6 +77,7 @@ pub fn host_costs(link: Option<DelayedLink>) -> Result<HostCosts, Error> {
         flop_ns,
         byte_ns,
         copy_ns,
+        row_ns,
         cache_bytes,
         lookup,
         update,
@@ -127,6 +132,21 @@ fn row_costs(cache_bytes: f64) -> Result<[HostAmounts; 2], Error> {
 
 fn kernels(source: kernel_model::Error) -> Error {
     RunError::Measurement { said: source.to_string() }.into()
+}
+
+/// Returns the nanoseconds per row of writing gradients into a vector of a sum over ranks, without
+/// those of the copied bytes.
+fn row_ns(comms: &[Communicator], copy_ns: f64) -> f64 {
+    let Some(comm) = comms.first() else { return 0.0 };
+    let (row, mut vector) = ([1f32; SUMMED_DIM], VectorParts::<f32>::default());
+    let mut times = Vec::new();
+    for _ in 0..REPEATS {
+        vector.reset(comm, SUMMED_ROWS * SUMMED_DIM);
+        let began = Instant::now();
+        (0..SUMMED_ROWS).for_each(|at| vector.write(at * SUMMED_DIM, black_box(&row)));
+        times.push(1e9 * began.elapsed().as_secs_f64() / SUMMED_ROWS as f64);
+    }
+    (median(times) - 2.0 * copy_ns * size_of_val(&row) as f64).max(0.0)
 }
 
 /// Returns the nanoseconds of lookups and of row updates. In a step, dense layers run between both

@@ -278,7 +278,7 @@ impl CheckReport {
         match &self.better_plan {
             Some(path) => console.say(format_args!("plan written to {}", path.display())),
             None => {
-                console.say("write it with --output FILE.json, and train with --plan FILE.json")
+                console.say("write it with --output FILE.json, and train with --plan FILE.json");
             }
         }
     }
