@@ -36,6 +36,9 @@ pub struct PlanCheck {
     /// The measured step minus that of the run's plan by corrected prices, in nanoseconds. Steps of
     /// other plans contain this time as well, so the price of the run's plan is its measured step.
     pub unpriced_ns: f64,
+    /// The step of the best plan that the search found, whether it is suggested or not, in
+    /// nanoseconds.
+    pub best_ns: f64,
     /// The best plan by corrected prices, if it gains more than the noise.
     pub better: Option<BetterPlan>,
 }
@@ -76,7 +79,7 @@ pub fn check(
     let step_ns = found.cost.step.mean_ns + unpriced_ns;
     let is_better = step_ns < (1.0 - noise.max(LEAST_GAIN)) * measured_ns;
     let better = is_better.then_some(BetterPlan { plan: found.plan, step_ns });
-    Ok(PlanCheck { predicted, ratios, measured_ns, unpriced_ns, better })
+    Ok(PlanCheck { predicted, ratios, measured_ns, unpriced_ns, best_ns: step_ns, better })
 }
 
 /// Returns measured ÷ predicted times. A stage without a predicted time has the ratio 1.

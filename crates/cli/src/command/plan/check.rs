@@ -52,6 +52,8 @@ struct CheckReport {
     ratios: CorrectedPrices,
     differences: Vec<StageDifference>,
     verdict: Verdict,
+    /// What the best plan of the search gains at these prices, whether it is suggested or not.
+    best_gain_pct: f64,
     /// Step of the better plan, if there is one.
     better_step_ns: Option<f64>,
     gain_pct: Option<f64>,
@@ -235,6 +237,7 @@ impl CheckReport {
             ratios: CorrectedPrices { lookup, update, dense, exchange },
             differences: differences(found, times),
             verdict: if found.better.is_some() { Verdict::BetterPlan } else { Verdict::Keep },
+            best_gain_pct: 100.0 * (1.0 - found.best_ns / found.measured_ns),
             better_step_ns,
             gain_pct: better_step_ns.map(|ns| 100.0 * (1.0 - ns / found.measured_ns)),
             better_plan,
@@ -267,7 +270,10 @@ impl CheckReport {
             nanos(self.measured_step_ns - self.unpriced_ns)
         ));
         let (Some(step_ns), Some(gain)) = (self.better_step_ns, self.gain_pct) else {
-            console.say("no plan is better by more than the noise at these prices");
+            console.say(format_args!(
+                "no plan is better by more than the noise at these prices; the best one gains {:.1} %",
+                self.best_gain_pct
+            ));
             return;
         };
         console.say(format_args!(
