@@ -20,7 +20,7 @@ const COLORS: [&str; 5] = ["#4878a8", "#6aa56a", "#d98a3d", "#8a6bb1", "#999999"
 const LIMIT_COLOR: &str = "#b33";
 /// Highest limit to which the axis reaches, relative to the highest bar. A limit above it is drawn
 /// at the top of the axis, because bars would be too flat.
-const REACHED: f64 = 4.0;
+const REACHED: f64 = 2.5;
 /// Height of the axis above the highest bar if the limit is not on it.
 const ABOVE: f64 = 1.2;
 
